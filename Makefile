@@ -1,0 +1,40 @@
+# Each target makes the virtual environment it needs; PYTHON names the interpreter to make it with.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: help demo test lint bench clean
+
+help: ## what can be made
+	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torch first and by itself, so that no other requirement chooses its build
+$(VENV)/.run: $(BIN)/python pyproject.toml constraints.txt
+	$(INSTALL) torch
+	$(INSTALL) -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(INSTALL) -e '.[dev]'
+	touch $@
+
+demo: $(VENV)/.run ## the main job on the embedded model and sample
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/.dev ## the whole test suite
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.run ## timings, as ratios in one run
+	$(BIN)/pbprompt bench text --classes 1000 --ctx 4
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
