@@ -1,0 +1,1 @@
+"""What is on disk: items, datasets, draws and transforms."""

@@ -1,0 +1,134 @@
+"""From rows (path, class, split, domain) to a dataset: labels, names and, where there is none, a split."""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pbprompt.data import names
+from pbprompt.data.images import looks_like_image
+from pbprompt.data.items import DEFAULT_TEMPLATE, SPLITS, Dataset, Item
+from pbprompt.errors import InputError
+
+SPLIT_WORDS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
+}
+Skipped = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One image as a source lists it: the class is still a folder name or a label, the split may be open."""
+
+    path: str
+    key: str
+    split: str = ""
+    domain: str = ""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the user may choose about a source of their own."""
+
+    seed: int = 1
+    template: str = DEFAULT_TEMPLATE
+    mapping: dict[str, str] | None = None  # what the classes file says
+    mapping_from: str = ""
+
+
+def keep_images(root: Path, rows: Iterable[Row]) -> tuple[list[Row], list[Skipped]]:
+    """The rows whose file is there and begins as an image does, and the others with the reason."""
+    kept: list[Row] = []
+    skipped: list[Skipped] = []
+    for row in rows:
+        file = root / row.path
+        if looks_like_image(file):
+            kept.append(row)
+        elif not file.is_file():
+            skipped.append((row.path, "not found"))
+        else:
+            skipped.append((row.path, "empty" if file.stat().st_size == 0 else "not an image"))
+    return kept, skipped
+
+
+def assemble(
+    name: str,
+    root: Path,
+    rows: Sequence[Row],
+    choices: Choices,
+    *,
+    where: str,
+    naming: Callable[[str], str] = names.from_label,
+    notes: Sequence[str] = (),
+    skipped: Sequence[Skipped] = (),
+) -> Dataset:
+    """The dataset of the rows; classes are sorted by key, numbers as numbers, items by path."""
+    if not rows:
+        left_out = f" ({len(skipped)} files left out: {skipped[0][0]} is {skipped[0][1]})" if skipped else ""
+        raise InputError(f"{where}: no images in it{left_out}: check the folder the paths are relative to")
+    keys = sorted_keys({row.key for row in rows})
+    if len(keys) < 2:
+        raise InputError(f"{where}: only one class, {keys[0]!r}: a classifier needs at least two")
+    class_names = [naming(key) for key in keys]
+    if choices.mapping is not None:
+        class_names = names.apply_mapping(keys, class_names, choices.mapping, choices.mapping_from)
+    names.check_distinct(keys, class_names, where)
+
+    notes = list(notes)
+    if all(not row.split for row in rows):
+        rows = seeded_split(rows, choices.seed)
+        notes.append(f"Split 50/20/30 % a class with seed {choices.seed}")
+    splits = {row.split for row in rows}
+    if "test" not in splits and "val" in splits:
+        rows = [replace(row, split="test") if row.split == "val" else row for row in rows]
+        notes.append("No test split: val is the test set")
+    labels = {key: label for label, key in enumerate(keys)}
+    parts: dict[str, list[Item]] = {split: [] for split in SPLITS}
+    for row in sorted(rows, key=lambda row: row.path):
+        parts[row.split].append(Item(row.path, labels[row.key], row.domain))
+    return Dataset(
+        name=name,
+        root=root,
+        classes=tuple(class_names),
+        train=tuple(parts["train"]),
+        val=tuple(parts["val"]),
+        test=tuple(parts["test"]),
+        template=choices.template,
+        notes=tuple(notes),
+        skipped=tuple(skipped),
+    )
+
+
+def sorted_keys(keys: Iterable[str]) -> list[str]:
+    """Sorted by code point, or as numbers where all are numbers (so that 10 comes after 9)."""
+    keys = list(keys)
+    if all(key.isascii() and key.isdigit() for key in keys):
+        return sorted(keys, key=lambda key: (int(key), key))
+    return sorted(keys)
+
+
+def seeded_split(rows: Sequence[Row], seed: int) -> list[Row]:
+    """Give every row a split: half train, a fifth val, the rest test, within each class and domain.
+
+    Each class is shuffled by a generator of its own, seeded with (seed, domain, class), so that adding a
+    class leaves the others' splits alone. A class of one image trains; one of two or three also tests.
+    """
+    classes: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        classes.setdefault((row.domain, row.key), []).append(row.path)
+    split: dict[str, str] = {}
+    for (domain, key), paths in classes.items():
+        paths.sort()
+        random.Random(f"{seed}\n{domain}\n{key}").shuffle(paths)
+        train = max(1, round(0.5 * len(paths)))
+        val = max(0, min(round(0.2 * len(paths)), len(paths) - train - 1))
+        for place, path in enumerate(paths):
+            split[path] = "train" if place < train else "val" if place < train + val else "test"
+    return [replace(row, split=split[row.path]) for row in rows]

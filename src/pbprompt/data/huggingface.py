@@ -1,0 +1,90 @@
+"""Hugging Face datasets (extra `hf`): copied once into the cache as image files and a JSONL table."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pbprompt.data.assemble import SPLIT_WORDS, Choices
+from pbprompt.data.items import Dataset
+from pbprompt.data.safe_files import write_bytes, write_text
+from pbprompt.data.tables import open_table
+from pbprompt.errors import InputError
+from pbprompt.paths import cache_folder
+
+PREFIX = "hf:"
+_MARKS = ("dataset_dict.json", "dataset_info.json")  # what `save_to_disk` leaves in a folder
+
+
+def is_saved_dataset(folder: Path) -> bool:
+    """Whether the folder was written by the `datasets` library."""
+    return any((folder / mark).is_file() for mark in _MARKS)
+
+
+def open_huggingface(source: str, choices: Choices) -> Dataset:
+    """The dataset behind `hf:owner/name`, or in a folder that `save_to_disk` wrote.
+
+    It must have one image column and one class label. Files are named by split and position, so labels,
+    draws and hashes do not depend on where the cache is.
+    """
+    try:
+        import datasets
+    except ImportError:
+        raise InputError(
+            f"{source}: Hugging Face datasets need an extra: pip install 'pbprompt[hf]'"
+        ) from None
+    try:
+        if source.startswith(PREFIX):
+            loaded = datasets.load_dataset(source.removeprefix(PREFIX))
+        else:
+            loaded = datasets.load_from_disk(source)
+    except Exception as error:  # the library's own errors, the network's and the disk's
+        raise InputError(
+            f"{source}: cannot be loaded ({str(error).splitlines()[0]}): check the name"
+        ) from None
+    parts = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
+    table = _cache_folder(source, parts) / "index.jsonl"
+    if not table.is_file():
+        lines = [
+            json.dumps(row, ensure_ascii=False) for row in _export(datasets, source, parts, table.parent)
+        ]
+        write_text(table, "\n".join(lines) + "\n")  # last, so that its presence means the copy is whole
+    dataset = open_table(table, None, choices)
+    name = source.removeprefix(PREFIX).rstrip("/").split("/")[-1]
+    return replace(dataset, name=name)
+
+
+def _cache_folder(source: str, parts: dict[str, Any]) -> Path:
+    marks = [source, *(f"{split} {len(part)} {part._fingerprint}" for split, part in sorted(parts.items()))]
+    return cache_folder() / "huggingface" / hashlib.sha256("\n".join(marks).encode()).hexdigest()[:16]
+
+
+def _export(datasets: Any, source: str, parts: dict[str, Any], folder: Path) -> Iterator[dict[str, str]]:
+    """Write every image file, as its original bytes where the dataset holds them; yield the table's rows."""
+    known = {split: part for split, part in parts.items() if split.lower() in SPLIT_WORDS}
+    if not known:
+        raise InputError(f"{source}: splits are {', '.join(parts)}: one must be train, validation or test")
+    for split, part in known.items():
+        image, label = _columns(source, part.features)
+        feature = part.features[label]
+        for place, row in enumerate(part.cast_column(image, datasets.Image(decode=False))):
+            value = row[image]
+            content = value["bytes"] if value["bytes"] is not None else Path(value["path"]).read_bytes()
+            file = f"{split}/{place:07d}{Path(value['path'] or '').suffix.lower()}"
+            write_bytes(folder / file, content)
+            key = feature.int2str(row[label]) if hasattr(feature, "int2str") else str(row[label])
+            # A dataset of training images alone is left to the seeded split.
+            yield {"image": file, "label": key, **({"split": split} if len(known) > 1 else {})}
+
+
+def _columns(source: str, features: dict[str, Any]) -> tuple[str, str]:
+    images = [name for name, feature in features.items() if type(feature).__name__ == "Image"]
+    labels = [name for name, feature in features.items() if type(feature).__name__ == "ClassLabel"]
+    labels = ["label"] if "label" in features else labels
+    if len(images) != 1 or len(labels) != 1:
+        raise InputError(
+            f"{source}: columns {', '.join(features)}: needs one image column and one class label column"
+        )
+    return images[0], labels[0]

@@ -1,0 +1,146 @@
+"""Opening image files, whatever their suffix says, as upright 8-bit RGB."""
+
+import glob
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from pbprompt.errors import InputError
+
+# A hint for listing folders; what a file is, its first bytes decide.
+IMAGE_SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff"}
+    | {".ppm", ".pgm", ".pbm", ".avif", ".jp2"}
+)
+# Raster formats only: Pillow hands some others (EPS) to outside programs.
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "MPO", "AVIF", "JPEG2000")
+_MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\x00", b"MM\x00*")
+_MAGIC_JP2 = (b"\x00\x00\x00\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51")
+_BMP_HEADERS = {12, 16, 40, 52, 56, 64, 108, 124}
+
+
+@cache
+def _formats() -> list[str]:
+    """The formats this build of Pillow can open."""
+    Image.init()
+    return [name for name in _FORMATS if name in Image.OPEN]
+
+
+def open_image(source: str | os.PathLike[str] | BinaryIO, *, draft: int | None = None) -> Image.Image:
+    """The image as RGB: first frame, EXIF orientation applied, transparency laid on white.
+
+    `source` is a path or an open binary stream. `draft` lets JPEG decode straight to a smaller size whose
+    sides are all at least `draft` pixels. That is several times faster on large photographs but only
+    approximate: the decoder's own reduction comes before the bicubic one, so pixels differ slightly.
+    """
+    name = os.fspath(source) if isinstance(source, str | os.PathLike) else getattr(source, "name", "upload")
+    try:
+        with Image.open(source, formats=_formats()) as image:
+            if draft is not None:
+                image.draft(None, (draft, draft))
+            image.load()
+            return _rgb(_upright(image))
+    except UnidentifiedImageError:
+        raise InputError(f"cannot read image {name}: {_why_unidentified(source)}") from None
+    except FileNotFoundError:
+        raise InputError(f"cannot read image {name}: no such file") from None
+    except Image.DecompressionBombError:
+        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        raise InputError(f"cannot read image {name}: it has more than {limit:,} pixels") from None
+    except Exception as error:  # damaged files make Pillow's decoders raise nearly anything
+        why = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"cannot read image {name}: {why}") from None
+
+
+def _why_unidentified(source: str | os.PathLike[str] | BinaryIO) -> str:
+    if isinstance(source, str | os.PathLike) and Path(source).stat().st_size == 0:
+        return "the file is empty"
+    return "its content is no known image format"
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # a damaged EXIF block does not spoil the pixels
+        return image
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "F" or image.mode.startswith("I"):
+        return _from_deep(image).convert("RGB")
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
+    return image.convert("RGB")
+
+
+def _from_deep(image: Image.Image) -> Image.Image:
+    """Grey of more than 8 bits to 8: integers are 16-bit (65535 is white), floats run to 1 or to 255."""
+    values = np.nan_to_num(np.asarray(image).astype(np.float64))
+    if image.mode != "F":
+        values = values / 257.0
+    elif values.max(initial=0.0) <= 1.0:
+        values = values * 255.0
+    return Image.fromarray(np.clip(np.rint(values), 0, 255).astype(np.uint8))
+
+
+def looks_like_image(path: str | os.PathLike[str]) -> bool:
+    """Whether the file's first bytes are those of a format `open_image` reads."""
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(32)
+    except OSError:
+        return False
+    if head.startswith(_MAGIC) or head.startswith(_MAGIC_JP2):
+        return True
+    if head[:4] == b"RIFF":
+        return head[8:12] == b"WEBP"
+    if head[4:8] == b"ftyp":
+        return head[8:12] in (b"avif", b"avis")
+    if head[:2] == b"BM":
+        return int.from_bytes(head[14:18], "little") in _BMP_HEADERS
+    return len(head) > 2 and head[:1] == b"P" and head[1:2] in b"123456" and head[2:3] in b" \t\r\n#"
+
+
+def walk_files(folder: str | Path) -> list[Path]:
+    """All files below a folder, through links, sorted by relative path; hidden ones are left out."""
+    folder = Path(folder)
+    return sorted(_below(folder, frozenset()), key=lambda path: path.relative_to(folder).as_posix())
+
+
+def _below(folder: Path, above: frozenset[str]) -> Iterator[Path]:
+    real = os.path.realpath(folder)
+    if real in above:  # a link to a folder it lies in
+        return
+    for entry in os.scandir(folder):
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            yield from _below(folder / entry.name, above | {real})
+        else:
+            yield folder / entry.name
+
+
+def list_images(path_or_glob: str | os.PathLike[str]) -> list[Path]:
+    """The images a path names: a file itself, a folder's images at any depth, or the matches of a glob."""
+    path = Path(path_or_glob)
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        candidates = walk_files(path)
+    elif glob.has_magic(str(path)):
+        matches = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207 - Path.glob wants a root
+        candidates = sorted(filter(Path.is_file, matches), key=Path.as_posix)
+    else:
+        raise InputError(
+            f"{path} does not exist: give an image, a folder of images or a glob such as 'in/*.jpg'"
+        )
+    images = [file for file in candidates if file.suffix.lower() in IMAGE_SUFFIXES or looks_like_image(file)]
+    if not images:
+        raise InputError(f"{path} holds no images: give one with JPEG, PNG, WebP or similar files")
+    return images

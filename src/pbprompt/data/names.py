@@ -1,0 +1,123 @@
+"""Class names a text tower can read, from folder names, labels or a file the user gives.
+
+Folder names: `_` and `-` become spaces, and CamelCase is split where a word of two letters or more ends
+(`AnnualCrop` → `Annual Crop`, but `iPhone` and `McDonald` stay). Labels in tables and split files were
+written as names, so only `_` becomes a space. Case is kept. A classes file overrides either, name by name.
+"""
+
+import csv
+import difflib
+import io
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pbprompt.data.safe_files import read_text
+from pbprompt.errors import InputError
+
+
+def from_folder(folder: str) -> str:
+    """The readable name of a class folder."""
+    words = re.sub(r"(?<=[a-z]{2})(?=[A-Z][a-z])", " ", folder)
+    return " ".join(re.sub(r"[_\-]+", " ", words).split())
+
+
+def from_label(label: str) -> str:
+    """The readable name of a label in a table or split file."""
+    return " ".join(label.replace("_", " ").split())
+
+
+def read_classes_file(path: str | Path) -> dict[str, str]:
+    """Folder name or label → class name: a JSON object, two columns of .csv or .tsv, or lines `key: name`."""
+    path = Path(path)
+    text = read_text(path)
+    suffix = path.suffix.lower()
+    if suffix == ".json":
+        pairs = _json_pairs(path, text)
+    elif suffix in (".csv", ".tsv"):
+        pairs = _table_pairs(path, text, "\t" if suffix == ".tsv" else ",")
+    else:
+        pairs = _line_pairs(path, text)
+    mapping: dict[str, str] = {}
+    for where, key, name in pairs:
+        key, name = key.strip(), " ".join(name.split())
+        if not key or not name:
+            raise InputError(f"{where}: the key or the name is empty: give both")
+        if mapping.get(key, name) != name:
+            raise InputError(f"{where}: {key!r} is named twice: keep one of {mapping[key]!r} and {name!r}")
+        mapping[key] = name
+    if not mapping:
+        raise InputError(f"{path}: no class names in it: write one 'key: name' a line, or a JSON object")
+    return mapping
+
+
+def _json_pairs(path: Path, text: str) -> list[tuple[str, str, str]]:
+    try:
+        value = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON ({error}): correct it") from None
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value.values()):
+        raise InputError(f"{path}: not a JSON object of names: write {{'folder': 'class name', ...}}")
+    return [(str(path), key, name) for key, name in value.items()]
+
+
+def _table_pairs(path: Path, text: str, delimiter: str) -> list[tuple[str, str, str]]:
+    pairs = []
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        for row in reader:
+            if not row:
+                continue
+            where = f"{path} line {reader.line_num}"
+            if len(row) != 2:
+                raise InputError(f"{where}: {len(row)} columns where two belong: write key and name")
+            pairs.append((where, row[0], row[1]))
+    except csv.Error as error:
+        raise InputError(f"{path} line {reader.line_num}: {error}: correct the quotes") from None
+    return pairs
+
+
+def _line_pairs(path: Path, text: str) -> list[tuple[str, str, str]]:
+    pairs = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        key, colon, name = line.partition(":")
+        if not colon:
+            raise InputError(f"{path} line {number}: no ':' in {line.strip()!r}: write 'key: name'")
+        pairs.append((f"{path} line {number}", key, name))
+    return pairs
+
+
+def apply_mapping(
+    keys: Sequence[str], names: Sequence[str], mapping: dict[str, str], where: str
+) -> list[str]:
+    """The names with the mapping's laid over them; a key of the mapping that no class has is an error."""
+    unknown = sorted(set(mapping) - set(keys))
+    if unknown:
+        raise InputError(f"{where}: no class {unknown[0]!r} in the data{suggest(unknown[0], keys)}")
+    return [mapping.get(key, name) for key, name in zip(keys, names, strict=True)]
+
+
+def check_distinct(keys: Sequence[str], names: Sequence[str], where: str) -> None:
+    """Refuse two classes whose names are equal but for case: the tokeniser could not tell them apart."""
+    first: dict[str, str] = {}
+    for key, name in zip(keys, names, strict=True):
+        if not name:
+            raise InputError(f"{where}: class {key!r} has no readable name: name it in a classes file")
+        other = first.setdefault(name.casefold(), key)
+        if other != key:
+            raise InputError(
+                f"{where}: classes {other!r} and {key!r} are both named {name!r}: "
+                "rename one, or tell them apart in a classes file"
+            )
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """The end of an error message: the nearest known word, or the first few."""
+    known = sorted(known)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    if near:
+        return f": did you mean {near[0]!r}?"
+    return ": it has " + ", ".join(known[:6]) + (", …" if len(known) > 6 else "")

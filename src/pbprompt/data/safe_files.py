@@ -1,0 +1,57 @@
+"""Paths that come out of files others wrote, and files written so that a kill leaves no half of one."""
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from pbprompt.errors import InputError
+
+
+def inside(text: str, where: str) -> str:
+    """The path as a normal relative one with `/`; refused where it is absolute or climbs out of the root.
+
+    `where` names the file and line for the message. Backslashes count as separators, since tables made on
+    Windows carry them.
+    """
+    if not text.strip():
+        raise InputError(f"{where}: the image path is empty: give a path relative to the dataset's folder")
+    slashed = text.replace("\\", "/")
+    if slashed.startswith("/") or re.match(r"[A-Za-z]:", slashed):
+        raise InputError(f"{where}: {text!r} is an absolute path: give it relative to the dataset's folder")
+    if any(ord(char) < 32 for char in slashed):
+        raise InputError(f"{where}: {text!r} has a control character in it: correct the path")
+    normal = os.path.normpath(slashed).replace(os.sep, "/")
+    if normal in (".", "..") or normal.startswith("../"):
+        raise InputError(f"{where}: {text!r} points outside the dataset's folder: move the image into it")
+    return normal
+
+
+def read_text(path: Path) -> str:
+    """A UTF-8 file's text, without its byte-order mark."""
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not UTF-8 text: save it as UTF-8") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}: give a file that can be read") from None
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write UTF-8 text; see `write_bytes`."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write under a temporary name beside the file, then rename it into place."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(temporary).chmod(0o644)  # mkstemp makes it private
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

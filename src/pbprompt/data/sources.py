@@ -1,0 +1,100 @@
+"""`open_dataset`: one function that tells the kinds of dataset apart."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from pbprompt.data import catalog, names
+from pbprompt.data.assemble import Choices
+from pbprompt.data.catalog.benchmark import Benchmark
+from pbprompt.data.catalog.sample import FOLDER as SAMPLE_FOLDER
+from pbprompt.data.folders import open_folders
+from pbprompt.data.huggingface import PREFIX, is_saved_dataset, open_huggingface
+from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset
+from pbprompt.data.split_json import open_split_json
+from pbprompt.data.tables import open_table
+from pbprompt.errors import InputError
+
+ROOT_VARIABLE = "PBPROMPT_DATA"
+_TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
+
+
+def open_dataset(
+    source: str | Path,
+    root: str | Path | None = None,
+    *,
+    classes_file: str | Path | None = None,
+    template: str | None = None,
+    seed: int = 1,
+) -> Dataset:
+    """The dataset behind a path or a name; `describe()` on it says what was found.
+
+    - a benchmark's name (`caltech101`), found under `root` or PBPROMPT_DATA; `sample` needs neither;
+      `pacs:photo` is one domain of it;
+    - a folder of class folders, split with `seed`, or of train, val and test folders that hold class folders;
+    - a .csv, .tsv or .jsonl table (image, label, and if you like split and domain);
+    - a .json split file in the published format;
+    - `hf:owner/name`, or a folder written by the `datasets` library's `save_to_disk`.
+
+    `root` is otherwise the folder that a table's or split file's image paths are relative to. `classes_file`
+    renames classes of your own data; `template` replaces "a photo of a {}.", with {} for the class.
+    """
+    if template is not None and template.count("{}") != 1:
+        raise InputError(f"template {template!r}: write it with one {{}} where the class name goes")
+    choices = Choices(
+        seed=seed,
+        template=template or DEFAULT_TEMPLATE,
+        mapping=None if classes_file is None else names.read_classes_file(classes_file),
+        mapping_from=str(classes_file),
+    )
+    benchmark, domain, folder = _benchmark(source)
+    if benchmark is not None:
+        if choices.mapping is not None:
+            raise InputError(
+                f"{benchmark.title}: its class names are the protocol's: leave the classes file out"
+            )
+        dataset = benchmark.open(_root(benchmark, root or folder))
+        dataset = dataset.only(domain) if domain else dataset
+        return dataset if template is None else replace(dataset, template=template)
+    if str(source).startswith(PREFIX):
+        return open_huggingface(str(source), choices)
+    path = Path(source).expanduser()
+    images = None if root is None else Path(root).expanduser()
+    if path.is_dir():
+        return open_huggingface(str(path), choices) if is_saved_dataset(path) else open_folders(path, choices)
+    if path.is_file():
+        if path.suffix.lower() in _TABLES:
+            return open_table(path, images, choices)
+        if path.suffix.lower() == ".json":
+            return open_split_json(path, images, choices)
+        raise InputError(f"{path}: not a dataset: give a folder, a .csv, .tsv, .jsonl or split .json file")
+    if path.suffix or len(path.parts) > 1:
+        raise InputError(f"{path} does not exist: give a folder, a table, a split file or a benchmark's name")
+    catalog.find(str(source))  # raises, with a suggestion
+    raise AssertionError
+
+
+def _benchmark(source: str | Path) -> tuple[Benchmark | None, str, Path | None]:
+    """A benchmark by its name, perhaps with `:domain`, or by the path of its own folder, which is then given.
+
+    A name wins over a folder of that name in the working folder; write `./name` for the folder.
+    """
+    if isinstance(source, str) and "/" not in source and os.sep not in source:
+        name, _, domain = source.partition(":")
+        named = catalog.lookup(name)
+        if named is not None:
+            return named, domain, None
+    path = Path(source).expanduser()
+    for entry in catalog.benchmarks().values():
+        if path.resolve().name == entry.folder and (path / entry.marker).exists():
+            return entry, "", path
+    return None, "", None
+
+
+def _root(benchmark: Benchmark, given: str | Path | None) -> str | Path:
+    root = given or (SAMPLE_FOLDER if benchmark.name == "sample" else os.environ.get(ROOT_VARIABLE))
+    if not root:
+        raise InputError(
+            f"{benchmark.title}: name the folder that has {benchmark.folder}/ as root, or set {ROOT_VARIABLE}"
+        )
+    return root

@@ -1,0 +1,120 @@
+"""Tables of images: CSV and TSV with a header `image,label[,split][,domain]`, JSONL with the same fields."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from pbprompt.data.assemble import SPLIT_WORDS, Choices, Row, assemble, keep_images
+from pbprompt.data.items import Dataset
+from pbprompt.data.safe_files import inside, read_text
+from pbprompt.errors import InputError
+
+# What a header may call each field.
+_COLUMNS = {
+    "image": ("image", "path", "file", "filename", "file_name", "filepath", "image_path"),
+    "label": ("label", "class", "category", "class_name", "classname"),
+    "split": ("split", "subset"),
+    "domain": ("domain", "style"),
+}
+_NEEDED = "a header 'image,label', with 'split' and 'domain' if you like"
+
+
+def open_table(path: Path, root: Path | None, choices: Choices) -> Dataset:
+    """The dataset of a .csv, .tsv or .jsonl file, with paths relative to `root` or to its own folder."""
+    root = root or path.parent
+    read = read_jsonl if path.suffix.lower() in (".jsonl", ".ndjson") else read_csv
+    rows = _distinct(path, list(read(path)))
+    kept, skipped = keep_images(root, rows)
+    return assemble(path.stem, root, kept, choices, where=str(path), skipped=skipped)
+
+
+def read_csv(path: Path) -> Iterator[Row]:
+    """The rows of a CSV or TSV file (a comma, semicolon or tab between fields: the header decides)."""
+    text = read_text(path)
+    delimiter, header = _header(path, text)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        for cells in reader:
+            where = f"{path} line {reader.line_num}"
+            if cells and reader.line_num > 1 and any(cell.strip() for cell in cells):
+                if len(cells) != len(header):
+                    raise InputError(
+                        f"{where}: {len(cells)} fields where the header has {len(header)}: quote "
+                        "fields that contain the separator"
+                    )
+                yield _row({field: cells[place] for place, field in header.items() if field}, where)
+    except csv.Error as error:
+        raise InputError(f"{path} line {reader.line_num}: {error}: correct the quotes") from None
+
+
+def _header(path: Path, text: str) -> tuple[str, dict[int, str]]:
+    """The separator and, by place, the field each column holds ("" where it is none of ours)."""
+    first = text.splitlines()[0] if text.strip() else ""
+    for delimiter in ("\t", ";", ","):
+        cells = next(csv.reader([first], delimiter=delimiter), [])
+        header: dict[int, str] = {}
+        for place, cell in enumerate(cells):
+            word = cell.strip().lower()
+            field = next((field for field, words in _COLUMNS.items() if word in words), "")
+            header[place] = "" if field in header.values() else field
+        if {"image", "label"} <= set(header.values()):
+            return delimiter, header
+    raise InputError(
+        f"{path} line 1: columns 'image' and 'label' not found in {first[:60]!r}: write {_NEEDED}"
+    )
+
+
+def read_jsonl(path: Path) -> Iterator[Row]:
+    """The rows of a JSONL file: an object a line with image, label and, if you like, split and domain."""
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"{path} line {number}"
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{where}: not JSON ({error}): write one object a line") from None
+        if not isinstance(value, dict):
+            raise InputError(f'{where}: not an object: write {{"image": "cats/1.jpg", "label": "cat"}}')
+        fields = {}
+        for field in _COLUMNS:
+            cell = value.get(field)
+            if cell is None and field in ("split", "domain"):
+                continue
+            if field == "label" and type(cell) is int:
+                cell = str(cell)
+            if not isinstance(cell, str):
+                raise InputError(f"{where}: field {field!r} is {json.dumps(cell)[:40]}: give it as text")
+            fields[field] = cell
+        yield _row(fields, where)
+
+
+def _row(fields: dict[str, str], where: str) -> Row:
+    key = fields["label"].strip()
+    if not key:
+        raise InputError(f"{where}: the label is empty: give the class's name")
+    word = fields.get("split", "").strip().lower()
+    if word and word not in SPLIT_WORDS:
+        raise InputError(f"{where}: split {word!r} is unknown: write train, val or test")
+    return Row(
+        inside(fields["image"].strip(), where),
+        key,
+        SPLIT_WORDS.get(word, ""),
+        fields.get("domain", "").strip(),
+    )
+
+
+def _distinct(path: Path, rows: list[Row]) -> list[Row]:
+    """The rows without exact repeats; an image in two classes or splits is an error, as is half a split."""
+    first: dict[str, Row] = {}
+    for row in rows:
+        other = first.setdefault(row.path, row)
+        if other != row:
+            what = "label" if other.key != row.key else "split or domain"
+            raise InputError(f"{path}: {row.path} is listed twice with a different {what}: keep one line")
+    unsplit = [row for row in rows if not row.split]
+    if unsplit and len(unsplit) < len(rows):
+        raise InputError(f"{path}: {unsplit[0].path} has no split but others have: give all or none a split")
+    return list(first.values())

@@ -1,0 +1,123 @@
+"""From an image to the tensor a CLIP tower reads: the fixed test transform and random training views."""
+
+import hashlib
+import math
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+Triple = tuple[float, float, float]
+Box = tuple[int, int, int, int]  # left, top, right, bottom
+
+
+def _normalised(image: Image.Image, mean: Triple, std: Triple) -> Float[Tensor, "3 h w"]:
+    """(x / 255 − mean) / std in float32, channels first.
+
+    In numpy rather than torch: it runs in loader threads, where torch would start threads of its own.
+    """
+    pixels = np.asarray(image).transpose(2, 0, 1).astype(np.float32) / np.float32(255)
+    pixels -= np.asarray(mean, dtype=np.float32)[:, None, None]
+    pixels /= np.asarray(std, dtype=np.float32)[:, None, None]
+    return torch.from_numpy(np.ascontiguousarray(pixels))
+
+
+def _named(kind: str, **values: object) -> str:
+    return f"{kind}({', '.join(f'{name}={value}' for name, value in values.items() if value is not None)})"
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """CLIP's test transform, bit for bit: bicubic resize of the short side, centre crop, normalise.
+
+    `draft`, where given, asks the loader for the faster, approximate JPEG decoding of `open_image`.
+    """
+
+    size: int
+    mean: Triple
+    std: Triple
+    draft: int | None = None
+
+    def __call__(self, image: Image.Image) -> Float[Tensor, "3 size size"]:
+        width, height = image.size
+        short, long = min(width, height), max(width, height)
+        long = int(self.size * long / short)
+        width, height = (self.size, long) if width <= height else (long, self.size)
+        left, top = round((width - self.size) / 2), round((height - self.size) / 2)
+        resized = image.resize((width, height), Image.Resampling.BICUBIC)
+        return _normalised(resized.crop((left, top, left + self.size, top + self.size)), self.mean, self.std)
+
+    @property
+    def identity(self) -> str:
+        """A text naming the transform and all its numbers, for cache keys."""
+        return _named(
+            "clip-test", size=self.size, mean=tuple(self.mean), std=tuple(self.std), draft=self.draft
+        )
+
+
+@dataclass(frozen=True)
+class TrainView:
+    """A random resized crop, flipped half the time: a pure function of (image, seed, epoch, key).
+
+    The crop covers a share `scale` of the image's area with an aspect in `ratio` (log-uniform); ten tries,
+    then the largest centred crop of an allowed aspect.
+    """
+
+    size: int
+    mean: Triple
+    std: Triple
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+
+    def __call__(
+        self, image: Image.Image, *, seed: int, epoch: int, key: str
+    ) -> Float[Tensor, "3 size size"]:
+        source = self._source(seed, epoch, key)
+        view = image.crop(self.box(image.size, source)).resize(
+            (self.size, self.size), Image.Resampling.BICUBIC
+        )
+        if source.random() < 0.5:
+            view = view.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return _normalised(view, self.mean, self.std)
+
+    @staticmethod
+    def _source(seed: int, epoch: int, key: str) -> random.Random:
+        digest = hashlib.sha256(f"{seed}\n{epoch}\n{key}".encode("utf-8", "surrogateescape")).digest()
+        return random.Random(int.from_bytes(digest[:8], "big"))
+
+    def box(self, size: tuple[int, int], source: random.Random) -> Box:
+        """The crop's corners, using only `source.random()`, whose stream Python promises never to change."""
+        width, height = size
+        for _ in range(10):
+            area = width * height * _uniform(source, *self.scale)
+            aspect = math.exp(_uniform(source, math.log(self.ratio[0]), math.log(self.ratio[1])))
+            w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+            if 0 < w <= width and 0 < h <= height:
+                left = int(source.random() * (width - w + 1))
+                top = int(source.random() * (height - h + 1))
+                return left, top, left + w, top + h
+        aspect = min(max(width / height, self.ratio[0]), self.ratio[1])
+        w = min(width, max(1, round(height * aspect)))
+        h = min(height, max(1, round(width / aspect)))
+        left, top = (width - w) // 2, (height - h) // 2
+        return left, top, left + w, top + h
+
+    @property
+    def identity(self) -> str:
+        """A text naming the family of views and all its numbers, for cache keys."""
+        return _named(
+            "train-view",
+            size=self.size,
+            mean=tuple(self.mean),
+            std=tuple(self.std),
+            scale=tuple(self.scale),
+            ratio=tuple(self.ratio),
+        )
+
+
+def _uniform(source: random.Random, low: float, high: float) -> float:
+    return low + (high - low) * source.random()

@@ -1,0 +1,234 @@
+"""Opening images: every mode becomes upright RGB, and what cannot be read says so in one line."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from pbprompt.data.images import list_images, looks_like_image, open_image, walk_files
+from pbprompt.errors import InputError
+
+RED = (200, 30, 40)
+
+
+def saved(tmp_path, image, name, **options):
+    path = tmp_path / name
+    image.save(path, **options)
+    return path
+
+
+def pixel(path, place=(0, 0)):
+    image = open_image(path)
+    assert image.mode == "RGB"
+    return image.getpixel(place)
+
+
+def test_suffix_is_not_trusted(tmp_path):
+    path = saved(tmp_path, Image.new("RGB", (4, 3), RED), "photo.jpg", format="PNG")
+    assert pixel(path) == RED
+    bare = path.rename(tmp_path / "photo")
+    assert pixel(bare) == RED
+
+
+def test_palette_and_palette_with_transparency(tmp_path):
+    palette = Image.new("RGB", (4, 3), RED).quantize(4)
+    assert pixel(saved(tmp_path, palette, "p.png")) == RED
+    clear = saved(tmp_path, palette, "clear.png", transparency=palette.getpixel((0, 0)))
+    assert pixel(clear) == (255, 255, 255)
+
+
+@pytest.mark.parametrize(("alpha", "expected"), [(0, 255), (255, 40), (51, 212)])
+def test_transparent_is_laid_on_white(tmp_path, alpha, expected):
+    # 40·a + 255·(1 − a) with a = alpha / 255; 51/255 is 0.2, so 8 + 204
+    rgba = Image.new("RGBA", (2, 2), (40, 40, 40, alpha))
+    assert pixel(saved(tmp_path, rgba, "rgba.png")) == (expected,) * 3
+    assert pixel(saved(tmp_path, Image.new("LA", (2, 2), (40, alpha)), "la.png")) == (expected,) * 3
+
+
+def test_transparent_colour_of_rgb(tmp_path):
+    path = saved(tmp_path, Image.new("RGB", (2, 2), RED), "key.png", transparency=RED)
+    assert pixel(path) == (255, 255, 255)
+
+
+@pytest.mark.parametrize("value", [0, 257, 30_000, 60_000, 65_535])
+def test_sixteen_bit_grey_is_scaled_not_clipped(tmp_path, value):
+    grey = Image.fromarray(np.full((3, 3), value, dtype=np.uint16))
+    for name in ("deep.png", "deep.tif"):
+        assert pixel(saved(tmp_path, grey, name)) == (round(value / 257),) * 3
+
+
+def test_float_tiff(tmp_path):
+    unit = Image.fromarray(np.full((2, 2), 0.2, dtype=np.float32))
+    assert pixel(saved(tmp_path, unit, "unit.tif")) == (51, 51, 51)
+    wide = Image.fromarray(np.array([[300.0, 7.0], [np.nan, -4.0]], dtype=np.float32))
+    path = saved(tmp_path, wide, "wide.tif")
+    assert [pixel(path, place)[0] for place in ((0, 0), (1, 0), (0, 1), (1, 1))] == [255, 7, 0, 0]
+
+
+def test_cmyk_jpeg_and_bilevel(tmp_path):
+    cyan = saved(tmp_path, Image.new("CMYK", (8, 8), (255, 0, 0, 0)), "c.jpg", quality=95)
+    red, green, blue = pixel(cyan)
+    assert red < 20 and green > 235 and blue > 235
+    assert pixel(saved(tmp_path, Image.new("1", (3, 3), 1), "one.png")) == (255, 255, 255)
+
+
+def test_animation_gives_its_first_frame(tmp_path):
+    frames = [Image.new("RGB", (4, 4), colour) for colour in (RED, (0, 0, 255))]
+    for name in ("a.gif", "a.webp", "a.png"):
+        options = {"save_all": True, "append_images": frames[1:], "duration": 50}
+        if name.endswith("webp"):
+            options["lossless"] = True
+        path = saved(tmp_path, frames[0], name, **options)
+        assert np.abs(np.subtract(pixel(path), RED)).max() <= 2
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_applied(tmp_path, orientation):
+    upright = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3) * 10
+    # how a camera stores an upright scene under each orientation: the inverse of what a viewer does
+    stored = {
+        1: upright,
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.transpose(1, 0, 2),
+        6: np.rot90(upright, 1),
+        7: upright[::-1, ::-1].transpose(1, 0, 2),
+        8: np.rot90(upright, -1),
+    }[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = saved(tmp_path, Image.fromarray(np.ascontiguousarray(stored)), "turned.png", exif=exif)
+    assert np.array_equal(np.asarray(open_image(path)), upright)
+
+
+def test_a_damaged_exif_block_does_not_spoil_the_pixels(tmp_path):
+    path = saved(
+        tmp_path, Image.new("RGB", (8, 8), RED), "x.jpg", exif=b"Exif\x00\x00MM\x00*\xff\xff\xff\xff"
+    )
+    assert np.abs(np.subtract(pixel(path), RED)).max() <= 6
+
+
+def bomb() -> bytes:
+    """A PNG header that claims 60,000 × 60,000 pixels."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(b"\0"))
+        + chunk(b"IEND", b"")
+    )
+
+
+def jpeg() -> bytes:
+    buffer = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "the file is empty"),
+        (b"<html>not found</html>", "no known image format"),
+        (jpeg()[:900], "truncated"),
+        (bomb(), "pixels"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no known image format"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path, content, why):
+    path = tmp_path / "bad.jpg"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        open_image(path)
+    message = str(caught.value)
+    assert message.startswith(f"cannot read image {path}: ") and why in message and "\n" not in message
+
+
+def test_missing_file_and_folder(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        open_image(tmp_path / "none.png")
+    with pytest.raises(InputError, match="cannot read image"):
+        open_image(tmp_path)
+
+
+def test_a_stream_is_read_and_named():
+    assert open_image(io.BytesIO(jpeg())).size == (64, 64)
+    with pytest.raises(InputError, match="cannot read image upload"):
+        open_image(io.BytesIO(b"nonsense"))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10_000), st.integers(0, 255))
+def test_a_flipped_byte_never_escapes_as_another_error(place, value):
+    content = bytearray(jpeg())
+    content[place % len(content)] = value
+    try:
+        assert open_image(io.BytesIO(bytes(content))).mode == "RGB"
+    except InputError as error:
+        assert "\n" not in str(error)
+
+
+def test_draft_is_smaller_but_never_below_the_asked_size(tmp_path):
+    path = saved(tmp_path, Image.new("RGB", (1600, 1200), RED), "big.jpg")
+    assert open_image(path).size == (1600, 1200)
+    width, height = open_image(path, draft=200).size
+    assert 200 <= height < 1200 and 200 <= width < 1600
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"])
+def test_looks_like_image(tmp_path, form):
+    path = saved(tmp_path, Image.new("RGB", (4, 4), RED), "without-suffix", format=form)
+    assert looks_like_image(path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"P", b"Price,label\n", b"BMW is a car maker", b"RIFF....WAVE", b"{}"]
+)
+def test_other_files_do_not(tmp_path, content):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    assert not looks_like_image(path)
+    assert not looks_like_image(tmp_path / "none")
+
+
+def test_list_images(tmp_path):
+    image = Image.new("RGB", (4, 4), RED)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a [1]").mkdir()
+    saved(tmp_path / "b", image, "2.png")
+    saved(tmp_path / "b", image, "1", format="PNG")
+    saved(tmp_path / "a [1]", image, "z.JPG", format="PNG")
+    saved(tmp_path, image, ".hidden.png")
+    (tmp_path / "notes.txt").write_text("no image")
+    found = [path.relative_to(tmp_path).as_posix() for path in list_images(tmp_path)]
+    assert found == ["a [1]/z.JPG", "b/1", "b/2.png"]
+    assert list_images(tmp_path / "b" / "1") == [tmp_path / "b" / "1"]
+    assert [path.name for path in list_images(f"{tmp_path}/b/*.png")] == ["2.png"]
+    assert [path.name for path in list_images(f"{tmp_path}/**/*")] == ["z.JPG", "1", "2.png"]
+    assert [path.name for path in list_images(tmp_path / "a [1]")] == ["z.JPG"]
+
+
+def test_list_images_says_what_to_give(tmp_path):
+    for wrong in (tmp_path, tmp_path / "none", f"{tmp_path}/*.png"):
+        with pytest.raises(InputError, match="give"):
+            list_images(wrong)
+
+
+def test_walk_follows_links_but_not_in_circles(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "x.png").write_bytes(b"x")
+    (tmp_path / "real" / "up").symlink_to(tmp_path)
+    (tmp_path / "same").symlink_to(tmp_path / "real")
+    found = [path.relative_to(tmp_path).as_posix() for path in walk_files(tmp_path)]
+    assert found == ["real/x.png", "same/x.png"]

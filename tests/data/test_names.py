@@ -1,0 +1,113 @@
+"""Readable class names, and the files that give them."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pbprompt.data.names import (
+    apply_mapping,
+    check_distinct,
+    from_folder,
+    from_label,
+    read_classes_file,
+    suggest,
+)
+from pbprompt.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("golden_retriever", "golden retriever"),
+        ("Granny-Smith", "Granny Smith"),
+        ("AnnualCrop", "Annual Crop"),
+        ("BoxingSpeedBag", "Boxing Speed Bag"),
+        ("iPhone", "iPhone"),
+        ("McDonald", "McDonald"),
+        ("USA", "USA"),
+        ("__car__side_", "car side"),
+        ("électro_ménager", "électro ménager"),
+        ("737-800", "737 800"),
+    ],
+)
+def test_folder_names(folder, name):
+    assert from_folder(folder) == name
+
+
+def test_labels_keep_hyphens_and_capitals():
+    assert from_label("hard-leaved_pocket orchid") == "hard-leaved pocket orchid"
+    assert from_label(" McLaren  MP4-12C ") == "McLaren MP4-12C"
+
+
+NAMES = {"n01": "tench", "b_2": "a: b, c", "日": "sun"}
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("names.json", json.dumps(NAMES)),
+        ("names.csv", '\ufeffn01,tench\r\nb_2,"a: b, c"\r\n\r\n日,sun\r\n'),
+        ("names.tsv", "n01\ttench\nb_2\ta: b, c\n日\tsun"),
+        ("names.txt", "# wnid: name\nn01: tench\n\nb_2: a: b, c\n日: sun\n"),
+    ],
+)
+def test_classes_file(tmp_path, file, text):
+    path = tmp_path / file
+    path.write_text(text, encoding="utf-8", newline="")
+    assert read_classes_file(path) == NAMES
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "why"),
+    [
+        ("n.json", "{", "not JSON"),
+        ("n.json", "[]", "not a JSON object"),
+        ("n.json", '{"a": 3}', "not a JSON object"),
+        ("n.csv", "a,b,c\n", "line 1: 3 columns"),
+        ("n.csv", 'a,b\nc,"d\n', "quotes"),
+        ("n.txt", "a: b\nc d\n", "line 2: no ':'"),
+        ("n.txt", "a: b\na: c\n", "named twice"),
+        ("n.txt", "a:\n", "empty"),
+        ("n.txt", "\n", "no class names"),
+    ],
+)
+def test_bad_classes_files(tmp_path, file, text, why):
+    path = tmp_path / file
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=why) as caught:
+        read_classes_file(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.sampled_from([".json", ".csv", ".tsv", ".txt"]), st.text())
+def test_any_text_is_read_or_refused(tmp_path_factory, suffix, text):
+    path = tmp_path_factory.mktemp("names") / f"names{suffix}"
+    path.write_bytes(text.encode("utf-8", "replace"))
+    try:
+        mapping = read_classes_file(path)
+    except InputError as error:
+        assert len(str(error).splitlines()) == 1
+    else:
+        assert mapping and all(key.strip() and name.strip() for key, name in mapping.items())
+
+
+def test_mapping_is_laid_over_and_unknown_keys_are_refused():
+    assert apply_mapping(["a", "b"], ["A", "B"], {"b": "bee"}, "f") == ["A", "bee"]
+    with pytest.raises(InputError, match="did you mean 'apples'"):
+        apply_mapping(["apples", "b"], ["A", "B"], {"aples": "x"}, "f")
+
+
+def test_equal_names_are_refused():
+    check_distinct(["a_b", "c"], ["a b", "c"], "f")
+    with pytest.raises(InputError, match="'a_b' and 'A-b'"):
+        check_distinct(["a_b", "A-b"], ["a b", "A b"], "f")
+    with pytest.raises(InputError, match="no readable name"):
+        check_distinct(["_"], [""], "f")
+
+
+def test_suggest():
+    assert suggest("caltech", ["caltech101", "dtd"]) == ": did you mean 'caltech101'?"
+    assert suggest("xyz", [*"abcdefgh"]) == ": it has a, b, c, d, e, f, …"
