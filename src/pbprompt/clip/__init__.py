@@ -1,0 +1,1 @@
+"""The frozen towers, their weights and tokeniser, and the exact fast text engine."""

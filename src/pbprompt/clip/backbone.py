@@ -1,0 +1,138 @@
+"""One small interface over every frozen image-text model."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from pbprompt.clip.lite import LiteConfig, LiteTower
+from pbprompt.clip.resnet import ModifiedResNet, ResNetConfig
+from pbprompt.clip.text import TextConfig, TextTower
+from pbprompt.clip.tokenizer import Tokenizer
+from pbprompt.clip.vit import VisionTransformer, VitConfig
+from pbprompt.data.transforms import Preprocess
+
+Activation = Literal["quick_gelu", "gelu"]
+VisionConfig = VitConfig | ResNetConfig | LiteConfig
+
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+
+
+@dataclass(frozen=True)
+class BackboneConfig:
+    """What a model is, apart from its weights. The activation is part of it: weights do not tell."""
+
+    name: str
+    embed_dim: int
+    vision: VisionConfig
+    text: TextConfig
+    activation: Activation = "quick_gelu"
+    mean: tuple[float, float, float] = CLIP_MEAN
+    std: tuple[float, float, float] = CLIP_STD
+
+
+class Encoded(NamedTuple):
+    """An image in the joint space: one global vector and one vector a patch, neither normalised."""
+
+    global_: Float[Tensor, "b d"]
+    patches: Float[Tensor, "b m d"]
+
+    def normalized(self) -> "Encoded":
+        return Encoded(F.normalize(self.global_, dim=-1), F.normalize(self.patches, dim=-1))
+
+
+class Backbone(nn.Module):
+    """Frozen image and text towers with a common joint space.
+
+    Weights are buffers, not parameters: no optimiser can take them and no gradient is ever kept for them,
+    while gradients flow through the text tower to the embeddings that a method injects. Nothing in the
+    towers depends on train mode, and the mode cannot be entered.
+    """
+
+    def __init__(self, config: BackboneConfig) -> None:
+        """Lay the towers out without values: `load_weights` or `random_backbone` gives them."""
+        super().__init__()
+        self.config = config
+        self.embed_dim = config.embed_dim
+        self.text_width = config.text.width
+        self.context_length = config.text.context_length
+        self.grid = config.vision.grid
+        self.logit_scale = 1.0
+        self.fingerprint = ""
+        self.preprocess = Preprocess(config.vision.image_size, config.mean, config.std)
+        self.tokenizer = Tokenizer(config.text.vocab_size, config.text.context_length)
+        with torch.device("meta"):
+            self.visual = _vision_tower(config)
+            self.textual = TextTower(config.text, config.embed_dim, config.activation)
+        _parameters_to_buffers(self)
+        super().train(False)
+
+    def load_weights(self, state: dict[str, Tensor], logit_scale: float, fingerprint: str) -> "Backbone":
+        """Take the towers' values. Keys: `visual.*` and `textual.*`; `logit_scale` is the factor itself."""
+        self.load_state_dict(state, assign=True)
+        for buffer in self.buffers():
+            buffer.requires_grad_(False)
+        self.logit_scale = logit_scale
+        self.fingerprint = fingerprint
+        return self
+
+    def image(self, x: Float[Tensor, "b 3 h w"]) -> Encoded:
+        """Encode preprocessed images."""
+        return Encoded(*self.visual(x.to(self.dtype)))
+
+    def token_embedding(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n w"]:
+        """Look token ids up."""
+        return self.textual.token_embedding(ids)
+
+    def text(self, embeddings: Float[Tensor, "n l w"], lengths: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
+        """Encode prompts given as embeddings, SOS and EOT included: every position is computed."""
+        return self.textual(embeddings, lengths)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.textual.positional_embedding.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.textual.positional_embedding.device
+
+    def train(self, mode: bool = True) -> "Backbone":
+        """Stay in eval mode, whatever is asked: a module that contains a backbone may call this freely."""
+        return super().train(False)
+
+
+def random_backbone(config: BackboneConfig, seed: int = 0) -> Backbone:
+    """A backbone with random weights of CLIP's initial scales: for tests and benchmarks."""
+    backbone = Backbone(config)
+    generator = torch.Generator().manual_seed(seed)
+    state = {}
+    for key, meta in backbone.state_dict().items():
+        if ".ln_" in key:
+            value = torch.ones(meta.shape) if key.endswith("weight") else torch.zeros(meta.shape)
+        else:
+            fan_in = meta[0].numel() if meta.ndim > 1 else 1
+            scale = 0.02 if key.endswith(("bias", "embedding", "embedding.weight")) else fan_in**-0.5
+            value = torch.randn(meta.shape, generator=generator) * scale
+        state[key] = value
+    return backbone.load_weights(state, logit_scale=100.0, fingerprint=f"random-{config.name}-{seed}")
+
+
+def _vision_tower(config: BackboneConfig) -> nn.Module:
+    match config.vision:
+        case VitConfig():
+            return VisionTransformer(config.vision, config.embed_dim, config.activation)
+        case ResNetConfig():
+            return ModifiedResNet(config.vision, config.embed_dim)
+        case LiteConfig():
+            return LiteTower(config.vision, config.embed_dim)
+
+
+def _parameters_to_buffers(module: nn.Module) -> None:
+    for part in module.modules():
+        for name, parameter in list(part.named_parameters(recurse=False)):
+            delattr(part, name)
+            part.register_buffer(name, parameter.detach())

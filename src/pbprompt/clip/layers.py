@@ -1,0 +1,105 @@
+"""The transformer block that CLIP's image and text towers share."""
+
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+QUICK = 1.702  # QuickGELU(x) = x·sigmoid(1.702 x)
+
+
+class Attention(nn.Module):
+    """Weights of multi-head self-attention; one matrix gives queries, keys and values."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.in_proj_weight = nn.Parameter(torch.empty(3 * width, width))
+        self.in_proj_bias = nn.Parameter(torch.empty(3 * width))
+        self.out_proj = nn.Linear(width, width)
+
+
+class Mlp(nn.Module):
+    """c_proj(act(c_fc(x))), with act either GELU or QuickGELU."""
+
+    def __init__(self, width: int, activation: str) -> None:
+        super().__init__()
+        self.quick = activation == "quick_gelu"
+        self.c_fc = nn.Linear(width, 4 * width)
+        self.c_proj = nn.Linear(4 * width, width)
+
+    def forward(self, x: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w"]:
+        if not self.quick:
+            return self.c_proj(F.gelu(self.c_fc(x)))
+        # x·sigmoid(qx) = silu(qx)/q: with both factors inside the matrix products, the activation is one
+        # fused operation that keeps one tensor for the backward pass, instead of three that keep two.
+        flat = x.flatten(0, -2)
+        hidden = torch.addmm(self.c_fc.bias * QUICK, flat, self.c_fc.weight.t(), alpha=QUICK)
+        out = torch.addmm(self.c_proj.bias, F.silu(hidden), self.c_proj.weight.t(), alpha=1 / QUICK)
+        return out.view(x.shape)
+
+
+class Block(nn.Module):
+    """Pre-norm residual block: x + attention(ln_1(x)), then x + mlp(ln_2(x)).
+
+    Split into `queries_keys_values` and `finish`, so that the text engine can put its own attention between.
+    """
+
+    def __init__(self, width: int, heads: int, activation: str) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(width)
+        self.attn = Attention(width, heads)
+        self.ln_2 = nn.LayerNorm(width)
+        self.mlp = Mlp(width, activation)
+
+    def queries_keys_values(self, x: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w3"]:
+        return F.linear(self.ln_1(x), self.attn.in_proj_weight, self.attn.in_proj_bias)
+
+    def queries(self, x: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w"]:
+        width = x.shape[-1]
+        return F.linear(self.ln_1(x), self.attn.in_proj_weight[:width], self.attn.in_proj_bias[:width])
+
+    def keys_values(self, x: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w2"]:
+        width = x.shape[-1]
+        return F.linear(self.ln_1(x), self.attn.in_proj_weight[width:], self.attn.in_proj_bias[width:])
+
+    def finish(self, x: Float[Tensor, "*n w"], attended: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w"]:
+        x = x + self.attn.out_proj(attended)
+        return x + self.mlp(self.ln_2(x))
+
+    def forward(self, x: Float[Tensor, "n l w"], causal: bool) -> Float[Tensor, "n l w"]:
+        q, k, v = (
+            split_heads(part, self.attn.heads) for part in self.queries_keys_values(x).chunk(3, dim=-1)
+        )
+        return self.finish(x, merge_heads(F.scaled_dot_product_attention(q, k, v, is_causal=causal)))
+
+
+class Transformer(nn.Module):
+    """A stack of blocks."""
+
+    def __init__(self, width: int, layers: int, heads: int, activation: str) -> None:
+        super().__init__()
+        self.resblocks = nn.ModuleList(Block(width, heads, activation) for _ in range(layers))
+
+    @property
+    def blocks(self) -> list[Block]:
+        return cast(list[Block], list(self.resblocks))
+
+    def forward(self, x: Float[Tensor, "n l w"], causal: bool) -> Float[Tensor, "n l w"]:
+        for block in self.blocks:
+            x = block(x, causal)
+        return x
+
+
+def split_heads(x: Float[Tensor, "n l w"], heads: int) -> Float[Tensor, "n h l e"]:
+    """[n, l, h·e] -> [n, h, l, e]."""
+    n, length, width = x.shape
+    return x.view(n, length, heads, width // heads).transpose(1, 2)
+
+
+def merge_heads(x: Float[Tensor, "n h l e"]) -> Float[Tensor, "n l w"]:
+    """[n, h, l, e] -> [n, l, h·e]."""
+    n, heads, length, per_head = x.shape
+    return x.transpose(1, 2).reshape(n, length, heads * per_head)

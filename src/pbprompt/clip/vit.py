@@ -1,0 +1,53 @@
+"""CLIP's vision transformer, under OpenAI's key names."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pbprompt.clip.layers import Transformer
+
+
+@dataclass(frozen=True)
+class VitConfig:
+    """Sizes of a vision transformer."""
+
+    image_size: int
+    patch_size: int
+    width: int
+    layers: int
+    heads: int
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        side = self.image_size // self.patch_size
+        return side, side
+
+
+class VisionTransformer(nn.Module):
+    """Image -> the projected class token followed by the projected patch tokens.
+
+    The final LayerNorm and the projection, which CLIP applies to the class token alone, are applied to
+    every token: that puts the patches into the joint space.
+    """
+
+    def __init__(self, config: VitConfig, embed_dim: int, activation: str) -> None:
+        super().__init__()
+        width, size = config.width, config.patch_size
+        tokens = config.grid[0] * config.grid[1] + 1
+        self.conv1 = nn.Conv2d(3, width, kernel_size=size, stride=size, bias=False)
+        self.class_embedding = nn.Parameter(torch.empty(width))
+        self.positional_embedding = nn.Parameter(torch.empty(tokens, width))
+        self.ln_pre = nn.LayerNorm(width)
+        self.transformer = Transformer(width, config.layers, config.heads, activation)
+        self.ln_post = nn.LayerNorm(width)
+        self.proj = nn.Parameter(torch.empty(width, embed_dim))
+
+    def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+        patches = self.conv1(x).flatten(2).transpose(1, 2)
+        first = self.class_embedding.expand(len(x), 1, -1)
+        tokens = torch.cat([first, patches], dim=1) + self.positional_embedding
+        tokens = self.transformer(self.ln_pre(tokens), causal=False)
+        joint = self.ln_post(tokens) @ self.proj
+        return joint[:, 0], joint[:, 1:]

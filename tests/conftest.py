@@ -1,0 +1,50 @@
+"""Fixtures shared by the suite: small backbones with random weights, and shape checks on every signature."""
+
+import os
+
+import pytest
+
+# Every signature with shapes in core/ and clip/ is checked while the tests run.
+from jaxtyping import install_import_hook
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may reach out
+
+with install_import_hook(["pbprompt.core", "pbprompt.clip"], "beartype.beartype"):
+    import torch
+
+    from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone
+    from pbprompt.clip.resnet import ResNetConfig
+    from pbprompt.clip.text import TextConfig
+    from pbprompt.clip.vit import VitConfig
+    from pbprompt.clip.weights import load_backbone
+
+TINY_TEXT = TextConfig(context_length=77, vocab_size=49408, width=64, heads=4, layers=3)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """No test reads or fills the user's cache."""
+    monkeypatch.setenv("PBPROMPT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="session")
+def tiny_vit() -> Backbone:
+    return random_backbone(BackboneConfig("tiny-vit", 32, VitConfig(32, 8, 64, 2, 4), TINY_TEXT))
+
+
+@pytest.fixture(scope="session")
+def tiny_resnet() -> Backbone:
+    return random_backbone(
+        BackboneConfig("tiny-resnet", 32, ResNetConfig(64, (1, 1, 1, 1), 16, 8), TINY_TEXT)
+    )
+
+
+@pytest.fixture(scope="session")
+def lite() -> Backbone:
+    return load_backbone("lite")
+
+
+@pytest.fixture
+def double_vit() -> Backbone:
+    config = BackboneConfig("tiny-vit", 32, VitConfig(32, 8, 64, 2, 4), TINY_TEXT)
+    return random_backbone(config).to(torch.float64)
