@@ -1,0 +1,1 @@
+"""Measurements behind `pbprompt bench`: ours against the plain way, in one run."""

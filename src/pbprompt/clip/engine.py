@@ -1,0 +1,145 @@
+"""The text tower, exact and fast: what every method calls to turn prompts into class features.
+
+The plain computation runs every prompt over the tower's whole context length. This one returns the same
+features and the same gradients, and leaves out what cannot matter (each saving has a switch):
+
+1. `pack`: the mask is causal, so nothing past EOT is computed. All prompts lie in one packed list of tokens,
+   on which the matrix products run at once.
+2. `share`: the leading positions that all classes have in common ([SOS], and a context that is the same for
+   all classes) are in that list once, and every class attends to them.
+3. `eot_only`: the last block is evaluated at EOT alone.
+4. `memory_budget`: classes are cut into chunks whose activations fit, recomputed in the backward pass.
+
+On CUDA the training call is captured once as a CUDA graph (`graph`), since its kernels are short.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from pbprompt.clip.attention import attend_causally, attend_from_eot
+from pbprompt.clip.backbone import Backbone
+from pbprompt.clip.layout import Layout, build_layouts, count_slots
+from pbprompt.clip.prompts import Prompt, common_length, text_prompts
+
+GIB = 1 << 30
+GRAPH_AFTER = 3  # calls of one shape before it is worth capturing
+
+
+class TextEngine:
+    """Features of a fixed list of prompts, as a function of the context vectors in their slots.
+
+    `engine(context)` takes [*batch, C or 1, b, w] (one set of b vectors a class, or one for all), or [b, w],
+    and returns [*batch, C, d] (for [b, w]: [C, d]) with gradients to the context.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        prompts: Sequence[Prompt],
+        *,
+        pack: bool = True,
+        share: bool = True,
+        eot_only: bool = True,
+        graph: bool = True,
+        memory_budget: int = 4 * GIB,
+    ) -> None:
+        self.backbone = backbone
+        self.prompts = [list(prompt) for prompt in prompts]
+        self.slots = count_slots(self.prompts)
+        self.pack, self.share, self.eot_only, self.graph = pack, share, eot_only, graph
+        self.memory_budget = memory_budget
+        self._order = sorted(range(len(prompts)), key=lambda c: len(self.prompts[c]))
+        inverse = torch.empty(len(prompts), dtype=torch.long)
+        inverse[self._order] = torch.arange(len(prompts))
+        self._inverse = inverse.to(backbone.device)
+        self._layouts = lru_cache(maxsize=4)(self._build_layouts)
+        self._calls: Counter[torch.Size] = Counter()
+        self._graphs: dict[torch.Size, Callable[[Tensor], Tensor]] = {}
+
+    def __call__(self, context: Float[Tensor, "..."]) -> Float[Tensor, "... c d"]:
+        four = context.reshape(-1, *context.shape[-3:]) if context.ndim > 2 else context[None, None]
+        classes, slots, width = four.shape[1:]
+        if classes not in (1, len(self.prompts)) or (slots, width) != (self.slots, self.backbone.text_width):
+            raise ValueError(
+                f"context of shape {list(context.shape)} does not fit {len(self.prompts)} classes (or 1) × "
+                f"{self.slots} slots × width {self.backbone.text_width}"
+            )
+        four = four.to(self.backbone.dtype)
+        features = self._graphed(four) if self.graph and four.is_cuda else self._features(four)
+        return features.reshape(*context.shape[:-3], *features.shape[1:])
+
+    def _features(self, context: Float[Tensor, "s k b w"]) -> Float[Tensor, "s c d"]:
+        layouts = self._chunks(context)
+        training = torch.is_grad_enabled() and context.requires_grad
+        # one set of vectors a class, as a view: its gradient is then a plain sum, the same in every run
+        context = context.expand(-1, len(self.prompts), -1, -1).flatten(1, 2)
+        if len(layouts) > 1 and training:
+            parts = [checkpoint(self._encode, part, context, use_reentrant=False) for part in layouts]
+        else:
+            parts = [self._encode(part, context) for part in layouts]
+        return torch.cat(parts, dim=1).index_select(1, self._inverse)
+
+    def _encode(self, layout: Layout, context: Float[Tensor, "s cb w"]) -> Float[Tensor, "s r d"]:
+        """Features of one chunk's prompts, in the order of the layout."""
+        tower = self.backbone.textual
+        x = layout.constant.expand(len(context), *layout.constant.shape)
+        if len(layout.slot_at):
+            # positions are in `constant` at slots too, so the vectors are added
+            x = x.index_add(1, layout.slot_at, context.index_select(1, layout.slot_from))
+        *body, last = tower.transformer.blocks
+        for block in body:
+            x = block.finish(x, attend_causally(block.queries_keys_values(x), layout, block.attn.heads))
+        if self.eot_only:
+            eot = x.index_select(1, layout.eot)
+            keys_values = last.keys_values(x)
+            attended = attend_from_eot(last.queries(eot), keys_values, layout, last.attn.heads)
+            return tower.project(last.finish(eot, attended))
+        x = last.finish(x, attend_causally(last.queries_keys_values(x), layout, last.attn.heads))
+        return tower.project(x.index_select(1, layout.eot))
+
+    def _graphed(self, context: Float[Tensor, "s k b w"]) -> Float[Tensor, "s c d"]:
+        """Replay the training call as a CUDA graph once a shape has come often enough."""
+        training = torch.is_grad_enabled() and context.requires_grad
+        if not training or len(self._chunks(context)) > 1:
+            return self._features(context)
+        shape = context.shape
+        self._calls[shape] += 1
+        if self._calls[shape] <= GRAPH_AFTER:
+            return self._features(context)
+        if shape not in self._graphs:
+            sample = context.detach().clone().requires_grad_()
+            graphed = torch.cuda.make_graphed_callables(self._features, (sample,))
+            self._graphs[shape] = cast(Callable[[Tensor], Tensor], graphed)
+        return self._graphs[shape](context).clone()  # the graph overwrites its own output at the next call
+
+    def _chunks(self, context: Float[Tensor, "s k b w"]) -> list[Layout]:
+        """Layouts whose activations fit the memory budget, one after the other."""
+        tower = self.backbone.config.text
+        # in widths of activation a token: those kept for the backward pass, or those alive while a block runs
+        kept = 14 * tower.layers if torch.is_grad_enabled() and context.requires_grad else 24
+        a_token = kept * tower.width * context.element_size() * len(context)
+        return self._layouts(context.shape[1] == 1, max(1, self.memory_budget // a_token))
+
+    def _build_layouts(self, common: bool, chunk_tokens: int) -> list[Layout]:
+        return build_layouts(
+            self.backbone,
+            self.prompts,
+            self._order,
+            lead=common_length(self.prompts, common) if self.share else 0,
+            padded_to=None if self.pack else self.backbone.context_length,
+            chunk_tokens=chunk_tokens,
+        )
+
+
+def encode_texts(backbone: Backbone, texts: Sequence[str]) -> Float[Tensor, "n d"]:
+    """Text features of whole sentences, not normalised."""
+    engine = TextEngine(backbone, text_prompts(backbone.tokenizer, texts))
+    with torch.no_grad():
+        return engine(torch.zeros(0, backbone.text_width, device=backbone.device))

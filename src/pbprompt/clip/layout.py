@@ -1,0 +1,139 @@
+"""Where each token of a list of prompts goes, so that nothing needless is computed.
+
+All prompts of one sample lie in one packed list of tokens: first the lead (the leading positions that every
+prompt shares, computed once), then each prompt's tail (what follows the lead, up to EOT), shortest first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from pbprompt.clip.backbone import Backbone
+from pbprompt.clip.prompts import Prompt
+
+SMALLEST_TILE = 16  # rows or columns that a GPU's matrix units take
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Which queries meet which keys: a line a tail, and launches that cover the lines by size of tile."""
+
+    table: Tensor  # [r, 5] int32: first query, queries, first key, keys, positions of the lead to attend to
+    launches: tuple[tuple[int, int, int], ...]  # (first line, lines, tile)
+    lead: int
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """One chunk of prompts, packed."""
+
+    constant: Tensor  # [n, w] token and position embeddings; position alone at slots
+    slot_at: Tensor  # [k] the packed positions that are slots
+    slot_from: Tensor  # [k] which context vector goes there, counted over [classes, b]
+    lead: int  # how many positions the lead has
+    starts: Tensor  # [r] where each tail starts
+    lengths: Tensor  # [r] how many positions of each tail are computed
+    eot: Tensor  # [r] where each tail's EOT is
+    groups: tuple[tuple[int, int], ...]  # runs of equal tails: (how many, length), in packed order
+
+    @cached_property
+    def causal_rows(self) -> Rows:
+        """Every position asks its own tail up to itself; the lead asks itself."""
+        tails = zip(self.starts.tolist(), self.lengths.tolist(), strict=True)
+        lines = [(start, length, start, length, self.lead) for start, length in tails]
+        if self.lead:
+            lines.append((0, self.lead, 0, self.lead, 0))
+        return self._rows(lines)
+
+    @cached_property
+    def eot_rows(self) -> Rows:
+        """EOT alone asks its own tail."""
+        tails = zip(self.starts.tolist(), self.eot.tolist(), strict=True)
+        return self._rows(
+            [(row, 1, start, eot - start + 1, self.lead) for row, (start, eot) in enumerate(tails)]
+        )
+
+    def _rows(self, lines: list[tuple[int, int, int, int, int]]) -> Rows:
+        lines.sort(key=lambda line: line[3])
+        launches, first = [], 0
+        for tile, run in groupby(lines, key=lambda line: tile_of(line[3])):
+            count = len(list(run))
+            launches.append((first, count, tile))
+            first += count
+        table = torch.tensor(lines, dtype=torch.int32, device=self.constant.device)
+        return Rows(table, tuple(launches), self.lead)
+
+
+def build_layouts(
+    backbone: Backbone,
+    prompts: Sequence[Prompt],
+    order: Sequence[int],
+    *,
+    lead: int,
+    padded_to: int | None,
+    chunk_tokens: int,
+) -> list[Layout]:
+    """Lay prompts out in `order` (ascending length), cut into chunks of about `chunk_tokens` tail tokens.
+
+    `padded_to` computes every prompt at that length; None computes none past its EOT.
+    """
+    lengths = [(padded_to or len(prompts[c])) - lead for c in order]
+    return [
+        _layout(backbone, prompts, order[start:stop], lead, lengths[start:stop])
+        for start, stop in _chunk_bounds(lengths, chunk_tokens)
+    ]
+
+
+def tile_of(length: int) -> int:
+    """The smallest tile that holds `length` positions."""
+    return max(SMALLEST_TILE, 1 << (length - 1).bit_length())
+
+
+def count_slots(prompts: Sequence[Prompt]) -> int:
+    """How many context vectors the prompts take."""
+    return max(sum(token < 0 for token in prompt) for prompt in prompts)
+
+
+def _chunk_bounds(lengths: Sequence[int], chunk_tokens: int) -> list[tuple[int, int]]:
+    starts, used = [0], 0
+    for at, length in enumerate(lengths):
+        if used and used + length > chunk_tokens:
+            starts.append(at)
+            used = 0
+        used += length
+    return list(zip(starts, [*starts[1:], len(lengths)], strict=True))
+
+
+@torch.no_grad()
+def _layout(
+    backbone: Backbone, prompts: Sequence[Prompt], classes: Sequence[int], lead: int, lengths: Sequence[int]
+) -> Layout:
+    slots = count_slots(prompts)
+    tokens = [(token, at, classes[0]) for at, token in enumerate(prompts[classes[0]][:lead])]
+    starts, eot = [], []
+    for c, length in zip(classes, lengths, strict=True):
+        tail = prompts[c][lead:]
+        starts.append(len(tokens))
+        eot.append(len(tokens) + len(tail) - 1)
+        padded = tail + [0] * (length - len(tail))
+        tokens += [(token, lead + at, c) for at, token in enumerate(padded)]
+
+    def long(values: list[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.long, device=backbone.device)
+
+    ids, positions = long([token for token, _, _ in tokens]), long([at for _, at, _ in tokens])
+    embedded = backbone.token_embedding(ids.clamp(min=0)).masked_fill((ids < 0).unsqueeze(-1), 0)
+    return Layout(
+        constant=embedded + backbone.textual.positional_embedding[positions],
+        slot_at=long([at for at, (token, _, _) in enumerate(tokens) if token < 0]),
+        slot_from=long([c * slots - token - 1 for token, _, c in tokens if token < 0]),
+        lead=lead,
+        starts=long(starts),
+        lengths=long(list(lengths)),
+        eot=long(eot),
+        groups=tuple((len(list(run)), length) for length, run in groupby(lengths)),
+    )

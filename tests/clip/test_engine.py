@@ -1,0 +1,144 @@
+"""The text engine returns the plain computation's features and gradients, whatever it leaves out."""
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone
+from pbprompt.clip.engine import TextEngine, encode_texts
+from pbprompt.clip.prompts import Prompt, common_length, named_prompts
+from pbprompt.clip.text import TextConfig
+from pbprompt.clip.vit import VitConfig
+
+NAMES = ["cat", "dog", "cat", "golden retriever", "x", " ".join(["word"] * 20), "a b c d e f g", "tench"]
+SWITCHES = [
+    dict(zip(("pack", "share", "eot_only", "memory_budget"), values, strict=True))
+    for values in itertools.product([True, False], [True, False], [True, False], [1 << 32, 1 << 19])
+]
+
+
+def plain(backbone: Backbone, prompts: list[Prompt], context: Tensor) -> Tensor:
+    """All positions of every prompt, one sample at a time. context: [s, C or 1, b, w]."""
+    full = backbone.context_length
+    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    samples = []
+    for sample in context:
+        rows = []
+        for at, prompt in enumerate(prompts):
+            own = sample[at if len(sample) > 1 else 0]
+            padded = prompt + [0] * (full - len(prompt))
+            rows.append(
+                torch.stack(
+                    [own[-t - 1] if t < 0 else backbone.token_embedding(torch.tensor(t)) for t in padded]
+                )
+            )
+        samples.append(backbone.text(torch.stack(rows), lengths))
+    return torch.stack(samples)
+
+
+def with_gradient(features: Tensor, context: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    (gradient,) = torch.autograd.grad((features * weights).sum(), context)
+    return features.detach(), gradient
+
+
+def relative(found: Tensor, wanted: Tensor) -> float:
+    return ((found - wanted).abs().max() / wanted.abs().max()).item()
+
+
+@pytest.mark.parametrize("position", ["end", "middle", "front"])
+@pytest.mark.parametrize(("samples", "own"), [(1, False), (1, True), (3, False), (3, True)])
+def test_every_combination_is_exact(double_vit, position, samples, own):
+    torch.manual_seed(0)
+    prompts = named_prompts(double_vit.tokenizer, NAMES, 5, position)
+    classes = len(NAMES) if own else 1
+    context = torch.randn(samples, classes, 5, 64, dtype=torch.float64, requires_grad=True)
+    features = plain(double_vit, prompts, context)
+    weights = torch.randn_like(features)
+    wanted, wanted_gradient = with_gradient(features, context, weights)
+    for switches in SWITCHES:
+        engine = TextEngine(double_vit, prompts, **switches)
+        found, gradient = with_gradient(engine(context), context, weights)
+        assert relative(found, wanted) <= 1e-10, switches
+        assert relative(gradient, wanted_gradient) <= 1e-10, switches
+        with torch.no_grad():
+            assert relative(engine(context), wanted) <= 1e-10, switches
+
+
+def test_chunks_are_really_made(double_vit):
+    prompts = named_prompts(double_vit.tokenizer, NAMES, 4)
+    engine = TextEngine(double_vit, prompts, memory_budget=1 << 19)
+    context = torch.zeros(1, 1, 4, 64, dtype=torch.float64, requires_grad=True)
+    assert len(engine._chunks(context)) > 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [False, True])
+def test_single_precision_at_full_size(own):
+    """ViT-B/16's text tower in float32, names of 1 to 20 tokens."""
+    config = BackboneConfig("b16", 512, VitConfig(32, 16, 64, 1, 1), TextConfig(77, 49408, 512, 8, 12))
+    backbone = random_backbone(config)
+    prompts = [
+        [49406, -1, -2, -3, -4, *range(1000 + n, 1000 + 2 * n), 269, 49407] for n in (1, 2, 2, 5, 12, 20)
+    ]
+    context = (0.02 * torch.randn(1, 6 if own else 1, 4, 512)).requires_grad_()
+    features = plain(backbone, prompts, context)
+    weights = torch.randn_like(features)
+    wanted, wanted_gradient = with_gradient(features, context, weights)
+    found, gradient = with_gradient(TextEngine(backbone, prompts)(context), context, weights)
+    assert relative(found, wanted) <= 1e-5
+    assert relative(gradient, wanted_gradient) <= 1e-5
+
+
+def test_a_thousand_classes_and_one(tiny_vit):
+    generator = torch.Generator().manual_seed(1)
+    prompts = [
+        [49406, -1, -2, *torch.randint(300, 40000, (1 + c % 7,), generator=generator).tolist(), 269, 49407]
+        for c in range(1000)
+    ]
+    context = torch.randn(1, 1, 2, 64, generator=generator)
+    whole = TextEngine(tiny_vit, prompts)(context)
+    assert whole.shape == (1, 1000, 32)
+    for c in (0, 6, 999):
+        assert relative(whole[:, c], plain(tiny_vit, [prompts[c]], context)[:, 0]) <= 1e-5
+        assert relative(whole[:, c], TextEngine(tiny_vit, [prompts[c]])(context)[:, 0]) <= 1e-5
+
+
+def test_shapes_in_shapes_out(tiny_vit):
+    engine = TextEngine(tiny_vit, named_prompts(tiny_vit.tokenizer, NAMES, 4))
+    classes = len(NAMES)
+    assert engine(torch.zeros(4, 64)).shape == (classes, 32)
+    assert engine(torch.zeros(classes, 4, 64)).shape == (classes, 32)
+    assert engine(torch.zeros(2, 1, 4, 64)).shape == (2, classes, 32)
+    assert engine(torch.zeros(2, 3, classes, 4, 64)).shape == (2, 3, classes, 32)
+    with pytest.raises(ValueError, match="does not fit"):
+        engine(torch.zeros(3, 4, 64))
+    with pytest.raises(ValueError, match="does not fit"):
+        engine(torch.zeros(5, 64))
+
+
+def test_half_precision_stays_near(tiny_vit):
+    prompts = named_prompts(tiny_vit.tokenizer, NAMES, 4)
+    context = torch.randn(1, 1, 4, 64)
+    wanted = TextEngine(tiny_vit, prompts)(context)
+    config = tiny_vit.config
+    for dtype in (torch.bfloat16, torch.float16):
+        half = random_backbone(config).to(dtype)
+        found = TextEngine(half, prompts)(context)
+        assert found.dtype == dtype
+        assert torch.nn.functional.cosine_similarity(found.float(), wanted, dim=-1).min() > 0.995
+
+
+def test_whole_sentences(tiny_vit):
+    texts = ["a photo of a cat.", "a photo of a dog, a type of pet.", ""]
+    ids, lengths = tiny_vit.tokenizer(texts)
+    wanted = tiny_vit.text(tiny_vit.token_embedding(ids), lengths)
+    assert relative(encode_texts(tiny_vit, texts), wanted) <= 1e-5
+
+
+def test_common_length_keeps_an_eot_for_everyone():
+    assert common_length([[9, 1, 2, 8], [9, 1, 8]], True) == 2
+    assert common_length([[9, -1, -2, 5, 8], [9, -1, -2, 6, 8]], True) == 3
+    assert common_length([[9, -1, -2, 5, 8], [9, -1, -2, 6, 8]], False) == 1
+    assert common_length([[9, 5, 8]], True) == 2
