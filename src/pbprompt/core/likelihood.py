@@ -1,0 +1,125 @@
+"""How likely is a class, given an image and the prompts (Eq. 1)?
+
+    p(y = c | x) = exp(sim(f(x), g_c) / τ) / Σ_c' exp(sim(f(x), g_c') / τ)
+
+| symbol | name here  | meaning                                                  |
+|--------|------------|----------------------------------------------------------|
+| f(x)   | `features` | global image features, [b, d]                            |
+| g_c    | `prompts`  | text features of the class prompts, [*s, c, d]           |
+| sim    | `cosines`  | cosine similarity                                        |
+| 1/τ    | `scale`    | the backbone's exp(logit_scale), 100 for OpenAI's models |
+| S      | `s`        | posterior samples of every class prompt                  |
+
+With S samples the prediction is the mean of the S class distributions. How far they disagree is
+what the model does not know: see `Uncertainty`.
+
+Half-precision features are welcome, but the arithmetic is done in float32 (float64 stays float64),
+under autocast too: a cosine rounded to bfloat16 can be a fifth of a logit off at scale 100.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pbprompt.errors import InputError
+
+Scale = float | Float[Tensor, ""]
+PredictionReading = Literal["probabilities", "features"]
+
+
+def at_least_float32(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def unit(x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
+    """x / ‖x‖ along the last dimension, float32 at least. A zero vector stays zero."""
+    return F.normalize(at_least_float32(x), dim=-1)
+
+
+def cosines(x: Float[Tensor, "n d"], y: Float[Tensor, "*s c d"]) -> Float[Tensor, "*s n c"]:
+    """Cosine similarity of every x with every y."""
+    with torch.autocast(x.device.type, enabled=False):
+        x, y = unit(x), unit(y)
+        dtype = torch.promote_types(x.dtype, y.dtype)
+        return torch.einsum("nd,...cd->...nc", x.to(dtype), y.to(dtype))
+
+
+def class_logits(
+    features: Float[Tensor, "b d"], prompts: Float[Tensor, "*s c d"], scale: Scale
+) -> Float[Tensor, "*s b c"]:
+    """The exponents of Eq. 1: scale · cos(f(x), g_c)."""
+    return scale * cosines(features, prompts)
+
+
+def log_likelihood(logits: Float[Tensor, "*s b c"], labels: Int[Tensor, " b"]) -> Float[Tensor, "*s b"]:
+    """log p(y | x) of the true labels, for every sample."""
+    log_probabilities = at_least_float32(logits).log_softmax(-1)
+    index = labels.expand(logits.shape[:-1]).unsqueeze(-1)
+    return log_probabilities.gather(-1, index).squeeze(-1)
+
+
+def mean_probabilities(logits: Float[Tensor, "s b c"]) -> Float[Tensor, "b c"]:
+    """log (1/S) Σ_s p_s(y = c | x): the mean is over probabilities, the result is its logarithm."""
+    return at_least_float32(logits).log_softmax(-1).logsumexp(0) - math.log(logits.shape[0])
+
+
+def mean_features(prompts: Float[Tensor, "s c d"]) -> Float[Tensor, "c d"]:
+    """One text feature a class: the mean direction of its S samples, each of which counts alike."""
+    return unit(unit(prompts).mean(0))
+
+
+def predictive(
+    features: Float[Tensor, "b d"],
+    prompts: Float[Tensor, "s c d"],
+    scale: Scale,
+    reading: PredictionReading = "probabilities",
+) -> Float[Tensor, "b c"]:
+    """log p(y = c | x) over S posterior samples.
+
+    `probabilities` averages the S class distributions; `features` averages the text features first.
+    The third reading, the posterior mean alone, is either of them with its one prompt (S = 1).
+    """
+    if reading == "probabilities":
+        return mean_probabilities(class_logits(features, prompts, scale))
+    if reading == "features":
+        return class_logits(features, mean_features(prompts), scale).log_softmax(-1)
+    raise InputError(f"prediction reading: {reading!r} is unknown; use 'probabilities' or 'features'")
+
+
+class Uncertainty(NamedTuple):
+    """What S sampled class distributions say about each image, in nats.
+
+    entropy = expected_entropy + mutual_information: the whole doubt is the doubt that every sampled
+    prompt shares (a blurred image) plus the disagreement between the prompts (an unfamiliar one).
+    """
+
+    probabilities: Float[Tensor, "b c"]
+    """p̄ = (1/S) Σ_s p_s"""
+    entropy: Float[Tensor, " b"]
+    """H[p̄], between 0 and log C"""
+    expected_entropy: Float[Tensor, " b"]
+    """(1/S) Σ_s H[p_s]"""
+    mutual_information: Float[Tensor, " b"]
+    """(1/S) Σ_s KL[p_s ‖ p̄], between 0 and min(log C, log S)"""
+    spread: Float[Tensor, " b"]
+    """standard deviation over the samples of the predicted class's probability; 0 for one sample"""
+
+
+def uncertainty(logits: Float[Tensor, "s b c"]) -> Uncertainty:
+    """Entropies and disagreement of the S class distributions of every image."""
+    log_p = at_least_float32(logits).log_softmax(-1)
+    log_mean = log_p.logsumexp(0) - math.log(log_p.shape[0])
+    p, mean = log_p.exp(), log_mean.exp()
+    predicted = log_mean.argmax(-1).expand(p.shape[:-1]).unsqueeze(-1)
+    return Uncertainty(
+        probabilities=mean,
+        entropy=-(mean * log_mean).sum(-1),
+        expected_entropy=-(p * log_p).sum(-1).mean(0),
+        # As a mean of divergences, not a difference of entropies: small values keep their digits.
+        mutual_information=(p * (log_p - log_mean)).sum(-1).mean(0).clamp_min(0),
+        spread=p.gather(-1, predicted).squeeze(-1).std(0, correction=0),
+    )
