@@ -1,0 +1,61 @@
+"""The command line: verbs -> functions. Each verb is one file here and imports what it needs when it runs."""
+
+import os
+import sys
+
+import typer
+
+from pbprompt.cli import bench, datasets, doctor, predict
+from pbprompt.errors import BrokenInstallError, InputError
+
+app = typer.Typer(
+    name="pbprompt",
+    help="Few-shot image classifiers from CLIP-like models that know what they do not know.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from pbprompt import __version__
+
+        typer.echo(f"pbprompt {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+) -> None:
+    """Few-shot image classifiers from CLIP-like models that know what they do not know.
+
+    Start with [bold]pbprompt predict IMAGE --classes cat,dog,car[/bold]: no training, no download.
+    """
+    if debug:
+        os.environ["PBPROMPT_DEBUG"] = "1"
+
+
+app.command()(predict.predict)
+app.command()(doctor.doctor)
+app.add_typer(datasets.app, name="datasets")
+app.add_typer(bench.app, name="bench")
+
+
+def main() -> None:
+    """Run the command line: a known error is one line and exit code 2, Ctrl-C is exit code 130."""
+    try:
+        app()
+    except (InputError, BrokenInstallError) as error:
+        if os.environ.get("PBPROMPT_DEBUG"):
+            raise
+        print(f"pbprompt: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("pbprompt: stopped", file=sys.stderr)
+        sys.exit(130)

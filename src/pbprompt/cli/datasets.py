@@ -1,0 +1,126 @@
+"""`pbprompt datasets`: list, check, show and draw from datasets."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(help="Benchmarks and your own data: list, check, show, draw.", invoke_without_command=True)
+
+Root = Annotated[Path | None, typer.Option(help="Folder that holds the benchmark (default: $PBPROMPT_DATA).")]
+ClassesFile = Annotated[Path | None, typer.Option(help="JSON, CSV or 'key: name' lines that rename classes.")]
+Seed = Annotated[int, typer.Option(help="Seed of the draw, and of the split where the data has none.")]
+Data = Annotated[str, typer.Argument(help="Folder, table, split file, hf:owner/name or benchmark name.")]
+
+
+@app.callback()
+def list_benchmarks(context: typer.Context) -> None:
+    """List the benchmarks pbprompt knows."""
+    if context.invoked_subcommand is not None:
+        return
+    from pbprompt.data.catalog import benchmarks
+
+    table = Table("name", "classes", "train", "val", "test", "folder", box=box.SIMPLE)
+    for entry in benchmarks().values():
+        counts = ["–" if count is None else f"{count:,}" for count in (entry.classes, *entry.counts)]
+        table.add_row(entry.name, *counts, entry.folder)
+    for column in table.columns:
+        column.no_wrap = True
+        column.justify = "right" if column.header in ("classes", "train", "val", "test") else "left"
+    console = Console(soft_wrap=True)
+    console.print(table)
+    console.print("Licences, and where to obtain them:")
+    for entry in benchmarks().values():
+        console.print(f"- {entry.title}: {entry.licence}; {entry.source}", markup=False, highlight=False)
+
+
+@app.command()
+def check(
+    name: Annotated[str, typer.Argument(help="Benchmark name, as `pbprompt datasets` lists it.")],
+    root: Root = None,
+) -> None:
+    """Verify a benchmark's layout, counts and files; exit with 1 where something is missing."""
+    import os
+
+    from pbprompt.data import catalog
+    from pbprompt.data.catalog.check import check as check_benchmark
+    from pbprompt.data.catalog.sample import FOLDER
+    from pbprompt.data.sources import ROOT_VARIABLE
+
+    benchmark = catalog.find(name)
+    fallback = FOLDER if benchmark.name == "sample" else os.environ.get(ROOT_VARIABLE, ".")
+    report = check_benchmark(benchmark, root or fallback)
+    console = Console(soft_wrap=True)
+    if report.found:
+        table = Table(
+            "", "expected", "found", title=f"{report.title} in {report.folder}", title_justify="left"
+        )
+        for row in report.found:
+            table.add_row(*row)
+        console.print(table)
+    for problem in report.problems:
+        console.print(f"- {problem}", markup=False, highlight=False)
+    console.print("complete" if report.passed else f"not complete: {len(report.problems)} to mend")
+    raise typer.Exit(0 if report.passed else 1)
+
+
+@app.command()
+def show(
+    data: Data,
+    root: Root = None,
+    classes_file: ClassesFile = None,
+    seed: Seed = 1,
+    decode: Annotated[bool, typer.Option(help="Also decode every image and name the bad ones.")] = False,
+) -> None:
+    """Say what a dataset holds: classes, splits, domains, what was skipped and why."""
+    from pbprompt.data.sources import open_dataset
+
+    dataset = open_dataset(data, root, classes_file=classes_file, seed=seed)
+    console = Console(soft_wrap=True)
+    console.print(dataset.describe(), markup=False, highlight=False)
+    console.print(f"content hash {dataset.content_hash}", highlight=False)
+    table = Table("label", "class", "train", "val", "test")
+    counts = [[0, 0, 0] for _ in dataset.classes]
+    for place, items in enumerate((dataset.train, dataset.val, dataset.test)):
+        for item in items:
+            counts[item.label][place] += 1
+    for label, name in enumerate(dataset.classes):
+        table.add_row(str(label), name, *map(str, counts[label]))
+    console.print(table)
+    for path, reason in dataset.skipped:
+        console.print(f"skipped {path}: {reason}", markup=False, highlight=False)
+    if decode:
+        from rich.progress import track
+
+        from pbprompt.data.loading import unreadable
+
+        files = [dataset.file(item) for item in dataset.items]
+        results = track(unreadable(files), "decoding", total=len(files), console=Console(stderr=True))
+        bad = [error for error in results if error is not None]
+        for error in bad:
+            console.print(str(error), markup=False, highlight=False)
+        raise typer.Exit(1 if bad else 0)
+
+
+@app.command()
+def draw(
+    data: Data,
+    shots: Annotated[int, typer.Option(help="Training images a class.")],
+    out: Annotated[Path, typer.Option(help="JSONL file to write the drawn items to.")],
+    seed: Seed = 1,
+    root: Root = None,
+    classes_file: ClassesFile = None,
+) -> None:
+    """Draw a few-shot training set as the field's protocol does, and write it to a file."""
+    from pbprompt.data.fewshot import draw as draw_items
+    from pbprompt.data.fewshot import write_draw
+    from pbprompt.data.sources import open_dataset
+
+    drawn = draw_items(open_dataset(data, root, classes_file=classes_file, seed=seed), shots, seed)
+    write_draw(out, drawn)
+    console = Console(soft_wrap=True)
+    console.print(drawn.describe(), markup=False, highlight=False)
+    console.print(f"{out}: hash {drawn.hash}", markup=False, highlight=False)

@@ -1,0 +1,94 @@
+"""`pbprompt doctor`: is everything here that is needed?"""
+
+import platform
+from importlib.util import find_spec
+from pathlib import Path
+
+import typer
+
+# extra -> the module that shows it is installed
+EXTRAS = {
+    "serve": "fastapi",
+    "onnx": "onnxruntime",
+    "plots": "matplotlib",
+    "ray": "ray",
+    "slurm": "submitit",
+    "hf": "datasets",
+    "track": "tensorboard",
+    "dev": "pytest",
+}
+
+
+def doctor() -> None:
+    """Check the installation: Python, torch, devices, the embedded model, the cache folder, extras.
+
+    The exit code is 1 when something needed is broken. An extra that is absent breaks nothing.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    checks = [_python, _torch, _embedded_model, _cache]
+    table = Table("", "what", "found", box=None)
+    broken = False
+    for check in checks:
+        for good, what, found in check():
+            broken |= not good
+            table.add_row("[green]ok[/]" if good else "[red]broken[/]", what, found)
+    for extra, module in EXTRAS.items():
+        here = find_spec(module) is not None
+        table.add_row(
+            "[green]ok[/]" if here else "[dim]–[/]",
+            f"extra {extra}",
+            "present" if here else f"absent; pip install 'pbprompt\\[{extra}]'",
+        )
+    Console().print(table)
+    if broken:
+        raise typer.Exit(1)
+
+
+Row = tuple[bool, str, str]
+
+
+def _python() -> list[Row]:
+    return [(True, "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")]
+
+
+def _torch() -> list[Row]:
+    try:
+        import torch
+    except (
+        Exception
+    ) as error:  # a torch that cannot be imported fails in many ways; each is for the user to read
+        return [
+            (False, "torch", f"cannot be imported ({error}); reinstall: pip install -c constraints.txt torch")
+        ]
+    device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "CPU only"
+    return [
+        (True, "torch", torch.__version__),
+        (True, "device", device),
+        (True, "threads", str(torch.get_num_threads())),
+    ]
+
+
+def _embedded_model() -> list[Row]:
+    try:
+        from pbprompt.clip.embedded import read_lite
+
+        config, _ = read_lite()
+    except Exception as error:  # torch missing, files missing or damaged: the message says which
+        return [(False, "embedded model", str(error))]
+    return [(True, "embedded model", f"{config.name}, checksum good")]
+
+
+def _cache() -> list[Row]:
+    from pbprompt.paths import cache_folder
+
+    folder: Path = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".doctor"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        return [(False, "cache folder", f"{folder}: {error}; set PBPROMPT_CACHE to a folder you can write")]
+    return [(True, "cache folder", str(folder))]

@@ -1,0 +1,66 @@
+"""The command line as a whole: help, version, doctor."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from pbprompt import __version__
+from pbprompt.cli import app
+
+
+def test_version():
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0 and result.output.strip() == f"pbprompt {__version__}"
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; sys.argv = ['pbprompt', '--help']\n"
+        "from pbprompt.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'PIL', 'huggingface_hub', 'safetensors'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert "predict" in run.stdout
+
+
+def test_doctor_passes_on_a_whole_installation():
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 0, result.output
+    assert "checksum good" in result.output and "extra serve" in result.output
+
+
+def test_doctor_fails_on_a_damaged_model(monkeypatch, tmp_path):
+    monkeypatch.setattr("pbprompt.clip.embedded.lite_folder", lambda: tmp_path)
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 1
+    assert "broken" in result.output
+
+
+def test_doctor_fails_on_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
+    blocker = tmp_path / "file"
+    blocker.touch()
+    monkeypatch.setenv("PBPROMPT_CACHE", str(blocker / "cache"))
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 1 and "PBPROMPT_CACHE" in result.output.replace("\n", "")
+
+
+@pytest.mark.parametrize("verb", ["predict", "doctor", "datasets", "bench"])
+def test_every_verb_has_help(verb):
+    result = CliRunner().invoke(app, [verb, "--help"])
+    assert result.exit_code == 0 and len(result.output.splitlines()) > 5
+
+
+@pytest.mark.slow
+def test_bench_text_on_a_few_classes():
+    result = CliRunner().invoke(app, ["bench", "text", "--classes", "3", "--repeats", "1", "--json"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.output.strip().splitlines()[-1])
+    assert [row["context"] for row in report["rows"]] == ["per class", "per class", "shared", "shared"]
+    assert all(row["speedup"] > 0 and row["plain_gib"] > 0 for row in report["rows"])

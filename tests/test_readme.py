@@ -1,0 +1,58 @@
+"""The README's commands and code run as written."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pbprompt
+
+ROOT = Path(__file__).parents[1]
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S | re.M)
+COMMANDS = [line for kind, body in BLOCKS if kind == "sh" for line in body.splitlines()]
+PBPROMPT = [command for command in COMMANDS if command.startswith("pbprompt ")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What the README assumes: photo.jpg, holiday/ with images, names.txt."""
+    images = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent" / "mammal"
+    (tmp_path / "holiday").mkdir()
+    for at, source in enumerate(sorted(images.iterdir())[:2]):
+        (tmp_path / "holiday" / f"{at}.jpg").write_bytes(source.read_bytes())
+        (tmp_path / "photo.jpg").write_bytes(source.read_bytes())
+    (tmp_path / "names.txt").write_text("cat\ndog\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", PBPROMPT)
+def test_command(command: str, folder: Path):
+    run = subprocess.run(
+        [sys.executable, "-m", "pbprompt", *shlex.split(command)[1:]],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip()
+
+
+def test_all_other_commands_are_make_targets():
+    targets = re.findall(r"^(\w+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    others = {command for command in COMMANDS if command not in PBPROMPT}
+    assert others <= {f"make {target}" for target in targets}
+    assert {"make demo", "make test"} <= others
+
+
+@pytest.mark.parametrize("code", [body for kind, body in BLOCKS if kind == "python"])
+def test_code(code: str):
+    exec(compile(code, "README.md", "exec"), {})
+
+
+def test_links_lead_somewhere():
+    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert links
+    assert not [link for link in links if not link.startswith("http") and not (ROOT / link).exists()]
