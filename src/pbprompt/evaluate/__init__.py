@@ -1,0 +1,1 @@
+"""What a model's predictions are worth: the tasks of the field and the figures that sum them up."""

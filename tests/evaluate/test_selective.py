@@ -1,0 +1,99 @@
+"""AUROC against scikit-learn and over pairs; the risk-coverage curve against every order of the ties."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from pbprompt.evaluate.selective import area_under_risk_coverage, auroc, risk_coverage
+
+QUICK = settings(deadline=None, max_examples=50)
+SCORED = st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=2, max_size=25)
+
+
+@pytest.mark.parametrize("decimals", [8, 1])
+def test_auroc_agrees_with_scikit_learn(decimals):
+    generator = np.random.default_rng(0)
+    positives = generator.random(400) < 0.3
+    scores = (generator.normal(size=400) + positives).round(decimals)
+    assert auroc(scores, positives) == pytest.approx(roc_auc_score(positives, scores))
+
+
+@QUICK
+@given(SCORED.filter(lambda items: len({positive for _, positive in items}) == 2))
+def test_auroc_counts_pairs_with_ties_as_half(items):
+    above = [score for score, positive in items if positive]
+    below = [score for score, positive in items if not positive]
+    wins = [(p > n) + (p == n) / 2 for p in above for n in below]
+    scores, positives = zip(*items, strict=True)
+    found = auroc(scores, positives)
+    assert found == pytest.approx(np.mean(wins))
+    assert auroc(-np.array(scores), positives) == pytest.approx(1 - found)
+    assert auroc(np.exp(scores), positives) == pytest.approx(found)  # only the order counts
+
+
+def test_auroc_orders_infinities():
+    assert auroc([-np.inf, 0.0, np.inf], [0, 0, 1]) == 1
+
+
+def test_auroc_needs_both_kinds():
+    with pytest.raises(ValueError, match="there are 2 and 0"):
+        auroc([0.1, 0.2], [1, 1])
+
+
+def test_risk_coverage_of_a_small_case_by_hand():
+    coverage, risk = risk_coverage([0.9, 0.5, 0.7, 0.8], [True, False, True, False])
+    np.testing.assert_allclose(coverage, [0.25, 0.5, 0.75, 1])
+    np.testing.assert_allclose(risk, [0, 1 / 2, 1 / 3, 2 / 4])
+
+
+def test_area_of_the_best_and_of_a_useless_confidence():
+    correct = [True] * 6 + [False] * 2
+    best = sum(max(0, k - 6) / k for k in range(1, 9)) / 8
+    assert area_under_risk_coverage(np.arange(8, 0, -1), correct) == pytest.approx(best)
+    assert area_under_risk_coverage(np.ones(8), correct) == pytest.approx(2 / 8)
+
+
+@QUICK
+@given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), min_size=1, max_size=6))
+def test_risk_is_the_mean_over_every_order_of_tied_items(items):
+    curves = []
+    for order in itertools.permutations(items):
+        ranked = sorted(order, key=lambda item: -item[0])  # stable: ties stay as this order has them
+        errors = [not right for _, right in ranked]
+        curves.append([sum(errors[:k]) / k for k in range(1, len(items) + 1)])
+    coverage, risk = risk_coverage(*zip(*items, strict=True))
+    np.testing.assert_allclose(risk, np.mean(curves, axis=0), atol=1e-12)
+    np.testing.assert_allclose(coverage, [k / len(items) for k in range(1, len(items) + 1)])
+    assert area_under_risk_coverage(*zip(*items, strict=True)) == pytest.approx(np.mean(curves))
+
+
+@QUICK
+@given(SCORED, st.randoms(use_true_random=False))
+def test_the_curve_ends_at_the_error_rate_whatever_the_order(items, random):
+    confidence, correct = map(np.array, zip(*items, strict=True))
+    _, risk = risk_coverage(confidence, correct)
+    assert risk[-1] == pytest.approx(1 - correct.mean())
+    assert ((risk >= 0) & (risk <= 1 + 1e-12)).all()
+    order = random.sample(range(len(items)), len(items))
+    np.testing.assert_allclose(risk_coverage(confidence[order], correct[order])[1], risk)
+
+
+@pytest.mark.parametrize("figure", [auroc, risk_coverage, area_under_risk_coverage])
+@pytest.mark.parametrize(
+    ("values", "truth", "message"),
+    [
+        ([], [], "nothing to measure"),
+        ([[0.1], [0.2]], [0, 1], r"shape \[items\]"),
+        ([0.1, 0.2], [0], "one value for each of the 2 items"),
+        ([0.1, np.nan], [0, 1], "NaN"),
+        ([0.1, 0.2], [0, 2], "between 0 and 1"),
+        ([0.1, 0.2], [0, 0.5], "booleans or zeros and ones"),
+    ],
+)
+def test_wrong_arrays_are_refused(figure, values, truth, message):
+    with pytest.raises(ValueError, match=message):
+        figure(values, truth)
