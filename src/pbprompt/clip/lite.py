@@ -59,7 +59,7 @@ class SameConv2d(nn.Conv2d):
 
 
 class InvertedResidual(nn.Module):
-    """1×1 expand, depthwise k×k, 1×1 project; ReLU6 after the first two."""
+    """1×1 expand, depthwise k×k, 1×1 project; ReLU6 after the first two, in place to spare memory traffic."""
 
     def __init__(self, config: LiteBlockConfig) -> None:
         super().__init__()
@@ -70,8 +70,8 @@ class InvertedResidual(nn.Module):
         self.project = SameConv2d(inner, config.channels_out, 1)
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k i j"]:
-        out = x if self.expand is None else F.relu6(self.expand(x))
-        out = self.project(F.relu6(self.depthwise(out)))
+        out = x if self.expand is None else F.relu6(self.expand(x), inplace=True)
+        out = self.project(F.relu6(self.depthwise(out), inplace=True))
         return x + out if self.residual else out
 
 
@@ -99,9 +99,9 @@ class LiteTower(nn.Module):
         self.head = LiteHead(config.top, config.head_hidden, embed_dim)
 
     def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
-        x = F.relu6(self.stem(x.contiguous(memory_format=torch.channels_last)))
+        x = F.relu6(self.stem(x.contiguous(memory_format=torch.channels_last)), inplace=True)
         for block in self.blocks:
             x = block(x)
-        x = F.relu6(self.top(x))
+        x = F.relu6(self.top(x), inplace=True)
         patches = self.head(x.flatten(2).transpose(1, 2))
         return patches.mean(dim=1), patches

@@ -92,7 +92,9 @@ def _benchmark(source: str | Path) -> tuple[Benchmark | None, str, Path | None]:
 
 
 def _root(benchmark: Benchmark, given: str | Path | None) -> str | Path:
-    root = given or (SAMPLE_FOLDER if benchmark.name == "sample" else os.environ.get(ROOT_VARIABLE))
+    if benchmark.name == "sample":
+        return SAMPLE_FOLDER  # embedded, wherever the others are
+    root = given or os.environ.get(ROOT_VARIABLE)
     if not root:
         raise InputError(
             f"{benchmark.title}: name the folder that has {benchmark.folder}/ as root, or set {ROOT_VARIABLE}"

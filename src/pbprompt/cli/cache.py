@@ -1,0 +1,77 @@
+"""`pbprompt cache`: what the stored image features take, and making room."""
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from pbprompt.errors import InputError
+
+app = typer.Typer(help="Stored image features: show, prune.", invoke_without_command=True)
+
+
+@app.callback()
+def show(context: typer.Context) -> None:
+    """Show the folder, and for each backbone and transform the images stored, their size and last use."""
+    if context.invoked_subcommand is not None:
+        return
+    from pbprompt.train.features import feature_folder
+    from pbprompt.train.store_size import usage
+
+    console = Console(soft_wrap=True)
+    console.print(f"folder {feature_folder()}", markup=False, highlight=False)
+    stored = usage(feature_folder())
+    if not stored:
+        console.print("empty")
+        return
+    table = Table("backbone", "precision", "transform", "entries", "size", "last use", box=box.SIMPLE)
+    for column in table.columns:
+        column.no_wrap = column.header != "backbone"
+        column.justify = "right" if column.header in ("entries", "size") else "left"
+    for use in stored:
+        table.add_row(
+            use.about.get("backbone", "unknown"),
+            use.about.get("precision", ""),
+            use.about.get("transform", "").partition("(")[0],
+            f"{use.entries:,}",
+            _size(use.bytes),
+            f"{datetime.fromtimestamp(use.last_use):%Y-%m-%d %H:%M}",
+        )
+    console.print(table)
+    console.print(f"{_size(sum(use.bytes for use in stored))} in all", highlight=False)
+
+
+@app.command()
+def prune(
+    max_gib: Annotated[
+        float | None, typer.Option(help="Keep at most this many GiB, the most recently used (default: 20).")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Remove all of it.")] = False,
+) -> None:
+    """Remove files that killed runs left, and the least recently used features beyond a size."""
+    from pbprompt.train.features import feature_folder
+    from pbprompt.train.store_size import DEFAULT_LIMIT_GIB, GIB, clear, total_bytes
+    from pbprompt.train.store_size import prune as prune_store
+
+    if everything and max_gib is not None:
+        raise InputError("--all and --max-gib both given: choose one")
+    if max_gib is not None and not max_gib >= 0:
+        raise InputError(f"--max-gib {max_gib}: give a size of 0 or more")
+    folder = feature_folder()
+    limit = DEFAULT_LIMIT_GIB if max_gib is None else max_gib
+    removed = clear(folder) if everything else prune_store(folder, limit * GIB)
+    kept = total_bytes(folder)
+    Console(soft_wrap=True).print(f"removed {_size(removed)}, kept {_size(kept)}", highlight=False)
+
+
+def _size(count: int) -> str:
+    """1,536 bytes -> "1.5 KiB"."""
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

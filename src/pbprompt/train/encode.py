@@ -1,0 +1,102 @@
+"""Running the frozen image tower over many files."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pbprompt.clip.backbone import Backbone
+from pbprompt.data.loading import load_images
+from pbprompt.errors import InputError
+
+
+class EncodedBatch(NamedTuple):
+    """Features of the files at `indices`, on the CPU, not normalised; patches in half precision."""
+
+    indices: list[int]
+    global_: Float[Tensor, "b d"]
+    patches: Float[Tensor, "b m d"]
+
+
+def default_batch(device: torch.device) -> int:
+    """Large on a GPU. On a CPU few: their activations stay in its caches."""
+    return 4 if device.type == "cpu" else 64
+
+
+def encode_files(
+    backbone: Backbone,
+    files: Sequence[Path],
+    transform: Callable[..., Tensor],
+    *,
+    keys: Sequence[str] | None,
+    batch: int,
+    workers: int | None,
+    failures: dict[int, InputError],
+) -> Iterator[EncodedBatch]:
+    """Yield batches in order; other threads decode the next ones meanwhile.
+
+    `keys` go to the transform, as views need. Files that cannot be read are put into `failures`.
+
+    On a CPU every processor runs the tower on batches of its own. That is as fast as sharing each batch
+    between all of them, and more than twice as fast when other programs keep the processors busy, since no
+    thread waits for another after every layer.
+    """
+    threads = torch.get_num_threads()
+    on_cpu = backbone.device.type == "cpu"
+    towers = threads if on_cpu else 1
+    batch = min(batch, -(-len(files) // towers)) if on_cpu else batch
+    pool = ThreadPoolExecutor(
+        towers, thread_name_prefix="encode", initializer=torch.set_num_threads, initargs=(1,)
+    )
+    pending: deque[Future[EncodedBatch]] = deque()
+    try:
+        for indices, images in _batches(files, transform, keys, batch, workers, failures):
+            pending.append(pool.submit(_encode, backbone, files, indices, images))
+            if len(pending) > towers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(threads)  # the pool's number is also what later threads would start with
+
+
+def _batches(
+    files: Sequence[Path],
+    transform: Callable[..., Tensor],
+    keys: Sequence[str] | None,
+    batch: int,
+    workers: int | None,
+    failures: dict[int, InputError],
+) -> Iterator[tuple[list[int], list[Tensor]]]:
+    indices: list[int] = []
+    images: list[Tensor] = []
+    for index, image in load_images(files, transform, keys=keys, workers=workers):
+        if isinstance(image, InputError):
+            failures[index] = image
+            continue
+        indices.append(index)
+        images.append(image)
+        if len(images) == batch:
+            yield indices, images
+            indices, images = [], []
+    if images:
+        yield indices, images
+
+
+@torch.inference_mode()
+def _encode(
+    backbone: Backbone, files: Sequence[Path], indices: list[int], images: list[Tensor]
+) -> EncodedBatch:
+    encoded = backbone.image(torch.stack(images).to(backbone.device))
+    global_, patches = encoded.global_.float().cpu(), encoded.patches.half().cpu()
+    finite = global_.isfinite().all(dim=1) & patches.isfinite().flatten(1).all(dim=1)
+    if not finite.all():
+        file = files[indices[int((~finite).nonzero()[0])]]
+        raise InputError(f"{file}: its features overflow in {backbone.dtype}: use float32, or other weights")
+    return EncodedBatch(indices, global_, patches)
