@@ -4,88 +4,96 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from pbprompt.clip.backbone import Backbone
+    from pbprompt.methods.predictor import Predictor
 
 BATCH = 32
+TEMPLATE = "a photo of a {}."
 
 
 def predict(
     images: list[str] = typer.Argument(..., help="Image files, folders or globs."),
     classes: str = typer.Option("", "--classes", "-c", help="Class names, separated by commas."),
-    classes_file: Path | None = typer.Option(
-        None, "--classes-file", help="A file with one class name a line."
-    ),
-    template: str = typer.Option("a photo of a {}.", help="The sentence around a name; {} is the name."),
+    classes_file: Path | None = typer.Option(None, help="A file, one class name a line."),
+    model: Path | None = typer.Option(None, help="A folder that `pbprompt fit` wrote; --classes adds to it."),
+    template: str | None = typer.Option(None, help=f"Sentence around a name; {{}} is the name. [{TEMPLATE}]"),
     backbone: str = typer.Option(
-        "lite", help="lite, an OpenAI name (ViT-B/16, RN50, …), a file, folder or hub id."
+        "lite", help="lite, an OpenAI name (ViT-B/16), a file, folder or hub id."
     ),
     activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell."),
     device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
+    samples: int = typer.Option(20, min=1, help="Prompts sampled for each class of a tuned model."),
+    seed: int = typer.Option(0, help="Seed of the sampled prompts."),
     top_k: int = typer.Option(3, min=1, help="How many classes to show for each image."),
-    as_json: bool = typer.Option(
-        False, "--json", help="One JSON object a line: image, label, score, scores."
-    ),
+    as_json: bool = typer.Option(False, "--json", help="A JSON object a line: image, label, score, scores."),
 ) -> None:
-    """Classify images by class names alone (zero-shot).
+    """Classify images by class names alone (zero-shot), or with a tuned model and its uncertainty.
 
     [bold]pbprompt predict photo.jpg --classes cat,dog,car[/bold]
 
-    [bold]pbprompt predict holiday/ --classes-file names.txt --top-k 5[/bold]
+    [bold]pbprompt predict holiday/ --model model/ --top-k 5[/bold]
 
-    An image that cannot be read is reported and skipped; the exit code is then 1.
+    With a model, `entropy` is the whole doubt about an image in nats and `epistemic` the part of it that the
+    sampled prompts disagree on. An image that cannot be read is reported and skipped; exit code 1.
     """
     from pbprompt.clip.weights import load_backbone
     from pbprompt.data.images import list_images
+    from pbprompt.evaluate.scoring import zero_shot
+    from pbprompt.methods.predictor import predictive
+    from pbprompt.train.model_folder import load_model
 
-    names = class_names(classes, classes_file)
-    if "{}" not in template:
+    if template is not None and "{}" not in template:
         raise InputError(f"--template {template!r} has no {{}}: write where the class name goes")
+    names = class_names(classes, classes_file)
     paths = [path for given in images for path in list_images(given)]
-    model = load_backbone(backbone, activation=activation, device=device)
-    weights = class_features(model, names, template)
-    rows: list[tuple[Path, list[float]]] = []
-    failures = 0
-    for path, scores in _scored(model, weights, paths, quiet=as_json):
-        if isinstance(scores, InputError):
+    if model is None:
+        if not names:
+            raise InputError("no class names: give --classes cat,dog,car, --classes-file FILE or --model DIR")
+        tower = load_backbone(backbone, activation=activation, device=device)
+        predictor = zero_shot(tower, distinct(names), template or TEMPLATE)
+    else:
+        method, info = load_model(model, device=device)
+        method.prepare(distinct([*info.classes, *names]), template or info.template)
+        predictor = predictive(method, samples, seed)
+    rows, failures = [], 0
+    for path, result in _predictions(predictor, paths, quiet=as_json):
+        if isinstance(result, InputError):
             failures += 1
-            print(f"pbprompt: {scores}", file=sys.stderr)
+            print(f"pbprompt: {result}", file=sys.stderr)
         elif as_json:
-            best = max(range(len(names)), key=scores.__getitem__)
-            every = {name: round(score, 6) for name, score in zip(names, scores, strict=True)}
-            record = {"image": str(path), "label": names[best], "score": every[names[best]], "scores": every}
-            print(json.dumps(record, ensure_ascii=False), flush=True)
+            extra = {key: result[key] for key in ("entropy", "epistemic", "spread") if model}
+            print(json.dumps(_record(path, result) | extra, ensure_ascii=False), flush=True)
         else:
-            rows.append((path, scores))
+            rows.append((path, result))
     if rows:
-        _print_table(rows, names, top_k)
+        _print_table(rows, top_k, uncertain=model is not None)
     if failures:
         print(f"pbprompt: {failures} of {len(paths)} images could not be read", file=sys.stderr)
         raise typer.Exit(1)
 
 
 def class_names(classes: str, classes_file: Path | None) -> list[str]:
-    """The wanted names, each once."""
+    """The names given on the command line or in a file."""
     if classes and classes_file:
         raise InputError("--classes and --classes-file both given: choose one")
-    if classes_file:
+    if classes_file is None:
+        given = classes.split(",")
+    else:
         try:
             given = classes_file.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"--classes-file {classes_file}: {error}: give a UTF-8 text file") from error
-    else:
-        given = classes.split(",")
-    names = [" ".join(name.split()) for name in given if name.strip()]
-    if not names:
-        raise InputError("no class names: give --classes cat,dog,car or --classes-file FILE")
+    return [" ".join(name.split()) for name in given if name.strip()]
+
+
+def distinct(names: list[str]) -> list[str]:
+    """The names, refused where two are one class."""
     seen: dict[str, str] = {}
     for name in names:
         key = name.replace("_", " ").casefold()
@@ -95,55 +103,60 @@ def class_names(classes: str, classes_file: Path | None) -> list[str]:
     return names
 
 
-def class_features(model: "Backbone", names: list[str], template: str) -> "Tensor":
-    """One normalised text feature a class."""
-    import torch.nn.functional as F
-
-    from pbprompt.clip.engine import encode_texts
-
-    sentences = [template.replace("{}", name.replace("_", " ")) for name in names]
-    return F.normalize(encode_texts(model, sentences).float(), dim=-1)
+Result = dict[str, Any]
 
 
-def _scored(
-    model: "Backbone", weights: "Tensor", paths: list[Path], quiet: bool
-) -> Iterator[tuple[Path, "list[float] | InputError"]]:
-    """Class probabilities for each image, in order; an unreadable one gives its error."""
+def _predictions(
+    predictor: "Predictor", paths: list[Path], quiet: bool
+) -> Iterator[tuple[Path, Result | InputError]]:
+    """What the predictor says of each image, in order; an unreadable one gives its error."""
     import torch
-    import torch.nn.functional as F
     from rich.console import Console
     from rich.progress import track
 
     from pbprompt.data.images import open_image
 
+    backbone, names = predictor.method.backbone, predictor.method.classes
     batches = [paths[at : at + BATCH] for at in range(0, len(paths), BATCH)]
     hidden = quiet or len(batches) == 1
     for batch in track(batches, "images", console=Console(stderr=True), disable=hidden, transient=True):
-        errors: dict[Path, InputError] = {}
-        tensors = []
+        results: dict[Path, Result | InputError] = {}
+        tensors = {}
         for path in batch:
             try:
-                tensors.append(model.preprocess(open_image(path)))
+                tensors[path] = backbone.preprocess(open_image(path))
             except InputError as error:
-                errors[path] = error
-        scores: Iterator[list[float]] = iter(())
+                results[path] = error
         if tensors:
             with torch.inference_mode():
-                features = model.image(torch.stack(tensors).to(model.device)).global_.float()
-                logits = model.logit_scale * F.normalize(features, dim=-1) @ weights.t()
-                scores = iter(logits.softmax(dim=-1).tolist())
+                said = predictor(backbone.image(torch.stack(list(tensors.values())).to(backbone.device)))
+            columns = (said.probabilities, said.entropy, said.mutual_information, said.spread)
+            for path, *values in zip(tensors, *(column.tolist() for column in columns), strict=True):
+                scores = dict(zip(names, values[0], strict=True))
+                rounded = (round(value, 6) for value in values[1:])
+                results[path] = {"scores": scores} | dict(
+                    zip(("entropy", "epistemic", "spread"), rounded, strict=True)
+                )
         for path in batch:
-            yield path, errors[path] if path in errors else next(scores)
+            yield path, results[path]
 
 
-def _print_table(rows: list[tuple[Path, list[float]]], names: list[str], top_k: int) -> None:
+def _record(path: Path, result: Result) -> dict[str, Any]:
+    scores = {name: round(score, 6) for name, score in result["scores"].items()}
+    label = max(result["scores"], key=result["scores"].__getitem__)
+    return {"image": str(path), "label": label, "score": scores[label], "scores": scores}
+
+
+def _print_table(rows: list[tuple[Path, Result]], top_k: int, uncertain: bool) -> None:
     from rich.console import Console
     from rich.table import Column, Table
 
-    shown = min(top_k, len(names))
-    table = Table(Column("image", overflow="fold"), *(f"{rank}." for rank in range(1, shown + 1)), box=None)
-    for path, scores in rows:
-        best = sorted(range(len(names)), key=scores.__getitem__, reverse=True)[:shown]
-        table.add_row(str(path), *(f"{names[c]} {scores[c]:.1%}" for c in best))
+    shown = min(top_k, len(rows[0][1]["scores"]))
+    doubt = ("entropy", "epistemic") if uncertain else ()
+    table = Table(Column("image", overflow="fold"), *(f"{n}." for n in range(1, shown + 1)), *doubt, box=None)
+    for path, result in rows:
+        best = sorted(result["scores"].items(), key=lambda pair: -pair[1])[:shown]
+        cells = [f"{name} {score:.1%}" for name, score in best]
+        table.add_row(str(path), *cells, *(f"{result[key]:.3f}" for key in doubt))
     wide = None if sys.stdout.isatty() else 200  # a file or a pipe has no screen to fit
     Console(width=wide).print(table)

@@ -1,0 +1,44 @@
+"""`pbprompt evaluate`: the figures of a saved model on a split."""
+
+import json
+from pathlib import Path
+
+import typer
+
+from pbprompt.errors import InputError
+
+
+def evaluate(
+    model: Path = typer.Argument(..., help="A folder that `pbprompt fit` wrote."),
+    data: str = typer.Argument(..., help="A folder, table or split file; or a benchmark's name with --root."),
+    split: str = typer.Option("test", help="train, val or test."),
+    samples: int = typer.Option(20, min=1, help="Prompts sampled for each class."),
+    seed: int = typer.Option(0, help="Seed of the sampled prompts."),
+    device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
+    root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA)."),
+    classes_file: Path | None = typer.Option(None, help="Maps folder names or labels to class names."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Accuracy, NLL, calibration error and more, with zero-shot of the same backbone beside them.
+
+    The data's own class names are used: names the model was not tuned on need no training.
+    """
+    from pbprompt.cli.fit import print_figures
+    from pbprompt.data.sources import open_dataset
+    from pbprompt.evaluate.scoring import compare
+    from pbprompt.methods.predictor import predictive
+    from pbprompt.train.features import FeatureBank
+    from pbprompt.train.model_folder import load_model
+
+    method, _ = load_model(model, device=device)
+    dataset = open_dataset(data, root, classes_file=classes_file)
+    items = dataset.split(split)
+    if not items:
+        raise InputError(f"{dataset.name} has no {split} items: choose another --split")
+    method.prepare(dataset.classes, dataset.template)
+    bank = FeatureBank(method.backbone, progress=not as_json)
+    figures = compare(method, predictive(method, samples, seed), bank.encode(dataset.root, items))
+    if as_json:
+        print(json.dumps({"model": str(model), "data": dataset.name, "split": split, **figures}))
+    else:
+        print_figures({"split": split, **figures})

@@ -1,0 +1,133 @@
+"""`pbprompt fit`: tune a classifier on a few labelled images."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pbprompt.errors import InputError
+
+if TYPE_CHECKING:
+    from pbprompt.methods.base import Method
+    from pbprompt.train.tune import Views
+
+
+def fit(
+    data: str = typer.Argument(..., help="A folder, table or split file; or a benchmark's name with --root."),
+    out: Path = typer.Option(..., "--out", "-o", help="Folder for the model."),
+    method: str = typer.Option("pbprompt", help="Which method; `pbprompt methods` lists them."),
+    shots: int = typer.Option(16, min=0, help="Training images a class; 0: all."),
+    seed: int = typer.Option(1, help="Seed of the draw, the start values and the training."),
+    preset: str = typer.Option("default", help="A preset of the method, such as `paper`."),
+    variant: str = typer.Option("", help="A variant of the method, such as `b-prompt`."),
+    overrides: list[str] = typer.Option([], "--set", help="A setting as key=value; may be repeated."),
+    backbone: str = typer.Option("lite", help="lite, an OpenAI name, a file, folder or hub id."),
+    activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell."),
+    device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
+    root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA)."),
+    classes_file: Path | None = typer.Option(None, help="Maps folder names or labels to class names."),
+    draw_file: Path | None = typer.Option(None, "--draw", help="A draw file to train on instead of drawing."),
+    views: str = typer.Option("centre", help="Training crops: centre, a number of random draws, or fresh."),
+    max_steps: int | None = typer.Option(None, min=1, help="Stop after so many steps."),
+    dry_run: bool = typer.Option(False, help="Say what would be trained, try one step, write nothing."),
+) -> None:
+    """Tune a classifier on a few labelled images and save it, with its figures on the test split.
+
+    [bold]pbprompt fit photos/ --shots 16 --out model/[/bold]
+
+    [bold]pbprompt fit caltech101 --root DATA --preset paper --set ct_weight=0.01 --out model/[/bold]
+
+    Ctrl-C keeps a checkpoint: the same command goes on from there.
+    """
+    from rich.console import Console
+
+    from pbprompt.clip.weights import load_backbone
+    from pbprompt.data.fewshot import draw, read_draw, write_draw
+    from pbprompt.data.sources import open_dataset
+    from pbprompt.evaluate.scoring import compare
+    from pbprompt.methods.base import make_config
+    from pbprompt.methods.predictor import predictive
+    from pbprompt.registry import find_method
+    from pbprompt.report.card import model_card
+    from pbprompt.train.features import FeatureBank
+    from pbprompt.train.model_folder import CONFIG, describe_model, save_model
+    from pbprompt.train.tune import draw_facts, tune
+
+    console = Console(stderr=True)
+    if (out / CONFIG).exists() and not dry_run:
+        raise InputError(f"--out {out}: holds a finished model: choose another folder or remove it")
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out}: is a file: choose a folder")
+    kind = find_method(method)
+    if "zero-shot" in kind.tags:
+        raise InputError(f"--method {method}: has nothing to tune: use `pbprompt predict` with --classes")
+    config = make_config(kind, preset, variant, overrides)
+    dataset = open_dataset(data, root, classes_file=classes_file, seed=seed)
+    console.print(dataset.describe(), highlight=False)
+    drawn = read_draw(draw_file, dataset) if draw_file else draw(dataset, shots, seed) if shots else None
+    if drawn:
+        console.print(drawn.describe(), highlight=False)
+    few = drawn.apply(dataset) if drawn else dataset
+    bank = FeatureBank(load_backbone(backbone, activation=activation, device=device))
+    tuned, terms = tune(
+        few,
+        bank,
+        kind,
+        config,
+        shots=drawn.shots if drawn else shots or 16,
+        seed=seed,
+        views=_views(views),
+        folder=None if dry_run else out,
+        max_steps=1 if dry_run else max_steps,
+        announce=lambda method: console.print(parameters(method), highlight=False),
+    )
+    if dry_run:
+        losses = ", ".join(f"{name} {value:.4g}" for name, value in terms.items())
+        console.print(f"dry run: one step taken, nothing written{f' ({losses})' if losses else ''}")
+        return
+    predictor = predictive(tuned)
+    split = "test" if dataset.test else "val"
+    metrics: dict[str, Any] = {}
+    if dataset.split(split):
+        metrics = {
+            "split": split,
+            **compare(tuned, predictor, bank.encode(dataset.root, dataset.split(split))),
+        }
+    info = describe_model(
+        tuned, seed=seed, shots=drawn.shots if drawn else 0, data=draw_facts(dataset, drawn), metrics=metrics
+    )
+    if drawn:
+        write_draw(out / "draw.jsonl", drawn)
+    save_model(out, tuned, info, model_card(info, str(out)))
+    (out / "checkpoint.safetensors").unlink(missing_ok=True)
+    if metrics:
+        print_figures(metrics)
+    console.print(f"saved: {out}", highlight=False)
+
+
+def parameters(method: "Method") -> str:
+    """Learnable parameters, as the paper counts them and in full."""
+    full = sum(parameter.numel() for parameter in method.parameters())
+    counted = method.counted_parameters()
+    extra = "" if counted == full else f" as the paper counts ({full:,} in full)"
+    return f"{method.name}: {counted:,} learnable parameters{extra}"
+
+
+def print_figures(metrics: dict[str, Any]) -> None:
+    """Tuned beside zero-shot."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", "accuracy", "NLL", "ECE", box=None)
+    for name, values in (("zero-shot", metrics["zero_shot"]), ("tuned", metrics)):
+        table.add_row(name, f"{values['accuracy']:.2%}", f"{values['nll']:.3f}", f"{values['ece']:.2%}")
+    Console().print(table)
+    Console().print(f"[dim]{metrics['split']} split, {metrics['images']} images[/]")
+
+
+def _views(text: str) -> "Views":
+    if text in ("centre", "fresh"):
+        return text  # type: ignore[return-value]
+    if not text.isdigit() or int(text) < 1:
+        raise InputError(f"--views {text!r}: use centre, fresh or a number of draws")
+    return int(text)

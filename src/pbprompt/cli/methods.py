@@ -1,0 +1,67 @@
+"""`pbprompt methods`: what there is to choose from."""
+
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pbprompt.methods.base import Method
+
+# the sizes the paper counts parameters at: ViT-B/16's text tower
+WIDTH, JOINT = 512, 512
+
+
+def methods(name: str = typer.Argument("", help="A method to explain; without one, all are listed.")) -> None:
+    """List the methods, or explain one: settings, defaults, presets, parameters."""
+    from rich.console import Console
+
+    from pbprompt import registry
+
+    if name:
+        _explain(registry.find_method(name), Console())
+    else:
+        _list(registry.methods(), Console())
+
+
+def _list(known: dict[str, type["Method"]], console: "Console") -> None:
+    from rich.table import Table
+
+    table = Table("method", "parameters*", "tags", "paper", box=None)
+    for name, kind in known.items():
+        table.add_row(name, f"{_counts(kind)[0]:,}", ", ".join(kind.tags), kind.paper)
+    console.print(table)
+    console.print("[dim]* learnable, as the paper counts them, at ViT-B/16[/]")
+
+
+def _explain(kind: type["Method"], console: "Console") -> None:
+    from rich.table import Table
+
+    from pbprompt.config import describe
+
+    console.print((sys.modules[kind.__module__].__doc__ or "").strip(), highlight=False, markup=False)
+    counted, full = _counts(kind)
+    console.print(f"\nlearnable parameters at ViT-B/16: {counted:,} as the paper counts, {full:,} in full\n")
+    table = Table("setting", "default", "what it is", box=None)
+    for setting, value, text in describe(kind.Config()):
+        table.add_row(setting, repr(value), text)
+    console.print(table)
+    for what, named in (("preset", kind.presets), ("variant", kind.variants)):
+        for label, values in named.items():
+            changed = ", ".join(f"{key}={value}" for key, value in values.items())
+            console.print(f"{what} [bold]{label}[/]: {changed}", highlight=False)
+
+
+def _counts(kind: type["Method"]) -> tuple[int, int]:
+    """Learnable parameters at ViT-B/16's sizes: as the paper counts, and in full."""
+    from pbprompt.clip.backbone import BackboneConfig, random_backbone
+    from pbprompt.clip.text import TextConfig
+    from pbprompt.clip.vit import VitConfig
+    from pbprompt.methods.base import build_method
+
+    text = TextConfig(context_length=77, vocab_size=49408, width=WIDTH, heads=8, layers=1)
+    backbone = random_backbone(BackboneConfig("sizes", JOINT, VitConfig(16, 16, 64, 1, 1), text))
+    method = build_method(kind, kind.Config(), backbone, seed=0)
+    return method.counted_parameters(), sum(parameter.numel() for parameter in method.parameters())

@@ -1,0 +1,83 @@
+"""Settings: frozen dataclasses, to and from plain dictionaries, changed by `key=value`."""
+
+import difflib
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields, replace
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from pbprompt.errors import InputError
+
+C = TypeVar("C")
+
+
+def from_dict(kind: type[C], values: Mapping[str, Any]) -> C:
+    """Settings of a kind from plain values; an unknown key is an error with a suggestion."""
+    hints = get_type_hints(kind)
+    for key in values:
+        if key not in hints:
+            raise InputError(f"unknown setting {key!r}: {_suggest(key, hints)}")
+    return kind(**{key: _fit(key, value, hints[key]) for key, value in values.items()})
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Settings as plain values, ready for JSON."""
+    return asdict(config)
+
+
+def with_overrides(config: C, overrides: Iterable[str]) -> C:
+    """Settings changed by `key=value` words; values are read as YAML scalars."""
+    hints = get_type_hints(type(config))
+    for word in overrides:
+        key, equals, text = word.partition("=")
+        if not equals:
+            raise InputError(f"--set {word!r}: write it as key=value")
+        if key not in hints:
+            raise InputError(f"--set {word!r}: unknown setting {key!r}: {_suggest(key, hints)}")
+        try:
+            value = yaml.safe_load(text)
+        except (yaml.YAMLError, ValueError, RecursionError):  # a ValueError: 2024-13-45, no such day
+            value = text
+        if hints[key] is str and not isinstance(value, str):
+            value = text  # words that YAML takes for something else: none at all, no, 2
+        config = replace(config, **{key: _fit(key, value, hints[key])})  # type: ignore[type-var]
+    return config
+
+
+def describe(config: Any) -> list[tuple[str, Any, str]]:
+    """(name, value, help) of each setting; the help is the field's metadata."""
+    return [(item.name, getattr(config, item.name), item.metadata.get("help", "")) for item in fields(config)]
+
+
+def _suggest(key: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(key, list(known), n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+
+
+def _fit(key: str, value: Any, hint: Any) -> Any:
+    """The value in the field's type, or an error that says what would fit."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        if value not in get_args(hint):
+            choices = ", ".join(map(str, get_args(hint)))
+            raise InputError(f"setting {key!r} is {value!r}: choose one of {choices}")
+        return value
+    if origin in (Union, types.UnionType):
+        for option in get_args(hint):
+            try:
+                return _fit(key, value, option)
+            except InputError:
+                continue
+    elif hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            return float(value)  # YAML reads 1e-3 as a word
+        except (ValueError, OverflowError):
+            pass
+    elif hint is type(None) and value is None:
+        return None
+    elif isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+        return value
+    wanted = getattr(hint, "__name__", str(hint))
+    raise InputError(f"setting {key!r} is {value!r}: it takes {wanted}")

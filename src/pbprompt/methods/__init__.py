@@ -1,0 +1,1 @@
+"""One file a method: its settings, its class, its formula."""

@@ -1,0 +1,168 @@
+"""What every method is: learnable parameters before frozen towers, a loss of named terms, class features."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.config import with_overrides
+from pbprompt.core.likelihood import class_logits
+from pbprompt.errors import InputError
+
+
+def setting(default: Any, text: str) -> Any:
+    """A config field with its help."""
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodConfig:
+    """How a method is trained; each method adds its own settings. The defaults are the field's protocol."""
+
+    optimiser: Literal["sgd", "adamw"] = setting("sgd", "sgd (momentum 0.9) or adamw")
+    learning_rate: float = setting(0.002, "highest learning rate; cosine to zero over the epochs")
+    weight_decay: float = setting(5e-4, "weight decay of the optimiser")
+    warmup_epochs: int = setting(1, "first epochs at a constant learning rate of 1e-5")
+    batch_size: int = setting(32, "images a step")
+    epochs: int = setting(0, "passes over the training images; 0: the method's schedule by shots")
+    clip_norm: float = setting(0.0, "gradient norm to clip at; 0: no clipping")
+
+    def __post_init__(self) -> None:
+        self.at_least(1, "batch_size")
+        self.at_least(0, "learning_rate", "weight_decay", "warmup_epochs", "epochs", "clip_norm")
+
+    def at_least(self, lowest: float, *keys: str) -> None:
+        """Refuse settings below a bound (or no number at all)."""
+        for key in keys:
+            value = getattr(self, key)
+            if not value >= lowest:
+                raise InputError(f"setting {key!r} is {value}: it takes {lowest} or more")
+
+
+class Batch(NamedTuple):
+    """Images in the joint space (not normalised) with their labels."""
+
+    images: Encoded
+    labels: Int[Tensor, " b"]
+
+
+Terms = dict[str, Tensor]
+
+
+class Method(nn.Module):
+    """A way to make class features.
+
+    A subclass sets `Config`, `presets`, `tags` and `paper`, builds its parameters in `__init__`, and
+    implements `prepare`, `loss` and `class_features`. Its parameters and buffers are all there is to save.
+    The other hooks have defaults that suit most methods.
+    """
+
+    name: ClassVar[str]
+    Config: ClassVar[type[MethodConfig]] = MethodConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    tags: ClassVar[tuple[str, ...]] = ()
+    paper: ClassVar[str] = ""
+
+    def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
+        super().__init__()
+        self.config = config
+        self._frozen = (backbone,)  # a tuple: the towers are no part of this module's state
+        self.classes: tuple[str, ...] = ()
+        self.template = ""
+        self.unseen_names: tuple[str, ...] = ()  # set by a task, used by methods tagged "uses new names"
+
+    @property
+    def backbone(self) -> Backbone:
+        return self._frozen[0]
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        """Take the class names (and the sentence around them, where a method uses one)."""
+        self.classes, self.template = tuple(classes), template
+
+    def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
+        """Once before the first step, with all training images; what it makes is kept as state."""
+
+    def trainable(self) -> list[nn.Parameter]:
+        """What the optimiser changes."""
+        return list(self.parameters())
+
+    def backward(self, terms: Terms) -> None:
+        """Fill the gradients of one step."""
+        terms["total"].backward()
+
+    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
+        """Named terms of one step: `total` to minimise, the others to log. `examples`: training images."""
+        raise NotImplementedError
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        """`samples` draws of every class's text feature (one where the method is deterministic).
+
+        A method whose features depend on the image returns what its `sample_logits` needs, shaped [s, c, …].
+        """
+        raise NotImplementedError
+
+    def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
+        """Logits of images under each draw of the class features: the bank of `class_features`."""
+        return class_logits(images.global_, features, self.backbone.logit_scale)
+
+    def epochs_for(self, shots: int) -> int:
+        """The method's own schedule where `epochs` is 0."""
+        return 50 if shots <= 1 else 100 if shots <= 4 else 200
+
+    def diagnostics(self, generator: torch.Generator) -> dict[str, float]:
+        """What is worth knowing of the parameters besides the loss, logged once an epoch."""
+        return {}
+
+    def counted_parameters(self) -> int:
+        """Learnable parameters as the method's paper counts them."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+
+def make_config(
+    kind: type[Method], preset: str = "default", variant: str = "", overrides: Sequence[str] = ()
+) -> MethodConfig:
+    """A method's settings: preset, then variant, then `key=value` words."""
+    values: dict[str, Any] = {}
+    for what, name, known in (("preset", preset, kind.presets), ("variant", variant, kind.variants)):
+        if name in known:
+            values |= known[name]
+        elif name not in ("", "default"):
+            options = ", ".join(known) or "none"
+            raise InputError(f"{kind.name} has no {what} {name!r}: it has {options}")
+    return with_overrides(kind.Config(**values), overrides)
+
+
+def build_method(kind: type[Method], config: MethodConfig, backbone: Backbone, seed: int) -> Method:
+    """A fresh method whose initial values are a function of the seed, on the backbone's device."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return kind(config, backbone).to(backbone.device)
+
+
+def accuracy(logits: Float[Tensor, "*s b c"], labels: Int[Tensor, " b"]) -> Tensor:
+    """Share of a batch that is right, for logging."""
+    return (logits.detach().argmax(-1) == labels).float().mean()
+
+
+def word_embeddings(backbone: Backbone, words: str, tokens: int) -> Float[Tensor, "b w"]:
+    """Token embeddings of words such as "a photo of a", which must take exactly `tokens` tokens."""
+    ids = backbone.tokenizer.encode(words)
+    if len(ids) != tokens:
+        raise InputError(f"words {words!r} take {len(ids)} tokens, but tokens is {tokens}: make them equal")
+    return backbone.token_embedding(torch.tensor(ids, device=backbone.device)).float()
+
+
+def name_embeddings(backbone: Backbone, classes: Sequence[str]) -> Float[Tensor, "c w"]:
+    """e_c: the mean of the token embeddings of a class name's own tokens."""
+    rows = []
+    for name in classes:
+        ids = backbone.tokenizer.encode(name.replace("_", " "))
+        if not ids:
+            raise InputError(f"class name {name!r} holds no token: give every class a name")
+        rows.append(backbone.token_embedding(torch.tensor(ids, device=backbone.device)).float().mean(dim=0))
+    return torch.stack(rows)

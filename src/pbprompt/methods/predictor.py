@@ -1,0 +1,41 @@
+"""Prediction: class features drawn once into a bank, then reused for every image."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pbprompt.clip.backbone import Encoded
+from pbprompt.core.likelihood import Uncertainty, mean_features, uncertainty
+from pbprompt.methods.base import Method
+
+SAMPLES = 20
+CHUNK = 1 << 26  # logits [S, B, C] held at once
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """A method with its sampled classifiers [S, C, d]."""
+
+    method: Method
+    bank: Float[Tensor, "s c d"]
+
+    @torch.no_grad()
+    def __call__(self, images: Encoded) -> Uncertainty:
+        """Probabilities and their uncertainty for each image, exact for the bank's samples."""
+        at_once = max(1, CHUNK // (self.bank.shape[0] * self.bank.shape[1]))
+        parts = [
+            uncertainty(self.method.sample_logits(Encoded(*chunk), self.bank))
+            for chunk in zip(images.global_.split(at_once), images.patches.split(at_once), strict=True)
+        ]
+        return Uncertainty(*(torch.cat(values) for values in zip(*parts, strict=True)))
+
+
+@torch.no_grad()
+def predictive(method: Method, samples: int = SAMPLES, seed: int = 0) -> Predictor:
+    """Draw `samples` classifiers with a seed; equal seeds give equal predictions on every machine."""
+    bank = method.class_features(samples, torch.Generator().manual_seed(seed))
+    if getattr(method.config, "reading", None) == "features":
+        bank = mean_features(bank).unsqueeze(0)
+    return Predictor(method, bank)

@@ -1,0 +1,70 @@
+"""Zero-shot CLIP: the class name in a sentence, no training.
+
+    p(y = c | x) = softmax_c( s·cos(f(x), g_c) )
+    single:    g_c = g("a photo of a {c}.")                the dataset's own sentence
+    ensemble:  g_c = (1/T) Σ_t g(t(c)) / ‖g(t(c))‖         T general sentences, each of which counts alike
+
+f and g are the frozen towers, s is exp(logit scale).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pbprompt.clip.backbone import Backbone
+from pbprompt.clip.engine import encode_texts
+from pbprompt.core.likelihood import mean_features
+from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, setting
+from pbprompt.registry import register
+
+ENSEMBLE = (
+    "a photo of a {}.",
+    "a blurry photo of a {}.",
+    "a close-up photo of one {}.",
+    "a photo of a small {}.",
+    "a photo of a large {}.",
+    "a drawing of a {}.",
+    "a picture of many {}.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroShotConfig(MethodConfig):
+    """Nothing is trained: only the sentences are a choice."""
+
+    templates: Literal["single", "ensemble"] = setting(
+        "single", "the dataset's sentence, or the mean over several general ones"
+    )
+
+
+def sentence_features(backbone: Backbone, classes: Sequence[str], template: str) -> Float[Tensor, "c d"]:
+    """Text features of every class name in a sentence, not normalised; {} is where the name goes."""
+    return encode_texts(backbone, [template.replace("{}", name.replace("_", " ")) for name in classes])
+
+
+@register("zeroshot")
+class ZeroShot(Method):
+    """Whole sentences for each class; nothing is learned."""
+
+    Config = ZeroShotConfig
+    tags = ("zero-shot", "training-free")
+    paper = "Radford et al., 2021"
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        super().prepare(classes, template)
+        # plain settings, as a caller who only wants the backbone's own answer gives them, mean one sentence
+        if getattr(self.config, "templates", "single") == "ensemble":
+            each = [sentence_features(self.backbone, classes, general) for general in ENSEMBLE]
+            self._features = mean_features(torch.stack(each))
+        else:
+            self._features = sentence_features(self.backbone, classes, template)
+
+    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
+        raise TypeError("zero-shot has nothing to train")
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        return self._features.unsqueeze(0)

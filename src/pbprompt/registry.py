@@ -1,0 +1,57 @@
+"""Names -> classes: a method registers itself in one line, in this package or through an entry point."""
+
+import difflib
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import entry_points
+from pkgutil import iter_modules
+from typing import Any, TypeVar
+
+from pbprompt.errors import InputError
+
+ENTRY_POINT = "pbprompt.methods"
+T = TypeVar("T", bound=type)
+
+_methods: dict[str, type] = {}
+
+
+def register(name: str) -> Callable[[T], T]:
+    """Class decorator: make a method known by `name`; a name is given once."""
+
+    def keep(kind: T) -> T:
+        known = _methods.get(name)
+        if known is not None and (known.__module__, known.__qualname__) != (
+            kind.__module__,
+            kind.__qualname__,
+        ):
+            raise ValueError(f"method {name!r} is registered twice: {known} and {kind}")
+        kind.name = name  # type: ignore[attr-defined]
+        _methods[name] = kind
+        return kind
+
+    return keep
+
+
+def methods() -> dict[str, Any]:
+    """All methods by name: the package's own and those of installed plugins."""
+    package = import_module("pbprompt.methods")
+    for module in iter_modules(package.__path__):
+        import_module(f"pbprompt.methods.{module.name}")
+    for plugin in entry_points(group=ENTRY_POINT):
+        try:
+            plugin.load()
+        except Exception as error:
+            raise InputError(
+                f"plugin {plugin.name!r} ({plugin.value}) does not load ({error}): update or uninstall it"
+            ) from error
+    return dict(sorted(_methods.items()))
+
+
+def find_method(name: str) -> Any:
+    """The method of that name."""
+    known = methods()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+        raise InputError(f"unknown method {name!r}: {hint}")
+    return known[name]

@@ -1,0 +1,210 @@
+"""The one training loop: any method, on frozen features."""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from safetensors.torch import save
+from torch import Tensor
+
+from pbprompt.clip.backbone import Encoded
+from pbprompt.data.safe_files import write_bytes
+from pbprompt.errors import InputError
+from pbprompt.methods.base import Batch, Method
+from pbprompt.train.checkpoint import Tally, read_checkpoint, write_checkpoint
+from pbprompt.train.features import Features
+from pbprompt.train.journal import Journal
+from pbprompt.train.schedule import learning_rate, make_optimiser
+from pbprompt.train.streams import stream
+
+LOOK_EVERY = 10  # steps between looks at the loss: each look waits for the device
+SAVE_EVERY = 10.0  # seconds between checkpoints
+
+EpochFeatures = Callable[[int], Features]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What to train: the epochs, the seed, where to keep it and how far to go."""
+
+    epochs: int
+    seed: int
+    identity: str = ""
+    folder: Path | None = None
+    max_steps: int | None = None
+    progress: bool = True
+
+
+class DivergedError(InputError):
+    """The loss stopped being a number."""
+
+
+def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> dict[str, float]:
+    """Train in place and return the last epoch's mean terms.
+
+    `features(epoch)` gives an epoch's features of the `examples` training images. With a folder, the run is
+    logged and checkpointed there, and continues where a killed one stood, to the same bits on a CPU: every
+    random choice is a function of (seed, purpose, step or epoch).
+    """
+    optimiser = make_optimiser(method, method.config)
+    size = min(method.config.batch_size, examples)
+    steps_an_epoch = examples // size  # as the field's loaders do, a short last batch is left out
+    total = run.epochs * steps_an_epoch
+    if run.max_steps is not None:
+        total = min(total, run.max_steps)
+    checkpoint = run.folder / "checkpoint.safetensors" if run.folder else None
+    done, tally = 0, Tally()
+    if checkpoint and checkpoint.exists():
+        done, tally = read_checkpoint(checkpoint, method, optimiser, run.identity)
+    elif type(method).begin is not Method.begin:
+        everything = features(0).to(method.backbone.device)
+        method.begin(Encoded(everything.global_, everything.patches), everything.labels, run.seed)
+    journal = Journal(run.folder, done)
+    watch = _Watch(method, journal, run, total, done, tally)
+    saved = time.monotonic()
+    whole = True  # parameters, step and log belong together: not so within an update
+
+    def save() -> None:
+        watch.settle()  # what diverged is never saved
+        if checkpoint:
+            write_checkpoint(checkpoint, method, optimiser, done, run.identity, watch.tally)
+
+    try:
+        for step, epoch, batch, chosen in _batches(method, features, run, size, steps_an_epoch, done, total):
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate(method.config, epoch, run.epochs)
+            terms = method.loss(batch, stream(run.seed, "noise", step), examples)
+            optimiser.zero_grad(set_to_none=True)
+            method.backward(terms)
+            if method.config.clip_norm:
+                torch.nn.utils.clip_grad_norm_(method.trainable(), method.config.clip_norm)
+            whole = False
+            optimiser.step()
+            done = step + 1
+            watch.saw(step, terms, chosen)
+            ends_epoch = done % steps_an_epoch == 0
+            if done % LOOK_EVERY == 0 or ends_epoch or done == total:
+                watch.look(done)
+            if ends_epoch:
+                watch.end_epoch(done, epoch, learning_rate(method.config, epoch, run.epochs))
+            whole = True
+            if checkpoint and time.monotonic() - saved > SAVE_EVERY:
+                save()
+                saved = time.monotonic()
+        save()
+    except KeyboardInterrupt:
+        if whole:
+            save()
+        raise
+    finally:
+        watch.close()
+    return watch.last_epoch or watch.mean()
+
+
+def _batches(
+    method: Method, features: EpochFeatures, run: Run, size: int, steps_an_epoch: int, done: int, total: int
+) -> Iterator[tuple[int, int, Batch, Tensor]]:
+    """(step, epoch, batch, chosen rows) from step `done` up to `total`."""
+    device = method.backbone.device
+    for epoch in range(done // steps_an_epoch, -(-total // steps_an_epoch)):
+        data = features(epoch).to(device)
+        order = torch.randperm(len(data), generator=stream(run.seed, "order", epoch))
+        first = epoch * steps_an_epoch
+        for step in range(max(first, done), min(first + steps_an_epoch, total)):
+            chosen = order[(step - first) * size :][:size]
+            rows = chosen.to(device)
+            images = Encoded(data.global_[rows], data.patches[rows])
+            yield step, epoch, Batch(images, data.labels[rows]), chosen
+
+
+class _Watch:
+    """Looks at the loss now and then: progress, log, and the guard against a loss that is no number."""
+
+    def __init__(
+        self, method: Method, journal: Journal, run: Run, total: int, done: int, tally: Tally
+    ) -> None:
+        self.method, self.journal, self.run, self.tally = method, journal, run, tally
+        self.last_epoch: dict[str, float] = {}
+        self._pending: list[tuple[int, dict[str, Tensor], Tensor]] = []
+        self._good = self._copy()
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            disable=not run.progress,
+        )
+        self._bar.start()
+        self._task = self._bar.add_task("training", total=total, completed=done)
+
+    def saw(self, step: int, terms: dict[str, Tensor], chosen: Tensor) -> None:
+        self._pending.append((step, {name: term.detach() for name, term in terms.items()}, chosen))
+
+    def settle(self) -> None:
+        """Wait for the terms of the last steps, count them, and make sure that all is finite."""
+        if not self._pending:
+            return
+        names = list(self._pending[0][1])
+        values = torch.stack(
+            [torch.stack([terms[n].float() for n in names]) for _, terms, _ in self._pending]
+        )
+        sums = self.tally.sums
+        for (step, _, chosen), row in zip(self._pending, values.tolist(), strict=True):
+            terms = dict(zip(names, row, strict=True))
+            if not all(map(math.isfinite, row)):
+                self._diverged("loss", step, terms, chosen)
+            self.tally.recent.append(terms)
+            self.tally.steps += 1
+            for name, value in terms.items():
+                sums[name] = sums.get(name, 0.0) + value
+        if not all(bool(parameter.isfinite().all()) for parameter in self.method.trainable()):
+            self._diverged("new value of a parameter", step, terms, chosen)
+        self._pending.clear()
+        self._good = self._copy()
+
+    def look(self, done: int) -> None:
+        """Show and log the mean terms since the last look."""
+        self.settle()
+        rows = self.tally.recent
+        recent = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+        rows.clear()
+        self.journal.write(done, recent)
+        text = f"loss {recent['total']:.3f}  accuracy {recent.get('accuracy', math.nan):.1%}"
+        self._bar.update(self._task, completed=done, description=text)
+
+    def mean(self) -> dict[str, float]:
+        """Mean terms of the epoch under way."""
+        return {name: value / self.tally.steps for name, value in self.tally.sums.items()}
+
+    def end_epoch(self, done: int, epoch: int, rate: float) -> None:
+        extra = self.method.diagnostics(stream(self.run.seed, "diagnostics", epoch))
+        self.last_epoch = self.mean() | extra
+        self.tally = Tally()
+        self.journal.write(done, {"epoch": epoch, "learning_rate": rate, **extra})
+
+    def close(self) -> None:
+        self._bar.stop()
+        self.journal.close()
+
+    def _diverged(self, what: str, step: int, terms: dict[str, float], chosen: Tensor) -> None:
+        self.method.load_state_dict(self._good)
+        where = "in memory"
+        if self.run.folder:
+            where = str(self.run.folder / "last-good.safetensors")
+            write_bytes(where, save({name: value.cpu() for name, value in self._good.items()}))
+        digest = hashlib.sha256(chosen.numpy().tobytes()).hexdigest()[:12]
+        raise DivergedError(
+            f"step {step}: the {what} is no number ({terms}), batch {digest}; the last good parameters "
+            f"are {where}: lower --set learning_rate=…, or set clip_norm=1"
+        )
+
+    def _copy(self) -> dict[str, Tensor]:
+        return {name: value.detach().clone() for name, value in self.method.state_dict().items()}

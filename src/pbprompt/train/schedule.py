@@ -1,0 +1,27 @@
+"""Optimiser and learning rate, as the field's protocol has them."""
+
+import math
+
+import torch
+
+from pbprompt.methods.base import Method, MethodConfig
+
+WARMUP_RATE = 1e-5
+MOMENTUM = 0.9
+
+
+def learning_rate(config: MethodConfig, epoch: int, epochs: int) -> float:
+    """Constant 1e-5 in the warm-up; then ½·lr·(1 + cos(π·(epoch − warm-up)/epochs)), a step an epoch."""
+    if epoch < config.warmup_epochs:
+        return min(WARMUP_RATE, config.learning_rate)
+    return 0.5 * config.learning_rate * (1 + math.cos(math.pi * (epoch - config.warmup_epochs) / epochs))
+
+
+def make_optimiser(method: Method, config: MethodConfig) -> torch.optim.Optimizer:
+    """The optimiser over what a method trains, which stays in fp32."""
+    parameters = method.trainable() or [torch.nn.Parameter(torch.zeros(0))]  # a method may learn nothing
+    if config.optimiser == "sgd":
+        return torch.optim.SGD(
+            parameters, lr=config.learning_rate, momentum=MOMENTUM, weight_decay=config.weight_decay
+        )
+    return torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)

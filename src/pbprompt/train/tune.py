@@ -1,0 +1,87 @@
+"""From a drawn dataset to a tuned method."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from pbprompt.clip.backbone import Backbone
+from pbprompt.config import to_dict
+from pbprompt.data.fewshot import Draw
+from pbprompt.data.items import Dataset
+from pbprompt.errors import InputError
+from pbprompt.methods.base import Method, MethodConfig, build_method
+from pbprompt.train.features import FeatureBank
+from pbprompt.train.loop import EpochFeatures, Run, train
+
+Views = Literal["centre", "fresh"] | int
+
+
+def tune(
+    dataset: Dataset,
+    bank: FeatureBank,
+    kind: type[Method],
+    config: MethodConfig,
+    *,
+    shots: int,
+    seed: int,
+    views: Views = "centre",
+    folder: Path | None = None,
+    max_steps: int | None = None,
+    progress: bool = True,
+    announce: Callable[[Method], None] = lambda method: None,
+) -> tuple[Method, dict[str, float]]:
+    """Train a method on all of a dataset's training items; returns it with the last epoch's terms.
+
+    `views`: the centre crop alone, a number of augmented draws that the epochs take in turn, or fresh ones
+    each epoch. `shots` chooses the method's own number of epochs where its settings do not say. `announce`
+    is called with the method before the first step.
+    """
+    if not dataset.train:
+        raise InputError(f"{dataset.name} has no training items: nothing to tune on")
+    backbone = bank.backbone
+    method = build_method(kind, config, backbone, seed)
+    method.prepare(dataset.classes, dataset.template)
+    announce(method)
+    epochs = config.epochs or method.epochs_for(shots)
+    identity = run_identity(dataset, backbone, kind, config, seed, epochs, views)
+    run = Run(epochs, seed, identity, folder, max_steps, progress)
+    source = epoch_features(bank, dataset, seed, views)
+    return method, train(method, source, len(dataset.train), run)
+
+
+def epoch_features(bank: FeatureBank, dataset: Dataset, seed: int, views: Views) -> EpochFeatures:
+    """What each epoch trains on."""
+    if views == "fresh":
+        return lambda epoch: bank.views(dataset.root, dataset.train, seed=seed, epoch=epoch)
+    if views == "centre":
+        kept = bank.encode(dataset.root, dataset.train)
+    else:
+        kept = bank.fixed_views(dataset.root, dataset.train, seed=seed, views=int(views))
+    kept, count = kept.to(bank.backbone.device), len(dataset.train)
+    draws = len(kept) // count
+    return lambda epoch: kept.subset(slice(epoch % draws * count, (epoch % draws + 1) * count))
+
+
+def run_identity(
+    dataset: Dataset,
+    backbone: Backbone,
+    kind: type[Method],
+    config: MethodConfig,
+    seed: int,
+    epochs: int,
+    views: Views,
+) -> str:
+    """A name for exactly this training run."""
+    data = [dataset.content_hash, dataset.template]
+    facts = [*data, backbone.fingerprint, kind.name, to_dict(config), seed, epochs, views]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def draw_facts(dataset: Dataset, drawn: Draw | None) -> dict[str, str | int]:
+    """Where the training items came from, for the record."""
+    facts: dict[str, str | int] = {"dataset": dataset.name, "content_hash": dataset.content_hash}
+    if drawn is not None:
+        facts |= {"draw_hash": drawn.hash, "draw_seed": drawn.seed, "shots": drawn.shots}
+    return facts
