@@ -1,0 +1,149 @@
+"""Measure readings of PBPrompt side by side on the frozen embedded backbone.
+
+Each line of the settings file is a name and what changes, as words of `--set`, `preset=` and `variant=`. The
+words of a line that starts with * stand before those of every later line:
+
+    default
+    paper preset=paper
+    b-prompt variant=b-prompt
+    eta-1 ct_weight=1
+
+    python benchmarks/readings.py SETTINGS --root DATA --dataset caltech101 --shots 1 4 --seeds 1 2 3
+        --split val --out runs.jsonl [--device cuda --jobs 8]
+
+Choose on `val` (the whole validation split of the benchmark; no test image is read), report on `test`. One
+JSON line a run: settings, figures, draw hash, backbone, commit. Finished lines are not run again.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pbprompt.clip.weights import load_backbone
+from pbprompt.data.fewshot import draw
+from pbprompt.data.sources import open_dataset
+from pbprompt.evaluate.scoring import score, zero_shot
+from pbprompt.methods.base import make_config
+from pbprompt.methods.predictor import predictive
+from pbprompt.registry import find_method
+from pbprompt.train.features import FeatureBank, Features
+from pbprompt.train.tune import tune
+
+
+def read_settings(path: Path) -> dict[str, list[str]]:
+    common: list[str] = []
+    settings = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        name, *words = line.split("#")[0].split() or [""]
+        if name == "*":
+            common = words
+        elif name:
+            settings[name] = common + words
+    return settings
+
+
+def prepare(args: argparse.Namespace) -> None:
+    """Fill the feature cache once, so that every job only reads."""
+    bank = FeatureBank(load_backbone("lite", device=args.device))
+    for name in args.dataset:
+        dataset = open_dataset(name, args.root)
+        bank.encode(dataset.root, dataset.split(args.split))
+        for shots, seed in product(args.shots, args.seeds):
+            drawn = draw(dataset, shots, seed).train
+            bank.encode(dataset.root, drawn)
+
+
+_kept: dict[tuple[str, str, str], Any] = {}
+
+
+def evaluation(name: str, root: Path, split: str, device: str) -> tuple[Any, FeatureBank, Features]:
+    """Dataset, bank and evaluation features, once a process."""
+    key = (name, split, device)
+    if key not in _kept:
+        torch.set_num_threads(1 if device != "cpu" else torch.get_num_threads())
+        bank = FeatureBank(load_backbone("lite", device=device), progress=False)
+        dataset = open_dataset(name, root)
+        _kept[key] = dataset, bank, bank.encode(dataset.root, dataset.split(split)).to(device)
+    return _kept[key]
+
+
+def one(job: dict[str, Any], root: Path, device: str) -> dict[str, Any]:
+    """Tune once and score."""
+    dataset, bank, features = evaluation(job["dataset"], root, job["split"], device)
+    start = time.perf_counter()
+    if job["words"] == ["zero-shot"]:
+        figures = score(zero_shot(bank.backbone, dataset.classes, dataset.template), features)
+        return {**job, **figures, "seconds": time.perf_counter() - start}
+    options = dict(
+        word.split("=", 1) for word in job["words"] if word.startswith(("preset=", "variant=", "method="))
+    )
+    words = [word for word in job["words"] if not word.startswith(("preset=", "variant=", "method="))]
+    kind = find_method(options.get("method", "pbprompt"))
+    config = make_config(kind, options.get("preset", "default"), options.get("variant", ""), words)
+    drawn = draw(dataset, job["shots"], job["seed"])
+    method, terms = tune(
+        drawn.apply(dataset), bank, kind, config, shots=job["shots"], seed=job["seed"], progress=False
+    )
+    figures = score(predictive(method), features)
+    trained = {f"train_{name}": value for name, value in terms.items()}
+    return {**job, **figures, **trained, "draw": drawn.hash[:12], "seconds": time.perf_counter() - start}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("settings", type=Path)
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--dataset", nargs="+", default=["caltech101", "oxford_pets"])
+    parser.add_argument("--shots", nargs="+", type=int, default=[1, 4])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--split", choices=["val", "test"], default="val")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    keys = ("name", "dataset", "shots", "seed", "split")
+    finished = set()
+    if args.out.exists():
+        finished = {
+            tuple(json.loads(line)[key] for key in keys) for line in args.out.read_text().splitlines()
+        }
+    settings = read_settings(args.settings)
+    grid = product(args.shots, args.seeds, settings.items(), args.dataset)
+    jobs = [
+        dict(zip(keys, (name, dataset, shots, seed, args.split), strict=True)) | {"words": words}
+        for shots, seed, (name, words), dataset in grid
+        if (name, dataset, shots, seed, args.split) not in finished
+    ]
+    prepare(args)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    ).stdout.strip()
+    about = {"commit": commit, "device": args.device, "backbone": load_backbone("lite").fingerprint[:12]}
+    with (
+        ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool,
+        args.out.open("a", encoding="utf-8") as out,
+    ):
+        waiting = [pool.submit(one, job, args.root, args.device) for job in jobs]
+        for number, done in enumerate(as_completed(waiting), start=1):
+            record = done.result() | about
+            out.write(json.dumps(record) + "\n")
+            out.flush()
+            line = (
+                f"{record['accuracy']:.4f} {record['nll']:.3f} {record['ece']:.3f} {record['seconds']:.1f}s"
+            )
+            print(number, len(jobs), *(record[key] for key in keys), line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
