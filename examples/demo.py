@@ -34,12 +34,9 @@ def unseen_styles(dataset: Dataset) -> Dataset:
     return replace(dataset, train=train, val=val, test=test)
 
 
-def show_scores(
-    console: Console, ways: dict[str, tuple[Predictor, Predictor]], tests: list[Features]
-) -> None:
+def show_scores(console: Console, scores: dict[str, list[dict[str, float]]]) -> None:
     table = Table("", "base", "new", "H", "NLL base", "NLL new", "ECE base", "ECE new", box=None)
-    for name, predictors in ways.items():
-        base, new = (score(predictor, test) for predictor, test in zip(predictors, tests, strict=True))
+    for name, (base, new) in scores.items():
         both = harmonic_mean(base["accuracy"], new["accuracy"])
         rates = (f"{rate:.1%}" for rate in (base["accuracy"], new["accuracy"], both))
         losses = (f"{half['nll']:.2f}" for half in (base, new))
@@ -77,13 +74,16 @@ def main() -> None:
         f"testing there and on {len(new.classes)} classes never tuned on."
     )
     method, _ = tune(base, bank, PBPrompt, PBPromptConfig(), shots=SHOTS, seed=SEED)
-    tests = [bank.encode(half.root, half.test) for half in (base, new)]
-    tuned_base = predictive(method)
-    plain = tuple(zero_shot(bank.backbone, half.classes, half.template) for half in (base, new))
-    method.prepare(new.classes, new.template)  # new classes by name alone
-    tuned_new = predictive(method)
-    show_scores(console, {"zero-shot": plain, "tuned": (tuned_base, tuned_new)}, tests)
-    show_unsure(console, tuned_base, base, tests[0])
+    scores: dict[str, list[dict[str, float]]] = {"zero-shot": [], "tuned": []}
+    for half in (base, new):
+        test = bank.encode(half.root, half.test)
+        scores["zero-shot"].append(score(zero_shot(bank.backbone, half.classes, half.template), test))
+        method.prepare(half.classes, half.template)  # classes never tuned on need only their names
+        predictor = predictive(method)
+        scores["tuned"].append(score(predictor, test))
+        if half is base:
+            show_unsure(console, predictor, base, test)
+    show_scores(console, scores)
     console.print(f"[dim]`lite` is not CLIP. {time.perf_counter() - start:.0f} s in all.[/]")
 
 

@@ -137,6 +137,30 @@ def test_whole_sentences(tiny_vit):
     assert relative(encode_texts(tiny_vit, texts), wanted) <= 1e-5
 
 
+def test_a_graph_is_not_replayed_before_its_backward(tiny_vit, monkeypatch):
+    """The graph of a shape holds one set of activations: no replay before its backward."""
+    replays = []
+
+    def graphed(function, sample):
+        def replay(context):
+            replays.append(context)
+            return function(context)
+
+        return replay
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", graphed)
+    engine = TextEngine(tiny_vit, named_prompts(tiny_vit.tokenizer, NAMES, 4))
+    context = torch.randn(1, 1, 4, 64, requires_grad=True)
+    for _ in range(3):  # not yet worth a graph
+        engine._graphed(context)
+    assert not replays
+    first, second = engine._graphed(context), engine._graphed(2 * context)
+    assert len(replays) == 1
+    (first.sum() + second.sum()).backward()
+    engine._graphed(context)
+    assert len(replays) == 2
+
+
 def test_common_length_keeps_an_eot_for_everyone():
     assert common_length([[9, 1, 2, 8], [9, 1, 8]], True) == 2
     assert common_length([[9, -1, -2, 5, 8], [9, -1, -2, 6, 8]], True) == 3

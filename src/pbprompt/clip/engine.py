@@ -62,6 +62,7 @@ class TextEngine:
         self._layouts = lru_cache(maxsize=4)(self._build_layouts)
         self._calls: Counter[torch.Size] = Counter()
         self._graphs: dict[torch.Size, Callable[[Tensor], Tensor]] = {}
+        self._awaiting_backward: set[torch.Size] = set()
 
     def __call__(self, context: Float[Tensor, "..."]) -> Float[Tensor, "... c d"]:
         four = context.reshape(-1, *context.shape[-3:]) if context.ndim > 2 else context[None, None]
@@ -105,19 +106,26 @@ class TextEngine:
         return tower.project(x.index_select(1, layout.eot))
 
     def _graphed(self, context: Float[Tensor, "s k b w"]) -> Float[Tensor, "s c d"]:
-        """Replay the training call as a CUDA graph once a shape has come often enough."""
+        """Replay the training call as a CUDA graph once a shape has come often enough.
+
+        A graph keeps its activations in one place, so until its backward pass has begun, further calls of
+        the same shape run without it.
+        """
         training = torch.is_grad_enabled() and context.requires_grad
         if not training or len(self._chunks(context)) > 1:
             return self._features(context)
         shape = context.shape
         self._calls[shape] += 1
-        if self._calls[shape] <= GRAPH_AFTER:
+        if self._calls[shape] <= GRAPH_AFTER or shape in self._awaiting_backward:
             return self._features(context)
         if shape not in self._graphs:
             sample = context.detach().clone().requires_grad_()
             graphed = torch.cuda.make_graphed_callables(self._features, (sample,))
             self._graphs[shape] = cast(Callable[[Tensor], Tensor], graphed)
-        return self._graphs[shape](context).clone()  # the graph overwrites its own output at the next call
+        features = self._graphs[shape](context).clone()  # the next replay overwrites the graph's own output
+        self._awaiting_backward.add(shape)
+        features.register_hook(lambda gradient: self._awaiting_backward.discard(shape))
+        return features
 
     def _chunks(self, context: Float[Tensor, "s k b w"]) -> list[Layout]:
         """Layouts whose activations fit the memory budget, one after the other."""

@@ -8,7 +8,7 @@ import torch
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.likelihood import Uncertainty
 from pbprompt.evaluate.metrics import summary
-from pbprompt.methods.base import Method, MethodConfig
+from pbprompt.methods.base import Method
 from pbprompt.methods.predictor import Predictor, predictive
 from pbprompt.methods.zeroshot import ZeroShot
 from pbprompt.train.features import Features
@@ -16,7 +16,7 @@ from pbprompt.train.features import Features
 
 def zero_shot(backbone: Backbone, classes: Sequence[str], template: str) -> Predictor:
     """The backbone's own classifier for these names."""
-    method = ZeroShot(MethodConfig(), backbone)
+    method = ZeroShot(ZeroShot.Config(), backbone)
     method.prepare(classes, template)
     return predictive(method)
 

@@ -16,14 +16,17 @@ CHUNK = 1 << 26  # logits [S, B, C] held at once
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """A method with its sampled classifiers [S, C, d]."""
+    """A method with its sampled classifiers [S, C, d], good while it stays prepared for `classes`."""
 
     method: Method
     bank: Float[Tensor, "s c d"]
+    classes: tuple[str, ...]
 
     @torch.no_grad()
     def __call__(self, images: Encoded) -> Uncertainty:
         """Probabilities and their uncertainty for each image, exact for the bank's samples."""
+        if self.method.classes != self.classes:
+            raise RuntimeError("the method was prepared for other classes since: make a new predictor")
         at_once = max(1, CHUNK // (self.bank.shape[0] * self.bank.shape[1]))
         parts = [
             uncertainty(self.method.sample_logits(Encoded(*chunk), self.bank))
@@ -38,4 +41,4 @@ def predictive(method: Method, samples: int = SAMPLES, seed: int = 0) -> Predict
     bank = method.class_features(samples, torch.Generator().manual_seed(seed))
     if getattr(method.config, "reading", None) == "features":
         bank = mean_features(bank).unsqueeze(0)
-    return Predictor(method, bank)
+    return Predictor(method, bank, method.classes)

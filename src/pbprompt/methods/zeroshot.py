@@ -53,11 +53,11 @@ class ZeroShot(Method):
     Config = ZeroShotConfig
     tags = ("zero-shot", "training-free")
     paper = "Radford et al., 2021"
+    config: ZeroShotConfig
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         super().prepare(classes, template)
-        # plain settings, as a caller who only wants the backbone's own answer gives them, mean one sentence
-        if getattr(self.config, "templates", "single") == "ensemble":
+        if self.config.templates == "ensemble":
             each = [sentence_features(self.backbone, classes, general) for general in ENSEMBLE]
             self._features = mean_features(torch.stack(each))
         else:

@@ -15,7 +15,7 @@ from pbprompt.clip.weights import load_backbone
 from pbprompt.config import from_dict, to_dict
 from pbprompt.data.safe_files import read_text, write_bytes, write_text
 from pbprompt.errors import InputError
-from pbprompt.methods.base import Method
+from pbprompt.methods.base import Method, build_method
 from pbprompt.registry import find_method
 
 FORMAT = "pbprompt-model"
@@ -81,7 +81,7 @@ def read_info(folder: Path) -> ModelInfo:
         info = ModelInfo(**{**values, "classes": tuple(values["classes"])})
         if not {"name", "activation", "fingerprint"} <= set(info.backbone):
             raise ValueError("the backbone's identity is missing")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: not a model of pbprompt ({error}): fit it again") from None
     return info
 
@@ -100,7 +100,12 @@ def load_model(
             f"({info.backbone['fingerprint'][:12]} ≠ {backbone.fingerprint[:12]}): give the same checkpoint"
         )
     kind = find_method(info.method)
-    method: Method = kind(from_dict(kind.Config, info.config), backbone)
+    try:
+        config = from_dict(kind.Config, info.config)
+    except InputError as error:
+        raise InputError(f"{folder / CONFIG}: {error}") from None
+    method = build_method(kind, config, backbone, info.seed)
+    method.prepare(info.classes, info.template)  # first: some methods' parameters are one a class
     path = folder / WEIGHTS
     try:
         method.load_state_dict(load(path.read_bytes()))
@@ -108,5 +113,4 @@ def load_model(
         why = str(error).splitlines()[0]
         raise InputError(f"{path}: does not hold this model's parameters ({why}): fit it again") from None
     method.to(backbone.device)
-    method.prepare(info.classes, info.template)
     return method, info

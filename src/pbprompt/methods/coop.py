@@ -1,0 +1,119 @@
+"""CoOp: the words around a class name are learned (Zhou et al., IJCV 2022).
+
+    g_c = text tower([SOS] v_1 … v_b name_c [.] [EOT])    the name at the end, in the middle or in front
+    loss = −log softmax_y( s·cos(f(x), g_c) )              cross-entropy over the training classes
+
+| symbol    | name here | meaning                                                                    |
+|-----------|-----------|----------------------------------------------------------------------------|
+| v_1 … v_b | `context` | learned vectors, [b, w]: one set for all classes; or [c, b, w]: one a class |
+| f, g      | backbone  | the frozen towers                                                          |
+| s         |           | exp(logit scale)                                                           |
+
+With one set of vectors for each class (`class_specific`) there is none for a name that was not trained on.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pbprompt.clip.backbone import Backbone
+from pbprompt.clip.engine import TextEngine
+from pbprompt.clip.prompts import named_prompts
+from pbprompt.core.likelihood import class_logits
+from pbprompt.errors import InputError
+from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, accuracy, setting, word_embeddings
+from pbprompt.registry import register
+
+INITIAL_STD = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoOpConfig(MethodConfig):
+    """The published recipe: SGD at 0.002, batches of 32, 50 to 200 epochs by shots."""
+
+    tokens: int = setting(4, "b, context vectors")
+    words: str = setting("", "words that the context starts from; empty: random, N(0, 0.02²)")
+    position: Literal["end", "middle", "front"] = setting(
+        "end", "where the class name goes: end, middle or front"
+    )
+    class_specific: bool = setting(False, "a context for each class (CSC): it takes no new class names")
+
+
+def start_context(
+    backbone: Backbone, tokens: int, words: str, generator: torch.Generator | None = None
+) -> Float[Tensor, "b w"]:
+    """Where b context vectors start: at the words' embeddings, or at N(0, 0.02²)."""
+    if tokens < 1:
+        raise InputError(f"setting 'tokens' is {tokens}: use at least 1")
+    if words:
+        return word_embeddings(backbone, words, tokens).cpu()
+    return INITIAL_STD * torch.randn(tokens, backbone.text_width, generator=generator)
+
+
+@register("coop")
+class CoOp(Method):
+    """One learned context in front of, around or behind each class name."""
+
+    Config = CoOpConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "base-to-new": {"words": "a photo of a"},
+        "imagenet": {"epochs": 50},
+    }
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"class-specific": {"class_specific": True}}
+    paper = "Zhou et al., IJCV 2022"
+    config: CoOpConfig
+
+    def __init__(self, config: CoOpConfig, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        start = start_context(backbone, config.tokens, config.words)
+        if config.class_specific:  # how many classes there are comes with `prepare`, or with saved values
+            self._start_seed = int(torch.randint(2**62, ()))
+            start = start.new_empty(0, *start.shape)
+        self.context = nn.Parameter(start)
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        if self.config.class_specific:
+            self._fix_classes(tuple(classes))
+        super().prepare(classes, template)
+        prompts = named_prompts(self.backbone.tokenizer, classes, self.config.tokens, self.config.position)
+        self._engine = TextEngine(self.backbone, prompts)
+
+    def _fix_classes(self, classes: tuple[str, ...]) -> None:
+        """Start a context for each class the first time; afterwards only the same classes will do."""
+        if not len(self.context):
+            draws = torch.Generator().manual_seed(self._start_seed)
+            config = self.config
+            starts = [start_context(self.backbone, config.tokens, config.words, draws) for _ in classes]
+            self.context.data = torch.stack(starts).to(self.context)
+        elif len(classes) != len(self.context) or (self.classes and classes != self.classes):
+            raise InputError(
+                f"{self.name} with class_specific=true has a context for each of its {len(self.context)} "
+                "classes and takes no other names: keep its classes, or fit with class_specific=false"
+            )
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Make room for as many classes as the saved context has."""
+        saved = state.get(prefix + "context")
+        if self.config.class_specific and saved is not None and saved.shape[1:] == self.context.shape[1:]:
+            self.context.data = self.context.new_empty(saved.shape)
+        super()._load_from_state_dict(state, prefix, *rest)
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        return self._engine(self._contexts())
+
+    def _contexts(self) -> Float[Tensor, "1 k b w"]:
+        """The context as the engine takes it: k is 1 where all classes share it."""
+        return self.context[None] if self.config.class_specific else self.context[None, None]
+
+    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
+        features = self._engine(self._contexts()).squeeze(0)
+        logits = class_logits(batch.images.global_, features, self.backbone.logit_scale)
+        return {
+            "total": F.cross_entropy(logits, batch.labels),
+            "accuracy": accuracy(logits, batch.labels),
+        }

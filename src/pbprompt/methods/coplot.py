@@ -1,0 +1,84 @@
+"""CoPLOT: PLOT's context sets, each shifted for the image by CoCoOp's meta-net (Chen et al., ICLR 2023).
+
+    g_nc(x) = text tower([SOS] v_n1 + π(x) … v_nb + π(x) name_c [.] [EOT])    n = 1 … N context sets
+    z_c = s·Σ_mn T_c,mn·cos(u_m, g_nc(x)),   T_c: PLOT's plan between the patches u_m and g_1c(x) … g_Nc(x)
+    loss = −log softmax_y(z)
+
+| symbol      | name here  | meaning                               |
+|-------------|------------|---------------------------------------|
+| v_n1 … v_nb | `context`  | learned vectors, [n, b, w]            |
+| π           | `meta_net` | one shift for all vectors of all sets |
+| u_m, s      |            | as in PLOT                            |
+
+The sets start from phrases that differ: sets that start from the same words would stay the same for ever.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.core.likelihood import unit
+from pbprompt.methods.base import setting
+from pbprompt.methods.cocoop import PROMPTS_AT_ONCE, make_meta_net, own_prompt_logits, shift
+from pbprompt.methods.plot import PLOT, PLOTConfig, transported_cosines
+from pbprompt.registry import register
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoPLOTConfig(PLOTConfig):
+    """The published recipe: as CoCoOp's."""
+
+    batch_size: int = setting(1, "images a step")
+    epochs: int = setting(10, "passes over the training images")
+    words: str = setting(
+        "a photo of a, a picture of a, an image of a, a view of the",
+        "phrases that the sets start from, with commas between; a set without one: random, N(0, 0.02²)",
+    )
+
+
+@register("coplot")
+class CoPLOT(PLOT):
+    """A few learned contexts that the image shifts, and whose prompts share its patches among them."""
+
+    Config = CoPLOTConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"imagenet": {"add_global": True}}
+    tags = ("image-conditioned", "uses patches")
+    config: CoPLOTConfig
+
+    def __init__(self, config: CoPLOTConfig, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        self.meta_net = make_meta_net(backbone.embed_dim, backbone.text_width)
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        """One bank without content: the prompts wait for the images."""
+        return self.context.new_empty(1, len(self.classes), 0)
+
+    def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "1 b c"]:
+        at_once = max(1, PROMPTS_AT_ONCE // (len(self.context) * len(self.classes)))
+        chunks = zip(images.global_.split(at_once), images.patches.split(at_once), strict=True)
+        return torch.cat([self._logits(Encoded(*chunk), features) for chunk in chunks]).unsqueeze(0)
+
+    def _logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "b c"]:
+        shifts = shift(self.meta_net, images.global_)
+        context = self.context + shifts[:, None, None]
+        prompts = self._engine(context.unsqueeze(2))
+        scale = self.backbone.logit_scale
+        logits = scale * transported_cosines(own_patch_cosines(images.patches, prompts), self.config)
+        if self.config.add_global:
+            logits = logits + own_prompt_logits(images.global_, prompts.mean(1), scale)
+        return logits
+
+
+def own_patch_cosines(
+    patches: Float[Tensor, "b m d"], prompts: Float[Tensor, "b n c d"]
+) -> Float[Tensor, "b c m n"]:
+    """Cosine similarity of every image's patches with its own prompts."""
+    with torch.autocast(patches.device.type, enabled=False):
+        u, g = unit(patches), unit(prompts)
+        dtype = torch.promote_types(u.dtype, g.dtype)
+        return torch.einsum("bmd,bncd->bcmn", u.to(dtype), g.to(dtype))

@@ -1,0 +1,128 @@
+"""PLOT: several prompts a class, matched to an image's patches by optimal transport (Chen et al., ICLR 2023).
+
+    g_nc = text tower([SOS] v_n1 … v_nb name_c [.] [EOT])                     n = 1 … N context sets
+    T_c = argmin_T Σ_mn T_mn·(1 − cos(u_m, g_nc)) − ε·H(T),  rows sum to 1/M, columns to 1/N
+    z_c = s·Σ_mn T_c,mn·cos(u_m, g_nc)  [+ s·cos(f(x), mean_n g_nc)]          in brackets: `add_global`
+    loss = −log softmax_y(z)
+
+| symbol      | name here | meaning                                                                    |
+|-------------|-----------|----------------------------------------------------------------------------|
+| v_n1 … v_nb | `context` | learned vectors, [n, b, w]                                                 |
+| u_m         | `patches` | M patch features of an image                                               |
+| T_c         | `plan`    | between an image's patches and a class's prompts; a constant to autograd   |
+| f, g        | backbone  | the frozen towers                                                          |
+| s           |           | exp(logit scale)                                                           |
+
+When to stop Sinkhorn: the published rule looks at every iteration whether the row scalings changed by less
+than 1e-2 in the mean, a number that depends on the size of the cost. Here no row may miss 1/M by more than a
+share `tolerance`, looked at every tenth iteration alone, so that a GPU need not wait at each. Where the
+cosines differ by some tenths, as a backbone's do, ten iterations are enough for either rule.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.clip.engine import TextEngine
+from pbprompt.clip.prompts import named_prompts
+from pbprompt.core.likelihood import class_logits
+from pbprompt.core.transport import patch_cosines, sinkhorn
+from pbprompt.errors import InputError
+from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, accuracy, setting
+from pbprompt.methods.coop import start_context
+from pbprompt.registry import register
+
+CELLS_AT_ONCE = 1 << 24  # images × classes × patches × prompts of the plans that are made at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class PLOTConfig(MethodConfig):
+    """The published recipe: as CoOp's."""
+
+    prompts: int = setting(4, "N, context sets")
+    tokens: int = setting(4, "b, vectors of a context set")
+    words: str = setting(
+        "", "phrases that the sets start from, with commas between; a set without one: random, N(0, 0.02²)"
+    )
+    epsilon: float = setting(0.1, "ε, weight of the plan's entropy")
+    iterations: int = setting(100, "most Sinkhorn iterations")
+    tolerance: float = setting(1e-3, "share of its mass that a patch may miss when Sinkhorn stops early")
+    add_global: bool = setting(False, "add the logit of the global image feature, as published for ImageNet")
+
+
+@register("plot")
+class PLOT(Method):
+    """A few learned contexts that share an image's patches among them."""
+
+    Config: ClassVar[type[MethodConfig]] = PLOTConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"imagenet": {"epochs": 50, "add_global": True}}
+    tags: ClassVar[tuple[str, ...]] = ("uses patches",)
+    paper = "Chen et al., ICLR 2023"
+    config: PLOTConfig
+
+    def __init__(self, config: PLOTConfig, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        self.context = nn.Parameter(start_contexts(backbone, config.prompts, config.tokens, config.words))
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        super().prepare(classes, template)
+        prompts = named_prompts(self.backbone.tokenizer, classes, self.config.tokens)
+        self._engine = TextEngine(self.backbone, prompts)
+
+    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
+        logits = self._logits(batch.images, self.class_features(1, generator))
+        return {
+            "total": F.cross_entropy(logits, batch.labels),
+            "accuracy": accuracy(logits, batch.labels),
+        }
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "n c d"]:
+        """The N prompts of every class: together they are one classifier."""
+        return self._engine(self.context.unsqueeze(1))
+
+    def sample_logits(self, images: Encoded, features: Float[Tensor, "n c d"]) -> Float[Tensor, "1 b c"]:
+        return self._logits(images, features).unsqueeze(0)
+
+    def _logits(self, images: Encoded, features: Float[Tensor, "n c d"]) -> Float[Tensor, "b c"]:
+        scale = self.backbone.logit_scale
+        cells = features.shape[0] * features.shape[1] * images.patches.shape[1]
+        parts = [
+            transported_cosines(patch_cosines(patches, features).permute(1, 3, 2, 0), self.config)
+            for patches in images.patches.split(max(1, CELLS_AT_ONCE // cells))
+        ]
+        logits = scale * torch.cat(parts)
+        if self.config.add_global:
+            logits = logits + class_logits(images.global_, features.mean(0), scale)
+        return logits
+
+
+def start_contexts(backbone: Backbone, sets: int, tokens: int, words: str) -> Float[Tensor, "n b w"]:
+    """Where the context sets start: no two alike, since sets that start alike would stay alike."""
+    phrases = [phrase.strip() for phrase in words.split(",")] if words else []
+    if sets < max(1, len(phrases)) or len(set(phrases)) < len(phrases):
+        raise InputError(
+            f"setting 'words' has the phrases {phrases} for {sets} context sets: "
+            "give each set at most one, all different"
+        )
+    phrases += [""] * (sets - len(phrases))
+    return torch.stack([start_context(backbone, tokens, phrase) for phrase in phrases])
+
+
+def transported_cosines(similarity: Float[Tensor, "b c m n"], config: PLOTConfig) -> Float[Tensor, "b c"]:
+    """Σ_mn T_mn·cos_mn of every image and class under its plan T."""
+    patches, prompts = similarity.shape[-2:]
+    plan = sinkhorn(
+        1 - similarity.detach(),
+        similarity.new_full(similarity.shape[:-1], 1 / patches),
+        similarity.new_full((*similarity.shape[:-2], prompts), 1 / prompts),
+        config.epsilon,
+        config.iterations,
+        config.tolerance / patches,
+    )
+    return (plan * similarity).sum((-2, -1))
