@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,16 +17,22 @@ COMMANDS = [line for kind, body in BLOCKS if kind == "sh" for line in body.split
 PBPROMPT = [command for command in COMMANDS if command.startswith("pbprompt ")]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """What the README assumes: photo.jpg, holiday/ with images, names.txt."""
-    images = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent" / "mammal"
-    (tmp_path / "holiday").mkdir()
-    for at, source in enumerate(sorted(images.iterdir())[:2]):
-        (tmp_path / "holiday" / f"{at}.jpg").write_bytes(source.read_bytes())
-        (tmp_path / "photo.jpg").write_bytes(source.read_bytes())
-    (tmp_path / "names.txt").write_text("cat\ndog\n")
-    return tmp_path
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """What the README assumes: photo.jpg, holiday/, names.txt and photos/ with a folder for each class.
+
+    The commands run in it one after another, so that later ones find what earlier ones made.
+    """
+    place = tmp_path_factory.mktemp("readme")
+    images = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
+    (place / "holiday").mkdir()
+    for name in ("mammal", "musical-instrument"):
+        shutil.copytree(images / name, place / "photos" / name)
+    for at, source in enumerate(sorted((images / "mammal").iterdir())[:2]):
+        shutil.copy(source, place / "holiday" / f"{at}.jpg")
+        shutil.copy(source, place / "photo.jpg")
+    (place / "names.txt").write_text("cat\ndog\n")
+    return place
 
 
 @pytest.mark.parametrize("command", PBPROMPT)

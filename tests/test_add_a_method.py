@@ -1,0 +1,64 @@
+"""The tutorial's method works as printed: it trains, predicts, saves and loads, as a plugin would."""
+
+import re
+import sys
+import types
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+import torch
+
+from pbprompt import registry
+from pbprompt.clip.backbone import Encoded
+from pbprompt.errors import InputError
+from pbprompt.methods.base import build_method
+from pbprompt.methods.predictor import predictive
+from pbprompt.train.features import Features
+from pbprompt.train.loop import Run, train
+from pbprompt.train.model_folder import describe_model, load_model, save_model
+
+PAGE = (Path(__file__).parents[1] / "docs" / "add-a-method.md").read_text(encoding="utf-8")
+CODE = re.search(r"```python\n(.*?)```", PAGE, re.S)[1]
+
+
+@pytest.fixture
+def plugin(monkeypatch):
+    """The printed module, found through its entry point."""
+    module = types.ModuleType("my_package_task_residual")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(registry, "_methods", dict(registry._methods))
+    source = compile(CODE, "add-a-method.md", "exec")
+
+    def load(self):
+        exec(source, module.__dict__)
+
+    monkeypatch.setattr(EntryPoint, "load", load)
+    entry = EntryPoint("task-residual", module.__name__, registry.ENTRY_POINT)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
+    return registry.find_method("task-residual")
+
+
+def test_under_sixty_lines():
+    assert len(CODE.strip().splitlines()) < 60
+
+
+def test_it_is_a_method_like_any_other(plugin, tiny_vit, tmp_path):
+    assert "task-residual" in registry.methods()
+    torch.manual_seed(0)
+    features = Features(torch.randn(8, 32), torch.randn(8, 16, 32).half(), torch.arange(8) % 2)
+    method = build_method(plugin, plugin.Config(learning_rate=0.1), tiny_vit, seed=0)
+    method.prepare(("cat", "dog"), "a {}.")
+    images = Encoded(features.global_, features.patches)
+    before = predictive(method)(images).probabilities
+    train(method, lambda epoch: features, len(features), Run(epochs=30, seed=1, progress=False))
+    after = predictive(method)(images).probabilities
+    rows = torch.arange(8)
+    assert after[rows, features.labels].mean() > before[rows, features.labels].mean()
+    save_model(tmp_path, method, describe_model(method, seed=0, shots=4, data={}, metrics={}), card="")
+    loaded, _ = load_model(tmp_path, backbone=tiny_vit)
+    assert torch.equal(predictive(loaded)(images).probabilities, after)
+    loaded.prepare(("cat", "dog"), "a {}.")
+    assert torch.equal(predictive(loaded)(images).probabilities, after)
+    with pytest.raises(InputError, match="no new class names"):
+        method.prepare(("cat", "dog", "car"), "a {}.")
