@@ -21,9 +21,11 @@ from pbprompt.train.model_folder import describe_model, load_model, save_model
 
 METHODS = methods()
 TRAINED = [name for name, kind in METHODS.items() if "zero-shot" not in kind.tags]
-LEARNING = [name for name in TRAINED if "training-free" not in METHODS[name].tags]
 COUNTED = {"coop": 2048, "cocoop": 35360, "plot": 8192, "pbprompt": 1577984}
 CLASSES, SHOTS = 6, 4
+# VPT's published start (σ above 1) drowns the words of so small a tower: it lowers the loss, but does not
+# reach zero-shot's accuracy in a short run. It is shown to learn from a smaller start.
+TO_LEARN = {"vpt": {"initial_std": 0.05, "train_samples": 3}}
 
 
 @pytest.fixture(scope="session")
@@ -47,16 +49,17 @@ def shots(few, lite, tmp_path_factory) -> Features:
 
 
 def made(
-    name: str, backbone: Backbone, classes: tuple[str, ...], template: str = "a {}.", seed: int = 1
+    name: str, backbone: Backbone, classes: tuple[str, ...], template: str = "a {}.", **settings: object
 ) -> Method:
-    method = build_method(METHODS[name], METHODS[name].Config(), backbone, seed)
+    method = build_method(METHODS[name], METHODS[name].Config(**settings), backbone, seed=1)
     method.prepare(classes, template)
     return method
 
 
 def trained(method: Method, features: Features, epochs: int, max_steps: int | None = None) -> list[float]:
-    """Train and return the loss of every step."""
-    losses = []
+    """Train and return the loss of every step: none where there is nothing to learn."""
+    losses: list[float] = []
+    epochs = epochs if method.epochs_for(SHOTS) else 0
     plain = method.loss
 
     def recorded(*arguments):
@@ -76,17 +79,19 @@ def random_features(backbone: Backbone, count: int, classes: int) -> Features:
     return Features(
         torch.randn(count, backbone.embed_dim, generator=generator),
         torch.randn(count, patches, backbone.embed_dim, generator=generator).half(),
-        torch.randint(classes, (count,), generator=generator),
+        torch.arange(count) % classes,
     )
 
 
-@pytest.mark.parametrize("name", LEARNING)
+@pytest.mark.parametrize("name", TRAINED)
 def test_loss_falls_and_zero_shot_is_beaten_on_the_training_shots(name, few, shots, lite):
-    method = made(name, lite, few.classes, few.template)
+    method = made(name, lite, few.classes, few.template, **TO_LEARN.get(name, {}))
     batches = max(1, len(shots) // method.config.batch_size)
     losses = trained(method, shots, epochs=max(4, 80 // batches))
-    start, end = (sum(part) / len(part) for part in (losses[: len(losses) // 4], losses[-len(losses) // 4 :]))
-    assert end < start
+    assert bool(losses) == ("training-free" not in method.tags)
+    if losses:
+        quarter = len(losses) // 4
+        assert sum(losses[-quarter:]) < sum(losses[:quarter])
     plain = score(zero_shot(lite, few.classes, few.template), shots)
     tuned = score(predictive(method), shots)
     assert tuned["nll"] < plain["nll"]
@@ -130,11 +135,11 @@ def test_other_towers_sizes_and_precisions(name, tower, classes, dtype, request)
     backbone = request.getfixturevalue(tower)
     if dtype != torch.float32:
         backbone = random_backbone(backbone.config).to(dtype)
-    features = random_features(backbone, 4, classes)
+    features = random_features(backbone, max(4, classes), classes)  # every class has an image
     method = made(name, backbone, tuple(f"thing {n}" for n in range(classes)))
     losses = trained(method, features, epochs=2, max_steps=2)
     assert all(torch.isfinite(torch.tensor(losses)))
-    probabilities = predict_features(predictive(method, samples=2), features).probabilities
+    probabilities = predict_features(predictive(method, samples=2), features.subset(slice(4))).probabilities
     assert probabilities.shape == (4, classes) and torch.isfinite(probabilities).all()
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone, Encoded
-from pbprompt.methods.base import MethodConfig, make_config
+from pbprompt.methods.base import make_config
 from pbprompt.methods.predictor import predictive
 from pbprompt.methods.zeroshot import ENSEMBLE, ZeroShot, ZeroShotConfig
 from pbprompt.registry import find_method
@@ -27,7 +27,7 @@ def images(backbone: Backbone, count: int = 5) -> Encoded:
     return Encoded(globals_, globals_.new_zeros(count, 0, backbone.embed_dim))
 
 
-def predicted(backbone: Backbone, config: MethodConfig, x: Encoded) -> Tensor:
+def predicted(backbone: Backbone, config: ZeroShotConfig, x: Encoded) -> Tensor:
     method = ZeroShot(config, backbone)
     method.prepare(NAMES, TEMPLATE)
     return predictive(method)(x).probabilities
@@ -40,7 +40,7 @@ def test_one_sentence(double_vit):
     )
     wanted = torch.stack([(100 * torch.cosine_similarity(row, g)).softmax(0) for row in x.global_])
     torch.testing.assert_close(predicted(double_vit, ZeroShotConfig(), x), wanted, rtol=1e-8, atol=1e-12)
-    torch.testing.assert_close(predicted(double_vit, MethodConfig(), x), wanted, rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(predicted(double_vit, ZeroShotConfig(), x), wanted, rtol=1e-8, atol=1e-12)
 
 
 def test_several_sentences_count_alike(double_vit):

@@ -80,6 +80,11 @@ class Method(nn.Module):
     def backbone(self) -> Backbone:
         return self._frozen[0]
 
+    @property
+    def image_conditioned(self) -> bool:
+        """Whether each image has prompts of its own."""
+        return "image-conditioned" in self.tags
+
     def prepare(self, classes: Sequence[str], template: str) -> None:
         """Take the class names (and the sentence around them, where a method uses one)."""
         self.classes, self.template = tuple(classes), template

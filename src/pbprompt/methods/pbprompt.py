@@ -53,11 +53,14 @@ class PBPromptConfig(MethodConfig):
     keep_latent: bool = setting(True, "the generator's output for r is part of the prefix")
     residual: bool = setting(True, "the generator adds its input: the words start as they are")
     mean_residual: bool = setting(True, "μ(e) = e + Linear(e), started at e")
-    initial_std: float = setting(0.05, "σ at the start; 0: as the linear layer gives it, near 1")
+    initial_std: float = setting(1.56, "σ at the start, in units; 0: as the linear layer gives it")
     sampling: bool = setting(True, "draw r from q; false: r = μ(e) and no KL (w/o-S)")
     train_samples: int = setting(2, "draws of r a training step")
     likelihood: Literal["mean_of_logs", "log_of_mean"] = setting("log_of_mean", "over the draws of a step")
-    prior_std: float = setting(0.05, "standard deviation of the prior around e")
+    prior_std: float = setting(1.56, "standard deviation of the prior around e, in units")
+    std_unit: Literal["embedding", "one"] = setting(
+        "embedding", "unit of both: the root mean square of the token embeddings, or 1"
+    )
     kl_weight: float = setting(0.01, "β")
     kl_reduction: Literal["elbo", "mean", "sum"] = setting("elbo", "elbo: sum over classes / training images")
     transport: Literal["ct", "ot"] = setting("ct", "conditional or entropic optimal transport")
@@ -97,6 +100,7 @@ class PBPrompt(Method):
             "train_samples": 1,
             "likelihood": "mean_of_logs",
             "prior_std": 1.0,
+            "std_unit": "one",
             "kl_weight": 1.0,
             "ct_weight": 0.01,
             "ct_gradient": True,
@@ -120,8 +124,10 @@ class PBPrompt(Method):
             start = torch.randn(config.tokens, width) * 0.02 if words is None else words.clone()
             self.context = nn.Parameter(start.cpu())
             return
+        scale = backbone.embedding_scale if config.std_unit == "embedding" else 1.0
+        self.prior_std = config.prior_std * scale
         self.posterior = GaussianPosterior(
-            width, config.initial_std or None, mean_residual=config.mean_residual
+            width, config.initial_std * scale or None, mean_residual=config.mean_residual
         )
         self.generator = PromptGenerator(
             width,
@@ -148,7 +154,7 @@ class PBPrompt(Method):
         elif config.sampling:
             mean, log_variance = self.posterior(self._names)
             kl = reduce_kl(
-                gaussian_kl(mean, log_variance, self._names, config.prior_std), config.kl_reduction, examples
+                gaussian_kl(mean, log_variance, self._names, self.prior_std), config.kl_reduction, examples
             )
             features = self._encode(sample(mean, log_variance, config.train_samples, generator))
         else:

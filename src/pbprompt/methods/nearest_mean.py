@@ -1,0 +1,73 @@
+"""Nearest class mean: the mean training feature of each class, no text and no training.
+
+    m_c = mean over the images of class c of f(x)/‖f(x)‖
+    p(y = c | x) = softmax_c( s·cos(f(x), m_c) )
+
+| symbol | name here | meaning                                  |
+|--------|-----------|------------------------------------------|
+| f      | backbone  | the frozen image tower                   |
+| m_c    | `means`   | one vector a class, [c, d]               |
+| s      |           | exp(logit scale)                         |
+
+It has no use for a class name, so it can tell only the classes that it has images of.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.core.likelihood import unit
+from pbprompt.errors import InputError
+from pbprompt.methods.base import Batch, MethodConfig, Terms
+from pbprompt.methods.memory import Memory
+from pbprompt.registry import register
+
+
+@register("nearest-mean")
+class NearestMean(Memory):
+    """Each class is the mean of its images."""
+
+    tags = ("training-free", "no new classes")
+    paper = "Mensink et al., TPAMI 2013"
+    means: Tensor
+
+    def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        self.register_buffer("means", torch.empty(0, backbone.embed_dim))
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        seen = set(self.seen)
+        new = [name for name in classes if name not in seen]
+        if seen and new:
+            raise InputError(
+                f"nearest-mean knows only the classes it has images of, and {new[0]!r} is none of them: "
+                "use those, or a method that reads class names"
+            )
+        super().prepare(classes, template)
+
+    def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
+        """The means of all training images."""
+        members = F.one_hot(labels, len(self.classes)).to(self.means)
+        counts = members.sum(0)
+        if not counts.all():
+            empty = self.classes[int(counts.argmin())]
+            raise InputError(
+                f"nearest-mean: class {empty!r} has no training image: add one or drop the class"
+            )
+        self.means.data = members.T @ unit(images.global_).to(self.means) / counts.unsqueeze(1)
+        self.remember()
+
+    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
+        raise InputError("nearest-mean has nothing to train: leave epochs at 0")
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        if not self.seen:
+            raise InputError("nearest-mean has no class means yet: fit it on images first")
+        return self.means[self.labels_of_classes()].unsqueeze(0)
+
+    def epochs_for(self, shots: int) -> int:
+        return 0

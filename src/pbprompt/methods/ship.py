@@ -1,0 +1,170 @@
+"""SHIP: synthesised prompts make features for classes without images (Wang et al., ICCV 2023).
+
+Stage 1, before the first step, an autoencoder whose decoder is the text tower, x = f(image)/‖f(image)‖:
+
+    z ~ q(z|x) = N(μ(x), diag σ²(x)),  p(z) = N(0, I)
+    x̂_c(z) = g/‖g‖,  g = text tower([SOS] u_1 + G(z) … u_b + G(z) name_c [.] [EOT])
+    loss = ‖x̂_y(z) − x‖² + KL[q(z|x) ‖ p(z)]                          y: the image's own class
+
+Stage 2, CoOp over the training classes and the new names together: each step takes a batch of real images
+and as many synthetic features x̂_c(z), z ~ N(0, I), of new names c drawn evenly:
+
+    g_c = text tower([SOS] v_1 … v_b name_c [.] [EOT])
+    loss = mean of −log softmax_y( s·cos(x, g_c) ) over both
+
+| symbol    | name here       | meaning                                                                   |
+|-----------|-----------------|---------------------------------------------------------------------------|
+| μ, log σ² | `encoder`       | d → 2048 → (d, d), ReLU                                                   |
+| G         | `generator`     | d → 4096 → w, ReLU                                                        |
+| u_1 … u_b | `synth_context` | stage 1's context, [b, w]                                                 |
+| v_1 … v_b | `context`       | CoOp's context, [b, w]: all that stage 2 trains and predictions use       |
+
+The new names are `unseen_names`, which a task sets: reports carry the tag. Without any there is nothing to
+synthesise: stage 1 is left out, and stage 2 is CoOp.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from pbprompt import ranks
+from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.clip.engine import TextEngine
+from pbprompt.clip.prompts import Prompt, named_prompts
+from pbprompt.core.likelihood import class_logits, unit
+from pbprompt.core.variational import draw_noise, gaussian_kl, sample
+from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, accuracy, setting
+from pbprompt.methods.coop import start_context
+from pbprompt.registry import register
+
+SEED_OF_SYNTHESIS = 1_000_003  # stage 1's noise is apart from the initial values, which the seed itself gives
+INITIAL_STD = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class SHIPConfig(MethodConfig):
+    """The published stage 1, then CoOp's recipe started at words."""
+
+    tokens: int = setting(4, "b, context vectors of either stage")
+    words: str = setting("a photo of a", "words that CoOp's context starts from; empty: random, N(0, 0.02²)")
+    encoder_width: int = setting(2048, "hidden units of the encoder")
+    generator_width: int = setting(4096, "hidden units of the generator")
+    synth_epochs: int = setting(50, "stage 1: passes over the training images")
+    synth_batch: int = setting(256, "stage 1: images a step")
+    synth_rate: float = setting(1e-3, "stage 1: learning rate of AdamW")
+
+
+@register("ship")
+class SHIP(Method):
+    """CoOp with synthetic features for the new classes' names."""
+
+    Config = SHIPConfig
+    tags = ("uses new names",)
+    paper = "Wang et al., ICCV 2023"
+    config: SHIPConfig
+
+    def __init__(self, config: SHIPConfig, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        joint, width = backbone.embed_dim, backbone.text_width
+        self.context = nn.Parameter(start_context(backbone, config.tokens, config.words))
+        self.synth_context = nn.Parameter(start_context(backbone, config.tokens, ""))
+        self.encoder = nn.Sequential(
+            nn.Linear(joint, config.encoder_width), nn.ReLU(), nn.Linear(config.encoder_width, 2 * joint)
+        )
+        self.generator = nn.Sequential(
+            nn.Linear(joint, config.generator_width), nn.ReLU(), nn.Linear(config.generator_width, width)
+        )
+        for part in (*self.encoder, *self.generator):
+            if isinstance(part, nn.Linear):
+                nn.init.normal_(part.weight, std=INITIAL_STD)
+                nn.init.zeros_(part.bias)
+
+    def trainable(self) -> list[nn.Parameter]:
+        """Stage 2 leaves what stage 1 made as it is."""
+        return [self.context]
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        super().prepare(classes, template)
+        self._engine = TextEngine(self.backbone, self._prompts(classes))
+        self._stage2: tuple[tuple[str, ...], list[Prompt], TextEngine] | None = None
+
+    def _prompts(self, names: Sequence[str]) -> list[Prompt]:
+        return named_prompts(self.backbone.tokenizer, names, self.config.tokens)
+
+    def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
+        """Stage 1 on all training images."""
+        if not self.unseen_names:
+            return
+        generator = torch.Generator().manual_seed(seed + SEED_OF_SYNTHESIS)
+        prompts = self._prompts(self.classes)
+        parameters = [self.synth_context, *self.encoder.parameters(), *self.generator.parameters()]
+        optimiser = torch.optim.AdamW(parameters, lr=self.config.synth_rate)
+        for rows in self._synth_batches(len(labels), generator):
+            here = rows.to(labels.device)
+            own = [prompts[label] for label in labels[here].tolist()]
+            terms = self.synthesis_loss(images.global_[here], own, generator)
+            optimiser.zero_grad()
+            terms["total"].backward()
+            ranks.average([parameter.grad for parameter in parameters if parameter.grad is not None])
+            optimiser.step()
+        optimiser.zero_grad()
+
+    def _synth_batches(self, count: int, generator: torch.Generator) -> Iterator[Int[Tensor, " k"]]:
+        for _ in range(self.config.synth_epochs):
+            yield from torch.randperm(count, generator=generator).split(self.config.synth_batch)
+
+    def synthesis_loss(
+        self, images: Float[Tensor, "k d"], prompts: Sequence[Prompt], generator: torch.Generator
+    ) -> Terms:
+        """Stage 1's loss of images with their own classes' prompts, the mean over images."""
+        x = unit(images).to(self.context)
+        mean, log_variance = self.encoder(x).chunk(2, dim=-1)
+        z = sample(mean, log_variance, 1, generator).squeeze(0)
+        error = (self.synthesise(prompts, z) - x).square().sum(-1).mean()
+        kl = gaussian_kl(mean, log_variance, torch.zeros_like(mean)).sum(-1).mean()
+        return {"total": error + kl, "error": error, "kl": kl}
+
+    def synthesise(self, prompts: Sequence[Prompt], z: Float[Tensor, "k d"]) -> Float[Tensor, "k d"]:
+        """x̂_c(z): one feature for each prompt and latent; no other class is encoded."""
+        contexts = self.synth_context + self.generator(z).unsqueeze(1)
+        return unit(TextEngine(self.backbone, prompts, graph=False)(contexts))
+
+    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
+        prompts, engine = self._both()
+        x, labels = unit(batch.images.global_), batch.labels
+        real = len(labels)
+        if len(prompts) > len(self.classes):
+            made, names = self._synthetic(prompts, real, generator)
+            x, labels = torch.cat([x, made.to(x)]), torch.cat([labels, names])
+        logits = class_logits(x, engine(self.context[None, None]), self.backbone.logit_scale).squeeze(0)
+        nll = F.cross_entropy(logits, labels, reduction="none")
+        terms = {"total": nll.mean(), "real": nll[:real].mean()}
+        if len(labels) > real:
+            terms["synthetic"] = nll[real:].mean()
+        return {**terms, "accuracy": accuracy(logits[:real], batch.labels)}
+
+    def _both(self) -> tuple[list[Prompt], TextEngine]:
+        """The training classes and, behind them, the new names; made when they change."""
+        if self._stage2 is None or self._stage2[0] != self.unseen_names:
+            known = set(self.classes)
+            new = [name for name in dict.fromkeys(self.unseen_names) if name not in known]
+            prompts = self._prompts((*self.classes, *new))
+            self._stage2 = self.unseen_names, prompts, TextEngine(self.backbone, prompts)
+        return self._stage2[1:]
+
+    @torch.no_grad()
+    def _synthetic(
+        self, prompts: Sequence[Prompt], count: int, generator: torch.Generator
+    ) -> tuple[Float[Tensor, "k d"], Int[Tensor, " k"]]:
+        """Features of `count` new names drawn evenly, and their labels, which come after the classes'."""
+        labels = torch.randint(len(self.classes), len(prompts), (count,), generator=generator)
+        z = draw_noise((count, self.backbone.embed_dim), generator).to(self.context)
+        made = self.synthesise([prompts[label] for label in labels.tolist()], z)
+        return made, labels.to(made.device)
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        return self._engine(self.context[None, None])

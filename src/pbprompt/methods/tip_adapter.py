@@ -1,0 +1,110 @@
+"""Tip-Adapter: zero-shot CLIP plus a cache of the training images (Zhang et al., ECCV 2022).
+
+    logits(x) = s·f·Wᵀ + α·exp(−β·(1 − f·Kᵀ))·L                      f = f(x)/‖f(x)‖
+
+| symbol | name here    | meaning                                                                     |
+|--------|--------------|-----------------------------------------------------------------------------|
+| W      | `_sentences` | normalised text features of the dataset's template, [c, d]                  |
+| K      | `keys`       | the normalised training features, [n, d]; learned if `finetune`             |
+| L      | `labels`     | one-hot labels of the training images, [n, c]; zero for a class without any |
+| α, β   |              | weight and sharpness of the cache                                           |
+| s      |              | exp(logit scale)                                                            |
+
+A new class name has its sentence and no images: the cache adds nothing to it. With `finetune`
+(Tip-Adapter-F) the keys are started at the features and trained by cross-entropy; they are not normalised
+again. The cache holds the training images as the first epoch has them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.core.likelihood import class_logits, unit
+from pbprompt.errors import InputError
+from pbprompt.methods.base import Batch, MethodConfig, Terms, accuracy, setting
+from pbprompt.methods.memory import Memory
+from pbprompt.methods.zeroshot import sentence_features
+from pbprompt.registry import register
+
+AFFINITIES = 1 << 26  # images × cached images held at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class TipAdapterConfig(MethodConfig):
+    """The published recipe: training-free; with `finetune`, 20 epochs of AdamW in batches of 256."""
+
+    optimiser: Literal["sgd", "adamw"] = setting("adamw", "sgd (momentum 0.9) or adamw")
+    learning_rate: float = setting(1e-3, "highest learning rate; cosine to zero over the epochs")
+    weight_decay: float = setting(0.01, "weight decay of the optimiser")
+    warmup_epochs: int = setting(0, "first epochs at a constant learning rate of 1e-5")
+    batch_size: int = setting(256, "images a step")
+    epochs: int = setting(0, "passes over the training images; 0: 20 with finetune, else none")
+    finetune: bool = setting(False, "train the cached features (Tip-Adapter-F)")
+    alpha: float = setting(1.0, "α, weight of the cache against the text")
+    beta: float = setting(5.5, "β, sharpness of the cache")
+
+
+@register("tip-adapter")
+class TipAdapter(Memory):
+    """Text features for every name, and a vote of similar training images."""
+
+    Config = TipAdapterConfig
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"f": {"finetune": True}}
+    tags = ("training-free",)
+    paper = "Zhang et al., ECCV 2022"
+    config: TipAdapterConfig
+    keys: Tensor
+    labels: Tensor
+
+    def __init__(self, config: TipAdapterConfig, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        keys = torch.empty(0, backbone.embed_dim)
+        if config.finetune:
+            self.keys = nn.Parameter(keys)
+        else:
+            self.register_buffer("keys", keys)
+        self.register_buffer("labels", torch.empty(0, dtype=torch.long))
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        super().prepare(classes, template)
+        self._sentences = sentence_features(self.backbone, classes, template)
+
+    def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
+        """Fill the cache."""
+        self.keys.data = unit(images.global_).to(self.keys)
+        self.labels.data = labels.clone()
+        self.remember()
+
+    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
+        if not self.config.finetune:
+            raise InputError("tip-adapter is training-free: leave epochs at 0, or set finetune=true")
+        logits = self.sample_logits(batch.images, self.class_features(1, generator)).squeeze(0)
+        return {"total": F.cross_entropy(logits, batch.labels), "accuracy": accuracy(logits, batch.labels)}
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        """For each class its sentence's feature and its column of L, side by side: [1, c, d + n]."""
+        if not self.seen:
+            raise InputError("tip-adapter has no cached images yet: fit it on images first")
+        own = torch.tensor(self.labels_of_classes(), device=self.labels.device)
+        votes = (own.unsqueeze(1) == self.labels).to(self.keys)
+        return torch.cat([self._sentences.to(votes), votes], dim=1).unsqueeze(0)
+
+    def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
+        at_once = max(1, AFFINITIES // len(self.keys))
+        parts = [self._logits(some, features[0]) for some in images.global_.split(at_once)]
+        return torch.cat(parts).unsqueeze(0)
+
+    def _logits(self, images: Float[Tensor, "b d"], bank: Float[Tensor, "c k"]) -> Float[Tensor, "b c"]:
+        sentences, votes = bank.tensor_split([self.keys.shape[1]], dim=1)
+        affinity = (-self.config.beta * (1 - unit(images).to(self.keys) @ self.keys.T)).exp()
+        text = class_logits(images, sentences, self.backbone.logit_scale)
+        return text + self.config.alpha * affinity @ votes.T
+
+    def epochs_for(self, shots: int) -> int:
+        return 20 if self.config.finetune else 0

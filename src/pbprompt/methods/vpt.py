@@ -1,0 +1,172 @@
+"""VPT: variational prompt tuning, a Gaussian over the context (Derakhshani et al., ICCV 2023).
+
+    r ~ q(r) = N(μ, diag σ²),  p(r) = N(0, I)                       one shift for all context vectors
+    g_c(r) = text tower([SOS] v_1 + r … v_b + r name_c [.] [EOT])
+    loss = −log (1/L) Σ_l p(y|x, r_l) + 0.001·mean_j KL[q(r_j) ‖ p(r_j)]
+    p(y|x) = (1/S) Σ_s p(y|x, r_s)                                  prediction
+
+| symbol    | name here                | meaning                                                          |
+|-----------|--------------------------|------------------------------------------------------------------|
+| v_1 … v_b | `context`                | learned vectors, [b, w]                                          |
+| μ, log σ² | `mean`, `log_variance`   | free vectors, [1, w]; or two networks d → d/2 → d/2 → w of the   |
+|           |                          | normalised image feature, where `conditional`                    |
+| L         | `train_samples`          | draws a step                                                     |
+| S         |                          | draws of a prediction                                            |
+
+Without `conditional` a draw is one context for all images and classes. With it every image has its own
+prompts: draws × images × classes go through the text tower, as many at once as fit, and the draws of a
+prediction share their noise, so that an image's prediction does not depend on the others.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.clip.engine import TextEngine
+from pbprompt.clip.prompts import named_prompts
+from pbprompt.core.elbo import combined_elbo
+from pbprompt.core.likelihood import class_logits, log_likelihood, mean_probabilities, unit
+from pbprompt.core.variational import draw_noise, gaussian_kl, reduce_kl, reparameterise, sample
+from pbprompt.errors import InputError
+from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, accuracy, setting
+from pbprompt.methods.coop import start_context
+from pbprompt.registry import register
+
+PROMPTS_AT_ONCE = 1 << 12  # draws × images × classes in the text tower at once, where no gradient is kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class VPTConfig(MethodConfig):
+    """The published recipe: SGD at 0.002, one image a step; draws and epochs were chosen by dataset."""
+
+    batch_size: int = setting(1, "images a step")
+    epochs: int = setting(10, "passes over the training images; published: 10 to 60 by dataset")
+    tokens: int = setting(4, "b, context vectors")
+    words: str = setting("a photo of a", "words that the context starts from; empty: random, N(0, 0.02²)")
+    conditional: bool = setting(False, "the distribution depends on the image")
+    train_samples: int = setting(10, "L, draws a training step; published: 5 to 40 by dataset")
+    initial_std: float = setting(
+        0.0, "σ at the start; 0: as published, near 1, far above the words' own size"
+    )
+    kl_weight: float = setting(0.001, "weight of the divergence from N(0, I)")
+
+
+def network(joint: int, width: int) -> nn.Sequential:
+    """d → d/2 → d/2 → w."""
+    half = joint // 2
+    return nn.Sequential(
+        nn.Linear(joint, half), nn.ELU(), nn.Linear(half, half), nn.ELU(), nn.Linear(half, width)
+    )
+
+
+@register("vpt")
+class VPT(Method):
+    """A learned context with one random shift."""
+
+    Config = VPTConfig
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"conditional": {"conditional": True}}
+    tags = ("stochastic",)
+    paper = "Derakhshani et al., ICCV 2023"
+    config: VPTConfig
+
+    def __init__(self, config: VPTConfig, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        if config.train_samples < 1 or config.initial_std < 0:
+            raise InputError(
+                f"vpt: train_samples is {config.train_samples} and initial_std {config.initial_std}: "
+                "use at least 1 draw, and a standard deviation of 0 or more"
+            )
+        width = backbone.text_width
+        self.context = nn.Parameter(start_context(backbone, config.tokens, config.words))
+        if config.conditional:
+            self.mean_network = network(backbone.embed_dim, width)
+            self.log_variance_network = network(backbone.embed_dim, width)
+        else:
+            self.mean = nn.Parameter(torch.zeros(1, width))
+            self.log_variance = nn.Parameter(torch.rand(1, width))  # as published: σ between 1 and 1.65
+        if config.initial_std:
+            self._start_at(2 * math.log(config.initial_std))
+
+    @property
+    def image_conditioned(self) -> bool:
+        return self.config.conditional
+
+    def _start_at(self, log_variance: float) -> None:
+        """log σ² is this at the start, whatever the image."""
+        if not self.config.conditional:
+            nn.init.constant_(self.log_variance, log_variance)
+            return
+        *_, weight, bias = self.log_variance_network.parameters()
+        nn.init.zeros_(weight)
+        nn.init.constant_(bias, log_variance)
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        super().prepare(classes, template)
+        prompts = named_prompts(self.backbone.tokenizer, classes, self.config.tokens)
+        self._engine = TextEngine(self.backbone, prompts)
+
+    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
+        config, images = self.config, batch.images.global_
+        mean, log_variance = self._posterior(images)
+        shifts = sample(mean, log_variance, config.train_samples, generator)
+        if config.conditional:
+            logits = self._own_logits(images, shifts)
+        else:
+            logits = class_logits(images, self._encode(shifts).squeeze(1), self.backbone.logit_scale)
+        kl = reduce_kl(gaussian_kl(mean, log_variance, torch.zeros_like(mean)), "mean")
+        elbo = combined_elbo(
+            log_likelihood(logits, batch.labels), kl, kl_weight=config.kl_weight, reading="log_of_mean"
+        )
+        return {
+            "total": elbo.total,
+            "nll": elbo.nll,
+            "kl": elbo.kl,
+            "accuracy": accuracy(mean_probabilities(logits), batch.labels),
+        }
+
+    def _posterior(self, images: Float[Tensor, "b d"]) -> tuple[Float[Tensor, "n w"], Float[Tensor, "n w"]]:
+        """μ and log σ²: a line for each image where they depend on it, else one line."""
+        if not self.config.conditional:
+            return self.mean, self.log_variance
+        x = unit(images).to(self.context)
+        return self.mean_network(x), self.log_variance_network(x)
+
+    def _encode(self, shifts: Float[Tensor, "s n w"]) -> Float[Tensor, "s n c d"]:
+        """Text features under each shift, which all classes share."""
+        return self._engine((self.context + shifts.unsqueeze(-2)).unsqueeze(-3))
+
+    def _own_logits(
+        self, images: Float[Tensor, "b d"], shifts: Float[Tensor, "s b w"]
+    ) -> Float[Tensor, "s b c"]:
+        """s·cos(f(x), g_c(r)): each image against the prompts of its own shifts."""
+        prompts = unit(self._encode(shifts))
+        return self.backbone.logit_scale * torch.einsum("bd,sbcd->sbc", unit(images).to(prompts), prompts)
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        """Text features under each draw; where they wait for the images, the draws' noise, [s, c, w]."""
+        if self.config.conditional:
+            noise = draw_noise((samples, 1, self.backbone.text_width), generator)
+            return noise.to(self.context).expand(-1, len(self.classes), -1)
+        return self._encode(sample(self.mean, self.log_variance, samples, generator)).squeeze(1)
+
+    def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
+        if not self.config.conditional:
+            return super().sample_logits(images, features)
+        noise = features[:, :1]
+        parts = []
+        for some in images.global_.split(max(1, PROMPTS_AT_ONCE // features.shape[:2].numel())):
+            mean, log_variance = self._posterior(some)
+            shifts = reparameterise(mean, log_variance, noise.expand(-1, len(some), -1))
+            parts.append(self._own_logits(some, shifts))
+        return torch.cat(parts, dim=1)
+
+    def diagnostics(self, generator: torch.Generator) -> dict[str, float]:
+        if self.config.conditional:
+            return {}
+        return {"posterior_std": (0.5 * self.log_variance.detach()).exp().mean().item()}

@@ -1,0 +1,167 @@
+"""Tip-Adapter against numpy loops, with sentences encoded over all 77 positions."""
+
+import numpy as np
+import pytest
+import torch
+
+from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.errors import InputError
+from pbprompt.methods import tip_adapter
+from pbprompt.methods.base import Batch, build_method, make_config
+from pbprompt.methods.predictor import predictive
+from pbprompt.methods.tip_adapter import TipAdapter, TipAdapterConfig
+from pbprompt.train.features import Features
+from pbprompt.train.loop import Run, train
+from pbprompt.train.model_folder import describe_model, load_model, save_model
+
+NAMES = ("cat", "golden_retriever", "x")
+TEMPLATE = "a photo of a {}, a thing."
+COUNT = 7
+LABELS = [0, 1, 1, 2, 0, 1, 2]
+
+
+def encoded(backbone: Backbone, count: int, seed: int) -> Encoded:
+    x = 7 * torch.randn(count, backbone.embed_dim, generator=torch.Generator().manual_seed(seed))
+    x = x.to(backbone.dtype)
+    return Encoded(x, x.new_zeros(count, 0, backbone.embed_dim))
+
+
+def fitted(backbone: Backbone, **settings) -> TipAdapter:
+    method = build_method(TipAdapter, TipAdapterConfig(**settings), backbone, seed=0).to(backbone.dtype)
+    method.prepare(NAMES, TEMPLATE)
+    method.begin(encoded(backbone, COUNT, seed=1), torch.tensor(LABELS), seed=0)
+    return method
+
+
+def rows(x: torch.Tensor) -> np.ndarray:
+    x = x.double().numpy()
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def sentence(backbone: Backbone, name: str) -> np.ndarray:
+    tokenizer = backbone.tokenizer
+    text = TEMPLATE.replace("{}", name.replace("_", " "))
+    ids = [tokenizer.sos, *tokenizer.encode(text), tokenizer.eot]
+    embedded = backbone.token_embedding(torch.tensor(ids))
+    padding = embedded.new_zeros(backbone.context_length - len(ids), embedded.shape[1])
+    return rows(backbone.text(torch.cat([embedded, padding])[None], torch.tensor([len(ids)])))[0]
+
+
+def expected_logits(
+    backbone: Backbone, images: Encoded, names: tuple[str, ...], alpha: float = 1.0, beta: float = 5.5
+) -> np.ndarray:
+    keys, x = rows(encoded(backbone, COUNT, seed=1).global_), rows(images.global_)
+    logits = np.empty((len(x), len(names)))
+    for c, name in enumerate(names):
+        text = sentence(backbone, name)
+        for i, row in enumerate(x):
+            votes = [
+                np.exp(-beta * (1 - row @ key))
+                for key, label in zip(keys, LABELS, strict=True)
+                if NAMES[label] == name
+            ]
+            logits[i, c] = 100 * row @ text + alpha * sum(votes)
+    return logits
+
+
+def logits(method: TipAdapter, images: Encoded) -> np.ndarray:
+    bank = method.class_features(1, torch.Generator())
+    return method.sample_logits(images, bank).squeeze(0).detach().numpy()
+
+
+@pytest.mark.parametrize("settings", [{}, {"alpha": 3.0, "beta": 1.2}])
+def test_logits(double_vit, settings, monkeypatch):
+    method, images = fitted(double_vit, **settings), encoded(double_vit, 5, seed=2)
+    expected = expected_logits(double_vit, images, NAMES, **settings)
+    np.testing.assert_allclose(logits(method, images), expected, rtol=1e-9)
+    monkeypatch.setattr(tip_adapter, "AFFINITIES", 2 * COUNT)  # two images at once, and one over
+    np.testing.assert_allclose(logits(method, images), expected, rtol=1e-9)
+
+
+def test_new_names_have_their_sentence_alone(double_vit):
+    method, images = fitted(double_vit), encoded(double_vit, 5, seed=2)
+    names = ("dog", "x", "cat", "tree")
+    method.prepare(names, TEMPLATE)
+    found = logits(method, images)
+    np.testing.assert_allclose(found, expected_logits(double_vit, images, names), rtol=1e-9)
+    plain = 100 * rows(images.global_) @ sentence(double_vit, "dog")
+    np.testing.assert_allclose(found[:, 0], plain, rtol=1e-9)
+
+
+def test_finetuned_keys_and_their_gradient(double_vit):
+    method, images = fitted(double_vit, finetune=True), encoded(double_vit, 4, seed=2)
+    y = torch.tensor([2, 0, 1, 1])
+    np.testing.assert_allclose(logits(method, images), expected_logits(double_vit, images, NAMES), rtol=1e-9)
+    terms = method.loss(Batch(images, y), torch.Generator(), examples=4)
+    z = expected_logits(double_vit, images, NAMES)
+    p = np.exp(z - z.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    assert terms["total"].item() == pytest.approx(-np.log(p[range(4), y]).mean())
+    method.backward(terms)
+    keys, x = rows(encoded(double_vit, COUNT, seed=1).global_), rows(images.global_)
+    expected = np.zeros_like(keys)  # ∂/∂k_j = mean_i (p_i,y_j − [y_i = y_j])·β·exp(−β(1 − x_i·k_j))·x_i
+    for j, label in enumerate(LABELS):
+        for i in range(4):
+            weight = p[i, label] - float(y[i] == label)
+            expected[j] += weight * 5.5 * np.exp(-5.5 * (1 - x[i] @ keys[j])) * x[i] / 4
+    np.testing.assert_allclose(method.keys.grad.numpy(), expected, rtol=1e-7, atol=1e-12)
+
+
+def test_recipe(tiny_vit):
+    plain, tuned = make_config(TipAdapter), make_config(TipAdapter, variant="f")
+    assert (plain.alpha, plain.beta, plain.finetune) == (1.0, 5.5, False)
+    assert (tuned.finetune, tuned.optimiser, tuned.learning_rate, tuned.batch_size) == (
+        True,
+        "adamw",
+        1e-3,
+        256,
+    )
+    assert build_method(TipAdapter, plain, tiny_vit, 0).epochs_for(16) == 0
+    assert build_method(TipAdapter, tuned, tiny_vit, 0).epochs_for(16) == 20
+
+
+def test_finetuning_learns_and_goes_on_where_it_stood(tiny_vit, tmp_path):
+    config = TipAdapterConfig(finetune=True, alpha=5.0, learning_rate=0.01)
+    data = Features(*encoded(tiny_vit, COUNT, seed=1), torch.tensor(LABELS))
+
+    def tuned(folder, *stops):
+        for stop in stops:
+            method = build_method(TipAdapter, config, tiny_vit, seed=0)
+            method.prepare(NAMES, TEMPLATE)
+            run = Run(epochs=6, seed=0, identity="one", folder=folder, max_steps=stop, progress=False)
+            terms = train(method, lambda epoch: data, COUNT, run)
+        return method, terms
+
+    whole, terms = tuned(tmp_path / "whole", None)
+    first = fitted(tiny_vit, finetune=True, alpha=5.0)
+    before = first.loss(Batch(Encoded(data.global_, data.patches), data.labels), torch.Generator(), COUNT)
+    assert terms["total"] < before["total"].item()
+    resumed, _ = tuned(tmp_path / "resumed", 3, None)
+    assert torch.equal(whole.keys, resumed.keys)
+    assert not torch.equal(whole.keys, first.keys)
+
+
+def test_without_finetune_nothing_is_trained(tiny_vit):
+    method = fitted(tiny_vit)
+    assert method.counted_parameters() == 0
+    with pytest.raises(InputError, match="finetune=true"):
+        method.loss(Batch(encoded(tiny_vit, 2, 0), torch.tensor([0, 1])), torch.Generator(), examples=2)
+
+
+def test_unfitted_says_so(tiny_vit):
+    method = build_method(TipAdapter, TipAdapterConfig(), tiny_vit, seed=0)
+    method.prepare(NAMES, TEMPLATE)
+    with pytest.raises(InputError, match="fit it"):
+        predictive(method)
+
+
+@pytest.mark.parametrize("finetune", [False, True])
+def test_model_folder(tiny_vit, tmp_path, finetune):
+    method, images = fitted(tiny_vit, finetune=finetune), encoded(tiny_vit, 5, seed=2)
+    info = describe_model(method, seed=0, shots=2, data={}, metrics={})
+    save_model(tmp_path / "model", method, info, "a card")
+    loaded, _ = load_model(tmp_path / "model", tiny_vit)
+    for names in (NAMES, ("x", "dog")):
+        method.prepare(names, TEMPLATE)
+        loaded.prepare(names, TEMPLATE)
+        assert torch.equal(predictive(loaded)(images).probabilities, predictive(method)(images).probabilities)
