@@ -7,13 +7,14 @@ import pbprompt
 
 ROOT = Path(pbprompt.__file__).parent
 LAYERS = [
-    ("errors", "config", "registry", "paths", "__init__"),
+    ("errors", "config", "registry", "paths", "ranks", "__init__"),
     ("data",),
     ("clip",),
     ("core",),
     ("methods",),
     ("train",),
     ("evaluate",),
+    ("recipes",),
     ("report",),
     ("explain",),
     ("sweep",),

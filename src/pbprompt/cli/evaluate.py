@@ -14,6 +14,7 @@ def evaluate(
     split: str = typer.Option("test", help="train, val or test."),
     samples: int = typer.Option(20, min=1, help="Prompts sampled for each class."),
     seed: int = typer.Option(0, help="Seed of the sampled prompts."),
+    backbone: str | None = typer.Option(None, help="Where the model's backbone is now, if it has moved."),
     device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
     root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA)."),
     classes_file: Path | None = typer.Option(None, help="Maps folder names or labels to class names."),
@@ -30,8 +31,9 @@ def evaluate(
     from pbprompt.train.features import FeatureBank
     from pbprompt.train.model_folder import load_model
 
-    method, _ = load_model(model, device=device)
-    dataset = open_dataset(data, root, classes_file=classes_file)
+    method, info = load_model(model, backbone, device)
+    # a folder without a split is split by seed: another seed would test on what was trained on
+    dataset = open_dataset(data, root, classes_file=classes_file, seed=info.seed)
     items = dataset.split(split)
     if not items:
         raise InputError(f"{dataset.name} has no {split} items: choose another --split")

@@ -37,10 +37,12 @@ def fit(
 
     [bold]pbprompt fit caltech101 --root DATA --preset paper --set ct_weight=0.01 --out model/[/bold]
 
-    Ctrl-C keeps a checkpoint: the same command goes on from there.
+    Ctrl-C keeps a checkpoint: the same command goes on from there. Under torchrun several processes share one
+    run: [bold]torchrun --nproc-per-node 4 -m pbprompt fit …[/bold]
     """
     from rich.console import Console
 
+    from pbprompt import ranks
     from pbprompt.clip.weights import load_backbone
     from pbprompt.data.fewshot import draw, read_draw, write_draw
     from pbprompt.data.sources import open_dataset
@@ -53,7 +55,9 @@ def fit(
     from pbprompt.train.model_folder import CONFIG, describe_model, save_model
     from pbprompt.train.tune import draw_facts, tune
 
-    console = Console(stderr=True)
+    device = ranks.start(device)
+    main = ranks.is_main()
+    console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True, quiet=not main)
     if (out / CONFIG).exists() and not dry_run:
         raise InputError(f"--out {out}: holds a finished model: choose another folder or remove it")
     if out.exists() and not out.is_dir():
@@ -63,12 +67,12 @@ def fit(
         raise InputError(f"--method {method}: has nothing to tune: use `pbprompt predict` with --classes")
     config = make_config(kind, preset, variant, overrides)
     dataset = open_dataset(data, root, classes_file=classes_file, seed=seed)
-    console.print(dataset.describe(), highlight=False)
+    console.print(dataset.describe())
     drawn = read_draw(draw_file, dataset) if draw_file else draw(dataset, shots, seed) if shots else None
     if drawn:
-        console.print(drawn.describe(), highlight=False)
+        console.print(drawn.describe())
     few = drawn.apply(dataset) if drawn else dataset
-    bank = FeatureBank(load_backbone(backbone, activation=activation, device=device))
+    bank = FeatureBank(load_backbone(backbone, activation=activation, device=device), progress=main)
     tuned, terms = tune(
         few,
         bank,
@@ -79,7 +83,7 @@ def fit(
         views=_views(views),
         folder=None if dry_run else out,
         max_steps=1 if dry_run else max_steps,
-        announce=lambda method: console.print(parameters(method), highlight=False),
+        announce=lambda method: console.print(parameters(method)),
     )
     if dry_run:
         losses = ", ".join(f"{name} {value:.4g}" for name, value in terms.items())
@@ -93,6 +97,8 @@ def fit(
             "split": split,
             **compare(tuned, predictor, bank.encode(dataset.root, dataset.split(split))),
         }
+    if not main:
+        return
     info = describe_model(
         tuned, seed=seed, shots=drawn.shots if drawn else 0, data=draw_facts(dataset, drawn), metrics=metrics
     )
@@ -102,7 +108,7 @@ def fit(
     (out / "checkpoint.safetensors").unlink(missing_ok=True)
     if metrics:
         print_figures(metrics)
-    console.print(f"saved: {out}", highlight=False)
+    console.print(f"saved: {out}")
 
 
 def parameters(method: "Method") -> str:

@@ -1,6 +1,7 @@
 """`pbprompt methods`: what there is to choose from."""
 
 import sys
+from functools import cache
 from typing import TYPE_CHECKING
 
 import typer
@@ -8,6 +9,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from pbprompt.clip.backbone import Backbone
     from pbprompt.methods.base import Method
 
 # the sizes the paper counts parameters at: ViT-B/16's text tower
@@ -54,14 +56,20 @@ def _explain(kind: type["Method"], console: "Console") -> None:
             console.print(f"{what} [bold]{label}[/]: {changed}", highlight=False)
 
 
-def _counts(kind: type["Method"]) -> tuple[int, int]:
-    """Learnable parameters at ViT-B/16's sizes: as the paper counts, and in full."""
+@cache
+def _sizes() -> "Backbone":
+    """A backbone as wide as ViT-B/16's and as shallow as can be."""
     from pbprompt.clip.backbone import BackboneConfig, random_backbone
     from pbprompt.clip.text import TextConfig
     from pbprompt.clip.vit import VitConfig
-    from pbprompt.methods.base import build_method
 
     text = TextConfig(context_length=77, vocab_size=49408, width=WIDTH, heads=8, layers=1)
-    backbone = random_backbone(BackboneConfig("sizes", JOINT, VitConfig(16, 16, 64, 1, 1), text))
-    method = build_method(kind, kind.Config(), backbone, seed=0)
+    return random_backbone(BackboneConfig("sizes", JOINT, VitConfig(16, 16, 64, 1, 1), text))
+
+
+def _counts(kind: type["Method"]) -> tuple[int, int]:
+    """Learnable parameters at ViT-B/16's sizes: as the paper counts, and in full."""
+    from pbprompt.methods.base import build_method
+
+    method = build_method(kind, kind.Config(), _sizes(), seed=0)
     return method.counted_parameters(), sum(parameter.numel() for parameter in method.parameters())

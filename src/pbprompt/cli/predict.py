@@ -23,9 +23,7 @@ def predict(
     classes_file: Path | None = typer.Option(None, help="A file, one class name a line."),
     model: Path | None = typer.Option(None, help="A folder that `pbprompt fit` wrote; --classes adds to it."),
     template: str | None = typer.Option(None, help=f"Sentence around a name; {{}} is the name. [{TEMPLATE}]"),
-    backbone: str = typer.Option(
-        "lite", help="lite, an OpenAI name (ViT-B/16), a file, folder or hub id."
-    ),
+    backbone: str | None = typer.Option(None, help="lite (default), an OpenAI name, a file, folder, hub id."),
     activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell."),
     device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
     samples: int = typer.Option(20, min=1, help="Prompts sampled for each class of a tuned model."),
@@ -55,10 +53,10 @@ def predict(
     if model is None:
         if not names:
             raise InputError("no class names: give --classes cat,dog,car, --classes-file FILE or --model DIR")
-        tower = load_backbone(backbone, activation=activation, device=device)
+        tower = load_backbone(backbone or "lite", activation=activation, device=device)
         predictor = zero_shot(tower, distinct(names), template or TEMPLATE)
     else:
-        method, info = load_model(model, device=device)
+        method, info = load_model(model, backbone, device)
         method.prepare(distinct([*info.classes, *names]), template or info.template)
         predictor = predictive(method, samples, seed)
     rows, failures = [], 0

@@ -1,6 +1,7 @@
 """One small interface over every frozen image-text model."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import torch
@@ -91,6 +92,11 @@ class Backbone(nn.Module):
     def text(self, embeddings: Float[Tensor, "n l w"], lengths: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
         """Encode prompts given as embeddings, SOS and EOT included: every position is computed."""
         return self.textual(embeddings, lengths)
+
+    @cached_property
+    def embedding_scale(self) -> float:
+        """Root mean square of the token embeddings: the unit in which noise on them is small or large."""
+        return self.textual.token_embedding.weight.float().square().mean().sqrt().item()
 
     @property
     def dtype(self) -> torch.dtype:

@@ -23,6 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from pbprompt import ranks
 from pbprompt.clip.attention import attend_causally, attend_from_eot
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.layout import Layout, build_layouts, count_slots
@@ -51,13 +52,16 @@ class TextEngine:
         memory_budget: int = 4 * GIB,
     ) -> None:
         self.backbone = backbone
-        self.prompts = [list(prompt) for prompt in prompts]
-        self.slots = count_slots(self.prompts)
+        self.classes = len(prompts)
+        self.slots = count_slots(prompts)
+        # With several processes each encodes its share of the classes; too few to share, all encode all.
+        self._shared_out = ranks.world()[1] > 1 and len(prompts) >= ranks.world()[1]
+        self.prompts = [list(prompt) for prompt in (ranks.own(prompts) if self._shared_out else prompts)]
         self.pack, self.share, self.eot_only, self.graph = pack, share, eot_only, graph
         self.memory_budget = memory_budget
-        self._order = sorted(range(len(prompts)), key=lambda c: len(self.prompts[c]))
-        inverse = torch.empty(len(prompts), dtype=torch.long)
-        inverse[self._order] = torch.arange(len(prompts))
+        self._order = sorted(range(len(self.prompts)), key=lambda c: len(self.prompts[c]))
+        inverse = torch.empty(len(self.prompts), dtype=torch.long)
+        inverse[self._order] = torch.arange(len(self.prompts))
         self._inverse = inverse.to(backbone.device)
         self._layouts = lru_cache(maxsize=4)(self._build_layouts)
         self._calls: Counter[torch.Size] = Counter()
@@ -67,13 +71,18 @@ class TextEngine:
     def __call__(self, context: Float[Tensor, "..."]) -> Float[Tensor, "... c d"]:
         four = context.reshape(-1, *context.shape[-3:]) if context.ndim > 2 else context[None, None]
         classes, slots, width = four.shape[1:]
-        if classes not in (1, len(self.prompts)) or (slots, width) != (self.slots, self.backbone.text_width):
+        if classes not in (1, self.classes) or (slots, width) != (self.slots, self.backbone.text_width):
             raise ValueError(
-                f"context of shape {list(context.shape)} does not fit {len(self.prompts)} classes (or 1) × "
+                f"context of shape {list(context.shape)} does not fit {self.classes} classes (or 1) × "
                 f"{self.slots} slots × width {self.backbone.text_width}"
             )
         four = four.to(self.backbone.dtype)
+        if self._shared_out and classes > 1:
+            rank, size = ranks.world()
+            four = four[:, rank::size]
         features = self._graphed(four) if self.graph and four.is_cuda else self._features(four)
+        if self._shared_out:
+            features = ranks.gather_classes(features, self.classes)
         return features.reshape(*context.shape[:-3], *features.shape[1:])
 
     def _features(self, context: Float[Tensor, "s k b w"]) -> Float[Tensor, "s c d"]:

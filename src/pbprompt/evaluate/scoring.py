@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from pbprompt import ranks
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.likelihood import Uncertainty
 from pbprompt.evaluate.metrics import summary
@@ -22,10 +23,17 @@ def zero_shot(backbone: Backbone, classes: Sequence[str], template: str) -> Pred
 
 
 def predict_features(predictor: Predictor, features: Features) -> Uncertainty:
-    """Predictions for every image of a split, on the method's device."""
+    """Predictions for every image of a split, on the method's device.
+
+    Several processes share the images, unless each image has its own prompts: then they share the classes.
+    """
     device = predictor.method.backbone.device
-    here = features.to(device)
-    return predictor(Encoded(here.global_, here.patches))
+    if predictor.method.image_conditioned:
+        here = features.to(device)
+        return predictor(Encoded(here.global_, here.patches))
+    here = features.subset(ranks.own(range(len(features)))).to(device)
+    mine = predictor(Encoded(here.global_, here.patches))
+    return Uncertainty(*(ranks.gather_items(values, len(features)) for values in mine))
 
 
 def score(predictor: Predictor, features: Features) -> dict[str, float]:

@@ -46,20 +46,25 @@ def read_checkpoint(
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})["pbprompt"])
             step, tally, own = int(about["step"]), Tally(**about["tally"]), about["run"]
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
+            # copied out of the mapped file, which the next checkpoint replaces
+            tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise InputError(f"{path}: not a usable checkpoint ({error}): remove it to start anew") from None
     if own != run:
         raise InputError(
             f"{path}: belongs to another run (other data, settings or seed): choose another --out"
         )
-    method.load_state_dict(
-        {
-            key.removeprefix("parameters/"): value
-            for key, value in tensors.items()
-            if key.startswith("parameters/")
-        }
-    )
+    parameters = {
+        key.removeprefix("parameters/"): value
+        for key, value in tensors.items()
+        if key.startswith("parameters/")
+    }
+    try:
+        method.load_state_dict(parameters)
+    except RuntimeError:
+        raise InputError(
+            f"{path}: not a usable checkpoint (other parameters than this method's): remove it to start anew"
+        ) from None
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         if key.startswith("optimiser/"):

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pbprompt import ranks
 from pbprompt.clip.backbone import Backbone
 from pbprompt.data.items import Item
 from pbprompt.data.transforms import TrainView
@@ -124,16 +125,16 @@ class FeatureBank:
     def encode(self, root: Path, items: Sequence[Item]) -> Features:
         """The items, whose paths are below `root`, under the test transform."""
         test = self.backbone.preprocess
-        return self._collect(root, items, [_Look(test)], self._store(test.identity))
+        return self._shared_out(root, items, [_Look(test)], self._store(test.identity))
 
     def views(self, root: Path, items: Sequence[Item], *, seed: int, epoch: int) -> Features:
         """One fresh training view an item: a pure function of (seed, epoch, item), not stored."""
-        return self._collect(root, items, [self._look(seed, epoch)], None)
+        return self._shared_out(root, items, [self._look(seed, epoch)], None)
 
     def fixed_views(self, root: Path, items: Sequence[Item], *, seed: int, views: int) -> Features:
         """The training views of epochs 0 to views − 1, stored; row v·n + i is view v of item i of n."""
         looks = [self._look(seed, epoch) for epoch in range(views)]
-        return self._collect(root, items, looks, self._store(self.view.identity))
+        return self._shared_out(root, items, looks, self._store(self.view.identity))
 
     def _look(self, seed: int, epoch: int) -> _Look:
         return _Look(partial(self.view, seed=seed, epoch=epoch), (seed, epoch))
@@ -146,6 +147,30 @@ class FeatureBank:
             precision=str(self.backbone.dtype).removeprefix("torch."),
             transform=transform,
         )
+
+    def _shared_out(
+        self, root: Path, items: Sequence[Item], looks: Sequence[_Look], store: FeatureStore | None
+    ) -> Features:
+        """All items under each look; of several processes each encodes its share, and all get everything."""
+        if ranks.world()[1] == 1:
+            return self._collect(root, items, looks, store)
+        parts = []
+        for look in looks:
+            mine, error = None, None
+            try:
+                mine = self._collect(root, ranks.own(items), [look], store)
+            except InputError as failure:
+                error = failure
+            ranks.agree_on_errors(error)
+            assert mine is not None
+            parts.append(
+                Features(
+                    ranks.gather_items(mine.global_.to(self.backbone.device), len(items)).cpu(),
+                    ranks.gather_items(mine.patches.to(self.backbone.device), len(items)).cpu(),
+                    torch.tensor([item.label for item in items]),
+                )
+            )
+        return Features.concatenate(parts)
 
     def _collect(
         self, root: Path, items: Sequence[Item], looks: Sequence[_Look], store: FeatureStore | None

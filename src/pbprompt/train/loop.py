@@ -4,7 +4,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from safetensors.torch import save
 from torch import Tensor
 
+from pbprompt import ranks
 from pbprompt.clip.backbone import Encoded
 from pbprompt.data.safe_files import write_bytes
 from pbprompt.errors import InputError
@@ -65,6 +66,8 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
     elif type(method).begin is not Method.begin:
         everything = features(0).to(method.backbone.device)
         method.begin(Encoded(everything.global_, everything.patches), everything.labels, run.seed)
+    if not ranks.is_main():
+        run, checkpoint = replace(run, folder=None, progress=False), None
     journal = Journal(run.folder, done)
     watch = _Watch(method, journal, run, total, done, tally)
     saved = time.monotonic()
@@ -82,6 +85,7 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
             terms = method.loss(batch, stream(run.seed, "noise", step), examples)
             optimiser.zero_grad(set_to_none=True)
             method.backward(terms)
+            ranks.average([parameter.grad for parameter in method.trainable() if parameter.grad is not None])
             if method.config.clip_norm:
                 torch.nn.utils.clip_grad_norm_(method.trainable(), method.config.clip_norm)
             whole = False

@@ -87,13 +87,17 @@ def read_info(folder: Path) -> ModelInfo:
 
 
 def load_model(
-    folder: Path, backbone: Backbone | None = None, device: str | torch.device = "cpu"
+    folder: Path, backbone: Backbone | str | None = None, device: str | torch.device = "cpu"
 ) -> tuple[Method, ModelInfo]:
-    """The tuned method, prepared for its classes, on the backbone it was tuned on and no other."""
+    """The tuned method, prepared for its classes, on the backbone it was tuned on and no other.
+
+    `backbone`: one that is loaded already, or where to load it from if not from where it was.
+    """
     info = read_info(folder)
-    if backbone is None:
-        activation = None if info.backbone["name"] == "lite" else info.backbone["activation"]
-        backbone = load_backbone(info.backbone["name"], activation=activation, device=device)
+    if not isinstance(backbone, Backbone):
+        name = backbone or info.backbone["name"]
+        activation = None if name == "lite" else info.backbone["activation"]
+        backbone = load_backbone(name, activation=activation, device=device)
     if backbone.fingerprint != info.backbone["fingerprint"]:
         raise InputError(
             f"{folder}: tuned on {info.backbone['name']} with other weights than these "

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from pbprompt.clip.backbone import Backbone
 from pbprompt.config import to_dict
 from pbprompt.data.fewshot import Draw
 from pbprompt.data.items import Dataset
@@ -45,7 +44,7 @@ def tune(
     method.prepare(dataset.classes, dataset.template)
     announce(method)
     epochs = config.epochs or method.epochs_for(shots)
-    identity = run_identity(dataset, backbone, kind, config, seed, epochs, views)
+    identity = run_identity(dataset, method, seed, epochs, views)
     run = Run(epochs, seed, identity, folder, max_steps, progress)
     source = epoch_features(bank, dataset, seed, views)
     return method, train(method, source, len(dataset.train), run)
@@ -64,18 +63,19 @@ def epoch_features(bank: FeatureBank, dataset: Dataset, seed: int, views: Views)
     return lambda epoch: kept.subset(slice(epoch % draws * count, (epoch % draws + 1) * count))
 
 
-def run_identity(
-    dataset: Dataset,
-    backbone: Backbone,
-    kind: type[Method],
-    config: MethodConfig,
-    seed: int,
-    epochs: int,
-    views: Views,
-) -> str:
+def run_identity(dataset: Dataset, method: Method, seed: int, epochs: int, views: Views) -> str:
     """A name for exactly this training run."""
-    data = [dataset.content_hash, dataset.template]
-    facts = [*data, backbone.fingerprint, kind.name, to_dict(config), seed, epochs, views]
+    facts = [
+        dataset.content_hash,
+        dataset.template,
+        method.backbone.fingerprint,
+        method.name,
+        to_dict(method.config),
+        method.unseen_names,
+        seed,
+        epochs,
+        views,
+    ]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,0 +1,120 @@
+"""One run over several processes (torchrun): who does what, and how the parts come together.
+
+Every process runs the same program with the same random streams, and so the same steps. What costs is shared
+out: the text tower by classes, the encoding and scoring of images by items. Alone, each function here does
+nothing.
+
+Gradients: every process computes the whole loss from gathered class features, but back-propagates through
+its own classes alone. `gather_classes` therefore multiplies the gradient of its own part by the number of
+processes, and `average` takes the mean over processes: the text path adds up to the whole, and everything
+that each process computed in full stays as it is.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pbprompt.errors import InputError
+
+T = TypeVar("T")
+
+
+def start(device: str) -> str:
+    """Join the other processes where torchrun started several; returns the device of this one."""
+    if int(os.environ.get("WORLD_SIZE", "1")) <= 1 or dist.is_initialized():
+        return device
+    if device == "cuda":
+        device = f"cuda:{os.environ['LOCAL_RANK']}"
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    return device
+
+
+def world() -> tuple[int, int]:
+    """(which process this is, how many there are)."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def is_main() -> bool:
+    """Whether this process writes and prints."""
+    return world()[0] == 0
+
+
+def own(rows: Sequence[T]) -> Sequence[T]:
+    """This process's share of some rows: every n-th."""
+    rank, size = world()
+    return rows[rank::size]
+
+
+def average(tensors: Sequence[Tensor]) -> None:
+    """Replace each tensor by its mean over the processes, in place."""
+    size = world()[1]
+    if size == 1:
+        return
+    for tensor in tensors:
+        dist.all_reduce(tensor)
+        tensor /= size
+
+
+def gather_items(mine: Tensor, total: int) -> Tensor:
+    """All rows in order, from each process's share (as `own` deals them); no gradient."""
+    size = world()[1]
+    if size == 1:
+        return mine
+    return _interleaved(_all_gather(_padded(mine, -(-total // size), 0)), total, 0)
+
+
+class _GatherClasses(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, mine: Tensor, total: int) -> Tensor:
+        size = world()[1]
+        ctx.share = mine.shape[1]
+        return _interleaved(_all_gather(_padded(mine, -(-total // size), 1)), total, 1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        rank, size = world()
+        return gradient[:, rank::size] * size, None
+
+
+def gather_classes(mine: Tensor, total: int) -> Tensor:
+    """Class features [s, total, d] from each process's share [s, own, d], with gradients to the share."""
+    return mine if world()[1] == 1 else _GatherClasses.apply(mine, total)
+
+
+def agree_on_errors(error: InputError | None) -> None:
+    """Raise the first process's error in all of them, so that none waits for one that stopped."""
+    if world()[1] == 1:
+        if error:
+            raise error
+        return
+    said: list[str | None] = [None] * world()[1]
+    dist.all_gather_object(said, None if error is None else str(error))
+    for message in said:
+        if message:
+            raise InputError(message)
+
+
+def _padded(x: Tensor, length: int, dim: int) -> Tensor:
+    if x.shape[dim] == length:
+        return x.contiguous()
+    shape = list(x.shape)
+    shape[dim] = length - x.shape[dim]
+    return torch.cat([x, x.new_zeros(shape)], dim=dim)
+
+
+def _all_gather(x: Tensor) -> list[Tensor]:
+    parts = [torch.empty_like(x) for _ in range(world()[1])]
+    dist.all_gather(parts, x)
+    return parts
+
+
+def _interleaved(parts: list[Tensor], total: int, dim: int) -> Tensor:
+    """Rows dealt round robin, put back in order; padding falls off the end."""
+    return torch.stack(parts, dim=dim + 1).flatten(dim, dim + 1).narrow(dim, 0, total)

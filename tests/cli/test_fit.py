@@ -1,0 +1,271 @@
+"""`pbprompt fit`, `evaluate` and `methods`, as a user runs them: a few drawings, one or two epochs."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import pbprompt
+from pbprompt.cli import main
+
+SAMPLE = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
+CLASSES = ("clock", "heart", "mammal")
+QUICK = ("--shots", "2", "--set", "epochs=2", "--set", "batch_size=2")
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run the command line in this process: (exit code, stdout, stderr)."""
+
+    def call(*arguments) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["pbprompt", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, err = capsys.readouterr()
+        return int(stop.value.code or 0), out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    """A folder of class folders, eight drawings each: 4 train, 2 val, 2 test."""
+    root = tmp_path_factory.mktemp("photos")
+    for name in CLASSES:
+        (root / name).mkdir()
+        for file in sorted((SAMPLE / name).iterdir())[:8]:
+            shutil.copy(file, root / name)
+    return root
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_fit_then_evaluate(run, photos, tmp_path):
+    model = tmp_path / "model"
+    code, out, err = run("fit", photos, *QUICK, "--seed", "3", "--out", model)
+    assert code == 0, err
+    assert "3 classes" in err and "6 train" in err and "learnable parameters as the paper counts" in err
+    assert "zero-shot" in out and "tuned" in out and "test split, 6 images" in out
+    assert set(contents(model)) == {
+        "README.md",
+        "config.json",
+        "draw.jsonl",
+        "log.jsonl",
+        "model.safetensors",
+    }
+    info = json.loads((model / "config.json").read_text())
+    assert info["classes"] == list(CLASSES) and info["shots"] == 2 and info["seed"] == 3
+    assert info["backbone"]["name"] == "lite"
+    header = json.loads((model / "draw.jsonl").read_text().splitlines()[0])
+    assert header["hash"] == info["data"]["draw_hash"]
+    card = (model / "README.md").read_text()
+    assert f"{info['metrics']['accuracy']:.2%}" in card and f"pbprompt evaluate {model}" in card
+
+    code, out, _ = run("evaluate", model, photos, "--json")
+    figures = json.loads(out)
+    assert code == 0 and len(out.splitlines()) == 1
+    assert {"accuracy", "nll", "ece", "zero_shot"} < set(figures)
+    assert {"accuracy", "nll", "ece"} < set(figures["zero_shot"])
+    for key, value in info["metrics"].items():  # the same images, though the folder has no split of its own
+        assert figures[key] == value
+
+    code, out, _ = run("evaluate", model, photos, "--split", "train", "--samples", "3")
+    assert code == 0 and "train split, 12 images" in out
+
+    code, _, err = run("fit", photos, *QUICK, "--out", model)
+    assert code == 2 and "holds a finished model" in err
+
+
+def test_new_class_names_at_evaluation(run, photos, tmp_path):
+    model = tmp_path / "model"
+    assert run("fit", photos, *QUICK, "--out", model)[0] == 0
+    names = tmp_path / "names.csv"
+    names.write_text("clock,watch\nheart,love symbol\nmammal,animal\n")
+    code, out, err = run("evaluate", model, photos, "--classes-file", names, "--json")
+    assert code == 0, err
+    assert json.loads(out)["nll"] != json.loads((model / "config.json").read_text())["metrics"]["nll"]
+
+
+def test_equal_commands_give_equal_models(run, photos, tmp_path):
+    for name in ("one", "two"):
+        assert run("fit", photos, *QUICK, "--out", tmp_path / name)[0] == 0
+    assert run("fit", photos, *QUICK, "--seed", "2", "--out", tmp_path / "three")[0] == 0
+    one, two, three = (contents(tmp_path / name) for name in ("one", "two", "three"))
+    for name in ("model.safetensors", "log.jsonl", "draw.jsonl", "config.json"):
+        assert one[name] == two[name] and one[name] != three[name], name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--preset", "paper"),
+        ("--variant", "p-prompt"),
+        ("--variant", "without-sampling", "--views", "2"),
+        ("--variant", "ot", "--views", "fresh"),
+        ("--shots", "0", "--max-steps", "2"),
+    ],
+)
+def test_options(run, photos, tmp_path, options):
+    model = tmp_path / "model"
+    code, _, err = run("fit", photos, *QUICK, *options, "--out", model)
+    assert code == 0, err
+    if "--max-steps" in options:
+        assert json.loads((model / "log.jsonl").read_text().splitlines()[-1])["step"] == 2
+        assert not (model / "draw.jsonl").exists()
+
+
+def test_a_draw_file_is_trained_on(run, photos, tmp_path):
+    model, again = tmp_path / "model", tmp_path / "again"
+    assert run("fit", photos, *QUICK, "--out", model)[0] == 0
+    code, _, err = run("fit", photos, *QUICK, "--draw", model / "draw.jsonl", "--out", again)
+    assert code == 0, err
+    assert contents(again)["model.safetensors"] == contents(model)["model.safetensors"]
+
+
+def test_a_dry_run_writes_nothing(run, tmp_path):
+    out = tmp_path / "model"
+    code, _, err = run("fit", "sample", "--shots", "1", "--out", out, "--dry-run")
+    assert code == 0, err
+    assert "28 train" in err and "dry run: one step taken, nothing written (total " in err
+    assert "395,776 learnable parameters as the paper counts (397,056 in full)" in err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--method", "pbpromt"), "did you mean 'pbprompt'"),
+        (("--method", "zeroshot"), "has nothing to tune"),
+        (("--preset", "papr"), "no preset 'papr': it has paper"),
+        (("--variant", "x-prompt"), "no variant 'x-prompt': it has b-prompt"),
+        (("--set", "ct_wieght=1"), "did you mean 'ct_weight'"),
+        (("--set", "ct_weight"), "key=value"),
+        (("--set", "batch_size=0"), "'batch_size' is 0"),
+        (("--set", "transport=xt"), "choose one of ct, ot"),
+    ],
+)
+def test_bad_settings_are_one_line_and_code_2(run, photos, tmp_path, options, says):
+    code, out, err = run("fit", photos, *QUICK, *options, "--out", tmp_path / "model")
+    assert code == 2 and says in err
+    assert len(err.strip().splitlines()) == 1 and not out
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--views", "0"), "use centre, fresh or a number"),
+        (("--views", "some"), "use centre, fresh or a number"),
+        (("--backbone", "lyte"), "did you mean lite"),
+        (("--draw", "absent.jsonl"), "absent.jsonl"),
+        (("--set", "tokens=3"), "take 4 tokens"),
+    ],
+)
+def test_what_shows_later_is_still_one_line_of_error(run, photos, tmp_path, options, says):
+    code, _, err = run("fit", photos, *QUICK, *options, "--out", tmp_path / "model")
+    assert code == 2 and says in err.splitlines()[-1] and "Traceback" not in err
+    assert not (tmp_path / "model").exists()
+
+
+def test_no_data_no_folder_no_model(run, photos, tmp_path):
+    code, _, err = run("fit", tmp_path / "nowhere" / "at-all", *QUICK, "--out", tmp_path / "model")
+    assert code == 2 and "does not exist" in err
+    (tmp_path / "file").write_text("")
+    code, _, err = run("fit", photos, *QUICK, "--out", tmp_path / "file")
+    assert code == 2 and "choose a folder" in err
+    code, _, err = run("evaluate", tmp_path / "nowhere", photos)
+    assert code == 2 and "no model here" in err and len(err.splitlines()) == 1
+
+
+def test_class_names_with_brackets_are_only_names(run, photos, tmp_path):
+    """Nothing in a name is taken for the terminal's markup."""
+    odd = tmp_path / "odd"
+    shutil.copytree(photos, odd)
+    (odd / "clock").rename(odd / "[bold]clock[")
+    code, _, err = run("fit", odd, *QUICK, "--dry-run", "--out", tmp_path / "model")
+    assert code == 0, err
+    assert "[bold]clock[" in err
+
+
+def test_ctrl_c_and_the_same_command_again(run, photos, tmp_path, monkeypatch):
+    from pbprompt.methods.pbprompt import PBPrompt
+
+    assert run("fit", photos, *QUICK, "--out", tmp_path / "whole")[0] == 0
+    loss, calls = PBPrompt.loss, []
+
+    def interrupted(self, *arguments):
+        calls.append(1)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return loss(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PBPrompt, "loss", interrupted)
+        code, _, err = run("fit", photos, *QUICK, "--out", tmp_path / "stopped")
+    assert code == 130 and "Traceback" not in err
+    assert (tmp_path / "stopped" / "checkpoint.safetensors").exists()
+    code, _, err = run("fit", photos, *QUICK, "--set", "ct_weight=0.5", "--out", tmp_path / "stopped")
+    assert code == 2 and "another run" in err
+    assert run("fit", photos, *QUICK, "--out", tmp_path / "stopped")[0] == 0
+    whole, stopped = contents(tmp_path / "whole"), contents(tmp_path / "stopped")
+    assert set(stopped) == set(whole)
+    for name in ("model.safetensors", "log.jsonl", "config.json"):
+        assert stopped[name] == whole[name], name
+
+
+DIES = """
+import os, signal
+from pbprompt.cli import main
+from pbprompt.train import loop
+
+write, loop.SAVE_EVERY = loop.write_checkpoint, -1.0
+
+def write_or_die(path, method, optimiser, step, *rest):
+    if step == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(path, method, optimiser, step, *rest)
+
+loop.write_checkpoint = write_or_die
+main()
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no such signal here")
+def test_sigkill_and_the_same_command_again(run, photos, tmp_path):
+    """A process of its own dies in the middle of an epoch; the checkpoint before it is continued."""
+    command = ["fit", str(photos), *QUICK, "--out"]
+    threads = str(torch.get_num_threads())
+    killed = subprocess.run(
+        [sys.executable, "-c", DIES, *command, str(tmp_path / "killed")],
+        env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+        capture_output=True,
+        timeout=300,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert set(contents(tmp_path / "killed")) == {"checkpoint.safetensors", "log.jsonl"}
+    assert run(*command, tmp_path / "killed")[0] == 0
+    assert run(*command, tmp_path / "whole")[0] == 0
+    for name in ("model.safetensors", "log.jsonl", "config.json"):
+        assert contents(tmp_path / "killed")[name] == contents(tmp_path / "whole")[name], name
+
+
+def test_methods_lists_and_explains(run):
+    code, out, _ = run("methods")
+    assert code == 0
+    line = next(line for line in out.splitlines() if line.strip().startswith("pbprompt"))
+    assert "1,577,984" in line
+    code, out, _ = run("methods", "pbprompt")
+    assert code == 0
+    words = " ".join(out.split())
+    assert "1,577,984 as the paper counts, 1,580,544 in full" in words
+    assert "ct_weight" in words and "preset paper:" in words and "variant b-prompt: ct_weight=0.0" in words
+    code, _, err = run("methods", "pbpromt")
+    assert code == 2 and "did you mean 'pbprompt'" in err and len(err.splitlines()) == 1

@@ -1,0 +1,66 @@
+"""The model card: figures, commands and facts."""
+
+from pbprompt.report.card import model_card
+from pbprompt.train.model_folder import ModelInfo
+
+FIGURES = {
+    "split": "test",
+    "accuracy": 0.8125,
+    "nll": 0.7401,
+    "ece": 0.0312,
+    "images": 640,
+    "zero_shot": {"accuracy": 0.5, "nll": 2.73, "ece": 0.138},
+}
+
+
+def info(**changes):
+    facts = {
+        "method": "pbprompt",
+        "config": {"ct_weight": 0.01, "words": "a photo of a"},
+        "classes": ("cat", "dog"),
+        "template": "a photo of a {}.",
+        "backbone": {"name": "lite", "activation": "quick_gelu", "fingerprint": "abc123"},
+        "seed": 7,
+        "shots": 4,
+        "data": {"dataset": "toys", "draw_hash": "d1e2"},
+        "metrics": FIGURES,
+    }
+    return ModelInfo(**(facts | changes))
+
+
+def test_figures_beside_zero_shot():
+    card = model_card(info(), "model")
+    assert card.startswith("# pbprompt on toys\n")
+    assert "| tuned | 81.25% | 0.740 | 3.12% |" in card
+    assert "| zero-shot, same backbone | 50.00% | 2.730 | 13.80% |" in card
+    assert "test split, 640 images" in card
+
+
+def test_commands_name_the_folder():
+    card = model_card(info(), "runs/one")
+    assert "pbprompt predict IMAGE --model runs/one\n" in card
+    assert "pbprompt evaluate runs/one DATA" in card
+    assert '--model runs/one --classes "a new class,another"' in card
+
+
+def test_facts_and_settings():
+    card = model_card(info(), "model")
+    for fact in ("2 classes: cat, dog", "`abc123`", "seed 7", "draw hash: d1e2", "- `ct_weight`: 0.01"):
+        assert fact in card
+    assert "- `words`: 'a photo of a'" in card
+
+
+def test_lite_is_said_not_to_be_clip():
+    assert "not comparable with papers on CLIP" in model_card(info(), "model")
+    clip = {"name": "ViT-B/16", "activation": "quick_gelu", "fingerprint": "f"}
+    assert "not comparable" not in model_card(info(backbone=clip), "model")
+
+
+def test_without_figures_there_is_no_table():
+    card = model_card(info(metrics={}), "model")
+    assert "accuracy" not in card and "pbprompt predict" in card
+
+
+def test_many_classes_are_cut():
+    card = model_card(info(classes=tuple(f"class {n}" for n in range(30))), "model")
+    assert "30 classes: class 0," in card and "class 19, …" in card and "class 20" not in card
