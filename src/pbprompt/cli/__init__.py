@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from pbprompt.cli import bench, cache, datasets, doctor, evaluate, fit, methods, predict
+from pbprompt.cli import bench, cache, datasets, doctor, evaluate, fit, methods, predict, report, runs
 from pbprompt.errors import BrokenInstallError, InputError
 
 app = typer.Typer(
@@ -45,8 +45,10 @@ app.command()(predict.predict)
 app.command()(fit.fit)
 app.command()(evaluate.evaluate)
 app.command()(methods.methods)
+app.command()(report.report)
 app.command()(doctor.doctor)
 app.add_typer(datasets.app, name="datasets")
+app.add_typer(runs.app, name="runs")
 app.add_typer(cache.app, name="cache")
 app.add_typer(bench.app, name="bench")
 

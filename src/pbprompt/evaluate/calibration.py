@@ -31,10 +31,17 @@ def reliability_bins(
     the order of the items does not matter; many of them make one bin larger and others empty.
     """
     rows, truth = probabilities_and_labels(probabilities, labels)
-    at_least(1, bins, "bins")
     predicted = rows.argmax(axis=1)
+    return confidence_bins(rows[np.arange(len(rows)), predicted], predicted == truth, bins, adaptive)
+
+
+def confidence_bins(
+    confidence: ArrayLike, correct: ArrayLike, bins: int = 15, adaptive: bool = False
+) -> ReliabilityBins:
+    """`reliability_bins` from each item's confidence and whether it was right."""
+    at_least(1, bins, "bins")
     # Rounding may lift a probability a little above 1, outside the last bin.
-    confidence = np.minimum(rows[np.arange(len(rows)), predicted], 1.0)
+    confidence = np.minimum(np.asarray(confidence, dtype=np.float64), 1.0)
     edges = _equal_mass_edges(confidence, bins) if adaptive else np.linspace(0, 1, bins + 1)
     index = np.searchsorted(edges[1:-1], confidence, side="left")
 
@@ -44,7 +51,7 @@ def reliability_bins(
         total = np.bincount(index, weights=np.asarray(values, dtype=np.float64), minlength=bins)
         return np.divide(total, count, out=np.full(bins, np.nan), where=count > 0)
 
-    return ReliabilityBins(edges, count, mean(confidence), mean(predicted == truth))
+    return ReliabilityBins(edges, count, mean(confidence), mean(correct))
 
 
 def expected_calibration_error(

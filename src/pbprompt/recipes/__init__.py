@@ -1,0 +1,168 @@
+"""A table or figure as a grid of runs: YAML files beside this one, or a user's own."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+
+from pbprompt.errors import InputError
+from pbprompt.evaluate.tasks import RunConfig, Task
+from pbprompt.train.tune import Views
+
+LISTS = ("datasets", "shots", "seeds", "targets", "published")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method of a table, under the name the table gives it; `published` is the paper's name for it."""
+
+    label: str
+    method: str
+    preset: str = "default"
+    variant: str = ""
+    overrides: tuple[str, ...] = ()
+    samples: int = 20
+    published: str = ""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What to run for one table; the first row is the one that the others are compared with.
+
+    `published` names the paper's tables that its figures belong beside, `views` what is trained on: the
+    centre crop, fresh augmented views (the field's protocol), or a number of them.
+    """
+
+    name: str
+    title: str
+    task: Task
+    backbone: str
+    datasets: tuple[str, ...]
+    rows: tuple[Row, ...]
+    shots: tuple[int, ...] = (16,)
+    seeds: tuple[int, ...] = (1, 2, 3)
+    targets: tuple[str, ...] = ()
+    views: Views = "centre"
+    published: tuple[str, ...] = ()
+    note: str = ""
+
+    def expand(
+        self,
+        datasets: Sequence[str] | None = None,
+        shots: Sequence[int] | None = None,
+        seeds: Sequence[int] | None = None,
+    ) -> list[tuple[str, RunConfig]]:
+        """(label, run) for every cell, seeds outermost: a sweep that is cut short has whole tables first."""
+        return [
+            (
+                row.label,
+                RunConfig(
+                    task=self.task,
+                    dataset=dataset,
+                    method=row.method,
+                    preset=row.preset,
+                    variant=row.variant,
+                    overrides=row.overrides,
+                    shots=shot,
+                    seed=seed,
+                    views=self.views,
+                    targets=self.targets,
+                    samples=row.samples,
+                ),
+            )
+            for seed in seeds or self.seeds
+            for shot in shots or self.shots
+            for dataset in datasets or self.datasets
+            for row in self.rows
+        ]
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with the package."""
+    folder = files("pbprompt.recipes")
+    return sorted(
+        entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")
+    )
+
+
+def load_recipe(name_or_path: str) -> Recipe:
+    """A recipe by its name or from a YAML file."""
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise InputError(f"{path}: no such recipe file")
+        return _read(path.read_text(encoding="utf-8"), str(path), path.stem)
+    known = recipe_names()
+    if name_or_path not in known:
+        close = difflib.get_close_matches(name_or_path, known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+        raise InputError(f"unknown recipe {name_or_path!r}: {hint}")
+    text = (files("pbprompt.recipes") / f"{name_or_path}.yaml").read_text(encoding="utf-8")
+    return _read(text, f"{name_or_path}.yaml", name_or_path)
+
+
+def _read(text: str, where: str, name: str) -> Recipe:
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{where}: not YAML ({str(error).splitlines()[0]}): mend it") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{where}: not a recipe: give title, task, backbone, datasets and rows")
+    _known(values, Recipe, where)
+    missing = [key for key in ("title", "task", "backbone", "datasets", "rows") if key not in values]
+    if missing:
+        raise InputError(f"{where}: {missing[0]} is missing: add it")
+    if values["task"] not in get_args(Task):
+        raise InputError(f"{where}: task is {values['task']!r}: choose one of {', '.join(get_args(Task))}")
+    rows = tuple(
+        _row(row, f"{where}, row {number}")
+        for number, row in enumerate(_list(values["rows"], where, "rows"), start=1)
+    )
+    labels = [row.label for row in rows]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise InputError(f"{where}: two rows have the label {label!r}: give each its own")
+    lists = {key: tuple(_list(values[key], where, key)) for key in LISTS if key in values}
+    for key in ("shots", "seeds"):
+        if wrong := [value for value in lists.get(key, ()) if type(value) is not int]:
+            raise InputError(f"{where}: {key} holds {wrong[0]!r}: give whole numbers")
+    views = values.get("views", "centre")
+    if views not in ("centre", "fresh") and (type(views) is not int or views < 1):
+        raise InputError(f"{where}: views is {views!r}: choose centre, fresh or a number")
+    return Recipe(**{**values, **lists, "rows": rows, "name": name})
+
+
+def _list(value: Any, where: str, key: str) -> list[Any]:
+    """The list under a key; one word alone is a list of one."""
+    values = value if isinstance(value, list) else [value]
+    if not values or None in values:
+        raise InputError(f"{where}: {key} is empty: list one or more")
+    return values
+
+
+def _row(values: Any, where: str) -> Row:
+    if not isinstance(values, dict) or "method" not in values:
+        raise InputError(f"{where}: method is missing: add it")
+    _known(values, Row, where)
+    changes = values.get("overrides") or {}
+    if not isinstance(changes, dict):
+        raise InputError(f"{where}: overrides is {changes!r}: write it as {{setting: value}}")
+    samples = values.get("samples", 20)
+    if type(samples) is not int or samples < 1:
+        raise InputError(f"{where}: samples is {samples!r}: give a whole number above 0")
+    overrides = tuple(f"{key}={value}" for key, value in changes.items())
+    label = str(values.get("label", values["method"]))
+    return Row(**{**values, "label": label, "overrides": overrides})
+
+
+def _known(values: Mapping[str, Any], kind: type, where: str) -> None:
+    names = [item.name for item in fields(kind)]
+    for key in values:
+        if key not in names:
+            close = difflib.get_close_matches(str(key), names, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}"
+            raise InputError(f"{where}: unknown key {key!r}: {hint}")

@@ -1,0 +1,180 @@
+"""Which figures the runs of a comparison can be drawn as: curves, risk against coverage, reliability."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pbprompt.errors import InputError
+from pbprompt.evaluate.calibration import ReliabilityBins, confidence_bins
+from pbprompt.evaluate.selective import area_under_risk_coverage, risk_coverage
+from pbprompt.report import plots
+from pbprompt.report.comparisons import Comparison, run_label
+from pbprompt.report.store import Record, RunStore
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LETTERS = {"ct_weight": "η", "ct_balance": "λ", "kl_weight": "β"}  # the paper's, for axes
+_BINS = 15
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with a name for its file, a caption, and in words what is to be seen in it."""
+
+    name: str
+    caption: str
+    description: str
+    figure: "Figure"
+    small: bool = False
+
+
+def draw(comparison: Comparison, store: RunStore) -> Iterator[Drawing]:
+    """Everything there is data for; needs matplotlib."""
+    if len(comparison.shots) > 1:
+        yield _few_shot(comparison)
+    yield from _settings(comparison)
+    yield from _uncertainty(comparison, store)
+
+
+def _few_shot(comparison: Comparison) -> Drawing:
+    lines: dict[str, plots.Points] = {
+        label: {shots: [comparison.score(run) for run in runs] for shots, runs in line.items()}
+        for label, line in comparison.lines.items()
+    }
+    return Drawing(
+        _name(comparison, "shots"),
+        f"{comparison.headline} against shots; the band is one standard deviation over seeds.",
+        _in_words(lines, comparison.headline, "shots"),
+        plots.few_shot_curves(lines, comparison.title, _short(comparison)),
+    )
+
+
+def _settings(comparison: Comparison) -> Iterator[Drawing]:
+    """A curve for every numeric setting that takes three values or more while all others stand still."""
+    runs = [run for line in comparison.lines.values() for cell in line.values() for run in cell]
+    numeric = {key for run in runs for key, value in _knobs(run).items() if type(value) in (int, float)}
+    for key in sorted(numeric):
+        lines: dict[tuple[str, str], dict[float, list[float]]] = {}
+        for run in runs:
+            knobs, config = _knobs(run), run["config"]
+            if key in knobs:
+                value = knobs.pop(key)
+                label = f"{run_label(config, without=key)}, {config['shots']} shots"
+                group = (label, json.dumps([knobs, config["shots"]], sort_keys=True))
+                lines.setdefault(group, {}).setdefault(value, []).append(comparison.score(run))
+        varied = {label: points for (label, _), points in lines.items() if len(points) > 2}
+        if varied:
+            axis = f"{LETTERS[key]} ({key})" if key in LETTERS else key
+            yield Drawing(
+                _name(comparison, key),
+                f"{comparison.headline} against {axis}; the band is one standard deviation over seeds.",
+                _in_words(varied, comparison.headline, key),
+                plots.setting_curve(axis, varied, comparison.title, _short(comparison)),
+            )
+
+
+def _knobs(run: Record) -> dict[str, Any]:
+    """All that a run's outcome depends on besides data, shots and seed."""
+    return {**run["settings"], "samples": run["config"]["samples"], "views": run["config"]["views"]}
+
+
+def _uncertainty(comparison: Comparison, store: RunStore) -> Iterator[Drawing]:
+    """Risk against coverage and reliability, at the most shots there are, on each set of test images."""
+    shots = comparison.shots[-1]
+
+    @cache
+    def arrays(identity: str) -> dict[str, Array]:
+        try:
+            return store.arrays(identity)
+        except InputError:  # the figures of the record stand without them
+            return {}
+
+    for title, tests in _test_sets(comparison).items():
+        lines: dict[str, list[tuple[Array, Array]]] = {}
+        for label, runs in comparison.at(shots).items():
+            said = [_confidence(arrays(run["id"]), tests) for run in runs]
+            if whole := [pair for pair in said if pair is not None]:
+                lines[label] = whole
+        if not lines:
+            continue
+        where = f"{title}, {shots} shots" if title else f"{shots} shots"
+        curves = {label: _mean_curve(seeds) for label, seeds in lines.items()}
+        areas = {
+            label: fmean(area_under_risk_coverage(*pair) for pair in seeds) for label, seeds in lines.items()
+        }
+        yield Drawing(
+            _name(comparison, title, "risk-coverage"),
+            f"Risk against coverage, {where}, mean over seeds: lower is better.",
+            "Area under the curve in per cent: " + _listed({k: f"{100 * v:.1f}" for k, v in areas.items()}),
+            plots.risk_coverage_curves(curves, ", ".join(filter(None, (comparison.title, title)))),
+        )
+        for label, seeds in lines.items():
+            confidence, right = (np.concatenate(parts) for parts in zip(*seeds, strict=True))
+            bins = confidence_bins(confidence, right)
+            yield Drawing(
+                _name(comparison, title, label, "reliability"),
+                f"Reliability of {label}, {where}, images of all seeds together.",
+                "Accuracy by mean confidence in per cent: " + _listed(_bin_words(bins)),
+                plots.reliability_diagram(bins, ", ".join(filter(None, (label, title)))),
+                small=True,
+            )
+
+
+def _test_sets(comparison: Comparison) -> dict[str, Sequence[str]]:
+    if comparison.task == "base-to-new":
+        return {"base classes": ("base",), "new classes": ("new",)}
+    return {"all targets": comparison.targets} if comparison.targets else {"": (comparison.dataset,)}
+
+
+def _confidence(arrays: Mapping[str, Array], tests: Sequence[str]) -> tuple[Array, Array] | None:
+    """(confidence, whether right) of the images of these tests together; None where a test is missing."""
+    if any(f"{test}/{key}" not in arrays for test in tests for key in ("confidence", "predicted", "label")):
+        return None
+    confidence = np.concatenate([arrays[f"{test}/confidence"] for test in tests])
+    right = [arrays[f"{test}/predicted"] == arrays[f"{test}/label"] for test in tests]
+    return np.minimum(confidence.astype(np.float64), 1.0), np.concatenate(right)
+
+
+def _mean_curve(seeds: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+    curves = [risk_coverage(*pair) for pair in seeds]
+    coverage = curves[0][0]  # the same for all, unless the seeds' test sets differ in size
+    return coverage, np.mean([np.interp(coverage, *curve) for curve in curves], axis=0)
+
+
+def _short(comparison: Comparison) -> str:
+    return {"few-shot": "Accuracy", "base-to-new": "Harmonic mean H"}.get(comparison.task, "Mean accuracy")
+
+
+def _in_words(lines: Mapping[str, plots.Points], measured: str, axis: str) -> str:
+    """The means of every line, for those who do not see it."""
+    parts = {
+        label: ", ".join(f"{100 * fmean(points[x]):.1f} at {x:g}" for x in sorted(points))
+        for label, points in lines.items()
+    }
+    return f"{measured} in per cent by {axis}. {_listed(parts)}"
+
+
+def _bin_words(bins: ReliabilityBins) -> dict[str, str]:
+    full = bins.count > 0
+    pairs = zip(bins.confidence[full], bins.accuracy[full], strict=True)
+    return {f"{100 * confidence:.0f}": f"{100 * accuracy:.0f}" for confidence, accuracy in pairs}
+
+
+def _listed(parts: Mapping[str, str]) -> str:
+    return "; ".join(f"{key}: {value}" for key, value in parts.items()) + "."
+
+
+def _name(comparison: Comparison, *words: str) -> str:
+    """A name for a file: letters, digits and dashes."""
+    text = "-".join([comparison.backbone, comparison.task, comparison.dataset, *words]).lower()
+    return re.sub(r"[^a-z0-9]+", "-", text).strip("-")[-120:]

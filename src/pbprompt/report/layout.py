@@ -1,0 +1,83 @@
+"""How a recipe's table is laid out: its sections and columns, shaped as the paper's.
+
+few-shot       a section a dataset, a column for each number of shots (with one number: a column a dataset)
+base-to-new    a section a dataset, with the columns Base, New, H and Joint
+transfer       a section for what was tuned on, a column for each test set
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pbprompt.data import catalog
+from pbprompt.recipes import Recipe
+from pbprompt.report.published import AVERAGE
+
+METRICS = {"base": "Base", "new": "New", "H": "H", "joint": "Joint"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """Where a column's figures are: in the runs of these datasets, under a test's name.
+
+    Several places are averaged; `H` over several is that of the averages.
+    """
+
+    heading: str
+    places: tuple[tuple[str, str], ...]  # (dataset that was tuned on, test)
+    shots: int
+    dataset: str  # as the paper names it
+    metric: str = "accuracy"
+
+
+def title_of(dataset: str) -> str:
+    """A dataset as tables name it: `oxford_pets` is OxfordPets, `pacs:sketch` PACS sketch."""
+    name, _, domain = dataset.partition(":")
+    known = catalog.lookup(name)
+    return f"{known.title if known else name} {domain.replace('_', ' ')}".strip()
+
+
+def layout(recipe: Recipe) -> list[tuple[str, list[Column]]]:
+    """(title, columns) of every section."""
+    if recipe.task == "base-to-new":
+        groups = [(title_of(d), [d]) for d in recipe.datasets] + _average(recipe.datasets)
+        return [
+            (
+                title if len(recipe.shots) == 1 else f"{title}, {_shots(shots)}",
+                [
+                    Column(heading, tuple((d, key) for d in datasets), shots, title, heading)
+                    for key, heading in METRICS.items()
+                ],
+            )
+            for shots in recipe.shots
+            for title, datasets in groups
+        ]
+    if recipe.task == "few-shot":
+        groups = [(title_of(d), [d]) for d in recipe.datasets] + _average(recipe.datasets)
+        if len(recipe.shots) > 1:
+            return [
+                (title, [Column(_shots(k), tuple((d, d) for d in datasets), k, title) for k in recipe.shots])
+                for title, datasets in groups
+            ]
+        shots = recipe.shots[0]
+        columns = [Column(title, tuple((d, d) for d in datasets), shots, title) for title, datasets in groups]
+        return [(_shots(shots), columns)]
+    return [
+        (
+            f"tuned on {title_of(source)}, {_shots(shots)}",
+            [
+                Column(title, tuple((source, test) for test in tests), shots, title)
+                for title, tests in [(title_of(d), [d]) for d in (source, *recipe.targets)]
+                + _average(recipe.targets)
+            ],
+        )
+        for shots in recipe.shots
+        for source in recipe.datasets
+    ]
+
+
+def _average(datasets: Sequence[str]) -> list[tuple[str, list[str]]]:
+    return [(AVERAGE, list(datasets))] if len(datasets) > 1 else []
+
+
+def _shots(shots: int) -> str:
+    return "1 shot" if shots == 1 else f"{shots} shots"

@@ -1,0 +1,187 @@
+"""The runs of a folder as one HTML file that needs nothing besides itself: tables, figures, failures."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from pbprompt import __version__
+from pbprompt.data.safe_files import write_text
+from pbprompt.errors import InputError
+from pbprompt.recipes import Recipe, load_recipe, recipe_names
+from pbprompt.report import plots
+from pbprompt.report.comparisons import Comparison, make_comparisons, run_label
+from pbprompt.report.figures import Drawing, draw
+from pbprompt.report.html_tables import comparison_table, recipe_table
+from pbprompt.report.store import Record, RunStore
+from pbprompt.report.tables import build_table
+
+LITE = "The backbone lite is not CLIP: its figures are not comparable with those of papers on CLIP."
+NO_FIGURES = (
+    "Figures are left out, since matplotlib is not installed: pip install 'pbprompt[plots]' adds them."
+)
+
+
+def write_page(
+    store: RunStore, out: Path, recipes: Sequence[Recipe] | None = None, figures: Path | None = None
+) -> None:
+    """Write the page to the file `out`; with `figures`, the figures as SVG files into that folder as well.
+
+    `recipes` (those of the package, if None) give methods their names, and tables the paper's shape where
+    their runs are there.
+    """
+    records, failures = store.records(), store.failures()
+    if not store.folder.is_dir():
+        raise InputError(f"{store.folder}: no such folder: give the one that the runs were written to")
+    if not records and not failures:
+        raise InputError(f"{store.folder}: no runs in it: run `pbprompt reproduce` with this folder first")
+    known = [load_recipe(name) for name in recipe_names()] if recipes is None else recipes
+    comparisons = make_comparisons(records, known)
+    drawings = _named_apart([draw(one, store) if plots.available() else [] for one in comparisons])
+    if figures is not None:
+        for drawing in (drawing for some in drawings for drawing in some):
+            plots.save(drawing.figure, figures / f"{drawing.name}.svg")
+    write_text(out, _page(store, records, failures, known, comparisons, drawings))
+
+
+def _named_apart(drawings: Iterable[Iterable[Drawing]]) -> list[list[Drawing]]:
+    """Labels that differ in signs alone make equal names: the second such drawing is called NAME-2."""
+    seen: Counter[str] = Counter()
+
+    def apart(drawing: Drawing) -> Drawing:
+        seen[drawing.name] += 1
+        count = seen[drawing.name]
+        return drawing if count == 1 else replace(drawing, name=f"{drawing.name}-{count}")
+
+    return [[apart(drawing) for drawing in some] for some in drawings]
+
+
+def _page(
+    store: RunStore,
+    records: Sequence[Record],
+    failures: Sequence[Record],
+    recipes: Sequence[Recipe],
+    comparisons: Sequence[Comparison],
+    drawings: Sequence[Sequence[Drawing]],
+) -> str:
+    title = "Runs of " + (_listed(one.title for one in comparisons) or store.folder.name)
+    tables = [build_table(recipe, records, store.arrays) for recipe in recipes]
+    parts = {"What was run": _facts(records, failures)}
+    parts |= {table.title: recipe_table(table) for table in tables if table.seeds}
+    for number, (comparison, some) in enumerate(zip(comparisons, drawings, strict=True)):
+        heading = f"{comparison.title[:1].upper()}{comparison.title[1:]}, {comparison.backbone}"
+        parts[heading if heading not in parts else f"{heading} ({number + 1})"] = _comparison(
+            comparison, some
+        )
+    if failures:
+        parts["Failures"] = _failures(failures)
+    return "\n".join(
+        [
+            "<!DOCTYPE html>",
+            '<html lang="en">',
+            '<head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(_shortened(title))}</title>",
+            f"<style>\n{(files('pbprompt.report') / 'page.css').read_text(encoding='utf-8')}</style></head>",
+            f"<body>\n<header><h1>{escape(_shortened(title))}</h1></header>",
+            _contents(list(parts)[1:]),
+            "<main>",
+            *(
+                f'<section id="part-{n}"><h2>{escape(name)}</h2>\n{body}\n</section>'
+                for n, (name, body) in enumerate(parts.items())
+            ),
+            f'</main>\n<footer class="quiet"><p>Written by pbprompt {escape(__version__)}.</p></footer>',
+            "</body>\n</html>\n",
+        ]
+    )
+
+
+def _contents(names: Sequence[str]) -> str:
+    links = (f'<li><a href="#part-{n}">{escape(name)}</a></li>' for n, name in enumerate(names, start=1))
+    return f'<nav aria-label="Contents"><ul>{"".join(links)}</ul></nav>' if len(names) > 1 else ""
+
+
+def _facts(records: Sequence[Record], failures: Sequence[Record]) -> str:
+    configs = [record["config"] for record in records]
+    backbones = (record["backbone"] for record in records)
+    seconds = sum(record["seconds"] for record in records)
+    facts = {
+        "Runs": f"{len(records)} finished in {_duration(seconds)} of computing"
+        + (f", {len({failure['id'] for failure in failures})} failed" if failures else ""),
+        "Backbone": _listed(f"{one['name']} ({one['fingerprint'][:12]})" for one in backbones),
+        "Methods": _listed(config["method"] for config in configs),
+        "Datasets": _listed(name for config in configs for name in (config["dataset"], *config["targets"])),
+        "Tasks": _listed(config["task"] for config in configs),
+        "Shots": _listed(str(shots) for shots in sorted({config["shots"] for config in configs})),
+        "Seeds": _listed(str(seed) for seed in sorted({config["seed"] for config in configs})),
+        "Library": _listed(f"pbprompt {record['library']}" for record in records if "library" in record),
+        "Commit": _listed(str(record["commit"]) for record in records if record.get("commit")),
+    }
+    rows = (f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts.items() if text)
+    notices = [LITE] if any(record["backbone"]["name"] == "lite" for record in records) else []
+    notices += [] if plots.available() else [NO_FIGURES]
+    boxes = (f'<p class="notice" role="note">{escape(notice)}</p>' for notice in notices)
+    return "\n".join([f"<dl>{''.join(rows)}</dl>", *boxes])
+
+
+def _comparison(comparison: Comparison, drawings: Sequence[Drawing]) -> str:
+    parts = [comparison_table(comparison)]
+    if comparison.outdated:
+        count = comparison.outdated
+        parts.append(
+            f'<p class="quiet">{count} older {"run was" if count == 1 else "runs were"} made with other '
+            "code, data or defaults than the newest of the same row and left out.</p>"
+        )
+    for small in (False, True):
+        if shown := [drawing for drawing in drawings if drawing.small is small]:
+            parts.append(f'<div class="figures">{"".join(map(_figure, shown))}</div>')
+    return "\n".join(parts)
+
+
+def _figure(drawing: Drawing) -> str:
+    """The SVG inline, with ids of its own and its ink in the page's colour."""
+    svg = plots.render(drawing.figure, transparent=True).decode()
+    svg = svg[svg.index("<svg") :].replace(plots.INK, "currentColor")
+    svg = re.sub(r"<!--.*?-->| xmlns(:xlink)?=\"[^\"]*\"| version=\"1\.1\"", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{drawing.name}-", svg)
+    label = escape(f"{drawing.caption} {drawing.description}")
+    svg = svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+    kind = ' class="small"' if drawing.small else ""
+    return f"<figure{kind}>{svg}<figcaption>{escape(drawing.caption)}</figcaption></figure>\n"
+
+
+def _failures(failures: Sequence[Record]) -> str:
+    """The last traceback of every run that failed and has not finished since."""
+    last = {failure["id"]: failure for failure in failures}
+    folded = []
+    for identity, failure in last.items():
+        config, traceback = failure["config"], failure["traceback"].strip()
+        tries = sum(other["id"] == identity for other in failures)
+        name = f"{config['task']} on {config['dataset']}: {run_label(config)}, {config['shots']} shots, "
+        name += f"seed {config['seed']}" + (f", tried {tries} times" if tries > 1 else "")
+        reason = traceback.splitlines()[-1] if traceback else "no traceback was kept"
+        folded.append(
+            f"<details><summary>{escape(name)}<br><code>{escape(reason)}</code></summary>"
+            f'<pre tabindex="0">{escape(traceback)}</pre></details>'
+        )
+    return "\n".join(["<p>These runs are tried again when the same command is given.</p>", *folded])
+
+
+def _listed(words: Iterable[str]) -> str:
+    """Each word once, in the order they first come."""
+    return ", ".join(dict.fromkeys(words))
+
+
+def _shortened(text: str, most: int = 120) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _duration(seconds: float) -> str:
+    """7384 -> "2 h 3 min"."""
+    hours, minutes = int(seconds // 3600), int(seconds % 3600 // 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {int(seconds % 60)} s" if minutes else f"{seconds:.0f} s"

@@ -1,0 +1,235 @@
+"""Figures from plain numbers. Each function returns a matplotlib Figure; `save` writes it as SVG or PNG.
+
+Shares (accuracy, confidence, risk, coverage) come in as fractions and are labelled in per cent. Figures are
+made without pyplot and without the user's matplotlib settings: the same numbers give the same bytes.
+"""
+
+import io
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import wraps
+from pathlib import Path
+from statistics import fmean, pstdev
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pbprompt.data.safe_files import write_bytes
+from pbprompt.errors import InputError
+from pbprompt.evaluate.calibration import ReliabilityBins
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# A line: where on the x axis -> the accuracy of each seed there.
+Points = Mapping[float, Sequence[float]]
+
+INK = "#24292f"  # all text and axes, and nothing else: a page may put its own text colour in its place
+# Okabe and Ito's colours, which the colour-blind tell apart, without those too pale for a white page.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+GAP = "#f0b890"
+MARKERS = "os^DvPX"
+DASHES = ("-", "--", ":", "-.")
+
+_STYLE: dict[str, Any] = {
+    "axes.edgecolor": INK,
+    "axes.grid": True,
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": INK,
+    "axes.titlesize": 11,
+    "axes.axisbelow": True,
+    "font.sans-serif": ["DejaVu Sans", "Helvetica", "Arial"],
+    "font.size": 10,
+    "grid.alpha": 0.15,
+    "grid.color": INK,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+    "svg.fonttype": "none",  # text stays text: it can be read aloud, searched and copied
+    "svg.hashsalt": "pbprompt",
+    "text.color": INK,
+    "text.parse_math": False,  # a name may hold a dollar sign
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+
+def available() -> bool:
+    """Whether figures can be drawn here."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _style() -> AbstractContextManager[None]:
+    try:
+        from matplotlib import style
+    except ImportError:
+        raise InputError("figures need matplotlib: pip install 'pbprompt[plots]'") from None
+    return style.context(["default", _STYLE])
+
+
+def _styled(function: Callable[P, T]) -> Callable[P, T]:
+    """Run the function in this module's style: matplotlib reads some of it late, when texts are made."""
+
+    @wraps(function)
+    def inside(*args: P.args, **kwargs: P.kwargs) -> T:
+        with _style():
+            return function(*args, **kwargs)
+
+    return inside
+
+
+@_styled
+def few_shot_curves(lines: Mapping[str, Points], title: str = "", measured: str = "Accuracy") -> "Figure":
+    """Accuracy against shots: one line a method through the means, a band of one std over seeds."""
+    figure, axes = _axes(6.4, 3.6, title)
+    _draw_lines(axes, lines)
+    shots = sorted({x for points in lines.values() for x in points})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(shots, [f"{x:g}" for x in shots])
+    axes.set_xticks([], minor=True)
+    axes.set(xlabel="Training images a class (shots)", ylabel=f"{measured} (%)")
+    _percent(axes.yaxis)
+    _legend(figure, axes)
+    return figure
+
+
+@_styled
+def setting_curve(
+    setting: str, lines: Mapping[str, Points], title: str = "", measured: str = "Accuracy"
+) -> "Figure":
+    """Accuracy against a setting's value, as η, λ or the number of samples; a band of one std over seeds."""
+    figure, axes = _axes(6.4, 3.6, title)
+    _draw_lines(axes, lines)
+    values = sorted({x for points in lines.values() for x in points})
+    if values[0] > 0 and values[-1] / values[0] >= 50:  # as 0.001, 0.01, 0.1: equal steps
+        axes.set_xscale("log")
+        axes.set_xticks(values, [f"{x:g}" for x in values])
+        axes.set_xticks([], minor=True)
+    axes.set(xlabel=setting, ylabel=f"{measured} (%)")
+    _percent(axes.yaxis)
+    _legend(figure, axes)
+    return figure
+
+
+@_styled
+def reliability_diagram(bins: ReliabilityBins, title: str = "") -> "Figure":
+    """Accuracy in each bin of confidence with its gap to the mean confidence; below, where the images are.
+
+    The title's last line is ECE = Σ_b (n_b / n) · |accuracy_b − confidence_b|.
+    """
+    full = bins.count > 0
+    left, right = bins.edges[:-1][full], bins.edges[1:][full]
+    accuracy, count, gap = bins.accuracy[full], bins.count[full], (bins.confidence - bins.accuracy)[full]
+    ece = float(np.average(np.abs(gap), weights=count))
+    lines = [*wrap(title, 30), f"ECE {100 * ece:.1f} %"]
+    layout = {"nrows": 2, "sharex": True, "height_ratios": [4, 1]}
+    figure, (axes, shares) = _axes(3.3, 3.7, "\n".join(lines), **layout)
+
+    axes.bar(left, accuracy, right - left, align="edge", color=COLOURS[0], alpha=0.8, label="accuracy")
+    axes.bar(left, gap, right - left, accuracy, align="edge", color=GAP, label="gap to confidence")
+    axes.hlines(accuracy, left, right, color=INK, linewidth=1.5)  # which end of the gap is the accuracy
+    axes.plot([0, 1], [0, 1], linestyle="--", linewidth=1, color=INK)
+    axes.legend(loc="upper left", fontsize=8, borderpad=0, handlelength=1.2)
+    axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="Accuracy (%)")
+
+    shares.bar(left, count / count.sum(), right - left, align="edge", color=INK, alpha=0.5)
+    shares.set(xlabel="Confidence (%)", ylabel="Images (%)")
+    shares.locator_params(axis="y", nbins=3)
+    for axis in (axes.xaxis, axes.yaxis, shares.yaxis):
+        _percent(axis)
+    return figure
+
+
+@_styled
+def risk_coverage_curves(curves: Mapping[str, tuple[ArrayLike, ArrayLike]], title: str = "") -> "Figure":
+    """The share of errors among the answers given, against the share of images answered: lower is better."""
+    figure, axes = _axes(6.4, 3.6, title)
+    for number, (label, (coverage, risk)) in enumerate(curves.items()):
+        axes.plot(coverage, risk, label=label, **_look(number))
+    axes.set(xlim=(0, 1), xlabel="Coverage: images answered, surest first (%)")
+    axes.set(ylabel="Risk: errors among them (%)")
+    axes.set_ylim(bottom=0)
+    _percent(axes.xaxis)
+    _percent(axes.yaxis)
+    _legend(figure, axes)
+    return figure
+
+
+@_styled
+def render(figure: "Figure", kind: str = "svg", transparent: bool = False) -> bytes:
+    """The figure as a file's content; the same figure gives the same bytes, whenever it is rendered."""
+    undated = {"svg": ("Date", "Creator", "Format", "Type"), "png": ("Software",)}[kind]
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        # Only the widths of such letters are guessed: a viewer of the SVG has fonts of its own.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(buffer, format=kind, dpi=200, metadata=dict.fromkeys(undated), transparent=transparent)
+    return buffer.getvalue()
+
+
+def save(figure: "Figure", path: str | Path) -> None:
+    """Write the figure as SVG or PNG, by the file's suffix."""
+    kind = Path(path).suffix.lower().removeprefix(".")
+    if kind not in ("svg", "png"):
+        raise InputError(f"{path}: figures are written as .svg or .png: choose one of these suffixes")
+    write_bytes(path, render(figure, kind))
+
+
+def _axes(width: float, height: float, title: str, **layout: Any) -> tuple["Figure", Any]:
+    """A figure of that many inches and its axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(**layout)
+    np.atleast_1d(axes)[0].set_title(title, loc="left")
+    return figure, axes
+
+
+def _draw_lines(axes: "Axes", lines: Mapping[str, Points]) -> None:
+    for number, (label, points) in enumerate(lines.items()):
+        x = sorted(points)
+        mean = np.array([fmean(points[value]) for value in x])
+        spread = np.array([pstdev(points[value]) if len(points[value]) > 1 else 0.0 for value in x])
+        look = _look(number)
+        axes.plot(x, mean, marker=MARKERS[number % len(MARKERS)], label=label, **look)
+        if spread.any():
+            axes.fill_between(x, mean - spread, mean + spread, color=look["color"], alpha=0.15, linewidth=0)
+
+
+def _look(number: int) -> dict[str, Any]:
+    """Colour and dashes of a line: the dashes change when the colours start again."""
+    dashes = DASHES[number // len(COLOURS) % len(DASHES)]
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": dashes}
+
+
+def _legend(figure: "Figure", axes: "Axes") -> None:
+    """Beside the axes, where it covers no line; ordered as the lines end, from the top."""
+    lines = sorted(axes.get_lines(), key=lambda line: -_last(line.get_ydata()))
+    figure.legend(
+        lines,
+        ["\n".join(wrap(str(line.get_label()), 24)) for line in lines],
+        loc="outside right upper",
+        fontsize=9,
+    )
+
+
+def _last(values: Any) -> float:
+    return float(values[-1]) if len(values) else -math.inf
+
+
+def _percent(axis: Any) -> None:
+    axis.set_major_formatter(lambda share, _: f"{100 * share:.4g}")

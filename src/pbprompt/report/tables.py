@@ -1,0 +1,217 @@
+"""From a recipe and the records of its runs to a table: means over seeds, published figures, comparisons.
+
+All figures are percentages. An average is the plain mean over datasets (for transfer: over the targets,
+without the source); that of H is the harmonic mean of the average Base and the average New.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean, pstdev
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pbprompt.errors import InputError
+from pbprompt.evaluate.bootstrap import PairedBootstrap, paired_bootstrap
+from pbprompt.evaluate.metrics import harmonic_mean
+from pbprompt.evaluate.tasks import RunConfig
+from pbprompt.recipes import Recipe, Row
+from pbprompt.report.layout import Column, layout
+from pbprompt.report.published import BACKBONES, Figure, misprint, published
+
+Record = Mapping[str, Any]
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A mean over seeds (NaN: nothing measured) with what the paper prints beside it.
+
+    `difference` is ours less the published figure, or less the right one where that is a known misprint.
+    """
+
+    mean: float
+    std: float | None = None
+    seeds: int = 0
+    rank: int = 0  # 1: the best of its column, 2: the runner-up
+    published: Figure | None = None
+    misprinted: bool = False
+    difference: float | None = None
+
+    @property
+    def measured(self) -> bool:
+        return self.seeds > 0
+
+
+@dataclass(frozen=True)
+class Section:
+    """Rows by columns; `leads[row][column]` compares the table's first row with that row, image by image."""
+
+    title: str
+    columns: tuple[str, ...]
+    cells: tuple[tuple[Cell, ...], ...]
+    leads: tuple[tuple[PairedBootstrap | None, ...], ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A whole table; `labels` are the rows of every section."""
+
+    name: str
+    title: str
+    labels: tuple[str, ...]
+    sections: tuple[Section, ...]
+    footnotes: tuple[str, ...]
+
+    @property
+    def seeds(self) -> int:
+        """The most seeds that a cell rests on."""
+        return max((c.seeds for s in self.sections for row in s.cells for c in row), default=0)
+
+
+def build_table(
+    recipe: Recipe, records: Sequence[Record], arrays: Callable[[str], Arrays] | None = None
+) -> Table:
+    """The recipe's table from whichever of its runs are among the records.
+
+    With `arrays` (`RunStore.arrays`), the first row is compared with each other on the same test images.
+    """
+    runs = _Runs(recipe, records)
+    sections = []
+    notes: dict[str, None] = {}
+    for title, columns in layout(recipe):
+        plain = [
+            [_with_published(runs.cell(row, c), recipe, row, c, notes) for c in columns]
+            for row in recipe.rows
+        ]
+        ranked = zip(*(_ranked(column) for column in zip(*plain, strict=True)), strict=True)
+        leads = [[_lead(runs, recipe.rows[0], row, c, arrays, notes) for c in columns] for row in recipe.rows]
+        sections.append(
+            Section(title, tuple(c.heading for c in columns), tuple(ranked), tuple(map(tuple, leads)))
+        )
+    if recipe.note:
+        notes[recipe.note] = None
+    labels = tuple(row.label for row in recipe.rows)
+    return Table(recipe.name, f"{recipe.title} ({recipe.backbone})", labels, tuple(sections), tuple(notes))
+
+
+class _Runs:
+    """The recipe's finished runs by row, dataset, shots and seed; of equal settings, the latest counts."""
+
+    def __init__(self, recipe: Recipe, records: Sequence[Record]) -> None:
+        here = [record for record in records if record["backbone"]["name"] == recipe.backbone]
+        latest = {_key(record["config"]): record for record in here}
+        self._found: dict[tuple[str, str, int], dict[int, Record]] = {}
+        for label, config in recipe.expand():
+            if record := latest.get(_key(asdict(config))):
+                place = (label, config.dataset, config.shots)
+                self._found.setdefault(place, {})[config.seed] = record
+
+    def of(self, row: Row, dataset: str, shots: int) -> dict[int, Record]:
+        """The runs by seed."""
+        return self._found.get((row.label, dataset, shots), {})
+
+    def accuracies(self, row: Row, column: Column, test: str | None = None) -> list[dict[int, float]]:
+        """Accuracy in % by seed, for each place of the column (under another test's name, if given)."""
+        return [
+            {
+                seed: 100 * run["results"][test or own]["accuracy"]
+                for seed, run in self.of(row, dataset, column.shots).items()
+            }
+            for dataset, own in column.places
+        ]
+
+    def cell(self, row: Row, column: Column) -> Cell:
+        """The mean over seeds, and its (population) standard deviation."""
+        if column.metric == "H" and len(column.places) > 1:
+            base, new = (_averaged(self.accuracies(row, column, half)) for half in ("base", "new"))
+            if not (base and new):
+                return Cell(float("nan"))
+            by_seed = [harmonic_mean(base[1][s], new[1][s]) for s in base[1].keys() & new[1].keys()]
+            return Cell(harmonic_mean(base[0], new[0]), _spread(by_seed), min(base[2], new[2]))
+        found = _averaged(self.accuracies(row, column))
+        if found is None:
+            return Cell(float("nan"))
+        mean, seeds, count = found
+        return Cell(mean, _spread(list(seeds.values())), count)
+
+
+def _averaged(places: Sequence[Mapping[int, float]]) -> tuple[float, dict[int, float], int] | None:
+    """The mean over places of their means over seeds; the mean by seed; the fewest seeds of a place."""
+    if not all(places):
+        return None
+    common = set.intersection(*(set(place) for place in places))
+    by_seed = {seed: fmean(place[seed] for place in places) for seed in sorted(common)}
+    return fmean(fmean(place.values()) for place in places), by_seed, min(map(len, places))
+
+
+def _spread(values: Sequence[float]) -> float | None:
+    return pstdev(values) if len(values) > 1 else None
+
+
+def _key(config: Mapping[str, Any]) -> RunConfig:
+    """A config that can be compared, whether it comes from code or, with lists for tuples, from a file."""
+    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in config.items()}
+    return RunConfig(**values)
+
+
+def _with_published(cell: Cell, recipe: Recipe, row: Row, column: Column, notes: dict[str, None]) -> Cell:
+    """The cell with the paper's figure beside it, where the backbone is the paper's."""
+    figure = _figure(recipe, row, column)
+    if figure is None:
+        return cell
+    known = misprint(figure)
+    if known is not None:
+        notes[f"† {known}."] = None
+    right = figure.value if known is None or known.correct is None else known.correct
+    difference = cell.mean - right if cell.measured else None
+    return replace(cell, published=figure, misprinted=known is not None, difference=difference)
+
+
+def _figure(recipe: Recipe, row: Row, column: Column) -> Figure | None:
+    if recipe.backbone not in BACKBONES:
+        return None
+    wanted = (recipe.backbone, row.published or row.label, column.dataset, column.shots, column.metric)
+    for table in recipe.published:
+        for figure in published(table):
+            if (figure.backbone, figure.method, figure.dataset, figure.shots, figure.metric) == wanted:
+                return figure
+    return None
+
+
+def _ranked(column: Sequence[Cell]) -> list[Cell]:
+    """The best and the runner-up marked, equal where they print alike; nothing to mark in a single row."""
+    means = sorted({round(cell.mean, 2) for cell in column if cell.measured}, reverse=True)
+    if sum(cell.measured for cell in column) < 2:
+        return list(column)
+    ranks = dict(zip(means, (1, 2), strict=False))
+    return [
+        replace(cell, rank=ranks.get(round(cell.mean, 2), 0)) if cell.measured else cell for cell in column
+    ]
+
+
+def _lead(
+    runs: _Runs,
+    first: Row,
+    other: Row,
+    column: Column,
+    arrays: Callable[[str], Arrays] | None,
+    notes: dict[str, None],
+) -> PairedBootstrap | None:
+    """The first row against another on one test set, each image's hits averaged over the seeds both have."""
+    if arrays is None or other is first or len(column.places) > 1 or column.metric == "H":
+        return None
+    (dataset, test), shots = column.places[0], column.shots
+    ours, theirs = runs.of(first, dataset, shots), runs.of(other, dataset, shots)
+    seeds = sorted(ours.keys() & theirs.keys())
+    try:
+        said = [[arrays(side[seed]["id"]) for seed in seeds] for side in (ours, theirs)]
+    except InputError as error:
+        notes[f"No comparison for some rows: {error}."] = None
+        return None
+    labels = [one[f"{test}/label"] for side in said for one in side]
+    if not labels or not all(np.array_equal(labels[0], some) for some in labels):
+        return None  # nothing in common, or measured on other images
+    hits = [np.mean([one[f"{test}/predicted"] == labels[0] for one in side], axis=0) for side in said]
+    return paired_bootstrap(*hits)

@@ -1,0 +1,143 @@
+"""Figures hold the numbers they were given, and the same numbers give the same bytes."""
+
+import sys
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pbprompt.errors import InputError
+from pbprompt.evaluate.calibration import ReliabilityBins, expected_calibration_error, reliability_bins
+from pbprompt.report import plots
+
+LINES = {
+    "PBPrompt": {1: [0.60, 0.62, 0.67], 4: [0.70, 0.70, 0.73], 16: [0.80]},
+    "zero-shot": {1: [0.50], 4: [0.50], 16: [0.50]},
+}
+
+
+def lines_of(figure):
+    return {line.get_label(): line for line in figure.axes[0].get_lines()}
+
+
+def legend_of(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def texts_of(path):
+    return {text for text in ElementTree.parse(path).getroot().itertext() if text.strip()}
+
+
+def test_few_shot_curves_go_through_the_means():
+    figure = plots.few_shot_curves(LINES, "Caltech101")
+    drawn = lines_of(figure)
+    assert list(drawn) == list(LINES)
+    np.testing.assert_allclose(drawn["PBPrompt"].get_xdata(), [1, 4, 16])
+    np.testing.assert_allclose(drawn["PBPrompt"].get_ydata(), [0.63, 0.71, 0.80])
+    np.testing.assert_allclose(drawn["zero-shot"].get_ydata(), [0.5, 0.5, 0.5])
+    axes = figure.axes[0]
+    assert axes.get_xlabel() == "Training images a class (shots)" and axes.get_ylabel() == "Accuracy (%)"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "4", "16"]
+    assert legend_of(figure) == ["PBPrompt", "zero-shot"]
+
+
+def test_the_band_is_one_deviation_over_seeds_and_a_single_seed_has_none():
+    bands = plots.few_shot_curves(LINES).axes[0].collections
+    assert len(bands) == 1
+    corners = bands[0].get_paths()[0].vertices
+    at_one = corners[corners[:, 0] == 1][:, 1]
+    deviation = np.std([0.60, 0.62, 0.67])
+    assert at_one.min() == pytest.approx(0.63 - deviation) and at_one.max() == pytest.approx(0.63 + deviation)
+
+
+@pytest.mark.parametrize(("values", "scale"), [((0.01, 0.1, 1.0), "log"), ((0.0, 0.5, 1.0), "linear")])
+def test_setting_curve(values, scale):
+    points = {value: [0.5 + value / 10] for value in values}
+    figure = plots.setting_curve("η", {"PBPrompt": points}, measured="Harmonic mean H")
+    line = lines_of(figure)["PBPrompt"]
+    np.testing.assert_allclose(line.get_xdata(), values)
+    np.testing.assert_allclose(line.get_ydata(), [0.5 + value / 10 for value in values])
+    axes = figure.axes[0]
+    assert (axes.get_xscale(), axes.get_xlabel(), axes.get_ylabel()) == (scale, "η", "Harmonic mean H (%)")
+
+
+def test_reliability_diagram_shows_every_full_bin_and_the_calibration_error():
+    generator = np.random.default_rng(0)
+    probabilities = generator.dirichlet([0.4] * 5, 200)
+    labels = generator.integers(0, 5, 200)
+    bins = reliability_bins(probabilities, labels)
+    figure = plots.reliability_diagram(bins, "PBPrompt")
+    full = bins.count > 0
+    axes, shares = figure.axes
+    accuracy, gap = axes.containers
+    np.testing.assert_allclose([bar.get_height() for bar in accuracy], bins.accuracy[full])
+    np.testing.assert_allclose([bar.get_x() for bar in accuracy], bins.edges[:-1][full])
+    np.testing.assert_allclose([bar.get_y() + bar.get_height() for bar in gap], bins.confidence[full])
+    np.testing.assert_allclose([bar.get_height() for bar in shares.containers[0]], bins.count[full] / 200)
+    ece = expected_calibration_error(probabilities, labels)
+    assert axes.get_title(loc="left") == f"PBPrompt\nECE {100 * ece:.1f} %"
+
+
+def test_risk_coverage_curves():
+    coverage = np.array([0.25, 0.5, 0.75, 1.0])
+    curves = {"better": (coverage, coverage / 4), "worse": (coverage, coverage / 2)}
+    figure = plots.risk_coverage_curves(curves)
+    for label, (x, y) in curves.items():
+        np.testing.assert_array_equal(lines_of(figure)[label].get_xdata(), x)
+        np.testing.assert_array_equal(lines_of(figure)[label].get_ydata(), y)
+    assert legend_of(figure) == ["worse", "better"]  # as the lines end, from the top
+
+
+def test_twelve_lines_all_look_different():
+    curves = {f"method {n}": ([0.5, 1.0], [0.1, 0.2]) for n in range(12)}
+    drawn = lines_of(plots.risk_coverage_curves(curves)).values()
+    assert len({(line.get_color(), line.get_linestyle()) for line in drawn}) == 12
+
+
+def test_the_same_numbers_give_the_same_bytes_whatever_the_users_settings(tmp_path, monkeypatch):
+    import matplotlib
+
+    plots.save(plots.few_shot_curves(LINES), tmp_path / "first.svg")
+    monkeypatch.setitem(matplotlib.rcParams, "font.size", 20.0)
+    monkeypatch.setitem(matplotlib.rcParams, "svg.hashsalt", None)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    plots.save(plots.few_shot_curves(LINES), tmp_path / "second.svg")
+    assert (tmp_path / "first.svg").read_bytes() == (tmp_path / "second.svg").read_bytes()
+    other = {**LINES, "zero-shot": {1: [0.51], 4: [0.5], 16: [0.5]}}
+    assert plots.render(plots.few_shot_curves(other)) != (tmp_path / "first.svg").read_bytes()
+    assert matplotlib.rcParams["font.size"] == 20.0  # and leaves them as they were
+    assert sorted(path.name for path in tmp_path.glob("*.svg")) == ["first.svg", "second.svg"]
+
+
+def test_names_are_drawn_as_they_are(tmp_path):
+    name = "_a <b> & $x_1$ 日"
+    plots.save(plots.few_shot_curves({name: {1: [0.5]}}), tmp_path / "figure.svg")
+    assert name in texts_of(tmp_path / "figure.svg")
+
+
+def test_png(tmp_path):
+    figure = plots.few_shot_curves(LINES)
+    plots.save(figure, tmp_path / "sub" / "figure.PNG")
+    with Image.open(tmp_path / "sub" / "figure.PNG") as image:
+        assert image.format == "PNG" and image.width == 1280
+    assert plots.render(figure, "png") == (tmp_path / "sub" / "figure.PNG").read_bytes()
+
+
+def test_other_formats_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"figure\.pdf.*\.svg or \.png"):
+        plots.save(plots.few_shot_curves(LINES), tmp_path / "figure.pdf")
+
+
+def test_without_matplotlib(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert not plots.available()
+    empty = ReliabilityBins(np.array([0.0, 1.0]), np.array([1]), np.array([0.5]), np.array([0.5]))
+    for draw in (lambda: plots.few_shot_curves(LINES), lambda: plots.reliability_diagram(empty)):
+        with pytest.raises(InputError, match=r"pip install 'pbprompt\[plots\]'"):
+            draw()
+
+
+def test_no_pyplot(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # to import it would raise
+    assert plots.render(plots.few_shot_curves(LINES))

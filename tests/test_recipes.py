@@ -1,0 +1,97 @@
+import pytest
+
+from pbprompt.data import catalog
+from pbprompt.errors import InputError
+from pbprompt.methods.base import make_config
+from pbprompt.recipes import load_recipe, recipe_names
+from pbprompt.registry import find_method
+from pbprompt.report.published import BACKBONES, published, tables
+
+PAPER = [name for name in recipe_names() if not name.startswith(("photos-", "sample-"))]
+GOOD = """
+title: Own
+task: few-shot
+backbone: lite
+datasets: [sample]
+rows:
+  - {method: coop, overrides: {epochs: 2}}
+  - {label: zero, method: zeroshot}
+"""
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_names_what_there_is(name):
+    recipe = load_recipe(name)
+    for dataset in (*recipe.datasets, *recipe.targets):
+        benchmark, _, domain = dataset.partition(":")
+        assert benchmark in catalog.benchmarks(), dataset
+        domains = dict(catalog.find(benchmark).domains)
+        assert not domain or not domains or domain in domains, dataset
+    for row in recipe.rows:
+        kind = find_method(row.method)
+        make_config(kind, row.preset, row.variant, row.overrides)
+        assert recipe.task in ("few-shot", "domain-shift") or "no new classes" not in kind.tags
+    runs = recipe.expand()
+    assert len(runs) == len({config for _, config in runs})
+    assert len(runs) == len(recipe.rows) * len(recipe.datasets) * len(recipe.shots) * len(recipe.seeds)
+    assert bool(recipe.targets) == (recipe.task in ("cross-dataset", "domain-shift"))
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_papers_recipes_follow_its_protocol(name):
+    recipe = load_recipe(name)
+    assert recipe.backbone in BACKBONES and recipe.seeds == (1, 2, 3) and recipe.views == "fresh"
+    known = {figure.method for table in recipe.published for figure in published(table)}
+    assert not known or any((row.published or row.label) in known for row in recipe.rows)
+
+
+def test_every_table_of_accuracies_has_a_recipe():
+    covered = {table for name in PAPER for table in load_recipe(name).published}
+    assert covered == set(tables()) - {"computation_cost"}  # that one is timing: `pbprompt bench`
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if name not in PAPER])
+def test_the_small_recipes_claim_nothing_of_the_paper(name):
+    recipe = load_recipe(name)
+    assert recipe.backbone == "lite" and not recipe.published and "not comparable" in recipe.note
+
+
+def test_expand_takes_a_part_and_puts_seeds_outermost(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text(GOOD)
+    recipe = load_recipe(str(path))
+    assert (recipe.name, recipe.published, recipe.views) == ("own", (), "centre")
+    runs = recipe.expand(shots=[1, 2], seeds=[5, 7])
+    assert [config.seed for _, config in runs] == [5] * 4 + [7] * 4
+    assert [label for label, _ in runs[:2]] == ["coop", "zero"]
+    assert runs[0][1].overrides == ("epochs=2",)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("task: few-shot", "task: few"), "task is 'few': choose one of few-shot"),
+        (("title: Own", ""), "title is missing"),
+        (("datasets:", "dataset:"), "unknown key 'dataset': did you mean 'datasets'"),
+        (("method: coop", "methd: coop"), "row 1: method is missing"),
+        (("{epochs: 2}", "[epochs]"), r"row 1: overrides is \['epochs'\]"),
+        (("label: zero", "label: coop"), "two rows have the label 'coop'"),
+        (("title: Own", "title: Own\nshots: [one]"), "shots holds 'one'"),
+        (("title: Own", "title: Own\nviews: many"), "views is 'many'"),
+        (("title: Own", "title: Own\nseeds:"), "seeds is empty"),
+        (("label: zero", "samples: 0"), "samples is 0"),
+        (("title: Own", "title: ["), "not YAML"),
+    ],
+)
+def test_bad_recipes_say_what_to_mend(tmp_path, change, message):
+    path = tmp_path / "own.yaml"
+    path.write_text(GOOD.replace(*change))
+    with pytest.raises(InputError, match=message):
+        load_recipe(str(path))
+
+
+def test_unknown_names_have_a_suggestion(tmp_path):
+    with pytest.raises(InputError, match="did you mean 'sample-few-shot'"):
+        load_recipe("sample-fewshot")
+    with pytest.raises(InputError, match="no such recipe file"):
+        load_recipe(str(tmp_path / "none.yaml"))
