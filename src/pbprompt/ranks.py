@@ -10,6 +10,7 @@ processes, and `average` takes the mean over processes: the text path adds up to
 that each process computed in full stays as it is.
 """
 
+import atexit
 import os
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -31,6 +32,7 @@ def start(device: str) -> str:
         device = f"cuda:{os.environ['LOCAL_RANK']}"
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    atexit.register(dist.destroy_process_group)
     return device
 
 

@@ -11,6 +11,7 @@ from huggingface_hub import constants
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from safetensors.torch import save_file
 
+from pbprompt.clip import hub
 from pbprompt.clip.backbone import BackboneConfig, random_backbone
 from pbprompt.clip.hub import OPENAI_MODELS, find_weights
 from pbprompt.clip.text import TextConfig
@@ -110,6 +111,13 @@ def test_an_impossible_id(home: Path) -> None:
         load_backbone("hf-hub:a/b/c")
 
 
+@pytest.fixture
+def connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub's name resolves, whatever this machine reaches."""
+    monkeypatch.setattr(hub, "_hub_resolves", lambda: True)
+
+
+@pytest.mark.usefixtures("connected")
 def test_download_order_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Hugging Face repository without safetensors: every file is asked for once."""
     asked = []
@@ -135,6 +143,7 @@ def test_download_order_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         find_weights("hf-hub:org/model")
 
 
+@pytest.mark.usefixtures("connected")
 def test_connection_lost_asks_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a connection only the first file waits for the network."""
     modes = []
@@ -149,6 +158,26 @@ def test_connection_lost_asks_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert modes[0] is False and all(modes[1:])
 
 
+def test_without_a_name_server_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offline is known at once: only the cache is looked at."""
+    modes = []
+
+    def download(repository: str, file: str, local_files_only: bool) -> str:
+        modes.append(local_files_only)
+        raise LocalEntryNotFoundError("not cached")
+
+    def unresolved(*_: object) -> None:
+        raise OSError("no name server")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(hub, "getproxies", dict)
+    monkeypatch.setattr(hub.socket, "getaddrinfo", unresolved)
+    with pytest.raises(InputError, match="cannot be reached"):
+        find_weights("hf-hub:org/model")
+    assert modes and all(modes)
+
+
+@pytest.mark.usefixtures("connected")
 def test_interrupted_download(monkeypatch: pytest.MonkeyPatch) -> None:
     def download(*_: object, **__: object) -> str:
         raise OSError("Connection reset\nby peer")

@@ -96,19 +96,24 @@ def test_everything_that_changes_a_run_changes_its_name(tiny_vit, dataset):
     class Other(PBPrompt):
         name = "other"
 
-    config = make_config(PBPrompt)
-    usual = (dataset, tiny_vit, PBPrompt, config, 1, 60, "centre")
+    def method(kind=PBPrompt, backbone=tiny_vit, unseen=(), **settings):
+        made = kind(replace(make_config(PBPrompt), **settings), backbone)
+        made.unseen_names = unseen
+        return made
+
+    usual = (dataset, method(), 1, 60, "centre")
     changes = [
         (0, replace(dataset, train=dataset.train[1:])),
         (0, replace(dataset, classes=("cat", "hound"))),
         (0, replace(dataset, template="a drawing of a {}.")),
-        (1, random_backbone(tiny_vit.config, seed=1)),
-        (2, Other),
-        (3, replace(config, ct_weight=0.5)),
+        (1, method(backbone=random_backbone(tiny_vit.config, seed=1))),
+        (1, method(Other)),
+        (1, method(ct_weight=0.5)),
+        (1, method(unseen=("moon",))),
+        (2, 2),
+        (3, 61),
+        (4, "fresh"),
         (4, 2),
-        (5, 61),
-        (6, "fresh"),
-        (6, 2),
     ]
     names = [run_identity(*usual)]
     for place, value in changes:
