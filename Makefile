@@ -26,7 +26,7 @@ demo: $(VENV)/.run ## the main job on the embedded model and sample
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev ## the whole test suite
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/.dev ## ruff and mypy
 	$(BIN)/ruff check .

@@ -5,7 +5,19 @@ import sys
 
 import typer
 
-from pbprompt.cli import bench, cache, datasets, doctor, evaluate, fit, methods, predict, report, runs
+from pbprompt.cli import (
+    bench,
+    cache,
+    datasets,
+    doctor,
+    evaluate,
+    fit,
+    methods,
+    predict,
+    report,
+    reproduce,
+    runs,
+)
 from pbprompt.errors import BrokenInstallError, InputError
 
 app = typer.Typer(
@@ -45,6 +57,7 @@ app.command()(predict.predict)
 app.command()(fit.fit)
 app.command()(evaluate.evaluate)
 app.command()(methods.methods)
+app.command()(reproduce.reproduce)
 app.command()(report.report)
 app.command()(doctor.doctor)
 app.add_typer(datasets.app, name="datasets")
@@ -54,7 +67,7 @@ app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:
-    """Run the command line: a known error is one line and exit code 2, Ctrl-C is exit code 130."""
+    """Run the command line: a known error is one line and exit code 2 (and typer makes Ctrl-C code 130)."""
     try:
         app()
     except (InputError, BrokenInstallError) as error:
@@ -62,6 +75,3 @@ def main() -> None:
             raise
         print(f"pbprompt: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("pbprompt: stopped", file=sys.stderr)
-        sys.exit(130)

@@ -72,9 +72,11 @@ class Prepared:
     id: str
 
 
-def prepare_run(config: RunConfig, backbone: Backbone, root: Path | None = None) -> Prepared:
-    """Open the data, draw, and name the run: a hash of its settings, draw, backbone and method's code."""
-    dataset = open_dataset(config.dataset, root)
+def prepare_run(
+    config: RunConfig, backbone: Backbone, root: Path | None = None, dataset: Dataset | None = None
+) -> Prepared:
+    """Open the data (unless given), draw, and name the run: a hash of settings, draw, backbone and code."""
+    dataset = dataset or open_dataset(config.dataset, root)
     drawn = draw(dataset, config.shots, config.seed)
     kind = find_method(config.method)
     settings = make_config(kind, config.preset, config.variant, config.overrides)

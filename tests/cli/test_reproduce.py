@@ -1,0 +1,142 @@
+"""`pbprompt reproduce`, with a recipe that takes seconds."""
+
+import csv
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from pbprompt.cli.reproduce import reproduce
+from pbprompt.errors import InputError
+from pbprompt.report.store import RunStore
+
+RECIPE = """
+title: A small table
+task: few-shot
+backbone: lite
+datasets: [sample]
+shots: [1, 2]
+seeds: [1, 2]
+rows:
+  - {label: ours, method: coop, overrides: {epochs: 3}}
+  - {label: plain, method: zeroshot}
+"""
+
+app = typer.Typer()
+app.command()(reproduce)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run the verb in a folder that holds `small.yaml`."""
+    (tmp_path / "small.yaml").write_text(RECIPE)
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+    return call
+
+
+def test_without_a_table_the_recipes_are_listed(run):
+    result = run()
+    assert result.exit_code == 0 and "sample-few-shot" in result.stdout and "few-shot-vit" in result.stdout
+
+
+@pytest.mark.slow
+def test_a_table_from_nothing_to_a_page_and_again_without_running(run, tmp_path):
+    arguments = ("small.yaml", "--shots", "1", "--seeds", "2", "--set", "epochs=1", "--format", "csv")
+    result = run(*arguments, "--jobs", "1", "--report", "page")
+    assert result.exit_code == 0, result.output
+    assert "2/2, 0:00:00 left" in result.stderr
+    store = RunStore(tmp_path / "runs")
+    records = {record["config"]["method"]: record for record in store.records()}
+    assert set(records) == {"coop", "zeroshot"}
+    assert records["coop"]["config"]["overrides"] == ["epochs=3", "epochs=1"]
+    assert records["coop"]["settings"]["epochs"] == 1
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    printed = {row["row"]: float(row["mean"]) for row in rows if row["mean"]}
+    for label, method in (("ours", "coop"), ("plain", "zeroshot")):
+        accuracy = 100 * records[method]["results"]["sample"]["accuracy"]
+        assert printed[label] == pytest.approx(accuracy, abs=0.01)
+    assert "A small table" in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+    assert len(list((tmp_path / "cache" / "features").rglob("*.safetensors"))) > 0
+
+    before = (tmp_path / "runs" / "records.jsonl").read_bytes()
+    again = run(*arguments)
+    assert again.exit_code == 0 and again.stdout == result.stdout and "left" not in again.stderr
+    assert (tmp_path / "runs" / "records.jsonl").read_bytes() == before
+
+
+def test_a_failed_run_is_named_and_the_exit_code_says_so(run, tmp_path):
+    recipe = RECIPE.replace("method: coop, overrides: {epochs: 3}", "method: nearest-mean")
+    (tmp_path / "small.yaml").write_text(recipe)
+    result = run("small.yaml", "--shots", "1", "--seeds", "1", "--set", "epochs=1", "--jobs", "1")
+    assert result.exit_code == 1
+    assert "failed: nearest-mean on sample, 1 shots, seed 1: " in result.stderr
+    assert "leave epochs at 0" in result.stderr and "failures.jsonl" in result.stderr
+    assert "plain" in result.stdout, "the table is printed with what there is"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("few-shot-vitt",), "did you mean 'few-shot-vit'"),
+        (("absent.yaml",), "absent.yaml: no such recipe file"),
+        (("small.yaml", "--executor", "condor"), "choose one of local, ray, slurm"),
+        (("small.yaml", "--format", "pdf"), "choose one of terminal, markdown, csv, latex"),
+        (("small.yaml", "--shots", "1,few"), "'few' is not a number"),
+        (("small.yaml", "--ray-address", "host:1"), "only with --executor ray"),
+        (("small.yaml", "--gpus-per-run", "0.5"), "only with --executor ray or slurm"),
+        (("small.yaml", "--set", "epocs=1"), "did you mean 'epochs'"),
+        (("small.yaml", "--dataset", "sampel"), "did you mean"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(run, tmp_path, arguments, says):
+    result = run(*arguments)
+    assert isinstance(result.exception, InputError) and says in str(result.exception)
+    assert "\n" not in str(result.exception) and not (tmp_path / "runs" / "records.jsonl").exists()
+
+
+SCRIPT = """
+import typer
+from pbprompt.cli.reproduce import reproduce
+
+if __name__ == "__main__":
+    app = typer.Typer()
+    app.command()(reproduce)
+    app()
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_is_exit_code_130_and_the_same_command_goes_on(run, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    arguments = ["small.yaml", "--shots", "1", "--seeds", "1", "--jobs", "2"]
+    (tmp_path / "small.yaml").write_text(RECIPE.replace("epochs: 3", "epochs: 30000"))
+    process = subprocess.Popen(
+        [sys.executable, "script.py", *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    store, deadline = RunStore(tmp_path / "runs"), time.monotonic() + 60
+    while not store.finished():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    assert "stopped with 1 of 2 runs: the same command goes on" in errors and "Traceback" not in errors
+    (tmp_path / "small.yaml").write_text(RECIPE)
+    result = run(*arguments)
+    assert result.exit_code == 0 and "1/1" in result.stderr
+    assert [record["config"]["method"] for record in store.records()] == ["zeroshot", "coop"]

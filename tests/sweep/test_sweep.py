@@ -1,0 +1,193 @@
+"""A sweep over local processes: order, retries, deaths, resuming."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sweep_stubs
+from sweep_stubs import tries, write_plan
+
+from pbprompt.errors import InputError
+from pbprompt.evaluate.tasks import RunConfig
+from pbprompt.report.store import RunStore
+from pbprompt.sweep import label, name_runs, sweep
+from pbprompt.sweep.local import LocalExecutor
+
+
+def runs(*seeds: int) -> list[RunConfig]:
+    return [RunConfig(task="few-shot", dataset="sample", shots=1, seed=seed) for seed in seeds]
+
+
+def go(root: Path, seeds: tuple[int, ...], jobs: int = 1, **options):
+    store = RunStore(root / "runs")
+    with closing(LocalExecutor(jobs)) as executor:
+        outcome = sweep(
+            runs(*seeds),
+            backbone="lite",
+            root=root,
+            store=store,
+            executor=executor,
+            **{"progress": False, "work": sweep_stubs.work, "encode": sweep_stubs.encode, **options},
+        )
+    return outcome, store
+
+
+def ids(root: Path, *seeds: int) -> tuple[str, ...]:
+    return tuple(name_runs(runs(*seeds), "lite", root))
+
+
+@pytest.mark.slow
+def test_runs_are_done_in_order_after_one_encoding_and_skipped_the_next_time(tmp_path):
+    write_plan(tmp_path)
+    outcome, store = go(tmp_path, (1, 2, 2))
+    assert outcome.done == ids(tmp_path, 1, 2) and not outcome.skipped and not outcome.failed
+    assert [record["config"]["seed"] for record in store.records()] == [1, 2]
+    assert store.arrays(outcome.done[1])["x"].tolist() == [2, 2, 2]
+    workers = {record["worker"] for record in store.records()}
+    assert len(workers) == 1 and os.getpid() not in workers, "one process does both, and not this one"
+    (tmp_path / "tries-1").unlink()
+    (tmp_path / "tries-2").unlink()
+    again, store = go(tmp_path, (1, 2, 3))
+    assert again.done == ids(tmp_path, 3) and again.skipped == ids(tmp_path, 1, 2)
+    assert len(store.records()) == 3 and not tries(tmp_path, 1)
+    assert len((tmp_path / "encoded").read_text().split()) == 2
+
+
+@pytest.mark.slow
+def test_what_raises_or_dies_is_tried_twice_and_the_others_go_on(tmp_path):
+    write_plan(tmp_path, seed1=["raise"], seed2=["raise", "ok"], seed3=["exit", "ok"], seed4=["kill"])
+    outcome, store = go(tmp_path, (1, 2, 3, 4, 5), jobs=2)
+    assert set(outcome.done) == set(ids(tmp_path, 2, 3, 5)) and set(outcome.failed) == set(
+        ids(tmp_path, 1, 4)
+    )
+    assert [len(tries(tmp_path, seed)) for seed in (1, 2, 3, 4, 5)] == [2, 2, 2, 2, 1]
+    assert len(set(tries(tmp_path, 3))) == len(set(tries(tmp_path, 4))) == 2, "a fresh process each"
+    raised, died = sorted(store.failures(), key=lambda failure: failure["config"]["seed"])
+    assert (raised["id"], died["id"]) == ids(tmp_path, 1, 4)
+    assert "ArithmeticError: seed 1 went wrong" in raised["traceback"] and "_act" in raised["traceback"]
+    assert "SIGKILL (out of memory?)" in died["traceback"]
+    for file in tmp_path.glob("tries-*"):
+        file.unlink()
+    write_plan(tmp_path, seed1=["ok"], seed4=["exit"])
+    mended, store = go(tmp_path, (1, 2, 3, 4, 5))
+    assert mended.done == ids(tmp_path, 1) and mended.skipped == ids(tmp_path, 2, 3, 5)
+    assert "exit code 7" in store.failures()[-1]["traceback"]
+
+
+def test_what_cannot_be_encoded_fails_its_runs(tmp_path):
+    write_plan(tmp_path)
+    outcome, store = go(tmp_path, (1, 2), encode=sweep_stubs.encode_in_vain)
+    assert outcome.failed == ids(tmp_path, 1, 2) and not tries(tmp_path, 1)
+    assert all("an image is torn" in failure["traceback"] for failure in store.failures())
+    assert len((tmp_path / "encoded").read_text().split()) == 2
+
+
+@pytest.mark.parametrize(
+    ("work", "says"),
+    [(sweep_stubs.misnamed, "names this run another"), (sweep_stubs.not_picklable, "pickle")],
+)
+def test_answers_that_cannot_be_kept_are_failures(tmp_path, work, says):
+    outcome, store = go(tmp_path, (1,), work=work)
+    assert outcome.failed == ids(tmp_path, 1) and says in store.failures()[0]["traceback"]
+
+
+def test_settings_that_do_not_fit_show_before_anything_starts(tmp_path):
+    bad = RunConfig(task="few-shot", dataset="sample", overrides=("epocs=1",))
+    with pytest.raises(InputError, match="epochs"):
+        sweep([bad], backbone="lite", root=None, store=RunStore(tmp_path), executor=None)
+
+
+def test_workers_share_the_gpus_or_the_cores(tmp_path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    monkeypatch.setattr("pbprompt.sweep.local.available_cpus", lambda: 8)
+
+    def environments(jobs, device):
+        return LocalExecutor(jobs, device)._environments
+
+    assert environments(None, "cpu") == [{"OMP_NUM_THREADS": "2"}] * 4
+    assert environments(None, "cuda") == [
+        {"OMP_NUM_THREADS": "4", "CUDA_VISIBLE_DEVICES": "4"},
+        {"OMP_NUM_THREADS": "4", "CUDA_VISIBLE_DEVICES": "6"},
+    ]
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in environments(4, "cuda")] == ["4", "6", "4", "6"]
+    assert environments(1, "cuda:1") == [{"OMP_NUM_THREADS": "8"}]
+    with pytest.raises(InputError, match="jobs is 0"):
+        LocalExecutor(0)
+    write_plan(tmp_path)
+    _, store = go(tmp_path, (1,), jobs=2)
+    assert store.records()[0]["threads"] == "4" and "OMP_NUM_THREADS" not in os.environ
+
+
+def test_a_label_says_what_runs():
+    run = RunConfig(task="base-to-new", dataset="dtd", variant="b-prompt", shots=4, seed=2)
+    assert label(run) == "base-to-new: pbprompt (b-prompt) on dtd, 4 shots, seed 2"
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import sweep_stubs
+from pbprompt.evaluate.tasks import RunConfig
+from pbprompt.report.store import RunStore
+from pbprompt.sweep import sweep
+from pbprompt.sweep.local import LocalExecutor
+from contextlib import closing
+
+if __name__ == "__main__":
+    root = Path(sys.argv[1])
+    runs = [RunConfig(task="few-shot", dataset="sample", shots=1, seed=seed) for seed in (1, 2, 3)]
+    try:
+        with closing(LocalExecutor(2)) as executor:
+            sweep(runs, backbone="lite", root=root, store=RunStore(root / "runs"), executor=executor,
+                  work=sweep_stubs.work, encode=sweep_stubs.encode)
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+def alive(process: int) -> bool:
+    """A zombie whose parent is gone counts as dead."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    return False
+
+
+def until(condition, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_ctrl_c_or_a_kill_leaves_no_process_and_keeps_what_was_done(tmp_path, how):
+    write_plan(tmp_path, seed2=["sleep"], seed3=["sleep"])
+    (tmp_path / "script.py").write_text(SCRIPT)
+    store = RunStore(tmp_path / "runs")
+    process = subprocess.Popen(
+        [sys.executable, tmp_path / "script.py", tmp_path],
+        env={**os.environ, "PYTHONPATH": str(Path(sweep_stubs.__file__).parent)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    until(lambda: store.finished() and tries(tmp_path, 2) and tries(tmp_path, 3))
+    if how == signal.SIGINT:
+        os.killpg(process.pid, how)  # as a terminal does: to the workers too
+    else:
+        process.kill()
+    _, errors = process.communicate(timeout=30)
+    until(lambda: not any(alive(tries(tmp_path, seed)[0]) for seed in (2, 3)), 20)
+    if how == signal.SIGINT:
+        assert process.returncode == 130, errors
+        assert "Traceback" not in errors and "stopped with 1 of 3 runs: the same command goes on" in errors
+    assert [record["config"]["seed"] for record in store.records()] == [1] and not store.failures()
