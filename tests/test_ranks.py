@@ -41,7 +41,9 @@ for name in sys.argv[2:]:
     figures = score(predictive(method), bank.encode(few.root, few.test))
     weights = {key: value.flatten()[:50].tolist() for key, value in method.state_dict().items()}
     results[name] = {"terms": terms, "figures": figures, "weights": weights}
-if ranks.is_main():
+main = ranks.is_main()
+ranks.stop()
+if main:
     (out / "results.json").write_text(json.dumps(results))
 """
 METHODS = ["pbprompt", "coop", "prograd", "cocoop"]

@@ -10,7 +10,6 @@ processes, and `average` takes the mean over processes: the text path adds up to
 that each process computed in full stays as it is.
 """
 
-import atexit
 import os
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -32,8 +31,14 @@ def start(device: str) -> str:
         device = f"cuda:{os.environ['LOCAL_RANK']}"
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
-    atexit.register(dist.destroy_process_group)
     return device
+
+
+def stop() -> None:
+    """Leave together, before the interpreter ends: what is left of a group then may abort the process."""
+    if dist.is_available() and dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def world() -> tuple[int, int]:

@@ -87,6 +87,7 @@ def fit(
     )
     if dry_run:
         losses = ", ".join(f"{name} {value:.4g}" for name, value in terms.items())
+        ranks.stop()
         console.print(f"dry run: one step taken, nothing written{f' ({losses})' if losses else ''}")
         return
     predictor = predictive(tuned)
@@ -97,6 +98,7 @@ def fit(
             "split": split,
             **compare(tuned, predictor, bank.encode(dataset.root, dataset.split(split))),
         }
+    ranks.stop()
     if not main:
         return
     info = describe_model(
