@@ -24,6 +24,7 @@ def evaluate(
 
     The data's own class names are used: names the model was not tuned on need no training.
     """
+    from pbprompt import ranks
     from pbprompt.cli.fit import print_figures
     from pbprompt.data.sources import open_dataset
     from pbprompt.evaluate.scoring import compare
@@ -31,15 +32,19 @@ def evaluate(
     from pbprompt.train.features import FeatureBank
     from pbprompt.train.model_folder import load_model
 
-    method, info = load_model(model, backbone, device)
+    method, info = load_model(model, backbone, ranks.start(device))
     # a folder without a split is split by seed: another seed would test on what was trained on
     dataset = open_dataset(data, root, classes_file=classes_file, seed=info.seed)
     items = dataset.split(split)
     if not items:
         raise InputError(f"{dataset.name} has no {split} items: choose another --split")
     method.prepare(dataset.classes, dataset.template)
-    bank = FeatureBank(method.backbone, progress=not as_json)
+    bank = FeatureBank(method.backbone, progress=ranks.is_main() and not as_json)
     figures = compare(method, predictive(method, samples, seed), bank.encode(dataset.root, items))
+    main = ranks.is_main()
+    ranks.stop()
+    if not main:
+        return
     if as_json:
         print(json.dumps({"model": str(model), "data": dataset.name, "split": split, **figures}))
     else:
