@@ -56,6 +56,7 @@ def test_fit_then_evaluate(run, photos, tmp_path):
     assert "zero-shot" in out and "tuned" in out and "test split, 6 images" in out
     assert set(contents(model)) == {
         "README.md",
+        "calibration.json",
         "config.json",
         "draw.jsonl",
         "log.jsonl",
@@ -84,6 +85,72 @@ def test_fit_then_evaluate(run, photos, tmp_path):
     assert code == 2 and "holds a finished model" in err
 
 
+def test_the_validation_images_are_answered_and_kept(run, photos, tmp_path):
+    """All of the val split, not the few that a draw takes; the same numbers as from the saved model."""
+    from pbprompt.data.sources import open_dataset
+    from pbprompt.evaluate.decisions import calibrate, read_calibration
+    from pbprompt.methods.predictor import predictive
+    from pbprompt.train.features import FeatureBank
+    from pbprompt.train.model_folder import load_model
+
+    model = tmp_path / "model"
+    code, _, err = run("fit", photos, "--shots", "1", "--set", "epochs=1", "--out", model)
+    assert code == 0 and "rest on 6 validation images" in err
+    kept = read_calibration(model)
+    assert kept is not None and len(kept) == 6
+    assert (kept.classes, kept.classes_seen, kept.samples, kept.seed) == (3, 3, 20, 0)
+    dataset, (method, _) = open_dataset(str(photos), seed=1), load_model(model)
+    features = FeatureBank(method.backbone, progress=False).encode(dataset.root, dataset.val)
+    assert calibrate(predictive(method), features) == kept
+    assert "6 images of 3 of 3 classes" in (model / "README.md").read_text()
+
+
+def test_without_validation_images_it_says_what_is_lost(run, photos, tmp_path):
+    """A folder of train/ and val/ tests on val/: none is left. What an older model left goes away."""
+    split = tmp_path / "split"
+    for part, at in (("train", slice(0, 4)), ("val", slice(4, 8))):
+        for name in CLASSES:
+            (split / part / name).mkdir(parents=True)
+            for file in sorted((photos / name).iterdir())[at]:
+                shutil.copy(file, split / part / name)
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "calibration.json").write_text("of another model")
+    code, out, err = run("fit", split, *QUICK, "--out", model)
+    assert code == 0 and "test split, 12 images" in out
+    assert "no validation images: `predict` can mark no image as unsure" in err and "add a val/ folder" in err
+    assert (model / "config.json").exists() and not (model / "calibration.json").exists()
+    assert "--reject-at" not in (model / "README.md").read_text()
+
+
+def test_an_image_that_was_trained_on_is_no_validation_image(run, photos, tmp_path):
+    """A split file may list an image twice."""
+    files = {name: [f"{name}/{file.name}" for file in sorted((photos / name).iterdir())] for name in CLASSES}
+    rows = [(path, label, name) for label, name in enumerate(CLASSES) for path in files[name]]
+    parts = {"train": rows[::2], "val": rows[:8], "test": rows[1::2]}
+    (photos / "split.json").write_text(json.dumps(parts))
+    try:
+        code, _, err = run("fit", photos / "split.json", *QUICK, "--shots", "0", "--out", tmp_path / "model")
+    finally:
+        (photos / "split.json").unlink()
+    assert code == 0, err
+    assert "8 val" in err and "rest on 4 validation images; classes without one: 2 (" in err
+
+
+def test_the_config_is_still_written_last(run, photos, tmp_path, monkeypatch):
+    from pbprompt.evaluate import decisions
+
+    def dies(folder, calibration):
+        assert not (folder / "config.json").exists()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(decisions, "write_calibration", dies)
+        assert run("fit", photos, *QUICK, "--out", tmp_path / "model")[0] == 130
+    assert not (tmp_path / "model" / "config.json").exists()
+    assert run("fit", photos, *QUICK, "--out", tmp_path / "model")[0] == 0
+
+
 def test_new_class_names_at_evaluation(run, photos, tmp_path):
     model = tmp_path / "model"
     assert run("fit", photos, *QUICK, "--out", model)[0] == 0
@@ -99,7 +166,7 @@ def test_equal_commands_give_equal_models(run, photos, tmp_path):
         assert run("fit", photos, *QUICK, "--out", tmp_path / name)[0] == 0
     assert run("fit", photos, *QUICK, "--seed", "2", "--out", tmp_path / "three")[0] == 0
     one, two, three = (contents(tmp_path / name) for name in ("one", "two", "three"))
-    for name in ("model.safetensors", "log.jsonl", "draw.jsonl", "config.json"):
+    for name in ("model.safetensors", "log.jsonl", "draw.jsonl", "calibration.json", "config.json"):
         assert one[name] == two[name] and one[name] != three[name], name
 
 

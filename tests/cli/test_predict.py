@@ -98,3 +98,164 @@ def test_debug_shows_the_traceback(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["pbprompt", "--debug", "predict", "absent.jpg", "--classes", "a"])
     with pytest.raises(InputError):
         main()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    """Three classes of 10 drawings: 5 train, 2 val and 3 test each."""
+    root = tmp_path_factory.mktemp("photos")
+    for name in ("bird", "heart", "mammal"):
+        (root / name).mkdir()
+        files = [
+            file for style in sorted(SAMPLE.parent.iterdir()) for file in sorted((style / name).iterdir())
+        ]
+        for at, file in enumerate(files[:10]):
+            shutil.copy(file, root / name / f"{at:02}.webp")
+    return root
+
+
+@pytest.fixture(scope="module")
+def fitted(photos, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("fitted") / "model"
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stop:
+        patch.setenv("PBPROMPT_CACHE", str(folder.parent / "cache"))
+        patch.setattr(
+            sys,
+            "argv",
+            ["pbprompt", "fit", str(photos), "--set", "epochs=2", "--out", str(folder), "--shots", "4"],
+        )
+        main()
+    assert not stop.value.code
+    return folder
+
+
+@pytest.fixture
+def model(fitted, tmp_path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(fitted, tmp_path / "model"))
+
+
+def records(out: str) -> list[dict]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def change_calibration(model: Path, **values) -> None:
+    path = model / "calibration.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def calibrated(model: Path, answers: list[tuple[float, bool]]) -> None:
+    """Give the model other validation answers: (confidence, right)."""
+    confidence, right = zip(*answers, strict=True)
+    true = [best if hit else 0.0 for best, hit in answers]
+    change_calibration(model, images=len(answers), confidence=confidence, right=right, true=true)
+
+
+def test_a_model_marks_what_it_is_unsure_of(run, photos, model):
+    calibrated(model, [(0.8, True)] * 9 + [(0.8, False)] + [(0.5, False)] * 5)  # 90 % right from 0.8 on
+    code, out, err = run("predict", str(photos), "--model", str(model), "--json")
+    assert code == 0
+    assert err == (
+        "pbprompt: unsure: top probability below 0.800; 10 of 15 validation images are above, "
+        "90.0% of them right\n"
+    )
+    said = records(out)
+    assert {record["unsure"] for record in said} == {True, False}
+    for record in said:
+        assert record["unsure"] == (record["score"] < 0.8)
+        assert {"entropy", "epistemic", "spread"} < set(record) and "prediction_set" not in record
+
+
+def test_reject_at_asks_for_another_accuracy(run, photos, model):
+    calibrated(model, [(0.95, True)] * 4 + [(0.9, False)] + [(0.4, True)] * 5)
+    marked = {}
+    for accuracy, threshold in (("0.8", 0.4), ("0.95", 0.95)):
+        _, out, err = run("predict", str(photos), "--model", str(model), "--reject-at", accuracy, "--json")
+        assert f"below {threshold:.3f}" in err
+        marked[accuracy] = [record["unsure"] for record in records(out)]
+        assert marked[accuracy] == [record["score"] < threshold for record in records(out)]
+    assert sum(marked["0.8"]) < sum(marked["0.95"])
+
+
+def test_an_accuracy_out_of_reach_marks_all_and_warns(run, photos, model):
+    calibrated(model, [(0.95, False), (0.9, True), (0.8, True), (0.7, True)])
+    code, out, err = run("predict", str(photos), "--model", str(model), "--json")
+    assert code == 0 and all(record["unsure"] for record in records(out))
+    assert "warning: --reject-at 0.9 is out of reach" in err and "more than 75.0%" in err
+
+
+def test_coverage_gives_sets(run, photos, model):
+    calibrated(model, [(0.9, True)] * 10 + [(0.7, True)] * 9)  # ⌈20 · 0.9⌉: the second largest score, 1 − 0.7
+    code, out, _ = run("predict", str(photos), "--model", str(model), "--coverage", "0.9", "--json")
+    assert code == 0
+    for record in records(out):
+        ordered = sorted(record["scores"], key=record["scores"].__getitem__, reverse=True)
+        likely = [name for name in ordered if 1 - record["scores"][name] <= 1 - 0.7]
+        assert record["prediction_set"] == (likely or [record["label"]])
+
+
+def test_too_few_validation_images_for_a_coverage(run, photos, model):
+    code, out, err = run("predict", str(photos), "--model", str(model), "--coverage", "0.99", "--json")
+    assert code == 0
+    assert "warning: --coverage 0.99 takes 99 validation images and there are 6" in err
+    assert all(len(record["prediction_set"]) == 3 for record in records(out))
+
+
+def test_the_table_shows_marks_and_sets(run, photos, model):
+    calibrated(model, [(0.95, False), (0.2, True)])
+    code, out, _ = run(
+        "predict", str(photos / "bird"), "--model", str(model), "--coverage", "0.5", "--top-k", "1"
+    )
+    lines = out.splitlines()
+    assert code == 0 and lines[0].split() == ["image", "1.", "entropy", "epistemic", "set"]
+    assert sum("unsure" in line for line in lines) == 10
+    plain = run("predict", str(photos / "bird"), "--classes", "bird,heart")[1]
+    assert "unsure" not in plain and "entropy" not in plain
+
+
+def test_added_classes_are_not_vouched_for(run, photos, model):
+    code, out, err = run(
+        "predict", str(photos / "bird"), "--model", str(model), "--classes", "otter", "--json"
+    )
+    assert code == 0 and "no validation image is of an added class" in err
+    assert "otter" in records(out)[0]["scores"]
+
+
+@pytest.mark.parametrize("option", [("--samples", "3"), ("--seed", "5"), ("--template", "a {}.")])
+def test_other_samples_than_the_validation_images_had_are_told(run, photos, model, option):
+    _, _, err = run("predict", str(photos / "bird"), "--model", str(model), *option, "--json")
+    assert "made with --samples 20, --seed 0 and the model's template; with others" in err
+
+
+def test_a_model_without_validation_images(run, photos, model):
+    (model / "calibration.json").unlink()
+    code, out, err = run("predict", str(photos / "bird"), "--model", str(model), "--json")
+    assert code == 0 and {record["unsure"] for record in records(out)} == {None}
+    assert "no calibration.json in it, so no image is marked unsure: fit it again" in err
+    for option in ("--reject-at", "--coverage"):
+        code, out, err = run("predict", str(photos / "bird"), "--model", str(model), option, "0.9")
+        assert code == 2 and not out and len(err.splitlines()) == 1
+        assert "fit it again on data with validation images (a val/ folder)" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--reject-at", "90"], "accuracy is 90: give a share between 0 and 1"),
+        (["--coverage", "1"], "coverage is 1: give a share between 0 and 1"),
+    ],
+)
+def test_shares_out_of_range(run, photos, model, options, says):
+    code, _, err = run("predict", str(photos / "bird"), "--model", str(model), *options)
+    assert code == 2 and says in err and len(err.splitlines()) == 1
+
+
+def test_decisions_need_a_model(run, images):
+    code, _, err = run("predict", str(images), "--classes", "guitar,cat", "--coverage", "0.9")
+    assert code == 2 and "give --model DIR" in err
+
+
+def test_a_damaged_calibration_is_named(run, photos, model):
+    change_calibration(model, images=3)
+    code, _, err = run("predict", str(photos / "bird"), "--model", str(model))
+    assert code == 2 and "calibration.json: not a calibration" in err and "fit the model again" in err

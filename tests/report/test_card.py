@@ -1,5 +1,6 @@
 """The model card: figures, commands and facts."""
 
+from pbprompt.evaluate.decisions import Calibration
 from pbprompt.report.card import model_card
 from pbprompt.train.model_folder import ModelInfo
 
@@ -59,6 +60,23 @@ def test_lite_is_said_not_to_be_clip():
 def test_without_figures_there_is_no_table():
     card = model_card(info(metrics={}), "model")
     assert "accuracy" not in card and "pbprompt predict" in card
+
+
+def test_thresholds_of_the_validation_split():
+    confidence = tuple(1 - at / 100 for at in range(20))
+    right = tuple(at not in (18, 19) for at in range(20))
+    true = tuple(best if hit else 0.0 for best, hit in zip(confidence, right, strict=True))
+    calibration = Calibration(confidence, right, true, classes=3, classes_seen=2, samples=20, seed=0)
+    card = model_card(info(), "model", calibration)
+    for row in ("| 90% | 0.810 | 100.0% |", "| 95% | 0.830 | 90.0% |", "| 99% | 0.830 | 90.0% |"):
+        assert row in card
+    assert "20 images of 2 of 3 classes" in card
+    assert "--reject-at" not in model_card(info(), "model")
+
+
+def test_an_accuracy_out_of_reach_is_said():
+    card = model_card(info(), "model", Calibration((0.9,), (False,), (0.1,), 2, 1, 20, 0))
+    assert "| 99% | not reached | none |" in card
 
 
 def test_many_classes_are_cut():

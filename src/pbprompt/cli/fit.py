@@ -8,6 +8,7 @@ import typer
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
+    from pbprompt.evaluate.decisions import Calibration
     from pbprompt.methods.base import Method
     from pbprompt.train.tune import Views
 
@@ -33,6 +34,8 @@ def fit(
 ) -> None:
     """Tune a classifier on a few labelled images and save it, with its figures on the test split.
 
+    Validation images are not trained on: they tell `predict` when the model is unsure.
+
     [bold]pbprompt fit photos/ --shots 16 --out model/[/bold]
 
     [bold]pbprompt fit caltech101 --root DATA --preset paper --set ct_weight=0.01 --out model/[/bold]
@@ -46,6 +49,7 @@ def fit(
     from pbprompt.clip.weights import load_backbone
     from pbprompt.data.fewshot import draw, read_draw, write_draw
     from pbprompt.data.sources import open_dataset
+    from pbprompt.evaluate.decisions import CALIBRATION, calibrate, write_calibration
     from pbprompt.evaluate.scoring import compare
     from pbprompt.methods.base import make_config
     from pbprompt.methods.predictor import predictive
@@ -98,6 +102,9 @@ def fit(
             "split": split,
             **compare(tuned, predictor, bank.encode(dataset.root, dataset.split(split))),
         }
+    trained = {item.path for item in few.train}
+    held_out = [item for item in dataset.val if item.path not in trained]
+    calibration = calibrate(predictor, bank.encode(dataset.root, held_out)) if held_out else None
     ranks.stop()
     if not main:
         return
@@ -106,10 +113,15 @@ def fit(
     )
     if drawn:
         write_draw(out / "draw.jsonl", drawn)
-    save_model(out, tuned, info, model_card(info, str(out)))
+    if calibration:
+        write_calibration(out, calibration)
+    else:
+        (out / CALIBRATION).unlink(missing_ok=True)  # of a model that was here before
+    save_model(out, tuned, info, model_card(info, str(out), calibration))
     (out / "checkpoint.safetensors").unlink(missing_ok=True)
     if metrics:
         print_figures(metrics)
+    console.print(tell_calibration(calibration))
     console.print(f"saved: {out}")
 
 
@@ -119,6 +131,18 @@ def parameters(method: "Method") -> str:
     counted = method.counted_parameters()
     extra = "" if counted == full else f" as the paper counts ({full:,} in full)"
     return f"{method.name}: {counted:,} learnable parameters{extra}"
+
+
+def tell_calibration(calibration: "Calibration | None") -> str:
+    """What `predict` can answer with this model, and how to get what it cannot."""
+    if calibration is None:
+        return (
+            "no validation images: `predict` can mark no image as unsure and give no sets for --coverage; "
+            "add a val/ folder beside train/ and test/ (or more images a class) and fit again"
+        )
+    missing = calibration.classes - calibration.classes_seen
+    note = f"; classes without one: {missing} (marks and sets may be too sure of them)" if missing else ""
+    return f"`predict --reject-at` and `--coverage` rest on {len(calibration):,} validation images{note}"
 
 
 def print_figures(metrics: dict[str, Any]) -> None:

@@ -1,19 +1,24 @@
 """`pbprompt predict`: name what is in images."""
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
+    from pbprompt.evaluate.decisions import Calibration
+    from pbprompt.evaluate.predictions import Prediction, Rule
     from pbprompt.methods.predictor import Predictor
 
 BATCH = 32
+SHOWN_OF_A_SET = 5
+REJECT_AT = 0.9
 TEMPLATE = "a photo of a {}."
 
 
@@ -29,19 +34,31 @@ def predict(
     samples: int = typer.Option(20, min=1, help="Prompts sampled for each class of a tuned model."),
     seed: int = typer.Option(0, help="Seed of the sampled prompts."),
     top_k: int = typer.Option(3, min=1, help="How many classes to show for each image."),
+    reject_at: float | None = typer.Option(
+        None, help=f"Mark as unsure so that the others are this accurate, on validation images. [{REJECT_AT}]"
+    ),
+    coverage: float | None = typer.Option(
+        None, help="Give sets of classes that hold the true one this often, such as 0.9."
+    ),
     as_json: bool = typer.Option(False, "--json", help="A JSON object a line: image, label, score, scores."),
 ) -> None:
     """Classify images by class names alone (zero-shot), or with a tuned model and its uncertainty.
 
     [bold]pbprompt predict photo.jpg --classes cat,dog,car[/bold]
 
-    [bold]pbprompt predict holiday/ --model model/ --top-k 5[/bold]
+    [bold]pbprompt predict holiday/ --model model/ --reject-at 0.95 --coverage 0.9[/bold]
 
     With a model, `entropy` is the whole doubt about an image in nats and `epistemic` the part of it that the
-    sampled prompts disagree on. An image that cannot be read is reported and skipped; exit code 1.
+    sampled prompts disagree on. An image is `unsure` where its top probability is below the threshold at
+    which the model's validation images are right as often as --reject-at asks; where no threshold is high
+    enough, all are. --coverage lists the classes an image may be of: on images like the validation images,
+    the true one is among them at least that often. An image that cannot be read is reported and skipped;
+    exit code 1.
     """
     from pbprompt.clip.weights import load_backbone
     from pbprompt.data.images import list_images
+    from pbprompt.evaluate.decisions import read_calibration
+    from pbprompt.evaluate.predictions import Rule
     from pbprompt.evaluate.scoring import zero_shot
     from pbprompt.methods.predictor import predictive
     from pbprompt.train.model_folder import load_model
@@ -50,29 +67,37 @@ def predict(
         raise InputError(f"--template {template!r} has no {{}}: write where the class name goes")
     names = class_names(classes, classes_file)
     paths = [path for given in images for path in list_images(given)]
+    rule = Rule()
     if model is None:
+        if reject_at is not None or coverage is not None:
+            raise InputError("--reject-at and --coverage rest on validation images: give --model DIR")
         if not names:
             raise InputError("no class names: give --classes cat,dog,car, --classes-file FILE or --model DIR")
         tower = load_backbone(backbone or "lite", activation=activation, device=device)
         predictor = zero_shot(tower, distinct(names), template or TEMPLATE)
     else:
         method, info = load_model(model, backbone, device)
+        calibration = read_calibration(model)
+        rule, notes = _rule(model, calibration, reject_at, coverage)
         method.prepare(distinct([*info.classes, *names]), template or info.template)
         predictor = predictive(method, samples, seed)
+        if calibration:
+            notes += _differences(calibration, predictor, seed, template not in (None, info.template))
+        for note in notes:
+            _tell(note)
     rows, failures = [], 0
-    for path, result in _predictions(predictor, paths, quiet=as_json):
+    for path, result in _predictions(predictor, paths, rule, quiet=as_json):
         if isinstance(result, InputError):
             failures += 1
-            print(f"pbprompt: {result}", file=sys.stderr)
+            _tell(result)
         elif as_json:
-            extra = {key: result[key] for key in ("entropy", "epistemic", "spread") if model}
-            print(json.dumps(_record(path, result) | extra, ensure_ascii=False), flush=True)
+            print(json.dumps(_record(path, result, tuned=model is not None), ensure_ascii=False), flush=True)
         else:
             rows.append((path, result))
     if rows:
-        _print_table(rows, top_k, uncertain=model is not None)
+        _print_table(rows, top_k, tuned=model is not None)
     if failures:
-        print(f"pbprompt: {failures} of {len(paths)} images could not be read", file=sys.stderr)
+        _tell(f"{failures} of {len(paths)} images could not be read")
         raise typer.Exit(1)
 
 
@@ -101,24 +126,81 @@ def distinct(names: list[str]) -> list[str]:
     return names
 
 
-Result = dict[str, Any]
+def _rule(
+    model: Path, calibration: "Calibration | None", reject_at: float | None, coverage: float | None
+) -> tuple["Rule", list[str]]:
+    """What the options ask of the model's validation images, and what the user should know of it."""
+    from pbprompt.evaluate.conformal import fewest_images
+    from pbprompt.evaluate.decisions import CALIBRATION
+    from pbprompt.evaluate.predictions import Rule
+
+    if calibration is None:
+        remedy = "fit it again on data with validation images (a val/ folder)"
+        if reject_at is not None or coverage is not None:
+            raise InputError(
+                f"{model}: no {CALIBRATION} in it, which --reject-at and --coverage rest on: {remedy}"
+            )
+        return Rule(), [f"{model}: no {CALIBRATION} in it, so no image is marked unsure: {remedy}"]
+    accuracy = REJECT_AT if reject_at is None else reject_at
+    threshold, images = calibration.threshold(accuracy), len(calibration)
+    accepted = calibration.accepted(threshold)
+    if accepted.images:
+        notes = [
+            f"unsure: top probability below {threshold:.3f}; {accepted.images} of {images} validation images "
+            f"are above, {accepted.right / accepted.images:.1%} of them right"
+        ]
+    else:
+        notes = [
+            f"warning: --reject-at {accuracy:g} is out of reach, so every image is marked unsure: no "
+            f"threshold makes more than {calibration.best_accuracy():.1%} of the accepted validation images "
+            f"right ({images} in all)"
+        ]
+    if coverage is None:
+        return Rule(threshold), notes
+    quantile = calibration.quantile(coverage)
+    if math.isinf(quantile):
+        notes.append(
+            f"warning: --coverage {coverage:g} takes {fewest_images(coverage):,} validation images and there "
+            f"are {images}, so every set holds all classes"
+        )
+    return Rule(threshold, quantile), notes
+
+
+def _differences(
+    calibration: "Calibration", predictor: "Predictor", seed: int, other_template: bool
+) -> list[str]:
+    """In what the validation images were answered otherwise than these will be."""
+    notes = []
+    if len(predictor.classes) > calibration.classes:
+        notes.append("warning: no validation image is of an added class: marks and sets cannot vouch for it")
+    samples = predictor.bank.shape[0]
+    other_seed = samples > 1 and seed != calibration.seed
+    if samples != calibration.samples or other_seed or other_template:
+        made = f"--samples {calibration.samples}, --seed {calibration.seed} and the model's template"
+        notes.append(f"note: the thresholds were made with {made}; with others they are approximate")
+    return notes
+
+
+def _tell(message: object) -> None:
+    print(f"pbprompt: {message}", file=sys.stderr)
 
 
 def _predictions(
-    predictor: "Predictor", paths: list[Path], quiet: bool
-) -> Iterator[tuple[Path, Result | InputError]]:
+    predictor: "Predictor", paths: list[Path], rule: "Rule", quiet: bool
+) -> Iterator[tuple[Path, "Prediction | InputError"]]:
     """What the predictor says of each image, in order; an unreadable one gives its error."""
     import torch
     from rich.console import Console
     from rich.progress import track
 
     from pbprompt.data.images import open_image
+    from pbprompt.evaluate.predictions import predictions
 
-    backbone, names = predictor.method.backbone, predictor.method.classes
+    backbone = predictor.method.backbone
     batches = [paths[at : at + BATCH] for at in range(0, len(paths), BATCH)]
     hidden = quiet or len(batches) == 1
     for batch in track(batches, "images", console=Console(stderr=True), disable=hidden, transient=True):
-        results: dict[Path, Result | InputError] = {}
+        results: dict[Path, Prediction | InputError] = {}
         tensors = {}
         for path in batch:
             try:
@@ -127,34 +209,43 @@ def _predictions(
                 results[path] = error
         if tensors:
             with torch.inference_mode():
-                said = predictor(backbone.image(torch.stack(list(tensors.values())).to(backbone.device)))
-            columns = (said.probabilities, said.entropy, said.mutual_information, said.spread)
-            for path, *values in zip(tensors, *(column.tolist() for column in columns), strict=True):
-                scores = dict(zip(names, values[0], strict=True))
-                rounded = (round(value, 6) for value in values[1:])
-                results[path] = {"scores": scores} | dict(
-                    zip(("entropy", "epistemic", "spread"), rounded, strict=True)
-                )
+                images = backbone.image(torch.stack(list(tensors.values())).to(backbone.device))
+                results |= zip(tensors, predictions(predictor, images, rule), strict=True)
         for path in batch:
             yield path, results[path]
 
 
-def _record(path: Path, result: Result) -> dict[str, Any]:
-    scores = {name: round(score, 6) for name, score in result["scores"].items()}
-    label = max(result["scores"], key=result["scores"].__getitem__)
-    return {"image": str(path), "label": label, "score": scores[label], "scores": scores}
+def _record(path: Path, said: "Prediction", tuned: bool) -> dict[str, object]:
+    record = {"image": str(path), "label": said.label, "score": said.score, "scores": said.scores}
+    if tuned:
+        record |= {key: getattr(said, key) for key in ("entropy", "epistemic", "spread", "unsure")}
+    if said.prediction_set is not None:
+        record["prediction_set"] = said.prediction_set
+    return record
 
 
-def _print_table(rows: list[tuple[Path, Result]], top_k: int, uncertain: bool) -> None:
+def _print_table(rows: list[tuple[Path, "Prediction"]], top_k: int, tuned: bool) -> None:
     from rich.console import Console
     from rich.table import Column, Table
 
-    shown = min(top_k, len(rows[0][1]["scores"]))
-    doubt = ("entropy", "epistemic") if uncertain else ()
-    table = Table(Column("image", overflow="fold"), *(f"{n}." for n in range(1, shown + 1)), *doubt, box=None)
-    for path, result in rows:
-        best = sorted(result["scores"].items(), key=lambda pair: -pair[1])[:shown]
+    first = rows[0][1]
+    shown = min(top_k, len(first.scores))
+    columns = [f"{place}." for place in range(1, shown + 1)]
+    columns += ["entropy", "epistemic", ""] if tuned else []
+    columns += ["set"] if first.prediction_set is not None else []
+    table = Table(Column("image", overflow="fold"), *columns, box=None)
+    for path, said in rows:
+        best = sorted(said.scores.items(), key=lambda pair: -pair[1])[:shown]
         cells = [f"{name} {score:.1%}" for name, score in best]
-        table.add_row(str(path), *cells, *(f"{result[key]:.3f}" for key in doubt))
+        if tuned:
+            cells += [f"{said.entropy:.3f}", f"{said.epistemic:.3f}", "unsure" if said.unsure else ""]
+        if said.prediction_set is not None:
+            cells.append(_shortened(said.prediction_set))
+        table.add_row(str(path), *cells)
     wide = None if sys.stdout.isatty() else 200  # a file or a pipe has no screen to fit
     Console(width=wide).print(table)
+
+
+def _shortened(names: tuple[str, ...]) -> str:
+    more = len(names) - SHOWN_OF_A_SET
+    return ", ".join(names[:SHOWN_OF_A_SET]) + (f" and {more} more" if more > 0 else "")

@@ -1,9 +1,12 @@
 """The model card that is saved with every model."""
 
+from pbprompt.evaluate.decisions import Calibration
 from pbprompt.train.model_folder import ModelInfo
 
+ACCURACIES = (0.9, 0.95, 0.99)
 
-def model_card(info: ModelInfo, folder: str) -> str:
+
+def model_card(info: ModelInfo, folder: str, calibration: Calibration | None = None) -> str:
     """Markdown: what it is, how good it was on what, how to use it, what it rests on."""
     names = ", ".join(info.classes[:20]) + (", …" if len(info.classes) > 20 else "")
     settings = "\n".join(f"- `{key}`: {value!r}" for key, value in info.config.items())
@@ -14,7 +17,7 @@ def model_card(info: ModelInfo, folder: str) -> str:
 
 Tuned with pbprompt {info.library} on the frozen backbone `{info.backbone["name"]}`
 (activation {info.backbone["activation"]}, fingerprint `{info.backbone["fingerprint"]}`), seed {info.seed}.
-{_figures(info)}
+{_figures(info)}{_thresholds(calibration)}
 ## Use
 
 ```sh
@@ -43,3 +46,19 @@ def _figures(info: ModelInfo) -> str:
     note = " `lite` is not CLIP: not comparable with papers on CLIP." if lite else ""
     table = "\n".join(["| | accuracy | NLL | ECE |", "|---|---|---|---|", *lines])
     return f"\n{table}\n\nOn the {split} split, {count} images.{note}\n"
+
+
+def _thresholds(calibration: Calibration | None) -> str:
+    """What rejecting unsure images buys, on the validation split."""
+    if calibration is None:
+        return ""
+    lines = []
+    for accuracy in ACCURACIES:
+        threshold = calibration.threshold(accuracy)
+        kept = calibration.accepted(threshold).images
+        cells = f"{threshold:.3f} | {kept / len(calibration):.1%}" if kept else "not reached | none"
+        lines.append(f"| {accuracy:.0%} | {cells} |")
+    head = ["| `--reject-at` | top probability at least | images accepted |", "|---|---|---|"]
+    source = f"{len(calibration)} images of {calibration.classes_seen} of {calibration.classes} classes"
+    table = "\n".join([*head, *lines])
+    return f"\n{table}\n\nOn the validation split, {source}; `--coverage` rests on the same images.\n"

@@ -1,0 +1,55 @@
+"""Sets of classes that hold the true one with a wanted probability: split conformal prediction.
+
+    s_i = 1 − p(y_i | x_i)                          over n validation images, y_i the true class
+    q   = the ⌈(n + 1)·coverage⌉-th smallest s_i    infinite where there are too few images for that rank
+    set(x) = {c : 1 − p(c | x) ≤ q}
+
+Where a new image is exchangeable with the validation images (none of them trained on), its true class is in
+the set with a probability of at least `coverage`, however wrong the model is: its own s is equally likely to
+take any rank among the n + 1. This holds on average over images and classes, not for each class.
+
+The score 1 − p(true class) gives the smallest sets on average of all scores with that guarantee when the
+probabilities are right, needs no random numbers, and needs one number an image to be kept (adaptive sets,
+which add up the likelier classes, need a random tie-break to be exact and are larger).
+"""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pbprompt.errors import InputError
+from pbprompt.evaluate.arrays import numbers
+
+
+def conformal_quantile(true_probabilities: ArrayLike, coverage: float) -> float:
+    """q, from the probability each validation image gives its true class."""
+    scores = np.sort(1 - numbers(true_probabilities, "probabilities"))
+    rank = math.ceil((len(scores) + 1) * _exact(coverage))
+    return float(scores[rank - 1]) if rank <= len(scores) else math.inf
+
+
+def fewest_images(coverage: float) -> int:
+    """The least n for which q is finite: ⌈(n + 1)·coverage⌉ ≤ n."""
+    wanted = _exact(coverage)
+    return max(1, math.ceil(wanted / (1 - wanted)))
+
+
+def prediction_set(probabilities: ArrayLike, quantile: float) -> list[int]:
+    """The classes of one image's set, likeliest first.
+
+    Where no class is likely enough the set is the likeliest class: an answer of nothing helps nobody, and a
+    larger set covers no less.
+    """
+    row = numbers(probabilities, "probabilities")
+    order = np.argsort(-row, kind="stable")
+    size = int((1 - row <= quantile).sum())
+    return [int(index) for index in order[: max(1, size)]]
+
+
+def _exact(coverage: float) -> Fraction:
+    """The decimal number that was written: 0.07 · 100 is 7, where floats give 7.000000000000001."""
+    if not 0 < coverage < 1:
+        raise InputError(f"coverage is {coverage:g}: give a share between 0 and 1, such as 0.9")
+    return Fraction(str(float(coverage)))
