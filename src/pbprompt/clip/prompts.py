@@ -13,15 +13,19 @@ Prompt = list[int]
 
 
 def named_prompts(
-    tokenizer: Tokenizer, names: Sequence[str], context: int, position: NamePosition = "end"
+    tokenizer: Tokenizer,
+    names: Sequence[str],
+    context: int,
+    position: NamePosition = "end",
+    ending: str = ".",
 ) -> list[Prompt]:
-    """[SOS] context and name in the wanted order [.] [EOT], for each class name.
+    """[SOS] context and name in the wanted order, the ending [EOT], for each class name.
 
     end: context, name; front: name, context; middle: half the context, name, the other half.
     """
     before = {"end": context, "middle": context // 2, "front": 0}[position]
     slots = [-(k + 1) for k in range(context)]
-    stop = tokenizer.encode(".")
+    stop = tokenizer.encode(ending)
     prompts = []
     for name in names:
         tokens = tokenizer.encode(name.replace("_", " "))

@@ -80,9 +80,18 @@ def sample(
     log_variance: Float[Tensor, "c w"],
     samples: int,
     generator: torch.Generator,
+    *,
+    antithetic: bool = False,
 ) -> Float[Tensor, "s c w"]:
-    """`samples` independent draws of r for every class."""
-    return reparameterise(mean, log_variance, draw_noise((samples, *mean.shape), generator))
+    """`samples` draws of r for every class: independent, or antithetic pairs of noise ε and −ε.
+
+    Both are unbiased. In a pair what is odd in ε cancels, so its mean has a lower variance.
+    """
+    drawn = -(-samples // 2) if antithetic else samples
+    noise = draw_noise((drawn, *mean.shape), generator)
+    if antithetic:
+        noise = torch.cat([noise, -noise])[:samples]
+    return reparameterise(mean, log_variance, noise)
 
 
 def gaussian_kl(

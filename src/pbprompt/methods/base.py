@@ -67,6 +67,9 @@ class Method(nn.Module):
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     tags: ClassVar[tuple[str, ...]] = ()
     paper: ClassVar[str] = ""
+    # Whether every step runs the same kernels: no value is looked at on the host, nothing is moved there, and
+    # random numbers come from the given generator alone, on its device. A GPU then replays it as one graph.
+    capturable: ClassVar[bool] = False
 
     def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
         super().__init__()
@@ -114,6 +117,10 @@ class Method(nn.Module):
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
         """Logits of images under each draw of the class features: the bank of `class_features`."""
         return class_logits(images.global_, features, self.backbone.logit_scale)
+
+    def prompt_vectors(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s k b w"]:
+        """Learned token embeddings of the prompts, to look at; k: the classes, or 1 where they share them."""
+        raise InputError(f"{self.name} has no token embeddings to show: use a model of pbprompt or coop")
 
     def epochs_for(self, shots: int) -> int:
         """The method's own schedule where `epochs` is 0."""

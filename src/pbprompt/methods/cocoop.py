@@ -71,6 +71,7 @@ class CoCoOp(Method):
     Config = CoCoOpConfig
     tags = ("image-conditioned",)
     paper = "Zhou et al., CVPR 2022"
+    capturable = True
     config: CoCoOpConfig
 
     def __init__(self, config: CoCoOpConfig, backbone: Backbone) -> None:

@@ -66,6 +66,7 @@ class CoOp(Method):
     }
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"class-specific": {"class_specific": True}}
     paper = "Zhou et al., IJCV 2022"
+    capturable = True
     config: CoOpConfig
 
     def __init__(self, config: CoOpConfig, backbone: Backbone) -> None:
@@ -105,6 +106,9 @@ class CoOp(Method):
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         return self._engine(self._contexts())
+
+    def prompt_vectors(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s k b w"]:
+        return self._contexts()
 
     def _contexts(self) -> Float[Tensor, "1 k b w"]:
         """The context as the engine takes it: k is 1 where all classes share it."""

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.engine import TextEngine
 from pbprompt.clip.prompts import named_prompts
+from pbprompt.core.diversity import sampled_cosine
 from pbprompt.core.elbo import combined_elbo
 from pbprompt.core.generator import PromptGenerator
-from pbprompt.core.likelihood import class_logits, log_likelihood, unit
+from pbprompt.core.likelihood import class_logits, log_likelihood
 from pbprompt.core.transport import conditional_transport, entropic_transport
 from pbprompt.core.variational import GaussianPosterior, gaussian_kl, reduce_kl, sample
 from pbprompt.errors import InputError
@@ -49,6 +50,9 @@ class PBPromptConfig(MethodConfig):
     epochs: int = setting(60, "passes over the training images; 0: the paper's schedule by shots")
     tokens: int = setting(4, "b, prompt tokens")
     words: str = setting("a photo of a", "words that the prompt tokens start from; empty: random")
+    ending: Literal["stop", "template"] = setting(
+        "stop", "what follows a name: a full stop, or what the dataset's template has there"
+    )
     prompts: Literal["generated", "free"] = setting("generated", "free: CoOp's plain context (P-Prompt)")
     keep_latent: bool = setting(True, "the generator's output for r is part of the prefix")
     residual: bool = setting(True, "the generator adds its input: the words start as they are")
@@ -56,6 +60,7 @@ class PBPromptConfig(MethodConfig):
     initial_std: float = setting(1.56, "σ at the start, in units; 0: as the linear layer gives it")
     sampling: bool = setting(True, "draw r from q; false: r = μ(e) and no KL (w/o-S)")
     train_samples: int = setting(2, "draws of r a training step")
+    antithetic: bool = setting(False, "draws of a step in pairs of noise ε and −ε")
     likelihood: Literal["mean_of_logs", "log_of_mean"] = setting("log_of_mean", "over the draws of a step")
     prior_std: float = setting(1.56, "standard deviation of the prior around e, in units")
     std_unit: Literal["embedding", "one"] = setting(
@@ -114,6 +119,7 @@ class PBPrompt(Method):
     }
     tags = ("stochastic", "uses patches")
     paper = "Liu, Wang et al., UAI 2024"
+    capturable = True
     config: PBPromptConfig
 
     def __init__(self, config: PBPromptConfig, backbone: Backbone) -> None:
@@ -142,7 +148,9 @@ class PBPrompt(Method):
         super().prepare(classes, template)
         free = self.config.prompts == "free"
         slots = self.config.tokens if free else self.generator.prefix_length
-        self._engine = TextEngine(self.backbone, named_prompts(self.backbone.tokenizer, classes, slots))
+        ending = template.partition("{}")[2] if self.config.ending == "template" else "."
+        prompts = named_prompts(self.backbone.tokenizer, classes, slots, ending=ending)
+        self._engine = TextEngine(self.backbone, prompts)
         if not free:
             self._names = name_embeddings(self.backbone, classes)
 
@@ -156,7 +164,8 @@ class PBPrompt(Method):
             kl = reduce_kl(
                 gaussian_kl(mean, log_variance, self._names, self.prior_std), config.kl_reduction, examples
             )
-            features = self._encode(sample(mean, log_variance, config.train_samples, generator))
+            drawn = sample(mean, log_variance, config.train_samples, generator, antithetic=config.antithetic)
+            features = self._encode(drawn)
         else:
             features = self._encode(self.posterior(self._names)[0][None])
         logits = class_logits(batch.images.global_, features, self.backbone.logit_scale)
@@ -189,12 +198,15 @@ class PBPrompt(Method):
         return self._engine(self.generator(latent))
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        return self._engine(self.prompt_vectors(samples, generator))
+
+    def prompt_vectors(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s k b w"]:
         if self.config.prompts == "free":
-            return self._engine(self.context[None, None])
+            return self.context[None, None]
         mean, log_variance = self.posterior(self._names)
         if not self.config.sampling or self.config.reading == "mean":
-            return self._encode(mean[None])
-        return self._encode(sample(mean, log_variance, samples, generator))
+            return self.generator(mean[None])
+        return self.generator(sample(mean, log_variance, samples, generator))
 
     def epochs_for(self, shots: int) -> int:
         return 100 if shots <= 1 else 200 if shots <= 4 else 400
@@ -205,12 +217,9 @@ class PBPrompt(Method):
         if self.config.prompts == "free" or not self.config.sampling:
             return {}
         log_variance = self.posterior(self._names)[1]
-        drawn = unit(self.class_features(4, generator))
-        pairs = torch.einsum("scd,tcd->cst", drawn, drawn)
-        first, second = torch.triu_indices(len(drawn), len(drawn), 1)
         return {
             "posterior_std": (0.5 * log_variance).exp().mean().item(),
-            "sampled_cosine": pairs[:, first, second].mean().item(),
+            "sampled_cosine": sampled_cosine(self.class_features(4, generator)).mean().item(),
         }
 
     def counted_parameters(self) -> int:

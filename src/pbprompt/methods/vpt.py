@@ -73,6 +73,7 @@ class VPT(Method):
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"conditional": {"conditional": True}}
     tags = ("stochastic",)
     paper = "Derakhshani et al., ICCV 2023"
+    capturable = True
     config: VPTConfig
 
     def __init__(self, config: VPTConfig, backbone: Backbone) -> None:

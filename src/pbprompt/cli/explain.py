@@ -1,0 +1,85 @@
+"""`pbprompt explain`: where in an image a model's prompts look."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from pbprompt.errors import InputError
+
+if TYPE_CHECKING:
+    from pbprompt.methods.base import Method
+
+
+def explain(
+    image: Path = typer.Argument(..., help="An image file."),
+    model: Path = typer.Option(..., help="A folder that `pbprompt fit` wrote."),
+    names: list[str] = typer.Option(
+        [],
+        "--class",
+        help="A class to look for, also one new to the model; may be repeated. [the likeliest 3]",
+    ),
+    reading: str = typer.Option("prompt-to-patch", help="prompt-to-patch, patch-to-prompt or evidence."),
+    temperature: float | None = typer.Option(
+        None, help="T of the two plans: lower is more pointed. [as the model was trained]"
+    ),
+    samples: int = typer.Option(4, min=1, help="Sampled prompts to show for each class."),
+    seed: int = typer.Option(0, help="Seed of the sampled prompts."),
+    out: Path = typer.Option(..., "--out", "-o", help="The picture to write, a .png."),
+    arrays: Path | None = typer.Option(None, help="Also write the maps of all readings, as .npz."),
+    backbone: str | None = typer.Option(
+        None, help="Where to load the backbone from, if not from where it was."
+    ),
+    device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
+) -> None:
+    """Draw heat maps of where in an image the sampled prompts of a class find it.
+
+    [bold]pbprompt explain photo.jpg --model model/ --out heat.png[/bold]
+
+    [bold]pbprompt explain pug.jpg --model model/ --class pug --class cat --reading evidence -o a.png[/bold]
+
+    prompt-to-patch and patch-to-prompt are the transport plans of the method: where a prompt finds itself,
+    and to which class a patch goes. evidence is what each patch says for the class against the mean of all
+    classes: the clearest look at what a decision rests on. Colours are relative: the values they stand for
+    are written above each row. The maps cover the centre square of the image, which is what the model sees.
+    """
+    from pbprompt.data.images import open_image
+    from pbprompt.explain.heatmaps import READINGS, draw_heat_maps, heat_maps, save_picture
+
+    if reading not in READINGS:
+        raise InputError(f"--reading {reading!r}: use {', '.join(READINGS)}")
+    check_suffix("--out", out, ".png")
+    if arrays is not None:
+        check_suffix("--arrays", arrays, ".npz")
+    picture = open_image(image)
+    method = model_with(model, names, backbone, device)
+    maps = heat_maps(method, picture, names or None, samples, seed, temperature=temperature)
+    save_picture(draw_heat_maps(maps, picture, reading), out)
+    if arrays is not None:
+        maps.save(arrays)
+    for name, probability in zip(maps.classes, maps.probabilities, strict=True):
+        print(f"{name} {probability:.1%}")
+    for written in (out, arrays):
+        if written is not None:
+            print(f"written: {written}", file=sys.stderr)
+
+
+def check_suffix(option: str, path: Path, suffix: str) -> None:
+    """Refuse a file name that says another format."""
+    if path.suffix.lower() != suffix:
+        raise InputError(f"{option} {path}: is written as {suffix}: give a name that ends so")
+
+
+def model_with(model: Path, names: Sequence[str], backbone: str | None, device: str) -> "Method":
+    """The tuned model, with the names that it does not know added, and told."""
+    from pbprompt.explain.sampled import missing_names
+    from pbprompt.train.model_folder import load_model
+
+    method, info = load_model(model, backbone, device)
+    new = missing_names(info.classes, names)
+    if new:
+        method.prepare((*info.classes, *new), info.template)
+        print(f"pbprompt: new to the model, added by name: {', '.join(new)}", file=sys.stderr)
+    return method

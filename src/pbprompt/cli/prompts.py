@@ -1,0 +1,170 @@
+"""`pbprompt prompts`: how alike a model's sampled prompts are, which words they are near, where they lie."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pbprompt.errors import InputError
+
+if TYPE_CHECKING:
+    from pbprompt.explain.prompt_map import PromptMap
+    from pbprompt.methods.base import Method
+
+
+def prompts(
+    model: Path = typer.Option(..., help="A folder that `pbprompt fit` wrote."),
+    names: list[str] = typer.Option(
+        [], "--class", help="A class to look at, also one new to the model; may be repeated. [all]"
+    ),
+    words: int = typer.Option(3, min=0, help="Nearest vocabulary words of each learned token; 0: none."),
+    samples: int = typer.Option(4, min=1, help="Sampled prompts of each class."),
+    seed: int = typer.Option(0, help="Seed of the sampled prompts."),
+    map_file: Path | None = typer.Option(
+        None, "--map", help="Draw a map of the prompts: .png, .svg or .csv."
+    ),
+    images: str = typer.Option(
+        "", help="A dataset whose images go onto the map: folder, table or benchmark."
+    ),
+    per_class: int = typer.Option(20, min=1, help="Images of each class on the map, at most."),
+    root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA)."),
+    backbone: str | None = typer.Option(
+        None, help="Where to load the backbone from, if not from where it was."
+    ),
+    device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
+    as_json: bool = typer.Option(False, "--json", help="A JSON object a class: class, cosine, words."),
+) -> None:
+    """Show how alike the sampled prompts of each class are, the words near them, and a map of them.
+
+    [bold]pbprompt prompts --model model/ --class pug --words 5[/bold]
+
+    [bold]pbprompt prompts --model model/ --samples 20 --map map.png --images photos/[/bold]
+
+    `alike` is the mean cosine between two sampled prompts of a class: 1 means that all say the same. Words
+    are those nearest to each learned token by cosine; a low cosine means that the word says little. The map
+    shows the two principal axes (PCA) of prompts and images; as .csv it is written as numbers.
+    """
+    from pbprompt.cli.explain import model_with
+    from pbprompt.core.diversity import sampled_cosine
+    from pbprompt.explain.sampled import class_rows, sampled_prompts
+
+    if map_file is not None and map_file.suffix.lower() not in (".png", ".svg", ".csv"):
+        raise InputError(f"--map {map_file}: is written as .png, .svg or .csv: give a name that ends so")
+    if images and map_file is None:
+        raise InputError("--images: they go onto a map: give --map map.png too")
+    method = model_with(model, names, backbone, device)
+    rows = class_rows(method.classes, names or method.classes)
+    drawn = sampled_prompts(method, samples, seed)[:, rows]
+    chosen = [method.classes[row] for row in rows]
+    alike = sampled_cosine(drawn).tolist() if len(drawn) > 1 else [None] * len(rows)
+    spoken = _words(method, rows, words, samples, seed) if words else [[] for _ in rows]
+    if as_json:
+        for name, cosine, own in zip(chosen, alike, spoken, strict=True):
+            print(json.dumps({"class": name, "cosine": cosine, "words": own}, ensure_ascii=False))
+    else:
+        _print_table(chosen, alike, spoken)
+    if map_file is not None:
+        _write_map(map_file, _map(method, drawn, chosen, images, per_class, root, seed))
+        print(f"written: {map_file}", file=sys.stderr)
+
+
+# of a class: samples, tokens, then the nearest words of that token with their cosines
+Spoken = list[list[list[tuple[str, float]]]]
+
+
+def _words(method: "Method", rows: Sequence[int], top_k: int, samples: int, seed: int) -> list[Spoken]:
+    """The nearest words of every class's tokens; a method without learned tokens is told, not refused."""
+    import torch
+
+    from pbprompt.explain.words import nearest_words
+
+    try:
+        with torch.no_grad():
+            vectors = method.prompt_vectors(samples, torch.Generator().manual_seed(seed))
+    except InputError as error:
+        print(f"pbprompt: no words: {error}", file=sys.stderr)
+        return [[] for _ in rows]
+    vectors = vectors.expand(-1, len(method.classes), -1, -1)[:, rows].transpose(0, 1)  # [c, s, b, w]
+    found = iter(nearest_words(method.backbone, vectors.flatten(0, 2), top_k))
+    drawn, tokens = vectors.shape[1:3]
+    return [[[next(found) for _ in range(tokens)] for _ in range(drawn)] for _ in rows]
+
+
+def _print_table(classes: Sequence[str], alike: Sequence[float | None], spoken: Sequence[Spoken]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    tokens = max((len(sample) for own in spoken for sample in own), default=0)
+    table = Table(
+        "class", "alike", *(["prompt"] if tokens else []), *map(str, range(1, tokens + 1)), box=None
+    )
+    for name, cosine, own in zip(classes, alike, spoken, strict=True):
+        start = [name, "one prompt" if cosine is None else f"{cosine:.3f}"]
+        if not own:
+            table.add_row(*start)
+        for number, sample in enumerate(own, 1):
+            cells = [" ".join(f"{word} {near:.2f}" for word, near in token) for token in sample]
+            table.add_row(*(start if number == 1 else ["", ""]), str(number), *cells)
+    wide = None if sys.stdout.isatty() else 200  # a file or a pipe has no screen to fit
+    Console(width=wide, markup=False, highlight=False).print(table)
+
+
+def _map(
+    method: "Method",
+    drawn: Any,
+    classes: Sequence[str],
+    images: str,
+    per_class: int,
+    root: Path | None,
+    seed: int,
+) -> "PromptMap":
+    """The prompts and, where asked for, images of the same classes on one plane."""
+    import numpy as np
+
+    from pbprompt.explain.prompt_map import map_prompts
+
+    features, labels = np.empty((0, drawn.shape[-1])), np.empty(0, np.int64)
+    if images:
+        features, labels = _image_features(method, classes, images, per_class, root, seed)
+    return map_prompts(drawn.float().cpu().numpy(), features, labels, classes)
+
+
+def _image_features(
+    method: "Method", classes: Sequence[str], data: str, per_class: int, root: Path | None, seed: int
+) -> tuple[Any, Any]:
+    """Features of some test images (or others, where there are none) of the classes, and their labels."""
+    import random
+
+    from pbprompt.data.items import Item
+    from pbprompt.data.sources import open_dataset
+    from pbprompt.explain.sampled import class_rows, missing_names
+    from pbprompt.train.features import FeatureBank
+
+    dataset = open_dataset(data, root, seed=seed)
+    items: list[Item] = []
+    for label, name in enumerate(dataset.classes):
+        if missing_names(classes, [name]):
+            continue
+        own = [item for item in dataset.test or dataset.val or dataset.train if item.label == label]
+        some = random.Random(seed).sample(own, min(per_class, len(own)))
+        items += [Item(item.path, class_rows(classes, [name])[0]) for item in some]
+    if not items:
+        raise InputError(
+            f"--images {data}: has no image of {', '.join(classes[:3])}…: give data of these classes"
+        )
+    features = FeatureBank(method.backbone).encode(dataset.root, items)
+    return features.global_.float().numpy(), features.labels.numpy()
+
+
+def _write_map(path: Path, found: "PromptMap") -> None:
+    from pbprompt.data.safe_files import write_text
+    from pbprompt.explain.prompt_map import draw_prompt_map
+    from pbprompt.report.plots import save
+
+    if path.suffix.lower() == ".csv":
+        write_text(path, found.as_csv())
+    else:
+        save(draw_prompt_map(found), path)

@@ -1,0 +1,233 @@
+"""Where in an image do the sampled prompts of a class look?
+
+    patch-to-prompt  π(g_c | u_m) ∝ p_c exp(cos(u_m, g_c) / T)        to which class a patch goes   (Eq. 7)
+    prompt-to-patch  π(u_m | g_c) ∝ exp(cos(u_m, g_c) / T)            where a class finds itself    (Eq. 8)
+    evidence         e_mc = s · u_m·(ĝ_c − mean_c' ĝ_c') / ‖f(x)‖     what a patch says for a class
+
+| symbol | meaning                                             |
+|--------|-----------------------------------------------------|
+| u_m    | patch features                                      |
+| g_c, ĝ | text features of a sampled prompt, and at length 1  |
+| f(x)   | the image's own feature                             |
+| p_c    | p(y = c | x) under that sample                      |
+| T, s   | temperature of the plans, logit scale               |
+
+The plans are the paper's. They compare directions alone: a patch of plain sky counts as much as one full of
+the object, and what all classes share is heat for each. The evidence keeps the length of a patch feature and
+takes off what speaks for every class alike. Where the image's feature is the mean of its patches, as in the
+embedded backbone, the mean of e_mc over the patches is exactly the logit of class c minus the mean logit.
+The plans tell best which of several objects is of the class, the evidence what the decision rests on.
+
+All classes of the model take part in the softmax and the mean; the maps are of those asked for.
+"""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+from torch import Tensor
+
+from pbprompt.clip.backbone import Encoded
+from pbprompt.core.likelihood import unit
+from pbprompt.core.transport import transport_plans
+from pbprompt.data.safe_files import write_bytes
+from pbprompt.errors import InputError
+from pbprompt.explain.colours import heat_colours
+from pbprompt.explain.sampled import as_prompts, class_rows
+from pbprompt.methods.base import Method
+from pbprompt.methods.predictor import SAMPLES, Predictor, predictive
+
+Reading = Literal["patch-to-prompt", "prompt-to-patch", "evidence"]
+READINGS: tuple[Reading, ...] = get_args(Reading)
+TOP = 3  # classes shown where none is named
+SIDE, GAP, LINE = 168, 6, 16  # pixels of a tile, between tiles, and of a line of text
+INK, FAINT = "#24292f", "#57606a"
+
+Maps = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class HeatMaps:
+    """Maps over the patch grid of the square that the model saw: [s, c, h, w]."""
+
+    patch_to_prompt: Maps
+    """of each patch, the share that goes to the class; at most 1 over all classes of the model"""
+    prompt_to_patch: Maps
+    """of each prompt, the share that goes to the patch: sums to 1 over the patches"""
+    evidence: Maps
+    """logits for the class above the mean of all classes"""
+    classes: tuple[str, ...]
+    probabilities: NDArray[np.float32]
+    """[c], as `predict` gives them"""
+    temperature: float
+    """T of the plans"""
+
+    def of(self, reading: Reading) -> Maps:
+        """The maps of one reading."""
+        if reading not in READINGS:
+            raise InputError(f"reading {reading!r} is unknown: use {', '.join(READINGS)}")
+        return {
+            "patch-to-prompt": self.patch_to_prompt,
+            "prompt-to-patch": self.prompt_to_patch,
+            "evidence": self.evidence,
+        }[reading]
+
+    def save(self, path: Path) -> None:
+        """Write all arrays as .npz."""
+        buffer = io.BytesIO()
+        np.savez(
+            buffer,
+            patch_to_prompt=self.patch_to_prompt,
+            prompt_to_patch=self.prompt_to_patch,
+            evidence=self.evidence,
+            classes=np.array(self.classes),
+            probabilities=self.probabilities,
+            temperature=np.float32(self.temperature),
+        )
+        write_bytes(path, buffer.getvalue())
+
+
+@torch.no_grad()
+def heat_maps(
+    method: Method,
+    image: Image.Image,
+    names: Sequence[str] | None = None,
+    samples: int = 4,
+    seed: int = 0,
+    *,
+    temperature: float | None = None,
+    predictor: Predictor | None = None,
+) -> HeatMaps:
+    """Maps of the named classes (default: the three likeliest) for `samples` of their prompts.
+
+    `temperature`: T of the plans; the default is the one the model was trained with. `predictor`: the one in
+    use, to look at its prompts instead of drawing some; `samples` of them at most.
+    """
+    backbone = method.backbone
+    predictor = predictor or predictive(method, max(samples, SAMPLES), seed)
+    prompts = as_prompts(method, predictor.bank)[:samples]
+    rows = None if names is None else class_rows(method.classes, names)
+    encoded = backbone.image(backbone.preprocess(image).unsqueeze(0).to(backbone.device))
+    probabilities = predictor(encoded).probabilities[0]
+    if rows is None:
+        rows = probabilities.argsort(descending=True, stable=True)[:TOP].tolist()
+    heat = plan_temperature(method) if temperature is None else temperature
+    log_weights = method.sample_logits(encoded, prompts).log_softmax(-1)
+    log_weights = log_weights.expand(len(prompts), -1, -1)  # prompts that make one classifier share its p_c
+    plans = transport_plans(encoded.patches, prompts, log_weights, heat)
+
+    def maps(values: Float[Tensor, "s 1 m c"]) -> Maps:
+        chosen = values[:, 0, :, rows].transpose(1, 2).unflatten(-1, backbone.grid)
+        return chosen.float().cpu().numpy()
+
+    return HeatMaps(
+        patch_to_prompt=maps(plans.prompt_given_patch),
+        prompt_to_patch=maps(plans.patch_given_prompt),
+        evidence=maps(_evidence(encoded, prompts, backbone.logit_scale)),
+        classes=tuple(method.classes[row] for row in rows),
+        probabilities=probabilities[rows].float().cpu().numpy(),
+        temperature=heat,
+    )
+
+
+def plan_temperature(method: Method) -> float:
+    """T that the method's own plans have; 1, the paper's, where it has none."""
+    return float(getattr(method.config, "ct_temperature", 1.0)) or 1 / method.backbone.logit_scale
+
+
+def _evidence(encoded: Encoded, prompts: Float[Tensor, "s c d"], scale: float) -> Float[Tensor, "s b m c"]:
+    """e_mc of every sample and image."""
+    directions = unit(prompts)
+    directions = directions - directions.mean(1, keepdim=True)
+    lengths = encoded.global_.to(directions.dtype).norm(dim=-1)[:, None, None]
+    patches = scale * encoded.patches.to(directions.dtype) / lengths
+    return torch.einsum("bmd,scd->sbmc", patches, directions)
+
+
+def overlay(
+    image: Image.Image,
+    heat: Float[np.ndarray, "h w"],
+    low: float | None = None,
+    high: float | None = None,
+    side: int | None = None,
+) -> Image.Image:
+    """The centre square of the image, which is all that the model saw, under its heat.
+
+    `low` and `high` are the coldest and the hottest value of the scale: those of the map itself unless given,
+    so that colours are relative. `side`: pixels of the result; the image's shorter side unless given.
+    """
+    side = side or min(image.size)
+    low = float(heat.min()) if low is None else low
+    high = float(heat.max()) if high is None else high
+    span = high - low
+    relative = (heat - low) / span if span > 0 else np.zeros_like(heat)
+    smooth = Image.fromarray(relative.astype(np.float32)).resize((side, side), Image.Resampling.BICUBIC)
+    share = np.clip(np.asarray(smooth), 0, 1)  # bicubic overshoots at steep edges
+    photo = np.asarray(ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.BICUBIC), np.float32)
+    opacity = (0.45 + 0.2 * share)[..., None]  # cold is tinted too, so that cold and untouched differ
+    return Image.fromarray(np.rint(photo * (1 - opacity) + heat_colours(share) * opacity).astype(np.uint8))
+
+
+def draw_heat_maps(maps: HeatMaps, image: Image.Image, reading: Reading = "prompt-to-patch") -> Image.Image:
+    """A row a class: the square that the model saw, the mean map, and one map a sampled prompt.
+
+    Colours are relative, and the range of a row's values is written above it. Prompt-to-patch has one scale
+    for all maps of a class. Patch-to-prompt has one for each map, since its level is the probability p_c
+    under that sample. The evidence has one for everything, from 0: a class that nothing speaks for stays
+    dark.
+    """
+    heat = maps.of(reading)
+    samples, classes = heat.shape[:2]
+    columns = ["photograph", "mean", *(f"prompt {k}" for k in range(1, samples + 1))]
+    if samples == 1:
+        columns = ["photograph", "prompt"]
+    step, row_height, header = SIDE + GAP, SIDE + 2 * LINE + 2 * GAP, LINE + 2 * GAP
+    canvas = Image.new("RGB", (len(columns) * step + GAP, header + classes * row_height), "white")
+    draw = ImageDraw.Draw(canvas)
+    for column, title in enumerate(columns):
+        _write(draw, (GAP + column * step, GAP), title, SIDE, FAINT)
+    view = ImageOps.fit(image.convert("RGB"), (SIDE, SIDE), Image.Resampling.BICUBIC)
+    for row, (name, probability) in enumerate(zip(maps.classes, maps.probabilities, strict=True)):
+        top, width = header + row * row_height, canvas.width - 2 * GAP
+        low, high, scale = _scale(heat, row, reading, maps.temperature)
+        _write(draw, (GAP, top), f"{name}, probability {probability:.1%}", width, INK)
+        _write(draw, (GAP, top + LINE), f"{reading} {scale}", width, FAINT)
+        shown = [heat[:, row].mean(0), *heat[:, row]] if samples > 1 else [heat[0, row]]
+        for column, tile in enumerate([view, *(overlay(image, one, low, high, SIDE) for one in shown)]):
+            canvas.paste(tile, (GAP + column * step, top + 2 * LINE))
+    return canvas
+
+
+def save_picture(picture: Image.Image, path: Path) -> None:
+    """Write a picture as PNG."""
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG", optimize=True)
+    write_bytes(path, buffer.getvalue())
+
+
+def _scale(
+    heat: Maps, row: int, reading: Reading, temperature: float
+) -> tuple[float | None, float | None, str]:
+    """The coldest and the hottest value of a row, where its maps share them, and both in words."""
+    low, high = float(heat[:, row].min()), float(heat[:, row].max())
+    if reading == "prompt-to-patch":
+        return low, high, f"{low:.3g} to {high:.3g} at T = {temperature:.3g}"
+    if reading == "patch-to-prompt":
+        return None, None, f"{low:.3g} to {high:.3g} at T = {temperature:.3g}, each map on its own scale"
+    return 0.0, max(0.0, float(heat.max())), f"{low:.3g} to {high:.3g} logits, dark up to 0"
+
+
+def _write(draw: ImageDraw.ImageDraw, at: tuple[int, int], text: str, width: int, colour: str) -> None:
+    """Text cut to a width."""
+    font = ImageFont.load_default(12)
+    shown = text
+    while len(shown) > 1 and draw.textlength(shown, font) > width:
+        shown = shown[:-2] + "…"
+    draw.text(at, shown, fill=colour, font=font)

@@ -1,0 +1,46 @@
+"""The prompts of a model as points in the joint space: what captions, diversity and maps look at."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pbprompt.errors import InputError
+from pbprompt.methods.base import Method
+
+
+@torch.no_grad()
+def sampled_prompts(method: Method, samples: int, seed: int) -> Float[Tensor, "s c d"]:
+    """`samples` draws of every class's text feature (fewer where the method has fewer)."""
+    return as_prompts(method, method.class_features(samples, torch.Generator().manual_seed(seed)))
+
+
+def as_prompts(method: Method, bank: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
+    """The bank itself, refused where it holds something other than a text feature a class."""
+    if method.image_conditioned or bank.shape[-1] != method.backbone.embed_dim:
+        why = "makes its prompts anew for every image" if method.image_conditioned else "votes by its images"
+        raise InputError(
+            f"{method.name} {why} and has no class features to look into: use a model of pbprompt or coop"
+        )
+    return bank
+
+
+def class_rows(classes: Sequence[str], names: Sequence[str]) -> list[int]:
+    """Where the named classes are; case and underscores do not matter."""
+    rows = {_key(name): row for row, name in enumerate(classes)}
+    for name in names:
+        if _key(name) not in rows:
+            raise InputError(f"class {name!r} is none of the model's {len(classes)}: add it by name first")
+    return [rows[_key(name)] for name in dict.fromkeys(names)]
+
+
+def missing_names(classes: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The names that are no class yet, each once."""
+    known = {_key(name) for name in classes}
+    new = {_key(name): name for name in reversed(names) if _key(name) not in known}
+    return list(reversed(new.values()))
+
+
+def _key(name: str) -> str:
+    return " ".join(name.replace("_", " ").split()).casefold()
