@@ -189,6 +189,20 @@ def test_half_precision(dtype, temperature):
     assert prompts.grad.dtype == dtype and torch.isfinite(prompts.grad).all()
 
 
+@pytest.mark.parametrize("cells", [1, 2 * S * M * C, B * S * M * C - 1])
+def test_a_few_images_at_a_time_is_the_same(monkeypatch, cells):
+    def computed():
+        leaves = [x.detach().requires_grad_() for x in problem()]
+        result = conditional_transport(*leaves, 0.3, 0.5)
+        return result, torch.autograd.grad(result.total.square().sum(), leaves)
+
+    whole, gradients = computed()
+    monkeypatch.setattr("pbprompt.core.transport.CELLS_AT_ONCE", cells)
+    parts, same_gradients = computed()
+    for one, other in zip((*whole, *gradients), (*parts, *same_gradients), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
+
+
 def linear_programme(cost, a, b):
     """min ⟨plan, cost⟩ with row sums a and column sums b."""
     m, c = cost.shape

@@ -39,12 +39,12 @@ def same(one, other):
 
 
 def test_the_centre_crop_is_every_epochs(bank, dataset):
-    source = epoch_features(bank, dataset, 1, "centre")
+    source = epoch_features(bank, dataset, 1, "centre", 3)
     assert same(source(0), bank.encode(dataset.root, dataset.train)) and same(source(0), source(7))
 
 
 def test_a_number_of_views_is_taken_in_turn(bank, dataset):
-    source = epoch_features(bank, dataset, 1, 2)
+    source = epoch_features(bank, dataset, 1, 2, 3)
     for epoch in range(5):
         wanted = bank.views(dataset.root, dataset.train, seed=1, epoch=epoch % 2)
         torch.testing.assert_close(source(epoch).global_, wanted.global_, rtol=1e-5, atol=1e-5)
@@ -53,7 +53,7 @@ def test_a_number_of_views_is_taken_in_turn(bank, dataset):
 
 
 def test_fresh_views_are_each_epochs_own(bank, dataset):
-    source = epoch_features(bank, dataset, 1, "fresh")
+    source = epoch_features(bank, dataset, 1, "fresh", 3)
     assert not same(source(0), source(1)) and not same(source(0), source(2)) and same(source(1), source(1))
 
 

@@ -15,7 +15,7 @@ On CUDA the training call is captured once as a CUDA graph (`graph`), since its 
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import cast
 
 import torch
@@ -91,7 +91,9 @@ class TextEngine:
         # one set of vectors a class, as a view: its gradient is then a plain sum, the same in every run
         context = context.expand(-1, len(self.prompts), -1, -1).flatten(1, 2)
         if len(layouts) > 1 and training:
-            parts = [checkpoint(self._encode, part, context, use_reentrant=False) for part in layouts]
+            # nothing random in the tower: no generator's state to keep, which a capture would not allow
+            again = partial(checkpoint, self._encode, use_reentrant=False, preserve_rng_state=False)
+            parts = [again(part, context) for part in layouts]
         else:
             parts = [self._encode(part, context) for part in layouts]
         return torch.cat(parts, dim=1).index_select(1, self._inverse)
@@ -121,13 +123,16 @@ class TextEngine:
         the same shape run without it.
         """
         training = torch.is_grad_enabled() and context.requires_grad
-        if not training or len(self._chunks(context)) > 1:
+        captured = context.is_cuda and torch.cuda.is_current_stream_capturing()  # as a whole: train/step.py
+        if not training or captured or len(self._chunks(context)) > 1:
             return self._features(context)
         shape = context.shape
         self._calls[shape] += 1
         if self._calls[shape] <= GRAPH_AFTER or shape in self._awaiting_backward:
             return self._features(context)
         if shape not in self._graphs:
+            # the sample's gradient belongs to the capture, on a stream of its own: nothing to warn of
+            torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
             sample = context.detach().clone().requires_grad_()
             graphed = torch.cuda.make_graphed_callables(self._features, (sample,))
             self._graphs[shape] = cast(Callable[[Tensor], Tensor], graphed)

@@ -1,6 +1,6 @@
 """The transformer block that CLIP's image and text towers share."""
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -33,12 +33,29 @@ class Mlp(nn.Module):
     def forward(self, x: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w"]:
         if not self.quick:
             return self.c_proj(F.gelu(self.c_fc(x)))
-        # x·sigmoid(qx) = silu(qx)/q: with both factors inside the matrix products, the activation is one
-        # fused operation that keeps one tensor for the backward pass, instead of three that keep two.
         flat = x.flatten(0, -2)
-        hidden = torch.addmm(self.c_fc.bias * QUICK, flat, self.c_fc.weight.t(), alpha=QUICK)
-        out = torch.addmm(self.c_proj.bias, F.silu(hidden), self.c_proj.weight.t(), alpha=1 / QUICK)
-        return out.view(x.shape)
+        weights = self.c_fc.weight, self.c_fc.bias, self.c_proj.weight, self.c_proj.bias
+        return _QuickMlp.apply(flat, *weights).view(x.shape)
+
+
+class _QuickMlp(torch.autograd.Function):
+    """c_proj(h·sigmoid(q·h)), h = c_fc(x), with fixed weights.
+
+    h·sigmoid(qh) = silu(qh)/q: with both factors inside the matrix products the activation is one operation
+    that keeps one tensor, instead of three that keep two. In the backward pass the factors cancel:
+    dx = ((dy·c_proj) ∘ silu′(qh))·c_fc.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, fc: Tensor, fc_bias: Tensor, proj: Tensor, proj_bias: Tensor) -> Tensor:
+        hidden = torch.addmm(fc_bias * QUICK, x, fc.t(), alpha=QUICK)
+        ctx.save_for_backward(hidden, fc, proj)
+        return torch.addmm(proj_bias, F.silu(hidden), proj.t(), alpha=1 / QUICK)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        hidden, fc, proj = ctx.saved_tensors
+        return torch.ops.aten.silu_backward(gradient @ proj, hidden) @ fc, None, None, None, None
 
 
 class Block(nn.Module):

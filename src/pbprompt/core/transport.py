@@ -18,18 +18,22 @@
 
 Weights come as logarithms, so that a class whose probability underflows keeps a finite value and a
 finite gradient. The largest tensors are [*s, b, m, c]: the cosines and the two plans are kept for the
-backward pass, which holds about four more of that size for a moment.
+backward pass, which holds about four more of that size for a moment. Images do not depend on one another, so
+where that is too much they go a few at a time, and the backward pass computes each part again.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from pbprompt.core.likelihood import at_least_float32, cosines
 from pbprompt.errors import InputError
 
+CELLS_AT_ONCE = 1 << 26  # samples × images × patches × prompts: 256 MiB for each tensor
 CHECK_EVERY = 10  # Sinkhorn iterations between two looks at the tolerance: each makes a GPU wait
 
 
@@ -81,6 +85,25 @@ def conditional_transport(
 
     The gradient reaches the plans and p_c as well as the cost: detach `log_weights` to keep p_c out.
     """
+    images, cells = len(patches), log_weights.numel() * patches.shape[1]
+    if cells <= CELLS_AT_ONCE or images == 1:
+        return _transport(patches, prompts, log_weights, balance, temperature)
+    at_once = max(1, images * CELLS_AT_ONCE // cells)
+    again = partial(checkpoint, _transport, use_reentrant=False, preserve_rng_state=False)
+    parts = [
+        again(some, prompts, weights, balance, temperature)
+        for some, weights in zip(patches.split(at_once), log_weights.split(at_once, dim=-2), strict=True)
+    ]
+    return Transport(*(torch.cat(values, dim=-1) for values in zip(*parts, strict=True)))
+
+
+def _transport(
+    patches: Float[Tensor, "b m d"],
+    prompts: Float[Tensor, "*s c d"],
+    log_weights: Float[Tensor, "*s b c"],
+    balance: float,
+    temperature: float,
+) -> Transport:
     similarity = patch_cosines(patches, prompts)
     to_prompts, to_patches = _plans(similarity, log_weights, temperature)
     weights = at_least_float32(log_weights).exp()

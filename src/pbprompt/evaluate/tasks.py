@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from pbprompt import __version__
@@ -110,6 +111,7 @@ def run_task(run: Prepared, bank: FeatureBank, root: Path | None = None) -> tupl
         "code": code_version(run.kind),
         "library": __version__,
         "commit": commit(),
+        "machine": machine(bank.backbone.device),
         "train": terms,
         "results": results,
         "seconds": time.perf_counter() - start,
@@ -132,6 +134,15 @@ def commit() -> str:
         return subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
+
+
+def machine(device: torch.device) -> dict[str, str]:
+    """What a figure's last digits depend on."""
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "torch": torch.__version__,
+        "float32_products": torch.get_float32_matmul_precision(),  # highest: float32; high: TF32 on a GPU
+    }
 
 
 def _tuned(

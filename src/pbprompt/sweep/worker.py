@@ -27,7 +27,7 @@ def encode(configs: Sequence[RunConfig], backbone: str, root: Path | None, devic
     bank = _bank(_backbone(backbone, device))
     dataset = open_dataset(configs[0].dataset, root)
     for shots, seed, views in dict.fromkeys((run.shots, run.seed, run.views) for run in configs):
-        epoch_features(bank, draw(dataset, shots, seed).apply(dataset), seed, views)
+        epoch_features(bank, draw(dataset, shots, seed).apply(dataset), seed, views, epochs=0)
     bank.encode(dataset.root, dataset.test)
     for target in dict.fromkeys(name for run in configs for name in run.targets):
         other = open_dataset(target, root)

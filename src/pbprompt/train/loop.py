@@ -22,7 +22,8 @@ from pbprompt.train.checkpoint import Tally, read_checkpoint, write_checkpoint
 from pbprompt.train.features import Features
 from pbprompt.train.journal import Journal
 from pbprompt.train.schedule import learning_rate, make_optimiser
-from pbprompt.train.streams import stream
+from pbprompt.train.step import Gradients
+from pbprompt.train.streams import stream, stream_seed
 
 LOOK_EVERY = 10  # steps between looks at the loss: each look waits for the device
 SAVE_EVERY = 10.0  # seconds between checkpoints
@@ -54,6 +55,7 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
     random choice is a function of (seed, purpose, step or epoch).
     """
     optimiser = make_optimiser(method, method.config)
+    gradients = Gradients(method, examples)
     size = min(method.config.batch_size, examples)
     steps_an_epoch = examples // size  # as the field's loaders do, a short last batch is left out
     total = run.epochs * steps_an_epoch
@@ -82,9 +84,7 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
         for step, epoch, batch, chosen in _batches(method, features, run, size, steps_an_epoch, done, total):
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate(method.config, epoch, run.epochs)
-            terms = method.loss(batch, stream(run.seed, "noise", step), examples)
-            optimiser.zero_grad(set_to_none=True)
-            method.backward(terms)
+            terms = gradients(batch, stream_seed(run.seed, "noise", step))
             ranks.average([parameter.grad for parameter in method.trainable() if parameter.grad is not None])
             if method.config.clip_norm:
                 torch.nn.utils.clip_grad_norm_(method.trainable(), method.config.clip_norm)
@@ -119,10 +119,11 @@ def _batches(
     for epoch in range(done // steps_an_epoch, -(-total // steps_an_epoch)):
         data = features(epoch).to(device)
         order = torch.randperm(len(data), generator=stream(run.seed, "order", epoch))
+        places = order.to(device)
         first = epoch * steps_an_epoch
         for step in range(max(first, done), min(first + steps_an_epoch, total)):
-            chosen = order[(step - first) * size :][:size]
-            rows = chosen.to(device)
+            at = (step - first) * size
+            chosen, rows = order[at : at + size], places[at : at + size]
             images = Encoded(data.global_[rows], data.patches[rows])
             yield step, epoch, Batch(images, data.labels[rows]), chosen
 
@@ -150,7 +151,7 @@ class _Watch:
         self._task = self._bar.add_task("training", total=total, completed=done)
 
     def saw(self, step: int, terms: dict[str, Tensor], chosen: Tensor) -> None:
-        self._pending.append((step, {name: term.detach() for name, term in terms.items()}, chosen))
+        self._pending.append((step, terms, chosen))
 
     def settle(self) -> None:
         """Wait for the terms of the last steps, count them, and make sure that all is finite."""
@@ -169,7 +170,7 @@ class _Watch:
             self.tally.steps += 1
             for name, value in terms.items():
                 sums[name] = sums.get(name, 0.0) + value
-        if not all(bool(parameter.isfinite().all()) for parameter in self.method.trainable()):
+        if not all(torch.stack([p.isfinite().all() for p in self.method.trainable()]).tolist()):
             self._diverged("new value of a parameter", step, terms, chosen)
         self._pending.clear()
         self._good = self._copy()

@@ -1,6 +1,8 @@
 """Optimiser and learning rate, as the field's protocol has them."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -20,8 +22,8 @@ def learning_rate(config: MethodConfig, epoch: int, epochs: int) -> float:
 def make_optimiser(method: Method, config: MethodConfig) -> torch.optim.Optimizer:
     """The optimiser over what a method trains, which stays in fp32."""
     parameters = method.trainable() or [torch.nn.Parameter(torch.zeros(0))]  # a method may learn nothing
+    kind: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW
     if config.optimiser == "sgd":
-        return torch.optim.SGD(
-            parameters, lr=config.learning_rate, momentum=MOMENTUM, weight_decay=config.weight_decay
-        )
-    return torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
+        kind = partial(torch.optim.SGD, momentum=MOMENTUM)
+    fused = parameters[0].is_cuda  # one kernel for all parameters
+    return kind(parameters, lr=config.learning_rate, weight_decay=config.weight_decay, fused=fused)

@@ -5,7 +5,12 @@ import hashlib
 import torch
 
 
+def stream_seed(seed: int, purpose: str, index: int = 0) -> int:
+    """The seed of the numbers for one purpose at one step or epoch."""
+    digest = hashlib.sha256(f"{seed}/{purpose}/{index}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")
+
+
 def stream(seed: int, purpose: str, index: int = 0) -> torch.Generator:
     """A CPU generator of its own for one purpose at one step or epoch."""
-    digest = hashlib.sha256(f"{seed}/{purpose}/{index}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+    return torch.Generator().manual_seed(stream_seed(seed, purpose, index))

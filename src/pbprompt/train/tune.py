@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from pbprompt import ranks
 from pbprompt.config import to_dict
 from pbprompt.data.fewshot import Draw
 from pbprompt.data.items import Dataset
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Method, MethodConfig, build_method
-from pbprompt.train.features import FeatureBank
+from pbprompt.train.ahead import one_ahead
+from pbprompt.train.features import FeatureBank, Features
 from pbprompt.train.loop import EpochFeatures, Run, train
 
 Views = Literal["centre", "fresh"] | int
@@ -46,14 +48,22 @@ def tune(
     epochs = config.epochs or method.epochs_for(shots)
     identity = run_identity(dataset, method, seed, epochs, views)
     run = Run(epochs, seed, identity, folder, max_steps, progress)
-    source = epoch_features(bank, dataset, seed, views)
+    source = epoch_features(bank, dataset, seed, views, epochs)
     return method, train(method, source, len(dataset.train), run)
 
 
-def epoch_features(bank: FeatureBank, dataset: Dataset, seed: int, views: Views) -> EpochFeatures:
+def epoch_features(
+    bank: FeatureBank, dataset: Dataset, seed: int, views: Views, epochs: int
+) -> EpochFeatures:
     """What each epoch trains on."""
     if views == "fresh":
-        return lambda epoch: bank.views(dataset.root, dataset.train, seed=seed, epoch=epoch)
+
+        def fresh(epoch: int) -> Features:
+            return bank.views(dataset.root, dataset.train, seed=seed, epoch=epoch)
+
+        # beside a GPU the processors are free to decode; several processes would meet in another order
+        alone = bank.backbone.device.type == "cuda" and ranks.world()[1] == 1
+        return one_ahead(fresh, epochs) if alone else fresh
     if views == "centre":
         kept = bank.encode(dataset.root, dataset.train)
     else:
