@@ -9,12 +9,13 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "PromptClassifier": "pbprompt.classifier",
     "load_backbone": "pbprompt.clip.weights",
     "TextEngine": "pbprompt.clip.engine",
     "InputError": "pbprompt.errors",
 }
 
-__all__ = ["InputError", "TextEngine", "__version__", "load_backbone"]
+__all__ = ["InputError", "PromptClassifier", "TextEngine", "__version__", "load_backbone"]
 
 
 def __getattr__(name: str) -> Any:

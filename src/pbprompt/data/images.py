@@ -44,7 +44,7 @@ def open_image(source: str | os.PathLike[str] | BinaryIO, *, draft: int | None =
             if draft is not None:
                 image.draft(None, (draft, draft))
             image.load()
-            return _rgb(_upright(image))
+            return upright_rgb(image)
     except UnidentifiedImageError:
         raise InputError(f"cannot read image {name}: {_why_unidentified(source)}") from None
     except FileNotFoundError:
@@ -61,6 +61,11 @@ def _why_unidentified(source: str | os.PathLike[str] | BinaryIO) -> str:
     if isinstance(source, str | os.PathLike) and Path(source).stat().st_size == 0:
         return "the file is empty"
     return "its content is no known image format"
+
+
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """An image as the transforms take it: turned as its EXIF says, in RGB."""
+    return _rgb(_upright(image))
 
 
 def _upright(image: Image.Image) -> Image.Image:

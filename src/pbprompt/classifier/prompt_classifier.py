@@ -1,0 +1,286 @@
+"""`PromptClassifier`: tune, predict, look into, keep and share a classifier, with scikit-learn's verbs."""
+
+# ruff: noqa: N803 - X is scikit-learn's name
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pbprompt.classifier import saved, tuning
+from pbprompt.classifier.estimator import Estimator
+from pbprompt.classifier.inputs import (
+    PATHS,
+    as_image,
+    as_pictures,
+    encode_inputs,
+    names_of,
+    read_labels,
+)
+from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.data.fewshot import draw
+from pbprompt.data.names import check_distinct
+from pbprompt.data.sources import open_dataset
+from pbprompt.errors import InputError
+from pbprompt.evaluate.decisions import Calibration, calibrate
+from pbprompt.methods.base import Method
+from pbprompt.methods.predictor import SAMPLES, predictive
+from pbprompt.train.features import FeatureBank
+from pbprompt.train.model_folder import describe_model, read_info
+from pbprompt.train.tune import draw_facts
+
+if TYPE_CHECKING:
+    from pbprompt.explain.heatmaps import HeatMaps
+
+
+class PredictedUncertainty(NamedTuple):
+    """What the sampled prompts say of n images, in nats; entropy = expected entropy + mutual information."""
+
+    probabilities: NDArray[np.float32]  # [n, c], in the order of classes_
+    entropy: NDArray[np.float32]  # [n], the whole doubt
+    expected_entropy: NDArray[np.float32]  # [n], the part that every sampled prompt shares
+    mutual_information: NDArray[np.float32]  # [n], the part that they disagree on
+    spread: NDArray[np.float32]  # [n], standard deviation of the likeliest class's probability
+
+
+class PromptClassifier(Estimator):
+    """An image classifier tuned on a few labelled images, which says what it does not know.
+
+    `fit(X, y)` takes images or features (`pbprompt.inputs` lists what X may be) and labels; `fit(folder)`
+    takes what `pbprompt fit` takes. `settings` changes the method's own settings, such as {"epochs": 20}.
+    The text tower reads the labels as names, or what `class_names` has for them: {label: name}, or a list
+    for the labels 0, 1, …. At most `shots` images a class are drawn; None: all are used. Each class gets
+    `samples` prompts to predict with. `random_state` seeds the draw, the start values and the training.
+    `verbose=1` shows bars for what takes long.
+
+    After `fit`: `classes_` (sorted), `method_` (the tuned method), `calibration_` (None without validation
+    images), and `n_features_in_` where X was features.
+    """
+
+    def __init__(
+        self,
+        method: str = "pbprompt",
+        *,
+        preset: str = "default",
+        variant: str = "",
+        settings: Mapping[str, Any] | None = None,
+        backbone: str | Backbone = "lite",
+        activation: str | None = None,
+        device: str = "cpu",
+        template: str | None = None,
+        class_names: Mapping[Any, str] | Sequence[str] | None = None,
+        shots: int | None = None,
+        samples: int = SAMPLES,
+        random_state: int = 0,
+        verbose: int = 0,
+    ) -> None:
+        self.method = method
+        self.preset = preset
+        self.variant = variant
+        self.settings = settings
+        self.backbone = backbone
+        self.activation = activation
+        self.device = device
+        self.template = template
+        self.class_names = class_names
+        self.shots = shots
+        self.samples = samples
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Tune on images and their labels, or on a folder (a table, a benchmark's name) without y.
+
+        Validation images of a folder are not trained on: they make `calibration_`.
+        """
+        self._check_parameters()
+        config = tuning.method_config(self.method, self.preset, self.variant, self.settings)
+        backbone, seed, progress = self._towers(), int(self.random_state), bool(self.verbose)
+        own_images = not isinstance(X, PATHS)
+        bank: tuning.Bank
+        if own_images:
+            images = encode_inputs(X, backbone, progress=progress)
+            labels, rows = np.unique(read_labels(y, len(images.global_)), return_inverse=True)
+            dataset = tuning.given_dataset(
+                names_of(labels.tolist(), self.class_names), rows.tolist(), self.template
+            )
+            bank = tuning.GivenFeatures(images)
+        elif y is None and self.class_names is None:
+            dataset = open_dataset(X, template=self.template, seed=seed)
+            labels, bank = np.array(dataset.classes), FeatureBank(backbone, progress=progress)
+        else:
+            raise InputError(f"{X}: a dataset has its own labels and names: leave y and class_names out")
+        drawn = None if self.shots is None else draw(dataset, self.shots, seed)
+        few = drawn.apply(dataset) if drawn else dataset
+        features = bank.encode(few.root, few.train)
+        method = tuning.tune_method(
+            self.method, config, backbone, few, features, shots=self.shots, seed=seed, progress=progress
+        )
+        calibration, trained = None, {item.path for item in few.train}
+        if held_out := [item for item in dataset.val if item.path not in trained]:
+            calibration = calibrate(predictive(method, self.samples), bank.encode(dataset.root, held_out))
+        facts = {"dataset": dataset.name} if own_images else draw_facts(dataset, drawn)
+        info = describe_model(method, seed=seed, shots=self.shots or 0, data=facts, metrics={})
+        self.__dict__.pop("n_features_in_", None)  # of an earlier fit
+        if own_images and as_pictures(X) is None:
+            self.n_features_in_ = backbone.embed_dim
+        return self._take(saved.Tuned(method, labels, info, calibration, int(self.samples)))
+
+    def _check_parameters(self) -> None:
+        """Those that nothing later checks."""
+        for name in ("samples", "random_state"):
+            if not isinstance(getattr(self, name), Integral):
+                raise InputError(f"{name} is {getattr(self, name)!r}: give a whole number")
+        if self.samples < 1:
+            raise InputError(f"samples is {self.samples}: give 1 or more")
+
+    def _towers(self) -> Backbone:
+        if isinstance(self.backbone, Backbone):
+            return self.backbone
+        return tuning.shared_backbone(str(self.backbone), self.activation, str(self.device))
+
+    def _take(self, tuned: saved.Tuned) -> Self:
+        """Become the classifier of what was tuned or loaded."""
+        self._tuned = tuned
+        self._predictor = predictive(tuned.method, tuned.samples)
+        # classes_ is sorted, as scikit-learn's metrics expect; the method has its classes in its own order.
+        self.classes_, self._columns = np.unique(tuned.labels, return_index=True)
+        return self
+
+    @property
+    def method_(self) -> Method:
+        """The tuned method."""
+        self._check_is_fitted()
+        return self._tuned.method
+
+    @property
+    def calibration_(self) -> Calibration | None:
+        """What the answers on validation images were; None without such images."""
+        self._check_is_fitted()
+        return self._tuned.calibration
+
+    def predict_uncertainty(self, X: Any) -> PredictedUncertainty:
+        """Probabilities of every class, and how unsure they are and why, for each image."""
+        self._check_is_fitted()
+        backbone = self.method_.backbone
+        images = encode_inputs(X, backbone, progress=bool(self.verbose))
+        said = self._predictor(Encoded(*(part.to(backbone.device) for part in images)))
+        probabilities, *doubts = (values.cpu().numpy() for values in said)
+        return PredictedUncertainty(probabilities[:, self._columns], *doubts)
+
+    def predict_proba(self, X: Any) -> NDArray[np.float32]:
+        """Probabilities [n, c], a column for each of `classes_`."""
+        return self.predict_uncertainty(X).probabilities
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The likeliest label of each image."""
+        likeliest = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[likeliest]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of images whose label is predicted, each counting with its weight."""
+        right = self.predict(X) == np.ravel(np.asarray(y))
+        return float(np.average(right, weights=sample_weight))
+
+    def encode(self, X: Any) -> NDArray[np.float32]:
+        """Features [n, 1 + m, d] of images, to give as X again and again: a search then encodes them once."""
+        images = encode_inputs(X, self._towers(), progress=bool(self.verbose))
+        return torch.cat([images.global_[:, None], images.patches.float()], dim=1).numpy()
+
+    def add_classes(self, names: Sequence[str] | Mapping[Any, str]) -> Self:
+        """Predict these classes too, from their names alone; where labels are no strings: {label: name}.
+
+        `classes_` stays sorted, so the columns of `predict_proba` move.
+        """
+        self._check_is_fitted()
+        if isinstance(names, str) or not names:
+            raise InputError(f"names is {names!r}: give a list of class names, such as ['zebra']")
+        method, old, *_ = self._tuned
+        new = np.array(list(names))  # of a mapping, its labels
+        if new.dtype.kind != old.dtype.kind:
+            raise InputError(f"the labels {new.tolist()} are no {old.dtype} as y's are: give {{label: name}}")
+        read = names_of(new.tolist(), names if isinstance(names, Mapping) else None)
+        labels = np.concatenate([old, new])
+        check_distinct([*map(str, labels)], known := [*method.classes, *read], "names")
+        if len(np.unique(labels)) < len(labels):
+            raise InputError(f"labels {new.tolist()}: one is in classes_ already: give others")
+        before = method.classes
+        try:
+            method.prepare(known, method.template)
+        except InputError:
+            method.prepare(before, method.template)
+            raise
+        info = replace(self._tuned.info, classes=method.classes, metrics={})  # measured without them
+        return self._take(self._tuned._replace(labels=labels, info=info))
+
+    def explain(self, image: Any, names: Sequence[Any] | None = None, samples: int = 4) -> "HeatMaps":
+        """Where in an image (a path, PIL image or array) the prompts of some classes look.
+
+        `names` are labels; None: the three likeliest.
+        """
+        from pbprompt.explain.heatmaps import heat_maps
+
+        self._check_is_fitted()
+        known = dict(zip(self._tuned.labels.tolist(), self.method_.classes, strict=True))
+        chosen = None if names is None else [known.get(label, label) for label in names]
+        return heat_maps(self.method_, as_image(image), chosen, samples, predictor=self._predictor)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write a model folder, which `from_pretrained` and the command line (`--model`) read."""
+        self._check_is_fitted()
+        saved.write_folder(Path(folder).expanduser(), self._tuned, str(folder))
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        source: str | Path,
+        *,
+        backbone: str | Backbone | None = None,
+        device: str = "cpu",
+        token: str | None = None,
+    ) -> Self:
+        """A saved classifier: a folder of `save_pretrained` or `pbprompt fit`, or a hub id such as ORG/NAME.
+
+        `backbone`: where its weights are, if not where they were.
+        """
+        folder = saved.find_folder(str(source), token)
+        info = read_info(folder)
+        made = cls(
+            info.method,
+            settings=info.config,
+            backbone=backbone or info.backbone["name"],
+            activation=None if info.backbone["name"] == "lite" else info.backbone["activation"],
+            device=device,
+            template=info.template,
+            shots=info.shots or None,
+            random_state=info.seed,
+        )
+        tuned = saved.read_folder(folder, made._towers())
+        named = dict(zip(tuned.labels.tolist(), info.classes, strict=True))
+        made.samples = tuned.samples
+        made.class_names = None if list(named) == list(info.classes) else named
+        return made._take(tuned)
+
+    def push_to_hub(
+        self, repo_id: str, *, private: bool = False, token: str | None = None, message: str = "Add the model"
+    ) -> str:
+        """Save into a repository of the Hugging Face hub, made where there is none; returns its address."""
+        self._check_is_fitted()
+        return saved.upload(self._tuned, repo_id, private=private, token=token, message=message)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A pickle carries the model folder's files; the towers are loaded again."""
+        state = self.__dict__.copy()
+        if self.__sklearn_is_fitted__():
+            del state["_predictor"]
+            state["_tuned"] = saved.to_files(self._tuned)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self.__sklearn_is_fitted__():
+            self._take(saved.from_files(state["_tuned"], self._towers()))

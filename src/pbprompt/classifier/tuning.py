@@ -1,0 +1,84 @@
+"""From a classifier's parameters and its images to a tuned method: what `pbprompt fit` does, in memory."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.clip.weights import load_backbone
+from pbprompt.config import from_dict, to_dict
+from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset, Item
+from pbprompt.errors import InputError
+from pbprompt.methods.base import Method, MethodConfig, build_method, make_config
+from pbprompt.registry import find_method
+from pbprompt.train.features import Features
+from pbprompt.train.loop import Run, train
+
+
+class Bank(Protocol):
+    """Where the features of items come from."""
+
+    def encode(self, root: Path, items: Sequence[Item]) -> Features: ...
+
+
+class GivenFeatures:
+    """Images that are encoded already; an item's path is its image's place."""
+
+    def __init__(self, images: Encoded) -> None:
+        self.images = images
+
+    def encode(self, root: Path, items: Sequence[Item]) -> Features:
+        rows = [int(item.path) for item in items]
+        labels = torch.tensor([item.label for item in items])
+        return Features(self.images.global_[rows], self.images.patches[rows], labels)
+
+
+def given_dataset(names: Sequence[str], rows: Sequence[int], template: str | None) -> Dataset:
+    """Images of the classes `rows` as a dataset whose features `GivenFeatures` has."""
+    if template is not None and template.count("{}") != 1:
+        raise InputError(f"template {template!r}: write it with one {{}} where the class name goes")
+    items = tuple(Item(str(place), label) for place, label in enumerate(rows))
+    return Dataset("own images", Path(), tuple(names), items, template=template or DEFAULT_TEMPLATE)
+
+
+def method_config(method: str, preset: str, variant: str, settings: Mapping[str, Any] | None) -> MethodConfig:
+    """The method's settings: preset, then variant, then those given."""
+    kind = find_method(method)
+    chosen = {
+        key: value.item() if isinstance(value, np.generic) else value  # as the grid of a search may have it
+        for key, value in (settings or {}).items()
+    }
+    return from_dict(kind.Config, to_dict(make_config(kind, preset, variant)) | chosen)
+
+
+@lru_cache(maxsize=1)
+def shared_backbone(name: str, activation: str | None, device: str) -> Backbone:
+    """Towers never change, so the many classifiers of a search share them."""
+    return load_backbone(name, activation=activation, device=device)
+
+
+def tune_method(
+    method: str,
+    config: MethodConfig,
+    backbone: Backbone,
+    dataset: Dataset,
+    features: Features,
+    *,
+    shots: int | None,
+    seed: int,
+    progress: bool,
+) -> Method:
+    """A method trained on the features of a dataset's training items; zero-shot ones only learn the names."""
+    kind = find_method(method)
+    tuned = build_method(kind, config, backbone, seed)
+    tuned.prepare(dataset.classes, dataset.template)
+    if "zero-shot" not in kind.tags:
+        shots = shots or int(features.labels.bincount().max())
+        here = features.to(backbone.device)
+        run = Run(config.epochs or tuned.epochs_for(shots), seed, progress=progress)
+        train(tuned, lambda epoch: here, len(here), run)
+    return tuned

@@ -1,0 +1,278 @@
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pbprompt import InputError, PromptClassifier
+from pbprompt.clip.backbone import Encoded
+from pbprompt.data.fewshot import draw
+from pbprompt.data.items import Dataset, Item
+from pbprompt.data.sources import open_dataset
+from pbprompt.evaluate.decisions import calibrate
+from pbprompt.methods.base import make_config
+from pbprompt.methods.predictor import predictive
+from pbprompt.registry import find_method
+from pbprompt.train.features import FeatureBank
+from pbprompt.train.tune import tune
+
+NAMES = ("clock", "fruit", "mammal")
+BRIEF = {"epochs": 2, "batch_size": 6}
+BRIEF_WORDS = ("epochs=2", "batch_size=6")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    """Three classes of the sample set in train, val and test folders: 3, 2 and 2 images each."""
+    sample = open_dataset("sample:openmoji")
+    root = tmp_path_factory.mktemp("photos")
+    for split, count in (("train", 3), ("val", 2), ("test", 2)):
+        for name in NAMES:
+            label = sample.classes.index(name)
+            items = [item for item in sample.split(split) if item.label == label]
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for item in items[:count]:
+                shutil.copy(sample.file(item), folder)
+    return root
+
+
+def paths(photos: Path, split: str) -> tuple[list[Path], list[str]]:
+    files = sorted((photos / split).glob("*/*"))
+    return files, [file.parent.name for file in files]
+
+
+@pytest.fixture(scope="module")
+def fitted(photos, tmp_path_factory) -> PromptClassifier:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PBPROMPT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return PromptClassifier(settings=BRIEF, samples=4, random_state=3).fit(*paths(photos, "train"))
+
+
+def test_fit_on_images_is_the_librarys_tuning(photos, lite, fitted):
+    files, labels = paths(photos, "train")
+    items = tuple(Item(str(file), NAMES.index(label)) for file, label in zip(files, labels, strict=True))
+    dataset = Dataset("mine", Path("/"), NAMES, items)
+    kind, bank = find_method("pbprompt"), FeatureBank(lite, progress=False)
+    config = make_config(kind, overrides=BRIEF_WORDS)
+    method, _ = tune(dataset, bank, kind, config, shots=3, seed=3, progress=False)
+    test, _ = paths(photos, "test")
+    features = bank.encode(Path("/"), [Item(str(file), 0) for file in test])
+    expected = predictive(method, 4)(Encoded(features.global_, features.patches))
+    said = fitted.predict_uncertainty(test)
+    for name in said._fields:
+        np.testing.assert_allclose(getattr(said, name), getattr(expected, name), atol=1e-5, err_msg=name)
+    np.testing.assert_allclose(said.entropy, said.expected_entropy + said.mutual_information, atol=1e-5)
+    np.testing.assert_array_equal(fitted.predict_proba(test), said.probabilities)
+    assert fitted.predict(test).tolist() == [NAMES[row] for row in expected.probabilities.argmax(1)]
+    assert fitted.classes_.tolist() == list(NAMES)
+    assert not hasattr(fitted, "n_features_in_")
+
+
+def test_fit_on_a_folder_is_what_the_command_line_does(photos, lite):
+    dataset = open_dataset(photos)
+    drawn = draw(dataset, 2, 5)
+    kind, bank = find_method("pbprompt"), FeatureBank(lite, progress=False)
+    config = make_config(kind, variant="b-prompt", overrides=BRIEF_WORDS)
+    method, _ = tune(drawn.apply(dataset), bank, kind, config, shots=2, seed=5, progress=False)
+    predictor = predictive(method, 3)
+    classifier = PromptClassifier(
+        variant="b-prompt", settings=BRIEF, shots=2, samples=3, random_state=5, template="a drawing of a {}."
+    )
+    classifier.fit(photos)
+    test = bank.encode(dataset.root, dataset.test)
+    expected = predictor(Encoded(test.global_, test.patches)).probabilities
+    files = [dataset.file(item) for item in dataset.test]
+    np.testing.assert_allclose(classifier.predict_proba(files), expected, atol=1e-5)
+    assert classifier.calibration_ == calibrate(predictor, bank.encode(dataset.root, dataset.val))
+    assert classifier.method_.template == "a drawing of a {}."
+
+
+def test_every_kind_of_image_is_answered_alike(photos, lite, fitted):
+    files, labels = paths(photos, "test")
+    images = [Image.open(file) for file in files]
+    arrays = np.stack([np.asarray(image.convert("RGB")) for image in images])
+    with torch.inference_mode():
+        encoded = lite.image(torch.stack([lite.preprocess(image.convert("RGB")) for image in images]))
+    expected = fitted.predict_proba(files)
+    for x in (images, arrays, encoded, encoded.global_.numpy(), fitted.encode(files)):
+        np.testing.assert_allclose(fitted.predict_proba(x), expected, atol=1e-4)
+    right = fitted.predict(files) == np.array(labels)
+    assert fitted.score(files, labels) == right.mean()
+    assert fitted.score(files, labels, sample_weight=right) == 1.0
+
+
+def test_fit_takes_encoded_images_for_the_images_themselves(photos, fitted):
+    files, labels = paths(photos, "train")
+    again = PromptClassifier(**fitted.get_params()).fit(fitted.encode(files), labels)
+    np.testing.assert_allclose(again.predict_proba(files), fitted.predict_proba(files), atol=1e-5)
+    assert again.n_features_in_ == 256
+
+
+def test_global_vectors_are_their_own_patches(photos, lite, fitted):
+    files, labels = paths(photos, "train")
+    vectors = fitted.encode(files)[:, 0]
+    alone = PromptClassifier(settings=BRIEF, samples=2).fit(vectors, labels)
+    point = PromptClassifier(settings=BRIEF, samples=2).fit(np.stack([vectors, vectors], axis=1), labels)
+    np.testing.assert_array_equal(alone.predict_proba(vectors), point.predict_proba(vectors))
+    without = PromptClassifier(variant="b-prompt", settings=BRIEF, samples=2).fit(vectors, labels)
+    assert np.abs(alone.predict_proba(vectors) - without.predict_proba(vectors)).max() > 1e-6
+
+
+def test_the_random_state_decides(photos, fitted):
+    train, test = paths(photos, "train"), paths(photos, "test")[0]
+    same = PromptClassifier(settings=BRIEF, samples=4, random_state=3).fit(*train)
+    other = PromptClassifier(settings=BRIEF, samples=4, random_state=4).fit(*train)
+    np.testing.assert_array_equal(same.predict_proba(test), fitted.predict_proba(test))
+    assert np.abs(other.predict_proba(test) - fitted.predict_proba(test)).max() > 1e-6
+
+
+def test_labels_that_are_no_names(photos, fitted):
+    """The columns follow the sorted labels, whatever the names' order is."""
+    files, names = paths(photos, "train")
+    numbers = {"clock": 30, "fruit": 7, "mammal": 12}
+    y = np.array([numbers[name] for name in names])
+    named = PromptClassifier("tip-adapter", class_names={number: name for name, number in numbers.items()})
+    plain = PromptClassifier("tip-adapter").fit(files, names)
+    named.fit(files, y)
+    assert named.classes_.tolist() == [7, 12, 30]
+    assert named.method_.classes == ("fruit", "mammal", "clock")
+    np.testing.assert_allclose(
+        named.predict_proba(files), plain.predict_proba(files)[:, [1, 2, 0]], atol=1e-6
+    )
+    assert named.predict(files).tolist() == [numbers[name] for name in plain.predict(files)]
+    assert named.score(files, y) == plain.score(files, names)
+    unnamed = PromptClassifier("nearest-mean").fit(files, y)
+    assert unnamed.method_.classes == ("7", "12", "30")
+
+
+def test_shots_draw_as_datasets_do(photos):
+    files, labels = paths(photos, "train")
+    items = tuple(Item(str(place), NAMES.index(label)) for place, label in enumerate(labels))
+    chosen = [int(item.path) for item in draw(Dataset("x", Path(), NAMES, items), 2, 9).train]
+    few = PromptClassifier("nearest-mean", shots=2, random_state=9).fit(files, labels)
+    same = PromptClassifier("nearest-mean").fit(
+        [files[row] for row in chosen], [labels[row] for row in chosen]
+    )
+    np.testing.assert_allclose(few.predict_proba(files), same.predict_proba(files), atol=1e-6)
+    assert len(chosen) == 6
+
+
+def test_new_classes_by_their_names(photos):
+    train, test = paths(photos, "train"), paths(photos, "test")[0]
+    classifier = PromptClassifier(settings=BRIEF, samples=3).fit(*train)
+    before = classifier.predict_proba(test)
+    assert classifier.add_classes(["sea_animal", "bird"]) is classifier
+    assert classifier.classes_.tolist() == ["bird", "clock", "fruit", "mammal", "sea_animal"]
+    method = classifier.method_
+    assert method.classes == (*NAMES, "sea animal", "bird")
+    images = classifier.encode(test)
+    encoded = Encoded(torch.from_numpy(images[:, 0]), torch.from_numpy(images[:, 1:]))
+    expected = predictive(method, 3)(encoded).probabilities.numpy()
+    np.testing.assert_allclose(classifier.predict_proba(test), expected[:, [4, 0, 1, 2, 3]], atol=1e-5)
+    assert before.shape == (6, 3)
+    for names, message in (
+        ("bird", "give a list of class names"),
+        ([], "give a list of class names"),
+        (["Bird"], "both named"),
+        ({1: "tree"}, r"the labels \[1\] are no"),
+        (["bird"], "already|both named"),
+        (["word " * 90], "token"),
+    ):
+        with pytest.raises(InputError, match=message):
+            classifier.add_classes(names)
+        np.testing.assert_allclose(classifier.predict_proba(test), expected[:, [4, 0, 1, 2, 3]], atol=1e-5)
+
+
+def test_new_classes_where_labels_are_numbers(photos):
+    files, names = paths(photos, "train")
+    classifier = PromptClassifier("tip-adapter", class_names=list(NAMES))
+    classifier.fit(files, [NAMES.index(name) for name in names])
+    with pytest.raises(InputError, match=r"give \{label: name\}"):
+        classifier.add_classes(["bird"])
+    classifier.add_classes({-1: "bird"})
+    assert classifier.classes_.tolist() == [-1, 0, 1, 2]
+    assert classifier.method_.classes == (*NAMES, "bird")
+    assert classifier.predict_proba(files).shape == (9, 4)
+    with pytest.raises(InputError, match="in classes_ already"):
+        classifier.add_classes({0: "tree"})
+
+
+def test_a_method_that_takes_no_new_classes_stays_as_it_is(photos):
+    files, labels = paths(photos, "train")
+    classifier = PromptClassifier("nearest-mean").fit(files, labels)
+    expected = classifier.predict_proba(files)
+    with pytest.raises(InputError, match="knows only the classes it has images of"):
+        classifier.add_classes(["bird"])
+    np.testing.assert_array_equal(classifier.predict_proba(files), expected)
+
+
+def test_explain_looks_with_the_prompts_in_use(photos, fitted):
+    from pbprompt.explain.heatmaps import heat_maps
+
+    file = paths(photos, "test")[0][0]
+    maps = fitted.explain(file, ["mammal", "clock"], samples=2)
+    expected = heat_maps(
+        fitted.method_,
+        Image.open(file).convert("RGB"),
+        ["mammal", "clock"],
+        2,
+        predictor=predictive(fitted.method_, 4),
+    )
+    assert maps.classes == ("mammal", "clock")
+    np.testing.assert_allclose(maps.prompt_to_patch, expected.prompt_to_patch, atol=1e-6)
+    np.testing.assert_allclose(maps.probabilities, fitted.predict_proba([file])[0][[2, 0]], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"method": "pbpromt"}, "did you mean 'pbprompt'"),
+        ({"settings": {"epoch": 3}}, "did you mean 'epochs'"),
+        ({"settings": {"epochs": "many"}}, "it takes int"),
+        ({"preset": "none"}, "no preset 'none'"),
+        ({"backbone": "lit"}, "did you mean lite"),
+        ({"device": "abacus"}, "cannot be used here"),
+        ({"template": "a photo"}, "one {}"),
+        ({"samples": 0}, "samples is 0"),
+        ({"samples": 2.5}, "give a whole number"),
+        ({"random_state": None}, "random_state is None"),
+        ({"shots": 0}, "shots is 0"),
+        ({"class_names": {"clock": "clock"}}, "none for label 'fruit'"),
+    ],
+)
+def test_parameters_are_checked_by_fit(photos, parameters, message):
+    files, labels = paths(photos, "train")
+    with pytest.raises(InputError, match=message):
+        PromptClassifier(**{"settings": BRIEF} | parameters).fit(files, labels)
+
+
+def test_a_folder_has_its_own_labels(photos):
+    for classifier, y in ((PromptClassifier(), ["a"]), (PromptClassifier(class_names={}), None)):
+        with pytest.raises(InputError, match="leave y and class_names out"):
+            classifier.fit(photos, y)
+
+
+def test_a_failed_fit_leaves_what_was_fitted(photos, fitted):
+    files, labels = paths(photos, "train")
+    classifier = PromptClassifier("nearest-mean").fit(files, labels)
+    expected = classifier.predict_proba(files)
+    with pytest.raises(InputError):
+        classifier.fit(files, labels[:-1])
+    np.testing.assert_array_equal(classifier.predict_proba(files), expected)
+
+
+def test_classes_of_a_dataset_are_sorted_too(photos):
+    """A dataset has numbers in their order, 9 before 10; `classes_` and the columns are strings in theirs."""
+    files, names = paths(photos, "train")
+    labels = [str(9 + NAMES.index(name)) for name in names]
+    lines = [f"{file.relative_to(photos)},{label},train\n" for file, label in zip(files, labels, strict=True)]
+    table = photos / "images.csv"
+    table.write_text("".join(["image,label,split\n", *lines]))
+    classifier = PromptClassifier("nearest-mean").fit(table)
+    assert classifier.method_.classes == ("9", "10", "11")
+    assert classifier.classes_.tolist() == ["10", "11", "9"]
+    assert classifier.predict(files).tolist() == labels
+    assert classifier.calibration_ is None
