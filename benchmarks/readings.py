@@ -9,10 +9,12 @@ words of a line that starts with * stand before those of every later line:
     eta-1 ct_weight=1
 
     python benchmarks/readings.py SETTINGS --root DATA --dataset caltech101 --shots 1 4 --seeds 1 2 3
-        --split val --out runs.jsonl [--device cuda --jobs 8]
+        --split val --out runs.jsonl [--device cuda --jobs 8] [--base-to-new]
 
 Choose on `val` (the whole validation split of the benchmark; no test image is read), report on `test`. One
-JSON line a run: settings, figures, draw hash, backbone, commit. Finished lines are not run again.
+JSON line a run: settings, figures, draw hash, backbone, commit. Finished lines are not run again. With
+--base-to-new a run tunes on the first half of the classes; its accuracy is the harmonic mean of both halves',
+its other figures are the halves' means.
 """
 
 import argparse
@@ -29,10 +31,12 @@ from typing import Any
 import torch
 
 from pbprompt.clip.weights import load_backbone
-from pbprompt.data.fewshot import draw
+from pbprompt.data.fewshot import base_new, draw
+from pbprompt.data.items import Dataset
 from pbprompt.data.sources import open_dataset
+from pbprompt.evaluate.metrics import harmonic_mean
 from pbprompt.evaluate.scoring import score, zero_shot
-from pbprompt.methods.base import make_config
+from pbprompt.methods.base import Method, make_config
 from pbprompt.methods.predictor import predictive
 from pbprompt.registry import find_method
 from pbprompt.train.features import FeatureBank, Features
@@ -90,12 +94,25 @@ def one(job: dict[str, Any], root: Path, device: str) -> dict[str, Any]:
     kind = find_method(options.get("method", "pbprompt"))
     config = make_config(kind, options.get("preset", "default"), options.get("variant", ""), words)
     drawn = draw(dataset, job["shots"], job["seed"])
-    method, terms = tune(
-        drawn.apply(dataset), bank, kind, config, shots=job["shots"], seed=job["seed"], progress=False
-    )
-    figures = score(predictive(method), features)
+    few = drawn.apply(dataset)
+    halves = base_new(few) if job["task"] == "base-to-new" else (few,)
+    method, terms = tune(halves[0], bank, kind, config, shots=job["shots"], seed=job["seed"], progress=False)
+    figures = score(predictive(method), features) if len(halves) == 1 else scored(method, halves, job, bank)
     trained = {f"train_{name}": value for name, value in terms.items()}
     return {**job, **figures, **trained, "draw": drawn.hash[:12], "seconds": time.perf_counter() - start}
+
+
+def scored(
+    method: Method, halves: tuple[Dataset, ...], job: dict[str, Any], bank: FeatureBank
+) -> dict[str, float]:
+    """Figures of both halves of the classes, each within its own names."""
+    figures = {}
+    for name, half in zip(("base", "new"), halves, strict=True):
+        method.prepare(half.classes, half.template)
+        seen = score(predictive(method), bank.encode(half.root, half.split(job["split"])))
+        figures |= {f"{name}_{key}": value for key, value in seen.items()}
+    means = {key: (figures[f"base_{key}"] + figures[f"new_{key}"]) / 2 for key in seen}
+    return figures | means | {"accuracy": harmonic_mean(figures["base_accuracy"], figures["new_accuracy"])}
 
 
 def main() -> None:
@@ -108,22 +125,26 @@ def main() -> None:
     parser.add_argument("--shots", nargs="+", type=int, default=[1, 4])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--split", choices=["val", "test"], default="val")
+    parser.add_argument("--base-to-new", action="store_true")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
+    task = "base-to-new" if args.base_to_new else "few-shot"
     keys = ("name", "dataset", "shots", "seed", "split")
     finished = set()
     if args.out.exists():
         finished = {
-            tuple(json.loads(line)[key] for key in keys) for line in args.out.read_text().splitlines()
+            (*(record[key] for key in keys), record.get("task", "few-shot"))
+            for record in map(json.loads, args.out.read_text().splitlines())
         }
     settings = read_settings(args.settings)
     grid = product(args.shots, args.seeds, settings.items(), args.dataset)
     jobs = [
-        dict(zip(keys, (name, dataset, shots, seed, args.split), strict=True)) | {"words": words}
+        dict(zip(keys, (name, dataset, shots, seed, args.split), strict=True))
+        | {"words": words, "task": task}
         for shots, seed, (name, words), dataset in grid
-        if (name, dataset, shots, seed, args.split) not in finished
+        if (name, dataset, shots, seed, args.split, task) not in finished
     ]
     prepare(args)
     commit = subprocess.run(
