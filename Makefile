@@ -25,7 +25,8 @@ $(VENV)/.dev: $(VENV)/.run
 demo: $(VENV)/.run ## the main job on the embedded model and sample
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/.dev ## the whole test suite
+test: $(VENV)/.dev ## the whole test suite; the browser's part where chromium is, or can be installed
+	@sh scripts/install_chromium.sh
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/.dev ## ruff and mypy

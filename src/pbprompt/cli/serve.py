@@ -1,0 +1,57 @@
+"""`pbprompt serve`: a tuned model behind HTTP, with a web page to try it."""
+
+from pathlib import Path
+
+import typer
+
+from pbprompt.errors import InputError
+
+
+def serve(
+    model: Path = typer.Argument(..., help="A folder that `pbprompt fit` wrote."),
+    host: str = typer.Option("127.0.0.1", help="Address to listen on; 0.0.0.0: every one of this machine."),
+    port: int = typer.Option(8000, min=0, max=65535, help="Port to listen on; 0: any free one."),
+    api_key: str = typer.Option(
+        "", envvar="PBPROMPT_API_KEY", help="Clients must send this key; better given as the variable."
+    ),
+    backbone: str | None = typer.Option(None, help="Where the backbone is, if not where it was for `fit`."),
+    device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
+    max_queue: int = typer.Option(512, min=1, help="Images that may wait; beyond that clients get a 429."),
+    max_batch: int = typer.Option(32, min=1, help="Images that go through the tower at once."),
+    max_upload_mb: float = typer.Option(10.0, min=0.01, help="Size of one image, in MiB."),
+    max_megapixels: float = typer.Option(40.0, min=0.01, help="Pixels of one image, in millions."),
+) -> None:
+    """Serve a tuned model: POST /predict and /explain, GET and POST /classes, and a web page at /.
+
+    [bold]pbprompt serve model/ --port 8000[/bold]
+
+    [bold]curl -F files=@photo.jpg http://127.0.0.1:8000/predict[/bold]
+
+    The endpoints are described at /docs. Nothing that clients send is kept or written to disk; classes they
+    add last until the server stops. Ctrl-C answers what waits, then stops.
+    """
+    if not (api_key.isascii() and (api_key.isprintable() or not api_key)):
+        raise InputError("--api-key: use plain letters, digits and signs, since it travels in a header")
+    try:
+        import uvicorn
+
+        from pbprompt.serve.app import create_app, server_config
+        from pbprompt.serve.limits import MIB, Limits
+        from pbprompt.serve.model import ServedModel
+    except ImportError as error:
+        if (error.name or "").startswith("pbprompt"):
+            raise
+        raise InputError(f"serving needs {error.name}: pip install 'pbprompt[serve]'") from None
+
+    image_bytes = int(max_upload_mb * MIB)
+    limits = Limits(
+        image_bytes=image_bytes,
+        request_bytes=max(Limits.request_bytes, 2 * image_bytes),
+        image_pixels=int(max_megapixels * 1_000_000),
+        queue=max_queue,
+        images=min(Limits.images, max_queue),
+        batch=max_batch,
+    )
+    served = ServedModel(model, backbone=backbone, device=device)
+    app = create_app(served, limits=limits, api_key=api_key or None)
+    uvicorn.Server(server_config(app, host, port)).run()

@@ -1,0 +1,159 @@
+"""The HTTP service: its endpoints, its errors and its life."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.resources import files
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+from starlette.exceptions import HTTPException
+
+from pbprompt import __version__
+from pbprompt.serve.answers import Classes, Explanation, Health, Predictions, Problem
+from pbprompt.serve.docs_page import docs_page
+from pbprompt.serve.limits import Limits, Refused
+from pbprompt.serve.metrics import Metrics
+from pbprompt.serve.model import ServedModel
+from pbprompt.serve.outermost import Outermost
+from pbprompt.serve.request_schemas import CLASSES, EXPLAIN, PREDICT
+from pbprompt.serve.service import Picture, Service
+from pbprompt.serve.uploads import HeldBytes, receive
+
+PAGE = {"/": ("index.html", "text/html"), "/style.css": ("style.css", "text/css")}
+PAGE |= {"/app.js": ("app.js", "text/javascript")}
+BUSY = {429: "too many at once: Retry-After says when to come again", 503: "no answer in time"}
+UNUSABLE = {
+    400: "not readable as what it says it is",
+    401: "no API key, or a wrong one",
+    408: "sent too slowly",
+    413: "too many bytes, pixels or images",
+    415: "no image, or no known type of body",
+    422: "a field is wrong or an image damaged",
+}
+
+
+def create_app(model: ServedModel, *, limits: Limits | None = None, api_key: str | None = None) -> FastAPI:
+    """The app that serves a model; with an API key, only the page, /docs and /healthz are open."""
+    limits = limits or Limits()
+    metrics = Metrics()
+    service = Service(model, limits, metrics)
+    held = HeldBytes(limits.held_bytes)
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        service.start()
+        yield
+        service.close()
+
+    app = FastAPI(
+        title="pbprompt",
+        version=__version__,
+        description="Classify images with a tuned model that tells how unsure it is.",
+        lifespan=life,
+        docs_url=None,
+        redoc_url=None,
+    )
+
+    @app.post("/predict", responses=_problems(UNUSABLE | BUSY), openapi_extra=PREDICT)
+    async def predict(request: Request) -> Predictions:
+        """Name what is in each image, with probabilities and their uncertainty."""
+        async with receive(request, limits, held) as sent:
+            return await service.predict(sent)
+
+    @app.post(
+        "/explain",
+        response_model=Explanation,
+        responses=_problems(UNUSABLE | BUSY | {404: "unknown class"}),
+        openapi_extra=EXPLAIN,
+    )
+    async def explain(request: Request) -> Explanation | Response:
+        """Show where in an image the sampled prompts of a class look."""
+        async with receive(request, limits, held) as sent:
+            said = await service.explain(sent)
+        return Response(said.png, media_type="image/png") if isinstance(said, Picture) else said
+
+    @app.get("/classes", responses=_problems({401: UNUSABLE[401]}))
+    async def classes() -> Classes:
+        """The classes the model tells apart."""
+        return Classes(classes=list(model.classes), calibrated=model.calibrated)
+
+    @app.post(
+        "/classes",
+        responses=_problems(UNUSABLE | BUSY | {409: "there already, or the method takes none"}),
+        openapi_extra=CLASSES,
+    )
+    async def add_classes(request: Request) -> Classes:
+        """Add classes by name, until the server stops."""
+        async with receive(request, limits, held, forms=False) as sent:
+            await service.add_classes(sent)
+        return await classes()
+
+    @app.get("/healthz")
+    async def healthz() -> Health:
+        """Whether the server works."""
+        return Health(
+            status="ok",
+            method=model.info.method,
+            backbone=model.info.backbone["name"],
+            classes=len(model.classes),
+            needs_key=bool(api_key),
+        )
+
+    @app.get("/metrics", response_class=Response, responses=_problems({401: UNUSABLE[401]}))
+    async def prometheus() -> Response:
+        """Counters in Prometheus' text format."""
+        return Response(metrics.page(), media_type="text/plain; version=0.0.4")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(docs_page(app.openapi()))
+
+    _add_page(app)
+    _add_error_handlers(app)
+    endpoints = frozenset(getattr(route, "path", "") for route in app.routes)
+    app.add_middleware(Outermost, metrics=metrics, endpoints=endpoints, api_key=api_key)
+    return app
+
+
+def server_config(app: FastAPI, host: str, port: int) -> uvicorn.Config:
+    """How uvicorn runs the app."""
+    return uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http="h11",  # it bounds headers; ours are refused with a reason well below that bound
+        h11_max_incomplete_event_size=256 << 10,
+        ws="none",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=30,
+    )
+
+
+def _problems(reasons: dict[int, str]) -> dict[int | str, dict[str, object]]:
+    return {status: {"model": Problem, "description": text} for status, text in sorted(reasons.items())}
+
+
+def _add_page(app: FastAPI) -> None:
+    """The web page, read once: no request reaches the file system."""
+    folder = files("pbprompt.serve").joinpath("page")
+    for path, (name, kind) in PAGE.items():
+        content = folder.joinpath(name).read_bytes()
+
+        async def send(content: bytes = content, kind: str = kind) -> Response:
+            return Response(content, media_type=kind)
+
+        app.get(path, include_in_schema=False)(send)
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    """Every refusal is JSON with a reason."""
+
+    @app.exception_handler(Refused)
+    async def refused(request: Request, error: Refused) -> JSONResponse:
+        return JSONResponse({"error": error.reason}, error.status, error.headers)
+
+    @app.exception_handler(HTTPException)
+    async def unknown(request: Request, error: HTTPException) -> JSONResponse:
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)

@@ -1,0 +1,69 @@
+"""From a client's bytes to an image: nothing is decoded before its type and size are known."""
+
+import base64
+import binascii
+import io
+import warnings
+
+from PIL import Image, UnidentifiedImageError
+
+from pbprompt.data.images import open_image
+from pbprompt.errors import InputError
+from pbprompt.serve.limits import Limits, Refused, too_large
+
+TYPES = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
+
+
+def decode_image(data: bytes, limits: Limits) -> Image.Image:
+    """An upright RGB image, or a refusal: the content decides, no name or declared type."""
+    if not data:
+        raise Refused(400, "the image is empty")
+    if len(data) > limits.image_bytes:
+        raise too_large(limits)
+    width, height = _size(data, limits)
+    if width * height > limits.image_pixels:
+        raise _too_many_pixels(limits)
+    if max(width, height) > limits.image_aspect * min(width, height):
+        raise Refused(422, f"{width} × {height} pixels: the sides may differ {limits.image_aspect:g}-fold")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # damaged metadata of others is no news of ours
+            return open_image(io.BytesIO(data))
+    except InputError as error:
+        why = str(error).removeprefix("cannot read image upload: ")
+        raise Refused(422, f"the image is damaged: {why}") from None
+
+
+def _size(data: bytes, limits: Limits) -> tuple[int, int]:
+    """Width and height as the header says, if the content is of an allowed type."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data), formats=TYPES) as image:
+                width, height = image.size
+    except UnidentifiedImageError:
+        allowed = ", ".join(TYPES)
+        raise Refused(415, f"the content is no image of these types: {allowed}") from None
+    except Image.DecompressionBombError:
+        raise _too_many_pixels(limits) from None
+    except Exception:  # damaged headers make Pillow raise nearly anything
+        raise Refused(422, "the image is damaged: its header cannot be read") from None
+    if width < 1 or height < 1:
+        raise Refused(422, "the image is damaged: it has no pixels")
+    return width, height
+
+
+def decode_base64(text: str, limits: Limits) -> bytes:
+    """The bytes of a base64 text, with or without a `data:` prefix."""
+    if text.startswith("data:"):
+        text = text.partition(",")[2]
+    if len(text) > 4 * (limits.image_bytes // 3 + 1):
+        raise too_large(limits)
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise Refused(400, "the image is not valid base64") from None
+
+
+def _too_many_pixels(limits: Limits) -> Refused:
+    return Refused(413, f"the image has more than {limits.image_pixels:,} pixels")

@@ -1,0 +1,48 @@
+"""What one client may ask of the server, and how a request beyond that is refused."""
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on requests. The defaults let 200 clients with a few photographs each come at once."""
+
+    image_bytes: int = 10 * MIB  # one encoded image
+    request_bytes: int = 64 * MIB  # one whole request
+    held_bytes: int = 512 * MIB  # all requests in memory together
+    image_pixels: int = 40_000_000
+    image_aspect: float = 64.0  # long side / short side: the short one is scaled up to what the tower takes
+    images: int = 32  # a request
+    queue: int = 512  # images that wait or are computed
+    explanations: int = 16  # heat maps and class changes that wait or are computed
+    batch: int = 32  # images the tower takes at once
+    gather_seconds: float = 0.005  # how long the first image of a batch waits for company
+    receive_seconds: float = 30.0  # for a request to arrive
+    answer_seconds: float = 60.0  # for an answer to be computed
+    classes: int = 1000
+    name_length: int = 100
+    samples: int = 8  # prompts of a class to explain
+
+
+class Refused(Exception):  # noqa: N818 - it names an outcome, not a fault of the server
+    """A request that is answered with a reason instead of a result."""
+
+    def __init__(self, status: int, reason: str, *, retry_after: int | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+        self.headers = {"Retry-After": str(retry_after)} if retry_after else {}
+
+
+def too_busy(what: str) -> Refused:
+    return Refused(429, f"the server is busy: {what}: try again", retry_after=1)
+
+
+def too_large(limits: Limits) -> Refused:
+    return Refused(413, f"the image is larger than {limits.image_bytes / MIB:g} MiB")
+
+
+def too_many_images(limits: Limits) -> Refused:
+    return Refused(413, f"more than {limits.images} images in one request: send several requests")

@@ -1,0 +1,148 @@
+"""The model behind the server: its sampled classifiers, which new class names replace in one step."""
+
+import copy
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from pbprompt.clip.backbone import Backbone
+from pbprompt.core.likelihood import uncertainty
+from pbprompt.errors import InputError
+from pbprompt.evaluate.decisions import Calibration, read_calibration
+from pbprompt.explain.heatmaps import HeatMaps, heat_maps
+from pbprompt.methods.base import Method
+from pbprompt.methods.predictor import Predictor, predictive
+from pbprompt.serve.limits import Limits, Refused
+from pbprompt.train.model_folder import load_model
+
+NAME_SHOWN = 60  # characters of a client's text in a reason
+
+
+class Outcome(NamedTuple):
+    """What the model says of one image, for the classes it had at that moment."""
+
+    classes: tuple[str, ...]
+    probabilities: list[float]
+    spreads: list[float]
+    """standard deviation of each class's probability over the sampled prompts"""
+    entropy: float
+    epistemic: float
+    calibration: Calibration | None
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """All that changes when a class is added; a prediction takes one state and keeps to it."""
+
+    predictor: Predictor
+    calibration: Calibration | None
+
+
+class ServedModel:
+    """A model folder, ready to predict. `predict` may run while `add_classes` does."""
+
+    def __init__(self, folder: Path, *, backbone: Backbone | str | None = None, device: str = "cpu") -> None:
+        method, self.info = load_model(folder, backbone, device)
+        self._state = State(predictive(method), read_calibration(folder))
+        self._changing = threading.Lock()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self._state.predictor.classes
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether doubt can be judged: not after a class was added, which no validation image showed."""
+        return self._state.calibration is not None
+
+    def tensor(self, image: Image.Image) -> Float[Tensor, "3 size size"]:
+        """The image as the tower reads it."""
+        return self._method.backbone.preprocess(image)
+
+    @property
+    def _method(self) -> Method:
+        return self._state.predictor.method
+
+    @torch.inference_mode()
+    def predict(self, tensors: Sequence[Float[Tensor, "3 size size"]]) -> list[Outcome]:
+        """One pass of the tower for all images."""
+        state = self._state
+        method, bank = state.predictor.method, state.predictor.bank
+        images = method.backbone.image(torch.stack(list(tensors)).to(method.backbone.device))
+        logits = method.sample_logits(images, bank)
+        said, spreads = uncertainty(logits), logits.float().softmax(-1).std(0, correction=0)
+        columns = (said.probabilities, spreads, said.entropy, said.mutual_information)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return [
+            Outcome(state.predictor.classes, mean, spread, entropy, epistemic, state.calibration)
+            for mean, spread, entropy, epistemic in rows
+        ]
+
+    def explain(self, image: Image.Image, name: str, samples: int) -> tuple[HeatMaps, float]:
+        """Where in the image the first sampled prompts of a class look, and the most evidence for any."""
+        predictor = self._state.predictor
+        if name not in predictor.classes:
+            raise Refused(404, f"class {name[:NAME_SHOWN]!r} is unknown: GET /classes lists them")
+        try:
+            maps = heat_maps(predictor.method, image, predictor.classes, samples, predictor=predictor)
+        except InputError as error:
+            raise Refused(422, str(error)) from None
+        row = predictor.classes.index(name)
+        one = slice(row, row + 1)
+        chosen = replace(
+            maps,
+            patch_to_prompt=maps.patch_to_prompt[:, one],
+            prompt_to_patch=maps.prompt_to_patch[:, one],
+            evidence=maps.evidence[:, one],
+            classes=(name,),
+            probabilities=maps.probabilities[one],
+        )
+        return chosen, float(maps.evidence.max())
+
+    def add_classes(self, names: Sequence[str], limits: Limits) -> tuple[str, ...]:
+        """Take more class names and return all; those who predict meanwhile keep the former classifiers."""
+        with self._changing:
+            current = self._method
+            if "no new classes" in current.tags:
+                raise Refused(409, f"{current.name} knows its classes by their images: it takes no new names")
+            classes = (*current.classes, *checked_names(names, current.classes, limits))
+            # A copy of the small learnable part: the frozen towers are shared.
+            method = copy.deepcopy(current, {id(current.backbone): current.backbone})
+            try:
+                method.prepare(classes, current.template)
+                self._state = State(predictive(method), None)
+            except InputError as error:
+                raise Refused(422, str(error)) from None
+            return classes
+
+
+def checked_names(names: Sequence[str], present: Sequence[str], limits: Limits) -> list[str]:
+    """The names, tidied; refused where one is empty, long, unprintable or there already."""
+    if len(present) + len(names) > limits.classes:
+        raise Refused(422, f"{len(present)} classes and {len(names)} more: {limits.classes} are allowed")
+    tidied: list[str] = []
+    seen = {_key(name) for name in present}
+    for given in names:
+        name = " ".join(given.split())
+        if not name:
+            raise Refused(422, "a class name is empty")
+        if len(name) > limits.name_length:
+            raise Refused(422, f"class name {name[:20]!r}… is longer than {limits.name_length} characters")
+        if not name.isprintable():
+            raise Refused(422, f"class name {name!a} holds characters that cannot be shown")
+        if _key(name) in seen:
+            raise Refused(409, f"class {name!r} is there already")
+        seen.add(_key(name))
+        tidied.append(name)
+    return tidied
+
+
+def _key(name: str) -> str:
+    return name.replace("_", " ").casefold()

@@ -1,0 +1,107 @@
+"""Around every request: security headers, a look at the key, counting, and room for an early answer."""
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pbprompt.serve.metrics import Metrics
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+GUARDED = frozenset({"/predict", "/explain", "/classes", "/metrics"})
+HEADER_BYTES = 16 << 10
+DRAIN_BYTES, DRAIN_SECONDS = 256 << 20, 10.0
+
+
+class Outermost:
+    """Wraps the app; `endpoints` are the paths that are counted by name."""
+
+    def __init__(
+        self, app: ASGIApp, *, metrics: Metrics, endpoints: frozenset[str], api_key: str | None
+    ) -> None:
+        self.app, self.metrics, self.endpoints = app, metrics, endpoints
+        self.api_key = api_key.encode() if api_key else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        endpoint = scope["path"] if scope["path"] in self.endpoints else "other"
+        headers = Headers(scope=scope)
+        body = _Body(receive, headers)
+        answering = False
+
+        async def send_safely(message: Message) -> None:
+            nonlocal answering
+            answering = True
+            if message["type"] == "http.response.start":
+                await body.drain()
+                MutableHeaders(scope=message).update(HEADERS)
+                self.metrics.requests.labels(endpoint, str(message["status"])).inc()
+                self.metrics.seconds.labels(endpoint).observe(time.perf_counter() - started)
+            await send(message)
+
+        app = self._refusal(scope["path"], headers) or self.app
+        try:
+            await app(scope, body.receive, send_safely)
+        except Exception:  # its insides are for the log, not for the client
+            logging.getLogger("pbprompt.serve").exception("%s failed", endpoint)
+            failed = JSONResponse({"error": "the server failed: its log says why"}, 500)
+            if not answering:
+                await failed(scope, body.receive, send_safely)
+
+    def _refusal(self, path: str, headers: Headers) -> ASGIApp | None:
+        if sum(len(name) + len(value) for name, value in headers.raw) > HEADER_BYTES:
+            return JSONResponse({"error": f"the headers are longer than {HEADER_BYTES} bytes"}, 431)
+        if headers.get("sec-fetch-site") == "cross-site" and path in GUARDED:
+            return JSONResponse({"error": "another site's page may not use this server"}, 403)
+        if self.api_key is None or path not in GUARDED:
+            return None
+        if hmac.compare_digest(_given_key(headers).encode("latin-1"), self.api_key):
+            return None
+        reason = "send the API key as X-API-Key or as Authorization: Bearer"
+        return JSONResponse({"error": reason}, 401, {"WWW-Authenticate": "Bearer"})
+
+
+def _given_key(headers: Mapping[str, str]) -> str:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return headers.get("x-api-key", token.strip() if scheme.lower() == "bearer" else "")
+
+
+class _Body:
+    """A request's body. A client that still sends when it is answered may lose the answer with its
+    connection, so the rest is read (and dropped, within bounds) first."""
+
+    def __init__(self, receive: Receive, headers: Headers) -> None:
+        self._receive = receive
+        self._more = True
+        self._asks_first = "expect" in headers  # it has not sent anything yet
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._more = message["type"] == "http.request" and message.get("more_body", False)
+        return message
+
+    async def drain(self) -> None:
+        dropped = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while self._more and not self._asks_first and dropped < DRAIN_BYTES:
+                    dropped += len((await self.receive()).get("body", b""))

@@ -1,0 +1,204 @@
+"use strict";
+
+const SHOWN = 8; // classes before "show all"
+const HOVER_MS = 120; // a pointer that only passes asks for nothing
+const byId = (id) => document.getElementById(id);
+
+let key = "";
+let image = null; // the file that is shown
+let answer = null; // what the server said of it
+let asked = 0; // counts images, so that a late answer to an earlier one is dropped
+let heats = new Map(); // class name -> promise of its heat map
+let wanted = null; // class whose heat map should be shown
+let hovering = 0;
+
+async function call(path, options = {}) {
+  const headers = { ...options.headers, ...(key ? { "X-API-Key": key } : {}) };
+  const response = await fetch(path, { ...options, headers });
+  if (response.status === 429) {
+    const seconds = Number(response.headers.get("Retry-After")) || 1;
+    await new Promise((done) => setTimeout(done, 1000 * seconds));
+    return call(path, options);
+  }
+  const body = await response.json().catch(() => ({}));
+  if (response.status === 401) askForKey();
+  if (!response.ok) throw new Error(body.error || `the server answered ${response.status}`);
+  return body;
+}
+
+function askForKey() {
+  byId("key-form").hidden = false;
+  byId("key").focus();
+}
+
+function complain(error) {
+  byId("problem").textContent = error ? error.message : "";
+  byId("problem").hidden = !error;
+}
+
+const percent = (share) => `${(100 * share).toFixed(1)} %`;
+
+async function take(file) {
+  if (!file) return;
+  image = file;
+  answer = null;
+  showHeat(null);
+  URL.revokeObjectURL(byId("preview").src);
+  byId("preview").src = URL.createObjectURL(file);
+  byId("preview").alt = `Your image ${file.name}`;
+  byId("shown").hidden = false;
+  byId("result").hidden = true;
+  await predict();
+}
+
+async function predict() {
+  const turn = ++asked;
+  heats = new Map();
+  complain(null);
+  byId("status").textContent = "Looking…";
+  byId("unsure").hidden = true;
+  const form = new FormData();
+  form.append("files", image, image.name || "image");
+  try {
+    const said = await call("predict", { method: "POST", body: form });
+    if (turn !== asked) return;
+    answer = said.predictions[0];
+    showAnswer(SHOWN);
+  } catch (error) {
+    if (turn !== asked) return;
+    byId("status").textContent = "No answer.";
+    byId("result").hidden = true;
+    complain(error);
+  }
+}
+
+function showAnswer(count) {
+  const { label, probability, scores, entropy, epistemic, unsure, prediction_set: among } = answer;
+  byId("status").textContent = `${label}, ${percent(probability)}`;
+  byId("unsure").hidden = !unsure;
+  byId("set").hidden = !among;
+  if (among) byId("set").textContent = `Nine times in ten the true class is among: ${shortened(among)} (●).`;
+  byId("scores").replaceChildren(...scores.slice(0, count).map((score) => row(score, among || [])));
+  byId("more").hidden = scores.length <= count;
+  byId("more").textContent = `Show all ${scores.length} classes`;
+  byId("doubt").textContent =
+    `Doubt ${entropy.toFixed(2)} nats, of which ${epistemic.toFixed(2)} because the sampled prompts disagree. ` +
+    "The line across a bar is one standard deviation between them.";
+  byId("result").hidden = false;
+}
+
+const shortened = (names) =>
+  names.length > 6 ? `${names.slice(0, 6).join(", ")} and ${names.length - 6} more` : names.join(", ");
+
+function row({ name, probability, spread }, among) {
+  const button = element("button", { type: "button" });
+  const bar = element("span", { className: "bar", ariaHidden: "true" });
+  const line = element("span", { className: "spread" });
+  const fill = element("span", { className: "fill" });
+  fill.style.setProperty("--p", probability);
+  line.style.setProperty("--low", Math.max(0, probability - spread));
+  line.style.setProperty("--high", Math.min(1, probability + spread));
+  bar.append(fill, line);
+  button.append(
+    element("span", { className: "name", textContent: name }),
+    element("span", { className: "value", textContent: `${percent(probability)} ± ${(100 * spread).toFixed(1)}` }),
+    bar,
+  );
+  button.addEventListener("focus", () => showHeat(name));
+  button.addEventListener("blur", () => showHeat(null));
+  button.addEventListener("click", () => showHeat(name)); // not every browser focuses what is clicked
+  button.addEventListener("pointerenter", () => {
+    clearTimeout(hovering);
+    hovering = setTimeout(() => showHeat(name), HOVER_MS);
+  });
+  button.addEventListener("pointerleave", () => {
+    clearTimeout(hovering);
+    if (document.activeElement !== button) showHeat(null);
+  });
+  const item = element("li", { className: among.includes(name) ? "in-set" : "" });
+  item.append(button);
+  return item;
+}
+
+const element = (tag, properties) => Object.assign(document.createElement(tag), properties);
+
+async function showHeat(name) {
+  wanted = name;
+  const heat = byId("heat");
+  if (name === null) {
+    heat.hidden = true;
+    byId("caption").textContent = "Hover or focus a class to see where it is found.";
+    return;
+  }
+  if (!heats.has(name)) heats.set(name, askHeat(name));
+  try {
+    const picture = await heats.get(name);
+    if (wanted !== name) return;
+    heat.src = picture;
+    heat.alt = `Heat map of ${name}`;
+    heat.hidden = false;
+    byId("caption").textContent = `What speaks for “${name}”: bright is much, grey is nothing.`;
+  } catch (error) {
+    heats.delete(name);
+    if (wanted === name) byId("caption").textContent = `No heat map: ${error.message}`;
+  }
+}
+
+async function askHeat(name) {
+  const form = new FormData();
+  form.append("file", image, image.name || "image");
+  form.append("class", name);
+  return `data:image/png;base64,${(await call("explain", { method: "POST", body: form })).mean}`;
+}
+
+async function showModel() {
+  const health = await call("healthz");
+  byId("model").textContent = `${health.method} on ${health.backbone}, ${health.classes} classes`;
+  if (health.needs_key && !key) askForKey();
+}
+
+byId("preview").addEventListener("load", ({ target }) => {
+  target.parentElement.style.setProperty("--ratio", target.naturalWidth / target.naturalHeight);
+});
+byId("file").addEventListener("change", (event) => take(event.target.files[0]));
+byId("more").addEventListener("click", () => {
+  showAnswer(Infinity);
+  byId("scores").children[SHOWN].firstChild.focus(); // the button that was focused is gone
+});
+byId("drop").addEventListener("dragover", (event) => {
+  event.preventDefault();
+  byId("drop").classList.add("over");
+});
+byId("drop").addEventListener("dragleave", () => byId("drop").classList.remove("over"));
+byId("drop").addEventListener("drop", (event) => {
+  event.preventDefault();
+  byId("drop").classList.remove("over");
+  take(event.dataTransfer.files[0]);
+});
+document.addEventListener("paste", (event) => take(event.clipboardData.files[0]));
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") showHeat(null);
+});
+byId("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  key = byId("key").value;
+  byId("key-form").hidden = true;
+  byId("file").focus();
+  if (image) predict();
+});
+byId("class-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const name = byId("name").value.trim();
+  complain(null);
+  try {
+    const body = JSON.stringify({ names: [name] });
+    await call("classes", { method: "POST", headers: { "Content-Type": "application/json" }, body });
+    byId("name").value = "";
+    byId("status").textContent = `Added ${name}.`;
+    await showModel();
+    if (image) await predict();
+  } catch (error) {
+    complain(error);
+  }
+});
+showModel().catch(complain);

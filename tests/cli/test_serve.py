@@ -1,0 +1,74 @@
+"""`pbprompt serve`, as a user runs it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from pbprompt.cli.serve import serve
+from pbprompt.errors import InputError
+
+RUN = "import typer; from pbprompt.cli.serve import serve; app = typer.Typer(); app.command()(serve); app()"
+
+
+def run(*arguments: str):
+    app = typer.Typer()
+    app.command()(serve)
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_a_folder_without_a_model(tmp_path):
+    pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+    error = run(str(tmp_path)).exception
+    assert isinstance(error, InputError) and str(tmp_path) in str(error)
+
+
+def test_a_missing_extra_names_its_cure(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    error = run(str(tmp_path)).exception
+    assert isinstance(error, InputError) and "pip install 'pbprompt[serve]'" in str(error)
+
+
+def test_a_key_that_no_header_can_carry(tmp_path):
+    error = run(str(tmp_path), "--api-key", "sésame").exception
+    assert isinstance(error, InputError) and "--api-key" in str(error)
+
+
+def test_it_serves_with_the_key_of_the_environment_and_stops_on_ctrl_c(lite, tmp_path):
+    pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+    from pbprompt.methods.base import build_method, make_config
+    from pbprompt.registry import find_method
+    from pbprompt.train.model_folder import describe_model, save_model
+
+    kind = find_method("pbprompt")
+    method = build_method(kind, make_config(kind), lite, seed=1)
+    method.prepare(("cat", "dog"), "a photo of a {}.")
+    info = describe_model(method, seed=1, shots=1, data={}, metrics={})
+    save_model(tmp_path / "model", method, info, "# a model\n")
+    server = subprocess.Popen(
+        [sys.executable, "-c", RUN, str(tmp_path / "model"), "--port", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PBPROMPT_API_KEY": "open-it"},
+    )
+    try:
+        assert server.stderr is not None
+        address = next(m[0] for line in server.stderr if (m := re.search(r"http://127\.0\.0\.1:\d+", line)))
+        with urllib.request.urlopen(f"{address}/healthz") as answer:
+            assert json.load(answer)["needs_key"] is True
+        request = urllib.request.Request(f"{address}/classes", headers={"X-API-Key": "open-it"})
+        with urllib.request.urlopen(request) as answer:
+            assert json.load(answer)["classes"] == ["cat", "dog"]
+        server.send_signal(signal.SIGINT)
+        log = server.communicate(timeout=60)[1]
+        assert "shutdown complete" in log and "Traceback" not in log
+    finally:
+        server.kill()
+        server.wait()

@@ -1,0 +1,103 @@
+"""A small model folder, an app around it, and images to send."""
+
+import io
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+
+import pbprompt
+from pbprompt.clip.backbone import Backbone
+from pbprompt.evaluate.decisions import Calibration, write_calibration
+from pbprompt.methods.base import build_method, make_config
+from pbprompt.registry import find_method
+from pbprompt.serve.model import ServedModel
+from pbprompt.train.model_folder import describe_model, save_model
+
+CLASSES = ("cat", "dog", "guitar", "apple", "car")
+SAMPLE = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
+
+
+@pytest.fixture(scope="session")
+def model_folder(lite: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """PBPrompt as it starts, which is enough to tell a cat from a guitar, with a calibration."""
+    folder = tmp_path_factory.mktemp("served") / "model"
+    kind = find_method("pbprompt")
+    method = build_method(kind, make_config(kind), lite, seed=1)
+    method.prepare(CLASSES, "a photo of a {}.")
+    info = describe_model(method, seed=1, shots=1, data={}, metrics={})
+    # Of twenty validation images those above 0.5 are right: accuracy 0.9 needs a confidence of 0.5.
+    confidence = tuple(0.3 + 0.035 * n for n in range(20))
+    right = tuple(c >= 0.5 for c in confidence)
+    true = tuple(c if ok else 0.1 for c, ok in zip(confidence, right, strict=True))
+    write_calibration(folder, Calibration(confidence, right, true, len(CLASSES), len(CLASSES), 20, 0))
+    save_model(folder, method, info, "# a model\n")
+    return folder
+
+
+@pytest.fixture
+def model(model_folder: Path, lite: Backbone) -> ServedModel:
+    return ServedModel(model_folder, backbone=lite)
+
+
+@pytest.fixture(scope="session")
+def cat() -> bytes:
+    return (SAMPLE / "mammal" / "1f408.webp").read_bytes()
+
+
+@pytest.fixture(scope="session")
+def guitar() -> bytes:
+    return (SAMPLE / "musical-instrument" / "1f3b8.webp").read_bytes()
+
+
+@pytest.fixture(scope="session")
+def jpeg(cat: bytes) -> bytes:
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.open(io.BytesIO(cat)).convert("RGB").save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def client(model: ServedModel) -> Iterator:
+    from fastapi.testclient import TestClient
+
+    from pbprompt.serve.app import create_app
+
+    with TestClient(create_app(model)) as client:
+        yield client
+
+
+@pytest.fixture
+def serve_at() -> Iterator[Callable[..., str]]:
+    """Start real servers on free ports; gives their addresses."""
+    import uvicorn
+
+    from pbprompt.serve.app import create_app, server_config
+
+    started = []
+
+    def serve(model: ServedModel, **options: object) -> str:
+        server = uvicorn.Server(server_config(create_app(model, **options), "127.0.0.1", 0))
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        started.append((server, thread))
+        while not server.started:
+            assert thread.is_alive(), "the server did not start"
+            time.sleep(0.01)
+        return f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+
+    yield serve
+    for server, thread in started:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def running(model: ServedModel, serve_at: Callable[..., str]) -> str:
+    return serve_at(model)

@@ -1,0 +1,103 @@
+"""The queue before the model."""
+
+import asyncio
+import threading
+
+import pytest
+
+from pbprompt.serve.batching import Batcher
+from pbprompt.serve.limits import Refused
+
+
+def make(run, **options) -> Batcher:
+    batcher = Batcher(run, **{"capacity": 100, "batch": 4, "gather_seconds": 0.2} | options)
+    batcher.start()
+    return batcher
+
+
+def test_items_of_many_requests_share_batches_and_each_gets_its_own_result():
+    batches = []
+
+    def run(items):
+        batches.append(list(items))
+        return [-item for item in items]
+
+    batcher = make(run)
+
+    async def ask():
+        return await asyncio.gather(*(batcher.submit([n, n + 100], 5) for n in range(6)))
+
+    answers = asyncio.run(ask())
+    batcher.close()
+    assert answers == [[-n, -n - 100] for n in range(6)]
+    assert [len(batch) for batch in batches] == [4, 4, 4]
+
+
+def test_no_room_is_a_429_and_room_comes_back():
+    batcher = make(list, capacity=3)
+    with batcher.reserve(2):
+        with pytest.raises(Refused) as refused, batcher.reserve(2):
+            pass
+        assert refused.value.status == 429 and refused.value.headers == {"Retry-After": "1"}
+        with batcher.reserve(1):
+            assert batcher.reserved == 3
+    assert batcher.reserved == 0
+    with batcher.reserve(3):
+        pass
+    batcher.close()
+
+
+def test_a_failure_reaches_its_batch_only():
+    def run(items):
+        if "bad" in items:
+            raise RuntimeError("no")
+        return items
+
+    batcher = make(run, gather_seconds=0)
+
+    async def ask():
+        with pytest.raises(RuntimeError):
+            await batcher.submit(["bad"], 5)
+        return await batcher.submit(["good"], 5)
+
+    assert asyncio.run(ask()) == ["good"]
+    batcher.close()
+
+
+def test_a_late_answer_is_a_503_and_its_waiting_work_is_dropped():
+    go_on, seen = threading.Event(), []
+
+    def run(items):
+        go_on.wait(10)
+        seen.extend(items)
+        return items
+
+    batcher = make(run, batch=1)
+
+    async def ask():
+        first = asyncio.create_task(batcher.submit(["first"], 10))
+        await asyncio.sleep(0.05)
+        with pytest.raises(Refused) as refused:
+            await batcher.submit(["late"], 0.05)
+        assert refused.value.status == 503
+        go_on.set()
+        return await first
+
+    assert asyncio.run(ask()) == ["first"]
+    batcher.close()
+    assert seen == ["first"]
+
+
+def test_closing_answers_what_waits_and_takes_no_more():
+    batcher = make(lambda items: items, gather_seconds=0)
+
+    async def ask():
+        waiting = asyncio.create_task(batcher.submit(list(range(9)), 5))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(batcher.close)
+        answer = await waiting
+        with pytest.raises(Refused) as refused:
+            await batcher.submit([1], 5)
+        return answer, refused.value.status
+
+    assert asyncio.run(ask()) == (list(range(9)), 503)

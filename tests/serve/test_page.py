@@ -1,0 +1,150 @@
+"""The web page in a real browser, by keyboard and pointer."""
+
+import io
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from PIL import Image
+from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="chromium and chromedriver are not there: scripts/install_chromium.sh"
+)
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--disable-gpu",
+        "--window-size=1100,900",
+        f"--user-data-dir={tmp_path / 'profile'}",
+    ):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
+    driver = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def photo(cat: bytes, tmp_path: Path) -> Path:
+    """The cat in the middle of a wide picture."""
+    image = Image.new("RGB", (256, 128), "white")
+    image.paste(Image.open(io.BytesIO(cat)).convert("RGB"), (64, 0))
+    path = tmp_path / "<b>cat.png"
+    image.save(path)
+    return path
+
+
+def until(browser, condition):
+    return WebDriverWait(browser, 30).until(lambda _: condition())
+
+
+def by_id(browser, name):
+    return browser.find_element(By.ID, name)
+
+
+def rows_of(browser):
+    return browser.find_elements(By.CSS_SELECTOR, "#scores button")
+
+
+def share_of(row) -> float:
+    return float(row.find_element(By.CLASS_NAME, "value").text.split(" %")[0]) / 100
+
+
+def upload(browser, photo):
+    by_id(browser, "file").send_keys(str(photo))
+    until(browser, lambda: rows_of(browser))
+
+
+def requested_hosts(browser) -> set[str]:
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    urls = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    return {urlsplit(url).netloc for url in urls if urlsplit(url).scheme in ("http", "https", "ws", "wss")}
+
+
+def test_from_an_image_to_its_heat_map_and_a_new_class(browser, running, model, photo):
+    browser.get(running)
+    until(browser, lambda: "5 classes" in by_id(browser, "model").text)
+    upload(browser, photo)
+    assert by_id(browser, "status").text.startswith("cat, ")
+    unsure = model._state.calibration.threshold(0.9) > share_of(rows_of(browser)[0])
+    assert by_id(browser, "unsure").is_displayed() is unsure
+    rows = rows_of(browser)
+    assert len(rows) == 5 and "%" in rows[0].text and "±" in rows[0].text
+    bar, fill = (rows[0].find_element(By.CLASS_NAME, name) for name in ("bar", "fill"))
+    assert fill.size["width"] == pytest.approx(share_of(rows[0]) * bar.size["width"], abs=2)
+    assert by_id(browser, "set").is_displayed()
+
+    # by keyboard: from the file field, tab to the first class
+    assert not by_id(browser, "heat").is_displayed()
+    browser.execute_script("document.getElementById('file').focus()")
+    ActionChains(browser).send_keys(Keys.TAB).perform()
+    assert browser.switch_to.active_element == rows[0]
+    until(browser, lambda: by_id(browser, "heat").is_displayed())
+    assert "cat" in by_id(browser, "caption").text
+    until(browser, lambda: by_id(browser, "heat").get_property("naturalWidth") == 128)
+    ActionChains(browser).send_keys(Keys.ESCAPE).perform()
+    assert not by_id(browser, "heat").is_displayed()
+
+    # by pointer
+    ActionChains(browser).move_to_element(rows[1]).perform()
+    until(browser, lambda: by_id(browser, "heat").is_displayed())
+    assert rows[1].find_element(By.CLASS_NAME, "name").text in by_id(browser, "caption").text
+
+    by_id(browser, "name").send_keys("kitten", Keys.ENTER)
+    until(browser, lambda: "6 classes" in by_id(browser, "model").text)
+    until(browser, lambda: "kitten" in by_id(browser, "scores").text)
+    by_id(browser, "name").send_keys("Kitten", Keys.ENTER)
+    until(browser, lambda: "there already" in by_id(browser, "problem").text)
+
+    assert requested_hosts(browser) == {running.removeprefix("http://")}
+    refused = [entry for entry in browser.get_log("browser") if "409" not in entry["message"]]
+    assert not refused
+
+
+def test_a_refused_image_says_why_and_the_docs_page_opens(browser, running, tmp_path):
+    browser.get(running)
+    (tmp_path / "notes.png").write_text("no image")
+    by_id(browser, "file").send_keys(str(tmp_path / "notes.png"))
+    until(browser, lambda: "no image of these types" in by_id(browser, "problem").text)
+    assert not by_id(browser, "result").is_displayed()
+    browser.find_element(By.LINK_TEXT, "Endpoints").click()
+    until(browser, lambda: "POST /predict" in browser.find_element(By.TAG_NAME, "body").text)
+    assert requested_hosts(browser) == {running.removeprefix("http://")}
+
+
+def test_everything_has_a_name_for_screen_readers(browser, running, photo):
+    browser.get(running)
+    upload(browser, photo)
+    for element in browser.find_elements(By.CSS_SELECTOR, "input, button, img, section, ol"):
+        if element.is_displayed():
+            assert element.accessible_name, element.get_attribute("outerHTML")
+    assert browser.find_element(By.XPATH, "//*[@id='status']/..").aria_role == "status"
+    assert browser.find_element(By.TAG_NAME, "html").get_attribute("lang") == "en"
+
+
+def test_the_key_is_asked_for_and_used(browser, model, photo, serve_at):
+    browser.get(serve_at(model, api_key="open-it"))
+    until(browser, lambda: by_id(browser, "key").is_displayed())
+    by_id(browser, "key").send_keys("wrong", Keys.ENTER)
+    by_id(browser, "file").send_keys(str(photo))
+    until(browser, lambda: "API key" in by_id(browser, "problem").text)
+    by_id(browser, "key").clear()
+    by_id(browser, "key").send_keys("open-it", Keys.ENTER)
+    until(browser, lambda: by_id(browser, "status").text.startswith("cat, "))
