@@ -106,6 +106,18 @@ def test_a_seed_fixes_the_samples_whatever_the_precision():
     torch.testing.assert_close(single.double(), first, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("samples", [1, 2, 5])
+def test_antithetic_draws_come_in_pairs(samples):
+    mean, log_variance = torch.randn(3, 4), torch.randn(3, 4)
+    noise = torch.Generator().manual_seed(1)
+    drawn = sample(mean, log_variance, samples, noise, antithetic=True)
+    half = -(-samples // 2)
+    first = sample(mean, log_variance, half, torch.Generator().manual_seed(1))
+    assert drawn.shape == (samples, 3, 4)
+    torch.testing.assert_close(drawn[:half], first, rtol=0, atol=0)
+    torch.testing.assert_close(drawn[half:], 2 * mean - first[: samples - half])
+
+
 def test_gradients():
     mean, log_variance, prior = (random(C, W, seed=s).requires_grad_() for s in range(3))
     noise = draw_noise((2, C, W), torch.Generator().manual_seed(0))

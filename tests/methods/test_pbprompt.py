@@ -235,6 +235,15 @@ def test_every_switch_is_its_equation(double_vit, overrides):
     assert_same_terms_and_gradients(made(double_vit, "default", "", *overrides))
 
 
+def test_the_ending_may_be_the_templates(double_vit):
+    method = made(double_vit, "default", "", "ending=template")
+    method.prepare(CLASSES, "a photo of a {}, a type of pet.")
+    slots = [-(k + 1) for k in range(5)]
+    encode = double_vit.tokenizer.encode
+    for prompt, name in zip(method._engine.prompts, CLASSES, strict=True):
+        assert prompt[1:-1] == [*slots, *encode(name.replace("_", " ")), *encode(", a type of pet.")]
+
+
 def test_batch_accuracy(double_vit):
     method, batch = made(double_vit), batch_of(32)
     draws = text_features(method, CLASSES, 2, SEED)
