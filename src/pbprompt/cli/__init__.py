@@ -8,15 +8,20 @@ import typer
 from pbprompt.cli import (
     bench,
     cache,
+    captions,
     datasets,
     doctor,
     evaluate,
+    explain,
+    export,
     fit,
     methods,
     predict,
+    prompts,
     report,
     reproduce,
     runs,
+    serve,
 )
 from pbprompt.errors import BrokenInstallError, InputError
 
@@ -56,6 +61,11 @@ def options(
 app.command()(predict.predict)
 app.command()(fit.fit)
 app.command()(evaluate.evaluate)
+app.command()(export.export)
+app.command()(explain.explain)
+app.command()(captions.captions)
+app.command()(prompts.prompts)
+app.command()(serve.serve)
 app.command()(methods.methods)
 app.command()(reproduce.reproduce)
 app.command()(report.report)

@@ -46,7 +46,7 @@ class VisionTransformer(nn.Module):
 
     def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
         patches = self.conv1(x).flatten(2).transpose(1, 2)
-        first = self.class_embedding.expand(len(x), 1, -1)
+        first = self.class_embedding.expand(x.shape[0], 1, -1)  # len() would fix the batch of an export
         tokens = torch.cat([first, patches], dim=1) + self.positional_embedding
         tokens = self.transformer(self.ln_pre(tokens), causal=False)
         joint = self.ln_post(tokens) @ self.proj

@@ -1,0 +1,278 @@
+"""A tuned classifier as one ONNX file that needs neither torch nor this package.
+
+    image: uint8 [batch, R, R, 3]  →  probabilities [batch, C], entropy [batch], epistemic [batch]
+
+The graph is normalisation, image tower, the sampled classifiers (folded in as a constant bank [S, C, d]) and
+their mean and disagreement. Pillow's bicubic resize and the crop stay outside; the metadata say how they go.
+"""
+
+import copy
+import json
+import logging
+import math
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from pbprompt import __version__
+from pbprompt.clip.backbone import Encoded
+from pbprompt.config import to_dict
+from pbprompt.core.likelihood import uncertainty
+from pbprompt.errors import InputError
+from pbprompt.evaluate.decisions import Calibration, read_calibration
+from pbprompt.methods.base import Method
+from pbprompt.methods.predictor import SAMPLES, Predictor, predictive
+from pbprompt.train.model_folder import load_model
+
+Precision = Literal["fp32", "fp16"]
+FORMAT = "pbprompt-onnx"
+METADATA_KEY = "pbprompt"
+OUTPUTS = {
+    "probabilities": "mean over the sampled prompts, in the order of classes",
+    "entropy": "the whole doubt about the image, in nats",
+    "epistemic": "the part of the entropy that the sampled prompts disagree on, in nats",
+}
+# The other methods encode prompts for each image, or iterate until an image's transport has converged.
+EXPORTABLE = (
+    "coop",
+    "nearest-mean",
+    "pbprompt",
+    "proda",
+    "prograd",
+    "ship",
+    "tip-adapter",
+    "vpt",
+    "zeroshot",
+)
+SHARES = (0.8, 0.9, 0.95, 0.99)
+ONE_FILE = 1_750_000_000  # bytes of weights: an ONNX file ends at 2 GiB, what is larger goes beside it
+TRACED_BATCH = 64  # in which methods that go over images in chunks have one chunk; the graph takes any batch
+# How far a probability may be from torch's: rounding, which in float16 a logit scale of 100 makes large.
+TOLERANCE: Mapping[Precision, float] = {"fp32": 1e-3, "fp16": 0.1}
+
+
+class Exported(NamedTuple):
+    """What was written: the model, and its weights where they did not fit into one file."""
+
+    files: tuple[Path, ...]
+    difference: float
+    """the farthest that a probability was from torch's, on random images"""
+    calibrated: bool
+    """whether the metadata say when to be unsure"""
+
+
+class ImageClassifier(nn.Module):
+    """The graph: pixels in, what the sampled classifiers say out. Float32 but for the tower."""
+
+    mean: Tensor
+    std: Tensor
+    bank: Tensor
+
+    def __init__(self, predictor: Predictor, tower_dtype: torch.dtype) -> None:
+        super().__init__()
+        backbone = predictor.method.backbone
+        self.method = predictor.method
+        self.tower_dtype = tower_dtype
+        self.visual = copy.deepcopy(backbone.visual).to(tower_dtype)
+        for name, values in (("mean", backbone.preprocess.mean), ("std", backbone.preprocess.std)):
+            self.register_buffer(name, torch.tensor(values, device=backbone.device).view(3, 1, 1))
+        self.register_buffer("bank", predictor.bank)
+
+    def forward(
+        self, image: UInt8[Tensor, "b r r 3"]
+    ) -> tuple[Float[Tensor, "b c"], Float[Tensor, " b"], Float[Tensor, " b"]]:
+        pixels = (image.permute(0, 3, 1, 2).float() / 255 - self.mean) / self.std
+        encoded = Encoded(*(part.float() for part in self.visual(pixels.to(self.tower_dtype))))
+        said = uncertainty(self.method.sample_logits(encoded, self.bank))
+        return said.probabilities, said.entropy, said.mutual_information
+
+
+@torch.no_grad()
+def export_onnx(
+    model: Method | str | Path,
+    out: str | Path,
+    *,
+    precision: Precision = "fp32",
+    samples: int = SAMPLES,
+    seed: int = 0,
+    calibration: Calibration | None = None,
+) -> Exported:
+    """Write a tuned model (a folder, or a method prepared for its classes) as ONNX, checked by onnxruntime.
+
+    `fp16`: the image tower's weights and arithmetic are float16. `calibration` (of a folder its own, unless
+    given) goes into the metadata as thresholds where it was made for these classes, samples and seed. An
+    earlier file `out` is replaced only by a whole new one.
+    """
+    _need_extra()
+    if isinstance(model, Method):
+        method = model
+    else:
+        method, _ = load_model(Path(model))
+        calibration = calibration or read_calibration(Path(model))
+    out = Path(out)
+    if out.is_dir():
+        raise InputError(f"--out {out}: is a folder: give a file name such as model.onnx")
+    if method.image_conditioned:
+        raise _not_exportable(method, "it encodes prompts for each image, so there is no bank to fold in")
+    predictor = predictive(method, samples, seed)
+    classifier = ImageClassifier(predictor, torch.float16 if precision == "fp16" else torch.float32)
+    program = _program(classifier)
+    facts = metadata(predictor, precision, seed)
+    calibrated = calibration is not None and _is_of(calibration, facts)
+    if calibration is not None and calibrated:
+        facts["calibration"] = thresholds(calibration)
+    program.model.metadata_props[METADATA_KEY] = json.dumps(facts, ensure_ascii=False)
+    program.model.producer_name, program.model.producer_version = "pbprompt", __version__
+    out.parent.mkdir(parents=True, exist_ok=True)
+    # Weights beside the model are found by name, so the names are final and the folder is temporary.
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
+        program.save(Path(folder) / out.name, external_data=_weight_bytes(program) > ONE_FILE)
+        difference = _difference(Path(folder) / out.name, predictor)
+        if not difference <= TOLERANCE[precision]:  # not a number is refused too
+            hint = ": use --precision fp32" if precision == "fp16" else ""
+            raise InputError(
+                f"{out}: in {precision} the probabilities are {difference:.2g} away from torch's{hint}"
+            )
+        files = sorted(Path(folder).iterdir(), reverse=True)  # weights first: a model never lacks its own
+        written = tuple(file.replace(out.parent / file.name) for file in files)
+    return Exported(written[::-1], difference, calibrated)
+
+
+def metadata(predictor: Predictor, precision: Precision, seed: int) -> dict[str, Any]:
+    """All that is needed to feed the model and to read its answers."""
+    method, backbone = predictor.method, predictor.method.backbone
+    return {
+        "format": FORMAT,
+        "version": 1,
+        "library": __version__,
+        "method": method.name,
+        "config": to_dict(method.config),
+        "classes": list(predictor.classes),
+        "template": method.template,
+        "samples": len(predictor.bank),
+        "seed": seed,
+        "precision": precision,
+        "backbone": {
+            "name": backbone.config.name,
+            "activation": backbone.config.activation,
+            "fingerprint": backbone.fingerprint,
+        },
+        "preprocessing": {
+            "size": backbone.preprocess.size,
+            "open": "first frame, EXIF orientation applied, transparency laid on white, 8-bit RGB",
+            "resize": "Pillow's BICUBIC: short side to size, long side to int(size * long / short)",
+            "crop": "size x size, left = round((width - size) / 2), top = round((height - size) / 2)",
+            "input": "uint8 [batch, size, size, 3], values 0 to 255",
+            "in_the_model": "(x / 255 - mean) / std",
+            "mean": list(backbone.preprocess.mean),
+            "std": list(backbone.preprocess.std),
+        },
+        "outputs": OUTPUTS,
+    }
+
+
+def thresholds(calibration: Calibration) -> dict[str, Any]:
+    """When to be unsure and what a set of classes holds, for usual accuracies and coverages."""
+    return {
+        "images": len(calibration),
+        "unsure_below": {str(share): _finite(calibration.threshold(share)) for share in SHARES},
+        "set_quantile": {str(share): _finite(calibration.quantile(share)) for share in SHARES},
+        "meaning": "unsure: the top probability, rounded to 6 digits, is below unsure_below[accuracy] (null: "
+        "always); set: the classes with 1 - probability <= set_quantile[coverage] (null: all), at least one",
+    }
+
+
+def _is_of(calibration: Calibration, facts: Mapping[str, Any]) -> bool:
+    made = (calibration.classes, calibration.samples, calibration.seed)
+    return made == (len(facts["classes"]), facts["samples"], facts["seed"])
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None  # JSON has no infinity
+
+
+def _program(classifier: ImageClassifier) -> torch.onnx.ONNXProgram:
+    method = classifier.method
+    size = method.backbone.preprocess.size
+    example = torch.zeros(2, size, size, 3, dtype=torch.uint8, device=classifier.bank.device)
+    try:
+        with _quiet():
+            traced = torch.export.export(
+                classifier.eval(),
+                (example,),
+                dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=TRACED_BATCH)},),
+                strict=False,
+            )
+            program = torch.onnx.export(
+                traced,
+                dynamo=True,
+                input_names=["image"],
+                output_names=list(OUTPUTS),
+                dynamic_shapes=({0: "batch"},),  # its name in the file
+                verbose=False,
+            )
+    except Exception as error:  # tracing runs the method's own code: it may raise anything
+        why = f"its prediction is not one fixed computation ({type(error).__name__})"
+        raise _not_exportable(method, why) from error
+    assert program is not None
+    return program
+
+
+def _difference(path: Path, predictor: Predictor) -> float:
+    """The farthest that a probability of the written model is from float32 torch's, on random images."""
+    import onnxruntime
+
+    size = predictor.method.backbone.preprocess.size
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (3, size, size, 3), generator=generator, dtype=torch.uint8)
+    wanted = ImageClassifier(predictor, torch.float32)(images.to(predictor.bank.device))[0].cpu()
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    got = session.run(["probabilities"], {"image": images.numpy()})[0]
+    return (torch.from_numpy(got) - wanted).abs().max().item()
+
+
+def _weight_bytes(program: torch.onnx.ONNXProgram) -> int:
+    weights = (value.const_value for value in program.model.graph.initializers.values())
+    return sum(weight.nbytes for weight in weights if weight is not None)
+
+
+def _need_extra() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"ONNX export needs {error.name}: run pip install 'pbprompt[onnx]'") from None
+
+
+def _not_exportable(method: Method, why: str) -> InputError:
+    return InputError(
+        f"method {method.name!r} cannot be exported, since {why}: tune one of {', '.join(EXPORTABLE)}"
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the exporter logs and prints of its own workings, whether it succeeds or fails."""
+    loggers = [
+        logging.getLogger(name)
+        for name in ("torch.onnx", "torch.export", "torch.fx.experimental.symbolic_shapes", "onnxscript")
+    ]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,253 @@
+"""Exported models say what torch says, wherever they run."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+pytest.importorskip("onnxscript")
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+from pbprompt import __version__, export  # noqa: E402
+from pbprompt.clip.backbone import Backbone, Encoded  # noqa: E402
+from pbprompt.core.likelihood import Uncertainty  # noqa: E402
+from pbprompt.errors import InputError  # noqa: E402
+from pbprompt.evaluate.decisions import Calibration  # noqa: E402
+from pbprompt.export import EXPORTABLE, export_onnx, thresholds  # noqa: E402
+from pbprompt.methods.base import Method, build_method  # noqa: E402
+from pbprompt.methods.predictor import predictive  # noqa: E402
+from pbprompt.registry import methods  # noqa: E402
+
+METHODS = methods()
+CLASSES = ("crêpe", "ice cream", "red_car", "owl")
+SAMPLES = 3
+SINGLE = 1e-5  # between two float32 computations of a probability or an entropy
+HALF = 0.03  # what a float16 tower may change
+
+
+def made(name: str, backbone: Backbone, variant: str = "") -> Method:
+    """A method at its start values, with two random training images a class where it keeps some."""
+    kind = METHODS[name]
+    method = build_method(kind, kind.Config(**dict(kind.variants.get(variant, {}))), backbone, seed=1)
+    method.prepare(CLASSES, "a {}.")
+    if "training-free" in method.tags:
+        draws, patches = torch.Generator().manual_seed(0), backbone.grid[0] * backbone.grid[1]
+        shots = torch.randn(8, backbone.embed_dim, generator=draws)
+        method.begin(Encoded(shots, shots.unsqueeze(1).expand(-1, patches, -1)), torch.arange(8) % 4, seed=1)
+    return method
+
+
+def pixels(backbone: Backbone, count: int) -> np.ndarray:
+    """Random images, from smooth to noisy."""
+    size, random = backbone.preprocess.size, np.random.default_rng(count)
+    images = []
+    for at in range(count):
+        side = 2 + at % size
+        small = Image.fromarray(random.integers(0, 256, (side, side, 3), dtype=np.uint8))
+        images.append(np.asarray(small.resize((size, size), Image.Resampling.BILINEAR)))
+    return np.stack(images)
+
+
+def by_torch(method: Method, images: np.ndarray) -> Uncertainty:
+    """What `predict` computes."""
+    preprocessed = [method.backbone.preprocess(Image.fromarray(image)) for image in images]
+    with torch.inference_mode():
+        return predictive(method, SAMPLES, seed=5)(method.backbone.image(torch.stack(preprocessed)))
+
+
+def by_onnx(path: Path, images: np.ndarray) -> dict[str, np.ndarray]:
+    session = onnxruntime.InferenceSession(path)
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, {"image": images}), strict=True))
+
+
+def facts(path: Path) -> dict:
+    return json.loads(onnxruntime.InferenceSession(path).get_modelmeta().custom_metadata_map["pbprompt"])
+
+
+@pytest.fixture(scope="module")
+def exported(request, tmp_path_factory):
+    """(method, file) of pbprompt on a tower; each is exported once."""
+    done: dict[tuple[str, str], tuple[Method, Path]] = {}
+
+    def make(tower: str, precision: str) -> tuple[Method, Path]:
+        if (tower, precision) not in done:
+            method = made("pbprompt", request.getfixturevalue(tower))
+            path = tmp_path_factory.mktemp("onnx") / "model.onnx"
+            export_onnx(method, path, precision=precision, samples=SAMPLES, seed=5)
+            done[tower, precision] = method, path
+        return done[tower, precision]
+
+    return make
+
+
+TOWERS = ["tiny_vit", "tiny_resnet", "lite"]
+
+
+@pytest.mark.parametrize(
+    ("tower", "count"),
+    [*((tower, count) for tower in TOWERS for count in (1, 3, 7)), ("tiny_vit", 70), ("tiny_resnet", 70)],
+)
+def test_float32_equals_torch(tower, count, exported):
+    method, path = exported(tower, "fp32")
+    images = pixels(method.backbone, count)
+    said, wanted = by_onnx(path, images), by_torch(method, images)
+    assert list(said) == ["probabilities", "entropy", "epistemic"]
+    assert said["probabilities"].shape == (count, len(CLASSES))
+    np.testing.assert_allclose(said["probabilities"], wanted.probabilities, rtol=0, atol=SINGLE)
+    np.testing.assert_allclose(said["entropy"], wanted.entropy, rtol=0, atol=SINGLE)
+    np.testing.assert_allclose(said["epistemic"], wanted.mutual_information, rtol=0, atol=SINGLE)
+    assert {value.dtype for value in said.values()} == {np.dtype(np.float32)}
+    assert wanted.mutual_information.max() > 100 * SINGLE  # the samples do differ
+
+
+@pytest.mark.parametrize("tower", TOWERS)
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_float16_is_near_torch(tower, count, exported):
+    method, path = exported(tower, "fp16")
+    images = pixels(method.backbone, count)
+    said, wanted = by_onnx(path, images), by_torch(method, images)
+    np.testing.assert_allclose(said["probabilities"], wanted.probabilities, rtol=0, atol=HALF)
+    np.testing.assert_allclose(said["entropy"], wanted.entropy, rtol=0, atol=HALF)
+    np.testing.assert_allclose(said["epistemic"], wanted.mutual_information, rtol=0, atol=HALF)
+    assert {value.dtype for value in said.values()} == {np.dtype(np.float32)}
+    first, second = wanted.probabilities.topk(2).values.unbind(-1)
+    clear = (first - second > 2 * HALF).numpy()
+    predicted = wanted.probabilities.argmax(-1).numpy()
+    np.testing.assert_array_equal(said["probabilities"].argmax(-1)[clear], predicted[clear])
+
+
+def test_float16_holds_the_tower_in_half_the_bytes_and_leaves_the_backbone_alone(exported):
+    (method, whole), (_, half) = exported("tiny_resnet", "fp32"), exported("tiny_resnet", "fp16")
+    assert half.stat().st_size < 0.6 * whole.stat().st_size
+    kernels = [w for w in onnx.load(half).graph.initializer if len(w.dims) == 4]
+    assert kernels and {weight.data_type for weight in kernels} == {onnx.TensorProto.FLOAT16}
+    assert method.backbone.dtype == torch.float32
+
+
+def test_the_graph_is_valid_and_takes_any_batch(exported):
+    method, path = exported("tiny_resnet", "fp32")
+    onnx.checker.check_model(onnx.load(path), full_check=True)
+    (image,) = onnxruntime.InferenceSession(path).get_inputs()
+    size = method.backbone.preprocess.size
+    assert (image.name, image.type, image.shape) == ("image", "tensor(uint8)", ["batch", size, size, 3])
+
+
+def test_metadata_say_what_a_deployer_needs(exported):
+    method, path = exported("tiny_resnet", "fp32")
+    said = facts(path)
+    assert said["classes"] == list(CLASSES) and said["template"] == "a {}."
+    assert (said["method"], said["library"], said["precision"]) == ("pbprompt", __version__, "fp32")
+    assert (said["samples"], said["seed"]) == (SAMPLES, 5)
+    assert said["backbone"] == {
+        "name": "tiny-resnet",
+        "activation": "quick_gelu",
+        "fingerprint": method.backbone.fingerprint,
+    }
+    assert said["preprocessing"]["size"] == 64
+    assert said["preprocessing"]["mean"] == list(method.backbone.preprocess.mean)
+    assert set(said["outputs"]) == {"probabilities", "entropy", "epistemic"}
+    assert "calibration" not in said
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"), [*((name, "") for name in METHODS), ("vpt", "conditional"), ("tip-adapter", "f")]
+)
+def test_which_methods_can_be_exported(name, variant, tiny_resnet, tmp_path, capfd):
+    method, path = made(name, tiny_resnet, variant), tmp_path / "model.onnx"
+    if name in EXPORTABLE and variant != "conditional":
+        export_onnx(method, path, samples=SAMPLES, seed=5)
+        images = pixels(tiny_resnet, 3)
+        said, wanted = by_onnx(path, images), by_torch(method, images)
+        np.testing.assert_allclose(said["probabilities"], wanted.probabilities, rtol=0, atol=SINGLE)
+        np.testing.assert_allclose(said["epistemic"], wanted.mutual_information, rtol=0, atol=SINGLE)
+    else:
+        path.write_bytes(b"earlier")
+        with pytest.raises(
+            InputError, match=rf"'{name}' cannot be exported.* tune one of .*pbprompt"
+        ) as said:
+            export_onnx(method, path)
+        assert "\n" not in str(said.value)
+        assert path.read_bytes() == b"earlier" and list(tmp_path.iterdir()) == [path]
+    out, err = capfd.readouterr()
+    assert not out and not err
+
+
+def test_a_model_that_differs_from_torch_is_not_written(tiny_resnet, tmp_path, monkeypatch):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"earlier")
+    method = made("coop", tiny_resnet)
+    broken = Uncertainty(*(torch.full((3, 4), torch.nan) for _ in Uncertainty._fields))
+    program = _program_that_says(broken)
+    monkeypatch.setattr(export, "_program", lambda classifier: program)
+    with pytest.raises(InputError, match=r"fp16 the probabilities are nan away.* --precision fp32"):
+        export_onnx(method, path, precision="fp16")
+    assert path.read_bytes() == b"earlier" and list(tmp_path.iterdir()) == [path]
+
+
+def _program_that_says(said: Uncertainty) -> torch.onnx.ONNXProgram:
+    """A graph of the right shape whose probabilities are always these."""
+
+    class Fixed(torch.nn.Module):
+        def forward(self, image):
+            return said.probabilities + 0 * image.float().mean()
+
+    image = torch.zeros(3, 64, 64, 3, dtype=torch.uint8)
+    with export._quiet():
+        return torch.onnx.export(
+            Fixed(), (image,), dynamo=True, input_names=["image"], output_names=["probabilities"]
+        )
+
+
+def test_weights_beyond_one_file_go_beside_it(tiny_resnet, tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "ONE_FILE", 1000)
+    method = made("coop", tiny_resnet)
+    written = export_onnx(method, tmp_path / "here" / "model.onnx", samples=SAMPLES, seed=5)
+    assert [file.name for file in written.files] == ["model.onnx", "model.onnx.data"]
+    assert sorted((tmp_path / "here").iterdir()) == sorted(written.files)
+    moved = (tmp_path / "here").rename(tmp_path / "there")
+    images = pixels(tiny_resnet, 2)
+    said = by_onnx(moved / "model.onnx", images)
+    np.testing.assert_allclose(
+        said["probabilities"], by_torch(method, images).probabilities, rtol=0, atol=SINGLE
+    )
+
+
+def test_a_missing_extra_and_a_folder_as_file_are_told(tiny_resnet, tmp_path, monkeypatch):
+    method = made("coop", tiny_resnet)
+    with pytest.raises(InputError, match="is a folder"):
+        export_onnx(method, tmp_path)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(InputError, match=r"needs onnxscript: run pip install 'pbprompt\[onnx\]'"):
+        export_onnx(method, tmp_path / "model.onnx")
+
+
+def test_thresholds_of_validation_images():
+    # Accepting all five: 3 right of 5. From 0.6: 3 of 4. From 0.7: 2 of 3. From 0.8: all.
+    calibration = Calibration(
+        confidence=(0.9, 0.8, 0.7, 0.6, 0.5),
+        right=(True, True, False, True, False),
+        true=(0.9, 0.8, 0.2, 0.6, 0.1),
+        classes=4,
+        classes_seen=3,
+        samples=SAMPLES,
+        seed=5,
+    )
+    said = thresholds(calibration)
+    assert said["images"] == 5
+    assert said["unsure_below"] == {"0.8": 0.8, "0.9": 0.8, "0.95": 0.8, "0.99": 0.8}
+    # rank ⌈6·0.8⌉ = 5: the largest 1 − p; the others need more images than five
+    assert said["set_quantile"] == {"0.8": pytest.approx(0.9), "0.9": None, "0.95": None, "0.99": None}
+    never = Calibration((0.9,), (False,), (0.1,), 4, 1, SAMPLES, 5)
+    assert thresholds(never)["unsure_below"]["0.9"] is None
+
+
+def test_thresholds_found_with_another_seed_are_left_out(tiny_resnet, tmp_path):
+    calibration = Calibration((0.9,), (True,), (0.9,), len(CLASSES), 1, 1, seed=5)
+    written = export_onnx(made("coop", tiny_resnet), tmp_path / "m.onnx", seed=6, calibration=calibration)
+    assert not written.calibrated and "calibration" not in facts(tmp_path / "m.onnx")
