@@ -78,6 +78,7 @@ def test_expand_takes_a_part_and_puts_seeds_outermost(tmp_path):
         (("label: zero", "label: coop"), "two rows have the label 'coop'"),
         (("title: Own", "title: Own\nshots: [one]"), "shots holds 'one'"),
         (("title: Own", "title: Own\nviews: many"), "views is 'many'"),
+        (("title: Own", "title: Own\napart: [dtd]"), "apart names 'dtd': choose among the datasets"),
         (("title: Own", "title: Own\nseeds:"), "seeds is empty"),
         (("label: zero", "samples: 0"), "samples is 0"),
         (("title: Own", "title: ["), "not YAML"),

@@ -42,6 +42,13 @@ def test_few_shot_curves_go_through_the_means():
     assert legend_of(figure) == ["PBPrompt", "zero-shot"]
 
 
+def test_what_is_no_share_is_not_labelled_in_per_cent():
+    shares, plain = (plots.few_shot_curves(LINES, measured="NLL", share=s).axes[0] for s in (True, False))
+    assert (shares.get_ylabel(), plain.get_ylabel()) == ("NLL (%)", "NLL")
+    ticks = [axes.yaxis.get_major_formatter().format_ticks([0.5, 0.6])[0] for axes in (shares, plain)]
+    assert ticks == ["50", "0.5"]
+
+
 def test_the_band_is_one_deviation_over_seeds_and_a_single_seed_has_none():
     bands = plots.few_shot_curves(LINES).axes[0].collections
     assert len(bands) == 1

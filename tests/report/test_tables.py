@@ -91,6 +91,15 @@ def test_transfer_averages_the_targets_without_the_source():
     assert cells[3].mean == pytest.approx((cells[1].mean + cells[2].mean) / 2)
 
 
+def test_what_stands_apart_is_shown_but_not_averaged_in():
+    own = recipe("base-to-new", datasets=("caltech101", "oxford_pets", "dtd"), apart=("dtd",), shots=(16,))
+    table = build_table(own, records(own))
+    assert [part.title for part in table.sections] == ["Caltech101", "OxfordPets", "DTD", "Average"]
+    counted = [section(table, name).cells[0][0].mean for name in ("Caltech101", "OxfordPets")]
+    assert section(table, "Average").cells[0][0].mean == pytest.approx(fmean(counted))
+    assert section(table, "DTD").cells[0][0].mean != pytest.approx(fmean(counted))
+
+
 def test_missing_runs_leave_gaps_and_fewer_seeds():
     own = recipe(shots=(4,))
     some = [

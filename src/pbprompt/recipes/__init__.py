@@ -13,7 +13,7 @@ from pbprompt.errors import InputError
 from pbprompt.evaluate.tasks import RunConfig, Task
 from pbprompt.train.tune import Views
 
-LISTS = ("datasets", "shots", "seeds", "targets", "published")
+LISTS = ("datasets", "shots", "seeds", "targets", "apart", "published")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Recipe:
     """What to run for one table; the first row is the one that the others are compared with.
 
     `published` names the paper's tables that its figures belong beside, `views` what is trained on: the
-    centre crop, fresh augmented views (the field's protocol), or a number of them.
+    centre crop, fresh augmented views (the field's protocol), or a number of them. What is `apart` among the
+    datasets or targets is shown, but not averaged in.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Recipe:
     shots: tuple[int, ...] = (16,)
     seeds: tuple[int, ...] = (1, 2, 3)
     targets: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
     views: Views = "centre"
     published: tuple[str, ...] = ()
     note: str = ""
@@ -130,6 +132,9 @@ def _read(text: str, where: str, name: str) -> Recipe:
     for key in ("shots", "seeds"):
         if wrong := [value for value in lists.get(key, ()) if type(value) is not int]:
             raise InputError(f"{where}: {key} holds {wrong[0]!r}: give whole numbers")
+    shown = {*lists["datasets"], *lists.get("targets", ())}
+    if strange := [name for name in lists.get("apart", ()) if name not in shown]:
+        raise InputError(f"{where}: apart names {strange[0]!r}: choose among the datasets and targets")
     views = values.get("views", "centre")
     if views not in ("centre", "fresh") and (type(views) is not int or views < 1):
         raise InputError(f"{where}: views is {views!r}: choose centre, fresh or a number")

@@ -39,7 +39,7 @@ def title_of(dataset: str) -> str:
 def layout(recipe: Recipe) -> list[tuple[str, list[Column]]]:
     """(title, columns) of every section."""
     if recipe.task == "base-to-new":
-        groups = [(title_of(d), [d]) for d in recipe.datasets] + _average(recipe.datasets)
+        groups = [(title_of(d), [d]) for d in recipe.datasets] + _average(recipe, recipe.datasets)
         return [
             (
                 title if len(recipe.shots) == 1 else f"{title}, {_shots(shots)}",
@@ -52,7 +52,7 @@ def layout(recipe: Recipe) -> list[tuple[str, list[Column]]]:
             for title, datasets in groups
         ]
     if recipe.task == "few-shot":
-        groups = [(title_of(d), [d]) for d in recipe.datasets] + _average(recipe.datasets)
+        groups = [(title_of(d), [d]) for d in recipe.datasets] + _average(recipe, recipe.datasets)
         if len(recipe.shots) > 1:
             return [
                 (title, [Column(_shots(k), tuple((d, d) for d in datasets), k, title) for k in recipe.shots])
@@ -67,7 +67,7 @@ def layout(recipe: Recipe) -> list[tuple[str, list[Column]]]:
             [
                 Column(title, tuple((source, test) for test in tests), shots, title)
                 for title, tests in [(title_of(d), [d]) for d in (source, *recipe.targets)]
-                + _average(recipe.targets)
+                + _average(recipe, recipe.targets)
             ],
         )
         for shots in recipe.shots
@@ -75,8 +75,9 @@ def layout(recipe: Recipe) -> list[tuple[str, list[Column]]]:
     ]
 
 
-def _average(datasets: Sequence[str]) -> list[tuple[str, list[str]]]:
-    return [(AVERAGE, list(datasets))] if len(datasets) > 1 else []
+def _average(recipe: Recipe, datasets: Sequence[str]) -> list[tuple[str, list[str]]]:
+    counted = [dataset for dataset in datasets if dataset not in recipe.apart]
+    return [(AVERAGE, counted)] if len(counted) > 1 else []
 
 
 def _shots(shots: int) -> str:

@@ -93,16 +93,22 @@ def _styled(function: Callable[P, T]) -> Callable[P, T]:
 
 
 @_styled
-def few_shot_curves(lines: Mapping[str, Points], title: str = "", measured: str = "Accuracy") -> "Figure":
-    """Accuracy against shots: one line a method through the means, a band of one std over seeds."""
+def few_shot_curves(
+    lines: Mapping[str, Points], title: str = "", measured: str = "Accuracy", share: bool = True
+) -> "Figure":
+    """Accuracy against shots: one line a method through the means, a band of one std over seeds.
+
+    What is measured may be something else, and no share of a whole: then it is not labelled in per cent.
+    """
     figure, axes = _axes(6.4, 3.6, title)
     _draw_lines(axes, lines)
     shots = sorted({x for points in lines.values() for x in points})
     axes.set_xscale("log", base=2)
     axes.set_xticks(shots, [f"{x:g}" for x in shots])
     axes.set_xticks([], minor=True)
-    axes.set(xlabel="Training images a class (shots)", ylabel=f"{measured} (%)")
-    _percent(axes.yaxis)
+    axes.set(xlabel="Training images a class (shots)", ylabel=f"{measured} (%)" if share else measured)
+    if share:
+        _percent(axes.yaxis)
     _legend(figure, axes)
     return figure
 

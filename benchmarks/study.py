@@ -1,0 +1,81 @@
+"""The study on photographs: what it costs, what it found, and the page that says so.
+
+    python benchmarks/study.py plan --root DATA [--runs RUNS]
+    pbprompt reproduce photos-few-shot … --root DATA --runs RUNS --device cuda --jobs 8
+    python benchmarks/study.py summarise --runs RUNS --out benchmarks/results/study.json
+    python benchmarks/study.py render benchmarks/results/study.json --out docs/study.md
+
+`plan` counts runs and training steps; `summarise` needs the store of runs, with its arrays; `render` needs
+the summary and `study.md.in` alone.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from study_page import write_page
+from study_parts import PARTS, load_parts
+from study_plan import print_plan
+from study_summary import summarise
+
+from pbprompt.data.safe_files import write_text
+from pbprompt.errors import InputError
+from pbprompt.report.store import RunStore
+
+TEMPLATE = Path(__file__).with_name("study.md.in")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    plan = verbs.add_parser("plan", help="runs and training steps of every row")
+    plan.add_argument("--root", type=Path, help="where the benchmarks are (or $PBPROMPT_DATA)")
+    plan.add_argument("--runs", type=Path, help="a store: also what is left, and how long runs took")
+    summary = verbs.add_parser("summarise", help="from the store of runs to one JSON file")
+    summary.add_argument("--runs", type=Path, required=True)
+    summary.add_argument("--out", type=Path, required=True)
+    for verb in (plan, summary):
+        verb.add_argument("--part", nargs="+", choices=list(PARTS), default=[], help="only these parts")
+    render = verbs.add_parser("render", help="from the JSON file to the page and its figures")
+    render.add_argument("summary", type=Path)
+    render.add_argument("--out", type=Path, required=True, help="the page; figures go to images/ beside it")
+    render.add_argument("--template", type=Path, default=TEMPLATE)
+    options = parser.parse_args()
+    try:
+        if options.verb == "plan":
+            print_plan(
+                load_parts(options.part), options.root, RunStore(options.runs) if options.runs else None
+            )
+        elif options.verb == "summarise":
+            study = summarise(RunStore(options.runs), load_parts(options.part), say)
+            write_text(options.out, dense(study))
+        else:
+            study = json.loads(options.summary.read_text(encoding="utf-8"))
+            write_page(study, options.template.read_text(encoding="utf-8"), options.out)
+    except InputError as error:
+        raise SystemExit(f"error: {error}") from None
+
+
+def dense(study: object, depth: int = 5) -> str:
+    """JSON with a line for each value at that depth: small, and yet to be read and compared."""
+
+    def lines(value: object, level: int) -> str:
+        if level < depth and isinstance(value, dict) and value:
+            inner = ",\n".join(
+                f"{json.dumps(k, ensure_ascii=False)}:{lines(v, level + 1)}" for k, v in value.items()
+            )
+            return f"{{\n{inner}\n}}"
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    return lines(study, 0) + "\n"
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""What the figures say of the paper's seven claims, and of `default` among the methods.
+
+One rule for all: a row is better where the 95 % interval of the averaged paired difference leaves out zero
+on its side. A claim that needs several such differences holds where all are there, does not hold where one is
+the other way round, and cannot be told otherwise. "Near the best" means that the interval leaves out a loss
+of more than half a point to any other value.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Study = Mapping[str, Any]
+Outcome = Literal["yes", "no", "open"]
+
+FIRST = "PBPrompt"
+NEAR = 0.005  # half a point of accuracy
+COLLAPSED = 0.95  # mean cosine of two sampled prompts of a class, from which on they count as one
+HIGHER_IS_BETTER = ("accuracy", "auroc_entropy", "auroc_mutual_information")
+NO_PROMPTS = ("tip-adapter", "nearest-mean", "zeroshot")
+FEW = "average, 1, 2 and 4 shots"
+FEW_ABLATION = "average, 1 and 4 shots"
+BOTH_HALVES = "average, H"
+VERDICTS = {"yes": "holds", "no": "does not hold", "open": "cannot be told"}
+
+
+@dataclass(frozen=True)
+class Lead:
+    """How far one row is ahead of another: the difference of their figures and its interval."""
+
+    metric: str
+    difference: float
+    low: float
+    high: float
+
+    def outcome(self, slack: float = 0.0) -> Outcome:
+        """Whether the first row is better, or worse by no more than the slack."""
+        low, high = (self.low, self.high) if self.metric in HIGHER_IS_BETTER else (-self.high, -self.low)
+        return "yes" if low > -slack else "no" if high < -slack else "open"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One difference that a claim rests on; without a lead, because runs are missing, it stays open."""
+
+    part: str
+    first: str
+    second: str
+    column: str
+    metric: str
+    lead: Lead | None
+    slack: float = 0.0
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.lead.outcome(self.slack) if self.lead else "open"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says, what it is judged by, and the verdict."""
+
+    number: int
+    text: str
+    checks: tuple[Check, ...]
+    outcome: Outcome
+    remark: str = ""
+
+    @property
+    def verdict(self) -> str:
+        return VERDICTS[self.outcome]
+
+
+def find_lead(
+    study: Study, part: str, row: str, column: str, metric: str, against: str | None = None
+) -> Lead | None:
+    """The first row (or `against`) less another row, where both were run."""
+    rows = study["parts"].get(part, {})
+    found = rows.get("versus", {}).get(against, {}) if against else rows.get("cells", {})
+    figure = found.get(row, {}).get(column, {}).get(metric, [])
+    return Lead(metric, *figure[2:5]) if len(figure) == 5 else None
+
+
+def judge(outcomes: Sequence[Outcome]) -> Outcome:
+    """All of them needed: one that is the other way round decides."""
+    if "no" in outcomes:
+        return "no"
+    return "yes" if outcomes and all(outcome == "yes" for outcome in outcomes) else "open"
+
+
+def claims(study: Study) -> list[Claim]:
+    """The seven, judged."""
+
+    def check(part: str, row: str, column: str, metric: str = "accuracy") -> Check:
+        return Check(part, FIRST, row, column, metric, find_lead(study, part, row, column, metric))
+
+    def near(part: str, reference: str) -> list[Check]:
+        others = study["parts"].get(part, {}).get("rows", {})
+        return [
+            Check(
+                part,
+                reference,
+                row,
+                FEW_ABLATION,
+                "accuracy",
+                find_lead(study, part, row, FEW_ABLATION, "accuracy", reference),
+                NEAR,
+            )
+            for row in others
+            if row != reference
+        ]
+
+    parts = ("B-Prompt", "P-Prompt")
+    judged = [
+        ("PBPrompt is better than CoOp at few shots", [check("few-shot", "CoOp", FEW)]),
+        (
+            "Its H of base and new accuracy is better than that of CoCoOp, ProDA, VPT and SHIP",
+            [check("base-to-new", row, BOTH_HALVES) for row in ("CoCoOp", "ProDA", "VPT", "SHIP")],
+        ),
+        (
+            "Both parts are needed: distribution alone (B-Prompt) and transport alone (P-Prompt) are worse",
+            [check("few-shot", row, FEW) for row in parts]
+            + [check("base-to-new", row, BOTH_HALVES) for row in parts],
+        ),
+        (
+            "Conditional transport is at least as good as optimal transport",
+            [
+                check("few-shot", "PBPrompt, OT", FEW),
+                check("base-to-new", "PBPrompt, OT", BOTH_HALVES),
+            ],
+        ),
+        (
+            "Sampling matters, not the extra parameters: without it (w/o-S), the same network is worse",
+            [check("few-shot", "PBPrompt, w/o-S", FEW, metric) for metric in ("accuracy", "nll")],
+        ),
+        ("λ = 0.5 and η = 0.01 are near the best", near("lambda", "λ = 0.5") + near("eta", "η = 0.01")),
+    ]
+    found = [
+        Claim(number, text, tuple(checks), judge([one.outcome for one in checks]))
+        for number, (text, checks) in enumerate(judged, start=1)
+    ]
+    return [*found, _diversity(study, check("few-shot", "B-Prompt", FEW, "sampled_cosine"))]
+
+
+def _diversity(study: Study, transport: Check) -> Claim:
+    """Claim 7 needs prompts that differ, and a transport that makes them differ more."""
+    cells = study["parts"].get("few-shot", {}).get("cells", {}).get(FIRST, {})
+    cosines = {key: cell["sampled_cosine"][0] for key, cell in cells.items() if "sampled_cosine" in cell}
+    apart: Outcome = "open"
+    remark = "No run tells the cosine of sampled prompts."
+    if cosines:
+        closest = max(cosines, key=lambda key: cosines[key])
+        apart = "yes" if cosines[closest] < COLLAPSED else "no"
+        remark = (
+            f"Two sampled prompts of a class have a mean cosine of at most {cosines[closest]:.3f} "
+            f"({closest}); {COLLAPSED} and more would count as collapse."
+        )
+    outcome = judge([apart, transport.outcome])
+    text = "The prompts are diverse: no mode collapse, thanks to the transport (against B-Prompt)"
+    return Claim(7, text, (transport,), outcome, remark)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """`default` in one column against the other prompt-tuning methods."""
+
+    part: str
+    column: str
+    metric: str
+    mean: float | None
+    runner: str  # the best of the others by its mean
+    lead: Lead | None
+    not_beaten: tuple[str, ...]
+    better: tuple[str, ...]
+    not_run: tuple[str, ...]
+
+    @property
+    def outcome(self) -> Outcome:
+        if self.better:
+            return "no"
+        return "open" if self.not_beaten or self.not_run or self.mean is None else "yes"
+
+
+def standings(study: Study) -> Iterator[Standing]:
+    """Whether `default` is the best prompt-tuning method on average at few shots, in H, and in NLL."""
+    shots = [("few-shot", f"average, {words}") for words in ("1 shot", "2 shots", "4 shots")]
+    for part, column in [*shots, ("few-shot", FEW), ("base-to-new", BOTH_HALVES)]:
+        for metric in ("accuracy", "nll"):
+            yield _standing(study, part, column, metric)
+
+
+def _standing(study: Study, part: str, column: str, metric: str) -> Standing:
+    summary = study["parts"].get(part, {"rows": {}, "cells": {}})
+    rows = summary["rows"]
+    others = [row for row, method in rows.items() if method not in (*NO_PROMPTS, rows[FIRST])]
+    means = {
+        row: cells[column][metric][0]
+        for row, cells in summary["cells"].items()
+        if metric in cells.get(column, {})
+    }
+    leads = {row: find_lead(study, part, row, column, metric) for row in others}
+    outcomes = {row: lead.outcome() for row, lead in leads.items() if lead}
+    sign = 1 if metric in HIGHER_IS_BETTER else -1
+    runner = max((row for row in others if row in means), key=lambda row: sign * means[row], default="")
+    return Standing(
+        part,
+        column,
+        metric,
+        means.get(FIRST),
+        runner,
+        leads.get(runner),
+        tuple(row for row, outcome in outcomes.items() if outcome == "open"),
+        tuple(row for row, outcome in outcomes.items() if outcome == "no"),
+        tuple(row for row in others if row not in outcomes),
+    )
+
+
+def losses(study: Study, parts: Sequence[str]) -> Iterator[tuple[str, str, str, list[tuple[str, Lead]]]]:
+    """(part, row, metric, [(column, lead)]) wherever another row is better than `default`."""
+    for part in parts:
+        summary = study["parts"].get(part, {"rows": {}, "columns": []})
+        columns = [", ".join(filter(None, names)) for names in summary["columns"]]
+        for row in summary["rows"]:
+            for metric in ("accuracy", "nll"):
+                leads = [(column, find_lead(study, part, row, column, metric)) for column in columns]
+                lost = [(column, lead) for column, lead in leads if lead and lead.outcome() == "no"]
+                if lost:
+                    yield part, row, metric, lost

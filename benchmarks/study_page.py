@@ -1,0 +1,166 @@
+"""The study as a page: a hand-written template whose every figure comes out of the summary.
+
+In the template, {{verb arguments}} stands for what the functions below write: a whole table, or one figure as
+in {{value few-shot; CoOp; average, 1 shot; accuracy}} and {{lead few-shot; CoOp; average, 1 shot; nll}}.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from study_claims import NEAR, VERDICTS, Check, Claim, claims, find_lead, losses, standings
+from study_figures import draw_curves
+from study_parts import PARTS, TASKS
+from study_tables import (
+    NOT_RUN,
+    UNITS,
+    ablations,
+    detection,
+    differences,
+    diversity,
+    grid,
+    marked_lead,
+    number,
+    plain_lead,
+    tables,
+)
+
+from pbprompt.data.safe_files import write_text
+from pbprompt.errors import InputError
+
+Study = Mapping[str, Any]
+
+
+def write_page(study: Study, template: str, out: Path) -> None:
+    """The page, and its figures in images/ beside it."""
+    verbs: dict[str, Callable[..., str]] = {
+        "table": tables,
+        "differences": differences,
+        "detection": detection,
+        "diversity": diversity,
+        "ablations": ablations,
+        "claims": _claims,
+        "standings": _standings,
+        "losses": _losses,
+        "missing": _missing,
+        "identity": _identity,
+        "value": _value,
+        "lead": _lead_value,
+        "curves": lambda study: draw_curves(study, out.parent / "images"),
+    }
+
+    def filled(match: re.Match[str]) -> str:
+        verb, _, rest = match[1].strip().partition(" ")
+        if verb not in verbs:
+            raise InputError(f"template: unknown {{{{{match[1]}}}}}: known are {', '.join(verbs)}")
+        words = [word.strip() for word in rest.split(";")] if rest else []
+        if words and words[0] not in study["parts"]:
+            if words[0] not in PARTS:
+                raise InputError(f"template: {{{{{match[1]}}}}} names no part: known are {', '.join(PARTS)}")
+            return "Not run."
+        try:
+            inspect.signature(verbs[verb]).bind(study, *words)
+        except TypeError as error:
+            raise InputError(f"template: {{{{{match[1]}}}}}: {error}: put ; between the words") from None
+        return verbs[verb](study, *words)
+
+    write_text(out, re.sub(r"\{\{(.+?)\}\}", filled, template).rstrip() + "\n")
+
+
+def _claims(study: Study) -> str:
+    judged = claims(study)
+    summary = grid(
+        ["", "claim", "verdict"], [[str(one.number), one.text, f"**{one.verdict}**"] for one in judged]
+    )
+    return "\n\n".join([summary, *map(_claim, judged)])
+
+
+def _claim(claim: Claim) -> str:
+    checks = "\n".join(f"- {_check(check)}" for check in claim.checks)
+    title = f"**{claim.number}. {claim.text}: {claim.verdict}.**"
+    return "\n\n".join(filter(None, (title, claim.remark, checks)))
+
+
+def _check(check: Check) -> str:
+    asked = f", not below −{100 * NEAR:g}" if check.slack else ""
+    where = f"{check.part}, {check.column}"
+    what = f"{check.first} − {check.second}, {UNITS[check.metric]} ({where}){asked}"
+    return f"{what}: {marked_lead(check.lead)}: {check.outcome}"
+
+
+def _standings(study: Study) -> str:
+    rows = []
+    for one in standings(study):
+        against = [("better", one.better), ("level", one.not_beaten), ("not run", one.not_run)]
+        rest = "; ".join(f"{word}: {', '.join(names)}" for word, names in against if names)
+        verdict = {"yes": "best", "no": "not the best", "open": VERDICTS["open"]}[one.outcome]
+        rows.append(
+            [
+                f"{one.part}, {one.column}",
+                UNITS[one.metric],
+                NOT_RUN if one.mean is None else number(one.metric, one.mean),
+                f"{one.runner}: {marked_lead(one.lead)}" if one.runner else NOT_RUN,
+                f"**{verdict}**",
+                rest,
+            ]
+        )
+    return grid(["where", "in", "PBPrompt", "less the best other", "verdict", "others"], rows)
+
+
+def _losses(study: Study) -> str:
+    rows = [
+        [part, row, UNITS[metric], "; ".join(f"{column}: {plain_lead(lead)}" for column, lead in lost)]
+        for part, row, metric, lost in losses(study, TASKS)
+    ]
+    if not rows:
+        return "Nowhere that was run."
+    return grid(["task", "better than PBPrompt", "in", "where: PBPrompt less it"], rows)
+
+
+def _missing(study: Study) -> str:
+    lines = [
+        f"- {part}, {row}: {'; '.join(gaps)}"
+        for part, summary in study["parts"].items()
+        for row, gaps in summary["missing"].items()
+    ]
+    lines += [f"- {part}: not in this summary" for part in PARTS if part not in study["parts"]]
+    lines += [f"- {note}" for note in study["notes"]]
+    return "\n".join(lines) or "Nothing: every run of the recipes is there."
+
+
+def _identity(study: Study) -> str:
+    facts = study["identity"]
+    plain = {
+        "runs": f"{facts['count']:,} ({facts['left_out']:,} others in the store are no part of the study)",
+        "run time, summed": f"{facts['seconds'] / 3600:.1f} h",
+        "finished": f"{facts['finished'][0]} to {facts['finished'][1]}",
+        "draws": f"{facts['draws']['count']}, digest `{facts['draws']['digest']}`",
+        "resamples": f"{facts['resamples']:,}",
+    }
+    for name in ("commits", "library", "backbone", "data", "code"):
+        plain[name] = ", ".join(f"`{value}` ({count:,})" for value, count in facts[name].items())
+    return grid(["what", "which"], [[name, text] for name, text in plain.items()])
+
+
+def _value(study: Study, part: str, row: str, column: str, metric: str) -> str:
+    figure = _known(study, part, row, column).get(metric)
+    return number(metric, figure[0]) if figure else "(not run)"
+
+
+def _lead_value(study: Study, part: str, row: str, column: str, metric: str) -> str:
+    _known(study, part, row, column)
+    lead = find_lead(study, part, row, column, metric)
+    return plain_lead(lead)
+
+
+def _known(study: Study, part: str, row: str, column: str) -> Mapping[str, Any]:
+    """A cell; a row or column that no recipe has is a slip of the template's."""
+    summary = study["parts"][part]
+    keys = [", ".join(filter(None, names)) for names in summary["columns"]]
+    for what, name, known in (("row", row, list(summary["rows"])), ("column", column, keys)):
+        if name not in known:
+            raise InputError(f"template: {part} has no {what} {name!r}: known are {'; '.join(known)}")
+    cell: Mapping[str, Any] = summary["cells"].get(row, {}).get(column, {})
+    return cell

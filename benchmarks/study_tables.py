@@ -1,0 +1,166 @@
+"""The study's tables in Markdown: figures of every row and column, and how far PBPrompt is ahead."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from study_claims import FIRST, Lead, find_lead
+from study_parts import AVERAGE, TASKS
+
+Study = Mapping[str, Any]
+SCALES = {
+    "accuracy": (100, 2),
+    "nll": (1, 3),
+    "ece": (100, 1),
+    "posterior_std": (1, 4),
+    "sampled_cosine": (1, 3),
+}
+UNITS = {
+    "accuracy": "accuracy, points",
+    "nll": "NLL",
+    "ece": "ECE, points",
+    "sampled_cosine": "cosine of sampled prompts",
+}
+SIGNS = {"yes": "↓", "no": "↑", "open": ""}  # a row beside PBPrompt: it is worse, better, or neither
+NOT_RUN = "–"
+
+
+def number(metric: str, value: float, signed: bool = False) -> str:
+    """A figure as the page prints it: shares in per cent."""
+    scale, digits = SCALES.get(metric, (100, 1))
+    return f"{scale * value:{'+' if signed else ''}.{digits}f}".replace("-", "−")
+
+
+def plain_lead(lead: Lead | None) -> str:
+    """difference [low, high]"""
+    if lead is None:
+        return "not run"
+    difference, low, high = (
+        number(lead.metric, v, signed=True) for v in (lead.difference, lead.low, lead.high)
+    )
+    return f"{difference} [{low}, {high}]"
+
+
+def marked_lead(lead: Lead | None) -> str:
+    """In bold where zero is left out."""
+    text = plain_lead(lead)
+    return f"**{text}**" if lead and lead.outcome() != "open" else text
+
+
+def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)]
+    return "\n".join(lines)
+
+
+def _columns(study: Study, part: str) -> dict[str, list[tuple[str, str]]]:
+    """Group -> (heading, key) of its columns."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for group, heading in study["parts"][part]["columns"]:
+        key = ", ".join(filter(None, (group, heading)))
+        groups.setdefault(group, []).append((heading, key))
+    return groups
+
+
+def tables(study: Study, part: str, only: str = "") -> str:
+    """Every group of columns; or the average alone."""
+    groups = {group: c for group, c in _columns(study, part).items() if not only or group == only}
+    return "\n\n".join(_table(study, part, group, columns) for group, columns in groups.items())
+
+
+def _table(study: Study, part: str, group: str, columns: Sequence[tuple[str, str]]) -> str:
+    summary = study["parts"][part]
+    usual = max((c["seeds"] for row in summary["cells"].values() for c in row.values()), default=0)
+    best = {
+        key: max((row[key]["accuracy"][0] for row in summary["cells"].values() if key in row), default=None)
+        for _, key in columns
+    }
+    rows = []
+    for label in summary["rows"]:
+        cells = summary["cells"].get(label, {})
+        texts = [_cell(cells.get(key), best[key], usual if group == AVERAGE else 0) for _, key in columns]
+        rows.append([label, *texts])
+    return grid([group, *(heading for heading, _ in columns)], rows)
+
+
+def _cell(cell: Mapping[str, Any] | None, best: float | None, usual: int) -> str:
+    """accuracy ± spread / NLL / ECE, each with a sign where it differs from PBPrompt's for sure."""
+    if cell is None:
+        return NOT_RUN
+    texts = []
+    for metric in ("accuracy", "nll", "ece"):
+        figure = cell[metric]
+        text = number(metric, figure[0])
+        if metric == "accuracy":
+            text = f"**{text}**" if figure[0] == best else text
+            text += f" ± {number(metric, figure[1])}"
+        if len(figure) == 5:
+            text += SIGNS[Lead(metric, *figure[2:]).outcome()]
+        texts.append(text)
+    few = f" ({cell['seeds']} seed{'s' * (cell['seeds'] > 1)})" if cell["seeds"] < min(usual, 3) else ""
+    return " / ".join(texts) + few
+
+
+def differences(study: Study, part: str, metric: str) -> str:
+    """PBPrompt less each other row, on average."""
+    columns = _columns(study, part).get(AVERAGE) or [
+        (heading, key) for group in _columns(study, part).values() for heading, key in group
+    ]
+    others = [row for row in study["parts"][part]["rows"] if row != FIRST]
+    rows = [
+        [f"− {row}", *(marked_lead(find_lead(study, part, row, key, metric)) for _, key in columns)]
+        for row in others
+    ]
+    return grid([f"PBPrompt, {UNITS[metric]}", *(heading for heading, _ in columns)], rows)
+
+
+def detection(study: Study, part: str) -> str:
+    """AUROC of new classes among all, by entropy and by mutual information."""
+    keys = {
+        group: key for group, columns in _columns(study, part).items() for h, key in columns if h == "Joint"
+    }
+    rows = []
+    for label, cells in study["parts"][part]["cells"].items():
+        texts = []
+        for key in keys.values():
+            if key not in cells:
+                texts.append(NOT_RUN)
+                continue
+            parts = []
+            for metric in ("auroc_entropy", "auroc_mutual_information"):
+                figure = cells[key][metric]
+                sign = SIGNS[Lead(metric, *figure[2:]).outcome()] if len(figure) == 5 else ""
+                parts.append(f"{number(metric, figure[0])} ± {number(metric, figure[1])}{sign}")
+            texts.append(" / ".join(parts))
+        rows.append([label, *texts])
+    return grid(["AUROC in %: entropy / mutual information", *keys], rows)
+
+
+def diversity(study: Study, part: str) -> str:
+    """Posterior σ and the cosine of two sampled prompts of a class, for the rows that have them."""
+    columns = [(group, h, key) for group, some in _columns(study, part).items() for h, key in some]
+    averages = [(h, key) for group, h, key in columns if group == AVERAGE]
+    rows = []
+    for label, cells in study["parts"][part]["cells"].items():
+        found = [cells.get(key, {}) for _, key in averages]
+        if any("sampled_cosine" in cell for cell in found):
+            rows.append(
+                [
+                    label,
+                    *(
+                        " / ".join(number(m, cell[m][0]) for m in ("posterior_std", "sampled_cosine"))
+                        if "sampled_cosine" in cell
+                        else NOT_RUN
+                        for cell in found
+                    ),
+                ]
+            )
+    return grid(["posterior σ / cosine of two sampled prompts", *(h for h, _ in averages)], rows)
+
+
+def ablations(study: Study) -> str:
+    """The average of each ablation, one after another."""
+    names = [name for name in study["parts"] if name not in TASKS]
+    return "\n\n".join(
+        f"### {study['parts'][name]['title'].removesuffix(', embedded backbone')}\n\n"
+        f"{tables(study, name, AVERAGE)}\n\n{study['parts'][name]['note']}"
+        for name in names
+    )
