@@ -36,7 +36,7 @@ class Costs:
             return 0
         config: Any = method.config
         images = self.images(run.task, run.dataset, run.shots, run.seed)
-        steps = (config.epochs or method.epochs_for(run.shots)) * (images // min(config.batch_size, images))
+        steps = (config.epochs or method.epochs_for(run.shots)) * (images // method.images_a_step(images))
         if run.task == "base-to-new" and "uses new names" in method.tags:
             steps += config.synth_epochs * -(-images // config.synth_batch)
         return steps

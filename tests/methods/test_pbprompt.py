@@ -338,7 +338,7 @@ def test_variants_are_what_they_are_called():
         (("papr",), "pbprompt has no preset 'papr': it has paper"),
         (("default", "c-prompt"), "no variant 'c-prompt': it has b-prompt"),
         (("default", "", ["ct_wieght=1"]), "did you mean 'ct_weight'"),
-        (("default", "", ["batch_size=0"]), "'batch_size' is 0: it takes 1 or more"),
+        (("default", "", ["batch_size=-1"]), "'batch_size' is -1: it takes 0 or more"),
         (("default", "", ["epochs=-1"]), "'epochs' is -1"),
         (("default", "", ["learning_rate=nan"]), "'learning_rate' is nan"),
         (("default", "", ["train_samples=0"]), "'train_samples' is 0"),
@@ -373,6 +373,12 @@ def test_the_papers_epochs(tiny_vit, shots, epochs):
 
 def stacked(draws: list[list[Tensor]]) -> Tensor:
     return torch.stack([torch.stack(row) for row in draws]).detach()
+
+
+@pytest.mark.parametrize(("examples", "size"), [(20, 20), (100, 32), (600, 50), (1600, 128)])
+def test_its_own_batch_size_grows_with_the_images(tiny_vit, examples, size):
+    assert made(tiny_vit, "default", "", "batch_size=0").images_a_step(examples) == size
+    assert made(tiny_vit, "default", "", "batch_size=8").images_a_step(examples) == 8
 
 
 @pytest.mark.parametrize("preset", ["default", "paper"])

@@ -27,13 +27,14 @@ class MethodConfig:
     learning_rate: float = setting(0.002, "highest learning rate; cosine to zero over the epochs")
     weight_decay: float = setting(5e-4, "weight decay of the optimiser")
     warmup_epochs: int = setting(1, "first epochs at a constant learning rate of 1e-5")
-    batch_size: int = setting(32, "images a step")
+    batch_size: int = setting(32, "images a step; 0: the method's choice by the number of images")
     epochs: int = setting(0, "passes over the training images; 0: the method's schedule by shots")
     clip_norm: float = setting(0.0, "gradient norm to clip at; 0: no clipping")
 
     def __post_init__(self) -> None:
-        self.at_least(1, "batch_size")
-        self.at_least(0, "learning_rate", "weight_decay", "warmup_epochs", "epochs", "clip_norm")
+        self.at_least(
+            0, "batch_size", "learning_rate", "weight_decay", "warmup_epochs", "epochs", "clip_norm"
+        )
 
     def at_least(self, lowest: float, *keys: str) -> None:
         """Refuse settings below a bound (or no number at all)."""
@@ -125,6 +126,14 @@ class Method(nn.Module):
     def epochs_for(self, shots: int) -> int:
         """The method's own schedule where `epochs` is 0."""
         return 50 if shots <= 1 else 100 if shots <= 4 else 200
+
+    def batch_for(self, examples: int) -> int:
+        """The method's own choice where `batch_size` is 0."""
+        return 32
+
+    def images_a_step(self, examples: int) -> int:
+        """The batch size for so many training images."""
+        return min(self.config.batch_size or self.batch_for(examples), examples)
 
     def diagnostics(self, generator: torch.Generator) -> dict[str, float]:
         """What is worth knowing of the parameters besides the loss, logged once an epoch."""

@@ -56,7 +56,7 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
     """
     optimiser = make_optimiser(method, method.config)
     gradients = Gradients(method, examples)
-    size = min(method.config.batch_size, examples)
+    size = method.images_a_step(examples)
     steps_an_epoch = examples // size  # as the field's loaders do, a short last batch is left out
     total = run.epochs * steps_an_epoch
     if run.max_steps is not None:
