@@ -34,8 +34,8 @@ lint: $(VENV)/.dev ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.run ## timings, as ratios in one run
-	$(BIN)/pbprompt bench text --classes 1000 --ctx 4
+bench: $(VENV)/.dev ## timings, as ratios in one run
+	$(BIN)/pbprompt bench all
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

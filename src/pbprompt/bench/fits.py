@@ -1,0 +1,185 @@
+"""Part `fit`: from image files to a tuned method, the library's way against the plain one.
+
+The library encodes every image once and trains on what it kept. The plain way reads and encodes a batch in
+every step. Both see the same images in the same order with the same noise, so their losses can be compared.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pbprompt.bench.measure import apart, on_cuda, seconds_of
+from pbprompt.bench.pictures import make_dataset
+from pbprompt.bench.plain import PlainLoss, plain_optimiser
+from pbprompt.bench.setups import (
+    METHODS,
+    OVERRIDES,
+    SHOTS,
+    TEMPLATE,
+    Options,
+    class_names,
+    make_backbone,
+    random_batch,
+)
+from pbprompt.clip.backbone import Backbone
+from pbprompt.clip.tokenizer import Tokenizer
+from pbprompt.data.fewshot import draw
+from pbprompt.data.items import Dataset
+from pbprompt.data.loading import load_images
+from pbprompt.data.sources import open_dataset
+from pbprompt.methods.base import Batch, build_method, make_config
+from pbprompt.registry import find_method
+from pbprompt.train.features import FeatureBank, Features
+from pbprompt.train.loop import Run, train
+from pbprompt.train.schedule import learning_rate
+from pbprompt.train.streams import stream, stream_seed
+from pbprompt.train.tune import tune
+
+SEED = 1
+# Shots and epochs where they are not 4 and 8: with one image a step the plain way takes long.
+SIZES = {"cocoop": (1, 2), "vpt": (1, 1)}
+GOAL_CLASSES, GOAL_EPOCHS = 100, 50  # the run from cached features that a CPU should finish in minutes
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A method tuned on a few images of each class."""
+
+    method: str
+    backbone: str
+    device: str
+    dtype: str
+    dataset: Dataset
+    epochs: int
+
+
+def run(options: Options) -> Iterator[dict[str, Any]]:
+    """A row a method; then the run from cached features, on a CPU."""
+    with tempfile.TemporaryDirectory() as folder:
+        for fit in _fits(options, Path(folder)):
+            yield row(fit)
+    if not on_cuda(options.device):
+        for method in ("coop", "pbprompt"):
+            yield apart(options.device, cached_row, method, options)
+
+
+def _fits(options: Options, folder: Path) -> Iterator[Fit]:
+    device = options.device
+    backbone, dtype = ("ViT-B/16", "float16") if on_cuda(device) else ("lite", "float32")
+    backbone = "tiny" if options.quick else backbone
+    if options.quick or on_cuda(device):
+        shots, classes = (2, 4) if options.quick else (4, 101)
+        whole = make_dataset(folder, Tokenizer(), shots * classes, shots)
+    else:
+        whole = open_dataset("sample").only("openmoji")
+    for method in METHODS:
+        shots, epochs = (1, 1) if options.quick else SIZES.get(method, (4, 8))
+        yield Fit(method, backbone, device, dtype, draw(whole, shots, SEED).apply(whole), epochs)
+
+
+def row(fit: Fit) -> dict[str, Any]:
+    ours, our_loss = apart(fit.device, fit_ours, fit)
+    plain, plain_loss = apart(fit.device, fit_plain, fit)
+    return {
+        "method": fit.method,
+        "backbone": fit.backbone,
+        "precision": fit.dtype,
+        "classes": len(fit.dataset.classes),
+        "images": len(fit.dataset.train),
+        "epochs": fit.epochs,
+        "from": "image files",
+        "plain_s": plain,
+        "ours_s": ours,
+        "ratio": plain / ours,
+        "plain_loss": plain_loss,
+        "ours_loss": our_loss,
+    }
+
+
+def fit_ours(fit: Fit) -> tuple[float, float]:
+    """Seconds and the last epoch's loss; features are encoded within the time, into an empty cache."""
+    backbone = make_backbone(fit.backbone, fit.device, fit.dtype)
+    kind = find_method(fit.method)
+    config = make_config(kind, overrides=[*OVERRIDES[fit.method], f"epochs={fit.epochs}"])
+    with tempfile.TemporaryDirectory() as cache:
+
+        def whole() -> dict[str, float]:
+            bank = FeatureBank(backbone, cache=Path(cache), progress=False)
+            return tune(fit.dataset, bank, kind, config, shots=1, seed=SEED, progress=False)[1]
+
+        seconds, terms = seconds_of(whole, fit.device)
+    return seconds, terms["total"]
+
+
+def fit_plain(fit: Fit) -> tuple[float, float]:
+    """The same with the image tower in every step; other threads decode ahead."""
+    backbone = make_backbone(fit.backbone, fit.device, fit.dtype)
+    return seconds_of(lambda: _plain_epochs(fit, backbone), fit.device)
+
+
+def _plain_epochs(fit: Fit, backbone: Backbone) -> float:
+    kind = find_method(fit.method)
+    config = make_config(kind, overrides=[*OVERRIDES[fit.method], f"epochs={fit.epochs}"])
+    method = build_method(kind, config, backbone, SEED)
+    method.prepare(fit.dataset.classes, fit.dataset.template)
+    items = fit.dataset.train
+    size = method.images_a_step(len(items))
+    loss, optimiser = PlainLoss(method, len(items)), plain_optimiser(method)
+    noise = torch.Generator(fit.device if method.capturable else "cpu")
+    step = 0
+    for epoch in range(fit.epochs):
+        for group in optimiser.param_groups:
+            group["lr"] = learning_rate(config, epoch, fit.epochs)
+        order = torch.randperm(len(items), generator=stream(SEED, "order", epoch)).tolist()
+        loaded = load_images([fit.dataset.file(items[i]) for i in order], backbone.preprocess)
+        losses = []
+        for first in range(0, len(items) - size + 1, size):
+            pixels = torch.stack([next(loaded)[1] for _ in range(size)])  # type: ignore[misc]
+            labels = torch.tensor([items[i].label for i in order[first : first + size]])
+            with torch.no_grad():
+                images = backbone.image(pixels.to(backbone.device))
+            noise.manual_seed(stream_seed(SEED, "noise", step))
+            total = loss(Batch(images, labels.to(backbone.device)), noise)
+            optimiser.zero_grad()
+            total.backward()
+            optimiser.step()
+            losses.append(total.detach())
+            step += 1
+    return torch.stack(losses).mean().item()
+
+
+def cached_row(name: str, options: Options) -> dict[str, Any]:
+    """Seconds of a run from cached features with the method's own settings.
+
+    The whole of it is run, or its time is told from its first steps.
+    """
+    backbone = make_backbone("tiny" if options.quick else "lite", options.device)
+    classes, epochs = (6, 2) if options.quick else (GOAL_CLASSES, GOAL_EPOCHS)
+    kind = find_method(name)
+    config = make_config(kind, overrides=[f"epochs={epochs}"])
+    method = build_method(kind, config, backbone, SEED)
+    method.prepare(class_names(backbone.tokenizer, classes), TEMPLATE)
+    images, labels = random_batch(backbone, classes, classes * SHOTS)
+    features = Features(images.global_, images.patches, labels)
+    batch = method.images_a_step(len(features))
+    steps = epochs * (len(features) // batch)
+    measured = steps if options.whole else min(steps, 100)
+    job = Run(epochs, SEED, max_steps=measured, progress=False)
+    seconds, _ = seconds_of(lambda: train(method, lambda epoch: features, len(features), job), options.device)
+    return {
+        "method": name,
+        "backbone": backbone.config.name,
+        "precision": "float32",
+        "classes": classes,
+        "images": len(features),
+        "epochs": epochs,
+        "batch": batch,
+        "from": "cached features",
+        "ours_s": seconds * steps / measured,
+        "steps": steps,
+        "steps_run": measured,
+    }

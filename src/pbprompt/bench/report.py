@@ -1,0 +1,171 @@
+"""docs/performance.md from the files of results: every figure in it was measured, and says where."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pbprompt.bench.goals import judged
+from pbprompt.bench.growth_plot import growth_figure
+from pbprompt.bench.results import Results, is_results, read_results
+from pbprompt.bench.tables import TITLES, digits, markdown, table
+from pbprompt.data.safe_files import read_text, write_text
+from pbprompt.errors import InputError
+from pbprompt.report import plots
+
+FOLDER = Path("benchmarks/results")
+TRIED = "tried.yaml"
+PLOT = Path("images") / "performance.svg"  # beside the document
+
+INTRODUCTION = """\
+# Performance
+
+Written by `pbprompt bench report` from {files}: do not edit. `pbprompt bench all --out FILE` measures anew.
+
+**Plain** is each method as it is usually written (`pbprompt/bench/plain.py`): every prompt at all positions
+of the context length, the image tower in every training step, the text tower in every test batch, torch's
+own optimiser, nothing captured or compiled. It runs on this library's own towers with fused attention.
+**Ours** is the library. Both have the same weights, the same images and the same noise, in the same run.
+Backbones other than `lite` have random weights of the real sizes; class names have ImageNet's lengths; a
+prompt has 4 context vectors (PBPrompt's one more, the latent).
+
+Times are medians. **Difference** is the largest relative difference ‖a − b‖/‖b‖ between both ways over the
+loss and the gradient of every parameter. The **floor** is the fewest operations that an exact step needs
+(`pbprompt/bench/flops.py`) at the rate of a large matrix product of the same precision, measured in the
+same run. Memory is the peak above what the weights take; for very many classes the weights are in it.
+"""
+
+
+def write_report(files: Sequence[Path], out: Path) -> None:
+    """Write the document, and its plot beside it."""
+    results = {path: read_results(path) for path in files} or _all_results(FOLDER)
+    if not results:
+        raise InputError(
+            f"{FOLDER} holds no results: run `pbprompt bench all --out {FOLDER}/NAME.json` first"
+        )
+    growth = {
+        label(parts): parts["growth"]["rows"]
+        for parts in (content["parts"] for content in results.values())
+        if "growth" in parts
+    }
+    if growth:
+        plots.save(growth_figure(growth), out.parent / PLOT)
+    tried = next((path.parent / TRIED for path in results if (path.parent / TRIED).exists()), None)
+    write_text(out, document(results, read_tried(tried) if tried else []))
+
+
+def _all_results(folder: Path) -> dict[Path, Results]:
+    """The files that the benchmark wrote, among others that lie there."""
+    return {
+        path: content
+        for path in sorted(folder.glob("*.json"))
+        if is_results(content := json.loads(read_text(path)))
+    }
+
+
+def read_tried(path: Path) -> list[str]:
+    """What was tried and did not pay: a YAML list of lines."""
+    try:
+        lines = yaml.safe_load(read_text(path))
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: not YAML ({str(error).splitlines()[0]}): mend it") from None
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        raise InputError(f"{path}: a list of lines is expected, each starting with `- `: mend it")
+    return lines
+
+
+def document(results: Mapping[Path, Results], tried: Sequence[str]) -> str:
+    """The document's text."""
+    names = ", ".join(f"`{path.as_posix()}`" for path in results)
+    sections = [INTRODUCTION.format(files=names)]
+    for content in results.values():
+        sections += _machine_section(content["parts"])
+    grown = {label(content["parts"]): content["parts"].get("growth") for content in results.values()}
+    if any(grown.values()):
+        sections.append(_growth_section({name: part["rows"] for name, part in grown.items() if part}))
+    if tried:
+        lines = "\n".join(f"- {line.strip()}" for line in tried)
+        sections.append(f"## Tried and left out\n\n{lines}\n")
+    return "\n".join(sections)
+
+
+def label(parts: Mapping[str, Any]) -> str:
+    """The machine in a few words."""
+    machine = next(iter(parts.values()))["machine"]
+    if machine["kind"] == "cuda":
+        return str(machine["device"])
+    return f"{machine['cpu']}, {machine['threads']} threads"
+
+
+def _machine_section(parts: Mapping[str, Any]) -> Iterator[str]:
+    machine = next(iter(parts.values()))["machine"]
+    yield f"## {label(parts)}\n"
+    yield (
+        f"{machine['cores']} cores of {machine['cpu']}, {machine['threads']} threads"
+        + (f", one {machine['device']}." if machine["kind"] == "cuda" else ".")
+        + "\n"
+    )
+    yield _provenance(parts) + "\n"
+    yield (
+        markdown(["goal", "measured", "met"], [list(line) for line in judged(machine["kind"], parts)]) + "\n"
+    )
+    for name, part in parts.items():
+        if name != "growth" and part["rows"]:
+            yield f"### {TITLES.get(name, name)}\n\n{markdown(*table(name, part['rows']))}\n"
+
+
+def _provenance(parts: Mapping[str, Any]) -> str:
+    """Which command measured each part, with what, when."""
+    rows = []
+    for name, part in parts.items():
+        versions = ", ".join(f"{key} {value}" for key, value in part["versions"].items())
+        remark = ("" if part["complete"] else " (broken off)") + (" (try-out sizes)" if part["quick"] else "")
+        rows.append(
+            [
+                f"{name}{remark}",
+                f"`{part['command']}`",
+                part["commit"] or "–",
+                part["date"][:10],
+                f"{digits(part['seconds'])} s",
+                versions,
+            ]
+        )
+    return markdown(["part", "command", "commit", "date", "took", "versions"], rows)
+
+
+def _growth_section(lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """The plot, and how much time and memory grow over each series."""
+    rows = []
+    for name, points in lines.items():
+        for size in dict.fromkeys(point["grows"] for point in points):
+            own = sorted(
+                (point for point in points if point["grows"] == size), key=lambda point: point["value"]
+            )
+            first, last = own[0], own[-1]
+            steepest = max(
+                (right["ms"] / left["ms"]) / (right["value"] / left["value"]) for left, right in pairwise(own)
+            )
+            rows.append(
+                [
+                    name,
+                    size,
+                    f"{first['value']:,} → {last['value']:,}",
+                    f"{digits(first['ms'])} → {digits(last['ms'])} ms",
+                    f"{digits(first['gib'])} → {digits(last['gib'])} GiB",
+                    f"{digits(steepest)}×",
+                ]
+            )
+    headings = ["machine", "grows", "from – to", "time", "memory", "steepest step, beside proportion"]
+    return f"""## Growth
+
+One PBPrompt step while one size grows and the others stay; for images, an epoch from JPEG files, encoding
+included. Dashed: in proportion. The last column is the largest growth of time from one point to the next,
+divided by that of the size: 1 is in proportion, below is better.
+
+![Time and memory against classes, samples, patches, batch and images]({PLOT.as_posix()})
+
+{markdown(headings, rows)}
+"""

@@ -1,0 +1,39 @@
+"""The file of results: one JSON object a machine, to which every part of the benchmark is added by itself."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pbprompt.data.safe_files import read_text, write_text
+from pbprompt.errors import InputError
+
+FORMAT = 1
+Results = dict[str, Any]
+
+
+def read_results(path: Path) -> Results:
+    """The file's parts by name."""
+    try:
+        content = json.loads(read_text(path))
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON ({error}): remove it and measure again") from None
+    if not is_results(content):
+        raise InputError(f"{path}: not a file of `pbprompt bench` (format {FORMAT}): give one it wrote")
+    return content
+
+
+def is_results(content: Any) -> bool:
+    return isinstance(content, dict) and content.get("format") == FORMAT and "parts" in content
+
+
+def add_part(path: Path, name: str, part: dict[str, Any]) -> None:
+    """Put one part into the file, which keeps its other parts; the file is replaced whole."""
+    results: Results = read_results(path) if path.exists() else {"format": FORMAT, "parts": {}}
+    for other, there in results["parts"].items():
+        if there["machine"] != part["machine"]:
+            raise InputError(
+                f"{path}: its part {other!r} is of {there['machine']['device']} with "
+                f"{there['machine']['threads']} threads, another machine than this: choose another --out"
+            )
+    results["parts"][name] = part
+    write_text(path, json.dumps(results, indent=1, ensure_ascii=False) + "\n")

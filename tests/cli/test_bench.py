@@ -1,0 +1,88 @@
+"""`pbprompt bench`: try-outs of every part run on a CPU, print tables or JSON, and fill one file."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from pbprompt.bench import parts
+from pbprompt.cli import app
+from pbprompt.errors import InputError
+
+
+def invoke(*words):
+    result = CliRunner().invoke(app, ["bench", *map(str, words)])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.mark.slow
+def test_steps_agree_with_the_plain_way():
+    report = json.loads(invoke("steps", "--quick", "--json").stdout)
+    rows = report["parts"]["steps"]["rows"]
+    assert [row["method"] for row in rows] == ["coop", "cocoop", "plot", "vpt", "pbprompt"]
+    for row in rows:
+        assert row["difference"] < 1e-4
+        assert row["ours_ms"] > 0 and row["plain_ms"] > 0 and row["plain_gib"] > row["ours_gib"]
+        assert row["floor_share"] == pytest.approx(row["floor_ms"] / row["ours_ms"])
+        assert row["floor_ms"] == pytest.approx(row["floor_gflop"] / row["product_tflops"])
+
+
+@pytest.mark.slow
+def test_fits_end_at_the_same_loss():
+    rows = json.loads(invoke("fit", "--quick", "--json").stdout)["parts"]["fit"]["rows"]
+    compared = [row for row in rows if "plain_loss" in row]
+    assert len(compared) == 5
+    for row in compared:
+        assert row["ours_loss"] == pytest.approx(row["plain_loss"], rel=1e-3)
+    assert [row["steps_run"] for row in rows if row.get("from") == "cached features"] == [6, 6]
+
+
+@pytest.mark.slow
+def test_the_other_parts_fill_one_file(tmp_path):
+    out = tmp_path / "results.json"
+    for name in ("predict", "imagenet", "classes", "growth"):
+        shown = invoke(name, "--quick", "--out", out).stdout
+        assert "threads" in shown
+    found = json.loads(out.read_text())["parts"]
+    assert list(found) == ["predict", "imagenet", "classes", "growth"]
+    assert all(part["complete"] and part["quick"] for part in found.values())
+    assert {row["what"] for row in found["predict"]["rows"]} == {
+        "PBPrompt, 20 samples",
+        "CoOp",
+        "CoCoOp",
+        "image tower",
+    }
+    assert found["imagenet"]["rows"][0]["images"] == 32 and found["imagenet"]["rows"][0]["seconds"] > 0
+    assert 50 < found["imagenet"]["rows"][0]["kb_an_image"] < 200
+    assert [row["classes"] for row in found["classes"]["rows"]] == [300, 300]
+    assert {row["grows"] for row in found["growth"]["rows"]} == {
+        "classes",
+        "samples",
+        "patches",
+        "batch",
+        "images",
+    }
+    invoke("report", out, "--out", tmp_path / "performance.md")
+    text = (tmp_path / "performance.md").read_text()
+    assert "(try-out sizes)" in text and "### Prediction" in text
+
+
+def test_a_part_that_fails_does_not_cost_the_others(tmp_path, monkeypatch):
+    def breaking(options):
+        raise RuntimeError("no more")
+        yield
+
+    monkeypatch.setattr(parts, "PARTS", {"steps": breaking, "growth": lambda options: iter([{"grows": "a"}])})
+    out = tmp_path / "results.json"
+    result = invoke("all", "--quick", "--out", out)
+    assert result.exit_code == 1 and "steps failed: RuntimeError: no more" in result.stderr
+    assert json.loads(out.read_text())["parts"]["growth"]["rows"] == [{"grows": "a"}]
+    monkeypatch.setattr(parts, "PARTS", {"growth": lambda options: iter([{"grows": "a"}])})
+    assert list(json.loads(invoke("all", "--quick", "--json").stdout)["parts"]) == ["growth"]
+
+
+def test_a_device_that_is_not_there():
+    with pytest.raises(InputError, match="--device tpu"):
+        invoke("steps", "--device", "tpu")
