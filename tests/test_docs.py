@@ -1,0 +1,238 @@
+"""The documents hold: links lead somewhere, commands exist, the quickstart runs, verb pages are current."""
+
+import importlib.util
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+import urllib.request
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import typer
+
+import pbprompt
+from pbprompt.cli import app
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("verbs/*.md"))]
+VERBS = typer.main.get_command(app).commands
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
+
+
+def blocks(page: Path, kind: str) -> list[str]:
+    return blocks_of(page.read_text(encoding="utf-8"), kind)
+
+
+def blocks_of(text: str, kind: str) -> list[str]:
+    return [body for found, body in FENCED.findall(text) if found == kind]
+
+
+def shown(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+# Links
+
+
+def anchors(page: Path) -> set[str]:
+    """What a heading is called in an address: lower case, no signs, dashes for blanks."""
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_links_lead_somewhere(page: Path):
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if link.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert not broken
+
+
+# Commands
+
+
+def typed(page: Path) -> list[str]:
+    """Commands of pbprompt in blocks of shell lines, and in blocks that are indented."""
+    text = page.read_text(encoding="utf-8")
+    lines = [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
+    lines += re.findall(r"^    (pbprompt .*)$", FENCED.sub("", text), re.M)
+    found = (re.search(r"(?:^|\s)(pbprompt .*)", line) for line in lines)
+    return [match.group(1) for match in found if match]
+
+
+def mentioned(page: Path) -> list[str]:
+    """Commands inside sentences; those with dots in place of words are left out."""
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    found = re.findall(r"`(pbprompt [^`]*)`", text)
+    return [command for command in found if "…" not in command and "[" not in command]
+
+
+def parse(command: str) -> None:
+    """Let the command line read it, without running anything."""
+    words = shlex.split(command, comments=True)[1:]
+    if words[0].startswith("-"):
+        assert words in (["--help"], ["--version"]), command
+        return
+    verb, nested = words.pop(0), VERBS
+    while True:
+        assert verb in nested, f"{command}: there is no {verb}"
+        chosen = nested[verb]
+        nested = getattr(chosen, "commands", {})
+        if not words or words[0] not in nested:
+            break
+        verb = words.pop(0)
+    if nested and not words:
+        return  # a verb with verbs below it, alone: it lists
+    chosen.make_context(verb, words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_commands_exist(page: Path):
+    for command in typed(page):
+        parse(command)
+    for command in mentioned(page):
+        try:
+            parse(command)
+        except Exception as error:  # a sentence may leave out what is required, but may not invent
+            if type(error).__name__ != "MissingParameter":
+                raise
+
+
+@pytest.mark.parametrize("command", ["pbprompt predikt a.jpg", "pbprompt fit photos/ --out m --shot 4"])
+def test_a_command_that_does_not_exist_is_found(command: str):
+    with pytest.raises(Exception, match=r"no predikt|[Nn]o such option"):
+        parse(command)
+
+
+# The quickstart
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """What the pages assume: photos/ with a folder for each class, new/ and photo.jpg."""
+    place = tmp_path_factory.mktemp("docs")
+    images = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
+    for name in ("mammal", "musical-instrument"):
+        shutil.copytree(images / name, place / "photos" / name)
+    (place / "new").mkdir()
+    for source in sorted((images / "mammal").iterdir())[:2]:
+        shutil.copy(source, place / "new")
+        shutil.copy(source, place / "photo.jpg")
+    return place
+
+
+def test_quickstart(folder: Path):
+    """The five commands as they are typed, but for the port; the server is asked, then stopped."""
+    pytest.importorskip("fastapi")
+    generic, groceries = (block.splitlines() for block in blocks(DOCS / "quickstart.md", "sh"))
+    install, *middle, serve = generic
+    assert len(generic) == len(groceries) == 5
+    assert [line.split()[:2] for line in generic] == [line.split()[:2] for line in groceries]
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert install == "pip install -c constraints.txt '.[serve]'"
+    assert "serve" in extras["optional-dependencies"] and (ROOT / "constraints.txt").exists()
+    for command in middle:
+        run = subprocess.run(
+            [sys.executable, "-m", *shlex.split(command)], cwd=folder, capture_output=True, text=True
+        )
+        assert run.returncode == 0, run.stderr
+        assert run.stdout.strip()
+    assert (folder / "heat.png").stat().st_size > 1000
+
+    words = shlex.split(serve.replace("--port 8000", "--port 0"))
+    assert "0" in words
+    server = subprocess.Popen(
+        [sys.executable, "-m", *words],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stderr
+        lines = iter(server.stderr.readline, "")
+        address = next(found.group() for line in lines if (found := re.search(r"http://[\d.]+:\d+", line)))
+        with urllib.request.urlopen(f"{address}/healthz", timeout=60) as answer:
+            assert answer.status == 200 and json.load(answer)
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
+
+
+# Code
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_code_compiles(page: Path):
+    for code in blocks(page, "python"):
+        compile(code, str(page), "exec")
+
+
+@pytest.mark.parametrize("name", ["classifier.md", "faq.md"])
+def test_code_runs(name: str, folder: Path, monkeypatch):
+    pytest.importorskip("sklearn")
+    monkeypatch.chdir(folder)
+    namespace: dict[str, object] = {}
+    for code in blocks(DOCS / name, "python"):
+        exec(compile(code, name, "exec"), namespace)
+
+
+# Pages that scripts make
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_verb_pages_are_current():
+    for path, text in script("verb_pages").pages().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path}: run python scripts/verb_pages.py"
+
+
+def test_every_verb_has_a_page_in_the_index():
+    index = (DOCS / "README.md").read_text(encoding="utf-8")
+    assert {page.stem for page in DOCS.glob("verbs/*.md")} == set(VERBS)
+    for verb in VERBS:
+        assert f"[`{verb}`](verbs/{verb}.md)" in index
+        text = (DOCS / "verbs" / f"{verb}.md").read_text(encoding="utf-8")
+        assert all(f"## {part}\n" in text for part in ("What comes out", "When it goes wrong", "Options"))
+
+
+def test_every_document_is_in_the_index():
+    index = (DOCS / "README.md").read_text(encoding="utf-8")
+    assert not [page.name for page in DOCS.glob("*.md") if f"({page.name})" not in index + "(README.md)"]
+
+
+def test_outputs_of_the_example_are_replaced_not_added():
+    """Rendering a rendered page finds the same blocks, so that the page does not grow."""
+    example = script("render_example")
+    page = example.PAGE.read_text(encoding="utf-8")
+    once = example.BLOCK.sub("```\\1\n\\2```\n\n```text\nnew\n```\n", page)
+    assert set(blocks_of(once, "text")) == {"new\n"}
+    assert example.BLOCK.sub("```\\1\n\\2```\n\n```text\nnew\n```\n", once) == once
+
+
+def test_pictures_are_small_and_used():
+    page = (DOCS / "example.md").read_text(encoding="utf-8")
+    pictures = list((DOCS / "images").glob("example-*"))
+    assert pictures and all(f"(images/{picture.name})" in page for picture in pictures)
+    sizes = [picture.stat().st_size for picture in pictures]
+    assert max(sizes) < 60_000 and sum(sizes) < 400_000
