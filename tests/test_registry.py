@@ -75,4 +75,4 @@ def test_an_entry_point_brings_a_method(tmp_path, monkeypatch):
 def test_a_broken_plugin_is_named(tmp_path, monkeypatch):
     plugin(tmp_path, monkeypatch, "import a_module_that_is_not_there\n")
     with pytest.raises(InputError, match=r"'theirs' \(their_plugin\).*a_module_that_is_not_there.*uninstall"):
-        find_method("pbprompt")
+        methods()

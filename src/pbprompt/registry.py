@@ -49,6 +49,8 @@ def methods() -> dict[str, Any]:
 
 def find_method(name: str) -> Any:
     """The method of that name."""
+    if name in _methods:  # no need to look for plugins
+        return _methods[name]
     known = methods()
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)

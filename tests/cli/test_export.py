@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 import pbprompt
-from pbprompt.cli import main
 from pbprompt.evaluate.decisions import Calibration, write_calibration
 from pbprompt.methods.base import build_method
 from pbprompt.registry import find_method
@@ -31,20 +30,6 @@ sys.modules.update(torch=None, pbprompt=None, jaxtyping=None)
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run the command line in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pbprompt", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capsys.readouterr()
-        return int(stop.value.code or 0), out, err
-
-    return call
 
 
 def saved(folder: Path, backbone, name: str = "pbprompt") -> Path:

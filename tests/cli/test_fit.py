@@ -12,25 +12,10 @@ import pytest
 import torch
 
 import pbprompt
-from pbprompt.cli import main
 
 SAMPLE = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
 CLASSES = ("clock", "heart", "mammal")
 QUICK = ("--shots", "2", "--set", "epochs=2", "--set", "batch_size=2")
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run the command line in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pbprompt", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capsys.readouterr()
-        return int(stop.value.code or 0), out, err
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -211,11 +196,11 @@ def test_a_dry_run_writes_nothing(run, tmp_path):
     [
         (("--method", "pbpromt"), "did you mean 'pbprompt'"),
         (("--method", "zeroshot"), "has nothing to tune"),
-        (("--preset", "papr"), "no preset 'papr': it has paper"),
+        (("--preset", "papr"), "no preset 'papr': it has new-classes, paper"),
         (("--variant", "x-prompt"), "no variant 'x-prompt': it has b-prompt"),
         (("--set", "ct_wieght=1"), "did you mean 'ct_weight'"),
         (("--set", "ct_weight"), "key=value"),
-        (("--set", "batch_size=0"), "'batch_size' is 0"),
+        (("--set", "batch_size=-1"), "'batch_size' is -1"),
         (("--set", "transport=xt"), "choose one of ct, ot"),
     ],
 )

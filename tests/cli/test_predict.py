@@ -14,20 +14,6 @@ SAMPLE = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    """Run the command line in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pbprompt", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capsys.readouterr()
-        return int(stop.value.code or 0), out, err
-
-    return call
-
-
-@pytest.fixture
 def images(tmp_path: Path) -> Path:
     folder = tmp_path / "images"
     folder.mkdir()

@@ -335,7 +335,7 @@ def test_variants_are_what_they_are_called():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("papr",), "pbprompt has no preset 'papr': it has paper"),
+        (("papr",), "pbprompt has no preset 'papr': it has new-classes, paper"),
         (("default", "c-prompt"), "no variant 'c-prompt': it has b-prompt"),
         (("default", "", ["ct_wieght=1"]), "did you mean 'ct_weight'"),
         (("default", "", ["batch_size=-1"]), "'batch_size' is -1: it takes 0 or more"),

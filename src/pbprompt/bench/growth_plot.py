@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pbprompt.report.plots import COLOURS, INK, MARKERS, _styled
+from pbprompt.report.plots import COLOURS, INK, MARKERS, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,7 +18,7 @@ LABELS = {
 }
 
 
-@_styled
+@styled
 def growth_figure(lines: Mapping[str, Sequence[Row]]) -> "Figure":
     """A column a size: above milliseconds, below GiB, both axes logarithmic; dashed: in proportion."""
     from matplotlib.figure import Figure

@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from pbprompt.errors import InputError
@@ -78,7 +79,7 @@ class Dataset:
         )
         return replace(self, name=f"{self.name}:{domain}", home=domain, train=train, val=val, test=test)
 
-    @property
+    @cached_property
     def content_hash(self) -> str:
         """SHA-256 over class names and every split's paths, labels and domains; independent of the root."""
         digest = hashlib.sha256(_line(list(self.classes)))

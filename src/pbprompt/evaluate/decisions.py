@@ -14,22 +14,10 @@ import numpy as np
 
 from pbprompt.data.safe_files import read_text, write_text
 from pbprompt.errors import InputError
-from pbprompt.evaluate.conformal import conformal_quantile, prediction_set
+from pbprompt.evaluate.conformal import conformal_quantile
 from pbprompt.evaluate.scoring import predict_features
 from pbprompt.methods.predictor import Predictor
 from pbprompt.train.features import Features
-
-__all__ = [
-    "CALIBRATION",
-    "DIGITS",
-    "Accepted",
-    "Calibration",
-    "calibrate",
-    "prediction_set",
-    "read_calibration",
-    "rounded",
-    "write_calibration",
-]
 
 CALIBRATION = "calibration.json"
 FORMAT = "pbprompt-calibration"

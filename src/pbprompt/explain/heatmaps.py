@@ -185,9 +185,9 @@ def draw_heat_maps(maps: HeatMaps, image: Image.Image, reading: Reading = "promp
     """
     heat = maps.of(reading)
     samples, classes = heat.shape[:2]
-    columns = ["photograph", "mean", *(f"prompt {k}" for k in range(1, samples + 1))]
+    columns = ["image", "mean", *(f"prompt {k}" for k in range(1, samples + 1))]
     if samples == 1:
-        columns = ["photograph", "prompt"]
+        columns = ["image", "prompt"]
     step, row_height, header = SIDE + GAP, SIDE + 2 * LINE + 2 * GAP, LINE + 2 * GAP
     canvas = Image.new("RGB", (len(columns) * step + GAP, header + classes * row_height), "white")
     draw = ImageDraw.Draw(canvas)

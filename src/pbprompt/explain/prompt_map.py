@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from pbprompt.errors import InputError
-from pbprompt.report.plots import COLOURS, INK, MARKERS, _axes, _styled
+from pbprompt.report.plots import COLOURS, INK, MARKERS, new_axes, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,7 +92,7 @@ def _centred(vectors: Float[np.ndarray, "n d"]) -> Points:
     return vectors - vectors.mean(0)
 
 
-@_styled
+@styled
 def draw_prompt_map(found: PromptMap) -> "Figure":
     """Prompts as large outlined marks with the class's name, images as small dots of the same colour."""
     from matplotlib.patheffects import withStroke
@@ -101,7 +101,7 @@ def draw_prompt_map(found: PromptMap) -> "Figure":
     what = f"{samples} prompt{'s' * (samples > 1)} a class (outlined)"
     if len(found.images):
         what += f" and {len(found.images)} images (dots)"
-    figure, axes = _axes(6.4, 5.2, f"PCA of {what}")
+    figure, axes = new_axes(6.4, 5.2, f"PCA of {what}")
     for row, name in enumerate(found.classes):
         colour = COLOURS[row % len(COLOURS)]
         marker = MARKERS[row // len(COLOURS) % len(MARKERS)]

@@ -110,7 +110,7 @@ class PBPrompt(Method):
             "kl_weight": 1.0,
             "ct_weight": 0.01,
             "ct_gradient": True,
-        }
+        },
     }
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "b-prompt": {"ct_weight": 0.0},

@@ -81,7 +81,7 @@ def _style() -> AbstractContextManager[None]:
     return style.context(["default", _STYLE])
 
 
-def _styled(function: Callable[P, T]) -> Callable[P, T]:
+def styled(function: Callable[P, T]) -> Callable[P, T]:
     """Run the function in this module's style: matplotlib reads some of it late, when texts are made."""
 
     @wraps(function)
@@ -92,7 +92,7 @@ def _styled(function: Callable[P, T]) -> Callable[P, T]:
     return inside
 
 
-@_styled
+@styled
 def few_shot_curves(
     lines: Mapping[str, Points], title: str = "", measured: str = "Accuracy", share: bool = True
 ) -> "Figure":
@@ -100,7 +100,7 @@ def few_shot_curves(
 
     What is measured may be something else, and no share of a whole: then it is not labelled in per cent.
     """
-    figure, axes = _axes(6.4, 3.6, title)
+    figure, axes = new_axes(6.4, 3.6, title)
     _draw_lines(axes, lines)
     shots = sorted({x for points in lines.values() for x in points})
     axes.set_xscale("log", base=2)
@@ -113,12 +113,12 @@ def few_shot_curves(
     return figure
 
 
-@_styled
+@styled
 def setting_curve(
     setting: str, lines: Mapping[str, Points], title: str = "", measured: str = "Accuracy"
 ) -> "Figure":
     """Accuracy against a setting's value, as η, λ or the number of samples; a band of one std over seeds."""
-    figure, axes = _axes(6.4, 3.6, title)
+    figure, axes = new_axes(6.4, 3.6, title)
     _draw_lines(axes, lines)
     values = sorted({x for points in lines.values() for x in points})
     if values[0] > 0 and values[-1] / values[0] >= 50:  # as 0.001, 0.01, 0.1: equal steps
@@ -131,7 +131,7 @@ def setting_curve(
     return figure
 
 
-@_styled
+@styled
 def reliability_diagram(bins: ReliabilityBins, title: str = "") -> "Figure":
     """Accuracy in each bin of confidence with its gap to the mean confidence; below, where the images are.
 
@@ -143,7 +143,7 @@ def reliability_diagram(bins: ReliabilityBins, title: str = "") -> "Figure":
     ece = float(np.average(np.abs(gap), weights=count))
     lines = [*wrap(title, 30), f"ECE {100 * ece:.1f} %"]
     layout = {"nrows": 2, "sharex": True, "height_ratios": [4, 1]}
-    figure, (axes, shares) = _axes(3.3, 3.7, "\n".join(lines), **layout)
+    figure, (axes, shares) = new_axes(3.3, 3.7, "\n".join(lines), **layout)
 
     axes.bar(left, accuracy, right - left, align="edge", color=COLOURS[0], alpha=0.8, label="accuracy")
     axes.bar(left, gap, right - left, accuracy, align="edge", color=GAP, label="gap to confidence")
@@ -160,10 +160,10 @@ def reliability_diagram(bins: ReliabilityBins, title: str = "") -> "Figure":
     return figure
 
 
-@_styled
+@styled
 def risk_coverage_curves(curves: Mapping[str, tuple[ArrayLike, ArrayLike]], title: str = "") -> "Figure":
     """The share of errors among the answers given, against the share of images answered: lower is better."""
-    figure, axes = _axes(6.4, 3.6, title)
+    figure, axes = new_axes(6.4, 3.6, title)
     for number, (label, (coverage, risk)) in enumerate(curves.items()):
         axes.plot(coverage, risk, label=label, **_look(number))
     axes.set(xlim=(0, 1), xlabel="Coverage: images answered, surest first (%)")
@@ -175,7 +175,7 @@ def risk_coverage_curves(curves: Mapping[str, tuple[ArrayLike, ArrayLike]], titl
     return figure
 
 
-@_styled
+@styled
 def render(figure: "Figure", kind: str = "svg", transparent: bool = False) -> bytes:
     """The figure as a file's content; the same figure gives the same bytes, whenever it is rendered."""
     undated = {"svg": ("Date", "Creator", "Format", "Type"), "png": ("Software",)}[kind]
@@ -195,7 +195,7 @@ def save(figure: "Figure", path: str | Path) -> None:
     write_bytes(path, render(figure, kind))
 
 
-def _axes(width: float, height: float, title: str, **layout: Any) -> tuple["Figure", Any]:
+def new_axes(width: float, height: float, title: str, **layout: Any) -> tuple["Figure", Any]:
     """A figure of that many inches and its axes."""
     from matplotlib.figure import Figure
 
