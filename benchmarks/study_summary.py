@@ -214,7 +214,7 @@ def _identity(runs: Sequence[Record], stored: int) -> dict[str, Any]:
         "seconds": round(sum(run["seconds"] for run in runs)),
         "finished": [min(run["finished"] for run in runs), max(run["finished"] for run in runs)],
         "commits": counted(run["commit"] or "none" for run in runs),
-        "code": counted(f"{run['config']['method']} {run['code']}" for run in runs),
+        "code": counted(f"{run['config']['method']}: {run['code']}" for run in runs),
         "library": counted(run["library"] for run in runs),
         "backbone": counted(f"{run['backbone']['name']} {run['backbone']['fingerprint']}" for run in runs),
         "data": counted(f"{run['config']['dataset']} {run['data']['content_hash'][:12]}" for run in runs),
