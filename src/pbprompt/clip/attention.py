@@ -16,23 +16,19 @@ from pbprompt.clip.layout import Layout
 
 def attend_causally(qkv: Float[Tensor, "s n w3"], layout: Layout, heads: int) -> Float[Tensor, "s n w"]:
     """What every packed position takes from the lead and from its own tail up to itself."""
-    q, k, v = qkv.chunk(3, dim=-1)
-    if packed_attention.usable(q, q.shape[-1] // heads):
+    if packed_attention.usable(qkv, qkv.shape[-1] // (3 * heads)):
         return packed_attention.attend_causally(qkv, layout, heads)
+    # split, not slices: the gradient of a split is one concatenation, that of a slice a whole tensor of zeros
+    lead, *groups = qkv.split(layout.sizes, dim=1)
+    q, lead_k, lead_v = (split_heads(part, heads) for part in lead.chunk(3, dim=-1))
     out = []
     if layout.lead:
-        ql, kl, vl = (split_heads(part[:, : layout.lead], heads) for part in (q, k, v))
-        out.append(merge_heads(F.scaled_dot_product_attention(ql, kl, vl, is_causal=True)))
-    at = layout.lead
-    for count, length in layout.groups:
-        tails = [_tails(part, at, count, length, heads) for part in (q, k, v)]
-        k_all, v_all = (
-            _with_lead(part, whole, layout.lead, heads) for part, whole in zip(tails[1:], (k, v), strict=True)
-        )
-        mask = torch.ones(length, k_all.shape[2], dtype=torch.bool, device=q.device).tril(layout.lead)
-        attended = F.scaled_dot_product_attention(tails[0], k_all, v_all, attn_mask=mask)
-        out.append(merge_heads(attended).view(len(q), count * length, -1))
-        at += count * length
+        out.append(merge_heads(F.scaled_dot_product_attention(q, lead_k, lead_v, is_causal=True)))
+    for group, (_, length), mask in zip(groups, layout.groups, layout.causal_masks, strict=True):
+        q, k, v = _tails(group, 3, length, heads)
+        k, v = _after_lead(k, lead_k), _after_lead(v, lead_v)
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        out.append(merge_heads(attended).view(*group.shape[:2], -1))
     return torch.cat(out, dim=1)
 
 
@@ -42,37 +38,33 @@ def attend_from_eot(
     """What every EOT takes from the lead and from its own tail."""
     if packed_attention.usable(q, q.shape[-1] // heads):
         return packed_attention.attend_from_eot(q, kv, layout, heads)
-    k, v = kv.chunk(2, dim=-1)
+    lead, *groups = kv.split(layout.sizes, dim=1)
+    lead_k, lead_v = (split_heads(part, heads) for part in lead.chunk(2, dim=-1))
+    queries = q.split([count for count, _ in layout.groups], dim=1)
     out = []
-    at, row = layout.lead, 0
-    for count, length in layout.groups:
-        k_all, v_all = (
-            _with_lead(_tails(part, at, count, length, heads), part, layout.lead, heads) for part in (k, v)
-        )
-        query = q[:, row : row + count].reshape(-1, heads, 1, k_all.shape[-1])
-        # a prompt computed past its EOT (without packing) must not look there
-        reach = (layout.eot - layout.starts)[row : row + count].repeat(len(q)) + 1 + layout.lead
-        mask = torch.arange(k_all.shape[2], device=q.device) < reach.view(-1, 1, 1, 1)
-        attended = F.scaled_dot_product_attention(query, k_all, v_all, attn_mask=mask)
-        out.append(merge_heads(attended).view(len(q), count, -1))
-        at += count * length
-        row += count
+    for query, group, (_, length), mask in zip(queries, groups, layout.groups, layout.eot_masks, strict=True):
+        k, v = _tails(group, 2, length, heads)
+        k, v = _after_lead(k, lead_k), _after_lead(v, lead_v)
+        asked = query.reshape(-1, heads, 1, query.shape[-1] // heads)
+        seen = mask.repeat(len(q), 1, 1, 1)
+        attended = F.scaled_dot_product_attention(asked, k, v, attn_mask=seen)
+        out.append(merge_heads(attended).view(query.shape))
     return torch.cat(out, dim=1)
 
 
 def _tails(
-    x: Float[Tensor, "s n w"], at: int, count: int, length: int, heads: int
-) -> Float[Tensor, "sr h t e"]:
-    """`count` tails of equal length from position `at` on, a row each."""
-    return split_heads(x[:, at : at + count * length].reshape(-1, length, x.shape[-1]), heads)
+    group: Float[Tensor, "s rt wk"], parts: int, length: int, heads: int
+) -> list[Float[Tensor, "sr h t e"]]:
+    """The queries, keys or values of tails of equal length, a row each."""
+    rows = group.reshape(-1, length, group.shape[-1])
+    return [split_heads(part, heads) for part in rows.chunk(parts, dim=-1)]
 
 
-def _with_lead(
-    own: Float[Tensor, "sr h t e"], whole: Float[Tensor, "s n w"], lead: int, heads: int
+def _after_lead(
+    own: Float[Tensor, "sr h t e"], shared: Float[Tensor, "s h l e"]
 ) -> Float[Tensor, "sr h lt e"]:
     """Each row's keys (or values) after those of its sample's lead."""
-    if not lead:
+    if not shared.shape[2]:
         return own
-    shared = split_heads(whole[:, :lead], heads).unsqueeze(1)
-    rows = shared.expand(-1, len(own) // len(whole), -1, -1, -1).flatten(0, 1)
+    rows = shared.unsqueeze(1).expand(-1, len(own) // len(shared), -1, -1, -1).flatten(0, 1)
     return torch.cat([rows, own], dim=2)

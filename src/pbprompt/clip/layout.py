@@ -41,6 +41,29 @@ class Layout:
     groups: tuple[tuple[int, int], ...]  # runs of equal tails: (how many, length), in packed order
 
     @cached_property
+    def sizes(self) -> list[int]:
+        """Positions of the lead and of each group."""
+        return [self.lead, *(count * length for count, length in self.groups)]
+
+    @cached_property
+    def causal_masks(self) -> list[Tensor]:
+        """For each group, which of the lead's and of its own positions each position sees: [t, l + t]."""
+        device = self.constant.device
+        return [
+            torch.ones(length, self.lead + length, dtype=torch.bool, device=device).tril(self.lead)
+            for _, length in self.groups
+        ]
+
+    @cached_property
+    def eot_masks(self) -> list[Tensor]:
+        """For each group, what each EOT sees: [r, 1, 1, l + t]; without packing there is more behind it."""
+        reach = (self.eot - self.starts + 1 + self.lead).split([count for count, _ in self.groups])
+        return [
+            torch.arange(self.lead + length, device=own.device) < own.view(-1, 1, 1, 1)
+            for own, (_, length) in zip(reach, self.groups, strict=True)
+        ]
+
+    @cached_property
     def causal_rows(self) -> Rows:
         """Every position asks its own tail up to itself; the lead asks itself."""
         tails = zip(self.starts.tolist(), self.lengths.tolist(), strict=True)
