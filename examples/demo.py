@@ -16,7 +16,8 @@ from pbprompt.data.items import Dataset
 from pbprompt.data.sources import open_dataset
 from pbprompt.evaluate.metrics import harmonic_mean
 from pbprompt.evaluate.scoring import predict_features, score, zero_shot
-from pbprompt.methods.pbprompt import PBPrompt, PBPromptConfig
+from pbprompt.methods.base import make_config
+from pbprompt.methods.pbprompt import PBPrompt
 from pbprompt.methods.predictor import Predictor, predictive
 from pbprompt.train.features import FeatureBank, Features
 from pbprompt.train.tune import tune
@@ -73,7 +74,8 @@ def main() -> None:
         f"Tuning on {len(base.classes)} classes, {len(base.train)} drawings; "
         f"testing there and on {len(new.classes)} classes never tuned on."
     )
-    method, _ = tune(base, bank, PBPrompt, PBPromptConfig(), shots=SHOTS, seed=SEED)
+    config = make_config(PBPrompt, preset="new-classes")  # for a model that is to take names later
+    method, _ = tune(base, bank, PBPrompt, config, shots=SHOTS, seed=SEED)
     scores: dict[str, list[dict[str, float]]] = {"zero-shot": [], "tuned": []}
     for half in (base, new):
         test = bank.encode(half.root, half.test)
