@@ -50,6 +50,7 @@ def prompts(
     from pbprompt.cli.explain import model_with
     from pbprompt.core.diversity import sampled_cosine
     from pbprompt.explain.sampled import class_rows, sampled_prompts
+    from pbprompt.train.model_folder import read_info
 
     if map_file is not None and map_file.suffix.lower() not in (".png", ".svg", ".csv"):
         raise InputError(f"--map {map_file}: is written as .png, .svg or .csv: give a name that ends so")
@@ -67,7 +68,8 @@ def prompts(
     else:
         _print_table(chosen, alike, spoken)
     if map_file is not None:
-        _write_map(map_file, _map(method, drawn, chosen, images, per_class, root, seed))
+        split = read_info(model).seed  # the split that `fit` made: its test images were not trained on
+        _write_map(map_file, _map(method, drawn, chosen, images, per_class, root, split))
         print(f"written: {map_file}", file=sys.stderr)
 
 
