@@ -239,6 +239,26 @@ def test_sinkhorn_keeps_both_marginals():
     torch.testing.assert_close(hot, a.unsqueeze(-1) * b.unsqueeze(-2), rtol=1e-4, atol=1e-8)
 
 
+@pytest.mark.parametrize("epsilon", [0.05, 0.1, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scaling_without_logarithms_is_the_same(epsilon, dtype):
+    cost = 2 * torch.rand(3, 7, 5, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    cost[0, 0, 0], cost[0, 0, 1] = 0, 2  # both ends
+    a = random(3, 7, seed=2, dtype=dtype).softmax(-1)
+    b = (8 * random(3, 5, seed=3, dtype=dtype)).softmax(-1)  # weights of very different sizes
+    for tolerance in (None, 1e-3):
+        whole = sinkhorn(cost, a, b, epsilon, 60, tolerance)
+        plain = sinkhorn(cost, a, b, epsilon, 60, tolerance, highest_cost=2.0)
+        torch.testing.assert_close(plain, whole, rtol=1e-4 if dtype == torch.float32 else 1e-11, atol=1e-9)
+
+
+def test_a_small_epsilon_goes_by_logarithms_whatever_the_highest_cost():
+    cost = torch.tensor([[0.0, 2.0], [2.0, 0.0]])
+    half = torch.tensor([0.5, 0.5])
+    plan = sinkhorn(cost, half, half, 1e-3, highest_cost=2.0)
+    torch.testing.assert_close(plan, torch.diag(half))
+
+
 def test_sinkhorn_stops_at_its_tolerance():
     cost = random(B, M, C).square()
     a, b = random(B, M, seed=1).softmax(-1), random(B, C, seed=2).softmax(-1)

@@ -22,6 +22,7 @@ backward pass, which holds about four more of that size for a moment. Images do 
 where that is too much they go a few at a time, and the backward pass computes each part again.
 """
 
+import math
 from functools import partial
 from typing import NamedTuple
 
@@ -34,6 +35,8 @@ from pbprompt.core.likelihood import at_least_float32, cosines
 from pbprompt.errors import InputError
 
 CELLS_AT_ONCE = 1 << 26  # samples × images × patches × prompts: 256 MiB for each tensor
+HIGHEST_COST = 2.0  # of 1 − cosine
+SAFE_EXPONENT = 40.0  # exp(−40) and its sums are far from the smallest float32
 CHECK_EVERY = 10  # Sinkhorn iterations between two looks at the tolerance: each makes a GPU wait
 
 
@@ -122,30 +125,64 @@ def sinkhorn(
     iterations: int = 100,
     tolerance: float | None = None,
     *,
+    highest_cost: float = math.inf,
     differentiable: bool = False,
 ) -> Float[Tensor, "*n m c"]:
     """Entropic optimal transport plan between the weights a and b: argmin ⟨plan, cost⟩ − ε·H(plan).
 
-    In the log domain, so that a small ε does not underflow. The columns sum to b exactly, the rows to
-    a in the limit. With a tolerance it stops early, once no row is off by more: looked at every
-    `CHECK_EVERY` iterations. The plan is a constant to autograd unless `differentiable`, which
-    back-propagates through every iteration.
+    plan = diag(u)·exp(−cost/ε)·diag(v); u and v are scaled in turn until the rows sum to a and the columns
+    to b. The columns sum to b exactly, the rows to a in the limit. With a tolerance it stops early, once no
+    row is off by more: looked at every `CHECK_EVERY` iterations. The scaling is done in logarithms, so that
+    a small ε does not underflow, unless costs are known to lie between 0 and a `highest_cost` for which it
+    cannot: the same plan then takes a third of the operations. The plan is a constant to autograd unless
+    `differentiable`, which back-propagates through every iteration.
     """
     if not (epsilon > 0 and iterations > 0):
         raise InputError(f"Sinkhorn: epsilon {epsilon} and iterations {iterations} should both be above 0")
     with torch.set_grad_enabled(differentiable and torch.is_grad_enabled()):
-        kernel = -at_least_float32(cost) / epsilon
-        tiny = torch.finfo(kernel.dtype).tiny  # a weight of zero has no logarithm
-        log_a, log_b = (x.to(kernel.dtype).clamp_min(tiny).log() for x in (a, b))
-        columns = torch.zeros_like(log_b)
-        for iteration in range(1, iterations + 1):
-            rows = log_a - (kernel + columns.unsqueeze(-2)).logsumexp(-1)
-            columns = log_b - (kernel + rows.unsqueeze(-1)).logsumexp(-2)
-            if tolerance is not None and iteration % CHECK_EVERY == 0:
-                row_sums = (rows.unsqueeze(-1) + kernel + columns.unsqueeze(-2)).logsumexp(-1).exp()
-                if (row_sums - a).abs().max() <= tolerance:
-                    break
-        return (rows.unsqueeze(-1) + kernel + columns.unsqueeze(-2)).exp()
+        exponents = -at_least_float32(cost) / epsilon
+        a, b = a.to(exponents.dtype), b.to(exponents.dtype)
+        solve = _scaled if highest_cost / epsilon <= SAFE_EXPONENT else _scaled_in_logarithms
+        return solve(exponents, a, b, iterations, tolerance)
+
+
+def _scaled(
+    exponents: Float[Tensor, "*n m c"],
+    a: Float[Tensor, "*n m"],
+    b: Float[Tensor, "*n c"],
+    iterations: int,
+    tolerance: float | None,
+) -> Float[Tensor, "*n m c"]:
+    kernel = exponents.exp()
+    v = torch.ones_like(b)
+    for iteration in range(1, iterations + 1):
+        u = a / (kernel @ v.unsqueeze(-1)).squeeze(-1)
+        v = b / (kernel.mT @ u.unsqueeze(-1)).squeeze(-1)
+        if tolerance is not None and iteration % CHECK_EVERY == 0:
+            row_sums = u * (kernel @ v.unsqueeze(-1)).squeeze(-1)
+            if (row_sums - a).abs().max() <= tolerance:
+                break
+    return u.unsqueeze(-1) * kernel * v.unsqueeze(-2)
+
+
+def _scaled_in_logarithms(
+    exponents: Float[Tensor, "*n m c"],
+    a: Float[Tensor, "*n m"],
+    b: Float[Tensor, "*n c"],
+    iterations: int,
+    tolerance: float | None,
+) -> Float[Tensor, "*n m c"]:
+    tiny = torch.finfo(exponents.dtype).tiny  # a weight of zero has no logarithm
+    log_a, log_b = (weights.clamp_min(tiny).log() for weights in (a, b))
+    columns = torch.zeros_like(log_b)
+    for iteration in range(1, iterations + 1):
+        rows = log_a - (exponents + columns.unsqueeze(-2)).logsumexp(-1)
+        columns = log_b - (exponents + rows.unsqueeze(-1)).logsumexp(-2)
+        if tolerance is not None and iteration % CHECK_EVERY == 0:
+            row_sums = (rows.unsqueeze(-1) + exponents + columns.unsqueeze(-2)).logsumexp(-1).exp()
+            if (row_sums - a).abs().max() <= tolerance:
+                break
+    return (rows.unsqueeze(-1) + exponents + columns.unsqueeze(-2)).exp()
 
 
 def entropic_transport(
@@ -161,5 +198,6 @@ def entropic_transport(
     """
     cost = 1 - patch_cosines(patches, prompts)
     uniform = cost.new_full(cost.shape[:-1], 1 / cost.shape[-2])
-    plan = sinkhorn(cost, uniform, at_least_float32(log_weights).exp(), epsilon, iterations)
+    weights = at_least_float32(log_weights).exp()
+    plan = sinkhorn(cost, uniform, weights, epsilon, iterations, highest_cost=HIGHEST_COST)
     return (plan * cost).sum((-2, -1))

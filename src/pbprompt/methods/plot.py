@@ -32,7 +32,7 @@ from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.clip.engine import TextEngine
 from pbprompt.clip.prompts import named_prompts
 from pbprompt.core.likelihood import class_logits
-from pbprompt.core.transport import patch_cosines, sinkhorn
+from pbprompt.core.transport import HIGHEST_COST, patch_cosines, sinkhorn
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, accuracy, setting
 from pbprompt.methods.coop import start_context
@@ -124,5 +124,6 @@ def transported_cosines(similarity: Float[Tensor, "b c m n"], config: PLOTConfig
         config.epsilon,
         config.iterations,
         config.tolerance / patches,
+        highest_cost=HIGHEST_COST,
     )
     return (plan * similarity).sum((-2, -1))
