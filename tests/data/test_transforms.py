@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from pbprompt.data.transforms import Preprocess, TrainView
+from pbprompt.data.transforms import Preprocess, TrainView, normalise
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
@@ -161,3 +161,28 @@ def test_the_stream_is_pinned():
     # changing how a view is derived changes every training run: it must be on purpose
     view = TrainView(8, MEAN, STD)
     assert view.box((100, 80), view._source(1, 0, "a.jpg")) == (12, 0, 99, 80)
+
+
+def test_a_batch_is_normalised_to_the_same_bits():
+    test, view = Preprocess(24, MEAN, STD), TrainView(24, MEAN, STD)
+    images = [noise(40, 30), noise(25, 60)]
+    draw = {"seed": 1, "epoch": 2, "key": "a"}
+    for pixels, wanted in (
+        ([test.pixels(image) for image in images], [test(image) for image in images]),
+        ([view.pixels(image, **draw) for image in images], [view(image, **draw) for image in images]),
+    ):
+        assert all(one.dtype == torch.uint8 and one.shape == (24, 24, 3) for one in pixels)
+        assert torch.equal(normalise(torch.stack(pixels), MEAN, STD), torch.stack(wanted))
+
+
+def test_every_byte_is_normalised_to_the_same_bits():
+    ramp = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    image = Image.fromarray(np.stack([ramp, ramp[::-1], ramp.T], axis=-1))
+    whole = Preprocess(16, MEAN, STD)
+    assert torch.equal(normalise(whole.pixels(image)[None], MEAN, STD)[0], whole(image))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_normalises_to_the_same_bits():
+    ramp = torch.arange(256, dtype=torch.uint8).view(1, 16, 16, 1).expand(-1, -1, -1, 3)
+    assert torch.equal(normalise(ramp.cuda(), MEAN, STD).cpu(), normalise(ramp, MEAN, STD))

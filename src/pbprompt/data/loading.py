@@ -27,15 +27,16 @@ def load_images(
     *,
     keys: Sequence[str] | None = None,
     workers: int | None = None,
+    draft: int | None = None,
 ) -> Iterator[Result]:
     """Yield (index, tensor) in order; in place of an image that cannot be read, (index, its InputError).
 
     Calls `transform(image)`, or `transform(image, key=keys[index])` where keys are given, as views need.
-    At most four images a worker are in memory at once. Workers are threads: Pillow decodes and resizes
-    outside the interpreter lock, so threads keep the cores busy without copying tensors between processes.
+    `draft` is for `open_image`. At most four images a worker are in memory at once. Workers are threads:
+    Pillow decodes and resizes outside the interpreter lock, so threads keep the cores busy without copying
+    tensors between processes.
     """
     workers = workers or available_cpus()
-    draft = getattr(transform, "draft", None)
 
     def load(index: int) -> Result:
         try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
@@ -24,6 +24,22 @@ def _normalised(image: Image.Image, mean: Triple, std: Triple) -> Float[Tensor, 
     pixels -= np.asarray(mean, dtype=np.float32)[:, None, None]
     pixels /= np.asarray(std, dtype=np.float32)[:, None, None]
     return torch.from_numpy(np.ascontiguousarray(pixels))
+
+
+def pixels_of(image: Image.Image) -> UInt8[Tensor, "h w 3"]:
+    """The bytes of an RGB image: loader threads hand these on, and whole batches are normalised at once."""
+    return torch.from_numpy(np.array(image))
+
+
+def normalise(pixels: UInt8[Tensor, "b h w 3"], mean: Triple, std: Triple) -> Float[Tensor, "b 3 h w"]:
+    """`_normalised` of a batch, to the same bits, on the device where it is."""
+    # as tensors: a GPU multiplies by the inverse of a plain number, which rounds otherwise
+    whole, mean_, std_ = (
+        torch.tensor(values, dtype=torch.float32, device=pixels.device).view(-1, 1, 1)
+        for values in ((255.0,), mean, std)
+    )
+    channels = pixels.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
+    return channels.div_(whole).sub_(mean_).div_(std_)
 
 
 def _named(kind: str, **values: object) -> str:
@@ -43,13 +59,20 @@ class Preprocess:
     draft: int | None = None
 
     def __call__(self, image: Image.Image) -> Float[Tensor, "3 size size"]:
+        return _normalised(self._square(image), self.mean, self.std)
+
+    def pixels(self, image: Image.Image) -> UInt8[Tensor, "size size 3"]:
+        """The same before it is normalised."""
+        return pixels_of(self._square(image))
+
+    def _square(self, image: Image.Image) -> Image.Image:
         width, height = image.size
         short, long = min(width, height), max(width, height)
         long = int(self.size * long / short)
         width, height = (self.size, long) if width <= height else (long, self.size)
         left, top = round((width - self.size) / 2), round((height - self.size) / 2)
         resized = image.resize((width, height), Image.Resampling.BICUBIC)
-        return _normalised(resized.crop((left, top, left + self.size, top + self.size)), self.mean, self.std)
+        return resized.crop((left, top, left + self.size, top + self.size))
 
     @property
     def identity(self) -> str:
@@ -76,13 +99,20 @@ class TrainView:
     def __call__(
         self, image: Image.Image, *, seed: int, epoch: int, key: str
     ) -> Float[Tensor, "3 size size"]:
+        return _normalised(self._square(image, seed, epoch, key), self.mean, self.std)
+
+    def pixels(self, image: Image.Image, *, seed: int, epoch: int, key: str) -> UInt8[Tensor, "size size 3"]:
+        """The same before it is normalised."""
+        return pixels_of(self._square(image, seed, epoch, key))
+
+    def _square(self, image: Image.Image, seed: int, epoch: int, key: str) -> Image.Image:
         source = self._source(seed, epoch, key)
         view = image.crop(self.box(image.size, source)).resize(
             (self.size, self.size), Image.Resampling.BICUBIC
         )
         if source.random() < 0.5:
             view = view.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return _normalised(view, self.mean, self.std)
+        return view
 
     @staticmethod
     def _source(seed: int, epoch: int, key: str) -> random.Random:

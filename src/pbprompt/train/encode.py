@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone
-from pbprompt.data.loading import load_images
+from pbprompt.data.loading import Result, load_images
+from pbprompt.data.transforms import normalise
 from pbprompt.errors import InputError
 
 
@@ -31,16 +32,18 @@ def default_batch(device: torch.device) -> int:
 def encode_files(
     backbone: Backbone,
     files: Sequence[Path],
-    transform: Callable[..., Tensor],
+    pixels: Callable[..., Tensor],
     *,
     keys: Sequence[str] | None,
+    draft: int | None,
     batch: int,
     workers: int | None,
     failures: dict[int, InputError],
 ) -> Iterator[EncodedBatch]:
     """Yield batches in order; other threads decode the next ones meanwhile.
 
-    `keys` go to the transform, as views need. Files that cannot be read are put into `failures`.
+    `pixels` makes the bytes that the tower sees of an image; batches of them are normalised beside the tower.
+    `keys` go to it, as views need, `draft` to the decoder. Files that cannot be read are put into `failures`.
 
     On a CPU every processor runs the tower on batches of its own. That is as fast as sharing each batch
     between all of them, and more than twice as fast when other programs keep the processors busy, since no
@@ -55,7 +58,8 @@ def encode_files(
     )
     pending: deque[Future[EncodedBatch]] = deque()
     try:
-        for indices, images in _batches(files, transform, keys, batch, workers, failures):
+        loaded = load_images(files, pixels, keys=keys, workers=workers, draft=draft)
+        for indices, images in _batches(loaded, batch, failures):
             pending.append(pool.submit(_encode, backbone, files, indices, images))
             if len(pending) > towers:
                 yield pending.popleft().result()
@@ -67,16 +71,11 @@ def encode_files(
 
 
 def _batches(
-    files: Sequence[Path],
-    transform: Callable[..., Tensor],
-    keys: Sequence[str] | None,
-    batch: int,
-    workers: int | None,
-    failures: dict[int, InputError],
+    loaded: Iterator[Result], batch: int, failures: dict[int, InputError]
 ) -> Iterator[tuple[list[int], list[Tensor]]]:
     indices: list[int] = []
     images: list[Tensor] = []
-    for index, image in load_images(files, transform, keys=keys, workers=workers):
+    for index, image in loaded:
         if isinstance(image, InputError):
             failures[index] = image
             continue
@@ -93,7 +92,8 @@ def _batches(
 def _encode(
     backbone: Backbone, files: Sequence[Path], indices: list[int], images: list[Tensor]
 ) -> EncodedBatch:
-    encoded = backbone.image(torch.stack(images).to(backbone.device))
+    seen, test = torch.stack(images).to(backbone.device), backbone.preprocess
+    encoded = backbone.image(normalise(seen, test.mean, test.std))
     global_, patches = encoded.global_.float().cpu(), encoded.patches.half().cpu()
     finite = global_.isfinite().all(dim=1) & patches.isfinite().flatten(1).all(dim=1)
     if not finite.all():

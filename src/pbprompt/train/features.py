@@ -81,10 +81,11 @@ class Report:
 
 @dataclass(frozen=True)
 class _Look:
-    """One way to look at every item: a transform, and what beside the file decides its outcome."""
+    """One way to look at every item: what makes its pixels, and what beside the file decides them."""
 
-    transform: Callable[..., Tensor]
+    pixels: Callable[..., Tensor]
     view: tuple[int, int] | None = None  # seed, epoch
+    draft: int | None = None  # of the decoder
 
     def key(self, digest: str, item: Item) -> str:
         if self.view is None:
@@ -125,7 +126,9 @@ class FeatureBank:
     def encode(self, root: Path, items: Sequence[Item]) -> Features:
         """The items, whose paths are below `root`, under the test transform."""
         test = self.backbone.preprocess
-        return self._shared_out(root, items, [_Look(test)], self._store(test.identity))
+        return self._shared_out(
+            root, items, [_Look(test.pixels, draft=test.draft)], self._store(test.identity)
+        )
 
     def views(self, root: Path, items: Sequence[Item], *, seed: int, epoch: int) -> Features:
         """One fresh training view an item: a pure function of (seed, epoch, item), not stored."""
@@ -137,7 +140,7 @@ class FeatureBank:
         return self._shared_out(root, items, looks, self._store(self.view.identity))
 
     def _look(self, seed: int, epoch: int) -> _Look:
-        return _Look(partial(self.view, seed=seed, epoch=epoch), (seed, epoch))
+        return _Look(partial(self.view.pixels, seed=seed, epoch=epoch), (seed, epoch))
 
     def _store(self, transform: str) -> FeatureStore:
         return FeatureStore(
@@ -225,8 +228,9 @@ class FeatureBank:
         batches = encode_files(
             self.backbone,
             [root / items[row].path for row in wanted],
-            look.transform,
+            look.pixels,
             keys=None if look.view is None else [items[row].path for row in wanted],
+            draft=look.draft,
             batch=self.batch,
             workers=self.workers,
             failures=bad,
