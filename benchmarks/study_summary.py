@@ -159,12 +159,15 @@ def _lead(
     first: Mapping[Place, Mapping[int, Record]],
     second: Mapping[Place, Mapping[int, Record]],
 ) -> list[float]:
-    """[difference, low, high] over the seeds that both rows have at all places of a dataset."""
+    """[difference, low, high] over the seeds that both rows have at all places of a dataset.
+
+    Nothing where they share fewer than two: one draw does not tell how much draws differ.
+    """
     common: dict[str, set[int]] = {}
     for place in column.places:
         both = set(first[place]) & set(second[place])
         common[place.dataset] = common.get(place.dataset, both) & both
-    if not all(common.values()):
+    if any(len(seeds) < 2 for seeds in common.values()):
         return []
     points: list[float] = []
     vectors: list[Vector] = []

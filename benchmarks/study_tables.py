@@ -21,6 +21,7 @@ UNITS = {
     "sampled_cosine": "cosine of sampled prompts",
 }
 SIGNS = {"yes": "↓", "no": "↑", "open": ""}  # a row beside PBPrompt: it is worse, better, or neither
+USUAL_SEEDS = 3  # fewer are told in the cell
 NOT_RUN = "–"
 
 
@@ -68,7 +69,6 @@ def tables(study: Study, part: str, only: str = "") -> str:
 
 def _table(study: Study, part: str, group: str, columns: Sequence[tuple[str, str]]) -> str:
     summary = study["parts"][part]
-    usual = max((c["seeds"] for row in summary["cells"].values() for c in row.values()), default=0)
     best = {
         key: max((row[key]["accuracy"][0] for row in summary["cells"].values() if key in row), default=None)
         for _, key in columns
@@ -76,12 +76,12 @@ def _table(study: Study, part: str, group: str, columns: Sequence[tuple[str, str
     rows = []
     for label in summary["rows"]:
         cells = summary["cells"].get(label, {})
-        texts = [_cell(cells.get(key), best[key], usual if group == AVERAGE else 0) for _, key in columns]
+        texts = [_cell(cells.get(key), best[key]) for _, key in columns]
         rows.append([label, *texts])
     return grid([group, *(heading for heading, _ in columns)], rows)
 
 
-def _cell(cell: Mapping[str, Any] | None, best: float | None, usual: int) -> str:
+def _cell(cell: Mapping[str, Any] | None, best: float | None) -> str:
     """accuracy ± spread / NLL / ECE, each with a sign where it differs from PBPrompt's for sure."""
     if cell is None:
         return NOT_RUN
@@ -91,11 +91,11 @@ def _cell(cell: Mapping[str, Any] | None, best: float | None, usual: int) -> str
         text = number(metric, figure[0])
         if metric == "accuracy":
             text = f"**{text}**" if figure[0] == best else text
-            text += f" ± {number(metric, figure[1])}"
+            text += f" ± {number(metric, figure[1])}" if cell["seeds"] > 1 else ""
         if len(figure) == 5:
             text += SIGNS[Lead(metric, *figure[2:]).outcome()]
         texts.append(text)
-    few = f" ({cell['seeds']} seed{'s' * (cell['seeds'] > 1)})" if cell["seeds"] < min(usual, 3) else ""
+    few = f" ({cell['seeds']} seed{'s' * (cell['seeds'] > 1)})" if cell["seeds"] < USUAL_SEEDS else ""
     return " / ".join(texts) + few
 
 

@@ -258,6 +258,8 @@ def test_runs_of_older_code_do_not_mix_with_newer_ones():
     last["code"] = "newer"
     part = summarise(store, load_parts(["few-shot"]), quiet, resamples=400)["parts"]["few-shot"]
     assert part["cells"]["CoOp"]["Caltech101, 1 shot"]["seeds"] == 1
+    assert len(part["cells"]["CoOp"]["Caltech101, 1 shot"]["accuracy"]) == 2  # one draw is not compared
+    assert len(part["cells"]["CoOp"]["OxfordPets, 1 shot"]["accuracy"]) == 5
     assert "caltech101 at 1, seeds 1, 2, 3, 4" in part["missing"]["CoOp"]
 
 
