@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from pbprompt.errors import InputError
 
@@ -70,6 +70,8 @@ def upright_rgb(image: Image.Image) -> Image.Image:
 
 def _upright(image: Image.Image) -> Image.Image:
     try:
+        if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
+            return image  # Pillow would copy it
         return ImageOps.exif_transpose(image)
     except Exception:  # a damaged EXIF block does not spoil the pixels
         return image
@@ -81,7 +83,7 @@ def _rgb(image: Image.Image) -> Image.Image:
     if image.has_transparency_data:
         layer = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _from_deep(image: Image.Image) -> Image.Image:
