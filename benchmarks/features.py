@@ -20,7 +20,8 @@ from rich.table import Table
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.weights import load_backbone
 from pbprompt.data.items import Dataset, Item
-from pbprompt.data.loading import available_cpus, load_images
+from pbprompt.data.loading import load_images
+from pbprompt.data.processors import available_cpus
 from pbprompt.data.sources import open_dataset
 from pbprompt.train.encode import default_batch
 from pbprompt.train.features import FeatureBank, Report

@@ -5,6 +5,7 @@ import torch
 from PIL import Image
 
 from pbprompt.clip.backbone import random_backbone
+from pbprompt.data import decoders
 from pbprompt.data.images import open_image
 from pbprompt.data.items import Item
 from pbprompt.errors import InputError
@@ -155,6 +156,19 @@ def test_views_are_the_transforms_own_and_are_not_stored(tiny_vit, folder, items
     assert not torch.equal(own.views(folder, items, seed=5, epoch=3).global_, features.global_)
     assert not torch.equal(own.views(folder, items, seed=6, epoch=2).global_, features.global_)
     assert not feature_folder().exists()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_fresh_views_stay_there_and_processes_decode_them(tiny_vit, folder, items, monkeypatch):
+    on_gpu = random_backbone(tiny_vit.config).to("cuda")
+    by_threads = bank(on_gpu, workers=1).views(folder, items, seed=5, epoch=2)
+    monkeypatch.setattr(decoders, "MANY_IMAGES", COUNT)
+    monkeypatch.setattr(decoders, "MANY_PROCESSORS", 1)
+    monkeypatch.setattr(decoders, "available_cpus", lambda: 2)
+    by_processes = bank(on_gpu).views(folder, items, seed=5, epoch=2)
+    assert decoders.shared_decoders.cache_info().currsize
+    assert by_threads.patches.is_cuda and by_threads.labels.is_cuda
+    assert_same(by_processes, by_threads)
 
 
 def test_fixed_views_are_those_of_the_first_epochs_and_are_stored(tiny_vit, folder, items):

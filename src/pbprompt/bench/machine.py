@@ -12,7 +12,7 @@ import torch
 
 from pbprompt import __version__
 from pbprompt.bench.measure import on_cuda
-from pbprompt.data.loading import available_cpus
+from pbprompt.data.processors import available_cpus
 
 COMMIT_VARIABLE = "PBPROMPT_COMMIT"  # for a copy of the sources without their history
 

@@ -1,24 +1,21 @@
 """Decoding and transforming many images at once, in order, in bounded memory."""
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from pbprompt.data.images import open_image
+from pbprompt.data.decoders import Decoders, Work, decode
+from pbprompt.data.processors import available_cpus
 from pbprompt.errors import InputError
 
+PART = 16  # images that a decoding process is asked for at once
+
 Result = tuple[int, Tensor | InputError]
-
-
-def available_cpus() -> int:
-    """The processors this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def load_images(
@@ -28,32 +25,30 @@ def load_images(
     keys: Sequence[str] | None = None,
     workers: int | None = None,
     draft: int | None = None,
+    decoders: Decoders | None = None,
 ) -> Iterator[Result]:
     """Yield (index, tensor) in order; in place of an image that cannot be read, (index, its InputError).
 
     Calls `transform(image)`, or `transform(image, key=keys[index])` where keys are given, as views need.
-    `draft` is for `open_image`. At most four images a worker are in memory at once. Workers are threads:
-    Pillow decodes and resizes outside the interpreter lock, so threads keep the cores busy without copying
-    tensors between processes.
+    `draft` is for `open_image`. Workers are threads: Pillow decodes and resizes outside the interpreter lock,
+    so a few keep as many cores busy without copying tensors between processes. For many cores give
+    `decoders`, one process a worker; the transform then has to be picklable. At most four images a worker are
+    in memory at once, with decoders four parts of `PART`.
     """
-    workers = workers or available_cpus()
-
-    def load(index: int) -> Result:
-        try:
-            image = open_image(paths[index], draft=draft)
-        except InputError as error:
-            return index, error
-        return index, transform(image) if keys is None else transform(image, key=keys[index])
-
+    workers = workers or (decoders.count if decoders else available_cpus())
+    run, size = (decode, 1) if decoders is None else (decoders.decode, PART)
     pool = ThreadPoolExecutor(workers, thread_name_prefix="load-images")
-    pending: deque[Future[Result]] = deque()
+    pending: deque[Future[list[Tensor | InputError]]] = deque()
+    done = count()
     try:
-        for index in range(len(paths)):
-            pending.append(pool.submit(load, index))
+        for start in range(0, len(paths), size):
+            part = slice(start, start + size)
+            work = Work(transform, paths[part], None if keys is None else keys[part], draft)
+            pending.append(pool.submit(run, work))
             if len(pending) >= 4 * workers:
-                yield pending.popleft().result()
+                yield from ((next(done), result) for result in pending.popleft().result())
         while pending:
-            yield pending.popleft().result()
+            yield from ((next(done), result) for result in pending.popleft().result())
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

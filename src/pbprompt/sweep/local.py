@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from multiprocessing import connection, resource_tracker
 
-from pbprompt.data.loading import available_cpus
+from pbprompt.data.processors import available_cpus
 from pbprompt.errors import InputError
 from pbprompt.sweep.executor import Ended, Job, attempt
 

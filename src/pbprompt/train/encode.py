@@ -11,13 +11,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone
+from pbprompt.data.decoders import Decoders
 from pbprompt.data.loading import Result, load_images
 from pbprompt.data.transforms import normalise
 from pbprompt.errors import InputError
 
 
 class EncodedBatch(NamedTuple):
-    """Features of the files at `indices`, on the CPU, not normalised; patches in half precision."""
+    """Features of the files at `indices`, not normalised; patches in half precision."""
 
     indices: list[int]
     global_: Float[Tensor, "b d"]
@@ -38,12 +39,15 @@ def encode_files(
     draft: int | None,
     batch: int,
     workers: int | None,
+    decoders: Decoders | None,
+    to: torch.device,
     failures: dict[int, InputError],
 ) -> Iterator[EncodedBatch]:
-    """Yield batches in order; other threads decode the next ones meanwhile.
+    """Yield batches in order, on the device `to`; other threads decode the next ones meanwhile.
 
     `pixels` makes the bytes that the tower sees of an image; batches of them are normalised beside the tower.
-    `keys` go to it, as views need, `draft` to the decoder. Files that cannot be read are put into `failures`.
+    `keys` go to it, as views need, `draft` to the decoder; `workers` and `decoders` are for `load_images`.
+    Files that cannot be read are put into `failures`.
 
     On a CPU every processor runs the tower on batches of its own. That is as fast as sharing each batch
     between all of them, and more than twice as fast when other programs keep the processors busy, since no
@@ -58,9 +62,9 @@ def encode_files(
     )
     pending: deque[Future[EncodedBatch]] = deque()
     try:
-        loaded = load_images(files, pixels, keys=keys, workers=workers, draft=draft)
+        loaded = load_images(files, pixels, keys=keys, workers=workers, draft=draft, decoders=decoders)
         for indices, images in _batches(loaded, batch, failures):
-            pending.append(pool.submit(_encode, backbone, files, indices, images))
+            pending.append(pool.submit(_encode, backbone, files, indices, images, to))
             if len(pending) > towers:
                 yield pending.popleft().result()
         while pending:
@@ -90,13 +94,13 @@ def _batches(
 
 @torch.inference_mode()
 def _encode(
-    backbone: Backbone, files: Sequence[Path], indices: list[int], images: list[Tensor]
+    backbone: Backbone, files: Sequence[Path], indices: list[int], images: list[Tensor], to: torch.device
 ) -> EncodedBatch:
     seen, test = torch.stack(images).to(backbone.device), backbone.preprocess
     encoded = backbone.image(normalise(seen, test.mean, test.std))
-    global_, patches = encoded.global_.float().cpu(), encoded.patches.half().cpu()
-    finite = global_.isfinite().all(dim=1) & patches.isfinite().flatten(1).all(dim=1)
-    if not finite.all():
-        file = files[indices[int((~finite).nonzero()[0])]]
+    global_, patches = encoded.global_.float(), encoded.patches.half()
+    finite = (global_.isfinite().all(dim=1) & patches.isfinite().flatten(1).all(dim=1)).tolist()
+    if not all(finite):
+        file = files[indices[finite.index(False)]]
         raise InputError(f"{file}: its features overflow in {backbone.dtype}: use float32, or other weights")
-    return EncodedBatch(indices, global_, patches)
+    return EncodedBatch(indices, global_.to(to), patches.to(to))

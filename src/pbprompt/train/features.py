@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pbprompt import ranks
 from pbprompt.clip.backbone import Backbone
+from pbprompt.data.decoders import Decoders, worthwhile_decoders
 from pbprompt.data.items import Item
 from pbprompt.data.transforms import TrainView
 from pbprompt.errors import InputError
@@ -120,6 +121,7 @@ class FeatureBank:
         self.progress = progress
         self.memory_gib = memory_gib
         self.last_report: Report | None = None
+        self._images_seen = 0
         test = backbone.preprocess
         self.view = TrainView(test.size, test.mean, test.std)
 
@@ -131,7 +133,10 @@ class FeatureBank:
         )
 
     def views(self, root: Path, items: Sequence[Item], *, seed: int, epoch: int) -> Features:
-        """One fresh training view an item: a pure function of (seed, epoch, item), not stored."""
+        """One fresh training view an item: a pure function of (seed, epoch, item), not stored.
+
+        On a GPU with room for it they stay there.
+        """
         return self._shared_out(root, items, [self._look(seed, epoch)], None)
 
     def fixed_views(self, root: Path, items: Sequence[Item], *, seed: int, views: int) -> Features:
@@ -181,7 +186,7 @@ class FeatureBank:
         """All items under the first look, then all under the next one."""
         started = time.perf_counter()
         root, count = Path(root), len(items)
-        features = self._allocate([item.label for item in items] * len(looks))
+        features = self._allocate([item.label for item in items] * len(looks), kept=store is not None)
         failures: dict[str, InputError] = {}
         digests: dict[str, str] = {}
         if store is not None:
@@ -233,6 +238,8 @@ class FeatureBank:
             draft=look.draft,
             batch=self.batch,
             workers=self.workers,
+            decoders=self._decoders(len(wanted)),
+            to=rows.patches.device,
             failures=bad,
         )
         with ShardWriter(store) as writer:
@@ -248,12 +255,25 @@ class FeatureBank:
                 rows.global_[row], rows.patches[row] = rows.global_[source], rows.patches[source]
         return len(wanted) - len(bad)
 
-    def _allocate(self, labels: list[int]) -> Features:
+    def _decoders(self, images: int) -> Decoders | None:
+        """Processes to decode with beside a GPU; on a CPU the tower needs the processors itself."""
+        self._images_seen += images
+        alone = self.workers is None and self.backbone.device.type == "cuda"
+        return worthwhile_decoders(self._images_seen) if alone else None
+
+    def _allocate(self, labels: list[int], *, kept: bool) -> Features:
         side, dim = self.backbone.grid, self.backbone.embed_dim
         shape = (len(labels), side[0] * side[1], dim)
-        spill = 2 * shape[0] * shape[1] * shape[2] > self.memory_gib * GIB
-        patches = _mapped(shape, self.cache) if spill else torch.empty(shape, dtype=torch.float16)
-        return Features(torch.empty(len(labels), dim), patches, torch.tensor(labels, dtype=torch.long))
+        size = 2 * shape[0] * shape[1] * shape[2]
+        device = self.backbone.device
+        if not kept and device.type == "cuda" and size < torch.cuda.mem_get_info(device)[0] // 4:
+            patches = torch.empty(shape, dtype=torch.float16, device=device)  # a second epoch fits beside it
+        elif size > self.memory_gib * GIB:
+            patches = _mapped(shape, self.cache)
+        else:
+            patches = torch.empty(shape, dtype=torch.float16)
+        global_ = torch.empty(len(labels), dim, device=patches.device)
+        return Features(global_, patches, torch.tensor(labels, dtype=torch.long, device=patches.device))
 
 
 def _mapped(shape: tuple[int, int, int], folder: Path) -> Tensor:

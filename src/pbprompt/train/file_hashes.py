@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pbprompt.data.loading import available_cpus
+from pbprompt.data.processors import available_cpus
 from pbprompt.errors import InputError
 from pbprompt.train import append_log
 
