@@ -3,10 +3,11 @@
     python benchmarks/study.py plan --root DATA [--runs RUNS]
     pbprompt reproduce photos-few-shot … --root DATA --runs RUNS --device cuda --jobs 8
     python benchmarks/study.py summarise --runs RUNS --out benchmarks/results/study.json
+    python benchmarks/study.py maps --root DATA
     python benchmarks/study.py render benchmarks/results/study.json --out docs/study.md
 
-`plan` counts runs and training steps; `summarise` needs the store of runs, with its arrays; `render` needs
-the summary and `study.md.in` alone.
+`plan` counts runs and training steps; `summarise` needs the store of runs, with its arrays; `maps` tunes some
+models and keeps their mean transport plans; `render` needs the files of these two and `study.md.in` alone.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import json
 import sys
 from pathlib import Path
 
+from study_maps import measure_maps
 from study_page import write_page
 from study_parts import PARTS, load_parts
 from study_plan import print_plan
@@ -39,6 +41,8 @@ def main() -> None:
     summary.add_argument("--out", type=Path, required=True)
     for verb in (plan, summary):
         verb.add_argument("--part", nargs="+", choices=list(PARTS), default=[], help="only these parts")
+    maps = verbs.add_parser("maps", help="where the transport looks: tunes ten models")
+    maps.add_argument("--root", type=Path, help="where the benchmarks are (or $PBPROMPT_DATA)")
     render = verbs.add_parser("render", help="from the JSON file to the page and its figures")
     render.add_argument("summary", type=Path)
     render.add_argument("--out", type=Path, required=True, help="the page; figures go to images/ beside it")
@@ -52,6 +56,8 @@ def main() -> None:
         elif options.verb == "summarise":
             study = summarise(RunStore(options.runs), load_parts(options.part), say)
             write_text(options.out, dense(study))
+        elif options.verb == "maps":
+            measure_maps(options.root, say)
         else:
             study = json.loads(options.summary.read_text(encoding="utf-8"))
             write_page(study, options.template.read_text(encoding="utf-8"), options.out)

@@ -12,6 +12,7 @@ from typing import Any
 
 from study_claims import NEAR, VERDICTS, Check, Claim, claims, find_lead, losses, standings
 from study_figures import draw_curves
+from study_maps import draw_maps
 from study_parts import PARTS, TASKS
 from study_tables import (
     NOT_RUN,
@@ -49,6 +50,7 @@ def write_page(study: Study, template: str, out: Path) -> None:
         "value": _value,
         "lead": _lead_value,
         "curves": lambda study: draw_curves(study, out.parent / "images"),
+        "maps": lambda study: draw_maps(out.parent / "images"),
     }
 
     def filled(match: re.Match[str]) -> str:

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from pbprompt.errors import InputError
 from pbprompt.evaluate.metrics import harmonic_mean
-from pbprompt.methods.base import make_config
+from pbprompt.methods.base import build_method, make_config
+from pbprompt.methods.predictor import predictive
 from pbprompt.recipes import load_recipe
 from pbprompt.registry import find_method
 from pbprompt.report.store import RunStore
+from pbprompt.train.features import Features
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 if not (FOLDER / "study.py").exists():
@@ -22,6 +25,7 @@ sys.path.insert(0, str(FOLDER))
 
 import study as command  # noqa: E402
 import study_claims as judging  # noqa: E402
+import study_maps as looking  # noqa: E402
 import study_page as page  # noqa: E402
 from study_parts import PARTS, load_parts, shots_in_words  # noqa: E402
 from study_plan import Costs  # noqa: E402
@@ -352,3 +356,33 @@ def test_steps_are_those_that_training_takes(tiny_runs=((4, "few-shot"), (2, "ba
         images = shots * (classes if task == "few-shot" else -(-classes // 2))
         assert costs.steps(config) == 50 * (images // min(32, images))
     assert shots_in_words([1, 2, 4]) == "1, 2 and 4 shots"
+
+
+def test_a_plan_spreads_over_as_many_places_as_share_its_mass():
+    plans = torch.tensor([[0.25, 0.25, 0.25, 0.25], [0.5, 0.5, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
+    torch.testing.assert_close(looking.spread(plans), torch.tensor([4.0, 2.0, 1.0]))
+
+
+def test_maps_find_the_patch_that_is_like_the_prompt(tiny_vit):
+    kind = find_method("pbprompt")
+    method = build_method(kind, make_config(kind, overrides=["ct_temperature=0.01"]), tiny_vit, 1)
+    method.prepare(["cat", "dog"], "a photo of a {}.")
+    prompts = predictive(method).bank.mean(0)
+    rows, columns = tiny_vit.grid
+    patches = -prompts[[0, 1, 1]].unsqueeze(1).repeat(1, rows * columns, 1)
+    patches[:, 5] = prompts[[0, 1, 1]]  # all other patches point away from the class
+    labels = torch.tensor([0, 1, 1])
+    found = looking.look(method, Features(prompts[labels], patches.half(), labels))
+    assert np.argmax(found["map"]) == 5 and found["patches"] == pytest.approx(1.0, abs=1e-3)
+    assert np.sum(found["map"]) == pytest.approx(1.0)
+
+
+def test_maps_are_drawn_with_their_table(tmp_path, monkeypatch):
+    row = {"patches": 3.0, "classes": 1.5, "map": [[0.4, 0.2], [0.2, 0.2]]}
+    about = {"shots": 4, "seed": 1, "commit": "abc", "machine": {"device": "cpu"}}
+    found = {"pets": {"classes": 2, "rows": {"PBPrompt": row, "B-Prompt": row}}}
+    monkeypatch.setattr(looking, "FILE", tmp_path / "maps.json")
+    looking.FILE.write_text(json.dumps(about | {"datasets": found}))
+    text = looking.draw_maps(tmp_path)
+    assert "| pets | PBPrompt | 3.0 of 4 | 1.60 | 1.5 of 2 |" in text
+    assert (tmp_path / looking.FIGURE).read_text().startswith("<?xml")
