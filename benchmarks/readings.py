@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import trials  # noqa: F401 - registers its methods
 
 from pbprompt.clip.weights import load_backbone
 from pbprompt.data.fewshot import base_new, draw
