@@ -103,6 +103,11 @@ print(sum(1 for _ in load_images({[str(path) for path in files]!r}, pixels, deco
 
 def test_only_for_many_images_on_many_processors(monkeypatch):
     monkeypatch.setattr(module, "shared_decoders", lambda count: count)
-    for processors, images, wanted in ((16, 10_000, 16), (16, 9_999, None), (4, 1_000_000, None)):
+    for processors, images, wanted in (
+        (12, 10_000, 12),
+        (64, 10_000, 16),
+        (16, 9_999, None),
+        (4, 10**6, None),
+    ):
         monkeypatch.setattr(module, "available_cpus", lambda processors=processors: processors)
         assert worthwhile_decoders(images) == wanted

@@ -28,7 +28,7 @@ from pbprompt.data.processors import available_cpus
 from pbprompt.errors import InputError
 
 AVAILABLE = os.name == "posix"  # a socket is handed to the child by its number
-MANY_PROCESSORS = 8
+MANY_PROCESSORS, MOST_PROCESSES = 8, 16  # each process takes some hundred megabytes
 MANY_IMAGES = 10_000
 
 
@@ -82,7 +82,7 @@ def worthwhile_decoders(images: int) -> Decoders | None:
     """A process a processor, where there are many of them, once so many images pay for starting them."""
     processors = available_cpus()
     if AVAILABLE and processors >= MANY_PROCESSORS and images >= MANY_IMAGES:
-        return shared_decoders(processors)
+        return shared_decoders(min(processors, MOST_PROCESSES))
     return None
 
 
