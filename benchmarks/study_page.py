@@ -141,7 +141,7 @@ def _identity(study: Study) -> str:
         "draws": f"{facts['draws']['count']}, digest `{facts['draws']['digest']}`",
         "resamples": f"{facts['resamples']:,}",
     }
-    for name in ("commits", "library", "backbone", "data", "code"):
+    for name in ("machines", "commits", "library", "backbone", "data", "code"):
         plain[name] = ", ".join(f"`{value}` ({count:,})" for value, count in facts[name].items())
     return grid(["what", "which"], [[name, text] for name, text in plain.items()])
 

@@ -216,6 +216,7 @@ def _identity(runs: Sequence[Record], stored: int) -> dict[str, Any]:
         "left_out": stored - len(runs),
         "seconds": round(sum(run["seconds"] for run in runs)),
         "finished": [min(run["finished"] for run in runs), max(run["finished"] for run in runs)],
+        "machines": counted(_machine(run) for run in runs),
         "commits": counted(run["commit"] or "none" for run in runs),
         "code": counted(f"{run['config']['method']}: {run['code']}" for run in runs),
         "library": counted(run["library"] for run in runs),
@@ -223,3 +224,9 @@ def _identity(runs: Sequence[Record], stored: int) -> dict[str, Any]:
         "data": counted(f"{run['config']['dataset']} {run['data']['content_hash'][:12]}" for run in runs),
         "draws": {"count": len(draws), "digest": hashlib.sha256("\n".join(draws).encode()).hexdigest()[:16]},
     }
+
+
+def _machine(run: Record) -> str:
+    facts = run["machine"]
+    tf32 = facts["device"] != "cpu" and facts["float32_products"] != "highest"
+    return f"{facts['device']}, torch {facts['torch']}, products in {'TF32' if tf32 else 'float32'}"

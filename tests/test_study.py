@@ -94,6 +94,7 @@ class Store(RunStore):
             "settings": {},
             "code": "c",
             "commit": "abc1234",
+            "machine": {"device": "cpu", "torch": "2.0", "float32_products": "highest"},
             "library": "1",
             "data": {"name": config.dataset, "content_hash": "d" * 64, "draw": f"{config.seed}"},
             "backbone": {"name": "lite", "fingerprint": "f"},
