@@ -8,6 +8,7 @@ from typing import Any
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.weights import load_backbone
 from pbprompt.data.fewshot import draw
+from pbprompt.data.processors import available_cpus
 from pbprompt.data.sources import open_dataset
 from pbprompt.evaluate.tasks import Arrays, RunConfig, prepare_run, run_task
 from pbprompt.train.features import FeatureBank
@@ -41,4 +42,5 @@ def _backbone(name: str, device: str) -> Backbone:
 
 
 def _bank(backbone: Backbone) -> FeatureBank:
-    return FeatureBank(backbone, progress=False)
+    # threads: with decoding processes of its own, every worker would start as many as there are processors
+    return FeatureBank(backbone, workers=available_cpus(), progress=False)

@@ -258,8 +258,10 @@ class FeatureBank:
     def _decoders(self, images: int) -> Decoders | None:
         """Processes to decode with beside a GPU; on a CPU the tower needs the processors itself."""
         self._images_seen += images
-        alone = self.workers is None and self.backbone.device.type == "cuda"
-        return worthwhile_decoders(self._images_seen) if alone else None
+        alone = self.workers is None and ranks.world()[1] == 1  # nobody else has these processors
+        return (
+            worthwhile_decoders(self._images_seen) if alone and self.backbone.device.type == "cuda" else None
+        )
 
     def _allocate(self, labels: list[int], *, kept: bool) -> Features:
         side, dim = self.backbone.grid, self.backbone.embed_dim
