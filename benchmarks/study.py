@@ -41,7 +41,7 @@ def main() -> None:
     summary.add_argument("--out", type=Path, required=True)
     for verb in (plan, summary):
         verb.add_argument("--part", nargs="+", choices=list(PARTS), default=[], help="only these parts")
-    maps = verbs.add_parser("maps", help="where the transport looks: tunes ten models")
+    maps = verbs.add_parser("maps", help="where the transport looks: tunes eight models")
     maps.add_argument("--root", type=Path, help="where the benchmarks are (or $PBPROMPT_DATA)")
     render = verbs.add_parser("render", help="from the JSON file to the page and its figures")
     render.add_argument("summary", type=Path)

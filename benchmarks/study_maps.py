@@ -49,6 +49,7 @@ def measure_maps(root: Path | None, say: Callable[[str], None]) -> None:
     """Tune, look, and write the file of results."""
     bank = FeatureBank(load_backbone("lite"))
     kind = find_method("pbprompt")
+    about = {"shots": SHOTS, "seed": SEED, "backbone": bank.backbone.fingerprint, "commit": commit()}
     found: dict[str, Any] = {}
     for name in DATASETS:
         dataset = open_dataset(name, root)
@@ -60,8 +61,7 @@ def measure_maps(root: Path | None, say: Callable[[str], None]) -> None:
             few = drawn.apply(dataset)
             method, _ = tune(few, bank, kind, config, shots=SHOTS, seed=SEED, max_steps=steps)
             found[name]["rows"][label] = look(method, test)
-            say(f"{name}, {label}: {found[name]['rows'][label]}")
-    about = {"shots": SHOTS, "seed": SEED, "backbone": bank.backbone.fingerprint, "commit": commit()}
+            say(f"{name}, {label}: {found[name]['rows'][label]['patches']:.1f} patches a prompt")
     results = about | {"machine": machine(bank.backbone.device), "datasets": found}
     write_text(FILE, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
 
