@@ -6,8 +6,8 @@ first row less this one, with its 95 % interval over test images and draws (`pbp
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from statistics import fmean, pstdev
 from typing import Any, TypeVar
 
@@ -185,21 +185,34 @@ def _lead(
 
 
 def _missing(part: Part, runs: Runs) -> dict[str, list[str]]:
-    """Row -> what was not run, as "caltech101 at 16, seed 2"."""
-    gaps: dict[str, dict[tuple[str, int], list[int]]] = {}
+    """Row -> what was not run, as "every dataset at 8, 16, seeds 1, 2, 3"."""
+    seeds: dict[str, dict[tuple[str, int], list[int]]] = defaultdict(lambda: defaultdict(list))
     for config, label in part.expand().items():
         if config.seed not in runs.get((label, config.dataset, config.shots), {}):
-            gaps.setdefault(label, {}).setdefault((config.dataset, config.shots), []).append(config.seed)
+            seeds[label][config.dataset, config.shots].append(config.seed)
     started = {label for label, _, _ in runs}
+    datasets = {config.dataset for config in part.expand()}
     return {
-        label: ["all of it"]
-        if label not in started
-        else [
-            f"{dataset} at {shots}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, sorted(seeds)))}"
-            for (dataset, shots), seeds in cells.items()
-        ]
-        for label, cells in gaps.items()
+        label: _gaps(cells, datasets) if label in started else ["all of it"] for label, cells in seeds.items()
     }
+
+
+def _gaps(seeds: Mapping[tuple[str, int], Sequence[int]], datasets: Set[str]) -> list[str]:
+    """Cells that lack the same seeds are told together: datasets first, then numbers of shots."""
+    alike: dict[tuple[int, tuple[int, ...]], list[str]] = defaultdict(list)
+    for (dataset, shots), lacking in seeds.items():
+        alike[shots, tuple(sorted(lacking))].append(dataset)
+    shots_of: dict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
+    for (shots, lacking), where in alike.items():
+        shots_of["every dataset" if set(where) == datasets else ", ".join(where), lacking].append(shots)
+    return [
+        f"{where} at {_listed(shots)}, seed{'s' * (len(lacking) > 1)} {_listed(lacking)}"
+        for (where, lacking), shots in shots_of.items()
+    ]
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def _identity(runs: Sequence[Record], stored: int) -> dict[str, Any]:
