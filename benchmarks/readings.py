@@ -96,21 +96,20 @@ def one(job: dict[str, Any], root: Path, device: str) -> dict[str, Any]:
     config = make_config(kind, options.get("preset", "default"), options.get("variant", ""), words)
     drawn = draw(dataset, job["shots"], job["seed"])
     few = drawn.apply(dataset)
-    halves = base_new(few) if job["task"] == "base-to-new" else (few,)
-    method, terms = tune(halves[0], bank, kind, config, shots=job["shots"], seed=job["seed"], progress=False)
-    figures = score(predictive(method), features) if len(halves) == 1 else scored(method, halves, job, bank)
+    to_new = job["task"] == "base-to-new"
+    known = base_new(few)[0] if to_new else few
+    method, terms = tune(known, bank, kind, config, shots=job["shots"], seed=job["seed"], progress=False)
+    figures = scored(method, dataset, job["split"], bank) if to_new else score(predictive(method), features)
     trained = {f"train_{name}": value for name, value in terms.items()}
     return {**job, **figures, **trained, "draw": drawn.hash[:12], "seconds": time.perf_counter() - start}
 
 
-def scored(
-    method: Method, halves: tuple[Dataset, ...], job: dict[str, Any], bank: FeatureBank
-) -> dict[str, float]:
-    """Figures of both halves of the classes, each within its own names."""
+def scored(method: Method, dataset: Dataset, split: str, bank: FeatureBank) -> dict[str, float]:
+    """Figures of both halves of the classes, each within its own names, on the benchmark's whole split."""
     figures = {}
-    for name, half in zip(("base", "new"), halves, strict=True):
+    for name, half in zip(("base", "new"), base_new(dataset), strict=True):
         method.prepare(half.classes, half.template)
-        seen = score(predictive(method), bank.encode(half.root, half.split(job["split"])))
+        seen = score(predictive(method), bank.encode(half.root, half.split(split)))
         figures |= {f"{name}_{key}": value for key, value in seen.items()}
     means = {key: (figures[f"base_{key}"] + figures[f"new_{key}"]) / 2 for key in seen}
     return figures | means | {"accuracy": harmonic_mean(figures["base_accuracy"], figures["new_accuracy"])}
