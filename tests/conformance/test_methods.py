@@ -116,6 +116,16 @@ def test_same_seed_same_method_and_a_round_trip_keeps_every_logit(name, few, sho
     assert torch.equal(wanted, predictive(loaded, seed=5)(images).probabilities)
 
 
+@pytest.mark.parametrize("name", TRAINED)
+def test_keeping_nothing_of_the_training_is_the_start(name, tiny_vit):
+    features, names = random_features(tiny_vit, 12, 3), ("cat", "dog", "car")
+    start, kept = made(name, tiny_vit, names), made(name, tiny_vit, names, keep=0.0)
+    trained(start, features, epochs=1, max_steps=0)
+    trained(kept, features, epochs=2, max_steps=3)
+    images = Encoded(features.global_, features.patches)
+    assert torch.equal(predictive(start)(images).probabilities, predictive(kept)(images).probabilities)
+
+
 @pytest.mark.parametrize("name", list(METHODS))
 def test_new_class_names_are_taken_or_refused_in_words(name, few, shots, lite):
     method = made(name, lite, few.classes, few.template)

@@ -187,6 +187,26 @@ def test_max_steps(tiny_vit, tmp_path, uninterrupted):
     assert_same_parameters(rest, uninterrupted[0])
 
 
+@pytest.mark.parametrize("keep", [0.0, 0.25, 1.0])
+def test_keep_goes_part_of_the_way_back(tiny_vit, tmp_path, uninterrupted, keep):
+    start, whole = made(tiny_vit), uninterrupted[0]
+    method = made(tiny_vit, f"keep={keep}")
+    assert train(method, epochs_of, COUNT, run_of(tmp_path)) == uninterrupted[1]
+    for name, value in method.named_parameters():
+        first = start.get_parameter(name)
+        wanted = first + keep * (whole.get_parameter(name) - first)
+        torch.testing.assert_close(value, wanted, rtol=1e-5, atol=1e-7, msg=name)
+    again = made(tiny_vit, f"keep={keep}")
+    train(again, epochs_of, COUNT, run_of(tmp_path))  # a finished run: the checkpoint has all of the change
+    assert_same_parameters(method, again)
+
+
+@pytest.mark.parametrize("keep", [-0.1, 1.5])
+def test_keep_is_a_share(keep):
+    with pytest.raises(InputError, match="'keep'"):
+        make_config(PBPrompt, overrides=[f"keep={keep}"])
+
+
 # ---------------------------------------------------------------- kills
 
 

@@ -30,11 +30,14 @@ class MethodConfig:
     batch_size: int = setting(32, "images a step; 0: the method's choice by the number of images")
     epochs: int = setting(0, "passes over the training images; 0: the method's schedule by shots")
     clip_norm: float = setting(0.0, "gradient norm to clip at; 0: no clipping")
+    keep: float = setting(1.0, "share of the change by training that is kept; less suits other domains")
 
     def __post_init__(self) -> None:
         self.at_least(
-            0, "batch_size", "learning_rate", "weight_decay", "warmup_epochs", "epochs", "clip_norm"
+            0, "batch_size", "learning_rate", "weight_decay", "warmup_epochs", "epochs", "clip_norm", "keep"
         )
+        if self.keep > 1:
+            raise InputError(f"setting 'keep' is {self.keep}: it takes a share, 0 to 1")
 
     def at_least(self, lowest: float, *keys: str) -> None:
         """Refuse settings below a bound (or no number at all)."""

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -62,12 +62,14 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
     if run.max_steps is not None:
         total = min(total, run.max_steps)
     checkpoint = run.folder / "checkpoint.safetensors" if run.folder else None
-    done, tally = 0, Tally()
-    if checkpoint and checkpoint.exists():
-        done, tally = read_checkpoint(checkpoint, method, optimiser, run.identity)
-    elif type(method).begin is not Method.begin:
+    resumes, goes_back = checkpoint is not None and checkpoint.exists(), method.config.keep < 1
+    if type(method).begin is not Method.begin and (goes_back or not resumes):
         everything = features(0).to(method.backbone.device)
         method.begin(Encoded(everything.global_, everything.patches), everything.labels, run.seed)
+    start = [parameter.detach().clone() for parameter in method.trainable()] if goes_back else []
+    done, tally = 0, Tally()
+    if checkpoint and resumes:
+        done, tally = read_checkpoint(checkpoint, method, optimiser, run.identity)
     if not ranks.is_main():
         run, checkpoint = replace(run, folder=None, progress=False), None
     journal = Journal(run.folder, done)
@@ -108,7 +110,16 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
         raise
     finally:
         watch.close()
+    if goes_back:
+        _go_back(method, start)
     return watch.last_epoch or watch.mean()
+
+
+@torch.no_grad()
+def _go_back(method: Method, start: Sequence[Tensor]) -> None:
+    """θ ← θ₀ + keep · (θ − θ₀): part of the way back to where training started."""
+    for parameter, first in zip(method.trainable(), start, strict=True):
+        parameter.copy_(first.lerp(parameter, method.config.keep))
 
 
 def _batches(
