@@ -9,12 +9,13 @@ words of a line that starts with * stand before those of every later line:
     eta-1 ct_weight=1
 
     python benchmarks/readings.py SETTINGS --root DATA --dataset caltech101 --shots 1 4 --seeds 1 2 3
-        --split val --out runs.jsonl [--device cuda --jobs 8] [--base-to-new]
+        --split val --out runs.jsonl [--device cuda --jobs 8] [--base-to-new | --targets NAME ...]
 
 Choose on `val` (the whole validation split of the benchmark; no test image is read), report on `test`. One
 JSON line a run: settings, figures, draw hash, backbone, commit. Finished lines are not run again. With
 --base-to-new a run tunes on the first half of the classes; its accuracy is the harmonic mean of both halves',
-its other figures are the halves' means.
+its other figures are the halves' means. With --targets a run is also scored on those datasets, under their
+names; such a record's dataset is "pacs:photo to pacs:sketch".
 """
 
 import argparse
@@ -59,6 +60,9 @@ def read_settings(path: Path) -> dict[str, list[str]]:
 def prepare(args: argparse.Namespace) -> None:
     """Fill the feature cache once, so that every job only reads."""
     bank = FeatureBank(load_backbone("lite", device=args.device))
+    for name in args.targets:
+        target = open_dataset(name, args.root)
+        bank.encode(target.root, target.split(args.split))
     for name in args.dataset:
         dataset = open_dataset(name, args.root)
         bank.encode(dataset.root, dataset.split(args.split))
@@ -81,13 +85,13 @@ def evaluation(name: str, root: Path, split: str, device: str) -> tuple[Any, Fea
     return _kept[key]
 
 
-def one(job: dict[str, Any], root: Path, device: str) -> dict[str, Any]:
-    """Tune once and score."""
+def one(job: dict[str, Any], root: Path, device: str) -> list[dict[str, Any]]:
+    """Tune once and score, on every target besides."""
     dataset, bank, features = evaluation(job["dataset"], root, job["split"], device)
     start = time.perf_counter()
     if job["words"] == ["zero-shot"]:
         figures = score(zero_shot(bank.backbone, dataset.classes, dataset.template), features)
-        return {**job, **figures, "seconds": time.perf_counter() - start}
+        return [{**job, **figures, "seconds": time.perf_counter() - start}]
     options = dict(
         word.split("=", 1) for word in job["words"] if word.startswith(("preset=", "variant=", "method="))
     )
@@ -99,9 +103,18 @@ def one(job: dict[str, Any], root: Path, device: str) -> dict[str, Any]:
     to_new = job["task"] == "base-to-new"
     known = base_new(few)[0] if to_new else few
     method, terms = tune(known, bank, kind, config, shots=job["shots"], seed=job["seed"], progress=False)
-    figures = scored(method, dataset, job["split"], bank) if to_new else score(predictive(method), features)
-    trained = {f"train_{name}": value for name, value in terms.items()}
-    return {**job, **figures, **trained, "draw": drawn.hash[:12], "seconds": time.perf_counter() - start}
+    found = {
+        "": scored(method, dataset, job["split"], bank) if to_new else score(predictive(method), features)
+    }
+    for name in job["targets"]:
+        target, _, seen = evaluation(name, root, job["split"], device)
+        method.prepare(target.classes, target.template)
+        found[f" to {name}"] = score(predictive(method), seen)
+    about = {f"train_{name}": value for name, value in terms.items()} | {"draw": drawn.hash[:12]}
+    about["seconds"] = time.perf_counter() - start
+    return [
+        {**job, "dataset": job["dataset"] + where, **figures, **about} for where, figures in found.items()
+    ]
 
 
 def scored(method: Method, dataset: Dataset, split: str, bank: FeatureBank) -> dict[str, float]:
@@ -125,7 +138,9 @@ def main() -> None:
     parser.add_argument("--shots", nargs="+", type=int, default=[1, 4])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--split", choices=["val", "test"], default="val")
-    parser.add_argument("--base-to-new", action="store_true")
+    tasks = parser.add_mutually_exclusive_group()
+    tasks.add_argument("--base-to-new", action="store_true")
+    tasks.add_argument("--targets", nargs="+", default=[])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
@@ -142,7 +157,7 @@ def main() -> None:
     grid = product(args.shots, args.seeds, settings.items(), args.dataset)
     jobs = [
         dict(zip(keys, (name, dataset, shots, seed, args.split), strict=True))
-        | {"words": words, "task": task}
+        | {"words": words, "task": task, "targets": args.targets}
         for shots, seed, (name, words), dataset in grid
         if (name, dataset, shots, seed, args.split, task) not in finished
     ]
@@ -157,13 +172,12 @@ def main() -> None:
     ):
         waiting = [pool.submit(one, job, args.root, args.device) for job in jobs]
         for number, done in enumerate(as_completed(waiting), start=1):
-            record = done.result() | about
-            out.write(json.dumps(record) + "\n")
+            for record in done.result():
+                record |= about
+                out.write(json.dumps(record) + "\n")
+                line = "{accuracy:.4f} {nll:.3f} {ece:.3f} {seconds:.1f}s".format(**record)
+                print(number, len(jobs), *(record[key] for key in keys), line, file=sys.stderr, flush=True)
             out.flush()
-            line = (
-                f"{record['accuracy']:.4f} {record['nll']:.3f} {record['ece']:.3f} {record['seconds']:.1f}s"
-            )
-            print(number, len(jobs), *(record[key] for key in keys), line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
