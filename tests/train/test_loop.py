@@ -201,6 +201,21 @@ def test_keep_goes_part_of_the_way_back(tiny_vit, tmp_path, uninterrupted, keep)
     assert_same_parameters(method, again)
 
 
+def test_keep_goes_back_to_what_begin_made_after_a_kill_too(tiny_vit, tmp_path):
+    class Beginner(PBPrompt):
+        def begin(self, images, labels, seed):
+            with torch.no_grad():
+                self.generator.words += images.global_.mean()
+
+    whole = made(tiny_vit, "keep=0.5", kind=Beginner)
+    train(whole, epochs_of, COUNT, run_of())
+    first = made(tiny_vit, "keep=0.5", kind=Beginner)
+    train(first, epochs_of, COUNT, run_of(tmp_path, max_steps=5))
+    again = made(tiny_vit, "keep=0.5", kind=Beginner)
+    train(again, epochs_of, COUNT, run_of(tmp_path))
+    assert_same_parameters(whole, again)
+
+
 @pytest.mark.parametrize("keep", [-0.1, 1.5])
 def test_keep_is_a_share(keep):
     with pytest.raises(InputError, match="'keep'"):
