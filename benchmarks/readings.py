@@ -150,7 +150,7 @@ def main() -> None:
     finished = set()
     if args.out.exists():
         finished = {
-            (*(record[key] for key in keys), record.get("task", "few-shot"))
+            (*(record[key] for key in keys), record.get("task", "few-shot"), *record.get("targets", ()))
             for record in map(json.loads, args.out.read_text().splitlines())
         }
     settings = read_settings(args.settings)
@@ -159,7 +159,7 @@ def main() -> None:
         dict(zip(keys, (name, dataset, shots, seed, args.split), strict=True))
         | {"words": words, "task": task, "targets": args.targets}
         for shots, seed, (name, words), dataset in grid
-        if (name, dataset, shots, seed, args.split, task) not in finished
+        if (name, dataset, shots, seed, args.split, task, *args.targets) not in finished
     ]
     prepare(args)
     commit = subprocess.run(
