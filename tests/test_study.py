@@ -182,7 +182,7 @@ def test_h_is_of_the_averages_and_leaves_out_what_stands_apart(study):
 
 
 def test_verdicts_follow_the_figures(study):
-    assert verdicts(study) == ["holds"] * 3 + ["cannot be told"] + ["holds"] * 3
+    assert verdicts(study) == ["holds"] * 7
 
 
 @pytest.mark.parametrize(
@@ -194,6 +194,7 @@ def test_verdicts_follow_the_figures(study):
         ({"B-Prompt": -0.1}, 3, "does not hold"),
         ({"P-Prompt": 0.0}, 3, "cannot be told"),
         ({"PBPrompt, OT": 0.1}, 4, "holds"),
+        ({"PBPrompt, OT": -0.1}, 4, "does not hold"),
         ({"PBPrompt, w/o-S": -0.1}, 5, "does not hold"),
         ({"η = 0.1": -0.1}, 6, "does not hold"),
         ({"λ = 0.25": -0.1}, 6, "does not hold"),
