@@ -88,10 +88,19 @@ def evaluation(name: str, root: Path, split: str, device: str) -> tuple[Any, Fea
 def one(job: dict[str, Any], root: Path, device: str) -> list[dict[str, Any]]:
     """Tune once and score, on every target besides."""
     dataset, bank, features = evaluation(job["dataset"], root, job["split"], device)
+    targets = {f" to {name}": evaluation(name, root, job["split"], device) for name in job["targets"]}
     start = time.perf_counter()
     if job["words"] == ["zero-shot"]:
-        figures = score(zero_shot(bank.backbone, dataset.classes, dataset.template), features)
-        return [{**job, **figures, "seconds": time.perf_counter() - start}]
+        places = {"": (dataset, bank, features)} | targets
+        return [
+            {
+                **job,
+                "dataset": job["dataset"] + where,
+                **score(zero_shot(bank.backbone, tested.classes, tested.template), seen),
+                "seconds": time.perf_counter() - start,
+            }
+            for where, (tested, _, seen) in places.items()
+        ]
     options = dict(
         word.split("=", 1) for word in job["words"] if word.startswith(("preset=", "variant=", "method="))
     )
@@ -106,10 +115,9 @@ def one(job: dict[str, Any], root: Path, device: str) -> list[dict[str, Any]]:
     found = {
         "": scored(method, dataset, job["split"], bank) if to_new else score(predictive(method), features)
     }
-    for name in job["targets"]:
-        target, _, seen = evaluation(name, root, job["split"], device)
+    for where, (target, _, seen) in targets.items():
         method.prepare(target.classes, target.template)
-        found[f" to {name}"] = score(predictive(method), seen)
+        found[where] = score(predictive(method), seen)
     about = {f"train_{name}": value for name, value in terms.items()} | {"draw": drawn.hash[:12]}
     about["seconds"] = time.perf_counter() - start
     return [
