@@ -259,9 +259,9 @@ class FeatureBank:
         """Processes to decode with beside a GPU; on a CPU the tower needs the processors itself."""
         self._images_seen += images
         alone = self.workers is None and ranks.world()[1] == 1  # nobody else has these processors
-        return (
-            worthwhile_decoders(self._images_seen) if alone and self.backbone.device.type == "cuda" else None
-        )
+        if not alone or self.backbone.device.type != "cuda":
+            return None
+        return worthwhile_decoders(self._images_seen)
 
     def _allocate(self, labels: list[int], *, kept: bool) -> Features:
         side, dim = self.backbone.grid, self.backbone.embed_dim
