@@ -102,8 +102,11 @@ def test_sums(tiny_resnet, photo):
     np.testing.assert_allclose(found.evidence.sum(1), 0, atol=1e-3)
 
 
-def test_where_the_image_is_the_mean_of_its_patches_the_evidence_is_a_share_of_the_logit(lite, photo):
-    method = made(lite)
+@pytest.mark.parametrize("temperature", [1, 2.5])
+def test_where_the_image_is_the_mean_of_its_patches_the_evidence_is_a_share_of_the_logit(
+    lite, photo, temperature
+):
+    method = made(lite, "pbprompt", f"prediction_temperature={temperature}")
     found = heat_maps(method, photo, CLASSES, samples=2)
     bank = predictive(method).bank[:2]
     logits = method.sample_logits(lite.image(lite.preprocess(photo)[None]), bank)[:, 0].detach().numpy()

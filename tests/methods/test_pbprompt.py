@@ -229,6 +229,7 @@ def test_terms_and_gradients_are_the_equations(double_vit, preset, variant):
         ("ct_temperature=0", "ct_weight=0.3", "prior_std=2"),
         ("ct_temperature=0.1", "ct_balance=1", "mean_residual=false"),
         ("tokens=2", "words=''", "initial_std=0"),
+        ("prediction_temperature=3",),  # of predictions alone
     ],
 )
 def test_every_switch_is_its_equation(double_vit, overrides):
@@ -344,6 +345,11 @@ def test_variants_are_what_they_are_called():
         (("default", "", ["train_samples=0"]), "'train_samples' is 0"),
         (("default", "", ["tokens=0"]), "'tokens' is 0"),
         (("default", "", ["prior_std=0"]), "'prior_std' is 0.0"),
+        (
+            ("default", "", ["prediction_temperature=0"]),
+            "'prediction_temperature' is 0.0: it takes a number above",
+        ),
+        (("default", "", ["prediction_temperature=nan"]), "'prediction_temperature' is nan"),
     ],
 )
 def test_settings_that_cannot_be(arguments, says):
@@ -425,6 +431,18 @@ def test_the_three_readings(double_vit, reading):
     for i, image in enumerate(images.global_):
         p = torch.stack([probabilities(double_vit, image, list(prompts)) for prompts in draws]).mean(0)
         torch.testing.assert_close(found.probabilities[i], p, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.4])
+def test_predictions_are_tempered_draw_by_draw(double_vit, temperature):
+    method = made(double_vit, "default", "", f"prediction_temperature={temperature}")
+    images = batch_of(32).images
+    found = predictive(method, samples=4, seed=9)(images).probabilities
+    for i, image in enumerate(images.global_):
+        p = [probabilities(double_vit, image, prompts) for prompts in text_features(method, CLASSES, 4, 9)]
+        powers = torch.stack(p) ** (1 / temperature)
+        wanted = (powers / powers.sum(-1, keepdim=True)).mean(0)
+        torch.testing.assert_close(found[i], wanted, rtol=1e-5, atol=1e-9)
 
 
 def test_diagnostics(double_vit):

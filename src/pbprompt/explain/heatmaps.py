@@ -10,7 +10,8 @@
 | g_c, ĝ | text features of a sampled prompt, and at length 1  |
 | f(x)   | the image's own feature                             |
 | p_c    | p(y = c | x) under that sample                      |
-| T, s   | temperature of the plans, logit scale               |
+| T      | temperature of the plans                            |
+| s      | logit scale, over the prediction's own temperature  |
 
 The plans are the paper's. They compare directions alone: a patch of plain sky counts as much as one full of
 the object, and what all classes share is heat for each. The evidence keeps the length of a patch feature and
@@ -130,7 +131,7 @@ def heat_maps(
     return HeatMaps(
         patch_to_prompt=maps(plans.prompt_given_patch),
         prompt_to_patch=maps(plans.patch_given_prompt),
-        evidence=maps(_evidence(encoded, prompts, backbone.logit_scale)),
+        evidence=maps(_evidence(encoded, prompts, prediction_scale(method))),
         classes=tuple(method.classes[row] for row in rows),
         probabilities=probabilities[rows].float().cpu().numpy(),
         temperature=heat,
@@ -140,6 +141,11 @@ def heat_maps(
 def plan_temperature(method: Method) -> float:
     """T that the method's own plans have; 1, the paper's, where it has none."""
     return float(getattr(method.config, "ct_temperature", 1.0)) or 1 / method.backbone.logit_scale
+
+
+def prediction_scale(method: Method) -> float:
+    """What cosines are multiplied by in the method's predictions."""
+    return method.backbone.logit_scale / float(getattr(method.config, "prediction_temperature", 1.0))
 
 
 def _evidence(encoded: Encoded, prompts: Float[Tensor, "s c d"], scale: float) -> Float[Tensor, "s b m c"]:

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.clip.backbone import Backbone
+from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.clip.engine import TextEngine
 from pbprompt.clip.prompts import named_prompts
 from pbprompt.core.diversity import sampled_cosine
@@ -78,13 +78,17 @@ class PBPromptConfig(MethodConfig):
     reading: Literal["probabilities", "features", "mean"] = setting(
         "probabilities", "prediction: mean of probabilities, of text features, or the posterior mean alone"
     )
+    prediction_temperature: float = setting(
+        1.0, "what the logits are divided by in prediction; above 1: less sure"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.at_least(1, "tokens", "train_samples")
         self.at_least(0, "initial_std", "ct_temperature")
-        if not self.prior_std > 0:
-            raise InputError(f"setting 'prior_std' is {self.prior_std}: it takes a number above 0")
+        for key in ("prior_std", "prediction_temperature"):
+            if not getattr(self, key) > 0:
+                raise InputError(f"setting {key!r} is {getattr(self, key)}: it takes a number above 0")
 
 
 @register("pbprompt")
@@ -93,7 +97,8 @@ class PBPrompt(Method):
 
     Config = PBPromptConfig
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "new-classes": {"weight_decay": 1.0},  # stays nearer to the words: for names that come later
+        # For names that come later: stays nearer to the words, and trusts its guesses less.
+        "new-classes": {"weight_decay": 1.0, "prediction_temperature": 1.4},
         "paper": {
             "optimiser": "sgd",
             "learning_rate": 0.002,
@@ -200,6 +205,9 @@ class PBPrompt(Method):
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         return self._engine(self.prompt_vectors(samples, generator))
+
+    def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
+        return super().sample_logits(images, features) / self.config.prediction_temperature
 
     def prompt_vectors(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s k b w"]:
         if self.config.prompts == "free":
