@@ -67,6 +67,13 @@ def test_expand_takes_a_part_and_puts_seeds_outermost(tmp_path):
     assert runs[0][1].overrides == ("epochs=2",)
 
 
+@pytest.mark.parametrize("changes", ["epochs: 2, batch_size: 1", "batch_size: 1, epochs: 2"])
+def test_settings_in_any_order_are_one_run(tmp_path, changes):
+    path = tmp_path / "own.yaml"
+    path.write_text(GOOD.replace("epochs: 2", changes))
+    assert load_recipe(str(path)).expand()[0][1].overrides == ("batch_size=1", "epochs=2")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

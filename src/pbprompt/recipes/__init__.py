@@ -159,7 +159,7 @@ def _row(values: Any, where: str) -> Row:
     samples = values.get("samples", 20)
     if type(samples) is not int or samples < 1:
         raise InputError(f"{where}: samples is {samples!r}: give a whole number above 0")
-    overrides = tuple(f"{key}={value}" for key, value in changes.items())
+    overrides = tuple(sorted(f"{key}={value}" for key, value in changes.items()))  # in any order one run
     label = str(values.get("label", values["method"]))
     return Row(**{**values, "label": label, "overrides": overrides})
 
