@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from pbprompt.data import catalog
@@ -71,7 +73,12 @@ def test_expand_takes_a_part_and_puts_seeds_outermost(tmp_path):
 def test_settings_in_any_order_are_one_run(tmp_path, changes):
     path = tmp_path / "own.yaml"
     path.write_text(GOOD.replace("epochs: 2", changes))
-    assert load_recipe(str(path)).expand()[0][1].overrides == ("batch_size=1", "epochs=2")
+    recipe = load_recipe(str(path))
+    assert recipe.expand()[0][1].overrides == ("batch_size=1", "epochs=2")
+    row = recipe.rows[0]
+    assert replace(row, overrides=(*row.overrides, "epochs=9", "batch_size=4")).overrides == (
+        "batch_size=1", "batch_size=4", "epochs=2", "epochs=9"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

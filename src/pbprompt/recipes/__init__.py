@@ -28,6 +28,11 @@ class Row:
     samples: int = 20
     published: str = ""
 
+    def __post_init__(self) -> None:
+        # Settings in any order are one run; of a setting given twice the last word still counts.
+        by_setting = sorted(self.overrides, key=lambda word: word.partition("=")[0])
+        object.__setattr__(self, "overrides", tuple(by_setting))
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -159,7 +164,7 @@ def _row(values: Any, where: str) -> Row:
     samples = values.get("samples", 20)
     if type(samples) is not int or samples < 1:
         raise InputError(f"{where}: samples is {samples!r}: give a whole number above 0")
-    overrides = tuple(sorted(f"{key}={value}" for key, value in changes.items()))  # in any order one run
+    overrides = tuple(f"{key}={value}" for key, value in changes.items())
     label = str(values.get("label", values["method"]))
     return Row(**{**values, "label": label, "overrides": overrides})
 
