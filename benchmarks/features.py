@@ -18,13 +18,13 @@ from rich.console import Console
 from rich.table import Table
 
 from pbprompt.clip.backbone import Backbone
-from pbprompt.clip.weights import load_backbone
+from pbprompt.clip.loading.load import load_backbone
 from pbprompt.data.items import Dataset, Item
 from pbprompt.data.loading import load_images
 from pbprompt.data.processors import available_cpus
 from pbprompt.data.sources import open_dataset
-from pbprompt.train.encode import default_batch
-from pbprompt.train.features import FeatureBank, Report
+from pbprompt.features.bank import FeatureBank, Report
+from pbprompt.features.encode import default_batch
 
 
 def decode_rate(backbone: Backbone, dataset: Dataset, items: tuple[Item, ...]) -> float:

@@ -32,16 +32,16 @@ from typing import Any
 import torch
 import trials  # noqa: F401 - registers its methods
 
-from pbprompt.clip.weights import load_backbone
+from pbprompt.clip.loading.load import load_backbone
 from pbprompt.data.fewshot import base_new, draw
 from pbprompt.data.items import Dataset
 from pbprompt.data.sources import open_dataset
 from pbprompt.evaluate.metrics import harmonic_mean
-from pbprompt.evaluate.scoring import score, zero_shot
+from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.methods.base import Method, make_config
-from pbprompt.methods.predictor import predictive
+from pbprompt.model.predictor import predictive
+from pbprompt.model.scoring import score, zero_shot
 from pbprompt.registry import find_method
-from pbprompt.train.features import FeatureBank, Features
 from pbprompt.train.tune import tune
 
 

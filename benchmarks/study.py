@@ -21,9 +21,9 @@ from study_parts import PARTS, load_parts
 from study_plan import print_plan
 from study_summary import summarise
 
-from pbprompt.data.safe_files import write_text
 from pbprompt.errors import InputError
-from pbprompt.report.store import RunStore
+from pbprompt.files import write_text
+from pbprompt.runs.store import RunStore
 
 TEMPLATE = Path(__file__).with_name("study.md.in")
 

@@ -17,18 +17,18 @@ from study_tables import grid
 from torch import Tensor
 
 from pbprompt.clip.backbone import Encoded
-from pbprompt.clip.weights import load_backbone
+from pbprompt.clip.loading.load import load_backbone
 from pbprompt.core.transport import transport_plans
 from pbprompt.data.fewshot import draw
-from pbprompt.data.safe_files import write_text
 from pbprompt.data.sources import open_dataset
-from pbprompt.evaluate.tasks import commit, machine
 from pbprompt.explain.heatmaps import plan_temperature
+from pbprompt.features.bank import FeatureBank, Features
+from pbprompt.files import write_text
 from pbprompt.methods.base import Method, make_config
-from pbprompt.methods.predictor import predictive
+from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
 from pbprompt.report import plots
-from pbprompt.train.features import FeatureBank, Features
+from pbprompt.runs.tasks import commit, machine
 from pbprompt.train.tune import tune
 
 DATASETS = ("oxford_pets", "grocery:photo")

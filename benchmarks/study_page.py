@@ -28,8 +28,8 @@ from study_tables import (
     tables,
 )
 
-from pbprompt.data.safe_files import write_text
 from pbprompt.errors import InputError
+from pbprompt.files import write_text
 
 Study = Mapping[str, Any]
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pbprompt.evaluate.tasks import RunConfig
 from pbprompt.recipes import Recipe, Row, load_recipe
 from pbprompt.report.layout import METRICS as HALVES
 from pbprompt.report.layout import title_of
+from pbprompt.runs.tasks import RunConfig
 
 AVERAGE = "average"
 FEW = 4  # shots that count as few

@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from study_parts import Part, config_of
 
-from pbprompt.clip.weights import load_backbone
+from pbprompt.clip.loading.load import load_backbone
 from pbprompt.data.fewshot import base_new, draw
 from pbprompt.data.sources import open_dataset
-from pbprompt.evaluate.tasks import RunConfig
 from pbprompt.methods.base import Method, build_method, make_config
 from pbprompt.registry import find_method
-from pbprompt.report.store import RunStore
+from pbprompt.runs.store import RunStore
+from pbprompt.runs.tasks import RunConfig
 
 
 class Costs:

@@ -16,7 +16,7 @@ from pbprompt.report.resampling import (
     resampled_mean,
     seed_shares,
 )
-from pbprompt.report.store import Record, RunStore
+from pbprompt.runs.store import Record, RunStore
 
 TESTED = ("accuracy", "nll", "ece")
 DETECTION = ("auroc_entropy", "auroc_mutual_information")

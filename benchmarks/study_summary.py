@@ -16,7 +16,7 @@ from study_resampled import DETECTION, TESTED, TRAINED, Resampled, Vector
 
 from pbprompt.errors import InputError
 from pbprompt.report.resampling import RESAMPLES, interval
-from pbprompt.report.store import Record, RunStore
+from pbprompt.runs.store import Record, RunStore
 
 DIGITS = 4  # a hundredth of a point
 

@@ -15,11 +15,11 @@ from pbprompt.data.fewshot import base_new, draw
 from pbprompt.data.items import Dataset
 from pbprompt.data.sources import open_dataset
 from pbprompt.evaluate.metrics import harmonic_mean
-from pbprompt.evaluate.scoring import predict_features, score, zero_shot
+from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.methods.base import make_config
 from pbprompt.methods.pbprompt import PBPrompt
-from pbprompt.methods.predictor import Predictor, predictive
-from pbprompt.train.features import FeatureBank, Features
+from pbprompt.model.predictor import Predictor, predictive
+from pbprompt.model.scoring import predict_features, score, zero_shot
 from pbprompt.train.tune import tune
 
 STYLES = ("openmoji", "fluent")

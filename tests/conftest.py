@@ -13,10 +13,10 @@ with install_import_hook(["pbprompt.core", "pbprompt.clip"], "beartype.beartype"
     import torch
 
     from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone
+    from pbprompt.clip.loading.load import load_backbone
     from pbprompt.clip.resnet import ResNetConfig
     from pbprompt.clip.text import TextConfig
     from pbprompt.clip.vit import VitConfig
-    from pbprompt.clip.weights import load_backbone
 
 TINY_TEXT = TextConfig(context_length=77, vocab_size=49408, width=64, heads=4, layers=3)
 

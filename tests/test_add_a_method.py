@@ -12,11 +12,11 @@ import torch
 from pbprompt import registry
 from pbprompt.clip.backbone import Encoded
 from pbprompt.errors import InputError
+from pbprompt.features.bank import Features
 from pbprompt.methods.base import build_method
-from pbprompt.methods.predictor import predictive
-from pbprompt.train.features import Features
+from pbprompt.model.folder import describe_model, load_model, save_model
+from pbprompt.model.predictor import predictive
 from pbprompt.train.loop import Run, train
-from pbprompt.train.model_folder import describe_model, load_model, save_model
 
 PAGE = (Path(__file__).parents[1] / "docs" / "add-a-method.md").read_text(encoding="utf-8")
 CODE = re.search(r"```python\n(.*?)```", PAGE, re.S)[1]

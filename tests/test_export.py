@@ -17,10 +17,10 @@ from pbprompt import __version__, export  # noqa: E402
 from pbprompt.clip.backbone import Backbone, Encoded  # noqa: E402
 from pbprompt.core.likelihood import Uncertainty  # noqa: E402
 from pbprompt.errors import InputError  # noqa: E402
-from pbprompt.evaluate.decisions import Calibration  # noqa: E402
 from pbprompt.export import EXPORTABLE, export_onnx, thresholds  # noqa: E402
 from pbprompt.methods.base import Method, build_method  # noqa: E402
-from pbprompt.methods.predictor import predictive  # noqa: E402
+from pbprompt.model.calibration import Calibration  # noqa: E402
+from pbprompt.model.predictor import predictive  # noqa: E402
 from pbprompt.registry import methods  # noqa: E402
 
 METHODS = methods()

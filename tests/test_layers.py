@@ -7,13 +7,16 @@ import pbprompt
 
 ROOT = Path(pbprompt.__file__).parent
 LAYERS = [
-    ("errors", "config", "registry", "paths", "ranks", "__init__"),
+    ("errors", "config", "registry", "paths", "files", "distributed", "seeding", "__init__"),
     ("data",),
     ("clip",),
     ("core",),
+    ("features",),
     ("methods",),
     ("train",),
     ("evaluate",),
+    ("model",),
+    ("runs",),
     ("recipes",),
     ("report",),
     ("explain",),

@@ -11,12 +11,12 @@ import torch
 
 from pbprompt.errors import InputError
 from pbprompt.evaluate.metrics import harmonic_mean
+from pbprompt.features.bank import Features
 from pbprompt.methods.base import build_method, make_config
-from pbprompt.methods.predictor import predictive
+from pbprompt.model.predictor import predictive
 from pbprompt.recipes import load_recipe
 from pbprompt.registry import find_method
-from pbprompt.report.store import RunStore
-from pbprompt.train.features import Features
+from pbprompt.runs.store import RunStore
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 if not (FOLDER / "study.py").exists():

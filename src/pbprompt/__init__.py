@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "PromptClassifier": "pbprompt.classifier",
-    "load_backbone": "pbprompt.clip.weights",
+    "load_backbone": "pbprompt.clip.loading.load",
     "TextEngine": "pbprompt.clip.engine",
     "InputError": "pbprompt.errors",
 }

@@ -27,10 +27,10 @@ from pbprompt.clip.backbone import Encoded
 from pbprompt.config import to_dict
 from pbprompt.core.likelihood import uncertainty
 from pbprompt.errors import InputError
-from pbprompt.evaluate.decisions import Calibration, read_calibration
 from pbprompt.methods.base import Method
-from pbprompt.methods.predictor import SAMPLES, Predictor, predictive
-from pbprompt.train.model_folder import load_model
+from pbprompt.model.calibration import Calibration, read_calibration
+from pbprompt.model.folder import load_model
+from pbprompt.model.predictor import SAMPLES, Predictor, predictive
 
 Precision = Literal["fp32", "fp16"]
 FORMAT = "pbprompt-onnx"

@@ -15,7 +15,7 @@ from pbprompt.classifier.inputs import (
 )
 from pbprompt.clip.backbone import Encoded
 from pbprompt.errors import InputError
-from pbprompt.train.features import Features
+from pbprompt.features.bank import Features
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,11 @@ from pbprompt.clip.backbone import Encoded
 from pbprompt.data.fewshot import draw
 from pbprompt.data.items import Dataset, Item
 from pbprompt.data.sources import open_dataset
-from pbprompt.evaluate.decisions import calibrate
+from pbprompt.features.bank import FeatureBank
 from pbprompt.methods.base import make_config
-from pbprompt.methods.predictor import predictive
+from pbprompt.model.calibration import calibrate
+from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
-from pbprompt.train.features import FeatureBank
 from pbprompt.train.tune import tune
 
 NAMES = ("clock", "fruit", "mammal")

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from pbprompt import InputError, PromptClassifier
 from pbprompt.cli import app
 from pbprompt.clip.backbone import Encoded
-from pbprompt.evaluate.decisions import calibrate, read_calibration
+from pbprompt.features.bank import Features
+from pbprompt.model.calibration import calibrate, read_calibration
+from pbprompt.model.folder import load_model
 from pbprompt.registry import methods
-from pbprompt.train.features import Features
-from pbprompt.train.model_folder import load_model
 
 NAMES = np.array(["cat", "dog", "car"])
 

@@ -6,9 +6,9 @@ from typer.testing import CliRunner
 
 from pbprompt.cli.cache import app
 from pbprompt.errors import InputError
-from pbprompt.train.feature_store import FeatureStore
-from pbprompt.train.features import feature_folder
-from pbprompt.train.store_size import total_bytes
+from pbprompt.features.bank import feature_folder
+from pbprompt.features.store import FeatureStore
+from pbprompt.features.store_size import total_bytes
 
 
 def run(*words):

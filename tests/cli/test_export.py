@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 
 import pbprompt
-from pbprompt.evaluate.decisions import Calibration, write_calibration
 from pbprompt.methods.base import build_method
+from pbprompt.model.calibration import Calibration, write_calibration
+from pbprompt.model.folder import describe_model, save_model
 from pbprompt.registry import find_method
-from pbprompt.train.model_folder import describe_model, save_model
 
 pytest.importorskip("onnxscript")
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -73,10 +73,10 @@ def test_fit_then_evaluate(run, photos, tmp_path):
 def test_the_validation_images_are_answered_and_kept(run, photos, tmp_path):
     """All of the val split, not the few that a draw takes; the same numbers as from the saved model."""
     from pbprompt.data.sources import open_dataset
-    from pbprompt.evaluate.decisions import calibrate, read_calibration
-    from pbprompt.methods.predictor import predictive
-    from pbprompt.train.features import FeatureBank
-    from pbprompt.train.model_folder import load_model
+    from pbprompt.features.bank import FeatureBank
+    from pbprompt.model.calibration import calibrate, read_calibration
+    from pbprompt.model.folder import load_model
+    from pbprompt.model.predictor import predictive
 
     model = tmp_path / "model"
     code, _, err = run("fit", photos, "--shots", "1", "--set", "epochs=1", "--out", model)
@@ -123,7 +123,7 @@ def test_an_image_that_was_trained_on_is_no_validation_image(run, photos, tmp_pa
 
 
 def test_the_config_is_still_written_last(run, photos, tmp_path, monkeypatch):
-    from pbprompt.evaluate import decisions
+    from pbprompt.model import calibration as decisions
 
     def dies(folder, calibration):
         assert not (folder / "config.json").exists()

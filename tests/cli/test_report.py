@@ -7,9 +7,9 @@ from typer.testing import CliRunner
 
 from pbprompt.cli.report import report
 from pbprompt.errors import InputError
-from pbprompt.evaluate.tasks import RunConfig, prepare_run, run_task
-from pbprompt.report.store import RunStore
-from pbprompt.train.features import FeatureBank
+from pbprompt.features.bank import FeatureBank
+from pbprompt.runs.store import RunStore
+from pbprompt.runs.tasks import RunConfig, prepare_run, run_task
 
 app = typer.Typer()
 app.command()(report)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from pbprompt.cli.reproduce import reproduce
 from pbprompt.errors import InputError
-from pbprompt.report.store import RunStore
+from pbprompt.runs.store import RunStore
 
 RECIPE = """
 title: A small table

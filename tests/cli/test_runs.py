@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from pbprompt.cli.runs import app
 from pbprompt.errors import InputError
-from pbprompt.report.store import RunStore
+from pbprompt.runs.store import RunStore
 
 
 def record(identity, task, method, seed, results, targets=(), overrides=()):

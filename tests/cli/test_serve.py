@@ -44,8 +44,8 @@ def test_a_key_that_no_header_can_carry(tmp_path):
 def test_it_serves_with_the_key_of_the_environment_and_stops_on_ctrl_c(lite, tmp_path):
     pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
     from pbprompt.methods.base import build_method, make_config
+    from pbprompt.model.folder import describe_model, save_model
     from pbprompt.registry import find_method
-    from pbprompt.train.model_folder import describe_model, save_model
 
     kind = find_method("pbprompt")
     method = build_method(kind, make_config(kind), lite, seed=1)

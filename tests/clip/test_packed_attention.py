@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pbprompt.clip import attention, packed_attention
-from pbprompt.clip.layout import Layout
+from pbprompt.clip.packing import Layout
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -118,7 +118,7 @@ from pbprompt.clip.backbone import BackboneConfig, random_backbone
 from pbprompt.clip.resnet import ResNetConfig
 from pbprompt.clip.text import TextConfig
 from pbprompt.clip.vit import VitConfig
-from pbprompt.clip.weights import load_backbone
+from pbprompt.clip.loading.load import load_backbone
 
 text = TextConfig(16, 600, 64, 4, 2)
 vit = random_backbone(BackboneConfig("vit", 32, VitConfig(32, 8, 64, 2, 4), text, "gelu"))

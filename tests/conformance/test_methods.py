@@ -11,13 +11,13 @@ from pbprompt.data.fewshot import draw
 from pbprompt.data.items import Dataset
 from pbprompt.data.sources import open_dataset
 from pbprompt.errors import InputError
-from pbprompt.evaluate.scoring import predict_features, score, zero_shot
+from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.methods.base import Method, build_method
-from pbprompt.methods.predictor import predictive
+from pbprompt.model.folder import describe_model, load_model, save_model
+from pbprompt.model.predictor import predictive
+from pbprompt.model.scoring import predict_features, score, zero_shot
 from pbprompt.registry import methods
-from pbprompt.train.features import FeatureBank, Features
 from pbprompt.train.loop import Run, train
-from pbprompt.train.model_folder import describe_model, load_model, save_model
 
 METHODS = methods()
 TRAINED = [name for name, kind in METHODS.items() if "zero-shot" not in kind.tags]

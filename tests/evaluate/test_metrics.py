@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 from sklearn.metrics import accuracy_score, f1_score, log_loss, recall_score, top_k_accuracy_score
 
 from pbprompt.evaluate import metrics
-from pbprompt.evaluate.calibration import expected_calibration_error
+from pbprompt.evaluate.reliability import expected_calibration_error
 from pbprompt.evaluate.selective import area_under_risk_coverage
 
 QUICK = settings(deadline=None, max_examples=40)

@@ -14,7 +14,7 @@ from pbprompt.explain.colours import ANCHORS, heat_colours
 from pbprompt.explain.heatmaps import READINGS, HeatMaps, draw_heat_maps, heat_maps, overlay, save_picture
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.methods.pbprompt import PBPrompt
-from pbprompt.methods.predictor import predictive
+from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
 
 CLASSES = ("cat", "dog", "fire engine", "car", "sea horse")

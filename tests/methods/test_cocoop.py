@@ -10,7 +10,7 @@ from pbprompt.clip.vit import VitConfig
 from pbprompt.methods import cocoop
 from pbprompt.methods.base import Batch, build_method
 from pbprompt.methods.cocoop import CoCoOp, CoCoOpConfig
-from pbprompt.methods.predictor import predictive
+from pbprompt.model.predictor import predictive
 
 NAMES = ["cat", "golden_retriever", "x"]
 TEMPLATE = "a photo of a {}."

@@ -10,7 +10,7 @@ from pbprompt.clip.vit import VitConfig
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Batch, build_method, make_config
 from pbprompt.methods.coop import CoOp, CoOpConfig
-from pbprompt.methods.predictor import predictive
+from pbprompt.model.predictor import predictive
 
 NAMES = ["cat", "golden_retriever", "x", "forklift truck driver"]
 TEMPLATE = "a photo of a {}."

@@ -6,12 +6,12 @@ import torch
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.errors import InputError
+from pbprompt.features.bank import Features
 from pbprompt.methods.base import Batch, MethodConfig, build_method
 from pbprompt.methods.nearest_mean import NearestMean
-from pbprompt.methods.predictor import predictive
-from pbprompt.train.features import Features
+from pbprompt.model.folder import describe_model, load_model, save_model
+from pbprompt.model.predictor import predictive
 from pbprompt.train.loop import Run, train
-from pbprompt.train.model_folder import describe_model, load_model, save_model
 
 NAMES = ("cat", "golden_retriever", "Ångström")
 TEMPLATE = "a photo of a {}."

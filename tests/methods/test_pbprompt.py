@@ -12,7 +12,7 @@ from pbprompt.clip.vit import VitConfig
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Batch, build_method, make_config
 from pbprompt.methods.pbprompt import PBPrompt
-from pbprompt.methods.predictor import predictive
+from pbprompt.model.predictor import predictive
 
 CLASSES = ("cat", "golden retriever", "road_vehicle")
 IMAGES, PATCHES, EXAMPLES, SEED = 4, 5, 24, 11

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.clip.prompts import named_prompts
+from pbprompt.features.bank import Features
 from pbprompt.methods.base import Batch, build_method, make_config
-from pbprompt.methods.predictor import predictive
 from pbprompt.methods.ship import SHIP, SHIPConfig
-from pbprompt.train.features import Features
+from pbprompt.model.predictor import predictive
 from pbprompt.train.loop import Run, train
 
 NAMES = ("cat", "golden_retriever", "x")

@@ -6,13 +6,13 @@ import torch
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.errors import InputError
+from pbprompt.features.bank import Features
 from pbprompt.methods import tip_adapter
 from pbprompt.methods.base import Batch, build_method, make_config
-from pbprompt.methods.predictor import predictive
 from pbprompt.methods.tip_adapter import TipAdapter, TipAdapterConfig
-from pbprompt.train.features import Features
+from pbprompt.model.folder import describe_model, load_model, save_model
+from pbprompt.model.predictor import predictive
 from pbprompt.train.loop import Run, train
-from pbprompt.train.model_folder import describe_model, load_model, save_model
 
 NAMES = ("cat", "golden_retriever", "x")
 TEMPLATE = "a photo of a {}, a thing."

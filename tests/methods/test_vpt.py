@@ -10,8 +10,8 @@ from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.errors import InputError
 from pbprompt.methods import vpt
 from pbprompt.methods.base import Batch, build_method, make_config
-from pbprompt.methods.predictor import predictive
 from pbprompt.methods.vpt import VPT, VPTConfig
+from pbprompt.model.predictor import predictive
 
 NAMES = ["cat", "golden_retriever", "x"]
 DRAWS = 3

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.methods.base import make_config
-from pbprompt.methods.predictor import predictive
 from pbprompt.methods.zeroshot import ENSEMBLE, ZeroShot, ZeroShotConfig
+from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
 
 NAMES = ["cat", "golden_retriever", "Boeing 707-320"]

@@ -6,7 +6,7 @@ from torch import Tensor
 from transformers import CLIPConfig, CLIPModel
 
 from pbprompt.clip.backbone import Backbone
-from pbprompt.clip.weights import load_backbone
+from pbprompt.clip.loading.load import load_backbone
 
 TINY_TEXT = {
     "vocab_size": 600,

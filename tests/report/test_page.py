@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from pbprompt.errors import InputError
-from pbprompt.evaluate.calibration import confidence_bins, reliability_bins
-from pbprompt.evaluate.tasks import RunConfig
+from pbprompt.evaluate.reliability import confidence_bins, reliability_bins
 from pbprompt.recipes import Recipe, Row
 from pbprompt.report.page import write_page
-from pbprompt.report.store import RunStore
+from pbprompt.runs.store import RunStore
+from pbprompt.runs.tasks import RunConfig
 
 VOID = {"meta", "br", "path", "use"}
 HOSTILE = "<script>alert('x')</script> & \"$\\q$"

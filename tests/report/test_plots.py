@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from pbprompt.errors import InputError
-from pbprompt.evaluate.calibration import ReliabilityBins, expected_calibration_error, reliability_bins
+from pbprompt.evaluate.reliability import ReliabilityBins, expected_calibration_error, reliability_bins
 from pbprompt.report import plots
 
 LINES = {

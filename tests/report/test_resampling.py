@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pbprompt.evaluate.bootstrap import paired_bootstrap
-from pbprompt.evaluate.calibration import confidence_bins
+from pbprompt.evaluate.reliability import confidence_bins
 from pbprompt.evaluate.selective import auroc
 from pbprompt.report.resampling import (
     image_counts,

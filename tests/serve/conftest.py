@@ -12,11 +12,11 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
 import pbprompt
 from pbprompt.clip.backbone import Backbone
-from pbprompt.evaluate.decisions import Calibration, write_calibration
 from pbprompt.methods.base import build_method, make_config
+from pbprompt.model.calibration import Calibration, write_calibration
+from pbprompt.model.folder import describe_model, save_model
 from pbprompt.registry import find_method
 from pbprompt.serve.model import ServedModel
-from pbprompt.train.model_folder import describe_model, save_model
 
 CLASSES = ("cat", "dog", "guitar", "apple", "car")
 SAMPLE = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"

@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 
 from pbprompt.data.images import open_image
-from pbprompt.methods.predictor import predictive
+from pbprompt.model.folder import load_model
+from pbprompt.model.predictor import predictive
 from pbprompt.serve.limits import Limits, Refused
 from pbprompt.serve.model import checked_names
-from pbprompt.train.model_folder import load_model
 
 LIMITS = Limits(classes=8, name_length=12)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pbprompt.clip.weights import load_backbone
-from pbprompt.evaluate.tasks import prepare_run
+from pbprompt.clip.loading.load import load_backbone
+from pbprompt.runs.tasks import prepare_run
 
 
 def write_plan(root: Path, **seeds: list[str]) -> None:

@@ -7,8 +7,8 @@ import pytest
 from sweep_stubs import encode, tries, work, write_plan
 
 from pbprompt.errors import InputError
-from pbprompt.evaluate.tasks import RunConfig
-from pbprompt.report.store import RunStore
+from pbprompt.runs.store import RunStore
+from pbprompt.runs.tasks import RunConfig
 from pbprompt.sweep import name_runs, sweep
 from pbprompt.sweep.executor import Job
 from pbprompt.sweep.slurm import SlurmExecutor

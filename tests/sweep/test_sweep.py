@@ -14,8 +14,8 @@ import sweep_stubs
 from sweep_stubs import tries, write_plan
 
 from pbprompt.errors import InputError
-from pbprompt.evaluate.tasks import RunConfig
-from pbprompt.report.store import RunStore
+from pbprompt.runs.store import RunStore
+from pbprompt.runs.tasks import RunConfig
 from pbprompt.sweep import label, name_runs, sweep
 from pbprompt.sweep.local import LocalExecutor
 
@@ -134,8 +134,8 @@ SCRIPT = """
 import sys
 from pathlib import Path
 import sweep_stubs
-from pbprompt.evaluate.tasks import RunConfig
-from pbprompt.report.store import RunStore
+from pbprompt.runs.tasks import RunConfig
+from pbprompt.runs.store import RunStore
 from pbprompt.sweep import sweep
 from pbprompt.sweep.local import LocalExecutor
 from contextlib import closing

@@ -9,13 +9,13 @@ import torch
 from safetensors.torch import load
 
 from pbprompt.errors import InputError
+from pbprompt.features.bank import Features
 from pbprompt.methods.base import Method, MethodConfig, build_method, make_config
 from pbprompt.methods.pbprompt import PBPrompt
+from pbprompt.seeding import stream
 from pbprompt.train import loop
-from pbprompt.train.features import Features
 from pbprompt.train.loop import DivergedError, Run, train
 from pbprompt.train.schedule import learning_rate
-from pbprompt.train.streams import stream
 
 CLASSES = ("cat", "dog", "car")
 COUNT, BATCH, EPOCHS = 19, 4, 6  # 4 steps an epoch; looks at 10 and at every epoch's end

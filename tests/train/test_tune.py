@@ -10,9 +10,9 @@ from pbprompt.clip.backbone import random_backbone
 from pbprompt.data.fewshot import draw
 from pbprompt.data.items import Dataset, Item
 from pbprompt.errors import InputError
+from pbprompt.features.bank import FeatureBank
 from pbprompt.methods.base import make_config
 from pbprompt.methods.pbprompt import PBPrompt
-from pbprompt.train.features import FeatureBank
 from pbprompt.train.loop import Run
 from pbprompt.train.tune import draw_facts, epoch_features, run_identity, tune
 

@@ -31,12 +31,12 @@ from pbprompt.data.fewshot import draw
 from pbprompt.data.items import Dataset
 from pbprompt.data.loading import load_images
 from pbprompt.data.sources import open_dataset
+from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.methods.base import Batch, build_method, make_config
 from pbprompt.registry import find_method
-from pbprompt.train.features import FeatureBank, Features
+from pbprompt.seeding import stream, stream_seed
 from pbprompt.train.loop import Run, train
 from pbprompt.train.schedule import learning_rate
-from pbprompt.train.streams import stream, stream_seed
 from pbprompt.train.tune import tune
 
 SEED = 1

@@ -10,9 +10,9 @@ from pbprompt.bench.pictures import make_dataset
 from pbprompt.bench.setups import OVERRIDES, SHOTS, Options, make_backbone
 from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.data.items import Dataset
+from pbprompt.features.bank import FeatureBank
 from pbprompt.methods.base import make_config
 from pbprompt.registry import find_method
-from pbprompt.train.features import FeatureBank
 from pbprompt.train.tune import tune
 
 IMAGES, EPOCHS = 16_000, 10

@@ -20,7 +20,7 @@ from pbprompt.bench.setups import (
 )
 from pbprompt.bench.transformers_tower import transformers_tower
 from pbprompt.clip.backbone import Backbone
-from pbprompt.methods.predictor import SAMPLES, predictive
+from pbprompt.model.predictor import SAMPLES, predictive
 
 PLAIN_BATCH = 100  # images between two runs of the text tower, as the usual test loaders have it
 CPU_BATCH, CUDA_BATCH = 4, 256

@@ -12,8 +12,8 @@ from pbprompt.bench.goals import judged
 from pbprompt.bench.growth_plot import growth_figure
 from pbprompt.bench.results import Results, is_results, read_results
 from pbprompt.bench.tables import TITLES, digits, markdown, table
-from pbprompt.data.safe_files import read_text, write_text
 from pbprompt.errors import InputError
+from pbprompt.files import read_text, write_text
 from pbprompt.report import plots
 
 FOLDER = Path("benchmarks/results")

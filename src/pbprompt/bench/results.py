@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pbprompt.data.safe_files import read_text, write_text
 from pbprompt.errors import InputError
+from pbprompt.files import read_text, write_text
 
 FORMAT = 1
 Results = dict[str, Any]

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone, BackboneConfig, Encoded, random_backbone
+from pbprompt.clip.loading.load import load_backbone
 from pbprompt.clip.text import TextConfig
 from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.clip.vit import VitConfig
-from pbprompt.clip.weights import load_backbone
 from pbprompt.methods.base import Batch, Method, build_method, make_config
 from pbprompt.registry import find_method
 

@@ -30,9 +30,9 @@ from pbprompt.data import names
 from pbprompt.data.images import open_image, upright_rgb
 from pbprompt.data.items import Item
 from pbprompt.errors import InputError
-from pbprompt.train.encode import default_batch
-from pbprompt.train.features import FeatureBank, Features
-from pbprompt.train.progress import Progress
+from pbprompt.features.bank import FeatureBank, Features
+from pbprompt.features.encode import default_batch
+from pbprompt.features.progress import Progress
 
 PATHS = (str, os.PathLike)
 KINDS = "paths, PIL images, a uint8 array [n, h, w, 3] or features [n, d]"

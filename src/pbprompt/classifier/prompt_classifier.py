@@ -26,11 +26,11 @@ from pbprompt.data.fewshot import draw
 from pbprompt.data.names import check_distinct
 from pbprompt.data.sources import open_dataset
 from pbprompt.errors import InputError
-from pbprompt.evaluate.decisions import Calibration, calibrate
+from pbprompt.features.bank import FeatureBank
 from pbprompt.methods.base import Method
-from pbprompt.methods.predictor import SAMPLES, predictive
-from pbprompt.train.features import FeatureBank
-from pbprompt.train.model_folder import describe_model, read_info
+from pbprompt.model.calibration import Calibration, calibrate
+from pbprompt.model.folder import describe_model, read_info
+from pbprompt.model.predictor import SAMPLES, predictive
 from pbprompt.train.tune import draw_facts
 
 if TYPE_CHECKING:

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbprompt.clip.backbone import Backbone
-from pbprompt.clip.hub import HUB_PREFIX
-from pbprompt.data.safe_files import read_text, write_text
+from pbprompt.clip.loading.hub import HUB_PREFIX
 from pbprompt.errors import InputError
-from pbprompt.evaluate.decisions import CALIBRATION, Calibration, read_calibration, write_calibration
+from pbprompt.files import read_text, write_text
 from pbprompt.methods.base import Method
-from pbprompt.methods.predictor import SAMPLES
-from pbprompt.report.card import model_card
-from pbprompt.train.model_folder import CARD, CONFIG, WEIGHTS, ModelInfo, load_model, save_model
+from pbprompt.model.calibration import CALIBRATION, Calibration, read_calibration, write_calibration
+from pbprompt.model.card import model_card
+from pbprompt.model.folder import CARD, CONFIG, WEIGHTS, ModelInfo, load_model, save_model
+from pbprompt.model.predictor import SAMPLES
 
 OWN = "classifier.json"
 FORMAT = "pbprompt-classifier"

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from pbprompt.clip.backbone import Backbone, Encoded
-from pbprompt.clip.weights import load_backbone
+from pbprompt.clip.loading.load import load_backbone
 from pbprompt.config import from_dict, to_dict
 from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset, Item
 from pbprompt.errors import InputError
+from pbprompt.features.bank import Features
 from pbprompt.methods.base import Method, MethodConfig, build_method, make_config
 from pbprompt.registry import find_method
-from pbprompt.train.features import Features
 from pbprompt.train.loop import Run, train
 
 

@@ -18,8 +18,8 @@ def show(context: typer.Context) -> None:
     """Show the folder, and for each backbone and transform the images stored, their size and last use."""
     if context.invoked_subcommand is not None:
         return
-    from pbprompt.train.features import feature_folder
-    from pbprompt.train.store_size import usage
+    from pbprompt.features.bank import feature_folder
+    from pbprompt.features.store_size import usage
 
     console = Console(soft_wrap=True)
     console.print(f"folder {feature_folder()}", markup=False, highlight=False)
@@ -52,9 +52,9 @@ def prune(
     everything: Annotated[bool, typer.Option("--all", help="Remove all of it.")] = False,
 ) -> None:
     """Remove files that killed runs left, and the least recently used features beyond a size."""
-    from pbprompt.train.features import feature_folder
-    from pbprompt.train.store_size import DEFAULT_LIMIT_GIB, GIB, clear, total_bytes
-    from pbprompt.train.store_size import prune as prune_store
+    from pbprompt.features.bank import feature_folder
+    from pbprompt.features.store_size import DEFAULT_LIMIT_GIB, GIB, clear, total_bytes
+    from pbprompt.features.store_size import prune as prune_store
 
     if everything and max_gib is not None:
         raise InputError("--all and --max-gib both given: choose one")

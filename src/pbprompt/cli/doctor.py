@@ -72,7 +72,7 @@ def _torch() -> list[Row]:
 
 def _embedded_model() -> list[Row]:
     try:
-        from pbprompt.clip.embedded import read_lite
+        from pbprompt.clip.loading.embedded import read_lite
 
         config, _ = read_lite()
     except Exception as error:  # torch missing, files missing or damaged: the message says which

@@ -24,25 +24,25 @@ def evaluate(
 
     The data's own class names are used: names the model was not tuned on need no training.
     """
-    from pbprompt import ranks
+    from pbprompt import distributed
     from pbprompt.cli.fit import print_figures
     from pbprompt.data.sources import open_dataset
-    from pbprompt.evaluate.scoring import compare
-    from pbprompt.methods.predictor import predictive
-    from pbprompt.train.features import FeatureBank
-    from pbprompt.train.model_folder import load_model
+    from pbprompt.features.bank import FeatureBank
+    from pbprompt.model.folder import load_model
+    from pbprompt.model.predictor import predictive
+    from pbprompt.model.scoring import compare
 
-    method, info = load_model(model, backbone, ranks.start(device))
+    method, info = load_model(model, backbone, distributed.start(device))
     # a folder without a split is split by seed: another seed would test on what was trained on
     dataset = open_dataset(data, root, classes_file=classes_file, seed=info.seed)
     items = dataset.split(split)
     if not items:
         raise InputError(f"{dataset.name} has no {split} items: choose another --split")
     method.prepare(dataset.classes, dataset.template)
-    bank = FeatureBank(method.backbone, progress=ranks.is_main() and not as_json)
+    bank = FeatureBank(method.backbone, progress=distributed.is_main() and not as_json)
     figures = compare(method, predictive(method, samples, seed), bank.encode(dataset.root, items))
-    main = ranks.is_main()
-    ranks.stop()
+    main = distributed.is_main()
+    distributed.stop()
     if not main:
         return
     if as_json:

@@ -75,7 +75,7 @@ def check_suffix(option: str, path: Path, suffix: str) -> None:
 def model_with(model: Path, names: Sequence[str], backbone: str | None, device: str) -> "Method":
     """The tuned model, with the names that it does not know added, and told."""
     from pbprompt.explain.sampled import missing_names
-    from pbprompt.train.model_folder import load_model
+    from pbprompt.model.folder import load_model
 
     method, info = load_model(model, backbone, device)
     new = missing_names(info.classes, names)

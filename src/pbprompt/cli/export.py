@@ -32,9 +32,9 @@ def export(
     `epistemic`, as `predict` gives them. Class names and preprocessing are in the file's metadata.
     """
     from pbprompt.cli.predict import class_names, distinct
-    from pbprompt.evaluate.decisions import read_calibration
     from pbprompt.export import export_onnx
-    from pbprompt.train.model_folder import load_model
+    from pbprompt.model.calibration import read_calibration
+    from pbprompt.model.folder import load_model
 
     method, info = load_model(model, backbone)
     names = class_names(classes, None)

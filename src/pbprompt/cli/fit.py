@@ -8,8 +8,8 @@ import typer
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
-    from pbprompt.evaluate.decisions import Calibration
     from pbprompt.methods.base import Method
+    from pbprompt.model.calibration import Calibration
     from pbprompt.train.tune import Views
 
 
@@ -45,22 +45,22 @@ def fit(
     """
     from rich.console import Console
 
-    from pbprompt import ranks
-    from pbprompt.clip.weights import load_backbone
+    from pbprompt import distributed
+    from pbprompt.clip.loading.load import load_backbone
     from pbprompt.data.fewshot import draw, read_draw, write_draw
     from pbprompt.data.sources import open_dataset
-    from pbprompt.evaluate.decisions import CALIBRATION, calibrate, write_calibration
-    from pbprompt.evaluate.scoring import compare
+    from pbprompt.features.bank import FeatureBank
     from pbprompt.methods.base import make_config
-    from pbprompt.methods.predictor import predictive
+    from pbprompt.model.calibration import CALIBRATION, calibrate, write_calibration
+    from pbprompt.model.card import model_card
+    from pbprompt.model.folder import CONFIG, describe_model, save_model
+    from pbprompt.model.predictor import predictive
+    from pbprompt.model.scoring import compare
     from pbprompt.registry import find_method
-    from pbprompt.report.card import model_card
-    from pbprompt.train.features import FeatureBank
-    from pbprompt.train.model_folder import CONFIG, describe_model, save_model
     from pbprompt.train.tune import draw_facts, tune
 
-    device = ranks.start(device)
-    main = ranks.is_main()
+    device = distributed.start(device)
+    main = distributed.is_main()
     console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True, quiet=not main)
     if (out / CONFIG).exists() and not dry_run:
         raise InputError(f"--out {out}: holds a finished model: choose another folder or remove it")
@@ -91,7 +91,7 @@ def fit(
     )
     if dry_run:
         losses = ", ".join(f"{name} {value:.4g}" for name, value in terms.items())
-        ranks.stop()
+        distributed.stop()
         console.print(f"dry run: one step taken, nothing written{f' ({losses})' if losses else ''}")
         return
     predictor = predictive(tuned)
@@ -105,7 +105,7 @@ def fit(
     trained = {item.path for item in few.train}
     held_out = [item for item in dataset.val if item.path not in trained]
     calibration = calibrate(predictor, bank.encode(dataset.root, held_out)) if held_out else None
-    ranks.stop()
+    distributed.stop()
     if not main:
         return
     info = describe_model(

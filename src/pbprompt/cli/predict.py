@@ -12,9 +12,9 @@ import typer
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
-    from pbprompt.evaluate.decisions import Calibration
-    from pbprompt.evaluate.predictions import Prediction, Rule
-    from pbprompt.methods.predictor import Predictor
+    from pbprompt.model.calibration import Calibration
+    from pbprompt.model.predictions import Prediction, Rule
+    from pbprompt.model.predictor import Predictor
 
 BATCH = 32
 SHOWN_OF_A_SET = 5
@@ -55,13 +55,13 @@ def predict(
     the true one is among them at least that often. An image that cannot be read is reported and skipped;
     exit code 1.
     """
-    from pbprompt.clip.weights import load_backbone
+    from pbprompt.clip.loading.load import load_backbone
     from pbprompt.data.images import list_images
-    from pbprompt.evaluate.decisions import read_calibration
-    from pbprompt.evaluate.predictions import Rule
-    from pbprompt.evaluate.scoring import zero_shot
-    from pbprompt.methods.predictor import predictive
-    from pbprompt.train.model_folder import load_model
+    from pbprompt.model.calibration import read_calibration
+    from pbprompt.model.folder import load_model
+    from pbprompt.model.predictions import Rule
+    from pbprompt.model.predictor import predictive
+    from pbprompt.model.scoring import zero_shot
 
     if template is not None and "{}" not in template:
         raise InputError(f"--template {template!r} has no {{}}: write where the class name goes")
@@ -131,8 +131,8 @@ def _rule(
 ) -> tuple["Rule", list[str]]:
     """What the options ask of the model's validation images, and what the user should know of it."""
     from pbprompt.evaluate.conformal import fewest_images
-    from pbprompt.evaluate.decisions import CALIBRATION
-    from pbprompt.evaluate.predictions import Rule
+    from pbprompt.model.calibration import CALIBRATION
+    from pbprompt.model.predictions import Rule
 
     if calibration is None:
         remedy = "fit it again on data with validation images (a val/ folder)"
@@ -194,7 +194,7 @@ def _predictions(
     from rich.progress import track
 
     from pbprompt.data.images import open_image
-    from pbprompt.evaluate.predictions import predictions
+    from pbprompt.model.predictions import predictions
 
     backbone = predictor.method.backbone
     batches = [paths[at : at + BATCH] for at in range(0, len(paths), BATCH)]

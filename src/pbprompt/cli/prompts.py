@@ -50,7 +50,7 @@ def prompts(
     from pbprompt.cli.explain import model_with
     from pbprompt.core.diversity import sampled_cosine
     from pbprompt.explain.sampled import class_rows, sampled_prompts
-    from pbprompt.train.model_folder import read_info
+    from pbprompt.model.folder import read_info
 
     if map_file is not None and map_file.suffix.lower() not in (".png", ".svg", ".csv"):
         raise InputError(f"--map {map_file}: is written as .png, .svg or .csv: give a name that ends so")
@@ -143,7 +143,7 @@ def _image_features(
     from pbprompt.data.items import Item
     from pbprompt.data.sources import open_dataset
     from pbprompt.explain.sampled import class_rows, missing_names
-    from pbprompt.train.features import FeatureBank
+    from pbprompt.features.bank import FeatureBank
 
     dataset = open_dataset(data, root, seed=seed)
     items: list[Item] = []
@@ -162,8 +162,8 @@ def _image_features(
 
 
 def _write_map(path: Path, found: "PromptMap") -> None:
-    from pbprompt.data.safe_files import write_text
     from pbprompt.explain.prompt_map import draw_prompt_map
+    from pbprompt.files import write_text
     from pbprompt.report.plots import save
 
     if path.suffix.lower() == ".csv":

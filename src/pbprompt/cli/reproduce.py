@@ -10,7 +10,7 @@ from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
     from pbprompt.recipes import Recipe
-    from pbprompt.report.store import RunStore
+    from pbprompt.runs.store import RunStore
     from pbprompt.sweep.executor import Executor
 
 EXECUTORS = ("local", "ray", "slurm")
@@ -48,7 +48,7 @@ def reproduce(
     import contextlib
 
     from pbprompt.recipes import load_recipe
-    from pbprompt.report.store import RunStore
+    from pbprompt.runs.store import RunStore
     from pbprompt.sweep import sweep
 
     recipes = [

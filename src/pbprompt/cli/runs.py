@@ -8,7 +8,7 @@ import typer
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
-    from pbprompt.report.store import RunStore
+    from pbprompt.runs.store import RunStore
 
 app = typer.Typer(help="Finished runs: list, show, export.", invoke_without_command=True)
 
@@ -83,7 +83,7 @@ def export(
     import csv
     import io
 
-    from pbprompt.data.safe_files import write_text
+    from pbprompt.files import write_text
 
     found = _filtered(_store(folder).records(), task=task, dataset=dataset, method=method, seed=seed)
     lines = [line for record in found for line in _lines(record)]
@@ -97,7 +97,7 @@ def export(
 
 
 def _store(folder: Path) -> "RunStore":
-    from pbprompt.report.store import RunStore
+    from pbprompt.runs.store import RunStore
 
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder of results: give one with --runs")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pbprompt.clip import packed_attention
 from pbprompt.clip.layers import merge_heads, split_heads
-from pbprompt.clip.layout import Layout
+from pbprompt.clip.packing import Layout
 
 
 def attend_causally(qkv: Float[Tensor, "s n w3"], layout: Layout, heads: int) -> Float[Tensor, "s n w"]:

@@ -23,10 +23,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from pbprompt import ranks
+from pbprompt import distributed
 from pbprompt.clip.attention import attend_causally, attend_from_eot
 from pbprompt.clip.backbone import Backbone
-from pbprompt.clip.layout import Layout, build_layouts, count_slots
+from pbprompt.clip.packing import Layout, build_layouts, count_slots
 from pbprompt.clip.prompts import Prompt, common_length, text_prompts
 
 GIB = 1 << 30
@@ -55,8 +55,10 @@ class TextEngine:
         self.classes = len(prompts)
         self.slots = count_slots(prompts)
         # With several processes each encodes its share of the classes; too few to share, all encode all.
-        self._shared_out = ranks.world()[1] > 1 and len(prompts) >= ranks.world()[1]
-        self.prompts = [list(prompt) for prompt in (ranks.own(prompts) if self._shared_out else prompts)]
+        self._shared_out = distributed.world()[1] > 1 and len(prompts) >= distributed.world()[1]
+        self.prompts = [
+            list(prompt) for prompt in (distributed.own(prompts) if self._shared_out else prompts)
+        ]
         self.pack, self.share, self.eot_only, self.graph = pack, share, eot_only, graph
         self.memory_budget = memory_budget
         self._order = sorted(range(len(self.prompts)), key=lambda c: len(self.prompts[c]))
@@ -78,11 +80,11 @@ class TextEngine:
             )
         four = four.to(self.backbone.dtype)
         if self._shared_out and classes > 1:
-            rank, size = ranks.world()
+            rank, size = distributed.world()
             four = four[:, rank::size]
         features = self._graphed(four) if self.graph and four.is_cuda else self._features(four)
         if self._shared_out:
-            features = ranks.gather_classes(features, self.classes)
+            features = distributed.gather_classes(features, self.classes)
         return features.reshape(*context.shape[:-3], *features.shape[1:])
 
     def _features(self, context: Float[Tensor, "s k b w"]) -> Float[Tensor, "s c d"]:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pbprompt.clip.layout import Layout, Rows, tile_of
+from pbprompt.clip.packing import Layout, Rows, tile_of
 
 try:
     from pbprompt.clip.packed_kernels import backward_kernel, forward_kernel

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pbprompt.data.items import Dataset, Item, some
-from pbprompt.data.safe_files import read_text, write_text
 from pbprompt.errors import InputError
+from pbprompt.files import read_text, write_text
 
 _FORMAT = "pbprompt-draw"
 _VAL_SHOTS = 4

@@ -9,9 +9,9 @@ from typing import Any
 
 from pbprompt.data.assemble import SPLIT_WORDS, Choices
 from pbprompt.data.items import Dataset
-from pbprompt.data.safe_files import write_bytes, write_text
 from pbprompt.data.tables import open_table
 from pbprompt.errors import InputError
+from pbprompt.files import write_bytes, write_text
 from pbprompt.paths import cache_folder
 
 PREFIX = "hf:"

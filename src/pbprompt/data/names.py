@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pbprompt.data.safe_files import read_text
 from pbprompt.errors import InputError
+from pbprompt.files import read_text
 
 
 def from_folder(folder: str) -> str:

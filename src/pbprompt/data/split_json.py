@@ -9,8 +9,8 @@ from typing import Any
 from pbprompt.data import names
 from pbprompt.data.assemble import Choices
 from pbprompt.data.items import SPLITS, Dataset, Item
-from pbprompt.data.safe_files import inside, read_text, write_text
 from pbprompt.errors import InputError
+from pbprompt.files import inside, read_text, write_text
 
 Triple = tuple[str, int, str]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pbprompt.data.assemble import SPLIT_WORDS, Choices, Row, assemble, keep_images
 from pbprompt.data.items import Dataset
-from pbprompt.data.safe_files import inside, read_text
 from pbprompt.errors import InputError
+from pbprompt.files import inside, read_text
 
 # What a header may call each field.
 _COLUMNS = {

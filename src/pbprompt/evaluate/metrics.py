@@ -16,7 +16,7 @@ from pbprompt.evaluate.arrays import (
     probabilities_and_labels,
     scores_and_labels,
 )
-from pbprompt.evaluate.calibration import expected_calibration_error
+from pbprompt.evaluate.reliability import expected_calibration_error
 from pbprompt.evaluate.selective import area_under_risk_coverage
 
 # log of the smallest normal float64, about −708: a true class given no probability at all costs this much,

@@ -14,9 +14,9 @@ import torch
 from pbprompt.clip.engine import encode_texts
 from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.core.likelihood import cosines
-from pbprompt.data.safe_files import read_text
 from pbprompt.errors import InputError
 from pbprompt.explain.sampled import class_rows, sampled_prompts
+from pbprompt.files import read_text
 from pbprompt.methods.base import Method
 
 

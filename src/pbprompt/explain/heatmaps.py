@@ -38,12 +38,12 @@ from torch import Tensor
 from pbprompt.clip.backbone import Encoded
 from pbprompt.core.likelihood import unit
 from pbprompt.core.transport import transport_plans
-from pbprompt.data.safe_files import write_bytes
 from pbprompt.errors import InputError
 from pbprompt.explain.colours import heat_colours
 from pbprompt.explain.sampled import as_prompts, class_rows
+from pbprompt.files import write_bytes
 from pbprompt.methods.base import Method
-from pbprompt.methods.predictor import SAMPLES, Predictor, predictive
+from pbprompt.model.predictor import SAMPLES, Predictor, predictive
 
 Reading = Literal["patch-to-prompt", "prompt-to-patch", "evidence"]
 READINGS: tuple[Reading, ...] = get_args(Reading)

@@ -23,7 +23,7 @@ from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.likelihood import unit
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Batch, MethodConfig, Terms
-from pbprompt.methods.memory import Memory
+from pbprompt.methods.exemplars import Memory
 from pbprompt.registry import register
 
 

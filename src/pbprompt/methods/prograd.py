@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from pbprompt import ranks
+from pbprompt import distributed
 from pbprompt.core.likelihood import class_logits
 from pbprompt.methods.base import Batch, Terms, accuracy, setting
 from pbprompt.methods.coop import CoOp, CoOpConfig
@@ -82,6 +82,6 @@ class ProGrad(CoOp):
 
     def backward(self, terms: Terms) -> None:
         (gradients,) = torch.autograd.grad(terms["total"] + terms["kl"], self._copies)
-        ranks.average([gradients])  # the projection needs whole gradients, not one process's share
+        distributed.average([gradients])  # the projection needs whole gradients, not one process's share
         task, general = gradients.reshape(2, *self.context.shape)
         self.context.grad, terms["conflict"] = without_conflict(task, general, self.config.projection)

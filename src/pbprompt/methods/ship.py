@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from pbprompt import ranks
+from pbprompt import distributed
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.clip.engine import TextEngine
 from pbprompt.clip.prompts import Prompt, named_prompts
@@ -109,7 +109,7 @@ class SHIP(Method):
             terms = self.synthesis_loss(images.global_[here], own, generator)
             optimiser.zero_grad()
             terms["total"].backward()
-            ranks.average([parameter.grad for parameter in parameters if parameter.grad is not None])
+            distributed.average([parameter.grad for parameter in parameters if parameter.grad is not None])
             optimiser.step()
         optimiser.zero_grad()
 

@@ -28,7 +28,7 @@ from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.likelihood import class_logits, unit
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Batch, MethodConfig, Terms, accuracy, setting
-from pbprompt.methods.memory import Memory
+from pbprompt.methods.exemplars import Memory
 from pbprompt.methods.zeroshot import sentence_features
 from pbprompt.registry import register
 

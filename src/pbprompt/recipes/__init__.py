@@ -10,7 +10,7 @@ from typing import Any, get_args
 import yaml
 
 from pbprompt.errors import InputError
-from pbprompt.evaluate.tasks import RunConfig, Task
+from pbprompt.runs.tasks import RunConfig, Task
 from pbprompt.train.tune import Views
 
 LISTS = ("datasets", "shots", "seeds", "targets", "apart", "published")

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from statistics import fmean
 
 from pbprompt.errors import InputError
-from pbprompt.evaluate.tasks import RunConfig
 from pbprompt.recipes import Recipe
-from pbprompt.report.store import Record
+from pbprompt.runs.store import Record
+from pbprompt.runs.tasks import RunConfig
 
 _DEFAULTS = {field.name: field.default for field in fields(RunConfig)}
 

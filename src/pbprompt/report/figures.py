@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbprompt.errors import InputError
-from pbprompt.evaluate.calibration import ReliabilityBins, confidence_bins
+from pbprompt.evaluate.reliability import ReliabilityBins, confidence_bins
 from pbprompt.evaluate.selective import area_under_risk_coverage, risk_coverage
 from pbprompt.report import plots
 from pbprompt.report.comparisons import Comparison, run_label
-from pbprompt.report.store import Record, RunStore
+from pbprompt.runs.store import Record, RunStore
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,8 +7,8 @@ from statistics import fmean, pstdev
 
 from pbprompt.report.comparisons import Comparison
 from pbprompt.report.render import Style, footer_lines, head_cells, lead_cells, row_cells
-from pbprompt.report.store import Record
 from pbprompt.report.tables import Table
+from pbprompt.runs.store import Record
 
 HTML = Style(escape, "<strong>{}</strong>", "<u>{}</u>")
 NOTHING = "–"

@@ -9,15 +9,15 @@ from importlib.resources import files
 from pathlib import Path
 
 from pbprompt import __version__
-from pbprompt.data.safe_files import write_text
 from pbprompt.errors import InputError
+from pbprompt.files import write_text
 from pbprompt.recipes import Recipe, load_recipe, recipe_names
 from pbprompt.report import plots
 from pbprompt.report.comparisons import Comparison, make_comparisons, run_label
 from pbprompt.report.figures import Drawing, draw
 from pbprompt.report.html_tables import comparison_table, recipe_table
-from pbprompt.report.store import Record, RunStore
 from pbprompt.report.tables import build_table
+from pbprompt.runs.store import Record, RunStore
 
 LITE = "The backbone lite is not CLIP: its figures are not comparable with those of papers on CLIP."
 NO_FIGURES = (

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pbprompt.data.safe_files import write_bytes
 from pbprompt.errors import InputError
-from pbprompt.evaluate.calibration import ReliabilityBins
+from pbprompt.evaluate.reliability import ReliabilityBins
+from pbprompt.files import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from pbprompt.errors import InputError
 from pbprompt.evaluate.bootstrap import PairedBootstrap, paired_bootstrap
 from pbprompt.evaluate.metrics import harmonic_mean
-from pbprompt.evaluate.tasks import RunConfig
 from pbprompt.recipes import Recipe, Row
 from pbprompt.report.layout import Column, layout
 from pbprompt.report.published import BACKBONES, Figure, misprint, published
+from pbprompt.runs.tasks import RunConfig
 
 Record = Mapping[str, Any]
 Arrays = Mapping[str, NDArray[Any]]

@@ -4,7 +4,7 @@ from pydantic import BaseModel, Field
 
 from pbprompt.errors import InputError
 from pbprompt.evaluate.conformal import prediction_set
-from pbprompt.evaluate.decisions import DIGITS, rounded
+from pbprompt.model.calibration import DIGITS, rounded
 from pbprompt.serve.limits import Refused
 from pbprompt.serve.model import Outcome
 from pbprompt.serve.questions import Wishes

@@ -14,8 +14,8 @@ from pbprompt.serve.answers import Classes, Explanation, Health, Predictions, Pr
 from pbprompt.serve.docs_page import docs_page
 from pbprompt.serve.limits import Limits, Refused
 from pbprompt.serve.metrics import Metrics
+from pbprompt.serve.middleware import Outermost
 from pbprompt.serve.model import ServedModel
-from pbprompt.serve.outermost import Outermost
 from pbprompt.serve.request_schemas import CLASSES, EXPLAIN, PREDICT
 from pbprompt.serve.service import Picture, Service
 from pbprompt.serve.uploads import HeldBytes, receive

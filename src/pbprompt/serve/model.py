@@ -15,12 +15,12 @@ from torch import Tensor
 from pbprompt.clip.backbone import Backbone
 from pbprompt.core.likelihood import uncertainty
 from pbprompt.errors import InputError
-from pbprompt.evaluate.decisions import Calibration, read_calibration
 from pbprompt.explain.heatmaps import HeatMaps, heat_maps
 from pbprompt.methods.base import Method
-from pbprompt.methods.predictor import Predictor, predictive
+from pbprompt.model.calibration import Calibration, read_calibration
+from pbprompt.model.folder import load_model
+from pbprompt.model.predictor import Predictor, predictive
 from pbprompt.serve.limits import Limits, Refused
-from pbprompt.train.model_folder import load_model
 
 NAME_SHOWN = 60  # characters of a client's text in a reason
 

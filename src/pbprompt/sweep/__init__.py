@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pbprompt.clip.weights import load_backbone
+from pbprompt.clip.loading.load import load_backbone
 from pbprompt.data.sources import open_dataset
-from pbprompt.evaluate.tasks import RunConfig, prepare_run
-from pbprompt.report.store import RunStore
+from pbprompt.runs.store import RunStore
+from pbprompt.runs.tasks import RunConfig, prepare_run
 from pbprompt.sweep import worker
 from pbprompt.sweep.executor import Ended, Executor, Job
 from pbprompt.sweep.progress import Progress

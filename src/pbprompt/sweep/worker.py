@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from pbprompt.clip.backbone import Backbone
-from pbprompt.clip.weights import load_backbone
+from pbprompt.clip.loading.load import load_backbone
 from pbprompt.data.fewshot import draw
 from pbprompt.data.processors import available_cpus
 from pbprompt.data.sources import open_dataset
-from pbprompt.evaluate.tasks import Arrays, RunConfig, prepare_run, run_task
-from pbprompt.train.features import FeatureBank
+from pbprompt.features.bank import FeatureBank
+from pbprompt.runs.tasks import Arrays, RunConfig, prepare_run, run_task
 from pbprompt.train.tune import epoch_features
 
 

@@ -9,8 +9,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from pbprompt.data.safe_files import write_bytes
 from pbprompt.errors import InputError
+from pbprompt.files import write_bytes
 from pbprompt.methods.base import Method
 
 

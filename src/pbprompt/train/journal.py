@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pbprompt.data.safe_files import write_text
+from pbprompt.files import write_text
 
 
 class Journal:

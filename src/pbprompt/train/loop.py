@@ -13,17 +13,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from safetensors.torch import save
 from torch import Tensor
 
-from pbprompt import ranks
+from pbprompt import distributed
 from pbprompt.clip.backbone import Encoded
-from pbprompt.data.safe_files import write_bytes
 from pbprompt.errors import InputError
+from pbprompt.features.bank import Features
+from pbprompt.files import write_bytes
 from pbprompt.methods.base import Batch, Method
+from pbprompt.seeding import stream, stream_seed
 from pbprompt.train.checkpoint import Tally, read_checkpoint, write_checkpoint
-from pbprompt.train.features import Features
 from pbprompt.train.journal import Journal
 from pbprompt.train.schedule import learning_rate, make_optimiser
 from pbprompt.train.step import Gradients
-from pbprompt.train.streams import stream, stream_seed
 
 LOOK_EVERY = 10  # steps between looks at the loss: each look waits for the device
 SAVE_EVERY = 10.0  # seconds between checkpoints
@@ -70,7 +70,7 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
     done, tally = 0, Tally()
     if checkpoint and resumes:
         done, tally = read_checkpoint(checkpoint, method, optimiser, run.identity)
-    if not ranks.is_main():
+    if not distributed.is_main():
         run, checkpoint = replace(run, folder=None, progress=False), None
     journal = Journal(run.folder, done)
     watch = _Watch(method, journal, run, total, done, tally)
@@ -87,7 +87,9 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate(method.config, epoch, run.epochs)
             terms = gradients(batch, stream_seed(run.seed, "noise", step))
-            ranks.average([parameter.grad for parameter in method.trainable() if parameter.grad is not None])
+            distributed.average(
+                [parameter.grad for parameter in method.trainable() if parameter.grad is not None]
+            )
             if method.config.clip_norm:
                 torch.nn.utils.clip_grad_norm_(method.trainable(), method.config.clip_norm)
             whole = False

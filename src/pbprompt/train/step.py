@@ -2,7 +2,7 @@
 
 import torch
 
-from pbprompt import ranks
+from pbprompt import distributed
 from pbprompt.clip.backbone import Encoded
 from pbprompt.methods.base import Batch, Method, Terms
 
@@ -21,7 +21,7 @@ class Gradients:
     def __init__(self, method: Method, examples: int) -> None:
         self.method, self.examples = method, examples
         device = method.backbone.device
-        self._capture = device.type == "cuda" and method.capturable and ranks.world()[1] == 1
+        self._capture = device.type == "cuda" and method.capturable and distributed.world()[1] == 1
         self._generator = torch.Generator(device if self._capture else "cpu")
         self._plain_steps = 0
         self._graph: torch.cuda.CUDAGraph | None = None

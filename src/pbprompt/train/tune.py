@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from pbprompt import ranks
+from pbprompt import distributed
 from pbprompt.config import to_dict
 from pbprompt.data.fewshot import Draw
 from pbprompt.data.items import Dataset
 from pbprompt.errors import InputError
+from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.methods.base import Method, MethodConfig, build_method
-from pbprompt.train.ahead import one_ahead
-from pbprompt.train.features import FeatureBank, Features
 from pbprompt.train.loop import EpochFeatures, Run, train
+from pbprompt.train.prefetch import one_ahead
 
 Views = Literal["centre", "fresh"] | int
 
@@ -62,7 +62,7 @@ def epoch_features(
             return bank.views(dataset.root, dataset.train, seed=seed, epoch=epoch)
 
         # beside a GPU the processors are free to decode; several processes would meet in another order
-        alone = bank.backbone.device.type == "cuda" and ranks.world()[1] == 1
+        alone = bank.backbone.device.type == "cuda" and distributed.world()[1] == 1
         return one_ahead(fresh, epochs) if alone else fresh
     if views == "centre":
         kept = bank.encode(dataset.root, dataset.train)

@@ -7,9 +7,9 @@ from pathlib import Path
 from pbprompt.data.folders import subfolders
 from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset, Item
 from pbprompt.data.names import from_label
-from pbprompt.data.safe_files import read_text
 from pbprompt.data.split_json import split_dataset
 from pbprompt.errors import InputError
+from pbprompt.files import read_text
 
 # Where the split files and ImageNet's class names are published, to be put beside the images.
 SPLIT_FILES = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"

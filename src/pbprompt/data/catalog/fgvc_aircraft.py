@@ -5,8 +5,8 @@ from pathlib import Path
 from pbprompt.data.catalog.benchmark import Benchmark, list_lines
 from pbprompt.data.items import SPLITS, Dataset, Item
 from pbprompt.data.names import from_label
-from pbprompt.data.safe_files import inside
 from pbprompt.errors import InputError
+from pbprompt.files import inside
 
 
 def read(benchmark: Benchmark, folder: Path) -> Dataset:

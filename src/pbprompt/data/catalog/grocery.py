@@ -12,8 +12,8 @@ from pathlib import Path
 from pbprompt.data.catalog.benchmark import Benchmark, list_lines
 from pbprompt.data.items import SPLITS, Dataset, Item
 from pbprompt.data.names import from_folder
-from pbprompt.data.safe_files import inside, read_text
 from pbprompt.errors import InputError
+from pbprompt.files import inside, read_text
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Checkpoints of every usual format -> a frozen backbone."""

@@ -1,0 +1,149 @@
+"""Finding a model's architecture from the shapes of its tensors, and checking that every tensor fits it."""
+
+import math
+import re
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pbprompt.clip.backbone import Activation, Backbone, BackboneConfig, VisionConfig
+from pbprompt.clip.loading.checkpoint_config import Told
+from pbprompt.clip.resnet import ResNetConfig
+from pbprompt.clip.text import TextConfig
+from pbprompt.clip.vit import VitConfig
+from pbprompt.errors import InputError
+
+HEAD_WIDTH = 64  # of every tower that OpenAI trained
+WIDEST_KNOWN_VIT = 1024  # wider ones, by others, have other head widths
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def find_architecture(source: str, name: str, state: dict[str, Tensor], told: Told) -> BackboneConfig:
+    """The architecture of a state dict in OpenAI's layout; `told.activation` must be known by now."""
+    activation: Activation = "quick_gelu" if told.activation == "quick_gelu" else "gelu"
+    embed_dim = _shape(source, state, "text_projection", 2)[1]
+    vision, text = _vision(source, state, told), _text(source, state, told)
+    config = BackboneConfig(name, embed_dim, vision, text, activation, told.mean, told.std)
+    for place, expected in told.sizes.items():
+        found = _size(config, place)
+        if found is not None and found != expected:
+            raise InputError(f"{source}: the config says {place} is {expected}, the tensors say {found}")
+    return config
+
+
+def check_tensors(source: str, config: BackboneConfig, state: dict[str, Tensor]) -> None:
+    """Refuse missing, unknown, misshapen and non-float tensors."""
+    expected = expected_shapes(config)
+    if missing := sorted(expected.keys() - state.keys()):
+        raise InputError(f"{source}: lacks {_some(missing)}; fetch the whole checkpoint again")
+    if unknown := sorted(state.keys() - expected.keys()):
+        raise InputError(f"{source}: has {_some(unknown)} that CLIP's towers lack; give a plain CLIP model")
+    for key, shape in expected.items():
+        if state[key].shape != shape:
+            raise InputError(
+                f"{source}: the tensor {key} is {list(state[key].shape)}, expected {list(shape)}; "
+                "the file is damaged or of another architecture"
+            )
+        if state[key].dtype not in FLOATS:
+            dtype = str(state[key].dtype).removeprefix("torch.")
+            raise InputError(
+                f"{source}: the tensor {key} is {dtype}; give weights in float16, bfloat16 or float32"
+            )
+
+
+def _text(source: str, state: dict[str, Tensor], told: Told) -> TextConfig:
+    vocab_size, width = _shape(source, state, "token_embedding.weight", 2)
+    context_length = _shape(source, state, "positional_embedding", 2)[0]
+    layers = _count(state, r"transformer\.resblocks\.(\d+)\.")
+    heads = told.sizes.get("text.heads") or _heads(source, "text", width)
+    return TextConfig(context_length, vocab_size, width, heads, layers)
+
+
+def _vision(source: str, state: dict[str, Tensor], told: Told) -> VisionConfig:
+    if "visual.layer1.0.conv1.weight" in state:
+        width = _shape(source, state, "visual.layer1.0.conv1.weight", 4)[0]
+        first, second, third, fourth = (_count(state, rf"visual\.layer{n}\.(\d+)\.") for n in (1, 2, 3, 4))
+        size = _image_size(source, state, "visual.attnpool.positional_embedding", 32, told)
+        return ResNetConfig(size, (first, second, third, fourth), width, _heads(source, "image", width * 32))
+    width, _, _, patch = _shape(source, state, "visual.conv1.weight", 4)
+    heads = told.sizes.get("vision.heads")
+    if heads is None and width > WIDEST_KNOWN_VIT:
+        raise InputError(
+            f"{source}: its image tower is {width} wide and the tensors do not show its number of heads; "
+            "put the model's open_clip_config.json or config.json beside it"
+        )
+    return VitConfig(
+        image_size=_image_size(source, state, "visual.positional_embedding", patch, told),
+        patch_size=patch,
+        width=width,
+        layers=_count(state, r"visual\.transformer\.resblocks\.(\d+)\."),
+        heads=heads or _heads(source, "image", width),
+    )
+
+
+def _image_size(source: str, state: dict[str, Tensor], key: str, patch: int, told: Told) -> int:
+    """Positions are a square grid and one more for the whole image."""
+    positions = _shape(source, state, key, 2)[0]
+    side = math.isqrt(max(positions - 1, 0))
+    if side == 0 or side * side + 1 != positions:
+        raise InputError(
+            f"{source}: the tensor {key} has {positions} positions; a square number and 1 is expected"
+        )
+    size = told.sizes.get("vision.image_size", side * patch)
+    if not isinstance(size, int) or size // patch != side:
+        raise InputError(f"{source}: the config says images of {size} pixels, the tensors say {side * patch}")
+    return size
+
+
+def _heads(source: str, tower: str, width: int) -> int:
+    if width % HEAD_WIDTH:
+        raise InputError(
+            f"{source}: the {tower} tower is {width} wide, not a multiple of CLIP's {HEAD_WIDTH}"
+        )
+    return width // HEAD_WIDTH
+
+
+def _count(state: dict[str, Tensor], pattern: str) -> int:
+    """One more than the largest index, so that a hole in the numbering shows as a missing tensor."""
+    found = (re.match(pattern, key) for key in state)
+    return max((int(match[1]) + 1 for match in found if match), default=0)
+
+
+def _shape(source: str, state: dict[str, Tensor], key: str, ndim: int) -> tuple[int, ...]:
+    if key not in state:
+        raise InputError(f"{source}: lacks the tensor {key}; give a whole CLIP model, image and text tower")
+    if state[key].ndim != ndim or 0 in state[key].shape:
+        raise InputError(
+            f"{source}: the tensor {key} is {list(state[key].shape)}; {ndim} dimensions are expected"
+        )
+    return tuple(state[key].shape)
+
+
+def _size(config: BackboneConfig, place: str) -> Any:
+    value: Any = config
+    for part in place.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+def expected_shapes(config: BackboneConfig) -> dict[str, torch.Size]:
+    """Keys and shapes in OpenAI's layout: batch norms apart, `logit_scale` among them."""
+    shapes = {"logit_scale": torch.Size([])}
+    for key, meta in Backbone(config).state_dict().items():
+        key = key.removeprefix("textual.")
+        if not isinstance(config.vision, ResNetConfig) or not re.search(r"\.(conv\d|downsample)\.", key):
+            shapes[key] = meta.shape
+        elif key.endswith(".weight"):
+            shapes[key.replace(".downsample.", ".downsample.0.")] = meta.shape
+        else:
+            norm = re.sub(r"\.conv(\d)\.bias$", r".bn\1", key).replace(".downsample.bias", ".downsample.1")
+            shapes |= {
+                f"{norm}.{part}": meta.shape for part in ("weight", "bias", "running_mean", "running_var")
+            }
+    return shapes
+
+
+def _some(keys: list[str]) -> str:
+    more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+    return ("the tensor " if len(keys) == 1 else "the tensors ") + ", ".join(keys[:3]) + more

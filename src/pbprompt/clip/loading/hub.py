@@ -1,0 +1,136 @@
+"""Where weights come from: known names, folders, and the Hugging Face hub with its cache."""
+
+import difflib
+import re
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from pbprompt.clip.loading.checkpoint_config import HF_CONFIG, HF_PREPROCESSOR, OPEN_CLIP_CONFIG
+from pbprompt.errors import InputError
+
+# OpenAI's models: the Hugging Face hub has the ViTs from OpenAI itself, the ResNets in open_clip's format.
+OPENAI_MODELS = {
+    "RN50": "timm/resnet50_clip.openai",
+    "RN101": "timm/resnet101_clip.openai",
+    "RN50x4": "timm/resnet50x4_clip.openai",
+    "RN50x16": "timm/resnet50x16_clip.openai",
+    "RN50x64": "timm/resnet50x64_clip.openai",
+    "ViT-B/32": "openai/clip-vit-base-patch32",
+    "ViT-B/16": "openai/clip-vit-base-patch16",
+    "ViT-L/14": "openai/clip-vit-large-patch14",
+    "ViT-L/14@336px": "openai/clip-vit-large-patch14-336",
+}
+HUB_PREFIX = "hf-hub:"
+WEIGHT_SUFFIXES = {".pt", ".pth", ".bin", ".ckpt", ".safetensors"}
+LAYOUTS = (
+    (OPEN_CLIP_CONFIG, ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")),
+    (HF_CONFIG, ("model.safetensors", "pytorch_model.bin")),
+)
+
+Fetch = Callable[[str], Path | None]
+
+
+def find_weights(name: str) -> Path:
+    """The file of weights behind a name, a path or a hub id; its companions lie beside it."""
+    if name in OPENAI_MODELS:
+        own_folder = Path("~/.cache/clip").expanduser()  # where OpenAI's package puts it
+        cached = own_folder / f"{name.replace('/', '-')}.pt"
+        return cached if cached.is_file() else _from_hub(OPENAI_MODELS[name])
+    if name.startswith(HUB_PREFIX):
+        return _from_hub(name.removeprefix(HUB_PREFIX))
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    if name and path.is_dir():
+        return _choose(str(path), lambda file: path / file if (path / file).is_file() else None)
+    if path.suffix.lower() in WEIGHT_SUFFIXES or name.startswith((".", "/", "~")):
+        raise InputError(
+            f"{name}: no such file or folder; give the path of a checkpoint, or a name such as lite"
+        )
+    names = {known.lower(): known for known in ("lite", *OPENAI_MODELS)}
+    close = [names[match] for match in difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.7)]
+    if not close and re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        return _from_hub(name)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(names.values())}"
+    raise InputError(f"unknown backbone {name!r}: {hint} (a file, a folder and a hub id ORG/NAME also work)")
+
+
+def _choose(source: str, fetch: Fetch) -> Path:
+    """The first of the usual files that a folder or a hub repository has."""
+    for config, weights in LAYOUTS:
+        if fetch(config) is None:
+            continue
+        for file in weights:
+            if (found := fetch(file)) is not None:
+                if config == HF_CONFIG:
+                    fetch(HF_PREPROCESSOR)  # brings it beside the weights
+                return found
+        if any(fetch(f"{file}.index.json") is not None for file in weights):
+            raise InputError(
+                f"{source}: its weights are in shards, which are not supported; save them as one file"
+            )
+    expected = " or ".join(f"{config} with {' or '.join(weights)}" for config, weights in LAYOUTS)
+    raise InputError(f"{source}: holds no CLIP weights; expected {expected}")
+
+
+def _hub_resolves() -> bool:
+    """Whether the hub's name resolves: without a network, that answers at once instead of after retries."""
+    from huggingface_hub import constants
+
+    if getproxies():
+        return True
+    try:
+        socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, None)
+    except OSError:
+        return False
+    return True
+
+
+def _from_hub(repository: str) -> Path:
+    # imported here: it takes a while, and local files need none of it
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    offline = not _hub_resolves()
+
+    def fetch(file: str) -> Path | None:
+        nonlocal offline
+        try:
+            return Path(hf_hub_download(repository, file, local_files_only=offline))
+        except LocalEntryNotFoundError:  # no connection, and not in the cache: look there alone from now on
+            offline = True
+            return None
+        except EntryNotFoundError:
+            return None
+
+    try:
+        return _choose(f"{HUB_PREFIX}{repository}", fetch)
+    except GatedRepoError:
+        raise InputError(
+            f"{repository}: only for users the owner accepted; run `hf auth login` with such an account"
+        ) from None
+    except (RepositoryNotFoundError, HFValidationError):
+        raise InputError(
+            f"{repository}: the Hugging Face hub has no such public model; check the id"
+        ) from None
+    except InputError:
+        if not offline:
+            raise
+    except Exception as error:  # the network's libraries have errors of many families
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"{repository}: the download failed ({why}); run the command again to resume it"
+        ) from None
+    raise InputError(
+        f"{repository}: not in the cache and the Hugging Face hub cannot be reached; "
+        "connect once to download it, or give the path of a local checkpoint"
+    )

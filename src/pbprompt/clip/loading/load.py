@@ -1,0 +1,109 @@
+"""Loading a backbone from any of the usual files."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pbprompt.clip.backbone import Backbone, BackboneConfig
+from pbprompt.clip.loading.architecture import check_tensors, find_architecture
+from pbprompt.clip.loading.checkpoint_config import (
+    HF_CONFIG,
+    HF_PREPROCESSOR,
+    OPEN_CLIP_CONFIG,
+    Told,
+    read_hugging_face,
+    read_open_clip,
+)
+from pbprompt.clip.loading.conversion import is_hugging_face, to_openai
+from pbprompt.clip.loading.embedded import read_lite
+from pbprompt.clip.loading.fingerprint import fingerprint
+from pbprompt.clip.loading.formats import read_tensors
+from pbprompt.clip.loading.hub import OPENAI_MODELS, find_weights
+from pbprompt.clip.resnet import ResNetConfig, fold_batch_norms
+from pbprompt.errors import InputError
+
+ACTIVATIONS = ("quick_gelu", "gelu")
+
+
+def load_backbone(
+    name_or_path: str | Path = "lite",
+    *,
+    activation: str | None = None,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Backbone:
+    """A frozen backbone by name, path or hub id.
+
+    "lite" is embedded. OpenAI's names ("RN50", "ViT-B/16", …) and hub ids ("hf-hub:ORG/NAME") are downloaded
+    once. A path is an OpenAI `.pt`, an open_clip `.safetensors` or `.bin`, or a Hugging Face CLIP folder.
+    `activation` is needed only where the file does not tell whether the model uses QuickGELU or GELU.
+    """
+    name = str(name_or_path)
+    target = _device(device)
+    if activation not in (None, *ACTIVATIONS):
+        raise InputError(f"activation {activation!r} is unknown: use quick_gelu or gelu")
+    if name == "lite":
+        config, state = read_lite()
+        _settle(name, config.activation, activation)
+    else:
+        path = find_weights(name)
+        state, told = read_checkpoint(path)
+        if name in OPENAI_MODELS:
+            told = replace(told, activation="quick_gelu")  # OpenAI trained every model with it
+        told = replace(told, activation=_settle(str(path), told.activation, activation))
+        config = find_architecture(str(path), name, state, told)
+        check_tensors(str(path), config, state)
+    return _assemble(config, state, target, dtype)
+
+
+def _device(wanted: str | torch.device) -> torch.device:
+    try:
+        torch.empty(0, device=wanted)
+    except (RuntimeError, AssertionError):  # a name torch does not know, or a device that is not there
+        raise InputError(
+            f"device {str(wanted)!r} cannot be used here: use cpu, or a CUDA device torch sees"
+        ) from None
+    return torch.device(wanted)
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], Told]:
+    """A file's tensors in OpenAI's layout, and what the file and the configs beside it tell of the model."""
+    raw, activation = read_tensors(path)
+    state = to_openai(path, raw)
+    if "logit_scale" in state and state["logit_scale"].numel() == 1:
+        state["logit_scale"] = state["logit_scale"].reshape(())
+    companion = path.parent / (HF_CONFIG if is_hugging_face(raw) else OPEN_CLIP_CONFIG)
+    if activation is not None or not companion.is_file():
+        return state, Told(activation)
+    if companion.name == OPEN_CLIP_CONFIG:
+        return state, read_open_clip(companion)
+    preprocessor = path.parent / HF_PREPROCESSOR
+    return state, read_hugging_face(companion, preprocessor if preprocessor.is_file() else None)
+
+
+def _settle(source: str, told: str | None, asked: str | None) -> str:
+    if told and asked and told != asked:
+        raise InputError(f"{source}: the model uses {told}; leave out activation={asked} (--activation)")
+    if not told and not asked:
+        raise InputError(
+            f"{source}: the file does not tell its activation; say --activation quick_gelu (OpenAI's models) "
+            "or --activation gelu (most of open_clip's)"
+        )
+    return str(told or asked)
+
+
+def _assemble(
+    config: BackboneConfig, state: dict[str, Tensor], device: torch.device, dtype: torch.dtype
+) -> Backbone:
+    identity = fingerprint(config, state)
+    logit_scale = float(state["logit_scale"].double().exp())
+    visual = {key: value for key, value in state.items() if key.startswith("visual.")}
+    textual = {
+        f"textual.{key}": value for key, value in state.items() if key not in visual and key != "logit_scale"
+    }
+    if isinstance(config.vision, ResNetConfig):
+        visual = fold_batch_norms(visual)
+    towers = {key: value.to(device, dtype).contiguous() for key, value in (visual | textual).items()}
+    return Backbone(config).load_weights(towers, logit_scale, identity)

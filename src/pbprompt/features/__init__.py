@@ -1,0 +1,1 @@
+"""Images -> frozen features: decoded, encoded once, kept in a store."""

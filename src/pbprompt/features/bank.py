@@ -1,0 +1,296 @@
+"""Frozen features: every image is encoded once, and read back ever after.
+
+The towers never change, so the feature of an image is a function of (weights, precision, transform, file).
+Those four are its key; a training view adds (seed, epoch, item).
+"""
+
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pbprompt import distributed
+from pbprompt.clip.backbone import Backbone
+from pbprompt.data.decoders import Decoders, worthwhile_decoders
+from pbprompt.data.items import Item
+from pbprompt.data.transforms import TrainView
+from pbprompt.errors import InputError
+from pbprompt.features.encode import default_batch, encode_files
+from pbprompt.features.file_hashes import file_hashes
+from pbprompt.features.progress import Progress
+from pbprompt.features.store import FeatureStore, ShardWriter, in_use
+from pbprompt.features.store_size import DEFAULT_LIMIT_GIB, GIB, prune, total_bytes
+from pbprompt.paths import cache_folder
+
+Index = slice | Sequence[int] | Int[Tensor, " k"]
+
+
+def feature_folder() -> Path:
+    """Where features are kept unless a bank is told otherwise."""
+    return cache_folder() / "features"
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Images as the frozen tower sees them, in the order of the items; no vector is normalised."""
+
+    global_: Float[Tensor, "n d"]  # float32
+    patches: Float[Tensor, "n m d"]  # float16, in memory or mapped from a file
+    labels: Int[Tensor, " n"]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def subset(self, index: Index) -> "Features":
+        """The rows at `index`; a slice shares memory."""
+        rows = index if isinstance(index, slice) else torch.as_tensor(index, device=self.labels.device)
+        return Features(self.global_[rows], self.patches[rows], self.labels[rows])
+
+    def to(self, device: torch.device | str) -> "Features":
+        return Features(self.global_.to(device), self.patches.to(device), self.labels.to(device))
+
+    @staticmethod
+    def concatenate(parts: Sequence["Features"]) -> "Features":
+        """One after another."""
+        return Features(
+            torch.cat([part.global_ for part in parts]),
+            torch.cat([part.patches for part in parts]),
+            torch.cat([part.labels for part in parts]),
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the last call did. An image that occurs twice is encoded once and counts as read then."""
+
+    encoded: int
+    read: int
+    seconds: float
+
+    @property
+    def images_per_second(self) -> float:
+        return (self.encoded + self.read) / self.seconds
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One way to look at every item: what makes its pixels, and what beside the file decides them."""
+
+    pixels: Callable[..., Tensor]
+    view: tuple[int, int] | None = None  # seed, epoch
+    draft: int | None = None  # of the decoder
+
+    def key(self, digest: str, item: Item) -> str:
+        if self.view is None:
+            return digest
+        return hashlib.sha256(json.dumps([digest, *self.view, item.path]).encode()).hexdigest()
+
+
+class FeatureBank:
+    """Encodes items with a frozen backbone and keeps what can be used again.
+
+    `cache` is where features are stored, kept below `limit_gib` by removing the least recently used; `batch`
+    images go through the tower at once (default: what suits the device); `workers` threads decode (default:
+    one a processor); patches beyond `memory_gib` go to a mapped temporary file.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        cache: Path | None = None,
+        limit_gib: float = DEFAULT_LIMIT_GIB,
+        batch: int | None = None,
+        workers: int | None = None,
+        progress: bool = True,
+        memory_gib: float = 4.0,
+    ) -> None:
+        self.backbone = backbone
+        self.cache = cache or feature_folder()
+        self.limit_gib = limit_gib
+        self.batch = batch or default_batch(backbone.device)
+        self.workers = workers
+        self.progress = progress
+        self.memory_gib = memory_gib
+        self.last_report: Report | None = None
+        self._images_seen = 0
+        test = backbone.preprocess
+        self.view = TrainView(test.size, test.mean, test.std)
+
+    def encode(self, root: Path, items: Sequence[Item]) -> Features:
+        """The items, whose paths are below `root`, under the test transform."""
+        test = self.backbone.preprocess
+        return self._shared_out(
+            root, items, [_Look(test.pixels, draft=test.draft)], self._store(test.identity)
+        )
+
+    def views(self, root: Path, items: Sequence[Item], *, seed: int, epoch: int) -> Features:
+        """One fresh training view an item: a pure function of (seed, epoch, item), not stored.
+
+        On a GPU with room for it they stay there.
+        """
+        return self._shared_out(root, items, [self._look(seed, epoch)], None)
+
+    def fixed_views(self, root: Path, items: Sequence[Item], *, seed: int, views: int) -> Features:
+        """The training views of epochs 0 to views − 1, stored; row v·n + i is view v of item i of n."""
+        looks = [self._look(seed, epoch) for epoch in range(views)]
+        return self._shared_out(root, items, looks, self._store(self.view.identity))
+
+    def _look(self, seed: int, epoch: int) -> _Look:
+        return _Look(partial(self.view.pixels, seed=seed, epoch=epoch), (seed, epoch))
+
+    def _store(self, transform: str) -> FeatureStore:
+        return FeatureStore(
+            self.cache,
+            backbone=self.backbone.config.name,
+            fingerprint=self.backbone.fingerprint,
+            precision=str(self.backbone.dtype).removeprefix("torch."),
+            transform=transform,
+        )
+
+    def _shared_out(
+        self, root: Path, items: Sequence[Item], looks: Sequence[_Look], store: FeatureStore | None
+    ) -> Features:
+        """All items under each look; of several processes each encodes its share, and all get everything."""
+        if distributed.world()[1] == 1:
+            return self._collect(root, items, looks, store)
+        parts = []
+        for look in looks:
+            mine, error = None, None
+            try:
+                mine = self._collect(root, distributed.own(items), [look], store)
+            except InputError as failure:
+                error = failure
+            distributed.agree_on_errors(error)
+            assert mine is not None
+            parts.append(
+                Features(
+                    distributed.gather_items(mine.global_.to(self.backbone.device), len(items)).cpu(),
+                    distributed.gather_items(mine.patches.to(self.backbone.device), len(items)).cpu(),
+                    torch.tensor([item.label for item in items]),
+                )
+            )
+        return Features.concatenate(parts)
+
+    def _collect(
+        self, root: Path, items: Sequence[Item], looks: Sequence[_Look], store: FeatureStore | None
+    ) -> Features:
+        """All items under the first look, then all under the next one."""
+        started = time.perf_counter()
+        root, count = Path(root), len(items)
+        features = self._allocate([item.label for item in items] * len(looks), kept=store is not None)
+        failures: dict[str, InputError] = {}
+        digests: dict[str, str] = {}
+        if store is not None:
+            for path, digest in file_hashes(self.cache, root, [item.path for item in items]).items():
+                if isinstance(digest, InputError):
+                    failures[path] = digest
+                else:
+                    digests[path] = digest
+        encoded = 0
+        with Progress("encoding images", shown=self.progress) as progress:
+            for number, look in enumerate(looks):
+                rows = features.subset(slice(number * count, (number + 1) * count))
+                encoded += self._fill(rows, root, items, look, store, digests, failures, progress)
+        if store is not None and encoded and total_bytes(self.cache) > self.limit_gib * GIB:
+            prune(self.cache, self.limit_gib * GIB, spare=in_use)
+        read = len(features) - encoded - len(failures) * len(looks)
+        self.last_report = Report(encoded, read, time.perf_counter() - started)
+        if failures:
+            raise _unreadable(list(failures.values()), len({item.path for item in items}))
+        return features
+
+    def _fill(
+        self,
+        rows: Features,
+        root: Path,
+        items: Sequence[Item],
+        look: _Look,
+        store: FeatureStore | None,
+        digests: dict[str, str],
+        failures: dict[str, InputError],
+        progress: Progress,
+    ) -> int:
+        """Read what is stored into the rows, encode the rest; return how many were encoded."""
+        # Without a store nothing was hashed: an item is known by its path.
+        keys = [look.key(digests.get(item.path, item.path), item) for item in items]
+        missing = list(range(len(items))) if store is None else store.read(keys, rows.global_, rows.patches)
+        first: dict[str, int] = {}  # the same image twice is encoded once
+        for row in missing:
+            if items[row].path not in failures:
+                first.setdefault(keys[row], row)
+        wanted = list(first.values())
+        bad: dict[int, InputError] = {}
+        progress.expect(len(wanted))
+        batches = encode_files(
+            self.backbone,
+            [root / items[row].path for row in wanted],
+            look.pixels,
+            keys=None if look.view is None else [items[row].path for row in wanted],
+            draft=look.draft,
+            batch=self.batch,
+            workers=self.workers,
+            decoders=self._decoders(len(wanted)),
+            to=rows.patches.device,
+            failures=bad,
+        )
+        with ShardWriter(store) as writer:
+            for indices, global_, patches in batches:
+                targets = [wanted[index] for index in indices]
+                rows.global_[targets], rows.patches[targets] = global_, patches
+                writer.add([keys[row] for row in targets], global_, patches)
+                progress.advance(len(indices))
+        failures.update((items[wanted[index]].path, error) for index, error in bad.items())
+        for row in missing:
+            source = first.get(keys[row], row)
+            if source != row:
+                rows.global_[row], rows.patches[row] = rows.global_[source], rows.patches[source]
+        return len(wanted) - len(bad)
+
+    def _decoders(self, images: int) -> Decoders | None:
+        """Processes to decode with beside a GPU; on a CPU the tower needs the processors itself."""
+        self._images_seen += images
+        alone = self.workers is None and distributed.world()[1] == 1  # nobody else has these processors
+        if not alone or self.backbone.device.type != "cuda":
+            return None
+        return worthwhile_decoders(self._images_seen)
+
+    def _allocate(self, labels: list[int], *, kept: bool) -> Features:
+        side, dim = self.backbone.grid, self.backbone.embed_dim
+        shape = (len(labels), side[0] * side[1], dim)
+        size = 2 * shape[0] * shape[1] * shape[2]
+        device = self.backbone.device
+        if not kept and device.type == "cuda" and size < torch.cuda.mem_get_info(device)[0] // 4:
+            patches = torch.empty(shape, dtype=torch.float16, device=device)  # a second epoch fits beside it
+        elif size > self.memory_gib * GIB:
+            patches = _mapped(shape, self.cache)
+        else:
+            patches = torch.empty(shape, dtype=torch.float16)
+        global_ = torch.empty(len(labels), dim, device=patches.device)
+        return Features(global_, patches, torch.tensor(labels, dtype=torch.long, device=patches.device))
+
+
+def _mapped(shape: tuple[int, int, int], folder: Path) -> Tensor:
+    """A float16 tensor in a temporary file that goes away with it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".patches.") as file:
+        flat = torch.from_file(
+            file.name, shared=True, size=shape[0] * shape[1] * shape[2], dtype=torch.float16
+        )
+    return flat.view(shape)  # the name is gone, the mapping keeps the file until the tensor is freed
+
+
+def _unreadable(errors: list[InputError], of: int) -> InputError:
+    if len(errors) == 1:
+        return errors[0]
+    shown = "; ".join(str(error) for error in errors[:5])
+    more = f"; and {len(errors) - 5:,} more" if len(errors) > 5 else ""
+    return InputError(f"{len(errors):,} of {of:,} images cannot be read: {shown}{more}: mend or remove them")

@@ -1,0 +1,64 @@
+"""SHA-256 of files' bytes, remembered while size and modification time stay the same."""
+
+import hashlib
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pbprompt import files
+from pbprompt.data.processors import available_cpus
+from pbprompt.errors import InputError
+
+# A file that changed this recently may change again without its time showing it: it is not remembered.
+SETTLED_NS = 2_000_000_000
+
+Seen = tuple[int, int]  # size, modification time in ns
+
+
+def memory_file(cache: Path, root: Path) -> Path:
+    """Where the hashes of the files below `root` are remembered."""
+    name = hashlib.sha256(os.path.abspath(root).encode("utf-8", "surrogateescape")).hexdigest()[:16]  # noqa: PTH100 - resolve() would follow links
+    return cache / "hashes" / f"{name}.jsonl"
+
+
+def file_hashes(cache: Path, root: Path, paths: Sequence[str]) -> dict[str, str | InputError]:
+    """Path relative to `root` -> its file's hash, or why it cannot be read."""
+    memory = memory_file(cache, root)
+    known: dict[str, tuple[Seen, str]] = {}
+    for path, size, modified, digest in files.read_records(memory):
+        known[path] = (size, modified), digest
+    found: dict[str, str | InputError] = {}
+    unknown: dict[str, Seen] = {}
+    for path in dict.fromkeys(paths):
+        try:
+            stat = os.stat(root / path)  # noqa: PTH116 - twice as fast over many files
+        except OSError as error:
+            found[path] = InputError(f"cannot read image {root / path}: {error.strerror or error}")
+            continue
+        seen = stat.st_size, stat.st_mtime_ns
+        if path in known and known[path][0] == seen:
+            found[path] = known[path][1]
+        else:
+            unknown[path] = seen
+    settled = time.time_ns() - SETTLED_NS
+    with ThreadPoolExecutor(available_cpus()) as pool:  # hashing lets go of the interpreter
+        found.update(zip(unknown, pool.map(lambda path: _hash(root / path), unknown), strict=True))
+    fresh = [
+        [path, *seen, found[path]]
+        for path, seen in unknown.items()
+        if isinstance(found[path], str) and seen[1] < settled
+    ]
+    if fresh:
+        with files.locked(cache):
+            files.append_records(memory, fresh)
+    return found
+
+
+def _hash(file: Path) -> str | InputError:
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        return InputError(f"cannot read image {file}: {error.strerror or error}")

@@ -1,0 +1,138 @@
+"""How much the stored features take, and keeping that below a limit."""
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pbprompt import files
+from pbprompt.files import write_text
+
+DEFAULT_LIMIT_GIB = 20.0
+GIB = 2**30
+# A shard gets its index line moments after its name. One without a line for this long was left by a kill.
+ABANDONED_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Usage:
+    """One folder of shards: the features of a backbone under a transform."""
+
+    folder: Path
+    about: dict[str, str]
+    entries: int
+    bytes: int
+    last_use: float
+
+
+@dataclass(frozen=True)
+class _Shard:
+    path: Path
+    bytes: int
+    last_use: float
+
+
+def usage(cache: Path) -> list[Usage]:
+    """What is stored, most recently used first."""
+    found = []
+    for folder in _folders(cache):
+        shards = {shard.path.name: shard for shard in _shards(folder)}
+        try:
+            about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            about = {}
+        lines = files.read_records(folder / "index.jsonl")
+        keys = {key for line in lines if line["shard"] in shards for key in line["keys"]}
+        if shards:
+            size = sum(shard.bytes for shard in shards.values())
+            last = max(shard.last_use for shard in shards.values())
+            found.append(Usage(folder, about, len(keys), size, last))
+    return sorted(found, key=lambda use: -use.last_use)
+
+
+def total_bytes(cache: Path) -> int:
+    return sum(shard.bytes for folder in _folders(cache) for shard in _shards(folder))
+
+
+def prune(cache: Path, limit: float, spare: Collection[Path] = ()) -> int:
+    """Remove abandoned files, then least recently used shards until at most `limit` bytes stay.
+
+    Returns the bytes removed. Processes that hold a removed shard open keep reading it; others encode again.
+    """
+    if not cache.exists():
+        return 0
+    removed = 0
+    with files.locked(cache):
+        kept: list[_Shard] = []
+        for folder in _folders(cache):
+            indexed = {line["shard"] for line in files.read_records(folder / "index.jsonl")}
+            for shard in _shards(folder):
+                if shard.path.name not in indexed and _abandoned(shard.last_use):
+                    removed += _remove(shard)
+                else:
+                    kept.append(shard)
+            for path in folder.glob(".*"):  # files that were being written when their process ended
+                with contextlib.suppress(OSError):
+                    if _abandoned(path.stat().st_mtime):
+                        path.unlink()
+        size = sum(shard.bytes for shard in kept)
+        for shard in sorted(kept, key=lambda shard: shard.last_use):
+            if size <= limit:
+                break
+            if shard.path not in spare:
+                freed = _remove(shard)
+                size -= freed
+                removed += freed
+        for folder in _folders(cache):
+            _compact(folder)
+    return removed
+
+
+def clear(cache: Path) -> int:
+    """Remove every stored feature and all that is remembered of files."""
+    removed = prune(cache, 0)
+    shutil.rmtree(cache / "hashes", ignore_errors=True)
+    return removed
+
+
+def _folders(cache: Path) -> list[Path]:
+    try:
+        return sorted(path for path in cache.iterdir() if path.is_dir() and path.name != "hashes")
+    except FileNotFoundError:
+        return []
+
+
+def _shards(folder: Path) -> Iterator[_Shard]:
+    for path in folder.glob("*.safetensors"):
+        with contextlib.suppress(FileNotFoundError):  # another process is pruning
+            stat = path.stat()
+            yield _Shard(path, stat.st_size, stat.st_mtime)
+
+
+def _abandoned(modified: float) -> bool:
+    return time.time() - modified > ABANDONED_SECONDS
+
+
+def _remove(shard: _Shard) -> int:
+    with contextlib.suppress(OSError):  # Windows keeps a file that is open elsewhere
+        shard.path.unlink()
+        return shard.bytes
+    return 0
+
+
+def _compact(folder: Path) -> None:
+    """Drop index lines whose shard is gone, and the folder with its last one."""
+    index = folder / "index.jsonl"
+    lines = list(files.read_records(index))
+    alive = [line for line in lines if (folder / line["shard"]).exists()]
+    if len(alive) < len(lines):
+        write_text(index, "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in alive))
+    if not alive:
+        index.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a shard that waits for its index line keeps the folder
+            if not any(_shards(folder)):
+                (folder / "about.json").unlink(missing_ok=True)
+            folder.rmdir()

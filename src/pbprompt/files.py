@@ -1,0 +1,109 @@
+"""Files written so that a kill at any moment leaves no half of one, and paths that others wrote into files.
+
+Logs are JSON lines that many processes append to at once.
+"""
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pbprompt.errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # Windows: an append is then still a single write, only unguarded
+    fcntl = None  # type: ignore[assignment]
+
+
+def inside(text: str, where: str) -> str:
+    """The path as a normal relative one with `/`; refused where it is absolute or climbs out of the root.
+
+    `where` names the file and line for the message. Backslashes count as separators, since tables made on
+    Windows carry them.
+    """
+    if not text.strip():
+        raise InputError(f"{where}: the image path is empty: give a path relative to the dataset's folder")
+    slashed = text.replace("\\", "/")
+    if slashed.startswith("/") or re.match(r"[A-Za-z]:", slashed):
+        raise InputError(f"{where}: {text!r} is an absolute path: give it relative to the dataset's folder")
+    if any(ord(char) < 32 for char in slashed):
+        raise InputError(f"{where}: {text!r} has a control character in it: correct the path")
+    normal = os.path.normpath(slashed).replace(os.sep, "/")
+    if normal in (".", "..") or normal.startswith("../"):
+        raise InputError(f"{where}: {text!r} points outside the dataset's folder: move the image into it")
+    return normal
+
+
+def read_text(path: Path) -> str:
+    """A UTF-8 file's text, without its byte-order mark."""
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not UTF-8 text: save it as UTF-8") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}: give a file that can be read") from None
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write UTF-8 text; see `write_bytes`."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write under a temporary name beside the file, then rename it into place."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(temporary).chmod(0o644)  # mkstemp makes it private
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, which a process that ends lets go of however it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("ab") as file:
+        if fcntl is not None:
+            with contextlib.suppress(OSError):  # some network file systems have no locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield  # closing the file lets go
+
+
+def append_records(path: Path, records: Iterable[Any]) -> None:
+    """Add one line a record with a single write; call it under `locked`.
+
+    Where a kill left half a line at the end, a newline comes first, so that no good line joins the torn one.
+    """
+    content = b"".join(json.dumps(record, separators=(",", ":")).encode() + b"\n" for record in records)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        if size := os.fstat(handle).st_size:
+            os.lseek(handle, size - 1, os.SEEK_SET)
+            if os.read(handle, 1) != b"\n":
+                content = b"\n" + content
+        os.write(handle, content)
+    finally:
+        os.close(handle)
+
+
+def read_records(path: Path) -> Iterator[Any]:
+    """The records in order; torn lines are passed over. A file that is not there holds none."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return
+    for line in content.splitlines():
+        with contextlib.suppress(ValueError):
+            yield json.loads(line)

@@ -1,0 +1,64 @@
+"""The model card that is saved with every model."""
+
+from pbprompt.model.calibration import Calibration
+from pbprompt.model.folder import ModelInfo
+
+ACCURACIES = (0.9, 0.95, 0.99)
+
+
+def model_card(info: ModelInfo, folder: str, calibration: Calibration | None = None) -> str:
+    """Markdown: what it is, how good it was on what, how to use it, what it rests on."""
+    names = ", ".join(info.classes[:20]) + (", …" if len(info.classes) > 20 else "")
+    settings = "\n".join(f"- `{key}`: {value!r}" for key, value in info.config.items())
+    data = "\n".join(f"- {key.replace('_', ' ')}: {value}" for key, value in info.data.items())
+    return f"""# {info.method} on {info.data.get("dataset", "own data")}
+
+{len(info.classes)} classes: {names}
+
+Tuned with pbprompt {info.library} on the frozen backbone `{info.backbone["name"]}`
+(activation {info.backbone["activation"]}, fingerprint `{info.backbone["fingerprint"]}`), seed {info.seed}.
+{_figures(info)}{_thresholds(calibration)}
+## Use
+
+```sh
+pbprompt predict IMAGE --model {folder}
+pbprompt predict IMAGE --model {folder} --classes "a new class,another"
+pbprompt evaluate {folder} DATA --split test
+```
+
+## Data
+
+{data}
+
+## Settings
+
+{settings}
+"""
+
+
+def _figures(info: ModelInfo) -> str:
+    if "accuracy" not in info.metrics:
+        return ""
+    rows = [("tuned", info.metrics), ("zero-shot, same backbone", info.metrics["zero_shot"])]
+    lines = [f"| {name} | {v['accuracy']:.2%} | {v['nll']:.3f} | {v['ece']:.2%} |" for name, v in rows]
+    split, count = info.metrics.get("split", "test"), info.metrics.get("images", 0)
+    lite = info.backbone["name"] == "lite"
+    note = " `lite` is not CLIP: not comparable with papers on CLIP." if lite else ""
+    table = "\n".join(["| | accuracy | NLL | ECE |", "|---|---|---|---|", *lines])
+    return f"\n{table}\n\nOn the {split} split, {count} images.{note}\n"
+
+
+def _thresholds(calibration: Calibration | None) -> str:
+    """What rejecting unsure images buys, on the validation split."""
+    if calibration is None:
+        return ""
+    lines = []
+    for accuracy in ACCURACIES:
+        threshold = calibration.threshold(accuracy)
+        kept = calibration.accepted(threshold).images
+        cells = f"{threshold:.3f} | {kept / len(calibration):.1%}" if kept else "not reached | none"
+        lines.append(f"| {accuracy:.0%} | {cells} |")
+    head = ["| `--reject-at` | top probability at least | images accepted |", "|---|---|---|"]
+    source = f"{len(calibration)} images of {calibration.classes_seen} of {calibration.classes} classes"
+    table = "\n".join([*head, *lines])
+    return f"\n{table}\n\nOn the validation split, {source}; `--coverage` rests on the same images.\n"

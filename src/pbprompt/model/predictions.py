@@ -1,0 +1,59 @@
+"""One record an image: what is in it, how sure that is, and what to do with it."""
+
+from dataclasses import dataclass
+
+from pbprompt.clip.backbone import Encoded
+from pbprompt.evaluate.conformal import prediction_set
+from pbprompt.model.calibration import DIGITS, rounded
+from pbprompt.model.predictor import Predictor
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What decides: a confidence threshold and a conformal quantile; None where there is none."""
+
+    threshold: float | None = None
+    quantile: float | None = None
+
+
+NO_RULE = Rule()
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a predictor says of one image; probabilities and nats are rounded as they are shown."""
+
+    label: str
+    scores: dict[str, float]  # probability of every class, in the classes' order
+    entropy: float  # the whole doubt, in nats
+    epistemic: float  # the part of it that the sampled prompts disagree on
+    spread: float  # standard deviation of the label's probability over the sampled prompts
+    unsure: bool | None  # the label's probability is below the threshold; None without a threshold
+    prediction_set: tuple[str, ...] | None  # likeliest first; None without a quantile
+
+    @property
+    def score(self) -> float:
+        """The probability of the label."""
+        return self.scores[self.label]
+
+
+def predictions(predictor: Predictor, images: Encoded, rule: Rule = NO_RULE) -> list[Prediction]:
+    """The record of each image."""
+    said, names = predictor(images), predictor.classes
+    columns = (said.probabilities, said.entropy, said.mutual_information, said.spread)
+    records = []
+    for exact, entropy, epistemic, spread in zip(*(column.tolist() for column in columns), strict=True):
+        row, best = rounded(exact), max(range(len(exact)), key=exact.__getitem__)
+        among = None if rule.quantile is None else prediction_set(row, rule.quantile)
+        records.append(
+            Prediction(
+                label=names[best],
+                scores=dict(zip(names, row, strict=True)),
+                entropy=round(entropy, DIGITS),
+                epistemic=round(epistemic, DIGITS),
+                spread=round(spread, DIGITS),
+                unsure=None if rule.threshold is None else row[best] < rule.threshold,
+                prediction_set=None if among is None else tuple(names[index] for index in among),
+            )
+        )
+    return records

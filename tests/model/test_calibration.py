@@ -1,0 +1,186 @@
+"""Thresholds from validation images, and the file that keeps them."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pbprompt.clip.backbone import Encoded
+from pbprompt.errors import InputError
+from pbprompt.evaluate.conformal import conformal_quantile
+from pbprompt.features.bank import Features
+from pbprompt.methods.base import build_method, make_config
+from pbprompt.methods.pbprompt import PBPrompt
+from pbprompt.model.calibration import Calibration, calibrate, read_calibration, write_calibration
+from pbprompt.model.predictor import predictive
+
+shares = st.integers(1, 100).map(lambda percent: percent / 100)
+quickly = settings(deadline=None, max_examples=150)
+
+
+def made(answers) -> Calibration:
+    """From (confidence, right) pairs; a wrong answer leaves the true class half the rest."""
+    confidence, right = zip(*answers, strict=True)
+    true = tuple(best if hit else min(best, (1 - best) / 2) for best, hit in answers)
+    return Calibration(confidence, right, true, classes=5, classes_seen=4, samples=20, seed=0)
+
+
+answers = st.tuples(st.integers(10, 50).map(lambda step: step / 50), st.booleans())
+calibrations = st.lists(answers, min_size=1, max_size=40).map(made)
+
+
+def by_trying(calibration, accuracy):
+    """Every confidence as a threshold, lowest first."""
+    pairs = list(zip(calibration.confidence, calibration.right, strict=True))
+    for threshold in sorted(calibration.confidence):
+        kept = [right for best, right in pairs if best >= threshold]
+        if 100 * sum(kept) >= round(100 * accuracy) * len(kept):
+            return threshold
+    return math.inf
+
+
+@quickly
+@given(calibrations, shares)
+def test_the_lowest_threshold_that_reaches_the_accuracy(calibration, accuracy):
+    threshold = calibration.threshold(accuracy)
+    assert threshold == by_trying(calibration, accuracy)
+    images, right = calibration.accepted(threshold)
+    if math.isinf(threshold):
+        assert images == 0 and calibration.best_accuracy() < accuracy
+    else:
+        assert images > 0 and right / images >= accuracy and calibration.best_accuracy() >= accuracy
+
+
+@quickly
+@given(calibrations, shares, shares)
+def test_more_accuracy_never_lowers_the_threshold(calibration, one, other):
+    low, high = sorted((one, other))
+    assert calibration.threshold(low) <= calibration.threshold(high)
+
+
+def test_thresholds_by_hand():
+    calibration = made([(0.9, True), (0.4, False), (0.8, True), (0.6, True), (0.6, False), (0.7, False)])
+    assert calibration.threshold(0.5) == 0.4  # 3 of 6
+    assert calibration.threshold(0.6) == 0.6  # 3 of 5: both at 0.6 are taken
+    assert calibration.threshold(0.66) == 0.7  # 2 of 3
+    assert calibration.threshold(0.67) == calibration.threshold(1.0) == 0.8
+    assert calibration.accepted(0.6) == (5, 3) and calibration.accepted(0.61) == (3, 2)
+    assert calibration.best_accuracy() == 1.0
+
+
+def test_an_accuracy_out_of_reach():
+    calibration = made([(0.9, False), (0.8, True), (0.5, True)])
+    assert calibration.threshold(0.66) == 0.5
+    assert calibration.threshold(0.9) == math.inf
+    assert calibration.accepted(math.inf) == (0, 0)
+    assert calibration.best_accuracy() == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("accuracy", [0, 1.01, 90, -1, math.nan])
+def test_an_accuracy_is_a_share(accuracy):
+    with pytest.raises(InputError, match="give a share between 0 and 1"):
+        made([(0.9, True)]).threshold(accuracy)
+
+
+def test_the_quantile_is_of_the_true_class():
+    calibration = made([(0.9, True), (0.6, False), (0.8, True)])
+    assert calibration.quantile(0.75) == conformal_quantile([0.9, 0.2, 0.8], 0.75) == pytest.approx(0.8)
+    assert calibration.quantile(0.9) == math.inf
+
+
+def test_calibrate_is_what_the_predictor_says(tiny_vit):
+    method = build_method(PBPrompt, make_config(PBPrompt, overrides=["initial_std=0.2"]), tiny_vit, seed=1)
+    method.prepare(("cat", "dog", "car", "bus"), "a {}.")
+    generator = torch.Generator().manual_seed(0)
+    features = Features(
+        torch.randn(30, 32, generator=generator),
+        torch.randn(30, 3, 32, generator=generator).half(),
+        torch.randint(3, (30,), generator=generator),
+    )
+    predictor = predictive(method, samples=6, seed=4)
+    found = calibrate(predictor, features, seed=4)
+    assert (found.classes, found.classes_seen, found.samples, found.seed) == (4, 3, 6, 4)
+    for at, label in enumerate(features.labels.tolist()):
+        row = predictor(Encoded(features.global_[at : at + 1], features.patches[at : at + 1])).probabilities
+        scores = row.squeeze(0).tolist()
+        assert found.confidence[at] == pytest.approx(max(scores), abs=2e-6)
+        assert found.right[at] == (scores.index(max(scores)) == label)
+        assert found.true[at] == pytest.approx(scores[label], abs=2e-6)
+    assert all(value == round(value, 6) for value in found.confidence + found.true)
+    assert 0 < sum(found.right) < 30
+
+
+@quickly
+@given(calibrations)
+def test_the_file_gives_back_what_was_written(tmp_path_factory, calibration):
+    folder = tmp_path_factory.mktemp("model")
+    write_calibration(folder, calibration)
+    assert read_calibration(folder) == calibration
+    assert [path.name for path in folder.iterdir()] == ["calibration.json"]
+    values = json.loads((folder / "calibration.json").read_text())
+    assert values["images"] == len(calibration) == len(values["true"])
+
+
+def test_no_file_is_no_calibration(tmp_path):
+    assert read_calibration(tmp_path) is None
+
+
+GOOD = made([(0.9, True), (0.6, False)])
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"format": "other"}, "another format"),
+        ({"version": 2}, "another format"),
+        ({"images": 3}, "images is 3, but there are 2"),
+        ({"images": "drop"}, "images"),
+        ({"confidence": [0.9]}, "one value for each image"),
+        ({"confidence": []}, "one value for each image"),
+        ({"confidence": [0.9, 1.2]}, "0 ≤ true ≤ confidence ≤ 1"),
+        ({"confidence": [0.9, math.nan]}, "0 ≤ true ≤ confidence ≤ 1"),
+        ({"confidence": [0.9, "0.6"]}, "supported between"),
+        ({"true": [0.9, 0.7]}, "0 ≤ true ≤ confidence ≤ 1"),
+        ({"true": None}, "not iterable"),
+        ({"right": [1, 0]}, "true or false"),
+        ({"right": "drop"}, "right"),
+        ({"samples": 0}, "counts"),
+        ({"samples": 2.5}, "samples must be a whole number"),
+        ({"classes": 3}, "counts"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_a_damaged_file_is_named_with_the_reason_and_the_remedy(tmp_path, values, why):
+    write_calibration(tmp_path, GOOD)
+    path = tmp_path / "calibration.json"
+    damaged = json.loads(path.read_text()) | values
+    path.write_text(json.dumps({key: value for key, value in damaged.items() if value != "drop"}))
+    with pytest.raises(
+        InputError, match=r"calibration.json: not a calibration .*: fit the model again"
+    ) as error:
+        read_calibration(tmp_path)
+    assert why in str(error.value) and "\n" not in str(error.value)
+
+
+@quickly
+@given(cut=st.integers(0, 300), noise=st.binary(max_size=4))
+def test_what_is_no_json_is_one_line_of_error(tmp_path_factory, cut, noise):
+    folder = tmp_path_factory.mktemp("model")
+    write_calibration(folder, GOOD)
+    path = folder / "calibration.json"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: cut % (len(whole) - 3)] + noise)
+    with pytest.raises(InputError, match=r"calibration\.json") as error:
+        read_calibration(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_impossible_answers_are_refused():
+    with pytest.raises(ValueError, match="one value for each image"):
+        replace(GOOD, right=(True,))
+    with pytest.raises(ValueError, match="0 ≤ true"):
+        replace(GOOD, true=(0.95, 0.1))

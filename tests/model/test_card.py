@@ -1,0 +1,84 @@
+"""The model card: figures, commands and facts."""
+
+from pbprompt.model.calibration import Calibration
+from pbprompt.model.card import model_card
+from pbprompt.model.folder import ModelInfo
+
+FIGURES = {
+    "split": "test",
+    "accuracy": 0.8125,
+    "nll": 0.7401,
+    "ece": 0.0312,
+    "images": 640,
+    "zero_shot": {"accuracy": 0.5, "nll": 2.73, "ece": 0.138},
+}
+
+
+def info(**changes):
+    facts = {
+        "method": "pbprompt",
+        "config": {"ct_weight": 0.01, "words": "a photo of a"},
+        "classes": ("cat", "dog"),
+        "template": "a photo of a {}.",
+        "backbone": {"name": "lite", "activation": "quick_gelu", "fingerprint": "abc123"},
+        "seed": 7,
+        "shots": 4,
+        "data": {"dataset": "toys", "draw_hash": "d1e2"},
+        "metrics": FIGURES,
+    }
+    return ModelInfo(**(facts | changes))
+
+
+def test_figures_beside_zero_shot():
+    card = model_card(info(), "model")
+    assert card.startswith("# pbprompt on toys\n")
+    assert "| tuned | 81.25% | 0.740 | 3.12% |" in card
+    assert "| zero-shot, same backbone | 50.00% | 2.730 | 13.80% |" in card
+    assert "test split, 640 images" in card
+
+
+def test_commands_name_the_folder():
+    card = model_card(info(), "runs/one")
+    assert "pbprompt predict IMAGE --model runs/one\n" in card
+    assert "pbprompt evaluate runs/one DATA" in card
+    assert '--model runs/one --classes "a new class,another"' in card
+
+
+def test_facts_and_settings():
+    card = model_card(info(), "model")
+    for fact in ("2 classes: cat, dog", "`abc123`", "seed 7", "draw hash: d1e2", "- `ct_weight`: 0.01"):
+        assert fact in card
+    assert "- `words`: 'a photo of a'" in card
+
+
+def test_lite_is_said_not_to_be_clip():
+    assert "not comparable with papers on CLIP" in model_card(info(), "model")
+    clip = {"name": "ViT-B/16", "activation": "quick_gelu", "fingerprint": "f"}
+    assert "not comparable" not in model_card(info(backbone=clip), "model")
+
+
+def test_without_figures_there_is_no_table():
+    card = model_card(info(metrics={}), "model")
+    assert "accuracy" not in card and "pbprompt predict" in card
+
+
+def test_thresholds_of_the_validation_split():
+    confidence = tuple(1 - at / 100 for at in range(20))
+    right = tuple(at not in (18, 19) for at in range(20))
+    true = tuple(best if hit else 0.0 for best, hit in zip(confidence, right, strict=True))
+    calibration = Calibration(confidence, right, true, classes=3, classes_seen=2, samples=20, seed=0)
+    card = model_card(info(), "model", calibration)
+    for row in ("| 90% | 0.810 | 100.0% |", "| 95% | 0.830 | 90.0% |", "| 99% | 0.830 | 90.0% |"):
+        assert row in card
+    assert "20 images of 2 of 3 classes" in card
+    assert "--reject-at" not in model_card(info(), "model")
+
+
+def test_an_accuracy_out_of_reach_is_said():
+    card = model_card(info(), "model", Calibration((0.9,), (False,), (0.1,), 2, 1, 20, 0))
+    assert "| 99% | not reached | none |" in card
+
+
+def test_many_classes_are_cut():
+    card = model_card(info(classes=tuple(f"class {n}" for n in range(30))), "model")
+    assert "30 classes: class 0," in card and "class 19, …" in card and "class 20" not in card

@@ -1,0 +1,60 @@
+"""The record of an image, against the predictor's own numbers."""
+
+import math
+
+import pytest
+import torch
+
+from pbprompt.clip.backbone import Encoded
+from pbprompt.methods.base import build_method, make_config
+from pbprompt.methods.pbprompt import PBPrompt
+from pbprompt.model.predictions import Rule, predictions
+from pbprompt.model.predictor import predictive
+
+CLASSES = ("cat", "dog", "car", "bus")
+
+
+@pytest.fixture
+def predictor(tiny_vit):
+    method = build_method(PBPrompt, make_config(PBPrompt, overrides=["initial_std=0.2"]), tiny_vit, seed=1)
+    method.prepare(CLASSES, "a {}.")
+    return predictive(method, samples=5)
+
+
+@pytest.fixture
+def images():
+    generator = torch.Generator().manual_seed(0)
+    return Encoded(torch.randn(12, 32, generator=generator), torch.randn(12, 3, 32, generator=generator))
+
+
+def test_numbers_are_the_predictors(predictor, images):
+    said = predictor(images)
+    for at, record in enumerate(predictions(predictor, images)):
+        row = said.probabilities[at].tolist()
+        assert list(record.scores) == list(CLASSES)
+        assert list(record.scores.values()) == pytest.approx(row, abs=1e-6)
+        assert record.label == CLASSES[row.index(max(row))]
+        assert record.score == pytest.approx(max(row), abs=1e-6)
+        assert record.entropy == pytest.approx(said.entropy[at].item(), abs=1e-6)
+        assert record.epistemic == pytest.approx(said.mutual_information[at].item(), abs=1e-6)
+        assert record.spread == pytest.approx(said.spread[at].item(), abs=1e-6)
+        assert record.unsure is None and record.prediction_set is None
+
+
+def test_unsure_is_below_the_threshold_and_not_at_it(predictor, images):
+    scores = sorted(record.score for record in predictions(predictor, images))
+    records = predictions(predictor, images, Rule(threshold=scores[5]))
+    assert [record.unsure for record in records] == [record.score < scores[5] for record in records]
+    assert sum(bool(record.unsure) for record in records) == 5
+    assert all(record.unsure for record in predictions(predictor, images, Rule(threshold=math.inf)))
+
+
+def test_sets_hold_the_likely_classes_and_always_one(predictor, images):
+    for record in predictions(predictor, images, Rule(quantile=0.8)):
+        ordered = sorted(record.scores.items(), key=lambda pair: -pair[1])
+        likely = tuple(name for name, score in ordered if 1 - score <= 0.8)
+        assert record.prediction_set == (likely or (record.label,))
+    for record in predictions(predictor, images, Rule(quantile=-1.0)):
+        assert record.prediction_set == (record.label,)
+    for record in predictions(predictor, images, Rule(quantile=math.inf)):
+        assert set(record.prediction_set) == set(CLASSES)

@@ -1,0 +1,69 @@
+import multiprocessing
+
+import numpy as np
+import pytest
+
+from pbprompt.errors import InputError
+from pbprompt.runs.store import RunStore
+
+
+def write_many(folder, worker):
+    store = RunStore(folder)
+    for number in range(40):
+        # odd numbers are the same run in both processes, even ones are their own
+        identity = f"same-{number}" if number % 2 else f"worker-{worker}-{number}"
+        store.add({"id": identity, "text": "x" * 5000}, {"t/label": np.arange(number + 1)})
+
+
+def test_two_processes_lose_and_double_nothing(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=write_many, args=(str(tmp_path), worker)) for worker in (1, 2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+        assert worker.exitcode == 0
+    store = RunStore(tmp_path)
+    expected = {f"worker-{w}-{n}" for w in (1, 2) for n in range(0, 40, 2)}
+    expected |= {f"same-{n}" for n in range(1, 40, 2)}
+    assert store.finished() == expected
+    assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 60
+    assert all(record["text"] == "x" * 5000 for record in store.records())
+    assert np.array_equal(store.arrays("same-7")["t/label"], np.arange(8))
+
+
+def test_a_torn_line_costs_only_itself(tmp_path):
+    store = RunStore(tmp_path)
+    store.add({"id": "a"})
+    with (tmp_path / "records.jsonl").open("a") as file:
+        file.write('{"id": "torn", "resul')
+    store.add({"id": "b"})
+    assert [record["id"] for record in store.records()] == ["a", "b"]
+    store.add({"id": "torn"})
+    assert store.finished() == {"a", "b", "torn"}
+
+
+def test_failures_are_not_finished_until_a_retry_succeeds(tmp_path):
+    store = RunStore(tmp_path)
+    store.fail("a", {"task": "few-shot"}, "Traceback")
+    assert store.finished() == set()
+    assert store.failures() == [{"id": "a", "config": {"task": "few-shot"}, "traceback": "Traceback"}]
+    store.add({"id": "a"})
+    assert store.failures() == []
+
+
+def test_find_takes_the_start_of_an_id(tmp_path):
+    store = RunStore(tmp_path)
+    for identity in ("abc1", "abd2"):
+        store.add({"id": identity})
+    assert store.find("abc")["id"] == "abc1"
+    for start in ("ab", "zz"):
+        with pytest.raises(InputError, match=f"starts with '{start}'"):
+            store.find(start)
+
+
+def test_an_empty_folder_and_missing_arrays(tmp_path):
+    store = RunStore(tmp_path / "nothing")
+    assert store.records() == [] and store.failures() == []
+    with pytest.raises(InputError, match="per-image arrays"):
+        store.arrays("abc")

@@ -1,0 +1,146 @@
+"""Each task on the embedded sample set, short but real."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pbprompt.data.sources import open_dataset
+from pbprompt.errors import InputError
+from pbprompt.evaluate.metrics import harmonic_mean
+from pbprompt.features.bank import FeatureBank
+from pbprompt.runs.tasks import RunConfig, prepare_run, run_task
+
+DATA = "sample:openmoji"
+SHORT = {"shots": 1, "overrides": ("epochs=2",), "samples": 3}
+
+
+@pytest.fixture(scope="module")
+def bank(lite, tmp_path_factory):
+    return FeatureBank(lite, cache=tmp_path_factory.mktemp("features"), progress=False)
+
+
+def run(bank, **values):
+    config = RunConfig(**{**SHORT, **values})
+    record, arrays = run_task(prepare_run(config, bank.backbone), bank)
+    assert json.loads(json.dumps(record)) == {**record, "config": json.loads(json.dumps(record["config"]))}
+    for name, figures in record["results"].items():
+        if name != "H":
+            hits = arrays[f"{name}/predicted"] == arrays[f"{name}/label"]
+            assert figures["accuracy"] == pytest.approx(hits.mean())
+            assert figures["images"] == len(hits)
+            assert figures["nll"] == pytest.approx(-arrays[f"{name}/log_likelihood"].mean(), rel=1e-4)
+    return record, arrays
+
+
+def by_hand(bank, dataset):
+    """Zero-shot predictions from the towers alone."""
+    features = bank.encode(dataset.root, dataset.test)
+    ids, lengths = bank.backbone.tokenizer([dataset.template.replace("{}", name) for name in dataset.classes])
+    text = bank.backbone.text(bank.backbone.token_embedding(ids), lengths)
+    image = torch.nn.functional.normalize(features.global_.float(), dim=-1)
+    return (image @ torch.nn.functional.normalize(text, dim=-1).T).argmax(1).numpy()
+
+
+def test_few_shot(bank):
+    record, arrays = run(bank, task="few-shot", dataset=DATA)
+    assert list(record["results"]) == [DATA] and len(arrays[f"{DATA}/label"]) == 160
+    assert record["settings"]["epochs"] == 2 and record["backbone"]["name"] == "lite"
+    assert record["train"]["total"] > 0
+    again, repeated = run(bank, task="few-shot", dataset=DATA)
+    assert again["id"] == record["id"]
+    assert np.array_equal(repeated[f"{DATA}/confidence"], arrays[f"{DATA}/confidence"])
+
+
+def test_base_to_new_tests_each_half_in_its_own_names(bank):
+    record, arrays = run(bank, task="base-to-new", dataset=DATA, method="coop")
+    results = record["results"]
+    assert set(arrays["base/label"]) == set(arrays["new/label"]) == set(range(14))
+    assert set(arrays["joint/label"]) == set(range(28))
+    assert results["H"]["accuracy"] == harmonic_mean(results["base"]["accuracy"], results["new"]["accuracy"])
+    assert results["base"]["images"] + results["new"]["images"] == results["joint"]["images"] == 160
+    assert results["joint"]["accuracy"] <= max(results["base"]["accuracy"], results["new"]["accuracy"])
+    assert 0 <= results["joint"]["auroc_entropy"] <= 1
+
+
+def test_zero_shot_is_the_backbones_own_answer_in_every_label_space(bank):
+    record, arrays = run(bank, task="base-to-new", dataset=DATA, method="zeroshot", overrides=())
+    whole = open_dataset(DATA)
+    assert np.array_equal(arrays["joint/predicted"], by_hand(bank, whole))
+    new = replace(
+        whole,
+        classes=whole.classes[14:],
+        train=(),
+        val=(),
+        test=tuple(replace(item, label=item.label - 14) for item in whole.test if item.label >= 14),
+    )
+    assert np.array_equal(arrays["new/predicted"], by_hand(bank, new))
+    assert record["train"] == {}
+
+
+def test_a_method_that_reads_the_names_for_every_image_is_prepared_for_each_test(bank):
+    arrays = run(bank, task="base-to-new", dataset=DATA, method="tip-adapter", overrides=())[1]
+    # the cache holds no images of new classes, so there its answer is zero-shot's
+    plain = run(bank, task="base-to-new", dataset=DATA, method="zeroshot", overrides=())[1]
+    assert np.array_equal(arrays["new/predicted"], plain["new/predicted"])
+    assert not np.array_equal(arrays["base/confidence"], plain["base/confidence"])
+
+
+def test_domain_shift_tests_other_styles(bank):
+    targets = ("sample:twitter", "sample:fluent")
+    record = run(bank, task="domain-shift", dataset=DATA, method="coop", targets=targets)[0]
+    assert list(record["results"]) == [DATA, "sample:twitter", "sample:fluent"]
+    assert all(figures["images"] == 160 for figures in record["results"].values())
+    assert record["data"]["name"] == DATA
+
+
+def copied(folder, prefix=""):
+    """A dataset of two of the sample's classes, for testing only, as class folders."""
+    sample = open_dataset("sample:twitter")
+    for item in sample.test:
+        name = sample.classes[item.label]
+        if name in ("bird", "fruit"):
+            (folder / "test" / (prefix + name)).mkdir(parents=True, exist_ok=True)
+            file = sample.file(item)
+            (folder / "test" / (prefix + name) / file.name).write_bytes(file.read_bytes())
+    return str(folder)
+
+
+def test_cross_dataset_uses_the_targets_own_names(bank, tmp_path):
+    target = copied(tmp_path / "own", prefix="a ")
+    record, arrays = run(bank, task="cross-dataset", dataset=DATA, method="coop", targets=(target,))
+    assert list(record["results"]) == [DATA, target]
+    assert set(arrays[f"{target}/label"]) == {0, 1} and arrays[f"{target}/predicted"].max() <= 1
+    with pytest.raises(InputError, match=f"has a class 'a bird' that {DATA} lacks"):
+        run(bank, task="domain-shift", dataset=DATA, targets=(target,))
+
+
+def test_a_domain_may_have_some_of_the_classes(bank, tmp_path):
+    target = copied(tmp_path / "some")
+    arrays = run(bank, task="domain-shift", dataset=DATA, method="zeroshot", overrides=(), targets=(target,))[
+        1
+    ]
+    assert arrays[f"{target}/predicted"].max() <= 1
+
+
+def test_transfer_without_targets_is_an_error(bank):
+    with pytest.raises(InputError, match="cross-dataset: name the targets"):
+        run(bank, task="cross-dataset", dataset=DATA)
+
+
+def test_a_runs_name_depends_on_all_that_changes_its_result(lite, tiny_vit):
+    first = RunConfig(task="few-shot", dataset=DATA, shots=1)
+    others = [
+        replace(first, seed=2),
+        replace(first, shots=2),
+        replace(first, method="coop"),
+        replace(first, overrides=("epochs=3",)),
+        replace(first, views="fresh"),
+        replace(first, samples=5),
+        replace(first, dataset="sample:twitter"),
+    ]
+    names = {prepare_run(config, lite).id for config in (first, *others)} | {prepare_run(first, tiny_vit).id}
+    assert len(names) == len(others) + 2
+    assert prepare_run(first, lite).id in names
