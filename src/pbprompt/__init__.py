@@ -6,7 +6,7 @@ Public names are imported on first use, so that `import pbprompt` and `pbprompt 
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _PUBLIC = {
     "PromptClassifier": "pbprompt.classifier",
