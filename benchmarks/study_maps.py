@@ -21,7 +21,6 @@ from pbprompt.clip.loading.load import load_backbone
 from pbprompt.core.transport import transport_plans
 from pbprompt.data.fewshot import draw
 from pbprompt.data.sources import open_dataset
-from pbprompt.explain.heatmaps import plan_temperature
 from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.files import write_text
 from pbprompt.methods.base import Method, make_config
@@ -69,7 +68,7 @@ def measure_maps(root: Path | None, say: Callable[[str], None]) -> None:
 @torch.no_grad()
 def look(method: Method, test: Features) -> dict[str, Any]:
     """Means over the test images."""
-    prompts, temperature = predictive(method).bank, plan_temperature(method)
+    prompts, temperature = predictive(method).bank, method.plan_temperature
     maps, patches, classes = [], [], []
     for images in torch.arange(len(test)).split(IMAGES_AT_ONCE):
         some = test.subset(images)

@@ -32,12 +32,12 @@ class Costs:
     def steps(self, run: RunConfig) -> int:
         """Epochs × (images // batch), as the training loop has it, and SHIP's first stage."""
         method = self.method(run.method, run.preset, run.variant, run.overrides)
-        if "zero-shot" in method.tags:
+        if not method.trains:
             return 0
         config: Any = method.config
         images = self.images(run.task, run.dataset, run.shots, run.seed)
         steps = (config.epochs or method.epochs_for(run.shots)) * (images // method.images_a_step(images))
-        if run.task == "base-to-new" and "uses new names" in method.tags:
+        if run.task == "base-to-new" and method.needs_unseen_names:
             steps += config.synth_epochs * -(-images // config.synth_batch)
         return steps
 

@@ -17,7 +17,7 @@ from pbprompt import __version__, export  # noqa: E402
 from pbprompt.clip.backbone import Backbone, Encoded  # noqa: E402
 from pbprompt.core.likelihood import Uncertainty  # noqa: E402
 from pbprompt.errors import InputError  # noqa: E402
-from pbprompt.export import EXPORTABLE, export_onnx, thresholds  # noqa: E402
+from pbprompt.export import export_onnx, thresholds  # noqa: E402
 from pbprompt.methods.base import Method, build_method  # noqa: E402
 from pbprompt.model.calibration import Calibration  # noqa: E402
 from pbprompt.model.predictor import predictive  # noqa: E402
@@ -35,7 +35,7 @@ def made(name: str, backbone: Backbone, variant: str = "") -> Method:
     kind = METHODS[name]
     method = build_method(kind, kind.Config(**dict(kind.variants.get(variant, {}))), backbone, seed=1)
     method.prepare(CLASSES, "a {}.")
-    if "training-free" in method.tags:
+    if kind.trains and not method.stepwise:
         draws, patches = torch.Generator().manual_seed(0), backbone.grid[0] * backbone.grid[1]
         shots = torch.randn(8, backbone.embed_dim, generator=draws)
         method.begin(Encoded(shots, shots.unsqueeze(1).expand(-1, patches, -1)), torch.arange(8) % 4, seed=1)
@@ -160,7 +160,7 @@ def test_metadata_say_what_a_deployer_needs(exported):
 )
 def test_which_methods_can_be_exported(name, variant, tiny_resnet, tmp_path, capfd):
     method, path = made(name, tiny_resnet, variant), tmp_path / "model.onnx"
-    if name in EXPORTABLE and variant != "conditional":
+    if method.exportable:
         export_onnx(method, path, samples=SAMPLES, seed=5)
         images = pixels(tiny_resnet, 3)
         said, wanted = by_onnx(path, images), by_torch(method, images)
@@ -176,6 +176,13 @@ def test_which_methods_can_be_exported(name, variant, tiny_resnet, tmp_path, cap
         assert path.read_bytes() == b"earlier" and list(tmp_path.iterdir()) == [path]
     out, err = capfd.readouterr()
     assert not out and not err
+
+
+def test_a_prediction_that_cannot_be_traced_is_refused_in_words(tiny_resnet, tmp_path):
+    method = made("plot", tiny_resnet)
+    method.exportable = True  # as its author may believe
+    with pytest.raises(InputError, match="'plot' cannot be exported, since its prediction is not one fixed"):
+        export_onnx(method, tmp_path / "model.onnx")
 
 
 def test_a_model_that_differs_from_torch_is_not_written(tiny_resnet, tmp_path, monkeypatch):

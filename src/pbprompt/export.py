@@ -31,6 +31,7 @@ from pbprompt.methods.base import Method
 from pbprompt.model.calibration import Calibration, read_calibration
 from pbprompt.model.folder import load_model
 from pbprompt.model.predictor import SAMPLES, Predictor, predictive
+from pbprompt.registry import methods
 
 Precision = Literal["fp32", "fp16"]
 FORMAT = "pbprompt-onnx"
@@ -40,18 +41,6 @@ OUTPUTS = {
     "entropy": "the whole doubt about the image, in nats",
     "epistemic": "the part of the entropy that the sampled prompts disagree on, in nats",
 }
-# The other methods encode prompts for each image, or iterate until an image's transport has converged.
-EXPORTABLE = (
-    "coop",
-    "nearest-mean",
-    "pbprompt",
-    "proda",
-    "prograd",
-    "ship",
-    "tip-adapter",
-    "vpt",
-    "zeroshot",
-)
 SHARES = (0.8, 0.9, 0.95, 0.99)
 ONE_FILE = 1_750_000_000  # bytes of weights: an ONNX file ends at 2 GiB, what is larger goes beside it
 TRACED_BATCH = 64  # in which methods that go over images in chunks have one chunk; the graph takes any batch
@@ -120,8 +109,8 @@ def export_onnx(
     out = Path(out)
     if out.is_dir():
         raise InputError(f"--out {out}: is a folder: give a file name such as model.onnx")
-    if method.image_conditioned:
-        raise _not_exportable(method, "it encodes prompts for each image, so there is no bank to fold in")
+    if not method.exportable:
+        raise _not_exportable(method, "what it computes depends on the image: no bank can be folded in")
     predictor = predictive(method, samples, seed)
     classifier = ImageClassifier(predictor, torch.float16 if precision == "fp16" else torch.float32)
     program = _program(classifier)
@@ -254,9 +243,8 @@ def _need_extra() -> None:
 
 
 def _not_exportable(method: Method, why: str) -> InputError:
-    return InputError(
-        f"method {method.name!r} cannot be exported, since {why}: tune one of {', '.join(EXPORTABLE)}"
-    )
+    others = ", ".join(name for name, kind in methods().items() if kind.exportable)
+    return InputError(f"method {method.name!r} cannot be exported, since {why}: tune one of {others}")
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from pbprompt.registry import methods
 from pbprompt.train.loop import Run, train
 
 METHODS = methods()
-TRAINED = [name for name, kind in METHODS.items() if "zero-shot" not in kind.tags]
+TRAINED = [name for name, kind in METHODS.items() if kind.trains]
 COUNTED = {"coop": 2048, "cocoop": 35360, "plot": 8192, "pbprompt": 1577984}
 CLASSES, SHOTS = 6, 4
 # VPT's published start (σ above 1) drowns the words of so small a tower: it lowers the loss, but does not
@@ -91,7 +91,7 @@ def test_loss_falls_and_zero_shot_is_beaten_on_the_training_shots(name, few, sho
     method = made(name, lite, few.classes, few.template, **TO_LEARN.get(name, {}))
     batches = max(1, len(shots) // method.config.batch_size)
     losses = trained(method, shots, epochs=max(4, 80 // batches))
-    assert bool(losses) == ("training-free" not in method.tags)
+    assert bool(losses) == (method.stepwise)
     if losses:
         quarter = len(losses) // 4
         assert sum(losses[-quarter:]) < sum(losses[:quarter])
@@ -132,7 +132,7 @@ def test_new_class_names_are_taken_or_refused_in_words(name, few, shots, lite):
     if name in TRAINED:
         trained(method, shots, epochs=2, max_steps=2)
     more = (*few.classes, "train", "moon")
-    if "no new classes" in method.tags:
+    if not method.takes_new_names:
         with pytest.raises(InputError, match="class"):
             method.prepare(more, few.template)
     else:
@@ -166,7 +166,7 @@ def test_parameters_are_those_of_the_paper(name):
 @pytest.mark.parametrize("name", list(METHODS))
 def test_a_method_says_what_it_is(name):
     kind = METHODS[name]
-    assert kind.paper and kind.tags is not None
+    assert kind.paper
     assert "\n" in (__import__(kind.__module__, fromlist=["_"]).__doc__ or ""), (
         "the module states its formula"
     )

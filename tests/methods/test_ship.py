@@ -229,4 +229,4 @@ def test_published_sizes_and_recipe(tiny_vit):
     shapes = [tuple(p.shape) for p in (*method.encoder.parameters(), *method.generator.parameters())]
     assert shapes == [(2048, 32), (2048,), (64, 2048), (64,), (4096, 32), (4096,), (64, 4096), (64,)]
     assert method.trainable() == [method.context]
-    assert method.tags == ("uses new names",)
+    assert method.needs_unseen_names

@@ -99,7 +99,7 @@ def test_a_name_the_tokeniser_cannot_take_is_refused(model):
 
 
 def test_methods_without_new_classes_say_so(model, monkeypatch):
-    monkeypatch.setattr(type(model._method), "tags", ("no new classes",))
+    monkeypatch.setattr(type(model._method), "takes_new_names", False)
     with pytest.raises(Refused) as refused:
         model.add_classes(["otter"], LIMITS)
     assert refused.value.status == 409

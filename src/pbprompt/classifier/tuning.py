@@ -76,7 +76,7 @@ def tune_method(
     kind = find_method(method)
     tuned = build_method(kind, config, backbone, seed)
     tuned.prepare(dataset.classes, dataset.template)
-    if "zero-shot" not in kind.tags:
+    if kind.trains:
         shots = shots or int(features.labels.bincount().max())
         here = features.to(backbone.device)
         run = Run(config.epochs or tuned.epochs_for(shots), seed, progress=progress)

@@ -67,7 +67,7 @@ def fit(
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out}: is a file: choose a folder")
     kind = find_method(method)
-    if "zero-shot" in kind.tags:
+    if not kind.trains:
         raise InputError(f"--method {method}: has nothing to tune: use `pbprompt predict` with --classes")
     config = make_config(kind, preset, variant, overrides)
     dataset = open_dataset(data, root, classes_file=classes_file, seed=seed)

@@ -33,9 +33,21 @@ def _list(known: dict[str, type["Method"]], console: "Console") -> None:
 
     table = Table("method", "parameters*", "tags", "paper", box=None)
     for name, kind in known.items():
-        table.add_row(name, f"{_counts(kind)[0]:,}", ", ".join(kind.tags), kind.paper)
+        table.add_row(name, f"{_counts(kind)[0]:,}", ", ".join(_tags(kind)), kind.paper)
     console.print(table)
     console.print("[dim]* learnable, as the paper counts them, at ViT-B/16[/]")
+
+
+def _tags(kind: type["Method"]) -> tuple[str, ...]:
+    """What is worth knowing in the list, in words."""
+    said = {
+        "zero-shot": not kind.trains,
+        "training-free": not kind.stepwise,
+        "no new classes": not kind.takes_new_names,
+        "uses new names": kind.needs_unseen_names,
+        "image-conditioned": kind.image_conditioned,
+    }
+    return (*(word for word, holds in said.items() if holds), *kind.tags)
 
 
 def _explain(kind: type["Method"], console: "Console") -> None:

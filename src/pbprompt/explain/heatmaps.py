@@ -119,7 +119,7 @@ def heat_maps(
     probabilities = predictor(encoded).probabilities[0]
     if rows is None:
         rows = probabilities.argsort(descending=True, stable=True)[:TOP].tolist()
-    heat = plan_temperature(method) if temperature is None else temperature
+    heat = method.plan_temperature if temperature is None else temperature
     log_weights = method.sample_logits(encoded, prompts).log_softmax(-1)
     log_weights = log_weights.expand(len(prompts), -1, -1)  # prompts that make one classifier share its p_c
     plans = transport_plans(encoded.patches, prompts, log_weights, heat)
@@ -128,24 +128,15 @@ def heat_maps(
         chosen = values[:, 0, :, rows].transpose(1, 2).unflatten(-1, backbone.grid)
         return chosen.float().cpu().numpy()
 
+    scale = backbone.logit_scale * method.prediction_scale
     return HeatMaps(
         patch_to_prompt=maps(plans.prompt_given_patch),
         prompt_to_patch=maps(plans.patch_given_prompt),
-        evidence=maps(_evidence(encoded, prompts, prediction_scale(method))),
+        evidence=maps(_evidence(encoded, prompts, scale)),
         classes=tuple(method.classes[row] for row in rows),
         probabilities=probabilities[rows].float().cpu().numpy(),
         temperature=heat,
     )
-
-
-def plan_temperature(method: Method) -> float:
-    """T that the method's own plans have; 1, the paper's, where it has none."""
-    return float(getattr(method.config, "ct_temperature", 1.0)) or 1 / method.backbone.logit_scale
-
-
-def prediction_scale(method: Method) -> float:
-    """What cosines are multiplied by in the method's predictions."""
-    return method.backbone.logit_scale / float(getattr(method.config, "prediction_temperature", 1.0))
 
 
 def _evidence(encoded: Encoded, prompts: Float[Tensor, "s c d"], scale: float) -> Float[Tensor, "s b m c"]:

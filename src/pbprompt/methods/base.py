@@ -60,17 +60,29 @@ Terms = dict[str, Tensor]
 class Method(nn.Module):
     """A way to make class features.
 
-    A subclass sets `Config`, `presets`, `tags` and `paper`, builds its parameters in `__init__`, and
-    implements `prepare`, `loss` and `class_features`. Its parameters and buffers are all there is to save.
-    The other hooks have defaults that suit most methods.
+    A subclass sets `Config`, `presets` and `paper`, says what it can do by the attributes below, builds its
+    parameters in `__init__`, and implements `prepare`, `loss` and `class_features`. Its parameters and
+    buffers are all there is to save. The other hooks have defaults that suit most methods.
+
+    What a method can do is decided by these attributes alone. Those that depend on its settings are set again
+    in `__init__`, so ask a built method rather than its class where there is one.
     """
 
     name: ClassVar[str]
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    tags: ClassVar[tuple[str, ...]] = ()
+    tags: ClassVar[tuple[str, ...]] = ()  # more words for the list of methods; nothing is decided by them
     paper: ClassVar[str] = ""
+    revision: ClassVar[int] = (
+        1  # its author raises it when its results change, so that earlier runs do not count
+    )
+    trains: ClassVar[bool] = True  # it learns from images; without, there is nothing to tune
+    needs_unseen_names: ClassVar[bool] = False  # it trains for classes without images: a task names them
+    stepwise: bool = True  # the loop's steps train it; without, `begin` does all there is
+    takes_new_names: bool = True  # it can tell classes that it had no image of, by their names
+    image_conditioned: bool = False  # each image has prompts of its own, so that there is no bank to look at
+    exportable: bool = True  # its prediction is one fixed computation on a bank, which ONNX can hold
     # Whether every step runs the same kernels: no value is looked at on the host, nothing is moved there, and
     # random numbers come from the given generator alone, on its device. A GPU then replays it as one graph.
     capturable: ClassVar[bool] = False
@@ -81,16 +93,21 @@ class Method(nn.Module):
         self._frozen = (backbone,)  # a tuple: the towers are no part of this module's state
         self.classes: tuple[str, ...] = ()
         self.template = ""
-        self.unseen_names: tuple[str, ...] = ()  # set by a task, used by methods tagged "uses new names"
+        self.unseen_names: tuple[str, ...] = ()  # set by a task, used where `needs_unseen_names`
 
     @property
     def backbone(self) -> Backbone:
         return self._frozen[0]
 
     @property
-    def image_conditioned(self) -> bool:
-        """Whether each image has prompts of its own."""
-        return "image-conditioned" in self.tags
+    def prediction_scale(self) -> float:
+        """Factor on the logits of a prediction: below 1, it is less sure than in training."""
+        return 1.0
+
+    @property
+    def plan_temperature(self) -> float:
+        """T of the transport plans that are drawn as heat maps; the paper's 1 where the method has none."""
+        return 1.0
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         """Take the class names (and the sentence around them, where a method uses one)."""
@@ -109,7 +126,7 @@ class Method(nn.Module):
 
     def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
         """Named terms of one step: `total` to minimise, the others to log. `examples`: training images."""
-        raise NotImplementedError
+        raise InputError(f"{self.name} has nothing to train by steps: leave epochs at 0")
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         """`samples` draws of every class's text feature (one where the method is deterministic).
@@ -120,7 +137,11 @@ class Method(nn.Module):
 
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
         """Logits of images under each draw of the class features: the bank of `class_features`."""
-        return class_logits(images.global_, features, self.backbone.logit_scale)
+        return class_logits(images.global_, features, self.backbone.logit_scale * self.prediction_scale)
+
+    def combine(self, features: Float[Tensor, "s c d"]) -> Float[Tensor, "k c d"]:
+        """The classifiers a prediction uses, made of the draws: the draws themselves, unless overridden."""
+        return features
 
     def prompt_vectors(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s k b w"]:
         """Learned token embeddings of the prompts, to look at; k: the classes, or 1 where they share them."""
@@ -128,6 +149,8 @@ class Method(nn.Module):
 
     def epochs_for(self, shots: int) -> int:
         """The method's own schedule where `epochs` is 0."""
+        if not self.stepwise:
+            return 0
         return 50 if shots <= 1 else 100 if shots <= 4 else 200
 
     def batch_for(self, examples: int) -> int:

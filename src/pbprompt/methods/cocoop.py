@@ -69,7 +69,8 @@ class CoCoOp(Method):
     """A learned context plus a small network that shifts it for each image."""
 
     Config = CoCoOpConfig
-    tags = ("image-conditioned",)
+    image_conditioned = True
+    exportable = False
     paper = "Zhou et al., CVPR 2022"
     capturable = True
     config: CoCoOpConfig

@@ -71,6 +71,7 @@ class CoOp(Method):
 
     def __init__(self, config: CoOpConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
+        self.takes_new_names = not config.class_specific
         start = start_context(backbone, config.tokens, config.words)
         if config.class_specific:  # how many classes there are comes with `prepare`, or with saved values
             self._start_seed = int(torch.randint(2**62, ()))

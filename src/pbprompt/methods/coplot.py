@@ -47,7 +47,7 @@ class CoPLOT(PLOT):
 
     Config = CoPLOTConfig
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"imagenet": {"add_global": True}}
-    tags = ("image-conditioned", "uses patches")
+    image_conditioned = True
     config: CoPLOTConfig
 
     def __init__(self, config: CoPLOTConfig, backbone: Backbone) -> None:

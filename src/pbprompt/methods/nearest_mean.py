@@ -22,7 +22,7 @@ from torch import Tensor
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.likelihood import unit
 from pbprompt.errors import InputError
-from pbprompt.methods.base import Batch, MethodConfig, Terms
+from pbprompt.methods.base import MethodConfig
 from pbprompt.methods.exemplars import Memory
 from pbprompt.registry import register
 
@@ -31,7 +31,8 @@ from pbprompt.registry import register
 class NearestMean(Memory):
     """Each class is the mean of its images."""
 
-    tags = ("training-free", "no new classes")
+    stepwise = False
+    takes_new_names = False
     paper = "Mensink et al., TPAMI 2013"
     means: Tensor
 
@@ -61,13 +62,7 @@ class NearestMean(Memory):
         self.means.data = members.T @ unit(images.global_).to(self.means) / counts.unsqueeze(1)
         self.remember()
 
-    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
-        raise InputError("nearest-mean has nothing to train: leave epochs at 0")
-
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         if not self.seen:
             raise InputError("nearest-mean has no class means yet: fit it on images first")
         return self.means[self.labels_of_classes()].unsqueeze(0)
-
-    def epochs_for(self, shots: int) -> int:
-        return 0

@@ -17,13 +17,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.engine import TextEngine
 from pbprompt.clip.prompts import named_prompts
 from pbprompt.core.diversity import sampled_cosine
 from pbprompt.core.elbo import combined_elbo
 from pbprompt.core.generator import PromptGenerator
-from pbprompt.core.likelihood import class_logits, log_likelihood
+from pbprompt.core.likelihood import class_logits, log_likelihood, mean_features
 from pbprompt.core.transport import conditional_transport, entropic_transport
 from pbprompt.core.variational import GaussianPosterior, gaussian_kl, reduce_kl, sample
 from pbprompt.errors import InputError
@@ -150,6 +150,14 @@ class PBPrompt(Method):
             zero_output=config.residual,
         )
 
+    @property
+    def prediction_scale(self) -> float:
+        return 1 / self.config.prediction_temperature
+
+    @property
+    def plan_temperature(self) -> float:
+        return self.config.ct_temperature or 1 / self.backbone.logit_scale
+
     def prepare(self, classes: Sequence[str], template: str) -> None:
         super().prepare(classes, template)
         free = self.config.prompts == "free"
@@ -195,9 +203,8 @@ class PBPrompt(Method):
             log_weights = log_weights.detach()
         if config.transport == "ot":
             return entropic_transport(batch.images.patches, features, log_weights)
-        temperature = config.ct_temperature or 1 / self.backbone.logit_scale
         return conditional_transport(
-            batch.images.patches, features, log_weights, config.ct_balance, temperature
+            batch.images.patches, features, log_weights, config.ct_balance, self.plan_temperature
         ).total
 
     def _encode(self, latent: Float[Tensor, "s c w"]) -> Float[Tensor, "s c d"]:
@@ -206,8 +213,8 @@ class PBPrompt(Method):
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         return self._engine(self.prompt_vectors(samples, generator))
 
-    def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
-        return super().sample_logits(images, features) / self.config.prediction_temperature
+    def combine(self, features: Float[Tensor, "s c d"]) -> Float[Tensor, "k c d"]:
+        return mean_features(features).unsqueeze(0) if self.config.reading == "features" else features
 
     def prompt_vectors(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s k b w"]:
         if self.config.prompts == "free":

@@ -62,7 +62,8 @@ class PLOT(Method):
 
     Config: ClassVar[type[MethodConfig]] = PLOTConfig
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"imagenet": {"epochs": 50, "add_global": True}}
-    tags: ClassVar[tuple[str, ...]] = ("uses patches",)
+    tags = ("uses patches",)
+    exportable = False  # it iterates until an image's transport has converged
     paper = "Chen et al., ICLR 2023"
     config: PLOTConfig
 

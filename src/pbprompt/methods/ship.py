@@ -19,7 +19,7 @@ and as many synthetic features x̂_c(z), z ~ N(0, I), of new names c drawn evenl
 | u_1 … u_b | `synth_context` | stage 1's context, [b, w]                                                 |
 | v_1 … v_b | `context`       | CoOp's context, [b, w]: all that stage 2 trains and predictions use       |
 
-The new names are `unseen_names`, which a task sets: reports carry the tag. Without any there is nothing to
+The new names are `unseen_names`, which a task sets. Without any there is nothing to
 synthesise: stage 1 is left out, and stage 2 is CoOp.
 """
 
@@ -63,7 +63,7 @@ class SHIP(Method):
     """CoOp with synthetic features for the new classes' names."""
 
     Config = SHIPConfig
-    tags = ("uses new names",)
+    needs_unseen_names = True
     paper = "Wang et al., ICCV 2023"
     config: SHIPConfig
 

@@ -56,7 +56,7 @@ class TipAdapter(Memory):
 
     Config = TipAdapterConfig
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"f": {"finetune": True}}
-    tags = ("training-free",)
+    stepwise = False
     paper = "Zhang et al., ECCV 2022"
     config: TipAdapterConfig
     keys: Tensor
@@ -64,6 +64,7 @@ class TipAdapter(Memory):
 
     def __init__(self, config: TipAdapterConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
+        self.stepwise = config.finetune
         keys = torch.empty(0, backbone.embed_dim)
         if config.finetune:
             self.keys = nn.Parameter(keys)
@@ -107,4 +108,4 @@ class TipAdapter(Memory):
         return text + self.config.alpha * affinity @ votes.T
 
     def epochs_for(self, shots: int) -> int:
-        return 20 if self.config.finetune else 0
+        return 20 if self.stepwise else 0

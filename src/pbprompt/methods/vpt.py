@@ -83,6 +83,8 @@ class VPT(Method):
                 f"vpt: train_samples is {config.train_samples} and initial_std {config.initial_std}: "
                 "use at least 1 draw, and a standard deviation of 0 or more"
             )
+        self.image_conditioned = config.conditional
+        self.exportable = not config.conditional
         width = backbone.text_width
         self.context = nn.Parameter(start_context(backbone, config.tokens, config.words))
         if config.conditional:
@@ -93,10 +95,6 @@ class VPT(Method):
             self.log_variance = nn.Parameter(torch.rand(1, width))  # as published: σ between 1 and 1.65
         if config.initial_std:
             self._start_at(2 * math.log(config.initial_std))
-
-    @property
-    def image_conditioned(self) -> bool:
-        return self.config.conditional
 
     def _start_at(self, log_variance: float) -> None:
         """log σ² is this at the start, whatever the image."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.engine import encode_texts
 from pbprompt.core.likelihood import mean_features
-from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, setting
+from pbprompt.methods.base import Method, MethodConfig, setting
 from pbprompt.registry import register
 
 ENSEMBLE = (
@@ -51,7 +51,8 @@ class ZeroShot(Method):
     """Whole sentences for each class; nothing is learned."""
 
     Config = ZeroShotConfig
-    tags = ("zero-shot", "training-free")
+    trains = False
+    stepwise = False
     paper = "Radford et al., 2021"
     config: ZeroShotConfig
 
@@ -62,9 +63,6 @@ class ZeroShot(Method):
             self._features = mean_features(torch.stack(each))
         else:
             self._features = sentence_features(self.backbone, classes, template)
-
-    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
-        raise TypeError("zero-shot has nothing to train")
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         return self._features.unsqueeze(0)

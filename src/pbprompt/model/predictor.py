@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pbprompt.clip.backbone import Encoded
-from pbprompt.core.likelihood import Uncertainty, mean_features, uncertainty
+from pbprompt.core.likelihood import Uncertainty, uncertainty
 from pbprompt.methods.base import Method
 
 SAMPLES = 20
@@ -38,7 +38,5 @@ class Predictor:
 @torch.no_grad()
 def predictive(method: Method, samples: int = SAMPLES, seed: int = 0) -> Predictor:
     """Draw `samples` classifiers with a seed; equal seeds give equal predictions on every machine."""
-    bank = method.class_features(samples, torch.Generator().manual_seed(seed))
-    if getattr(method.config, "reading", None) == "features":
-        bank = mean_features(bank).unsqueeze(0)
+    bank = method.combine(method.class_features(samples, torch.Generator().manual_seed(seed)))
     return Predictor(method, bank, method.classes)

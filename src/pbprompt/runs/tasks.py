@@ -148,11 +148,11 @@ def machine(device: torch.device) -> dict[str, str]:
 def _tuned(
     run: Prepared, base: Dataset, new: Dataset | None, bank: FeatureBank
 ) -> tuple[Method, dict[str, float]]:
-    if "zero-shot" in run.kind.tags:
+    if not run.kind.trains:
         return build_method(run.kind, run.settings, bank.backbone, run.config.seed), {}
 
     def announce(method: Method) -> None:
-        if new is not None and "uses new names" in method.tags:
+        if new is not None and method.needs_unseen_names:
             method.unseen_names = new.classes
 
     return tune(

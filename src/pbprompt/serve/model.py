@@ -110,8 +110,8 @@ class ServedModel:
         """Take more class names and return all; those who predict meanwhile keep the former classifiers."""
         with self._changing:
             current = self._method
-            if "no new classes" in current.tags:
-                raise Refused(409, f"{current.name} knows its classes by their images: it takes no new names")
+            if not current.takes_new_names:
+                raise Refused(409, f"{current.name} was tuned for its own classes: it takes no new names")
             classes = (*current.classes, *checked_names(names, current.classes, limits))
             # A copy of the small learnable part: the frozen towers are shared.
             method = copy.deepcopy(current, {id(current.backbone): current.backbone})
