@@ -1,17 +1,39 @@
-"""What a method keeps of its training images: tensors as long as the images are many, and the class names."""
+"""What a method keeps of its training images: tensors as long as the images are many, and the class names.
+
+A training-free method needs no loss: with `stepwise = False` the loop takes no step, and `begin` is all of
+its training. The whole of one, besides its formula:
+
+    class MyMethod(Memory):
+        stepwise = False
+
+        def __init__(self, config, backbone):
+            super().__init__(config, backbone)
+            self.register_buffer("means", torch.empty(0, backbone.embed_dim))  # rows: what `begin` makes
+
+        def begin(self, images, labels, seed):
+            self.means.data = ...  # from images.global_ [n, d], not normalised, and labels [n]
+            self.remember()  # which names the labels stand for
+
+        def class_features(self, samples, generator):
+            return self.means[self.labels_of_classes()].unsqueeze(0)  # −1: a name without images
+
+A method that cannot tell a name without images says `takes_new_names = False`; `prepare` then refuses it.
+"""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone
+from pbprompt.errors import InputError
 from pbprompt.methods.base import Method, MethodConfig
 
 
 class Memory(Method):
-    """A method that knows the classes it has images of by name.
+    """A method that knows the classes it was trained on by name.
 
     Its tensors are empty until `begin` fills them or saved ones are loaded. The names are kept with them,
     so that a later `prepare` with other names, or with the same in another order, finds what belongs to each.
@@ -23,9 +45,18 @@ class Memory(Method):
         super().__init__(config, backbone)
         self.register_buffer("_names", torch.empty(0, dtype=torch.uint8))
 
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        labels = self.labels_of_classes(classes)
+        if self.seen and not self.takes_new_names and -1 in labels:
+            raise InputError(
+                f"{self.name} knows only the classes it has images of, and {classes[labels.index(-1)]!r} "
+                "is none of them: use those, or a method that reads class names"
+            )
+        super().prepare(classes, template)
+
     @property
     def seen(self) -> tuple[str, ...]:
-        """The classes it has images of, in the order of the labels; none before `begin`."""
+        """The classes it was trained on, in the order of the labels; none before `begin`."""
         return tuple(json.loads(bytes(self._names.tolist()))) if len(self._names) else ()
 
     def remember(self) -> None:
@@ -33,10 +64,16 @@ class Memory(Method):
         text = json.dumps(self.classes).encode()
         self._names.data = torch.tensor(list(text), dtype=torch.uint8, device=self._names.device)
 
-    def labels_of_classes(self) -> list[int]:
-        """For each present class its label in training, −1 for one without images."""
-        known = {name: label for label, name in enumerate(self.seen)}
-        return [known.get(name, -1) for name in self.classes]
+    def labels_of_classes(self, classes: Sequence[str] | None = None) -> list[int]:
+        """For each class (the present ones, unless given) its label in training, −1 for a new one.
+
+        Two classes may have one name: the second of a name is the second that was trained by that name.
+        """
+        labels: dict[str, list[int]] = {}
+        for label, name in reversed([*enumerate(self.seen)]):
+            labels.setdefault(name, []).append(label)
+        given = self.classes if classes is None else classes
+        return [labels[name].pop() if labels.get(name) else -1 for name in given]
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Make room for what was saved; the tensors stay the same objects, as an optimiser may hold them."""

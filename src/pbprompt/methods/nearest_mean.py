@@ -12,8 +12,6 @@
 It has no use for a class name, so it can tell only the classes that it has images of.
 """
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -39,16 +37,6 @@ class NearestMean(Memory):
     def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
         self.register_buffer("means", torch.empty(0, backbone.embed_dim))
-
-    def prepare(self, classes: Sequence[str], template: str) -> None:
-        seen = set(self.seen)
-        new = [name for name in classes if name not in seen]
-        if seen and new:
-            raise InputError(
-                f"nearest-mean knows only the classes it has images of, and {new[0]!r} is none of them: "
-                "use those, or a method that reads class names"
-            )
-        super().prepare(classes, template)
 
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
         """The means of all training images."""
