@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from pbprompt.serve.images import decode_base64, decode_image
+from pbprompt.serve.images import decode_image
 from pbprompt.serve.limits import Limits, Refused
 
 LIMITS = Limits(image_bytes=20_000, image_pixels=10_000, image_aspect=10)
@@ -91,12 +91,3 @@ def test_a_damaged_image_is_decoded_or_refused_but_nothing_else(kind, keep, at, 
         assert 400 <= refused.status < 500 and refused.reason
     else:
         assert image.mode == "RGB"
-
-
-def test_base64():
-    assert decode_base64("aGVsbG8=", LIMITS) == b"hello"
-    assert decode_base64("data:image/png;base64,aGVsbG8=", LIMITS) == b"hello"
-    for text, status in (("aGVsbG8", 400), ("@@@@", 400), ("é", 400), ("A" * 27_000, 413)):
-        with pytest.raises(Refused) as refused:
-            decode_base64(text, LIMITS)
-        assert refused.value.status == status

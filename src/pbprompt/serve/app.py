@@ -10,13 +10,22 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
 from pbprompt import __version__
-from pbprompt.serve.answers import Classes, Explanation, Health, Predictions, Problem
 from pbprompt.serve.docs_page import docs_page
 from pbprompt.serve.limits import Limits, Refused
 from pbprompt.serve.metrics import Metrics
-from pbprompt.serve.middleware import Outermost
+from pbprompt.serve.middleware import Middleware
 from pbprompt.serve.model import ServedModel
-from pbprompt.serve.request_schemas import CLASSES, EXPLAIN, PREDICT
+from pbprompt.serve.schemas import (
+    AddClasses,
+    Classes,
+    Explain,
+    Explanation,
+    Health,
+    Predict,
+    Predictions,
+    Problem,
+    request_body,
+)
 from pbprompt.serve.service import Picture, Service
 from pbprompt.serve.uploads import HeldBytes, receive
 
@@ -55,22 +64,24 @@ def create_app(model: ServedModel, *, limits: Limits | None = None, api_key: str
         redoc_url=None,
     )
 
-    @app.post("/predict", responses=_problems(UNUSABLE | BUSY), openapi_extra=PREDICT)
+    @app.post(
+        "/predict", responses=_problems(UNUSABLE | BUSY), openapi_extra=request_body(Predict, form="files")
+    )
     async def predict(request: Request) -> Predictions:
         """Name what is in each image, with probabilities and their uncertainty."""
-        async with receive(request, limits, held) as sent:
-            return await service.predict(sent)
+        async with receive(request, Predict, limits, held, form="files") as asked:
+            return await service.predict(asked)
 
     @app.post(
         "/explain",
         response_model=Explanation,
         responses=_problems(UNUSABLE | BUSY | {404: "unknown class"}),
-        openapi_extra=EXPLAIN,
+        openapi_extra=request_body(Explain, form="file"),
     )
     async def explain(request: Request) -> Explanation | Response:
         """Show where in an image the sampled prompts of a class look."""
-        async with receive(request, limits, held) as sent:
-            said = await service.explain(sent)
+        async with receive(request, Explain, limits, held, form="file") as asked:
+            said = await service.explain(asked)
         return Response(said.png, media_type="image/png") if isinstance(said, Picture) else said
 
     @app.get("/classes", responses=_problems({401: UNUSABLE[401]}))
@@ -81,12 +92,12 @@ def create_app(model: ServedModel, *, limits: Limits | None = None, api_key: str
     @app.post(
         "/classes",
         responses=_problems(UNUSABLE | BUSY | {409: "there already, or the method takes none"}),
-        openapi_extra=CLASSES,
+        openapi_extra=request_body(AddClasses),
     )
     async def add_classes(request: Request) -> Classes:
         """Add classes by name, until the server stops."""
-        async with receive(request, limits, held, forms=False) as sent:
-            await service.add_classes(sent)
+        async with receive(request, AddClasses, limits, held) as asked:
+            await service.add_classes(asked)
         return await classes()
 
     @app.get("/healthz")
@@ -112,7 +123,7 @@ def create_app(model: ServedModel, *, limits: Limits | None = None, api_key: str
     _add_page(app)
     _add_error_handlers(app)
     endpoints = frozenset(getattr(route, "path", "") for route in app.routes)
-    app.add_middleware(Outermost, metrics=metrics, endpoints=endpoints, api_key=api_key)
+    app.add_middleware(Middleware, metrics=metrics, endpoints=endpoints, api_key=api_key)
     return app
 
 

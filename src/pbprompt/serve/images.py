@@ -1,7 +1,5 @@
 """From a client's bytes to an image: nothing is decoded before its type and size are known."""
 
-import base64
-import binascii
 import io
 import warnings
 
@@ -51,18 +49,6 @@ def _size(data: bytes, limits: Limits) -> tuple[int, int]:
     if width < 1 or height < 1:
         raise Refused(422, "the image is damaged: it has no pixels")
     return width, height
-
-
-def decode_base64(text: str, limits: Limits) -> bytes:
-    """The bytes of a base64 text, with or without a `data:` prefix."""
-    if text.startswith("data:"):
-        text = text.partition(",")[2]
-    if len(text) > 4 * (limits.image_bytes // 3 + 1):
-        raise too_large(limits)
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise Refused(400, "the image is not valid base64") from None
 
 
 def _too_many_pixels(limits: Limits) -> Refused:

@@ -29,7 +29,7 @@ HEADER_BYTES = 16 << 10
 DRAIN_BYTES, DRAIN_SECONDS = 256 << 20, 10.0
 
 
-class Outermost:
+class Middleware:
     """Wraps the app; `endpoints` are the paths that are counted by name."""
 
     def __init__(

@@ -13,14 +13,12 @@ from PIL import Image
 from torch import Tensor
 
 from pbprompt.explain.heatmaps import draw_heat_maps, overlay
-from pbprompt.serve.answers import Explanation, Predictions, prediction
 from pbprompt.serve.batching import Batcher
 from pbprompt.serve.images import decode_image
 from pbprompt.serve.limits import Limits, Refused, too_busy
 from pbprompt.serve.metrics import Metrics
 from pbprompt.serve.model import Outcome, ServedModel
-from pbprompt.serve.questions import Question, Wishes, class_names
-from pbprompt.serve.uploads import Sent, Upload
+from pbprompt.serve.schemas import AddClasses, Explain, Explanation, Predict, Predictions, Upload, prediction
 
 SHOWN_SIDE = 640  # pixels of a heat map's longer side
 DECODERS = 4  # threads at most: each may hold a whole photograph
@@ -61,27 +59,21 @@ class Service:
         self._decoders.shutdown()
         self._side.shutdown()
 
-    async def predict(self, sent: Sent) -> Predictions:
-        wishes = Wishes.of(sent.fields)
-        if not sent.images:
-            raise Refused(422, "no image: send files, or JSON with images as base64")
-        with self.batcher.reserve(len(sent.images)):
-            tensors = await self._decoded(sent.images, self._tensor)
+    async def predict(self, asked: Predict) -> Predictions:
+        with self.batcher.reserve(len(asked.images)):
+            tensors = await self._decoded(asked.images, self._tensor)
             outcomes = await self.batcher.submit(tensors, self.limits.answer_seconds)
-        named = zip(sent.images, outcomes, strict=True)
-        return Predictions(predictions=[prediction(image.name, said, wishes) for image, said in named])
+        named = enumerate(zip(asked.images, outcomes, strict=True), 1)
+        said = [prediction(image.name or f"image {n}", outcome, asked) for n, (image, outcome) in named]
+        return Predictions(predictions=said)
 
-    async def explain(self, sent: Sent) -> Explanation | Picture:
-        question = Question.of(sent.fields, self.limits)
-        if len(sent.images) != 1:
-            raise Refused(422, "send one image to explain")
+    async def explain(self, asked: Explain) -> Explanation | Picture:
         with self.batcher.reserve(1):
-            (image,) = await self._decoded(sent.images, lambda data: decode_image(data, self.limits))
-            return await self._aside(lambda: self._drawn(image, question))
+            (image,) = await self._decoded([asked.image], lambda data: decode_image(data, self.limits))
+            return await self._aside(lambda: self._drawn(image, asked))
 
-    async def add_classes(self, sent: Sent) -> None:
-        names = class_names(sent.fields, self.limits)
-        await self._aside(lambda: self.model.add_classes(names, self.limits))
+    async def add_classes(self, asked: AddClasses) -> None:
+        await self._aside(lambda: self.model.add_classes(asked.names, self.limits))
 
     def _predict_batch(self, tensors: Sequence[Tensor]) -> list[Outcome]:
         self.metrics.batches.observe(len(tensors))
@@ -97,7 +89,8 @@ class Service:
         decoded: list[T] = []
         for number, (image, result) in enumerate(zip(images, results, strict=True), 1):
             if isinstance(result, Refused):
-                raise Refused(result.status, f"image {number} ({image.name}): {result.reason}")
+                shown = f"image {number}" + (f" ({image.name})" if image.name else "")
+                raise Refused(result.status, f"{shown}: {result.reason}")
             if isinstance(result, BaseException):
                 raise result
             decoded.append(result)
@@ -117,16 +110,16 @@ class Service:
         finally:
             self._side_jobs -= 1
 
-    def _drawn(self, image: Image.Image, question: Question) -> Explanation | Picture:
-        maps, strongest = self.model.explain(image, question.name, question.samples)
+    def _drawn(self, image: Image.Image, asked: Explain) -> Explanation | Picture:
+        maps, strongest = self.model.explain(image, asked.class_name, asked.samples)
         image.thumbnail((SHOWN_SIDE, SHOWN_SIDE))
-        if question.format == "png":
-            return Picture(_png(draw_heat_maps(maps, image, question.reading)))
-        heat = maps.of(question.reading)[:, 0]
+        if asked.format == "png":
+            return Picture(_png(draw_heat_maps(maps, image, asked.reading)))
+        heat = maps.of(asked.reading)[:, 0]
         # One scale of evidence for all classes: where nothing speaks for one, its map stays dark.
-        scale = (0.0, strongest) if question.reading == "evidence" else (None, None)
+        scale = (0.0, strongest) if asked.reading == "evidence" else (None, None)
         return Explanation(
-            class_name=question.name,
+            class_name=asked.class_name,
             probability=float(maps.probabilities[0]),
             mean=_base64(overlay(image, heat.mean(0), *scale)),
             samples=[_base64(overlay(image, one, *scale)) for one in heat],

@@ -1,38 +1,22 @@
-"""Reading a request's images and fields into memory: multipart or JSON, every limit checked while reading.
+"""Reading a request's body into memory: multipart or JSON, every limit checked while reading.
 
 Nothing of a client is written to disk, and its file names are text that is handed back, never a path.
 """
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
-from pbprompt.serve.form_data import FormReader
-from pbprompt.serve.images import decode_base64
-from pbprompt.serve.limits import MIB, Limits, Refused, too_busy, too_many_images
+from pbprompt.serve.limits import MIB, Limits, Refused, too_busy, too_large, too_many_images
+from pbprompt.serve.schemas import Body, checked
 
-NAME_LENGTH = 200
-
-
-@dataclass(frozen=True)
-class Upload:
-    """One image as sent, with the name the client gave it."""
-
-    name: str
-    data: bytes
-
-
-@dataclass
-class Sent:
-    """What a request holds."""
-
-    images: list[Upload] = field(default_factory=list)
-    fields: dict[str, Any] = field(default_factory=dict)
+FIELDS, FIELD_BYTES = 32, 4096
 
 
 class HeldBytes:
@@ -53,103 +37,104 @@ class HeldBytes:
 
 @asynccontextmanager
 async def receive(
-    request: Request, limits: Limits, held: HeldBytes, *, forms: bool = True
-) -> AsyncIterator[Sent]:
-    """The request's content, counted among the held bytes for as long as it is used."""
+    request: Request, kind: type[Body], limits: Limits, held: HeldBytes, *, form: str | None = None
+) -> AsyncIterator[Body]:
+    """The request's body, counted among the held bytes for as long as it is used."""
     taken = 0
-    reader = _reader(request, limits, forms)
+
+    async def counted() -> AsyncGenerator[bytes, None]:
+        nonlocal taken
+        async for chunk in request.stream():
+            if taken + len(chunk) > limits.request_bytes:
+                raise Refused(413, f"the request is larger than {limits.request_bytes / MIB:g} MiB")
+            held.take(len(chunk))
+            taken += len(chunk)
+            yield chunk
+
     try:
         try:
             async with asyncio.timeout(limits.receive_seconds):
-                async for chunk in request.stream():
-                    if taken + len(chunk) > limits.request_bytes:
-                        raise Refused(413, f"the request is larger than {limits.request_bytes / MIB:g} MiB")
-                    held.take(len(chunk))
-                    taken += len(chunk)
-                    reader.feed(chunk)
+                sent = await _read(request, counted(), limits, form)
         except TimeoutError:
             raise Refused(408, f"the request took longer than {limits.receive_seconds:g} s") from None
         except ClientDisconnect:
             raise Refused(400, "the client went away") from None
-        yield reader.finish()
+        yield checked(kind, sent)
     finally:
         held.give_back(taken)
 
 
-def _reader(request: Request, limits: Limits, forms: bool) -> "FormUpload | JsonUpload":
-    kind = request.headers.get("content-type", "")
-    match kind.partition(";")[0].strip().lower():
-        case "multipart/form-data" if forms:
-            return FormUpload(kind, limits)
+async def _read(
+    request: Request, stream: AsyncGenerator[bytes, None], limits: Limits, form: str | None
+) -> Any:
+    match request.headers.get("content-type", "").partition(";")[0].strip().lower():
+        case "multipart/form-data" if form:
+            fields, images = await FormReader(request, stream, limits).read()
+            if form == "files":
+                return fields | {"images": images}
+            if len(images) != 1:
+                raise Refused(422, "send one image to explain")
+            return fields | {"image": images[0]}
         case "application/json":
-            return JsonUpload(limits)
-    raise Refused(415, f"send application/json{' or multipart/form-data with files' if forms else ''}")
+            return _json(b"".join([chunk async for chunk in stream]), limits)
+    raise Refused(415, f"send application/json{' or multipart/form-data with files' if form else ''}")
 
 
-class FormUpload:
-    """Multipart: every part with a file name is an image, every other a field."""
-
-    def __init__(self, content_type: str, limits: Limits) -> None:
-        self._form = FormReader(content_type, limits)
-
-    def feed(self, chunk: bytes) -> None:
-        self._form.feed(chunk)
-
-    def finish(self) -> Sent:
-        sent = Sent()
-        for part in self._form.finish():
-            if part.file_name is None:
-                sent.fields[part.name] = bytes(part.data).decode("utf-8", "replace")
-            else:
-                sent.images.append(Upload(readable(part.file_name), bytes(part.data)))
-        return sent
-
-
-class JsonUpload:
-    """JSON: `images` (or one `image`) are base64 or {"name": …, "data": base64}; the rest are fields."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._body = bytearray()
-
-    def feed(self, chunk: bytes) -> None:
-        self._body += chunk
-
-    def finish(self) -> Sent:
-        fields = parse_object(bytes(self._body))
-        images = [fields.pop("image")] if "image" in fields else fields.pop("images", [])
-        if not isinstance(images, list):
-            raise Refused(422, "images: send a list")
-        if len(images) > self._limits.images:
-            raise too_many_images(self._limits)
-        return Sent([self._image(number, given) for number, given in enumerate(images)], fields)
-
-    def _image(self, number: int, given: Any) -> Upload:
-        if isinstance(given, str):
-            given = {"data": given}
-        if not isinstance(given, dict) or not isinstance(given.get("data"), str):
-            raise Refused(422, f'images[{number}]: send base64 text or {{"name": …, "data": base64}}')
-        name = given.get("name", f"image {number + 1}")
-        if not isinstance(name, str):
-            raise Refused(422, f"images[{number}].name: send text")
-        try:
-            return Upload(readable(name), decode_base64(given["data"], self._limits))
-        except Refused as refused:
-            raise Refused(refused.status, f"images[{number}]: {refused.reason}") from None
-
-
-def parse_object(body: bytes) -> dict[str, Any]:
-    """A JSON object."""
+def _json(body: bytes, limits: Limits) -> Any:
     try:
-        value = json.loads(body)
+        sent = json.loads(body)
     except (ValueError, RecursionError):
         raise Refused(400, "the body is not valid JSON") from None
-    if not isinstance(value, dict):
-        raise Refused(422, "send a JSON object")
-    return value
+    if (
+        isinstance(sent, dict)
+        and isinstance(images := sent.get("images"), list)
+        and len(images) > limits.images
+    ):
+        raise too_many_images(limits)
+    return sent
 
 
-def readable(name: str) -> str:
-    """A client's name for an image, as text that can always be written: no control characters, not long."""
-    text = name.encode("utf-8", "replace").decode()
-    return "".join(c if c.isprintable() else "�" for c in text[:NAME_LENGTH])
+class FormReader(MultiPartParser):
+    """Multipart: every part with a file name is an image, every other a field.
+
+    Starlette spools files larger than `spool_max_size` to disk: here they are refused before.
+    """
+
+    def __init__(self, request: Request, stream: AsyncGenerator[bytes, None], limits: Limits) -> None:
+        super().__init__(request.headers, stream, max_fields=FIELDS, max_part_size=FIELD_BYTES)
+        self.spool_max_size = limits.image_bytes
+        self._limits = limits
+        self._part_bytes, self._ended = 0, False
+
+    async def read(self) -> tuple[dict[str, str], list[dict[str, Any]]]:
+        """The fields, and the images as JSON would have them."""
+        try:
+            parts = (await self.parse()).multi_items()
+        except MultiPartException as error:
+            raise Refused(400, f"the form data cannot be used: {error.message}") from None
+        if not self._ended:
+            raise Refused(400, "the form data ends too early")
+        images = []
+        for _, file in parts:
+            if isinstance(file, UploadFile):
+                images.append({"name": file.filename, "data": await file.read()})
+                await file.close()
+        return {name: value for name, value in parts if isinstance(value, str)}, images
+
+    def on_part_begin(self) -> None:
+        super().on_part_begin()
+        self._part_bytes = 0
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        super().on_part_data(data, start, end)
+        self._part_bytes += end - start
+        if self._part_bytes > self._limits.image_bytes:
+            raise too_large(self._limits)
+
+    def on_part_end(self) -> None:
+        super().on_part_end()
+        if sum(isinstance(value, UploadFile) for _, value in self.items) > self._limits.images:
+            raise too_many_images(self._limits)
+
+    def on_end(self) -> None:
+        self._ended = True

@@ -1,0 +1,196 @@
+"""What clients send and get: pydantic checks the one and writes the other; field texts are /docs."""
+
+import base64
+import binascii
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
+
+from pbprompt.errors import InputError
+from pbprompt.evaluate.conformal import prediction_set
+from pbprompt.explain.heatmaps import Reading
+from pbprompt.model.calibration import DIGITS, rounded
+from pbprompt.serve.limits import Limits, Refused
+from pbprompt.serve.model import Outcome
+
+NAME_LENGTH = 200
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+def readable(text: str) -> str:
+    """A client's text as it can always be written: no control characters, not long."""
+    text = text[:NAME_LENGTH].encode("utf-8", "replace").decode()
+    return "".join(c if c.isprintable() else "�" for c in text)
+
+
+def _named(given: Any) -> Any:
+    """An image may be sent without a name."""
+    return {"data": given} if isinstance(given, str) else given
+
+
+def _bytes(given: Any) -> Any:
+    """The bytes of a base64 text, with or without a `data:` prefix; a form brings bytes."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return base64.b64decode(
+            given.partition(",")[2] if given.startswith("data:") else given, validate=True
+        )
+    except (binascii.Error, ValueError):
+        raise ValueError("send valid base64") from None
+
+
+class Upload(BaseModel):
+    """One image as sent, with the name the client gave it."""
+
+    name: Annotated[str, BeforeValidator(lambda name: readable(name) if isinstance(name, str) else name)] = ""
+    data: Annotated[bytes, BeforeValidator(_bytes)]
+
+
+_TEXT, _BASE64 = {"type": "string"}, {"type": "string", "format": "byte"}
+_SENT = {"type": "object", "properties": {"name": _TEXT, "data": _BASE64}, "required": ["data"]}
+Sent = Annotated[
+    Upload,
+    BeforeValidator(_named),
+    WithJsonSchema({"description": 'base64, or {"name": …, "data": base64}', "oneOf": [_BASE64, _SENT]}),
+]
+
+
+class Asked(BaseModel):
+    """The body of a request. A field that means nothing here is refused: it may be a misspelt one."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+
+class Predict(Asked):
+    images: list[Sent] = Field(min_length=1, description="the images")
+    top_k: int | None = Field(None, ge=1, le=1_000_000, description="scores to return; all if left out")
+    reject_at: Share = Field(0.9, description="accuracy wanted of what is not unsure")
+    coverage: Share = Field(0.9, description="wanted of the prediction set")
+
+
+class Explain(Asked):
+    image: Sent = Field(description="the image")
+    class_name: str = Field(alias="class", description="one of GET /classes")
+    samples: int = Field(4, ge=1, le=Limits.samples, description="sampled prompts to show")
+    reading: Reading = Field("evidence", description="which map")
+    format: Literal["json", "png"] = Field("json", description="json, or png: one drawn grid")
+
+
+class AddClasses(Asked):
+    names: list[str] = Field(min_length=1, max_length=Limits.classes, description="class names to add")
+
+
+Body = TypeVar("Body", bound=Asked)
+
+
+def checked(kind: type[Body], sent: Any) -> Body:
+    """The body as its kind, or what is wrong with it in one sentence."""
+    if not isinstance(sent, dict):
+        raise Refused(422, "send a JSON object")
+    try:
+        return kind.model_validate(sent)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        what = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            what = f"it is unknown: there are {', '.join(kind.model_json_schema()['properties'])}"
+        raise Refused(422, f"{readable('.'.join(map(str, first['loc'])))}: {what}") from None
+
+
+def request_body(kind: type[Asked], *, form: str | None = None) -> dict[str, Any]:
+    """The body for /openapi.json; `form` names the files of a form, which stand for the images of JSON."""
+    schema = kind.model_json_schema()
+    content = {"application/json": {"schema": schema}}
+    if form is not None:
+        fields = {
+            name: text for name, text in schema["properties"].items() if name not in ("images", "image")
+        }
+        file = {"type": "string", "format": "binary"}
+        files = {"type": "array", "minItems": 1, "items": file} if form == "files" else file
+        files["description"] = "images, one part each" if form == "files" else "the image"
+        required = [form, *(name for name in schema["required"] if name in fields)]
+        properties = {form: files} | fields
+        content["multipart/form-data"] = {"schema": schema | {"properties": properties, "required": required}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+class ClassScore(BaseModel):
+    name: str
+    probability: float = Field(description="mean over the sampled prompts")
+    spread: float = Field(description="standard deviation of the probability over the sampled prompts")
+
+
+class Prediction(BaseModel):
+    image: str = Field(description="the name the client gave")
+    label: str = Field(description="the likeliest class")
+    probability: float
+    scores: list[ClassScore] = Field(description="likeliest first: all classes, or the first top_k")
+    entropy: float = Field(description="the whole doubt, in nats")
+    epistemic: float = Field(description="the part of it that the sampled prompts disagree on")
+    unsure: bool | None = Field(
+        description="less sure than accepted images must be for the accuracy reject_at; null: not calibrated"
+    )
+    prediction_set: list[str] | None = Field(
+        description="holds the true class with probability coverage; null: not calibrated"
+    )
+
+
+class Predictions(BaseModel):
+    predictions: list[Prediction]
+
+
+class Explanation(BaseModel):
+    class_name: str = Field(serialization_alias="class")
+    probability: float
+    mean: str = Field(description="base64 of a PNG: the square the model saw, under the mean heat map")
+    samples: list[str] = Field(description="the same for each sampled prompt")
+
+
+class Classes(BaseModel):
+    classes: list[str]
+    calibrated: bool = Field(description="whether predictions carry `unsure` and `prediction_set`")
+
+
+class Health(BaseModel):
+    status: str
+    method: str
+    backbone: str
+    classes: int
+    needs_key: bool = Field(description="whether other endpoints want an API key")
+
+
+class Problem(BaseModel):
+    error: str = Field(description="what is wrong, in one sentence")
+
+
+def prediction(image: str, outcome: Outcome, asked: Predict) -> Prediction:
+    """What is said of one image."""
+    row = rounded(outcome.probabilities)
+    order = sorted(range(len(row)), key=lambda index: -outcome.probabilities[index])
+    best = order[0]
+    unsure, among = None, None
+    if outcome.calibration is not None:
+        try:
+            unsure = row[best] < outcome.calibration.threshold(asked.reject_at)
+            chosen = prediction_set(row, outcome.calibration.quantile(asked.coverage))
+        except InputError as error:
+            raise Refused(422, str(error)) from None
+        among = [outcome.classes[index] for index in chosen]
+    return Prediction(
+        image=image,
+        label=outcome.classes[best],
+        probability=row[best],
+        scores=[
+            ClassScore(
+                name=outcome.classes[index],
+                probability=row[index],
+                spread=round(outcome.spreads[index], DIGITS),
+            )
+            for index in order[: asked.top_k]
+        ],
+        entropy=round(outcome.entropy, DIGITS),
+        epistemic=round(outcome.epistemic, DIGITS),
+        unsure=unsure,
+        prediction_set=among,
+    )
