@@ -35,7 +35,7 @@ lint: $(VENV)/.dev ## ruff and mypy
 	$(BIN)/mypy
 
 bench: $(VENV)/.dev ## timings, as ratios in one run
-	$(BIN)/pbprompt bench all
+	$(BIN)/python -m benchmarks.speed measure
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

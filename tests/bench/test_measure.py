@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from pbprompt.bench.measure import DidNotFitError, apart, measure, rate, take_device
+from pbprompt.bench.measure import DidNotFitError, apart, measure, take_device
 from pbprompt.errors import InputError
 
 MIB = 1 << 20
@@ -57,12 +57,11 @@ def test_a_long_run_is_timed_once_and_a_short_one_often(monkeypatch):
     assert short.repeats == 10 and len(calls) == 11 and short.seconds == pytest.approx(0.1)
     calls.clear()
     assert measure(lambda: run(0.9), "cpu", repeats=10, limit=2.0).repeats == 3
-    assert rate(lambda: run(0.5), 4, "cpu") == pytest.approx(8)
 
 
 @pytest.mark.parametrize("device", ["gpu", "tpu:0"])
 def test_devices_that_are_not_known(device):
-    with pytest.raises(InputError, match="--device"):
+    with pytest.raises(InputError, match="device '"):
         take_device(device)
 
 

@@ -45,9 +45,9 @@ def on_cuda(device: str) -> bool:
 def take_device(device: str) -> None:
     """Refuse a device that is not there; make a GPU the current one, of which memory is counted."""
     if device != "cpu" and not on_cuda(device):
-        raise InputError(f"--device {device}: choose cpu, cuda or cuda:N")
+        raise InputError(f"device {device!r}: choose cpu, cuda or cuda:N")
     if on_cuda(device) and not torch.cuda.is_available():
-        raise InputError(f"--device {device}: torch sees no CUDA device here; use --device cpu")
+        raise InputError(f"device {device!r}: torch sees no CUDA device here: choose cpu")
     if on_cuda(device):
         torch.cuda.set_device(torch.device(device).index or 0)
 
@@ -71,20 +71,6 @@ def measure(run: Callable[[], object], device: str, repeats: int = 10, limit: fl
     return Cost(statistics.median(timings), len(timings), (memory_peak(device) - before) / GIB)
 
 
-def rate(run: Callable[[], object], images: int, device: str, limit: float = 2.0) -> float:
-    """Images/s of a run over so many images."""
-    return images / measure(run, device, limit=limit).seconds
-
-
-def seconds_of(run: Callable[[], T], device: str) -> tuple[float, T]:
-    """One run, timed whole."""
-    wait(device)
-    start = time.perf_counter()
-    result = run()
-    wait(device)
-    return time.perf_counter() - start, result
-
-
 def _timed(run: Callable[[], object], device: str, times: int) -> float:
     wait(device)
     start = time.perf_counter()
@@ -104,7 +90,7 @@ def apart(device: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwar
         finally:
             gc.collect()
             torch.cuda.empty_cache()
-    with ProcessPoolExecutor(1, mp_context=processes()) as pool:
+    with ProcessPoolExecutor(1, mp_context=processes(function.__module__)) as pool:
         try:
             return pool.submit(function, *args, **kwargs).result()
         except BrokenProcessPool:  # as the kernel ends a process when memory is short
@@ -115,21 +101,14 @@ def apart(device: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwar
             raise
 
 
-def processes() -> multiprocessing.context.BaseContext:
-    """Processes that start clean; where there is fork, off one that has torch loaded and nothing run."""
+def processes(module: str) -> multiprocessing.context.BaseContext:
+    """Processes that start clean; where there is fork, off one that has the module loaded and nothing run."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     # torch's optimisers would import the compiler, a second's work, in every process anew
-    context.set_forkserver_preload(["torch._dynamo", "pbprompt.bench.parts"])
+    context.set_forkserver_preload(["torch._dynamo", "benchmarks.speed.parts"])
     return context
-
-
-def matrix_rate(dtype: torch.dtype, device: str) -> float:
-    """FLOP/s of one large matrix product: what this machine can be expected to reach."""
-    side = 8192 if on_cuda(device) else 2048
-    a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
-    return 2 * side**3 / measure(lambda: a @ b, device).seconds
 
 
 def wait(device: str) -> None:

@@ -10,16 +10,45 @@ import torch
 from torch import Tensor
 
 from pbprompt.bench.measure import apart, measure, take_device
-from pbprompt.bench.plain import PlainText
-from pbprompt.bench.setups import NAME_LENGTHS, VIT_B16
-from pbprompt.clip.backbone import BackboneConfig, random_backbone
+from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone
 from pbprompt.clip.engine import TextEngine
 from pbprompt.clip.prompts import Prompt
+from pbprompt.clip.text import TextConfig
 from pbprompt.clip.vit import VitConfig
 from pbprompt.errors import InputError
 
 PLAIN_SLICE = 50  # classes a slice of the plain way on a CPU: a thousand at once need over 24 GiB
-TEXT_ONLY = BackboneConfig("ViT-B/16 text", 512, VitConfig(32, 16, 64, 1, 1), VIT_B16.text)
+VIT_B16_TEXT = TextConfig(77, 49408, 512, 8, 12)
+TEXT_ONLY = BackboneConfig("ViT-B/16 text", 512, VitConfig(32, 16, 64, 1, 1), VIT_B16_TEXT)
+
+# Tokens of a class name, as ImageNet's thousand names have them: 2.2 on average.
+NAME_LENGTHS = {1: 35, 2: 35, 3: 15, 4: 9, 5: 4, 6: 1, 8: 1}
+
+
+class PlainText:
+    """[SOS] context name [.] [EOT] and padding, through every block at every position."""
+
+    def __init__(self, backbone: Backbone, prompts: list[Prompt], slots: int) -> None:
+        self.backbone = backbone
+        full = backbone.context_length
+        ids = [[max(token, 0) for token in prompt] + [0] * (full - len(prompt)) for prompt in prompts]
+        embedded = backbone.token_embedding(torch.tensor(ids, device=backbone.device))
+        self.before, self.after = embedded[:, :1], embedded[:, 1 + slots :]
+        self.lengths = torch.tensor([len(prompt) for prompt in prompts], device=backbone.device)
+
+    def __call__(self, context: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
+        """Features [C, d] of all classes (or of start..stop); context [b, w], or [C, b, w]."""
+        before, after, lengths = (part[start:stop] for part in (self.before, self.after, self.lengths))
+        own = context.expand(len(before), -1, -1) if context.ndim == 2 else context[start:stop]
+        return self.backbone.text(torch.cat([before, own.to(before.dtype), after], dim=1), lengths)
+
+    def sets(self, contexts: Tensor) -> Tensor:
+        """Features [n, C, d] under n contexts [n, b, w], in one call of the tower."""
+        n, classes = len(contexts), len(self.lengths)
+        before, after = (part.repeat(n, 1, 1) for part in (self.before, self.after))
+        own = contexts.repeat_interleave(classes, dim=0).to(before.dtype)
+        features = self.backbone.text(torch.cat([before, own, after], dim=1), self.lengths.repeat(n))
+        return features.unflatten(0, (n, classes))
 
 
 @dataclass(frozen=True)
@@ -48,7 +77,7 @@ def bench_text(classes: int, ctx: int, *, device: str, dtype: str, repeats: int)
     """Time and peak memory of both ways, for a context shared by all classes and for one a class."""
     take_device(device)
     if dtype not in ("float32", "bfloat16", "float16"):
-        raise InputError(f"--dtype {dtype}: choose float32, bfloat16 or float16")
+        raise InputError(f"dtype {dtype!r}: choose float32, bfloat16 or float16")
     rows = []
     for context in ("per class", "shared"):
         plain, engine = (

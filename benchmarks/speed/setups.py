@@ -7,6 +7,7 @@ from random import Random
 import torch
 from torch import Tensor
 
+from pbprompt.bench.text import NAME_LENGTHS, VIT_B16_TEXT
 from pbprompt.clip.backbone import Backbone, BackboneConfig, Encoded, random_backbone
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.clip.text import TextConfig
@@ -15,11 +16,9 @@ from pbprompt.clip.vit import VitConfig
 from pbprompt.methods.base import Batch, Method, build_method, make_config
 from pbprompt.registry import find_method
 
-VIT_B16 = BackboneConfig("ViT-B/16", 512, VitConfig(224, 16, 768, 12, 12), TextConfig(77, 49408, 512, 8, 12))
+VIT_B16 = BackboneConfig("ViT-B/16", 512, VitConfig(224, 16, 768, 12, 12), VIT_B16_TEXT)
 TINY = BackboneConfig("tiny", 64, VitConfig(32, 8, 64, 2, 4), TextConfig(77, 49408, 64, 4, 3))
 
-# Tokens of a class name, as ImageNet's thousand names have them: 2.2 on average.
-NAME_LENGTHS = {1: 35, 2: 35, 3: 15, 4: 9, 5: 4, 6: 1, 8: 1}
 WORDS_TRIED = 4000
 TEMPLATE = "a photo of a {}."
 SHOTS = 16

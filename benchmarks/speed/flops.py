@@ -10,7 +10,7 @@ costs a matrix product what it cost forward, and attention twice that.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pbprompt.bench.plain import slots_of
+from benchmarks.speed.plain import slots_of
 from pbprompt.clip.prompts import Prompt, common_length, named_prompts
 from pbprompt.clip.text import TextConfig
 from pbprompt.methods.base import Method

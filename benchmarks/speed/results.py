@@ -18,7 +18,7 @@ def read_results(path: Path) -> Results:
     except ValueError as error:
         raise InputError(f"{path}: not JSON ({error}): remove it and measure again") from None
     if not is_results(content):
-        raise InputError(f"{path}: not a file of `pbprompt bench` (format {FORMAT}): give one it wrote")
+        raise InputError(f"{path}: not a file of `benchmarks.speed` (format {FORMAT}): give one it wrote")
     return content
 
 

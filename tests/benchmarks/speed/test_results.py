@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from pbprompt.bench import parts
-from pbprompt.bench.machine import commit, stamp
-from pbprompt.bench.results import add_part, read_results
-from pbprompt.bench.setups import Options
+from benchmarks.speed import parts
+from benchmarks.speed.machine import commit, stamp
+from benchmarks.speed.results import add_part, read_results
+from benchmarks.speed.setups import Options
 from pbprompt.errors import InputError
 
 HERE = {"kind": "cpu", "device": "A", "cpu": "A", "cores": 2, "threads": 2}
@@ -69,7 +69,7 @@ def test_a_part_says_where_it_was_measured(tmp_path, monkeypatch):
     assert found["complete"] and found["quick"] and found["seconds"] >= 0
     assert found["machine"]["kind"] == "cpu" and found["machine"]["cores"] >= 1
     assert {"python", "torch", "pbprompt"} <= set(found["versions"])
-    assert found["command"].startswith("pbprompt") and found["date"].endswith("+00:00")
+    assert found["command"].startswith("python -m benchmarks.speed") and found["date"].endswith("+00:00")
 
 
 def test_the_commit_can_be_told(monkeypatch):

@@ -6,9 +6,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pbprompt.bench.goals import GOALS, judged
-from pbprompt.bench.report import document, read_tried, write_report
-from pbprompt.bench.tables import digits, markdown, table
+from benchmarks.speed.goals import GOALS, judged
+from benchmarks.speed.report import document, read_tried, write_report
+from benchmarks.speed.tables import digits, markdown, table
 from pbprompt.errors import InputError
 
 CPU = {"kind": "cpu", "device": "Fast CPU", "cpu": "Fast CPU", "cores": 2, "threads": 2}
@@ -21,7 +21,7 @@ def part(rows, machine=GPU, **more):
         "versions": {"python": "3.11", "torch": "2.11"},
         "commit": "abc123",
         "date": "2025-01-02T03:04:05+00:00",
-        "command": "pbprompt bench all",
+        "command": "make bench",
         "quick": False,
         "complete": True,
         "seconds": 12.0,
@@ -126,7 +126,7 @@ def test_the_document_says_where_each_figure_was_measured(tmp_path):
     text = out.read_text()
     first, second = text.index("## Big GPU"), text.index("## Fast CPU, 2 threads")
     assert text[first:second].count("| CoOp | ViT-B/16 | float16 | 1,000 | 101 | 3.5 | 28.9× |") == 1
-    assert "| steps | `pbprompt bench all` | abc123 | 2025-01-02 | 12 s | python 3.11, torch 2.11 |" in text
+    assert "| steps | `make bench` | abc123 | 2025-01-02 | 12 s | python 3.11, torch 2.11 |" in text
     assert "growth (broken off)" in text[second:]
     assert "| Big GPU | classes | 50 → 100 | 150 → 300 ms | 0.5 → 1 GiB | 1× |" in text
     assert text.rstrip().endswith("## Tried and left out\n\n- A faster thing was not faster.")

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from pbprompt.bench.flops import step_flops, text_flops
-from pbprompt.bench.setups import METHODS, Case, class_names, make_method, random_batch
+from benchmarks.speed.flops import step_flops, text_flops
+from benchmarks.speed.setups import METHODS, Case, class_names, make_method, random_batch
 from pbprompt.clip.engine import TextEngine
 from pbprompt.clip.prompts import named_prompts
 

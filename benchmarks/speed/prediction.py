@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pbprompt.bench.machine import has_bfloat16
-from pbprompt.bench.measure import apart, on_cuda, rate
-from pbprompt.bench.plain import PlainLoss
-from pbprompt.bench.setups import (
+from benchmarks.speed.machine import has_bfloat16
+from benchmarks.speed.plain import PlainLoss
+from benchmarks.speed.rates import rate
+from benchmarks.speed.setups import (
     SHOTS,
     Case,
     Options,
@@ -18,7 +18,8 @@ from pbprompt.bench.setups import (
     make_method,
     random_images,
 )
-from pbprompt.bench.transformers_tower import transformers_tower
+from benchmarks.speed.transformers_tower import transformers_tower
+from pbprompt.bench.measure import apart, on_cuda
 from pbprompt.clip.backbone import Backbone
 from pbprompt.model.predictor import SAMPLES, predictive
 

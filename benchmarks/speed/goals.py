@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pbprompt.bench.tables import digits
+from benchmarks.speed.tables import digits
 
 Row = Mapping[str, Any]
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pbprompt.bench import fits, growth, imagenet, many_classes, prediction, steps
-from pbprompt.bench.machine import stamp
+from benchmarks.speed import fits, growth, imagenet, many_classes, prediction, steps
+from benchmarks.speed.machine import stamp
+from benchmarks.speed.results import add_part
+from benchmarks.speed.setups import Options
 from pbprompt.bench.measure import take_device
-from pbprompt.bench.results import add_part
-from pbprompt.bench.setups import Options
 
 PARTS: dict[str, Callable[[Options], Iterator[dict[str, Any]]]] = {
     "steps": steps.run,

@@ -39,7 +39,7 @@ def stamp(device: str, quick: bool) -> dict[str, Any]:
         "versions": versions,
         "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["pbprompt", *sys.argv[1:]]),
+        "command": " ".join(["python -m benchmarks.speed", *sys.argv[1:]]),
         "quick": quick,
     }
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pbprompt.bench.flops import step_flops
-from pbprompt.bench.measure import Cost, DidNotFitError, apart, matrix_rate, measure
-from pbprompt.bench.plain import PlainLoss, plain_optimiser
-from pbprompt.bench.setups import (
+from benchmarks.speed.flops import step_flops
+from benchmarks.speed.plain import PlainLoss, plain_optimiser
+from benchmarks.speed.rates import matrix_rate
+from benchmarks.speed.setups import (
     METHODS,
     SHOTS,
     Case,
@@ -22,6 +22,7 @@ from pbprompt.bench.setups import (
     random_batch,
     random_images,
 )
+from pbprompt.bench.measure import Cost, DidNotFitError, apart, measure
 from pbprompt.methods.base import Batch, Method
 from pbprompt.train.schedule import make_optimiser
 from pbprompt.train.step import WARM_UP, Gradients

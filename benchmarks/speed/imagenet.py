@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pbprompt.bench.measure import GIB, apart, memory_now, memory_peak, on_cuda, seconds_of
-from pbprompt.bench.pictures import make_dataset
-from pbprompt.bench.setups import OVERRIDES, SHOTS, Options, make_backbone
+from benchmarks.speed.pictures import make_dataset
+from benchmarks.speed.rates import seconds_of
+from benchmarks.speed.setups import OVERRIDES, SHOTS, Options, make_backbone
+from pbprompt.bench.measure import GIB, apart, memory_now, memory_peak, on_cuda
 from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.data.items import Dataset
 from pbprompt.features.bank import FeatureBank

@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
-from pbprompt.bench.goals import judged
-from pbprompt.bench.growth_plot import growth_figure
-from pbprompt.bench.results import Results, is_results, read_results
-from pbprompt.bench.tables import TITLES, digits, markdown, table
+from benchmarks.speed.goals import judged
+from benchmarks.speed.growth_plot import growth_figure
+from benchmarks.speed.results import Results, is_results, read_results
+from benchmarks.speed.tables import TITLES, digits, markdown, table
 from pbprompt.errors import InputError
 from pbprompt.files import read_text, write_text
 from pbprompt.report import plots
@@ -23,9 +23,10 @@ PLOT = Path("images") / "performance.svg"  # beside the document
 INTRODUCTION = """\
 # Performance
 
-Written by `pbprompt bench report` from {files}: do not edit. `pbprompt bench all --out FILE` measures anew.
+Written by `python -m benchmarks.speed report` from {files}: do not edit.
+`python -m benchmarks.speed measure --out FILE` measures anew; with 0.1.0 it was still `pbprompt bench`.
 
-**Plain** is each method as it is usually written (`pbprompt/bench/plain.py`): every prompt at all positions
+**Plain** is each method as it is usually written (`benchmarks/speed/plain.py`): every prompt at all positions
 of the context length, the image tower in every training step, the text tower in every test batch, torch's
 own optimiser, nothing captured or compiled. It runs on this library's own towers with fused attention.
 **Ours** is the library. Both have the same weights, the same images and the same noise, in the same run.
@@ -34,7 +35,7 @@ prompt has 4 context vectors (PBPrompt's one more, the latent).
 
 Times are medians. **Difference** is the largest relative difference ‖a − b‖/‖b‖ between both ways over the
 loss and the gradient of every parameter. The **floor** is the fewest operations that an exact step needs
-(`pbprompt/bench/flops.py`) at the rate of a large matrix product of the same precision, measured in the
+(`benchmarks/speed/flops.py`) at the rate of a large matrix product of the same precision, measured in the
 same run. Memory is the peak above what the weights take; for very many classes the weights are in it.
 """
 
@@ -44,7 +45,8 @@ def write_report(files: Sequence[Path], out: Path) -> None:
     results = {path: read_results(path) for path in files} or _all_results(FOLDER)
     if not results:
         raise InputError(
-            f"{FOLDER} holds no results: run `pbprompt bench all --out {FOLDER}/NAME.json` first"
+            f"{FOLDER} holds no results: "
+            f"run `python -m benchmarks.speed measure --out {FOLDER}/NAME.json` first"
         )
     growth = {
         label(parts): parts["growth"]["rows"]

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from pbprompt.bench.measure import apart, on_cuda, seconds_of
-from pbprompt.bench.pictures import make_dataset
-from pbprompt.bench.plain import PlainLoss, plain_optimiser
-from pbprompt.bench.setups import (
+from benchmarks.speed.pictures import make_dataset
+from benchmarks.speed.plain import PlainLoss, plain_optimiser
+from benchmarks.speed.rates import seconds_of
+from benchmarks.speed.setups import (
     METHODS,
     OVERRIDES,
     SHOTS,
@@ -25,6 +25,7 @@ from pbprompt.bench.setups import (
     make_backbone,
     random_batch,
 )
+from pbprompt.bench.measure import apart, on_cuda
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.data.fewshot import draw

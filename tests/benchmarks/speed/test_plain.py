@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from pbprompt.bench.plain import PlainLoss, plain_optimiser
-from pbprompt.bench.setups import METHODS, Case, make_method, random_batch
+from benchmarks.speed.plain import PlainLoss, plain_optimiser
+from benchmarks.speed.setups import METHODS, Case, make_method, random_batch
 from pbprompt.clip.backbone import Encoded
 from pbprompt.methods.base import Batch
 from pbprompt.train.schedule import make_optimiser

@@ -1,17 +1,17 @@
-"""`pbprompt bench`: try-outs of every part run on a CPU, print tables or JSON, and fill one file."""
+"""Try-outs of every part run on a CPU, print tables or JSON, and fill one file."""
 
 import json
 
 import pytest
 from typer.testing import CliRunner
 
-from pbprompt.bench import parts
-from pbprompt.cli import app
+from benchmarks.speed import parts
+from benchmarks.speed.__main__ import app
 from pbprompt.errors import InputError
 
 
 def invoke(*words):
-    result = CliRunner().invoke(app, ["bench", *map(str, words)])
+    result = CliRunner().invoke(app, [*map(str, words)])
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
@@ -19,7 +19,7 @@ def invoke(*words):
 
 @pytest.mark.slow
 def test_steps_agree_with_the_plain_way():
-    report = json.loads(invoke("steps", "--quick", "--json").stdout)
+    report = json.loads(invoke("measure", "steps", "--quick", "--json").stdout)
     rows = report["parts"]["steps"]["rows"]
     assert [row["method"] for row in rows] == ["coop", "cocoop", "plot", "vpt", "pbprompt"]
     for row in rows:
@@ -31,7 +31,7 @@ def test_steps_agree_with_the_plain_way():
 
 @pytest.mark.slow
 def test_fits_end_at_the_same_loss():
-    rows = json.loads(invoke("fit", "--quick", "--json").stdout)["parts"]["fit"]["rows"]
+    rows = json.loads(invoke("measure", "fit", "--quick", "--json").stdout)["parts"]["fit"]["rows"]
     compared = [row for row in rows if "plain_loss" in row]
     assert len(compared) == 5
     for row in compared:
@@ -43,7 +43,7 @@ def test_fits_end_at_the_same_loss():
 def test_the_other_parts_fill_one_file(tmp_path):
     out = tmp_path / "results.json"
     for name in ("predict", "imagenet", "classes", "growth"):
-        shown = invoke(name, "--quick", "--out", out).stdout
+        shown = invoke("measure", name, "--quick", "--out", out).stdout
         assert "threads" in shown
     found = json.loads(out.read_text())["parts"]
     assert list(found) == ["predict", "imagenet", "classes", "growth"]
@@ -76,13 +76,18 @@ def test_a_part_that_fails_does_not_cost_the_others(tmp_path, monkeypatch):
 
     monkeypatch.setattr(parts, "PARTS", {"steps": breaking, "growth": lambda options: iter([{"grows": "a"}])})
     out = tmp_path / "results.json"
-    result = invoke("all", "--quick", "--out", out)
+    result = invoke("measure", "--quick", "--out", out)
     assert result.exit_code == 1 and "steps failed: RuntimeError: no more" in result.stderr
     assert json.loads(out.read_text())["parts"]["growth"]["rows"] == [{"grows": "a"}]
     monkeypatch.setattr(parts, "PARTS", {"growth": lambda options: iter([{"grows": "a"}])})
-    assert list(json.loads(invoke("all", "--quick", "--json").stdout)["parts"]) == ["growth"]
+    assert list(json.loads(invoke("measure", "--quick", "--json").stdout)["parts"]) == ["growth"]
 
 
 def test_a_device_that_is_not_there():
-    with pytest.raises(InputError, match="--device tpu"):
-        invoke("steps", "--device", "tpu")
+    with pytest.raises(InputError, match="device 'tpu'"):
+        invoke("measure", "steps", "--device", "tpu")
+
+
+def test_a_part_that_is_not_there():
+    with pytest.raises(InputError, match="no part is named 'step': choose of steps, fit"):
+        invoke("measure", "step")

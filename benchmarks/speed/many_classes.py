@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.speed.setups import SHOTS, Case, Options, make_backbone, make_method, random_batch
+from benchmarks.speed.steps import LibraryStep
 from pbprompt.bench.measure import DidNotFitError, apart, measure, on_cuda
-from pbprompt.bench.setups import SHOTS, Case, Options, make_backbone, make_method, random_batch
-from pbprompt.bench.steps import LibraryStep
 
 CLASSES = 21_000
 

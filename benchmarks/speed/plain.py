@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pbprompt.clip.backbone import Backbone, Encoded
-from pbprompt.clip.prompts import Prompt, named_prompts
+from pbprompt.bench.text import PlainText
+from pbprompt.clip.backbone import Encoded
+from pbprompt.clip.prompts import named_prompts
 from pbprompt.core.generator import PromptGenerator
 from pbprompt.methods.base import Batch, Method
 from pbprompt.methods.cocoop import CoCoOp
@@ -22,32 +23,6 @@ from pbprompt.methods.plot import PLOT, PLOTConfig
 from pbprompt.methods.vpt import VPT
 
 SINKHORN_LOOKS = 10  # iterations between two looks whether the plan is good, as the library's PLOT has it
-
-
-class PlainText:
-    """[SOS] context name [.] [EOT] and padding, through every block at every position."""
-
-    def __init__(self, backbone: Backbone, prompts: list[Prompt], slots: int) -> None:
-        self.backbone = backbone
-        full = backbone.context_length
-        ids = [[max(token, 0) for token in prompt] + [0] * (full - len(prompt)) for prompt in prompts]
-        embedded = backbone.token_embedding(torch.tensor(ids, device=backbone.device))
-        self.before, self.after = embedded[:, :1], embedded[:, 1 + slots :]
-        self.lengths = torch.tensor([len(prompt) for prompt in prompts], device=backbone.device)
-
-    def __call__(self, context: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
-        """Features [C, d] of all classes (or of start..stop); context [b, w], or [C, b, w]."""
-        before, after, lengths = (part[start:stop] for part in (self.before, self.after, self.lengths))
-        own = context.expand(len(before), -1, -1) if context.ndim == 2 else context[start:stop]
-        return self.backbone.text(torch.cat([before, own.to(before.dtype), after], dim=1), lengths)
-
-    def sets(self, contexts: Tensor) -> Tensor:
-        """Features [n, C, d] under n contexts [n, b, w], in one call of the tower."""
-        n, classes = len(contexts), len(self.lengths)
-        before, after = (part.repeat(n, 1, 1) for part in (self.before, self.after))
-        own = contexts.repeat_interleave(classes, dim=0).to(before.dtype)
-        features = self.backbone.text(torch.cat([before, own, after], dim=1), self.lengths.repeat(n))
-        return features.unflatten(0, (n, classes))
 
 
 class PlainLoss:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pbprompt.bench.fits import Fit, fit_ours
+from benchmarks.speed.fits import Fit, fit_ours
+from benchmarks.speed.pictures import make_dataset
+from benchmarks.speed.setups import Case, Options, make_backbone, make_method, random_batch
+from benchmarks.speed.steps import LibraryStep
 from pbprompt.bench.measure import GIB, apart, measure, memory_now, memory_peak, on_cuda
-from pbprompt.bench.pictures import make_dataset
-from pbprompt.bench.setups import Case, Options, make_backbone, make_method, random_batch
-from pbprompt.bench.steps import LibraryStep
 from pbprompt.clip.tokenizer import Tokenizer
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
+from benchmarks.speed.setups import TEMPLATE, class_names
 from pbprompt.bench.measure import processes
-from pbprompt.bench.setups import TEMPLATE, class_names
 from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.data.items import Dataset, Item
 from pbprompt.data.processors import available_cpus
@@ -27,7 +27,7 @@ def make_dataset(folder: Path, tokenizer: Tokenizer, images: int, shots: int) ->
     """
     items = tuple(Item(f"{n // shots:04}/{n % shots:03}.jpg", n // shots) for n in range(images))
     classes = [items[start : start + shots] for start in range(0, images, shots)]
-    with ProcessPoolExecutor(available_cpus(), mp_context=processes()) as pool:
+    with ProcessPoolExecutor(available_cpus(), mp_context=processes(__name__)) as pool:
         list(pool.map(_write_class, repeat(folder), classes, chunksize=8))
     names = class_names(tokenizer, len(classes))
     return Dataset("synthetic", folder, tuple(names), train=items, template=TEMPLATE)

@@ -1,0 +1,1 @@
+"""Training, prediction and growth: the library against the plain way, in one run."""
