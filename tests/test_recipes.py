@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,8 @@ from pbprompt.recipes import load_recipe, recipe_names
 from pbprompt.registry import find_method
 from pbprompt.report.published import BACKBONES, published, tables
 
-PAPER = [name for name in recipe_names() if not name.startswith(("photos-", "sample-"))]
+PAPER = [name for name in recipe_names() if not name.startswith("sample-")]
+CHECKOUT = [str(path) for path in sorted(Path(__file__).parents[1].glob("benchmarks/study/recipes/*.yaml"))]
 GOOD = """
 title: Own
 task: few-shot
@@ -21,7 +23,7 @@ rows:
 """
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", recipe_names() + CHECKOUT, ids=lambda name: Path(name).stem)
 def test_every_recipe_names_what_there_is(name):
     recipe = load_recipe(name)
     for dataset in (*recipe.datasets, *recipe.targets):
@@ -52,7 +54,11 @@ def test_every_table_of_accuracies_has_a_recipe():
     assert covered == set(tables()) - {"computation_cost"}  # that one is timing: benchmarks/speed
 
 
-@pytest.mark.parametrize("name", [name for name in recipe_names() if name not in PAPER])
+@pytest.mark.parametrize(
+    "name",
+    [name for name in recipe_names() if name not in PAPER] + CHECKOUT,
+    ids=lambda name: Path(name).stem,
+)
 def test_the_small_recipes_claim_nothing_of_the_paper(name):
     recipe = load_recipe(name)
     assert recipe.backbone == "lite" and not recipe.published and "not comparable" in recipe.note

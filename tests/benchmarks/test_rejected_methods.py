@@ -2,7 +2,6 @@
 
 import sys
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,18 +11,13 @@ from pbprompt.clip.backbone import Encoded
 from pbprompt.core.variational import gaussian_kl
 from pbprompt.methods.base import Batch, build_method, make_config
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
-if not (FOLDER / "trials.py").exists():
-    pytest.skip("the benchmarks are not part of this copy", allow_module_level=True)
 EXAMPLES, BATCH, EPOCHS = 12, 4, 4
 
 
 @pytest.fixture
-def method(tiny_vit, monkeypatch, request):
-    """A trial's method, shaken so that no term is zero. Afterwards the registry is as it was."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    trials = import_module("trials")
-
+def method(tiny_vit, request):
+    """A rejected method, shaken so that no term is zero. Afterwards the registry is as it was."""
+    rejected = import_module("benchmarks.rejected_methods")
     kind = registry.find_method(request.param)
     config = make_config(kind, overrides=[f"epochs={EPOCHS}", f"batch_size={BATCH}"])
     method = build_method(kind, config, tiny_vit, 1)
@@ -32,9 +26,9 @@ def method(tiny_vit, monkeypatch, request):
         for parameter in method.parameters():
             parameter.add_(0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     yield method
-    for trial in (trials.Annealed, trials.LearnedPrior):
-        del registry._methods[trial.name]
-    del sys.modules["trials"]
+    for kind in (rejected.Annealed, rejected.LearnedPrior):
+        del registry._methods[kind.name]
+    del sys.modules["benchmarks.rejected_methods"]
 
 
 def losses(method, steps):

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from study_tables import grid
 from torch import Tensor
 
+from benchmarks.study.tables import grid
 from pbprompt.clip.backbone import Encoded
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.core.transport import transport_plans
@@ -40,7 +40,7 @@ SETTINGS: Mapping[str, tuple[str, list[str], int | None]] = {  # variant, settin
 }
 SHOTS, SEED = 4, 1
 IMAGES_AT_ONCE = 32
-FILE = Path(__file__).parent / "results" / "study-maps.json"
+FILE = Path(__file__).parents[1] / "results" / "study-maps.json"
 FIGURE = "study-maps.svg"
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from study_parts import Part, config_of
 
+from benchmarks.study.parts import Part, config_of
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.data.fewshot import base_new, draw
 from pbprompt.data.sources import open_dataset

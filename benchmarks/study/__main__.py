@@ -1,10 +1,10 @@
 """The study on photographs: what it costs, what it found, and the page that says so.
 
-    python benchmarks/study.py plan --root DATA [--runs RUNS]
-    pbprompt reproduce photos-few-shot … --root DATA --runs RUNS --device cuda --jobs 8
-    python benchmarks/study.py summarise --runs RUNS --out benchmarks/results/study.json
-    python benchmarks/study.py maps --root DATA
-    python benchmarks/study.py render benchmarks/results/study.json --out docs/study.md
+    python -m benchmarks.study plan --root DATA [--runs RUNS]
+    pbprompt reproduce benchmarks/study/recipes/photos-few-shot.yaml --root DATA --runs RUNS --jobs 8 …
+    python -m benchmarks.study summarise --runs RUNS --out benchmarks/results/study.json
+    python -m benchmarks.study maps --root DATA
+    python -m benchmarks.study render benchmarks/results/study.json --out docs/study.md
 
 `plan` counts runs and training steps; `summarise` needs the store of runs, with its arrays; `maps` tunes some
 models and keeps their mean transport plans; `render` needs the files of these two and `study.md.in` alone.
@@ -15,12 +15,11 @@ import json
 import sys
 from pathlib import Path
 
-from study_maps import measure_maps
-from study_page import write_page
-from study_parts import PARTS, load_parts
-from study_plan import print_plan
-from study_summary import summarise
-
+from benchmarks.study.maps import measure_maps
+from benchmarks.study.page import write_page
+from benchmarks.study.parts import PARTS, load_parts
+from benchmarks.study.plan import print_plan
+from benchmarks.study.summary import summarise
 from pbprompt.errors import InputError
 from pbprompt.files import write_text
 from pbprompt.runs.store import RunStore

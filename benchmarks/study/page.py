@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from study_claims import NEAR, VERDICTS, Check, Claim, claims, find_lead, losses, standings
-from study_figures import draw_curves
-from study_maps import draw_maps
-from study_parts import PARTS, TASKS
-from study_tables import (
+from benchmarks.study.claims import NEAR, VERDICTS, Check, Claim, claims, find_lead, losses, standings
+from benchmarks.study.figures import draw_curves
+from benchmarks.study.maps import draw_maps
+from benchmarks.study.parts import PARTS, TASKS
+from benchmarks.study.tables import (
     NOT_RUN,
     UNITS,
     ablations,
@@ -27,7 +27,6 @@ from study_tables import (
     plain_lead,
     tables,
 )
-
 from pbprompt.errors import InputError
 from pbprompt.files import write_text
 

@@ -1,14 +1,19 @@
 """The study's machinery on made-up runs whose order is known."""
 
 import json
-import sys
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from benchmarks.study import __main__ as command
+from benchmarks.study import claims as judging
+from benchmarks.study import maps as looking
+from benchmarks.study import page
+from benchmarks.study.parts import PARTS, load_parts, shots_in_words, study_recipe
+from benchmarks.study.plan import Costs
+from benchmarks.study.summary import summarise
 from pbprompt.errors import InputError
 from pbprompt.evaluate.metrics import harmonic_mean
 from pbprompt.features.bank import Features
@@ -17,19 +22,6 @@ from pbprompt.model.predictor import predictive
 from pbprompt.recipes import load_recipe
 from pbprompt.registry import find_method
 from pbprompt.runs.store import RunStore
-
-FOLDER = Path(__file__).parents[1] / "benchmarks"
-if not (FOLDER / "study.py").exists():
-    pytest.skip("the benchmarks are not part of this copy", allow_module_level=True)
-sys.path.insert(0, str(FOLDER))
-
-import study as command  # noqa: E402
-import study_claims as judging  # noqa: E402
-import study_maps as looking  # noqa: E402
-import study_page as page  # noqa: E402
-from study_parts import PARTS, load_parts, shots_in_words  # noqa: E402
-from study_plan import Costs  # noqa: E402
-from study_summary import summarise  # noqa: E402
 
 IMAGES = 120
 # What is taken from PBPrompt's accuracy; rows that are not here are not run.
@@ -286,7 +278,7 @@ def test_losses_and_standings_say_who_is_better():
 
 def test_the_page_is_whole_small_and_takes_every_figure_from_the_summary(study, tmp_path):
     out = tmp_path / "docs" / "study.md"
-    template = (FOLDER / "study.md.in").read_text()
+    template = command.TEMPLATE.read_text()
     text = command.dense(study)
     assert len(text) < 300_000 and json.loads(text) == study
     page.write_page(json.loads(text), template, out)
@@ -318,12 +310,12 @@ def test_single_figures_stand_in_the_text(study, tmp_path):
 
 
 def test_an_empty_store_says_what_to_run(tmp_path):
-    with pytest.raises(InputError, match="run the photos- recipes first"):
+    with pytest.raises(InputError, match="run the recipes of benchmarks/study/recipes first"):
         summarise(RunStore(tmp_path), load_parts(["eta"]), quiet, resamples=400)
 
 
 def test_the_five_seeds_are_of_the_same_rows():
-    whole, more = (load_recipe(name) for name in PARTS["few-shot"])
+    whole, more = (study_recipe(name) for name in PARTS["few-shot"])
     assert whole.rows == more.rows and whole.datasets == more.datasets
     assert set(more.shots) < set(whole.shots) and set(more.seeds) > set(whole.seeds)
 
@@ -349,7 +341,7 @@ def test_an_ablation_starts_at_the_default_and_its_labels_are_true(name):
         config = make_config(find_method(row.method), row.preset, row.variant, row.overrides)
         value = getattr(config, KNOBS[name]) if KNOBS[name] else row.samples
         assert float(value) in [float(w) for w in row.label.replace(",", "").split() if w[0].isdigit()], row
-    assert set(load_recipe("photos-few-shot").datasets) > set(part.recipe.datasets)
+    assert set(study_recipe("few-shot").datasets) > set(part.recipe.datasets)
 
 
 def test_steps_are_those_that_training_takes(tiny_runs=((4, "few-shot"), (2, "base-to-new"))):

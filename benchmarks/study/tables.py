@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from study_claims import FIRST, Lead, find_lead
-from study_parts import AVERAGE, TASKS
+from benchmarks.study.claims import FIRST, Lead, find_lead
+from benchmarks.study.parts import AVERAGE, TASKS
 
 Study = Mapping[str, Any]
 SCALES = {

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from study_parts import AVERAGE
-
+from benchmarks.study.parts import AVERAGE
 from pbprompt.report import plots
 
 PART = "few-shot"

@@ -6,8 +6,8 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from study_parts import Place
 
+from benchmarks.study.parts import Place
 from pbprompt.errors import InputError
 from pbprompt.report.resampling import (
     image_counts,

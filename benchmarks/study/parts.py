@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pbprompt.recipes import Recipe, Row, load_recipe
@@ -9,22 +10,23 @@ from pbprompt.report.layout import METRICS as HALVES
 from pbprompt.report.layout import title_of
 from pbprompt.runs.tasks import RunConfig
 
+RECIPES = Path(__file__).with_name("recipes")
 AVERAGE = "average"
 FEW = 4  # shots that count as few
 PARTS = {
-    "few-shot": ("photos-few-shot", "photos-few-shot-five-seeds"),
-    "base-to-new": ("photos-base-to-new",),
-    "cross-dataset": ("photos-cross-dataset",),
-    "domain-shift": ("photos-domain-shift",),
-    "domain-shift-grocery": ("photos-domain-shift-grocery",),
-    "eta": ("photos-ablation-eta",),
-    "lambda": ("photos-ablation-lambda",),
-    "draws": ("photos-ablation-draws",),
-    "samples": ("photos-ablation-samples",),
-    "kl": ("photos-ablation-kl",),
-    "temperature": ("photos-ablation-temperature",),
-    "tokens": ("photos-ablation-tokens",),
-    "epochs": ("photos-ablation-epochs",),
+    "few-shot": ("few-shot", "few-shot-five-seeds"),
+    "base-to-new": ("base-to-new",),
+    "cross-dataset": ("cross-dataset",),
+    "domain-shift": ("domain-shift",),
+    "domain-shift-grocery": ("domain-shift-grocery",),
+    "eta": ("ablation-eta",),
+    "lambda": ("ablation-lambda",),
+    "draws": ("ablation-draws",),
+    "samples": ("ablation-samples",),
+    "kl": ("ablation-kl",),
+    "temperature": ("ablation-temperature",),
+    "tokens": ("ablation-tokens",),
+    "epochs": ("ablation-epochs",),
 }
 TASKS = tuple(PARTS)[:5]
 # Rows that the others of their part are compared with, besides the first one.
@@ -90,7 +92,12 @@ def config_of(record: Mapping[str, Any]) -> RunConfig:
 
 def load_parts(names: Sequence[str] = ()) -> list[Part]:
     """The named parts of the study, or all."""
-    return [Part(name, tuple(map(load_recipe, PARTS[name]))) for name in names or PARTS]
+    return [Part(name, tuple(map(study_recipe, PARTS[name]))) for name in names or PARTS]
+
+
+def study_recipe(name: str) -> Recipe:
+    """One of the study's recipes, without the `photos-` that they all start with."""
+    return load_recipe(str(RECIPES / f"photos-{name}.yaml"))
 
 
 def _few_shot(recipe: Recipe) -> list[Column]:

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from statistics import fmean, pstdev
 from typing import Any, TypeVar
 
-from study_parts import AVERAGE, REFERENCES, Column, Part, Place, config_of
-from study_resampled import DETECTION, TESTED, TRAINED, Resampled, Vector
-
+from benchmarks.study.parts import AVERAGE, REFERENCES, Column, Part, Place, config_of
+from benchmarks.study.resampled import DETECTION, TESTED, TRAINED, Resampled, Vector
 from pbprompt.errors import InputError
 from pbprompt.report.resampling import RESAMPLES, interval
 from pbprompt.runs.store import Record, RunStore
@@ -32,7 +31,9 @@ def summarise(
     found = [find_runs(part, everything) for part in parts]
     used = {run["id"]: run for runs in found for cell in runs.values() for run in cell.values()}
     if not used:
-        raise InputError(f"{store.folder}: no run of the study is in it: run the photos- recipes first")
+        raise InputError(
+            f"{store.folder}: no run of the study is in it: run the recipes of benchmarks/study/recipes first"
+        )
     resampled = Resampled(store, list(used.values()), say, resamples)
     summaries = {}
     for part, runs in zip(parts, found, strict=True):
