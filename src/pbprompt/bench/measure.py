@@ -107,7 +107,7 @@ def processes(module: str) -> multiprocessing.context.BaseContext:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     # torch's optimisers would import the compiler, a second's work, in every process anew
-    context.set_forkserver_preload(["torch._dynamo", "benchmarks.speed.parts"])
+    context.set_forkserver_preload(["torch._dynamo", module])
     return context
 
 
