@@ -16,10 +16,11 @@ from pbprompt.features.bank import Features
 from pbprompt.methods.base import build_method
 from pbprompt.model.folder import describe_model, load_model, save_model
 from pbprompt.model.predictor import predictive
+from pbprompt.testing import method_checks
 from pbprompt.train.loop import Run, train
 
 PAGE = (Path(__file__).parents[1] / "docs" / "add-a-method.md").read_text(encoding="utf-8")
-CODE = re.search(r"```python\n(.*?)```", PAGE, re.S)[1]
+CODE, CHECK, TESTS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 
 
 @pytest.fixture
@@ -62,3 +63,10 @@ def test_it_is_a_method_like_any_other(plugin, tiny_vit, tmp_path):
     assert torch.equal(predictive(loaded)(images).probabilities, after)
     with pytest.raises(InputError, match="no new class names"):
         method.prepare(("cat", "dog", "car"), "a {}.")
+
+
+def test_it_passes_the_checks_as_printed(plugin):
+    exec(CHECK, {})
+    names: dict[str, object] = {"TaskResidual": plugin}
+    exec(TESTS, names)
+    names["test_task_residual"](method_checks()[0])

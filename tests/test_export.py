@@ -35,7 +35,7 @@ def made(name: str, backbone: Backbone, variant: str = "") -> Method:
     kind = METHODS[name]
     method = build_method(kind, kind.Config(**dict(kind.variants.get(variant, {}))), backbone, seed=1)
     method.prepare(CLASSES, "a {}.")
-    if kind.trains and not method.stepwise:
+    if kind.begin is not Method.begin:
         draws, patches = torch.Generator().manual_seed(0), backbone.grid[0] * backbone.grid[1]
         shots = torch.randn(8, backbone.embed_dim, generator=draws)
         method.begin(Encoded(shots, shots.unsqueeze(1).expand(-1, patches, -1)), torch.arange(8) % 4, seed=1)

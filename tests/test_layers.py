@@ -23,6 +23,7 @@ LAYERS = [
     ("sweep",),
     ("classifier",),
     ("export",),
+    ("testing",),
     ("serve",),
     ("bench",),
     ("cli", "__main__"),

@@ -1,0 +1,226 @@
+"""The behaviours, a function each: it is given a method's class and raises where the behaviour is missing."""
+
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import wraps
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pbprompt.clip.backbone import random_backbone
+from pbprompt.config import describe
+from pbprompt.errors import InputError
+from pbprompt.methods.base import Method
+from pbprompt.model.folder import describe_model, load_model, save_model
+from pbprompt.model.predictor import predictive
+from pbprompt.model.scoring import score, zero_shot
+from pbprompt.registry import find_method
+from pbprompt.testing.fits import (
+    NAMES,
+    SHOTS,
+    Kind,
+    Settings,
+    demand,
+    few_of_the_sample,
+    fitted,
+    prepared,
+    probabilities,
+    random_images,
+    tiny_resnet,
+    tiny_vit,
+    train_recorded,
+)
+
+Check = Callable[..., None]  # check(kind, **settings)
+
+NEW = ("train", "moon")
+MANY = 300  # classes
+NEAR = 1e-3  # between a probability on a CPU and on a GPU
+CHECKS: list[Check] = []
+
+
+def _behaviour(check: Callable[[Kind, Settings], None]) -> Check:
+    """Add a check, which tells whatever goes wrong in it as one sentence with its docstring."""
+
+    @wraps(check)
+    def told(kind: Kind, **settings: Any) -> None:
+        try:
+            check(kind, settings)
+        except Exception as error:
+            what = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+            raise AssertionError(f"method {_name(kind)!r} must {check.__doc__}: {what}") from error
+
+    CHECKS.append(told)
+    return told
+
+
+@_behaviour
+def says_what_it_is(kind: Kind, settings: Settings) -> None:
+    """be registered, and tell its paper, its formula, its settings and what it can do"""
+    demand(find_method(_name(kind)) is kind, "another class is registered by that name")
+    demand(bool(kind.paper), "`paper` is empty")
+    demand("\n" in (sys.modules[kind.__module__].__doc__ or ""), "its module's docstring states no formula")
+    silent = [setting for setting, _, text in describe(kind.Config()) if not text]
+    demand(not silent, f"no help for the settings {silent}: make them by `setting(default, text)`")
+    method = prepared(kind, settings, tiny_vit())
+    demand(not (method.image_conditioned and method.exportable), "image-conditioned, it is not exportable")
+    demand(method.stepwise or method.epochs_for(SHOTS) == 0, "without steps it has no epochs")
+    demand(type(kind.revision) is int and kind.revision > 0, "`revision` is not 1 or more")
+
+
+@_behaviour
+def learns(kind: Kind, settings: Settings) -> None:
+    """lower its loss, and tell its training images better than zero-shot does"""
+    if not kind.trains:
+        return
+    few = few_of_the_sample()
+    method = prepared(kind, settings, few.backbone, few.classes, few.template)
+    steps_an_epoch = len(few.images) // method.images_a_step(len(few.images))
+    losses = train_recorded(method, few.images, epochs=max(4, 80 // steps_an_epoch))
+    demand(bool(losses) == method.stepwise, f"stepwise is {method.stepwise}, but it took {len(losses)} steps")
+    quarter = len(losses) // 4
+    first, last = sum(losses[:quarter]), sum(losses[len(losses) - quarter :])
+    demand(not losses or last < first, "its loss did not fall from the first quarter to the last")
+    plain = score(zero_shot(few.backbone, few.classes, few.template), few.images)
+    tuned = score(predictive(method), few.images)
+    demand(tuned["nll"] < plain["nll"], f"nll {tuned['nll']:.4g}, zero-shot {plain['nll']:.4g}")
+    better = tuned["accuracy"] >= plain["accuracy"]
+    demand(better, f"accuracy {tuned['accuracy']:.1%}, zero-shot {plain['accuracy']:.1%}")
+
+
+@_behaviour
+def is_a_function_of_its_seed(kind: Kind, settings: Settings) -> None:
+    """give the same predictions for the same seed, and leave the towers as they are"""
+    backbone = tiny_vit()
+    towers = {name: value.clone() for name, value in backbone.state_dict().items()}
+    images = random_images(backbone)
+    first, second = (probabilities(fitted(kind, settings, backbone), images) for _ in range(2))
+    demand(torch.equal(first, second), f"two fits are {_farthest(first, second):.2g} apart")
+    changed = [name for name, value in backbone.state_dict().items() if not torch.equal(value, towers[name])]
+    demand(not changed, f"training changed {changed}")
+
+
+@_behaviour
+def saves_and_loads(kind: Kind, settings: Settings) -> None:
+    """predict the same to the last bit after saving and loading"""
+    backbone = tiny_vit()
+    method, images = fitted(kind, settings, backbone), random_images(backbone)
+    with tempfile.TemporaryDirectory() as folder:
+        info = describe_model(method, seed=1, shots=SHOTS, data={}, metrics={})
+        save_model(Path(folder), method, info, card="")
+        loaded, info = load_model(Path(folder), backbone=backbone)
+    demand(info.classes == NAMES, f"its classes are {info.classes}")
+    before, after = probabilities(method, images), probabilities(loaded, images)
+    demand(torch.equal(before, after), f"they are {_farthest(before, after):.2g} apart")
+    loaded.prepare(NAMES, "a {}.")
+    again = torch.equal(before, probabilities(loaded, images))
+    demand(again, "not so once it was prepared again for its classes")
+
+
+@_behaviour
+def goes_back_to_its_start(kind: Kind, settings: Settings) -> None:
+    """be where it started if nothing of its training is kept (keep=0)"""
+    if not kind.trains:
+        return
+    backbone = tiny_vit()
+    start = fitted(kind, settings, backbone, steps=0)
+    kept = fitted(kind, {**settings, "keep": 0.0}, backbone)
+    images = random_images(backbone)
+    apart = _farthest(probabilities(start, images), probabilities(kept, images))
+    demand(apart == 0, f"predictions are {apart:.2g} apart")
+
+
+@_behaviour
+def takes_new_names_or_refuses(kind: Kind, settings: Settings) -> None:
+    """take names of new classes, or refuse them by an InputError where `takes_new_names` is false"""
+    backbone = tiny_vit()
+    method, images = fitted(kind, settings, backbone, unseen=NEW), random_images(backbone)
+    before = probabilities(method, images)
+    if method.takes_new_names:
+        method.prepare((*NAMES, *NEW), "a {}.")
+        probabilities(method, images)
+        return
+    try:
+        method.prepare((*NAMES, *NEW), "a {}.")
+    except InputError as error:
+        demand("class" in str(error) and "\n" not in str(error), f"it says {str(error)!r}, not what to do")
+    else:
+        raise AssertionError("it took them: set `takes_new_names = True`, or raise InputError in `prepare`")
+    demand(torch.equal(before, probabilities(method, images)), "it is another after it refused")
+
+
+@_behaviour
+def works_on_other_towers(kind: Kind, settings: Settings) -> None:
+    """predict on vision transformers and residual networks, for few and many classes, in each precision"""
+    for make, dtype, count in product((tiny_vit, tiny_resnet), (torch.float32, torch.bfloat16), (2, MANY)):
+        backbone = make(dtype)
+        names = tuple(f"thing {n}" for n in range(count))
+        images = random_images(backbone, torch.arange(max(4, count)) % count)
+        try:
+            method = fitted(kind, settings, backbone, names, images, steps=2)
+            probabilities(method, images.subset(slice(4)), samples=2)
+        except Exception as error:
+            where = f"{backbone.config.name}, {dtype}, {count} classes"
+            raise AssertionError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+@_behaviour
+def works_on_a_gpu(kind: Kind, settings: Settings) -> None:
+    """train on a GPU, where there is one, and predict there as on a CPU"""
+    if not torch.cuda.is_available():
+        return
+    there = random_backbone(tiny_vit().config).to("cuda")
+    images = random_images(there)
+    probabilities(fitted(kind, settings, there), images)
+    here = fitted(kind, settings, tiny_vit())
+    moved = fitted(kind, settings, there, steps=0)
+    moved.load_state_dict(here.state_dict())
+    apart = _farthest(probabilities(here, images), probabilities(moved, images).cpu())
+    demand(apart < NEAR, f"probabilities are {apart:.2g} apart")
+
+
+@_behaviour
+def keeps_classes_of_one_name_apart(kind: Kind, settings: Settings) -> None:
+    """keep two classes of one name two: labels are the identity"""
+    backbone, twins = tiny_vit(), ("crane", "dog", "crane")
+    images = random_images(backbone)
+    method = fitted(kind, settings, backbone, twins, images)
+    said = probabilities(method, images)
+    if method.takes_new_names and (kind.begin is Method.begin or kind.needs_unseen_names):
+        return  # it knows classes by their names alone
+    for label, twin in ((0, 2), (2, 0)):
+        own = said[images.labels == label].mean(0)
+        demand(bool(own[label] > own[twin]), f"images of class {label} are not told from those of {twin}")
+
+
+@_behaviour
+def takes_unbalanced_classes(kind: Kind, settings: Settings) -> None:
+    """train on classes of 1, 2 and 9 images"""
+    backbone = tiny_resnet()
+    images = random_images(backbone, torch.tensor([0] + [1] * 2 + [2] * 9))
+    probabilities(fitted(kind, settings, backbone, NAMES, images), images)
+
+
+@_behaviour
+def takes_a_class_without_images_or_names_it(kind: Kind, settings: Settings) -> None:
+    """train though a class has no image, or refuse by an InputError that names the class"""
+    backbone = tiny_vit()
+    images = random_images(backbone, torch.arange(8) % 2)
+    try:
+        method = fitted(kind, settings, backbone, NAMES, images)
+    except InputError as error:
+        demand(NAMES[2] in str(error), f"it says {str(error)!r}")
+    else:
+        probabilities(method, images)
+
+
+def _farthest(one: Tensor, other: Tensor) -> float:
+    return (one - other).abs().max().item()
+
+
+def _name(kind: Kind) -> str:
+    return getattr(kind, "name", kind.__name__)

@@ -1,0 +1,139 @@
+"""What the checks work with: towers that take milliseconds, images, and methods fitted on them."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone
+from pbprompt.clip.loading.load import load_backbone
+from pbprompt.clip.resnet import ResNetConfig
+from pbprompt.clip.text import TextConfig
+from pbprompt.clip.vit import VitConfig
+from pbprompt.data.fewshot import draw
+from pbprompt.data.images import open_image
+from pbprompt.data.sources import open_dataset
+from pbprompt.features.bank import Features
+from pbprompt.methods.base import Method, build_method
+from pbprompt.model.predictor import predictive
+from pbprompt.model.scoring import predict_features
+from pbprompt.train.loop import Run, train
+
+Kind = type[Method]
+Settings = dict[str, Any]
+
+NAMES = ("cat", "dog", "red car")
+CLASSES, SHOTS = 6, 4  # of the sample set
+TINY_TEXT = TextConfig(context_length=77, vocab_size=49408, width=64, heads=4, layers=3)
+
+
+@cache
+def tiny_vit(dtype: torch.dtype = torch.float32) -> Backbone:
+    """A vision transformer and a text tower of random weights, which take milliseconds."""
+    return random_backbone(BackboneConfig("tiny-vit", 32, VitConfig(32, 8, 64, 2, 4), TINY_TEXT)).to(dtype)
+
+
+@cache
+def tiny_resnet(dtype: torch.dtype = torch.float32) -> Backbone:
+    """A residual network and a text tower of random weights, which take milliseconds."""
+    vision = ResNetConfig(64, (1, 1, 1, 1), 16, 8)
+    return random_backbone(BackboneConfig("tiny-resnet", 32, vision, TINY_TEXT)).to(dtype)
+
+
+class Few(NamedTuple):
+    backbone: Backbone
+    classes: tuple[str, ...]
+    template: str
+    images: Features
+
+
+@cache
+def few_of_the_sample() -> Few:
+    """A corner of the sample set, as `lite` sees it: six classes in one style, four images each."""
+    whole, lite = open_dataset("sample:fluent"), load_backbone("lite")
+    train = tuple(item for item in whole.train if item.label < CLASSES)
+    small = replace(whole, classes=whole.classes[:CLASSES], train=train, val=(), test=())
+    items = draw(small, SHOTS, seed=1).apply(small).train
+    pixels = torch.stack([lite.preprocess(open_image(small.root / item.path)) for item in items])
+    with torch.no_grad():
+        seen = lite.image(pixels)
+    labels = torch.tensor([item.label for item in items])
+    return Few(lite, small.classes, small.template, Features(seen.global_, seen.patches.half(), labels))
+
+
+def random_images(backbone: Backbone, labels: Int[Tensor, " n"] | None = None) -> Features:
+    """Random features around a direction a class; four images of each of three classes, unless given."""
+    labels = torch.arange(12) % 3 if labels is None else labels
+    count, width, draws = len(labels), backbone.embed_dim, torch.Generator().manual_seed(0)
+    centres = torch.randn(int(labels.max()) + 1, width, generator=draws)
+    patches = torch.randn(count, backbone.grid[0] * backbone.grid[1], width, generator=draws)
+    images = centres[labels] + torch.randn(count, width, generator=draws)
+    return Features(images, patches.half(), labels)
+
+
+def prepared(
+    kind: Kind,
+    settings: Settings,
+    backbone: Backbone,
+    classes: tuple[str, ...] = NAMES,
+    template: str = "a {}.",
+) -> Method:
+    method = build_method(kind, kind.Config(**settings), backbone, seed=1)
+    method.prepare(classes, template)
+    return method
+
+
+def fitted(
+    kind: Kind,
+    settings: Settings,
+    backbone: Backbone,
+    classes: tuple[str, ...] = NAMES,
+    images: Features | None = None,
+    steps: int = 3,
+    unseen: tuple[str, ...] = (),
+) -> Method:
+    """A method after a few steps, or as its names alone make it where it does not train."""
+    method = prepared(kind, settings, backbone, classes)
+    if kind.needs_unseen_names:
+        method.unseen_names = unseen
+    if kind.trains:
+        images = random_images(backbone) if images is None else images
+        losses = train_recorded(method, images, epochs=3, steps=steps)
+        demand(bool(torch.tensor(losses).isfinite().all()), "the loss is no number")
+    return method
+
+
+def train_recorded(method: Method, images: Features, epochs: int, steps: int | None = None) -> list[float]:
+    """Train and return the loss of every step: none where there is nothing to learn."""
+    losses: list[Tensor] = []
+    plain = method.loss
+
+    def recorded(*arguments: Any) -> dict[str, Tensor]:
+        terms = plain(*arguments)
+        losses.append(terms["total"].detach())
+        return terms
+
+    method.loss = recorded  # type: ignore[method-assign, assignment]
+    run = Run(epochs if method.stepwise else 0, seed=1, max_steps=steps, progress=False)
+    train(method, lambda epoch: images, len(images), run)
+    del method.loss
+    return [loss.item() for loss in losses]
+
+
+def probabilities(method: Method, images: Features, samples: int = 20) -> Float[Tensor, "n c"]:
+    """Probabilities of images, which are some for every class."""
+    said = predict_features(predictive(method, samples, seed=5), images).probabilities
+    wanted = (len(images), len(method.classes))
+    demand(said.shape == wanted, f"probabilities are of shape {tuple(said.shape)}, not {wanted}")
+    demand(bool(said.isfinite().all()), "some probability is no number")
+    demand(bool(((said.sum(-1) - 1).abs() < 1e-5).all()), "the probabilities of an image do not sum to 1")
+    return said
+
+
+def demand(holds: bool, otherwise: str) -> None:
+    """Raise unless it holds, also where Python leaves assert statements out."""
+    if not holds:
+        raise AssertionError(otherwise)

@@ -1,0 +1,142 @@
+"""Every check can fail: methods with one defect each, and the check that finds it."""
+
+import pytest
+import torch
+
+from pbprompt import registry
+from pbprompt.clip.resnet import ModifiedResNet
+from pbprompt.errors import InputError
+from pbprompt.methods.coop import CoOp
+from pbprompt.methods.nearest_mean import NearestMean
+from pbprompt.methods.zeroshot import ZeroShot
+from pbprompt.testing import behaviours, check_method, method_checks
+
+
+class Nameless(ZeroShot):
+    paper = ""
+
+
+class Idle(ZeroShot):
+    trains = True
+
+
+class Wasted(NearestMean):
+    def begin(self, images, labels, seed):
+        super().begin(images, labels, seed)
+        self.means.data = self.means.data.roll(1, 0)
+
+
+class Unseeded(ZeroShot):
+    def class_features(self, samples, generator):
+        features = super().class_features(samples, generator)
+        return features + torch.rand_like(features)
+
+
+class Melting(CoOp):
+    def loss(self, batch, generator, examples):
+        self.backbone.visual.proj.data.mul_(1.01)
+        return super().loss(batch, generator, examples)
+
+
+class Forgetful(NearestMean):
+    def __init__(self, config, backbone):
+        super().__init__(config, backbone)
+        del self.means
+        self.register_buffer("means", torch.empty(0, backbone.embed_dim), persistent=False)
+
+
+class Onward(CoOp):
+    def __init__(self, config, backbone):
+        super().__init__(config, backbone)
+        self.register_buffer("steps", torch.zeros(()))
+
+    def loss(self, batch, generator, examples):
+        self.steps += 1
+        return super().loss(batch, generator, examples)
+
+    def class_features(self, samples, generator):
+        features = super().class_features(samples, generator)
+        return features + self.steps * torch.arange(features[0].numel()).view_as(features)
+
+
+class Credulous(ZeroShot):
+    takes_new_names = False
+
+
+class Stubborn(ZeroShot):
+    def prepare(self, classes, template):
+        if self.classes and tuple(classes) != self.classes:
+            raise InputError("keep the classes")
+        super().prepare(classes, template)
+
+
+class OnlyTransformers(ZeroShot):
+    def prepare(self, classes, template):
+        assert not isinstance(self.backbone.visual, ModifiedResNet), "no patches here"
+        super().prepare(classes, template)
+
+
+class ByName(NearestMean):
+    def labels_of_classes(self, classes=None):
+        known = {name: label for label, name in enumerate(self.seen)}
+        return [known.get(name, -1) for name in (self.classes if classes is None else classes)]
+
+
+class Balanced(NearestMean):
+    def begin(self, images, labels, seed):
+        self.means.data = torch.stack([images.global_[labels == c] for c in labels.unique()]).mean(1)
+        self.remember()
+
+
+class Vague(NearestMean):
+    def begin(self, images, labels, seed):
+        if len(labels.unique()) < len(self.classes):
+            raise InputError("too few images")
+        super().begin(images, labels, seed)
+
+
+class Unfinite(ZeroShot):
+    def class_features(self, samples, generator):
+        return super().class_features(samples, generator) * torch.nan
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch):
+    registry.methods()
+    monkeypatch.setattr(registry, "_methods", dict(registry._methods))
+
+
+@pytest.mark.parametrize(
+    ("kind", "check", "told"),
+    [
+        (Nameless, "says_what_it_is", "`paper` is empty"),
+        (Idle, "learns", "nll .*, zero-shot"),
+        (Wasted, "learns", "zero-shot"),
+        (Unseeded, "is_a_function_of_its_seed", "two fits are .* apart"),
+        (Melting, "is_a_function_of_its_seed", r"training changed \['visual.proj'\]"),
+        (Forgetful, "saves_and_loads", "same to the last bit"),
+        (Onward, "goes_back_to_its_start", "apart"),
+        (Credulous, "takes_new_names_or_refuses", "it took them"),
+        (Stubborn, "takes_new_names_or_refuses", "InputError: keep the classes"),
+        (OnlyTransformers, "works_on_other_towers", "tiny-resnet, .*: no patches here"),
+        (ByName, "keeps_classes_of_one_name_apart", "class 0 are not told from those of 2"),
+        (Balanced, "takes_unbalanced_classes", "classes of 1, 2 and 9 images"),
+        (Vague, "takes_a_class_without_images_or_names_it", "it says 'too few images'"),
+        (Unfinite, "is_a_function_of_its_seed", "some probability is no number"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_defect_is_found(kind, check, told):
+    registry.register(f"broken-{kind.__name__}")(kind)
+    with pytest.raises(AssertionError, match=f"method 'broken-{kind.__name__}' must .*{told}"):
+        getattr(behaviours, check)(kind)
+
+
+def test_a_method_without_defect_passes_by_name_and_by_class():
+    check_method("zeroshot")
+    check_method(ZeroShot, templates="ensemble")
+
+
+def test_the_checks_have_names_to_show():
+    names = [check.__name__ for check in method_checks()]
+    assert len(names) == len(set(names)) > 9 and "learns" in names
