@@ -3,20 +3,17 @@
 import os
 
 import pytest
-
-# Every signature with shapes in core/ and clip/ is checked while the tests run.
-from jaxtyping import install_import_hook
+import torch
+from shape_checks import check_shapes
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may reach out
+check_shapes("pbprompt")  # before anything of the package is imported, and for the whole session
 
-with install_import_hook(["pbprompt.core", "pbprompt.clip"], "beartype.beartype"):
-    import torch
-
-    from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone
-    from pbprompt.clip.loading.load import load_backbone
-    from pbprompt.clip.resnet import ResNetConfig
-    from pbprompt.clip.text import TextConfig
-    from pbprompt.clip.vit import VitConfig
+from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone  # noqa: E402
+from pbprompt.clip.loading.load import load_backbone  # noqa: E402
+from pbprompt.clip.resnet import ResNetConfig  # noqa: E402
+from pbprompt.clip.text import TextConfig  # noqa: E402
+from pbprompt.clip.vit import VitConfig  # noqa: E402
 
 TINY_TEXT = TextConfig(context_length=77, vocab_size=49408, width=64, heads=4, layers=3)
 

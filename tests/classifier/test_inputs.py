@@ -53,7 +53,12 @@ def test_images_are_encoded_alike_however_they_come(tiny_vit, pixels, files):
 def test_features_are_taken_as_they_are(tiny_vit):
     global_, patches = torch.randn(4, 32), torch.randn(4, 5, 32)
     table = torch.cat([global_[:, None], patches], dim=1).numpy()
-    for x in (Features(global_, patches, torch.zeros(4)), Encoded(global_, patches), table, table.tolist()):
+    for x in (
+        Features(global_, patches, torch.zeros(4, dtype=torch.long)),
+        Encoded(global_, patches),
+        table,
+        table.tolist(),
+    ):
         encoded = encode_inputs(x, tiny_vit)
         torch.testing.assert_close(encoded.global_, global_)
         torch.testing.assert_close(encoded.patches, patches)

@@ -1,0 +1,34 @@
+"""Checks the shapes in the package's signatures while the tests run; wrong types are left to mypy.
+
+Only annotations with a shape (jaxtyping) reach beartype, so that tests may stand a simple object in for
+another, and pass the wrong types that the package itself should refuse.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from beartype import BeartypeConf, beartype
+from jaxtyping import AbstractArray, install_import_hook
+
+# Triton compiles the source of its kernels, which no wrapper may surround.
+UNCHECKED = "pbprompt.clip.packed_kernels"
+
+
+def has_shape(hint: Any) -> bool:
+    if isinstance(hint, type) and issubclass(hint, AbstractArray):
+        return True
+    return any(has_shape(part) for part in getattr(hint, "__args__", ()))
+
+
+def shapes_only(function: Callable) -> Callable:
+    """What jaxtyping's hook calls with a stand-in of every function, with its annotations."""
+    hints = function.__annotations__
+    function.__annotations__ = {name: hint if has_shape(hint) else Any for name, hint in hints.items()}
+    return beartype(function, conf=BeartypeConf(is_pep484_tower=True))
+
+
+def check_shapes(package: str) -> None:
+    """From now on, for every module of `package` that is imported."""
+    hook = install_import_hook(package, "shape_checks.shapes_only").hook
+    in_package = hook.should_instrument
+    hook.should_instrument = lambda name: name != UNCHECKED and in_package(name)
