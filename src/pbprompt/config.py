@@ -1,6 +1,5 @@
 """Settings: frozen dataclasses, to and from plain dictionaries, changed by `key=value`."""
 
-import difflib
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
@@ -9,6 +8,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import yaml
 
 from pbprompt.errors import InputError
+from pbprompt.suggest import suggest
 
 C = TypeVar("C")
 
@@ -18,7 +18,7 @@ def from_dict(kind: type[C], values: Mapping[str, Any]) -> C:
     hints = get_type_hints(kind)
     for key in values:
         if key not in hints:
-            raise InputError(f"unknown setting {key!r}: {_suggest(key, hints)}")
+            raise InputError(f"unknown setting {key!r}: {suggest(key, hints)}")
     return kind(**{key: _fit(key, value, hints[key]) for key, value in values.items()})
 
 
@@ -35,7 +35,7 @@ def with_overrides(config: C, overrides: Iterable[str]) -> C:
         if not equals:
             raise InputError(f"--set {word!r}: write it as key=value")
         if key not in hints:
-            raise InputError(f"--set {word!r}: unknown setting {key!r}: {_suggest(key, hints)}")
+            raise InputError(f"--set {word!r}: unknown setting {key!r}: {suggest(key, hints)}")
         try:
             value = yaml.safe_load(text)
         except (yaml.YAMLError, ValueError, RecursionError):  # a ValueError: 2024-13-45, no such day
@@ -49,11 +49,6 @@ def with_overrides(config: C, overrides: Iterable[str]) -> C:
 def describe(config: Any) -> list[tuple[str, Any, str]]:
     """(name, value, help) of each setting; the help is the field's metadata."""
     return [(item.name, getattr(config, item.name), item.metadata.get("help", "")) for item in fields(config)]
-
-
-def _suggest(key: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(key, list(known), n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
 
 
 def _fit(key: str, value: Any, hint: Any) -> Any:

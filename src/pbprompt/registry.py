@@ -1,6 +1,5 @@
 """Names -> classes: a method registers itself in one line, in this package or through an entry point."""
 
-import difflib
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -8,6 +7,7 @@ from pkgutil import iter_modules
 from typing import Any, TypeVar
 
 from pbprompt.errors import InputError
+from pbprompt.suggest import suggest
 
 ENTRY_POINT = "pbprompt.methods"
 T = TypeVar("T", bound=type)
@@ -53,7 +53,5 @@ def find_method(name: str) -> Any:
         return _methods[name]
     known = methods()
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-        raise InputError(f"unknown method {name!r}: {hint}")
+        raise InputError(f"unknown method {name!r}: {suggest(name, known)}")
     return known[name]

@@ -210,7 +210,7 @@ def test_a_method_that_takes_no_new_classes_stays_as_it_is(photos):
 
 
 def test_explain_looks_with_the_prompts_in_use(photos, fitted):
-    from pbprompt.explain.heatmaps import heat_maps
+    from pbprompt.explain.heat_maps import heat_maps
 
     file = paths(photos, "test")[0][0]
     maps = fitted.explain(file, ["mammal", "clock"], samples=2)
@@ -233,7 +233,7 @@ def test_explain_looks_with_the_prompts_in_use(photos, fitted):
         ({"settings": {"epoch": 3}}, "did you mean 'epochs'"),
         ({"settings": {"epochs": "many"}}, "it takes int"),
         ({"preset": "none"}, "no preset 'none'"),
-        ({"backbone": "lit"}, "did you mean lite"),
+        ({"backbone": "lit"}, "did you mean 'lite'"),
         ({"device": "abacus"}, "cannot be used here"),
         ({"template": "a photo"}, "one {}"),
         ({"samples": 0}, "samples is 0"),

@@ -216,7 +216,7 @@ def test_bad_settings_are_one_line_and_code_2(run, photos, tmp_path, options, sa
     [
         (("--views", "0"), "use centre, fresh or a number"),
         (("--views", "some"), "use centre, fresh or a number"),
-        (("--backbone", "lyte"), "did you mean lite"),
+        (("--backbone", "lyte"), "did you mean 'lite'"),
         (("--draw", "absent.jsonl"), "absent.jsonl"),
         (("--set", "tokens=3"), "take 4 tokens"),
     ],

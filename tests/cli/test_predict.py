@@ -56,7 +56,7 @@ def test_an_unreadable_image_does_not_stop_the_others(run, images):
         (["--classes", " , "], "no class names"),
         (["--classes", "Red car,red_car"], "the same"),
         (["--classes", "a," + "word " * 60], "shorten it"),
-        (["--classes", "a,b", "--backbone", "lyte"], "did you mean lite"),
+        (["--classes", "a,b", "--backbone", "lyte"], "did you mean 'lite'"),
         (["--classes", "a,b", "--template", "no hole"], "{}"),
         (["--classes", "a,b", "--classes-file", "x"], "choose one"),
         (["--classes-file", "absent.txt"], "absent.txt"),

@@ -16,3 +16,7 @@ def test_case_and_underscores_do_not_matter():
 def test_an_unknown_name_is_named():
     with pytest.raises(InputError, match="'dog' is none of the model's 3"):
         class_rows(CLASSES, ["cat", "dog"])
+
+
+def test_all_classes_of_a_name_are_found():
+    assert class_rows(["crane", "dog", "Crane"], ["dog", "crane"]) == [1, 0, 2]

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image, ImageChops
 
 from pbprompt.data.images import open_image
-from pbprompt.explain.heatmaps import heat_maps, overlay
+from pbprompt.explain.drawing import overlay
+from pbprompt.explain.heat_maps import heat_maps
 from pbprompt.serve.app import create_app
 from pbprompt.serve.limits import Limits
 

@@ -34,7 +34,7 @@ from pbprompt.model.predictor import SAMPLES, predictive
 from pbprompt.train.tune import draw_facts
 
 if TYPE_CHECKING:
-    from pbprompt.explain.heatmaps import HeatMaps
+    from pbprompt.explain.heat_maps import HeatMaps
 
 
 class PredictedUncertainty(NamedTuple):
@@ -222,7 +222,7 @@ class PromptClassifier(Estimator):
 
         `names` are labels; None: the three likeliest.
         """
-        from pbprompt.explain.heatmaps import heat_maps
+        from pbprompt.explain.heat_maps import heat_maps
 
         self._check_is_fitted()
         known = dict(zip(self._tuned.labels.tolist(), self.method_.classes, strict=True))

@@ -46,7 +46,8 @@ def explain(
     are written above each row. The maps cover the centre square of the image, which is what the model sees.
     """
     from pbprompt.data.images import open_image
-    from pbprompt.explain.heatmaps import READINGS, draw_heat_maps, heat_maps, save_picture
+    from pbprompt.explain.drawing import draw_heat_maps, save_picture
+    from pbprompt.explain.heat_maps import READINGS, heat_maps
 
     if reading not in READINGS:
         raise InputError(f"--reading {reading!r}: use {', '.join(READINGS)}")

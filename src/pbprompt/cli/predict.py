@@ -117,9 +117,11 @@ def class_names(classes: str, classes_file: Path | None) -> list[str]:
 
 def distinct(names: list[str]) -> list[str]:
     """The names, refused where two are one class."""
+    from pbprompt.data.names import name_key
+
     seen: dict[str, str] = {}
     for name in names:
-        key = name.replace("_", " ").casefold()
+        key = name_key(name)
         if key in seen:
             raise InputError(f"class names {seen[key]!r} and {name!r} are the same: name each class once")
         seen[key] = name

@@ -6,15 +6,15 @@ written as names, so only `_` becomes a space. Case is kept. A classes file over
 """
 
 import csv
-import difflib
 import io
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
+from pbprompt.suggest import suggest
 
 
 def from_folder(folder: str) -> str:
@@ -26,6 +26,11 @@ def from_folder(folder: str) -> str:
 def from_label(label: str) -> str:
     """The readable name of a label in a table or split file."""
     return " ".join(label.replace("_", " ").split())
+
+
+def name_key(name: str) -> str:
+    """What two names of one class have in common: case, underscores and spaces do not tell classes apart."""
+    return from_label(name).casefold()
 
 
 def read_classes_file(path: str | Path) -> dict[str, str]:
@@ -96,28 +101,19 @@ def apply_mapping(
     """The names with the mapping's laid over them; a key of the mapping that no class has is an error."""
     unknown = sorted(set(mapping) - set(keys))
     if unknown:
-        raise InputError(f"{where}: no class {unknown[0]!r} in the data{suggest(unknown[0], keys)}")
+        raise InputError(f"{where}: no class {unknown[0]!r} in the data: {suggest(unknown[0], sorted(keys))}")
     return [mapping.get(key, name) for key, name in zip(keys, names, strict=True)]
 
 
 def check_distinct(keys: Sequence[str], names: Sequence[str], where: str) -> None:
-    """Refuse two classes whose names are equal but for case: the tokeniser could not tell them apart."""
+    """Refuse two classes of the same name: the tokeniser could not tell them apart."""
     first: dict[str, str] = {}
     for key, name in zip(keys, names, strict=True):
         if not name:
             raise InputError(f"{where}: class {key!r} has no readable name: name it in a classes file")
-        other = first.setdefault(name.casefold(), key)
+        other = first.setdefault(name_key(name), key)
         if other != key:
             raise InputError(
                 f"{where}: classes {other!r} and {key!r} are both named {name!r}: "
                 "rename one, or tell them apart in a classes file"
             )
-
-
-def suggest(word: str, known: Iterable[str]) -> str:
-    """The end of an error message: the nearest known word, or the first few."""
-    known = sorted(known)
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    if near:
-        return f": did you mean {near[0]!r}?"
-    return ": it has " + ", ".join(known[:6]) + (", …" if len(known) > 6 else "")

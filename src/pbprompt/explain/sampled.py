@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pbprompt.data.names import name_key
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Method
 
@@ -27,20 +28,18 @@ def as_prompts(method: Method, bank: Float[Tensor, "s c k"]) -> Float[Tensor, "s
 
 
 def class_rows(classes: Sequence[str], names: Sequence[str]) -> list[int]:
-    """Where the named classes are; case and underscores do not matter."""
-    rows = {_key(name): row for row, name in enumerate(classes)}
+    """Where the named classes are, all of a name; case and underscores do not matter."""
+    rows: dict[str, list[int]] = {}
+    for row, name in enumerate(classes):
+        rows.setdefault(name_key(name), []).append(row)
     for name in names:
-        if _key(name) not in rows:
+        if name_key(name) not in rows:
             raise InputError(f"class {name!r} is none of the model's {len(classes)}: add it by name first")
-    return [rows[_key(name)] for name in dict.fromkeys(names)]
+    return [row for key in dict.fromkeys(map(name_key, names)) for row in rows[key]]
 
 
 def missing_names(classes: Sequence[str], names: Sequence[str]) -> list[str]:
     """The names that are no class yet, each once."""
-    known = {_key(name) for name in classes}
-    new = {_key(name): name for name in reversed(names) if _key(name) not in known}
+    known = {name_key(name) for name in classes}
+    new = {name_key(name): name for name in reversed(names) if name_key(name) not in known}
     return list(reversed(new.values()))
-
-
-def _key(name: str) -> str:
-    return " ".join(name.replace("_", " ").split()).casefold()

@@ -1,6 +1,5 @@
 """A table or figure as a grid of runs: YAML files beside this one, or a user's own."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.resources import files
@@ -11,6 +10,7 @@ import yaml
 
 from pbprompt.errors import InputError
 from pbprompt.runs.tasks import RunConfig, Task
+from pbprompt.suggest import suggest
 from pbprompt.train.tune import Views
 
 LISTS = ("datasets", "shots", "seeds", "targets", "apart", "published")
@@ -105,9 +105,7 @@ def load_recipe(name_or_path: str) -> Recipe:
         return _read(path.read_text(encoding="utf-8"), str(path), path.stem)
     known = recipe_names()
     if name_or_path not in known:
-        close = difflib.get_close_matches(name_or_path, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-        raise InputError(f"unknown recipe {name_or_path!r}: {hint}")
+        raise InputError(f"unknown recipe {name_or_path!r}: {suggest(name_or_path, known)}")
     text = (files("pbprompt.recipes") / f"{name_or_path}.yaml").read_text(encoding="utf-8")
     return _read(text, f"{name_or_path}.yaml", name_or_path)
 
@@ -173,6 +171,4 @@ def _known(values: Mapping[str, Any], kind: type, where: str) -> None:
     names = [item.name for item in fields(kind)]
     for key in values:
         if key not in names:
-            close = difflib.get_close_matches(str(key), names, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}"
-            raise InputError(f"{where}: unknown key {key!r}: {hint}")
+            raise InputError(f"{where}: unknown key {key!r}: {suggest(str(key), names)}")

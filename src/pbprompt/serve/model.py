@@ -14,8 +14,9 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone
 from pbprompt.core.likelihood import uncertainty
+from pbprompt.data.names import name_key
 from pbprompt.errors import InputError
-from pbprompt.explain.heatmaps import HeatMaps, heat_maps
+from pbprompt.explain.heat_maps import HeatMaps, heat_maps
 from pbprompt.methods.base import Method
 from pbprompt.model.calibration import Calibration, read_calibration
 from pbprompt.model.folder import load_model
@@ -94,7 +95,7 @@ class ServedModel:
             maps = heat_maps(predictor.method, image, predictor.classes, samples, predictor=predictor)
         except InputError as error:
             raise Refused(422, str(error)) from None
-        row = predictor.classes.index(name)
+        row = maps.classes.index(name)
         one = slice(row, row + 1)
         chosen = replace(
             maps,
@@ -128,7 +129,7 @@ def checked_names(names: Sequence[str], present: Sequence[str], limits: Limits) 
     if len(present) + len(names) > limits.classes:
         raise Refused(422, f"{len(present)} classes and {len(names)} more: {limits.classes} are allowed")
     tidied: list[str] = []
-    seen = {_key(name) for name in present}
+    seen = {name_key(name) for name in present}
     for given in names:
         name = " ".join(given.split())
         if not name:
@@ -137,12 +138,8 @@ def checked_names(names: Sequence[str], present: Sequence[str], limits: Limits) 
             raise Refused(422, f"class name {name[:20]!r}… is longer than {limits.name_length} characters")
         if not name.isprintable():
             raise Refused(422, f"class name {name!a} holds characters that cannot be shown")
-        if _key(name) in seen:
+        if name_key(name) in seen:
             raise Refused(409, f"class {name!r} is there already")
-        seen.add(_key(name))
+        seen.add(name_key(name))
         tidied.append(name)
     return tidied
-
-
-def _key(name: str) -> str:
-    return name.replace("_", " ").casefold()

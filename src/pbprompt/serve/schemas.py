@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from pbprompt.errors import InputError
 from pbprompt.evaluate.conformal import prediction_set
-from pbprompt.explain.heatmaps import Reading
+from pbprompt.explain.heat_maps import Reading
 from pbprompt.model.calibration import DIGITS, rounded
 from pbprompt.serve.limits import Limits, Refused
 from pbprompt.serve.model import Outcome

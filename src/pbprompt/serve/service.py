@@ -12,7 +12,7 @@ from typing import TypeVar
 from PIL import Image
 from torch import Tensor
 
-from pbprompt.explain.heatmaps import draw_heat_maps, overlay
+from pbprompt.explain.drawing import draw_heat_maps, overlay
 from pbprompt.serve.batching import Batcher
 from pbprompt.serve.images import decode_image
 from pbprompt.serve.limits import Limits, Refused, too_busy

@@ -87,11 +87,11 @@ def test_openais_own_cache_comes_first(home: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("RN5", "did you mean RN50"),
-        ("vit-b/16", "did you mean ViT-B/16"),
-        ("ViT-B-16", "did you mean ViT-B/16"),
-        ("ViT-B/33", "did you mean ViT-B/32"),
-        ("Lite", "did you mean lite"),
+        ("RN5", "did you mean 'RN50'"),
+        ("vit-b/16", "did you mean 'ViT-B/16'"),
+        ("ViT-B-16", "did you mean 'ViT-B/16'"),
+        ("ViT-B/33", "did you mean 'ViT-B/32'"),
+        ("Lite", "did you mean 'lite'"),
         ("nonsense", "known are lite, RN50"),
         ("models/missing.pt", "no such file or folder"),
         ("./missing", "no such file or folder"),

@@ -1,6 +1,5 @@
 """Where weights come from: known names, folders, and the Hugging Face hub with its cache."""
 
-import difflib
 import re
 import socket
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from urllib.request import getproxies
 
 from pbprompt.clip.loading.checkpoint_config import HF_CONFIG, HF_PREPROCESSOR, OPEN_CLIP_CONFIG
 from pbprompt.errors import InputError
+from pbprompt.suggest import nearest, suggest
 
 # OpenAI's models: the Hugging Face hub has the ViTs from OpenAI itself, the ResNets in open_clip's format.
 OPENAI_MODELS = {
@@ -50,11 +50,10 @@ def find_weights(name: str) -> Path:
         raise InputError(
             f"{name}: no such file or folder; give the path of a checkpoint, or a name such as lite"
         )
-    names = {known.lower(): known for known in ("lite", *OPENAI_MODELS)}
-    close = [names[match] for match in difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.7)]
-    if not close and re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+    known = ("lite", *OPENAI_MODELS)
+    if not nearest(name, known, cutoff=0.7) and re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         return _from_hub(name)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(names.values())}"
+    hint = suggest(name, known)
     raise InputError(f"unknown backbone {name!r}: {hint} (a file, a folder and a hub id ORG/NAME also work)")
 
 

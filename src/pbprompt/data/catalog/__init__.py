@@ -4,8 +4,8 @@ from functools import cache
 from importlib import import_module
 
 from pbprompt.data.catalog.benchmark import Benchmark
-from pbprompt.data.names import suggest
 from pbprompt.errors import InputError
+from pbprompt.suggest import suggest
 
 # In the order of the field's tables.
 _MODULES = (
@@ -49,7 +49,7 @@ def find(name: str) -> Benchmark:
     """As `lookup`; an unknown name is an error with a suggestion."""
     entry = lookup(name)
     if entry is None:
-        raise InputError(f"no benchmark is named {name!r}{suggest(name.lower(), benchmarks())}")
+        raise InputError(f"no benchmark is named {name!r}: {suggest(name, benchmarks())}")
     return entry
 
 

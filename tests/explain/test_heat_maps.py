@@ -11,7 +11,8 @@ from PIL import Image
 import pbprompt
 from pbprompt.errors import InputError
 from pbprompt.explain.colours import ANCHORS, heat_colours
-from pbprompt.explain.heatmaps import READINGS, HeatMaps, draw_heat_maps, heat_maps, overlay, save_picture
+from pbprompt.explain.drawing import draw_heat_maps, overlay, save_picture
+from pbprompt.explain.heat_maps import READINGS, HeatMaps, heat_maps
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.methods.pbprompt import PBPrompt
 from pbprompt.model.predictor import predictive
