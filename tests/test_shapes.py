@@ -30,5 +30,5 @@ def test_every_module_is_checked():
     unchecked = {
         name for name, module in loaded.items() if "jaxtyping" not in type(module.__loader__).__module__
     }
-    assert {"pbprompt", "pbprompt.core.elbo", "pbprompt.clip.engine"} <= set(loaded)
+    assert {"pbprompt", "pbprompt.core.elbo", "pbprompt.clip.backbone"} <= set(loaded)
     assert unchecked <= {UNCHECKED}
