@@ -20,7 +20,6 @@ names; such a record's dataset is "pacs:photo to pacs:sketch".
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -42,6 +41,7 @@ from pbprompt.methods.base import Method, make_config
 from pbprompt.model.predictor import predictive
 from pbprompt.model.scoring import score, zero_shot
 from pbprompt.registry import find_method
+from pbprompt.runs.provenance import commit
 from pbprompt.train.tune import tune
 
 
@@ -170,10 +170,7 @@ def main() -> None:
         if (name, dataset, shots, seed, args.split, task, *args.targets) not in finished
     ]
     prepare(args)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
-    about = {"commit": commit, "device": args.device, "backbone": load_backbone("lite").fingerprint[:12]}
+    about = {"commit": commit(), "device": args.device, "backbone": load_backbone("lite").fingerprint[:12]}
     with (
         ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool,
         args.out.open("a", encoding="utf-8") as out,

@@ -27,7 +27,7 @@ from pbprompt.methods.base import Method, make_config
 from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
 from pbprompt.report import plots
-from pbprompt.runs.tasks import commit, machine
+from pbprompt.runs.provenance import commit, machine
 from pbprompt.train.tune import tune
 
 DATASETS = ("oxford_pets", "grocery:photo")

@@ -1,14 +1,13 @@
 """The study on photographs: which recipes it is made of, and which columns their figures are shown in."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pbprompt.recipes import Recipe, Row, load_recipe
 from pbprompt.report.layout import METRICS as HALVES
 from pbprompt.report.layout import title_of
-from pbprompt.runs.tasks import RunConfig
+from pbprompt.runs.config import RunConfig
 
 RECIPES = Path(__file__).with_name("recipes")
 AVERAGE = "average"
@@ -80,14 +79,6 @@ class Part:
         if recipe.task == "base-to-new":
             return _base_to_new(recipe)
         return _few_shot(recipe) if recipe.task == "few-shot" else _transfer(recipe)
-
-
-def config_of(record: Mapping[str, Any]) -> RunConfig:
-    """A record's run, to be found again among those of a recipe."""
-    values: dict[str, Any] = {
-        key: tuple(v) if isinstance(v, list) else v for key, v in record["config"].items()
-    }
-    return RunConfig(**values)
 
 
 def load_parts(names: Sequence[str] = ()) -> list[Part]:

@@ -9,14 +9,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.study.parts import Part, config_of
+from benchmarks.study.parts import Part
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.data.fewshot import base_new, draw
 from pbprompt.data.sources import open_dataset
 from pbprompt.methods.base import Method, build_method, make_config
 from pbprompt.registry import find_method
+from pbprompt.runs.config import RunConfig
+from pbprompt.runs.record import Record
 from pbprompt.runs.store import RunStore
-from pbprompt.runs.tasks import RunConfig
 
 
 class Costs:
@@ -53,7 +54,7 @@ class Costs:
 def print_plan(parts: list[Part], root: Path | None, store: RunStore | None) -> None:
     """A line a row. Runs that an earlier line had count there alone; with a store, also what is left."""
     costs = Costs(root)
-    records = {config_of(record): record for record in store.records()} if store else {}
+    records = {record.config: record for record in store.records()} if store else {}
     seen: set[RunConfig] = set()
     columns = ("part", "row", "runs", "steps", "steps, most in a run")
     left = ("runs left", "steps left", "seconds a run", "ms a step") if store else ()
@@ -84,9 +85,9 @@ def print_plan(parts: list[Part], root: Path | None, store: RunStore | None) -> 
     Console(width=150).print(table)
 
 
-def _pace(done: list[dict[str, Any]], steps: dict[RunConfig, int]) -> list[str]:
+def _pace(done: list[Record], steps: dict[RunConfig, int]) -> list[str]:
     if not done:
         return ["", ""]
-    seconds = [record["seconds"] for record in done]
-    trained = sum(steps[config_of(record)] for record in done)
+    seconds = [record.seconds for record in done]
+    trained = sum(steps[record.config] for record in done)
     return [f"{fmean(seconds):.1f}", f"{1000 * sum(seconds) / trained:.1f}" if trained else ""]

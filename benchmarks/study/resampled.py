@@ -16,7 +16,8 @@ from pbprompt.report.resampling import (
     resampled_mean,
     seed_shares,
 )
-from pbprompt.runs.store import Record, RunStore
+from pbprompt.runs.record import Record
+from pbprompt.runs.store import RunStore
 
 TESTED = ("accuracy", "nll", "ece")
 DETECTION = ("auroc_entropy", "auroc_mutual_information")
@@ -37,9 +38,9 @@ class Resampled:
         self.notes: set[str] = set()
         by_test: dict[tuple[str, str], list[Record]] = {}
         for run in records:
-            for test in run["results"]:
+            for test in run.results:
                 if test != "H":
-                    by_test.setdefault((run["config"]["dataset"], test), []).append(run)
+                    by_test.setdefault((run.config.dataset, test), []).append(run)
         for (dataset, test), runs in by_test.items():
             name = f"{dataset}: {test}" if test in ("base", "new", "joint") else test
             say(f"resampling {name}, {len(runs)} runs")
@@ -51,7 +52,7 @@ class Resampled:
             try:
                 said = {
                     key.removeprefix(f"{test}/"): value
-                    for key, value in store.arrays(run["id"]).items()
+                    for key, value in store.arrays(run.id).items()
                     if key.startswith(f"{test}/")
                 }
             except InputError as error:
@@ -61,7 +62,7 @@ class Resampled:
                 labels = said["label"]
                 counts = image_counts(len(labels), self.resamples, _seed(name))
             if not np.array_equal(labels, said["label"]):
-                self.notes.add(f"not compared: run {run['id']} was tested on other images of {name}")
+                self.notes.add(f"not compared: run {run.id} was tested on other images of {name}")
                 continue
             right = said["predicted"] == labels
             values = {
@@ -74,14 +75,14 @@ class Resampled:
                 for key in DETECTION:
                     values[key] = resampled_auroc(said[key.removeprefix("auroc_")], new, counts)
             for metric, vector in values.items():
-                self.vectors[run["id"], test, metric] = vector.astype(np.float32)
+                self.vectors[run.id, test, metric] = vector.astype(np.float32)
 
     def over_seeds(self, runs: Sequence[Record], place: Place, metric: str) -> Vector | None:
         """M [r] of the runs, one a seed; the draws of a dataset are resampled alike at all its places."""
         shares = self._shares(len(runs), place.dataset)
         if metric in TRAINED:  # a figure of the run, not of its images
-            return shares @ np.array([run["train"][metric] for run in runs])
-        found = [self.vectors.get((run["id"], place.test, metric)) for run in runs]
+            return shares @ np.array([run.train[metric] for run in runs])
+        found = [self.vectors.get((run.id, place.test, metric)) for run in runs]
         if any(vector is None for vector in found):
             return None
         return np.einsum("rs,sr->r", shares, np.stack([v for v in found if v is not None]))

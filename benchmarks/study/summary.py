@@ -5,17 +5,17 @@ first row less this one, with its 95 % interval over test images and draws (`pbp
 """
 
 import hashlib
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from statistics import fmean, pstdev
 from typing import Any, TypeVar
 
-from benchmarks.study.parts import AVERAGE, REFERENCES, Column, Part, Place, config_of
+from benchmarks.study.parts import AVERAGE, REFERENCES, Column, Part, Place
 from benchmarks.study.resampled import DETECTION, TESTED, TRAINED, Resampled, Vector
 from pbprompt.errors import InputError
 from pbprompt.report.resampling import RESAMPLES, interval
-from pbprompt.runs.store import Record, RunStore
+from pbprompt.runs.record import Record
+from pbprompt.runs.store import RunStore
 
 DIGITS = 4  # a hundredth of a point
 
@@ -29,7 +29,7 @@ def summarise(
     """All that the page needs, from whichever runs there are."""
     everything = store.records()
     found = [find_runs(part, everything) for part in parts]
-    used = {run["id"]: run for runs in found for cell in runs.values() for run in cell.values()}
+    used = {run.id: run for runs in found for cell in runs.values() for run in cell.values()}
     if not used:
         raise InputError(
             f"{store.folder}: no run of the study is in it: run the recipes of benchmarks/study/recipes first"
@@ -48,21 +48,17 @@ def summarise(
 
 def find_runs(part: Part, records: Iterable[Record]) -> Runs:
     """The part's runs; of equal settings the latest counts, and in a cell those made as its latest was."""
-    here = [record for record in records if record["backbone"]["name"] == part.recipe.backbone]
-    latest = {config_of(record): record for record in here}
-    order = {record["id"]: number for number, record in enumerate(here)}
+    here = [record for record in records if record.backbone.name == part.recipe.backbone]
+    latest = {record.config: record for record in here}
+    order = {record.id: number for number, record in enumerate(here)}
     cells: dict[tuple[str, str, int], dict[int, Record]] = {}
     for config, label in part.expand().items():
         if config in latest:
             cells.setdefault((label, config.dataset, config.shots), {})[config.seed] = latest[config]
     for place, runs in cells.items():
-        newest = _made(max(runs.values(), key=lambda run: order[run["id"]]))
-        cells[place] = {seed: run for seed, run in sorted(runs.items()) if _made(run) == newest}
+        newest = max(runs.values(), key=lambda run: order[run.id]).making
+        cells[place] = {seed: run for seed, run in sorted(runs.items()) if run.making == newest}
     return cells
-
-
-def _made(run: Record) -> str:
-    return json.dumps([run["code"], run["settings"], run["data"]["content_hash"]], sort_keys=True)
 
 
 def _part(part: Part, runs: Runs, resampled: Resampled) -> dict[str, Any]:
@@ -130,7 +126,7 @@ def _cell(
 def _figures(runs: Mapping[int, Record], place: Place, metric: str) -> dict[int, float]:
     """A metric by seed; nothing where the runs do not have it."""
     found = {
-        seed: (run["train"] if metric in TRAINED else run["results"][place.test]).get(metric)
+        seed: run.train.get(metric) if metric in TRAINED else run.figure(place.test, metric)
         for seed, run in runs.items()
     }
     return {} if None in found.values() else {seed: float(value) for seed, value in found.items()}
@@ -221,26 +217,27 @@ def _identity(runs: Sequence[Record], stored: int) -> dict[str, Any]:
         return dict(Counter(values).most_common())
 
     def drawn(run: Record) -> str:
-        return " ".join(str(run["config"][key]) for key in ("dataset", "shots", "seed")) + run["data"]["draw"]
+        return f"{run.config.dataset} {run.config.shots} {run.config.seed}{run.data.draw}"
 
     draws = sorted(set(map(drawn, runs)))
     return {
-        "runs": " ".join(sorted(run["id"][:8] for run in runs)),
+        "runs": " ".join(sorted(run.id[:8] for run in runs)),
         "count": len(runs),
         "left_out": stored - len(runs),
-        "seconds": round(sum(run["seconds"] for run in runs)),
-        "finished": [min(run["finished"] for run in runs), max(run["finished"] for run in runs)],
+        "seconds": round(sum(run.seconds for run in runs)),
+        "finished": [min(run.finished for run in runs), max(run.finished for run in runs)],
         "machines": counted(_machine(run) for run in runs),
-        "commits": counted(run["commit"] or "none" for run in runs),
-        "code": counted(f"{run['config']['method']}: {run['code']}" for run in runs),
-        "library": counted(run["library"] for run in runs),
-        "backbone": counted(f"{run['backbone']['name']} {run['backbone']['fingerprint']}" for run in runs),
-        "data": counted(f"{run['config']['dataset']} {run['data']['content_hash'][:12]}" for run in runs),
+        "commits": counted(run.commit or "none" for run in runs),
+        "code": counted(f"{run.config.method}: {run.code}" for run in runs),
+        "library": counted(run.library for run in runs),
+        "backbone": counted(f"{run.backbone.name} {run.backbone.fingerprint}" for run in runs),
+        "data": counted(f"{run.config.dataset} {run.data.content_hash[:12]}" for run in runs),
         "draws": {"count": len(draws), "digest": hashlib.sha256("\n".join(draws).encode()).hexdigest()[:16]},
     }
 
 
 def _machine(run: Record) -> str:
-    facts = run["machine"]
-    tf32 = facts["device"] != "cpu" and facts["float32_products"] != "highest"
+    facts = run.machine
+    kind = facts.get("kind", facts["device"])  # older records have no kind, and "cpu" for a device
+    tf32 = kind != "cpu" and facts["float32_products"] != "highest"
     return f"{facts['device']}, torch {facts['torch']}, products in {'TF32' if tf32 else 'float32'}"

@@ -2,7 +2,7 @@
 
 import types
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import MISSING, asdict, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
@@ -13,13 +13,19 @@ from pbprompt.suggest import suggest
 C = TypeVar("C")
 
 
-def from_dict(kind: type[C], values: Mapping[str, Any]) -> C:
-    """Settings of a kind from plain values; an unknown key is an error with a suggestion."""
+def from_dict(kind: type[C], values: Mapping[str, Any], noun: str = "setting", inside: str = "") -> C:
+    """A dataclass from plain values; a key that is unknown or missing, or a wrong value, is an error.
+
+    `noun` is what errors call a field, `inside` the dotted path to the dataclass within another.
+    """
     hints = get_type_hints(kind)
     for key in values:
         if key not in hints:
-            raise InputError(f"unknown setting {key!r}: {suggest(key, hints)}")
-    return kind(**{key: _fit(key, value, hints[key]) for key, value in values.items()})
+            raise InputError(f"unknown {noun} {inside + key!r}: {suggest(key, hints)}")
+    for item in fields(kind):  # type: ignore[arg-type]
+        if item.name not in values and item.default is MISSING and item.default_factory is MISSING:
+            raise InputError(f"{noun} {inside + item.name!r} is missing: give it")
+    return kind(**{key: _fit(inside + key, value, hints[key], noun) for key, value in values.items()})
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -33,9 +39,9 @@ def with_overrides(config: C, overrides: Iterable[str]) -> C:
     for word in overrides:
         key, equals, text = word.partition("=")
         if not equals:
-            raise InputError(f"--set {word!r}: write it as key=value")
+            raise InputError(f"override {word!r}: write it as key=value")
         if key not in hints:
-            raise InputError(f"--set {word!r}: unknown setting {key!r}: {suggest(key, hints)}")
+            raise InputError(f"override {word!r}: unknown setting {key!r}: {suggest(key, hints)}")
         try:
             value = yaml.safe_load(text)
         except (yaml.YAMLError, ValueError, RecursionError):  # a ValueError: 2024-13-45, no such day
@@ -51,20 +57,28 @@ def describe(config: Any) -> list[tuple[str, Any, str]]:
     return [(item.name, getattr(config, item.name), item.metadata.get("help", "")) for item in fields(config)]
 
 
-def _fit(key: str, value: Any, hint: Any) -> Any:
+def _fit(key: str, value: Any, hint: Any, noun: str = "setting") -> Any:
     """The value in the field's type, or an error that says what would fit."""
     origin = get_origin(hint)
     if origin is Literal:
         if value not in get_args(hint):
             choices = ", ".join(map(str, get_args(hint)))
-            raise InputError(f"setting {key!r} is {value!r}: choose one of {choices}")
+            raise InputError(f"{noun} {key!r} is {value!r}: choose one of {choices}")
         return value
     if origin in (Union, types.UnionType):
         for option in get_args(hint):
             try:
-                return _fit(key, value, option)
+                return _fit(key, value, option, noun)
             except InputError:
                 continue
+    elif hint is Any:
+        return value
+    elif origin is tuple and isinstance(value, list | tuple):  # tuple[kind, ...]
+        return tuple(_fit(key, one, get_args(hint)[0], noun) for one in value)
+    elif origin is Mapping and isinstance(value, Mapping):
+        return {name: _fit(f"{key}.{name}", one, get_args(hint)[1], noun) for name, one in value.items()}
+    elif is_dataclass(hint) and isinstance(value, Mapping):
+        return from_dict(hint, value, noun, f"{key}.")  # type: ignore[arg-type]
     elif hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
         try:
             return float(value)  # YAML reads 1e-3 as a word
@@ -75,4 +89,4 @@ def _fit(key: str, value: Any, hint: Any) -> Any:
     elif isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
         return value
     wanted = getattr(hint, "__name__", str(hint))
-    raise InputError(f"setting {key!r} is {value!r}: it takes {wanted}")
+    raise InputError(f"{noun} {key!r} is {value!r}: it takes {wanted}")

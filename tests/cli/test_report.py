@@ -8,8 +8,9 @@ from typer.testing import CliRunner
 from pbprompt.cli.report import report
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank
+from pbprompt.runs.config import RunConfig
+from pbprompt.runs.protocol import prepare_run, run_task
 from pbprompt.runs.store import RunStore
-from pbprompt.runs.tasks import RunConfig, prepare_run, run_task
 
 app = typer.Typer()
 app.command()(report)
@@ -38,12 +39,12 @@ def test_report(tmp_path, lite, monkeypatch):
     bank = FeatureBank(lite, progress=False)
     for method in ("zeroshot", "nearest-mean"):
         config = RunConfig(task="few-shot", dataset="./squares", method=method, shots=2)
-        record, arrays = run_task(prepare_run(config, lite), bank)
+        record, arrays = run_task(prepare_run(config), bank)
         store.add(record, arrays)
     out = tmp_path / "new" / "report"
     assert str(out / "index.html") in run(store.folder, "--out", out)
     text = (out / "index.html").read_text(encoding="utf-8")
-    assert f"{100 * record['results']['./squares']['accuracy']:.2f}" in text and "lite is not CLIP" in text
+    assert f"{100 * record.accuracy('./squares'):.2f}" in text and "lite is not CLIP" in text
     assert [path.name for path in sorted((out / "figures").iterdir())] == [
         "lite-few-shot-squares-nearest-mean-reliability.svg",
         "lite-few-shot-squares-risk-coverage.svg",

@@ -56,14 +56,14 @@ def test_a_table_from_nothing_to_a_page_and_again_without_running(run, tmp_path)
     assert result.exit_code == 0, result.output
     assert "2/2, 0:00:00 left" in result.stderr
     store = RunStore(tmp_path / "runs")
-    records = {record["config"]["method"]: record for record in store.records()}
+    records = {record.config.method: record for record in store.records()}
     assert set(records) == {"coop", "zeroshot"}
-    assert records["coop"]["config"]["overrides"] == ["epochs=3", "epochs=1"]
-    assert records["coop"]["settings"]["epochs"] == 1
+    assert records["coop"].config.overrides == ("epochs=3", "epochs=1")
+    assert records["coop"].settings["epochs"] == 1
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
     printed = {row["row"]: float(row["mean"]) for row in rows if row["mean"]}
     for label, method in (("ours", "coop"), ("plain", "zeroshot")):
-        accuracy = 100 * records[method]["results"]["sample"]["accuracy"]
+        accuracy = 100 * records[method].accuracy("sample")
         assert printed[label] == pytest.approx(accuracy, abs=0.01)
     assert "A small table" in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
     assert len(list((tmp_path / "cache" / "features").rglob("*.safetensors"))) > 0
@@ -79,7 +79,7 @@ def test_a_failed_run_is_named_and_the_exit_code_says_so(run, tmp_path):
     (tmp_path / "small.yaml").write_text(recipe)
     result = run("small.yaml", "--shots", "1", "--seeds", "1", "--set", "epochs=1", "--jobs", "1")
     assert result.exit_code == 1
-    assert "failed: nearest-mean on sample, 1 shots, seed 1: " in result.stderr
+    assert "failed: few-shot on sample: nearest-mean, epochs=1, 1 shots, seed 1: " in result.stderr
     assert "leave epochs at 0" in result.stderr and "failures.jsonl" in result.stderr
     assert "plain" in result.stdout, "the table is printed with what there is"
 
@@ -128,15 +128,16 @@ def test_ctrl_c_is_exit_code_130_and_the_same_command_goes_on(run, tmp_path):
         text=True,
         start_new_session=True,
     )
-    store, deadline = RunStore(tmp_path / "runs"), time.monotonic() + 60
-    while not store.finished():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    store, deadline = RunStore(tmp_path / "runs"), time.monotonic() + 600
+    try:
+        while not store.finished() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+    finally:
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate()
     assert process.returncode == 130, errors
     assert "stopped with 1 of 2 runs: the same command goes on" in errors and "Traceback" not in errors
     (tmp_path / "small.yaml").write_text(RECIPE)
     result = run(*arguments)
     assert result.exit_code == 0 and "1/1" in result.stderr
-    assert [record["config"]["method"] for record in store.records()] == ["zeroshot", "coop"]
+    assert [record.config.method for record in store.records()] == ["zeroshot", "coop"]

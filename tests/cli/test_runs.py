@@ -7,21 +7,26 @@ from typer.testing import CliRunner
 
 from pbprompt.cli.runs import app
 from pbprompt.errors import InputError
+from pbprompt.runs.config import RunConfig
+from pbprompt.runs.record import Failure, Record
 from pbprompt.runs.store import RunStore
 
 
 def record(identity, task, method, seed, results, targets=(), overrides=()):
-    config = {"task": task, "dataset": "sample", "method": method, "preset": "default", "variant": ""}
-    config |= {"overrides": list(overrides), "shots": 4, "seed": seed, "targets": list(targets)}
-    return {
-        "id": identity,
-        "config": config,
-        "backbone": {"name": "lite"},
-        "data": {"draw": "d" * 8},
-        "results": {name: {"accuracy": value} for name, value in results.items()},
-        "seconds": 1.5,
-        "finished": "2024-05-01T10:20:30+00:00",
-    }
+    config = {"task": task, "dataset": "sample", "method": method, "shots": 4, "seed": seed}
+    return Record.from_dict(
+        {
+            "id": identity,
+            "config": config | {"targets": list(targets), "overrides": list(overrides)},
+            "settings": {},
+            "backbone": {"name": "lite", "fingerprint": "f"},
+            "data": {"name": "sample", "content_hash": "c", "draw": "d" * 8},
+            "code": f"{method} 1, loop 1",
+            "results": {name: {"accuracy": value} for name, value in results.items()},
+            "seconds": 1.5,
+            "finished": "2024-05-01T10:20:30+00:00",
+        }
+    )
 
 
 @pytest.fixture
@@ -34,7 +39,7 @@ def folder(tmp_path):
     store.add(record("bbbb2", "base-to-new", "pbprompt", 2, halves))
     tests = {"sample": 0.9, "pacs": 0.2, "dtd": 0.4}
     store.add(record("cccc3", "cross-dataset", "coop", 2, tests, targets=["pacs", "dtd"]))
-    store.fail("dddd4", {}, "Traceback")
+    store.fail(Failure("dddd4", RunConfig(task="few-shot", dataset="sample"), "Traceback"))
     return store.folder
 
 
@@ -49,7 +54,7 @@ def run(*words):
 def test_the_list_has_every_run_with_its_figure(folder):
     lines = run("--runs", folder).splitlines()
     (first,) = [line for line in lines if "aaaa1" in line]
-    assert " 50.00 " in first and "coop epochs=[2]" in first and "2024-05-01T10:20" in first
+    assert " 50.00 " in first and "coop, epochs=[2]" in first and "2024-05-01T10:20" in first
     (second,) = [line for line in lines if "bbbb2" in line]
     assert "H 53.33 (base 80.00, new 40.00)" in second
     (third,) = [line for line in lines if "cccc3" in line]

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from dataclasses import asdict
 from html.parser import HTMLParser
 from statistics import fmean, pstdev
 
@@ -13,8 +12,9 @@ from pbprompt.errors import InputError
 from pbprompt.evaluate.reliability import confidence_bins, reliability_bins
 from pbprompt.recipes import Recipe, Row
 from pbprompt.report.page import write_page
+from pbprompt.runs.config import RunConfig
+from pbprompt.runs.record import BackboneFacts, DataFacts, Failure, Record
 from pbprompt.runs.store import RunStore
-from pbprompt.runs.tasks import RunConfig
 
 VOID = {"meta", "br", "path", "use"}
 HOSTILE = "<script>alert('x')</script> & \"$\\q$"
@@ -76,18 +76,17 @@ class Runs:
             arrays[f"{test}/confidence"] = generator.uniform(0.2, 1, 40).astype(np.float32)
             arrays[f"{test}/label"] = generator.integers(0, 5, 40).astype(np.int32)
             arrays[f"{test}/predicted"] = generator.integers(0, 5, 40).astype(np.int32)
-        record = {
-            "id": f"run{self.count}",
-            "config": asdict(run),
-            "settings": settings or {},
-            "data": {"name": run.dataset, "content_hash": "d", "draw": "e"},
-            "backbone": {"name": backbone, "fingerprint": "0123456789abcdef"},
-            "code": code,
-            "library": "0.1.0",
-            "train": {},
-            "results": results,
-            "seconds": 3.0,
-        }
+        record = Record(
+            id=f"run{self.count}",
+            config=run,
+            settings=settings or {},
+            data=DataFacts(run.dataset, "d", "e"),
+            backbone=BackboneFacts(backbone, "0123456789abcdef"),
+            code=code,
+            library="0.1.0",
+            results=results,
+            seconds=3.0,
+        )
         self.store.add(record, arrays if keep_arrays else None)
 
     def page(self, recipes=()):
@@ -168,7 +167,7 @@ def test_the_same_store_gives_the_same_page(runs):
 def test_hostile_names_are_only_text(runs):
     for shots in (1, 2):
         runs.add(method=HOSTILE, dataset=HOSTILE, backbone=HOSTILE, variant='" onload="x', shots=shots)
-    runs.store.fail("f", asdict(RunConfig(task="few-shot", dataset=HOSTILE, method=HOSTILE)), HOSTILE)
+    runs.store.fail(Failure("f", RunConfig(task="few-shot", dataset=HOSTILE, method=HOSTILE), HOSTILE))
     page = runs.page()
     assert "script" not in page.tags and "onload" not in {key for _, key, _ in page.attributes}
     assert rows(page, f'{HOSTILE}, " onload="x')
@@ -176,9 +175,9 @@ def test_hostile_names_are_only_text(runs):
 
 
 def test_failures_are_folded_with_the_last_traceback(runs):
-    config = asdict(RunConfig(task="few-shot", dataset="sample", method="coop", shots=2, seed=3))
+    config = RunConfig(task="few-shot", dataset="sample", method="coop", shots=2, seed=3)
     for text in ("Traceback\nValueError: earlier", "Traceback\n  File <x>\nValueError: <second>"):
-        runs.store.fail("f", config, text)
+        runs.store.fail(Failure("f", config, text))
     page = runs.page()
     assert page.tags.count("details") == 1 and "earlier" not in page.text
     assert "few-shot on sample: coop, 2 shots, seed 3, tried 2 times" in page.text
@@ -256,8 +255,9 @@ def test_nothing_to_show(runs, tmp_path):
 
 
 def test_a_record_of_another_version(runs):
-    runs.store.add({"id": "abc", "config": {}})
-    with pytest.raises(InputError, match="settings is missing in run abc"):
+    runs.store.folder.mkdir()
+    runs.store.lines.write_text('{"id": "abc", "config": {"task": "few-shot", "dataset": "sample"}}')
+    with pytest.raises(InputError, match=r"records\.jsonl: run abc: field 'settings' is missing"):
         runs.page()
 
 

@@ -1,6 +1,6 @@
 import csv
 import io
-from dataclasses import asdict
+from dataclasses import replace
 from statistics import fmean, pstdev
 
 import numpy as np
@@ -14,6 +14,7 @@ from pbprompt.recipes import Recipe, Row, load_recipe
 from pbprompt.report import render
 from pbprompt.report.layout import title_of
 from pbprompt.report.tables import build_table
+from pbprompt.runs.record import BackboneFacts, DataFacts, Record
 
 ROWS = (Row("PBPrompt", "pbprompt"), Row("CoOp", "coop"), Row("a_b & 50%", "zeroshot"))
 
@@ -34,9 +35,16 @@ def record(config, backbone="lite"):
     results = {name: {"accuracy": accuracy(config, name)} for name in names}
     if config.task == "base-to-new":
         results["H"] = {"accuracy": harmonic_mean(accuracy(config, "base"), accuracy(config, "new"))}
-    values = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(config).items()}
-    identity = f"{config.method}-{config.dataset}-{config.shots}-{config.seed}"
-    return {"id": identity, "config": values, "backbone": {"name": backbone}, "results": results}
+    return Record(
+        id=f"{config.method}-{config.dataset}-{config.shots}-{config.seed}",
+        config=config,
+        settings={},
+        data=DataFacts(config.dataset, "d", "e"),
+        backbone=BackboneFacts(backbone, "f"),
+        code="c",
+        results=results,
+        seconds=1.0,
+    )
 
 
 def records(of, backbone="lite"):
@@ -71,10 +79,9 @@ def test_the_average_h_is_the_harmonic_mean_of_the_averages():
     own = recipe("base-to-new", shots=(16,))
     found = records(own)
     for one in found:
-        if one["config"]["dataset"] == "dtd":
-            one["results"]["new"]["accuracy"] /= 2
-            halves = (one["results"][half]["accuracy"] for half in ("base", "new"))
-            one["results"]["H"]["accuracy"] = harmonic_mean(*halves)
+        if one.config.dataset == "dtd":
+            one.results["new"]["accuracy"] /= 2
+            one.results["H"]["accuracy"] = harmonic_mean(one.accuracy("base"), one.accuracy("new"))
     table = build_table(own, found)
     base, new, both, _ = section(table, "Average").cells[0]
     assert both.mean == pytest.approx(harmonic_mean(base.mean, new.mean))
@@ -105,8 +112,7 @@ def test_missing_runs_leave_gaps_and_fewer_seeds():
     some = [
         found
         for found in records(own)
-        if found["config"]["dataset"] == "dtd"
-        and (found["config"]["method"], found["config"]["seed"]) != ("coop", 3)
+        if found.config.dataset == "dtd" and (found.config.method, found.config.seed) != ("coop", 3)
     ]
     table = build_table(own, some)
     (only,) = table.sections
@@ -117,9 +123,7 @@ def test_missing_runs_leave_gaps_and_fewer_seeds():
 def test_runs_of_another_backbone_or_other_settings_do_not_count():
     own = recipe(shots=(4,))
     others = records(own, backbone="RN50")
-    for found in records(own):
-        found["config"]["overrides"] = ["epochs=1"]
-        others.append(found)
+    others += [replace(one, config=replace(one.config, overrides=("epochs=1",))) for one in records(own)]
     assert not any(cell.measured for row in build_table(own, others).sections[0].cells for cell in row)
 
 
@@ -127,7 +131,7 @@ def test_of_equal_settings_the_latest_record_counts():
     own = recipe(shots=(4,), datasets=("dtd",), seeds=(1,))
     found = records(own)
     later = record(own.expand()[0][1])
-    later["results"]["dtd"]["accuracy"] = 0.125
+    later.results["dtd"]["accuracy"] = 0.125
     assert build_table(own, [*found, later]).sections[0].cells[0][0].mean == 12.5
 
 
@@ -135,7 +139,7 @@ def test_best_and_runner_up_are_marked_and_ties_share():
     own = recipe(shots=(4,), datasets=("dtd",), seeds=(1,))
     found = records(own)
     assert [row[0].rank for row in build_table(own, found).sections[0].cells] == [1, 2, 0]
-    found[1]["results"]["dtd"]["accuracy"] = found[0]["results"]["dtd"]["accuracy"] + 1e-6
+    found[1].results["dtd"]["accuracy"] = found[0].accuracy("dtd") + 1e-6
     assert [row[0].rank for row in build_table(own, found).sections[0].cells] == [1, 1, 2]
     assert [row[0].rank for row in build_table(own, found[:1]).sections[0].cells] == [0, 0, 0]
 
@@ -181,9 +185,9 @@ def test_the_first_row_is_compared_on_the_same_images():
     found, source = records(own), np.random.default_rng(0)
     labels = source.integers(0, 3, 200)
     said = {
-        one["id"]: {
+        one.id: {
             "dtd/label": labels,
-            "dtd/predicted": np.where(source.random(200) < (0.9 if "pb" in one["id"] else 0.5), labels, 3),
+            "dtd/predicted": np.where(source.random(200) < (0.9 if "pb" in one.id else 0.5), labels, 3),
         }
         for one in found
     }

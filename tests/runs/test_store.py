@@ -4,7 +4,24 @@ import numpy as np
 import pytest
 
 from pbprompt.errors import InputError
+from pbprompt.runs.config import RunConfig
+from pbprompt.runs.record import BackboneFacts, DataFacts, Failure, Record
 from pbprompt.runs.store import RunStore
+
+CONFIG = RunConfig(task="few-shot", dataset="sample")
+
+
+def record(identity, **settings):
+    return Record(
+        id=identity,
+        config=CONFIG,
+        settings=settings,
+        data=DataFacts("sample", "c", "d"),
+        backbone=BackboneFacts("lite", "f"),
+        code="pbprompt 1, loop 1",
+        results={"sample": {"accuracy": 0.5, "images": 160}},
+        seconds=1.5,
+    )
 
 
 def write_many(folder, worker):
@@ -12,7 +29,7 @@ def write_many(folder, worker):
     for number in range(40):
         # odd numbers are the same run in both processes, even ones are their own
         identity = f"same-{number}" if number % 2 else f"worker-{worker}-{number}"
-        store.add({"id": identity, "text": "x" * 5000}, {"t/label": np.arange(number + 1)})
+        store.add(record(identity, text="x" * 5000), {"t/label": np.arange(number + 1)})
 
 
 def test_two_processes_lose_and_double_nothing(tmp_path):
@@ -28,35 +45,35 @@ def test_two_processes_lose_and_double_nothing(tmp_path):
     expected |= {f"same-{n}" for n in range(1, 40, 2)}
     assert store.finished() == expected
     assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 60
-    assert all(record["text"] == "x" * 5000 for record in store.records())
+    assert all(found.settings["text"] == "x" * 5000 for found in store.records())
     assert np.array_equal(store.arrays("same-7")["t/label"], np.arange(8))
 
 
 def test_a_torn_line_costs_only_itself(tmp_path):
     store = RunStore(tmp_path)
-    store.add({"id": "a"})
+    store.add(record("a"))
     with (tmp_path / "records.jsonl").open("a") as file:
         file.write('{"id": "torn", "resul')
-    store.add({"id": "b"})
-    assert [record["id"] for record in store.records()] == ["a", "b"]
-    store.add({"id": "torn"})
+    store.add(record("b"))
+    assert [found.id for found in store.records()] == ["a", "b"]
+    store.add(record("torn"))
     assert store.finished() == {"a", "b", "torn"}
 
 
 def test_failures_are_not_finished_until_a_retry_succeeds(tmp_path):
     store = RunStore(tmp_path)
-    store.fail("a", {"task": "few-shot"}, "Traceback")
+    store.fail(Failure("a", CONFIG, "Traceback"))
     assert store.finished() == set()
-    assert store.failures() == [{"id": "a", "config": {"task": "few-shot"}, "traceback": "Traceback"}]
-    store.add({"id": "a"})
+    assert store.failures() == [Failure("a", CONFIG, "Traceback")]
+    store.add(record("a"))
     assert store.failures() == []
 
 
 def test_find_takes_the_start_of_an_id(tmp_path):
     store = RunStore(tmp_path)
     for identity in ("abc1", "abd2"):
-        store.add({"id": identity})
-    assert store.find("abc")["id"] == "abc1"
+        store.add(record(identity))
+    assert store.find("abc").id == "abc1"
     for start in ("ab", "zz"):
         with pytest.raises(InputError, match=f"starts with '{start}'"):
             store.find(start)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from pbprompt.clip.loading.load import load_backbone
-from pbprompt.runs.tasks import prepare_run
+from pbprompt.runs.record import BackboneFacts, Record
 
 
 def write_plan(root: Path, **seeds: list[str]) -> None:
@@ -23,36 +23,47 @@ def tries(root: Path, seed: int) -> list[int]:
     return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
-def work(config, backbone, root, device):
-    _note(root / f"tries-{config.seed}")
-    plan = json.loads((root / "plan.json").read_text()).get(f"seed{config.seed}", ["ok"])
-    number = len(tries(root, config.seed))
-    _act(plan[min(number, len(plan)) - 1], config.seed)
-    identity = prepare_run(config, load_backbone(backbone), root).id
-    record = {"id": identity, "config": {"seed": config.seed}, "worker": os.getpid(), "device": device}
-    record["threads"] = os.environ.get("OMP_NUM_THREADS", "")
-    record["gpus"] = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return record, {"x": np.full(3, config.seed, np.int32)}
+def work(root, run, backbone, device):
+    """To be given as `partial(work, root)`, like the others."""
+    seed = run.config.seed
+    _note(root / f"tries-{seed}")
+    plan = json.loads((root / "plan.json").read_text()).get(f"seed{seed}", ["ok"])
+    _act(plan[min(len(tries(root, seed)), len(plan)) - 1], seed)
+    return _record(run, run.id(load_backbone(backbone))), {"x": np.full(3, seed, np.int32)}
 
 
-def misnamed(config, backbone, root, device):
-    return {"id": "another"}, {}
+def misnamed(root, run, backbone, device):
+    return _record(run, "another"), {}
 
 
-def not_picklable(config, backbone, root, device):
+def not_picklable(root, run, backbone, device):
     return lambda: None
 
 
-def encode(configs, backbone, root, device):
+def encode(root, runs, backbone, device):
     """Notes that it was called, and before which tries."""
     _note(root / "encoded")
     assert not list(root.glob("tries-*"))
-    assert len({config.dataset for config in configs}) == 1
+    assert len({run.config.dataset for run in runs}) == 1
 
 
-def encode_in_vain(configs, backbone, root, device):
+def encode_in_vain(root, runs, backbone, device):
     _note(root / "encoded")
     raise OSError("an image is torn")
+
+
+def _record(run, identity):
+    return Record(
+        id=identity,
+        config=run.config,
+        settings={},
+        data=run.data,
+        backbone=BackboneFacts("lite", "f"),
+        code="c",
+        machine={"worker": os.getpid(), "threads": os.environ.get("OMP_NUM_THREADS", "")},
+        results={},
+        seconds=1.0,
+    )
 
 
 def _note(path: Path) -> None:

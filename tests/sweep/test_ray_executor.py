@@ -2,14 +2,15 @@
 
 import os
 from contextlib import closing
+from functools import partial
 
 import pytest
 from sweep_stubs import encode, tries, work, write_plan
 
 from pbprompt.errors import InputError
+from pbprompt.runs.config import RunConfig
 from pbprompt.runs.store import RunStore
-from pbprompt.runs.tasks import RunConfig
-from pbprompt.sweep import name_runs, sweep
+from pbprompt.sweep import prepare_runs, sweep
 from pbprompt.sweep.ray_executor import RayExecutor
 
 ray = pytest.importorskip("ray")
@@ -37,17 +38,17 @@ def test_a_worker_killed_mid_run_is_replaced_and_its_run_done_again(tmp_path, no
             store=store,
             executor=executor,
             progress=False,
-            work=work,
-            encode=encode,
+            work=partial(work, tmp_path),
+            encode=partial(encode, tmp_path),
         )
     assert not ray.is_initialized(), "the cluster that was started is stopped"
-    first, second, third, fourth = name_runs(RUNS, "lite", tmp_path)
+    first, second, third, fourth = prepare_runs(RUNS, "lite", tmp_path)
     assert set(outcome.done) == {first, third} and set(outcome.failed) == {second, fourth}
     assert len(set(tries(tmp_path, 1))) == 2 and len(tries(tmp_path, 2)) == len(tries(tmp_path, 4)) == 2
-    records = {record["config"]["seed"]: record for record in store.records()}
-    assert set(records) == {1, 3} and records[1]["worker"] == tries(tmp_path, 1)[1] != os.getpid()
+    records = {record.config.seed: record for record in store.records()}
+    assert set(records) == {1, 3} and records[1].machine["worker"] == tries(tmp_path, 1)[1] != os.getpid()
     assert store.arrays(third)["x"].tolist() == [3, 3, 3]
-    failures = {failure["id"]: failure["traceback"] for failure in store.failures()}
+    failures = {failure.id: failure.traceback for failure in store.failures()}
     assert "ArithmeticError: seed 2 went wrong" in failures[second] and "Crashed" in failures[fourth]
 
 
@@ -58,13 +59,13 @@ def test_a_running_cluster_is_joined_and_left_running(no_cluster):
         assert executor._room() == 1, "one core"
     assert ray.is_initialized()
     ray.shutdown()
-    with pytest.raises(InputError, match="gpus-per-run is 1"):
+    with pytest.raises(InputError, match="gpus_per_run is 1"):
         RayExecutor(gpus_per_run=1, jobs=1)
     assert not ray.is_initialized()
 
 
 def test_an_address_without_a_cluster_and_odd_shares_are_one_line(no_cluster):
-    with pytest.raises(InputError, match=r"gpus-per-run is 1\.5"):
+    with pytest.raises(InputError, match=r"gpus_per_run is 1\.5"):
         RayExecutor(gpus_per_run=1.5)
-    with pytest.raises(InputError, match="ray-address localhost:1: no cluster lets us in"):
+    with pytest.raises(InputError, match="Ray address localhost:1: no cluster lets us in"):
         RayExecutor("localhost:1")

@@ -2,14 +2,15 @@
 
 import time
 from contextlib import closing
+from functools import partial
 
 import pytest
 from sweep_stubs import encode, tries, work, write_plan
 
 from pbprompt.errors import InputError
+from pbprompt.runs.config import RunConfig
 from pbprompt.runs.store import RunStore
-from pbprompt.runs.tasks import RunConfig
-from pbprompt.sweep import name_runs, sweep
+from pbprompt.sweep import prepare_runs, sweep
 from pbprompt.sweep.executor import Job
 from pbprompt.sweep.slurm import SlurmExecutor
 
@@ -29,14 +30,14 @@ def test_runs_come_back_and_what_raises_or_dies_is_tried_once_more(tmp_path, stu
             store=store,
             executor=executor,
             progress=False,
-            work=work,
-            encode=encode,
+            work=partial(work, tmp_path),
+            encode=partial(encode, tmp_path),
         )
-    first, second, third = name_runs(RUNS, "lite", tmp_path)
+    first, second, third = prepare_runs(RUNS, "lite", tmp_path)
     assert set(outcome.done) == {first, third} and outcome.failed == (second,), store.failures()
     assert len(set(tries(tmp_path, 1))) == 2 and len(tries(tmp_path, 2)) == 2
     assert store.arrays(third)["x"].tolist() == [3, 3, 3]
-    assert "ArithmeticError: seed 2 went wrong" in store.failures()[0]["traceback"]
+    assert "ArithmeticError: seed 2 went wrong" in store.failures()[0].traceback
 
 
 def test_closing_cancels_what_runs(tmp_path):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,9 @@ import sweep_stubs
 from sweep_stubs import tries, write_plan
 
 from pbprompt.errors import InputError
+from pbprompt.runs.config import RunConfig
 from pbprompt.runs.store import RunStore
-from pbprompt.runs.tasks import RunConfig
-from pbprompt.sweep import label, name_runs, sweep
+from pbprompt.sweep import prepare_runs, sweep
 from pbprompt.sweep.local import LocalExecutor
 
 
@@ -24,7 +25,7 @@ def runs(*seeds: int) -> list[RunConfig]:
     return [RunConfig(task="few-shot", dataset="sample", shots=1, seed=seed) for seed in seeds]
 
 
-def go(root: Path, seeds: tuple[int, ...], jobs: int = 1, **options):
+def go(root: Path, seeds: tuple[int, ...], jobs: int = 1, work=sweep_stubs.work, encode=sweep_stubs.encode):
     store = RunStore(root / "runs")
     with closing(LocalExecutor(jobs)) as executor:
         outcome = sweep(
@@ -33,13 +34,15 @@ def go(root: Path, seeds: tuple[int, ...], jobs: int = 1, **options):
             root=root,
             store=store,
             executor=executor,
-            **{"progress": False, "work": sweep_stubs.work, "encode": sweep_stubs.encode, **options},
+            progress=False,
+            work=partial(work, root),
+            encode=partial(encode, root),
         )
     return outcome, store
 
 
 def ids(root: Path, *seeds: int) -> tuple[str, ...]:
-    return tuple(name_runs(runs(*seeds), "lite", root))
+    return tuple(prepare_runs(runs(*seeds), "lite", root))
 
 
 @pytest.mark.slow
@@ -47,9 +50,9 @@ def test_runs_are_done_in_order_after_one_encoding_and_skipped_the_next_time(tmp
     write_plan(tmp_path)
     outcome, store = go(tmp_path, (1, 2, 2))
     assert outcome.done == ids(tmp_path, 1, 2) and not outcome.skipped and not outcome.failed
-    assert [record["config"]["seed"] for record in store.records()] == [1, 2]
+    assert [record.config.seed for record in store.records()] == [1, 2]
     assert store.arrays(outcome.done[1])["x"].tolist() == [2, 2, 2]
-    workers = {record["worker"] for record in store.records()}
+    workers = {record.machine["worker"] for record in store.records()}
     assert len(workers) == 1 and os.getpid() not in workers, "one process does both, and not this one"
     (tmp_path / "tries-1").unlink()
     (tmp_path / "tries-2").unlink()
@@ -68,23 +71,23 @@ def test_what_raises_or_dies_is_tried_twice_and_the_others_go_on(tmp_path):
     )
     assert [len(tries(tmp_path, seed)) for seed in (1, 2, 3, 4, 5)] == [2, 2, 2, 2, 1]
     assert len(set(tries(tmp_path, 3))) == len(set(tries(tmp_path, 4))) == 2, "a fresh process each"
-    raised, died = sorted(store.failures(), key=lambda failure: failure["config"]["seed"])
-    assert (raised["id"], died["id"]) == ids(tmp_path, 1, 4)
-    assert "ArithmeticError: seed 1 went wrong" in raised["traceback"] and "_act" in raised["traceback"]
-    assert "SIGKILL (out of memory?)" in died["traceback"]
+    raised, died = sorted(store.failures(), key=lambda failure: failure.config.seed)
+    assert (raised.id, died.id) == ids(tmp_path, 1, 4)
+    assert "ArithmeticError: seed 1 went wrong" in raised.traceback and "_act" in raised.traceback
+    assert "SIGKILL (out of memory?)" in died.traceback
     for file in tmp_path.glob("tries-*"):
         file.unlink()
     write_plan(tmp_path, seed1=["ok"], seed4=["exit"])
     mended, store = go(tmp_path, (1, 2, 3, 4, 5))
     assert mended.done == ids(tmp_path, 1) and mended.skipped == ids(tmp_path, 2, 3, 5)
-    assert "exit code 7" in store.failures()[-1]["traceback"]
+    assert "exit code 7" in store.failures()[-1].traceback
 
 
 def test_what_cannot_be_encoded_fails_its_runs(tmp_path):
     write_plan(tmp_path)
     outcome, store = go(tmp_path, (1, 2), encode=sweep_stubs.encode_in_vain)
     assert outcome.failed == ids(tmp_path, 1, 2) and not tries(tmp_path, 1)
-    assert all("an image is torn" in failure["traceback"] for failure in store.failures())
+    assert all("an image is torn" in failure.traceback for failure in store.failures())
     assert len((tmp_path / "encoded").read_text().split()) == 2
 
 
@@ -94,7 +97,7 @@ def test_what_cannot_be_encoded_fails_its_runs(tmp_path):
 )
 def test_answers_that_cannot_be_kept_are_failures(tmp_path, work, says):
     outcome, store = go(tmp_path, (1,), work=work)
-    assert outcome.failed == ids(tmp_path, 1) and says in store.failures()[0]["traceback"]
+    assert outcome.failed == ids(tmp_path, 1) and says in store.failures()[0].traceback
 
 
 def test_settings_that_do_not_fit_show_before_anything_starts(tmp_path):
@@ -122,19 +125,15 @@ def test_workers_share_the_gpus_or_the_cores(tmp_path, monkeypatch):
         LocalExecutor(0)
     write_plan(tmp_path)
     _, store = go(tmp_path, (1,), jobs=2)
-    assert store.records()[0]["threads"] == "4" and "OMP_NUM_THREADS" not in os.environ
-
-
-def test_a_label_says_what_runs():
-    run = RunConfig(task="base-to-new", dataset="dtd", variant="b-prompt", shots=4, seed=2)
-    assert label(run) == "base-to-new: pbprompt (b-prompt) on dtd, 4 shots, seed 2"
+    assert store.records()[0].machine["threads"] == "4" and "OMP_NUM_THREADS" not in os.environ
 
 
 SCRIPT = """
 import sys
+from functools import partial
 from pathlib import Path
 import sweep_stubs
-from pbprompt.runs.tasks import RunConfig
+from pbprompt.runs.config import RunConfig
 from pbprompt.runs.store import RunStore
 from pbprompt.sweep import sweep
 from pbprompt.sweep.local import LocalExecutor
@@ -146,7 +145,7 @@ if __name__ == "__main__":
     try:
         with closing(LocalExecutor(2)) as executor:
             sweep(runs, backbone="lite", root=root, store=RunStore(root / "runs"), executor=executor,
-                  work=sweep_stubs.work, encode=sweep_stubs.encode)
+                  work=partial(sweep_stubs.work, root), encode=partial(sweep_stubs.encode, root))
     except KeyboardInterrupt:
         sys.exit(130)
 """
@@ -169,13 +168,12 @@ def until(condition, seconds: float = 60.0) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_ctrl_c_or_a_kill_leaves_no_process_and_keeps_what_was_done(tmp_path, how):
+def test_ctrl_c_or_a_kill_leaves_no_process_and_keeps_what_was_done(tmp_path, stub_path, how):
     write_plan(tmp_path, seed2=["sleep"], seed3=["sleep"])
     (tmp_path / "script.py").write_text(SCRIPT)
     store = RunStore(tmp_path / "runs")
     process = subprocess.Popen(
         [sys.executable, tmp_path / "script.py", tmp_path],
-        env={**os.environ, "PYTHONPATH": str(Path(sweep_stubs.__file__).parent)},
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -190,4 +188,4 @@ def test_ctrl_c_or_a_kill_leaves_no_process_and_keeps_what_was_done(tmp_path, ho
     if how == signal.SIGINT:
         assert process.returncode == 130, errors
         assert "Traceback" not in errors and "stopped with 1 of 3 runs: the same command goes on" in errors
-    assert [record["config"]["seed"] for record in store.records()] == [1] and not store.failures()
+    assert [record.config.seed for record in store.records()] == [1] and not store.failures()

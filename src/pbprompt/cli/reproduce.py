@@ -158,9 +158,7 @@ def _print_table(recipe: "Recipe", store: "RunStore", style: str) -> None:
 
 def _print_failures(store: "RunStore", failed: Sequence[str]) -> None:
     """One line a run; the tracebacks are in the store."""
-    latest = {failure["id"]: failure for failure in store.failures()}
+    latest = {failure.id: failure for failure in store.failures()}
     for identity in failed:
-        config, trace = latest[identity]["config"], latest[identity]["traceback"]
-        what = f"{config['method']} on {config['dataset']}, {config['shots']} shots, seed {config['seed']}"
-        typer.echo(f"failed: {what}: {trace.strip().splitlines()[-1]}", err=True)
+        typer.echo(f"failed: {latest[identity].config}: {latest[identity].reason}", err=True)
     typer.echo(f"tracebacks: {store.folder / 'failures.jsonl'}; the same command tries them again", err=True)

@@ -8,6 +8,7 @@ import typer
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
+    from pbprompt.runs.record import Record
     from pbprompt.runs.store import RunStore
 
 app = typer.Typer(help="Finished runs: list, show, export.", invoke_without_command=True)
@@ -43,15 +44,13 @@ def runs(
     found = _filtered(store.records(), task=task, dataset=dataset, method=method, seed=seed)
     table = Table("id", "task", "dataset", "method", "shots", "seed", "result", "finished", box=box.SIMPLE)
     for record in found:
-        config = record["config"]
-        name = " ".join(filter(None, (config["method"], config["variant"], *config["overrides"])))
-        name += f" ({config['preset']})" * (config["preset"] != "default")
-        shown = (record["id"], config["task"], config["dataset"], name, config["shots"], config["seed"])
-        table.add_row(*map(escape, map(str, shown)), _headline(record), record.get("finished", "")[:16])
+        config = record.config
+        shown = (record.id, config.task, config.dataset, config.row(), config.shots, config.seed)
+        table.add_row(*map(escape, map(str, shown)), record.headline, record.finished[:16])
     # as wide as it needs to be: an id that is cut cannot be copied
     console = Console(width=max(80, Console(width=1000).measure(table).maximum))
     console.print(table)
-    failed = len({failure["id"] for failure in store.failures()})
+    failed = len({failure.id for failure in store.failures()})
     console.print(
         f"{len(found)} of {len(store.finished())} runs in {folder}, {failed} failed",
         markup=False,
@@ -67,7 +66,7 @@ def show(
     """Print one run's record: settings, data, draw, backbone and all figures, as JSON."""
     import json
 
-    print(json.dumps(_store(folder).find(identity), indent=2, ensure_ascii=False))
+    print(json.dumps(_store(folder).find(identity).to_dict(), indent=2, ensure_ascii=False))
 
 
 @app.command()
@@ -104,37 +103,21 @@ def _store(folder: Path) -> "RunStore":
     return RunStore(folder)
 
 
-def _filtered(records: list[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
+def _filtered(records: list["Record"], **wanted: Any) -> list["Record"]:
     """The records whose config has all the wanted values; an empty one does not matter."""
     asked = {key: value for key, value in wanted.items() if value not in ("", None)}
-    return [record for record in records if asked.items() <= _plain(record["config"]).items()]
+    return [r for r in records if all(getattr(r.config, key) == value for key, value in asked.items())]
 
 
-def _plain(config: dict[str, Any]) -> dict[str, Any]:
-    return {key: " ".join(value) if isinstance(value, list) else value for key, value in config.items()}
-
-
-def _headline(record: dict[str, Any]) -> str:
-    """The figure that a run is about, in %."""
-    config, results = record["config"], record["results"]
-    if config["task"] == "base-to-new":
-        base, new, both = (100 * results[key]["accuracy"] for key in ("base", "new", "H"))
-        return f"H {both:.2f} (base {base:.2f}, new {new:.2f})"
-    own = 100 * results[config["dataset"]]["accuracy"]
-    if not config["targets"]:
-        return f"{own:.2f}"
-    others = [100 * results[target]["accuracy"] for target in config["targets"]]
-    return f"{own:.2f}, targets {sum(others) / len(others):.2f}"
-
-
-def _lines(record: dict[str, Any]) -> list[dict[str, Any]]:
+def _lines(record: "Record") -> list[dict[str, Any]]:
     """One line a test: what was run, and every figure of it."""
+    config = {key: " ".join(v) if isinstance(v, tuple) else v for key, v in vars(record.config).items()}
     what = {
-        "id": record["id"],
-        **_plain(record["config"]),
-        "backbone": record["backbone"]["name"],
-        "draw": record["data"]["draw"],
-        "seconds": record["seconds"],
-        "finished": record.get("finished", ""),
+        "id": record.id,
+        **config,
+        "backbone": record.backbone.name,
+        "draw": record.data.draw,
+        "seconds": record.seconds,
+        "finished": record.finished,
     }
-    return [{**what, "test": test, **figures} for test, figures in record["results"].items()]
+    return [{**what, "test": test, **figures} for test, figures in record.results.items()]

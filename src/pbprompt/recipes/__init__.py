@@ -9,7 +9,7 @@ from typing import Any, get_args
 import yaml
 
 from pbprompt.errors import InputError
-from pbprompt.runs.tasks import RunConfig, Task
+from pbprompt.runs.config import RunConfig, Task
 from pbprompt.suggest import suggest
 from pbprompt.train.tune import Views
 

@@ -15,8 +15,9 @@ from pbprompt.errors import InputError
 from pbprompt.evaluate.reliability import ReliabilityBins, confidence_bins
 from pbprompt.evaluate.selective import area_under_risk_coverage, risk_coverage
 from pbprompt.report import plots
-from pbprompt.report.comparisons import Comparison, run_label
-from pbprompt.runs.store import Record, RunStore
+from pbprompt.report.comparisons import Comparison
+from pbprompt.runs.record import Record
+from pbprompt.runs.store import RunStore
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +49,7 @@ def draw(comparison: Comparison, store: RunStore) -> Iterator[Drawing]:
 
 def _few_shot(comparison: Comparison) -> Drawing:
     lines: dict[str, plots.Points] = {
-        label: {shots: [comparison.score(run) for run in runs] for shots, runs in line.items()}
+        label: {shots: [run.score for run in runs] for shots, runs in line.items()}
         for label, line in comparison.lines.items()
     }
     return Drawing(
@@ -66,12 +67,12 @@ def _settings(comparison: Comparison) -> Iterator[Drawing]:
     for key in sorted(numeric):
         lines: dict[tuple[str, str], dict[float, list[float]]] = {}
         for run in runs:
-            knobs, config = _knobs(run), run["config"]
+            knobs, config = _knobs(run), run.config
             if key in knobs:
                 value = knobs.pop(key)
-                label = f"{run_label(config, without=key)}, {config['shots']} shots"
-                group = (label, json.dumps([knobs, config["shots"]], sort_keys=True))
-                lines.setdefault(group, {}).setdefault(value, []).append(comparison.score(run))
+                label = f"{config.row(without=key)}, {config.shots} shots"
+                group = (label, json.dumps([knobs, config.shots], sort_keys=True))
+                lines.setdefault(group, {}).setdefault(value, []).append(run.score)
         varied = {label: points for (label, _), points in lines.items() if len(points) > 2}
         if varied:
             axis = f"{LETTERS[key]} ({key})" if key in LETTERS else key
@@ -85,7 +86,7 @@ def _settings(comparison: Comparison) -> Iterator[Drawing]:
 
 def _knobs(run: Record) -> dict[str, Any]:
     """All that a run's outcome depends on besides data, shots and seed."""
-    return {**run["settings"], "samples": run["config"]["samples"], "views": run["config"]["views"]}
+    return {**run.settings, "samples": run.config.samples, "views": run.config.views}
 
 
 def _uncertainty(comparison: Comparison, store: RunStore) -> Iterator[Drawing]:
@@ -102,7 +103,7 @@ def _uncertainty(comparison: Comparison, store: RunStore) -> Iterator[Drawing]:
     for title, tests in _test_sets(comparison).items():
         lines: dict[str, list[tuple[Array, Array]]] = {}
         for label, runs in comparison.at(shots).items():
-            said = [_confidence(arrays(run["id"]), tests) for run in runs]
+            said = [_confidence(arrays(run.id), tests) for run in runs]
             if whole := [pair for pair in said if pair is not None]:
                 lines[label] = whole
         if not lines:

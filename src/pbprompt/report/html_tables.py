@@ -8,7 +8,7 @@ from statistics import fmean, pstdev
 from pbprompt.report.comparisons import Comparison
 from pbprompt.report.render import Style, footer_lines, head_cells, lead_cells, row_cells
 from pbprompt.report.tables import Table
-from pbprompt.runs.store import Record
+from pbprompt.runs.record import Record
 
 HTML = Style(escape, "<strong>{}</strong>", "<u>{}</u>")
 NOTHING = "–"
@@ -78,9 +78,9 @@ def comparison_table(comparison: Comparison) -> str:
 
 def _columns(comparison: Comparison) -> list[Column]:
     def of(test: str, metric: str) -> Callable[[Record], float | None]:
-        return lambda record: record["results"].get(test, {}).get(metric)
+        return lambda record: record.figure(test, metric)
 
-    time = Column("Seconds a run", lambda record: record["seconds"], scale=1, digits=1, higher=None)
+    time = Column("Seconds a run", lambda record: record.seconds, scale=1, digits=1, higher=None)
     if comparison.task == "base-to-new":
         return [
             Column("Base %", of("base", "accuracy")),
@@ -97,7 +97,7 @@ def _columns(comparison: Comparison) -> list[Column]:
         tests = [
             Column(f"{name} %", of(name, "accuracy")) for name in (comparison.dataset, *comparison.targets)
         ]
-        return [*tests, Column("Mean of targets %", comparison.score), time]
+        return [*tests, Column("Mean of targets %", lambda record: record.score), time]
     test = comparison.dataset
     return [
         Column("Accuracy %", of(test, "accuracy")),

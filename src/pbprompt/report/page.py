@@ -13,11 +13,12 @@ from pbprompt.errors import InputError
 from pbprompt.files import write_text
 from pbprompt.recipes import Recipe, load_recipe, recipe_names
 from pbprompt.report import plots
-from pbprompt.report.comparisons import Comparison, make_comparisons, run_label
+from pbprompt.report.comparisons import Comparison, make_comparisons
 from pbprompt.report.figures import Drawing, draw
 from pbprompt.report.html_tables import comparison_table, recipe_table
 from pbprompt.report.tables import build_table
-from pbprompt.runs.store import Record, RunStore
+from pbprompt.runs.record import Failure, Record
+from pbprompt.runs.store import RunStore
 
 LITE = "The backbone lite is not CLIP: its figures are not comparable with those of papers on CLIP."
 NO_FIGURES = (
@@ -62,7 +63,7 @@ def _named_apart(drawings: Iterable[Iterable[Drawing]]) -> list[list[Drawing]]:
 def _page(
     store: RunStore,
     records: Sequence[Record],
-    failures: Sequence[Record],
+    failures: Sequence[Failure],
     recipes: Sequence[Recipe],
     comparisons: Sequence[Comparison],
     drawings: Sequence[Sequence[Drawing]],
@@ -104,24 +105,23 @@ def _contents(names: Sequence[str]) -> str:
     return f'<nav aria-label="Contents"><ul>{"".join(links)}</ul></nav>' if len(names) > 1 else ""
 
 
-def _facts(records: Sequence[Record], failures: Sequence[Record]) -> str:
-    configs = [record["config"] for record in records]
-    backbones = (record["backbone"] for record in records)
-    seconds = sum(record["seconds"] for record in records)
+def _facts(records: Sequence[Record], failures: Sequence[Failure]) -> str:
+    configs = [record.config for record in records]
+    seconds = sum(record.seconds for record in records)
     facts = {
         "Runs": f"{len(records)} finished in {_duration(seconds)} of computing"
-        + (f", {len({failure['id'] for failure in failures})} failed" if failures else ""),
-        "Backbone": _listed(f"{one['name']} ({one['fingerprint'][:12]})" for one in backbones),
-        "Methods": _listed(config["method"] for config in configs),
-        "Datasets": _listed(name for config in configs for name in (config["dataset"], *config["targets"])),
-        "Tasks": _listed(config["task"] for config in configs),
-        "Shots": _listed(str(shots) for shots in sorted({config["shots"] for config in configs})),
-        "Seeds": _listed(str(seed) for seed in sorted({config["seed"] for config in configs})),
-        "Library": _listed(f"pbprompt {record['library']}" for record in records if "library" in record),
-        "Commit": _listed(str(record["commit"]) for record in records if record.get("commit")),
+        + (f", {len({failure.id for failure in failures})} failed" if failures else ""),
+        "Backbone": _listed(f"{run.backbone.name} ({run.backbone.fingerprint[:12]})" for run in records),
+        "Methods": _listed(config.method for config in configs),
+        "Datasets": _listed(name for config in configs for name in (config.dataset, *config.targets)),
+        "Tasks": _listed(config.task for config in configs),
+        "Shots": _listed(str(shots) for shots in sorted({config.shots for config in configs})),
+        "Seeds": _listed(str(seed) for seed in sorted({config.seed for config in configs})),
+        "Library": _listed(f"pbprompt {record.library}" for record in records if record.library),
+        "Commit": _listed(record.commit for record in records if record.commit),
     }
     rows = (f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts.items() if text)
-    notices = [LITE] if any(record["backbone"]["name"] == "lite" for record in records) else []
+    notices = [LITE] if any(record.backbone.name == "lite" for record in records) else []
     notices += [] if plots.available() else [NO_FIGURES]
     boxes = (f'<p class="notice" role="note">{escape(notice)}</p>' for notice in notices)
     return "\n".join([f"<dl>{''.join(rows)}</dl>", *boxes])
@@ -153,19 +153,16 @@ def _figure(drawing: Drawing) -> str:
     return f"<figure{kind}>{svg}<figcaption>{escape(drawing.caption)}</figcaption></figure>\n"
 
 
-def _failures(failures: Sequence[Record]) -> str:
+def _failures(failures: Sequence[Failure]) -> str:
     """The last traceback of every run that failed and has not finished since."""
-    last = {failure["id"]: failure for failure in failures}
+    last = {failure.id: failure for failure in failures}
     folded = []
     for identity, failure in last.items():
-        config, traceback = failure["config"], failure["traceback"].strip()
-        tries = sum(other["id"] == identity for other in failures)
-        name = f"{config['task']} on {config['dataset']}: {run_label(config)}, {config['shots']} shots, "
-        name += f"seed {config['seed']}" + (f", tried {tries} times" if tries > 1 else "")
-        reason = traceback.splitlines()[-1] if traceback else "no traceback was kept"
+        tries = sum(other.id == identity for other in failures)
+        name = f"{failure.config}" + (f", tried {tries} times" if tries > 1 else "")
         folded.append(
-            f"<details><summary>{escape(name)}<br><code>{escape(reason)}</code></summary>"
-            f'<pre tabindex="0">{escape(traceback)}</pre></details>'
+            f"<details><summary>{escape(name)}<br><code>{escape(failure.reason)}</code></summary>"
+            f'<pre tabindex="0">{escape(failure.traceback.strip())}</pre></details>'
         )
     return "\n".join(["<p>These runs are tried again when the same command is given.</p>", *folded])
 

@@ -5,7 +5,7 @@ without the source); that of H is the harmonic mean of the average Base and the 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -18,9 +18,8 @@ from pbprompt.evaluate.metrics import harmonic_mean
 from pbprompt.recipes import Recipe, Row
 from pbprompt.report.layout import Column, layout
 from pbprompt.report.published import BACKBONES, Figure, misprint, published
-from pbprompt.runs.tasks import RunConfig
+from pbprompt.runs.record import Record
 
-Record = Mapping[str, Any]
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -100,11 +99,10 @@ class _Runs:
     """The recipe's finished runs by row, dataset, shots and seed; of equal settings, the latest counts."""
 
     def __init__(self, recipe: Recipe, records: Sequence[Record]) -> None:
-        here = [record for record in records if record["backbone"]["name"] == recipe.backbone]
-        latest = {_key(record["config"]): record for record in here}
+        latest = {record.config: record for record in records if record.backbone.name == recipe.backbone}
         self._found: dict[tuple[str, str, int], dict[int, Record]] = {}
         for label, config in recipe.expand():
-            if record := latest.get(_key(asdict(config))):
+            if record := latest.get(config):
                 place = (label, config.dataset, config.shots)
                 self._found.setdefault(place, {})[config.seed] = record
 
@@ -116,7 +114,7 @@ class _Runs:
         """Accuracy in % by seed, for each place of the column (under another test's name, if given)."""
         return [
             {
-                seed: 100 * run["results"][test or own]["accuracy"]
+                seed: 100 * run.accuracy(test or own)
                 for seed, run in self.of(row, dataset, column.shots).items()
             }
             for dataset, own in column.places
@@ -148,12 +146,6 @@ def _averaged(places: Sequence[Mapping[int, float]]) -> tuple[float, dict[int, f
 
 def _spread(values: Sequence[float]) -> float | None:
     return pstdev(values) if len(values) > 1 else None
-
-
-def _key(config: Mapping[str, Any]) -> RunConfig:
-    """A config that can be compared, whether it comes from code or, with lists for tuples, from a file."""
-    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in config.items()}
-    return RunConfig(**values)
 
 
 def _with_published(cell: Cell, recipe: Recipe, row: Row, column: Column, notes: dict[str, None]) -> Cell:
@@ -206,7 +198,7 @@ def _lead(
     ours, theirs = runs.of(first, dataset, shots), runs.of(other, dataset, shots)
     seeds = sorted(ours.keys() & theirs.keys())
     try:
-        said = [[arrays(side[seed]["id"]) for seed in seeds] for side in (ours, theirs)]
+        said = [[arrays(side[seed].id) for seed in seeds] for side in (ours, theirs)]
     except InputError as error:
         notes[f"No comparison for some rows: {error}."] = None
         return None

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,7 @@ from safetensors.numpy import load, save
 
 from pbprompt.errors import InputError
 from pbprompt.files import append_records, locked, read_records, write_bytes
-
-Record = dict[str, Any]
+from pbprompt.runs.record import Failure, Record, read_failure
 
 
 class RunStore:
@@ -22,38 +22,40 @@ class RunStore:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
+        self.lines = self.folder / "records.jsonl"
+        self.failed_lines = self.folder / "failures.jsonl"
 
     def add(self, record: Record, arrays: Mapping[str, NDArray[Any]] | None = None) -> None:
         """Keep a run. A record whose id is there already (two workers did the same) is not added again."""
         if arrays:
-            write_bytes(self._arrays(record["id"]), save(dict(arrays)))
+            write_bytes(self.arrays_file(record.id), save(dict(arrays)))
         with locked(self.folder):
-            if record["id"] not in self.finished():
-                append_records(self.folder / "records.jsonl", [record])
+            if record.id not in self.finished():
+                append_records(self.lines, [record.to_dict()])
 
-    def fail(self, identity: str, config: Record, traceback: str) -> None:
+    def fail(self, failure: Failure) -> None:
         """Note that a run failed; it is not finished, and may be tried again."""
         with locked(self.folder):
-            append_records(
-                self.folder / "failures.jsonl", [{"id": identity, "config": config, "traceback": traceback}]
-            )
+            append_records(self.failed_lines, [asdict(failure)])
 
     def records(self) -> list[Record]:
         """All finished runs, in the order they were added."""
-        return list({record["id"]: record for record in read_records(self.folder / "records.jsonl")}.values())
+        found = (Record.from_dict(values, str(self.lines)) for values in read_records(self.lines))
+        return list({record.id: record for record in found}.values())
 
-    def failures(self) -> list[Record]:
+    def failures(self) -> list[Failure]:
         """Runs that failed and have not finished since."""
         done = self.finished()
-        return [record for record in read_records(self.folder / "failures.jsonl") if record["id"] not in done]
+        found = (read_failure(values, str(self.failed_lines)) for values in read_records(self.failed_lines))
+        return [failure for failure in found if failure.id not in done]
 
     def finished(self) -> set[str]:
         """Ids of the finished runs."""
-        return {record["id"] for record in read_records(self.folder / "records.jsonl")}
+        return {record.get("id", "") for record in read_records(self.lines) if isinstance(record, dict)}
 
     def find(self, identity: str) -> Record:
         """The run whose id starts so."""
-        matches = [record for record in self.records() if record["id"].startswith(identity)]
+        matches = [record for record in self.records() if record.id.startswith(identity)]
         if len(matches) != 1:
             count = len(matches) or "no"
             raise InputError(
@@ -63,10 +65,11 @@ class RunStore:
 
     def arrays(self, identity: str) -> dict[str, NDArray[Any]]:
         """What a run said of each image."""
-        path = self._arrays(identity)
+        path = self.arrays_file(identity)
         if not path.exists():
             raise InputError(f"{path}: the per-image arrays of this run are missing: run it again")
         return load(path.read_bytes())
 
-    def _arrays(self, identity: str) -> Path:
+    def arrays_file(self, identity: str) -> Path:
+        """Where they are."""
         return self.folder / "arrays" / f"{identity}.safetensors"

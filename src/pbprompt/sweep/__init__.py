@@ -2,22 +2,23 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pbprompt.clip.loading.load import load_backbone
-from pbprompt.data.sources import open_dataset
+from pbprompt.runs.config import RunConfig
+from pbprompt.runs.protocol import Datasets, Prepared, prepare_run
+from pbprompt.runs.record import Failure
 from pbprompt.runs.store import RunStore
-from pbprompt.runs.tasks import RunConfig, prepare_run
 from pbprompt.sweep import worker
 from pbprompt.sweep.executor import Ended, Executor, Job
 from pbprompt.sweep.progress import Progress
 
 POLL_SECONDS = 0.5
 
-Work = Callable[[RunConfig, str, Path | None, str], Any]
-Encode = Callable[[Sequence[RunConfig], str, Path | None, str], Any]
+Work = Callable[[Prepared, str, str], Any]
+Encode = Callable[[Sequence[Prepared], str, str], Any]
 
 
 @dataclass(frozen=True)
@@ -43,15 +44,16 @@ def sweep(
 ) -> Outcome:
     """Do the runs that the store does not have.
 
-    The images of a dataset are encoded before its runs start, once for all of them. A run that raises, or
-    whose worker dies, is tried once more; then its failure is kept with the traceback, and the others go on.
-    Whatever stops the sweep, the same call goes on from there. The caller closes the executor.
+    All data is opened here, once: workers are sent the lists of images, and read the files under the same
+    paths. The images of a dataset are encoded before its runs start, once for all of them. A run that raises,
+    or whose worker dies, is tried once more; then its failure is kept with the traceback, and the others go
+    on. Whatever stops the sweep, the same call goes on from there. The caller closes the executor.
     """
-    named = name_runs(runs, backbone, root)
+    named = prepare_runs(runs, backbone, root)
     finished = store.finished()
     skipped = tuple(identity for identity in named if identity in finished)
     missing = {identity: run for identity, run in named.items() if identity not in finished}
-    groups = _groups(missing, work, encode, (backbone, root, device))
+    groups = _groups(missing, work, encode, (backbone, device))
     done: list[str] = []
     failed: list[str] = []
     retried: set[Job] = set()
@@ -66,46 +68,40 @@ def sweep(
                     executor.submit([job])
                 elif error:
                     for lost in groups.get(job, [job]):  # a dataset that cannot be encoded fails all its runs
-                        store.fail(lost.id, asdict(missing[lost.id]), error)
+                        store.fail(Failure(lost.id, missing[lost.id].config, error))
                         failed.append(lost.id)
-                        display.failed(label(missing[lost.id]))
+                        display.failed(str(missing[lost.id].config))
                 elif job in groups:
                     executor.submit(groups[job])
                 else:
                     store.add(*ended.value)
                     done.append(job.id)
-                    display.done(label(missing[job.id]))
+                    display.done(str(missing[job.id].config))
     return Outcome(tuple(done), skipped, tuple(failed))
 
 
-def name_runs(runs: Sequence[RunConfig], backbone: str, root: Path | None) -> dict[str, RunConfig]:
+def prepare_runs(runs: Sequence[RunConfig], backbone: str, root: Path | None) -> dict[str, Prepared]:
     """Id -> run, in order; what occurs twice is one run. Settings and data that do not fit show here."""
-    loaded = load_backbone(backbone)
-    datasets = {name: open_dataset(name, root) for name in dict.fromkeys(run.dataset for run in runs)}
-    return {prepare_run(run, loaded, root, datasets[run.dataset]).id: run for run in runs}
-
-
-def label(run: RunConfig) -> str:
-    """A run in a few words."""
-    method = f"{run.method} ({run.variant})" if run.variant else run.method
-    return f"{run.task}: {method} on {run.dataset}, {run.shots} shots, seed {run.seed}"
+    loaded, datasets = load_backbone(backbone), Datasets(root)
+    prepared = (prepare_run(run, datasets) for run in runs)
+    return {run.id(loaded): run for run in prepared}
 
 
 def _groups(
-    missing: Mapping[str, RunConfig], work: Work, encode: Encode, shared: tuple[Any, ...]
+    missing: Mapping[str, Prepared], work: Work, encode: Encode, shared: tuple[str, ...]
 ) -> dict[Job, list[Job]]:
     """For each dataset the job that encodes its images -> the runs that then read them."""
     by_dataset: dict[str, list[Job]] = defaultdict(list)
     for number, (identity, run) in enumerate(missing.items()):
-        by_dataset[run.dataset].append(Job(identity, number, work, (run, *shared)))
+        by_dataset[run.config.dataset].append(Job(identity, number, work, (run, *shared)))
     return {
         Job(dataset, jobs[0].number, encode, (tuple(missing[job.id] for job in jobs), *shared)): jobs
         for dataset, jobs in by_dataset.items()
     }
 
 
-def _mistaken(ended: Ended, missing: Mapping[str, RunConfig]) -> str:
-    """A worker elsewhere may have another version, or other data under the same name."""
-    if ended.job.id not in missing or ended.value[0]["id"] == ended.job.id:
+def _mistaken(ended: Ended, missing: Mapping[str, Prepared]) -> str:
+    """A worker elsewhere may have another version, or other weights under the same name."""
+    if ended.job.id not in missing or ended.value[0].id == ended.job.id:
         return ""
-    return f"the worker names this run {ended.value[0]['id']}: its pbprompt, weights or data are not the same"
+    return f"the worker names this run {ended.value[0].id}: its pbprompt or its weights are not the same"

@@ -58,14 +58,15 @@ class LocalExecutor:
         self._queue.clear()
 
     def _hand_out(self) -> None:
-        for slot, environment in enumerate(self._environments):
-            if not self._queue:
-                return
-            worker = self._workers.get(slot)
-            if worker is None or worker.gone():
-                worker = self._workers[slot] = _Worker(environment)
-            if worker.job is None:
-                worker.give(heapq.heappop(self._queue)[-1])
+        free = [slot for slot in range(len(self._environments)) if self._is_free(slot)][: len(self._queue)]
+        for slot in free:  # all start before the first has its job, which waits until it can take it
+            if slot not in self._workers or self._workers[slot].gone():
+                self._workers[slot] = _Worker(self._environments[slot])
+        for slot in free:
+            self._workers[slot].give(heapq.heappop(self._queue)[-1])
+
+    def _is_free(self, slot: int) -> bool:
+        return slot not in self._workers or self._workers[slot].job is None
 
 
 class _Worker:

@@ -35,7 +35,7 @@ class RayExecutor:
                 "executor ray: Ray is not installed: pip install 'pbprompt[ray]', or choose local"
             ) from None
         if not gpus_per_run >= 0 or (gpus_per_run > 1 and gpus_per_run % 1):
-            raise InputError(f"gpus-per-run is {gpus_per_run}: give a fraction of one, or a whole number")
+            raise InputError(f"gpus_per_run is {gpus_per_run}: give a fraction of one, or a whole number")
         self._ray = ray
         self._owner = not ray.is_initialized()
         self._gpus = gpus_per_run
@@ -46,7 +46,7 @@ class RayExecutor:
             _connect(ray, address, jobs)
         if self._owner and not address and self._room() < 1:  # a cluster elsewhere may yet grow
             self.close()
-            raise InputError(f"gpus-per-run is {gpus_per_run}: not so many here: give ray-address or use cpu")
+            raise InputError(f"gpus_per_run is {gpus_per_run}: not so many here: give an address, or use cpu")
 
     def submit(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -95,6 +95,6 @@ def _connect(ray: Any, address: str | None, jobs: int | None) -> None:
     except (OSError, ValueError, RuntimeError) as error:
         why = str(error).splitlines()[0]
         raise InputError(
-            f"ray-address {address}: no cluster lets us in ({why}): check the address, and where the cluster "
+            f"Ray address {address}: no cluster lets us in ({why}): check the address, and where the cluster "
             "wants a token set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
         ) from error

@@ -2,37 +2,32 @@
 
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.loading.load import load_backbone
-from pbprompt.data.fewshot import draw
 from pbprompt.data.processors import available_cpus
-from pbprompt.data.sources import open_dataset
 from pbprompt.features.bank import FeatureBank
-from pbprompt.runs.tasks import Arrays, RunConfig, prepare_run, run_task
+from pbprompt.runs.protocol import Arrays, Prepared, run_task
+from pbprompt.runs.record import Record
 from pbprompt.train.tune import epoch_features
 
 
-def execute(
-    config: RunConfig, backbone: str, root: Path | None, device: str
-) -> tuple[dict[str, Any], Arrays]:
+def execute(run: Prepared, backbone: str, device: str) -> tuple[Record, Arrays]:
     """One run: its record and its per-image arrays."""
-    loaded = _backbone(backbone, device)
-    return run_task(prepare_run(config, loaded, root), _bank(loaded), root)
+    return run_task(run, _bank(_backbone(backbone, device)))
 
 
-def encode(configs: Sequence[RunConfig], backbone: str, root: Path | None, device: str) -> None:
+def encode(runs: Sequence[Prepared], backbone: str, device: str) -> None:
     """Store the features that these runs of one dataset will read: their draws, and what they test on."""
     bank = _bank(_backbone(backbone, device))
-    dataset = open_dataset(configs[0].dataset, root)
-    for shots, seed, views in dict.fromkeys((run.shots, run.seed, run.views) for run in configs):
-        epoch_features(bank, draw(dataset, shots, seed).apply(dataset), seed, views, epochs=0)
-    bank.encode(dataset.root, dataset.test)
-    for target in dict.fromkeys(name for run in configs for name in run.targets):
-        other = open_dataset(target, root)
-        bank.encode(other.root, other.test or other.items)
+    draws = {(run.config.shots, run.config.seed, run.config.views): run.few for run in runs}
+    for (_, seed, views), few in draws.items():
+        epoch_features(bank, few, seed, views, epochs=0)
+    tested = {run.config.dataset: run.few for run in runs}
+    for run in runs:
+        tested |= run.targets
+    for dataset in tested.values():
+        bank.encode(dataset.root, dataset.test)
 
 
 @cache

@@ -52,7 +52,7 @@ def read_checkpoint(
         raise InputError(f"{path}: not a usable checkpoint ({error}): remove it to start anew") from None
     if own != run:
         raise InputError(
-            f"{path}: belongs to another run (other data, settings or seed): choose another --out"
+            f"{path}: belongs to another run (other data, settings or seed): choose another folder"
         )
     parameters = {
         key.removeprefix("parameters/"): value

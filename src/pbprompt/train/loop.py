@@ -25,6 +25,7 @@ from pbprompt.train.journal import Journal
 from pbprompt.train.schedule import learning_rate, make_optimiser
 from pbprompt.train.step import Gradients
 
+LOOP_REVISION = 1  # raised when the loop or the equations in core/ change every method's results
 LOOK_EVERY = 10  # steps between looks at the loss: each look waits for the device
 SAVE_EVERY = 10.0  # seconds between checkpoints
 
@@ -221,7 +222,7 @@ class _Watch:
         digest = hashlib.sha256(chosen.numpy().tobytes()).hexdigest()[:12]
         raise DivergedError(
             f"step {step}: the {what} is no number ({terms}), batch {digest}; the last good parameters "
-            f"are {where}: lower --set learning_rate=…, or set clip_norm=1"
+            f"are {where}: lower learning_rate, or set clip_norm=1"
         )
 
     def _copy(self) -> dict[str, Tensor]:

@@ -5,10 +5,11 @@ import json
 import pytest
 
 from benchmarks.speed import parts
-from benchmarks.speed.machine import commit, stamp
+from benchmarks.speed.machine import stamp
 from benchmarks.speed.results import add_part, read_results
 from benchmarks.speed.setups import Options
 from pbprompt.errors import InputError
+from pbprompt.runs.provenance import commit
 
 HERE = {"kind": "cpu", "device": "A", "cpu": "A", "cores": 2, "threads": 2}
 

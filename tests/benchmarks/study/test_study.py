@@ -1,7 +1,7 @@
 """The study's machinery on made-up runs whose order is known."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from pbprompt.methods.base import build_method, make_config
 from pbprompt.model.predictor import predictive
 from pbprompt.recipes import load_recipe
 from pbprompt.registry import find_method
+from pbprompt.runs.record import BackboneFacts, DataFacts, Record
 from pbprompt.runs.store import RunStore
 
 IMAGES = 120
@@ -77,24 +78,23 @@ class Store(RunStore):
             results["H"] = {
                 "accuracy": harmonic_mean(results["base"]["accuracy"], results["new"]["accuracy"])
             }
-        values = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(config).items()}
         train = {"sampled_cosine": cosines[label], "posterior_std": 0.05} if label in cosines else {}
         self._said[identity] = said
-        self._records[config] = {
-            "id": identity,
-            "config": values,
-            "settings": {},
-            "code": "c",
-            "commit": "abc1234",
-            "machine": {"device": "cpu", "torch": "2.0", "float32_products": "highest"},
-            "library": "1",
-            "data": {"name": config.dataset, "content_hash": "d" * 64, "draw": f"{config.seed}"},
-            "backbone": {"name": "lite", "fingerprint": "f"},
-            "train": train,
-            "results": results,
-            "seconds": 1.0,
-            "finished": "2024-01-01T00:00:00+00:00",
-        }
+        self._records[config] = Record(
+            id=identity,
+            config=config,
+            settings={},
+            code="c",
+            commit="abc1234",
+            machine={"device": "cpu", "torch": "2.0", "float32_products": "highest"},
+            library="1",
+            data=DataFacts(config.dataset, "d" * 64, f"{config.seed}"),
+            backbone=BackboneFacts("lite", "f"),
+            train=train,
+            results=results,
+            seconds=1.0,
+            finished="2024-01-01T00:00:00+00:00",
+        )
 
     def records(self):
         return list(self._records.values())
@@ -239,21 +239,17 @@ def test_rows_that_were_not_run_leave_claims_open_and_are_named(tmp_path):
 
 def test_a_row_measured_on_other_images_is_not_compared():
     store = Store(wanted=lambda label, config: config.shots == 1, names=["few-shot"])
-    odd = next(r for r in store.records() if r["config"]["method"] == "coop")
-    store.arrays(odd["id"])["caltech101/label"] = np.roll(np.arange(IMAGES, dtype=np.int32) % 10, 1)
+    odd = next(r for r in store.records() if r.config.method == "coop")
+    store.arrays(odd.id)["caltech101/label"] = np.roll(np.arange(IMAGES, dtype=np.int32) % 10, 1)
     found = summarise(store, load_parts(["few-shot"]), quiet, resamples=400)
     assert len(found["parts"]["few-shot"]["cells"]["CoOp"]["Caltech101, 1 shot"]["accuracy"]) == 2
-    assert found["notes"] == [f"not compared: run {odd['id']} was tested on other images of caltech101"]
+    assert found["notes"] == [f"not compared: run {odd.id} was tested on other images of caltech101"]
 
 
 def test_runs_of_older_code_do_not_mix_with_newer_ones():
     store = Store(wanted=lambda label, config: config.shots == 1, names=["few-shot"])
-    *_, last = (
-        r
-        for r in store.records()
-        if r["config"]["method"] == "coop" and r["config"]["dataset"] == "caltech101"
-    )
-    last["code"] = "newer"
+    *_, last = (r for r in store.records() if r.config.method == "coop" and r.config.dataset == "caltech101")
+    store._records[last.config] = replace(last, code="newer")
     part = summarise(store, load_parts(["few-shot"]), quiet, resamples=400)["parts"]["few-shot"]
     assert part["cells"]["CoOp"]["Caltech101, 1 shot"]["seeds"] == 1
     assert len(part["cells"]["CoOp"]["Caltech101, 1 shot"]["accuracy"]) == 2  # one draw is not compared

@@ -11,7 +11,9 @@ from pbprompt.data.sources import open_dataset
 from pbprompt.errors import InputError
 from pbprompt.evaluate.metrics import harmonic_mean
 from pbprompt.features.bank import FeatureBank
-from pbprompt.runs.tasks import RunConfig, prepare_run, run_task
+from pbprompt.runs.config import RunConfig
+from pbprompt.runs.protocol import prepare_run, run_task
+from pbprompt.runs.record import Record
 
 DATA = "sample:openmoji"
 SHORT = {"shots": 1, "overrides": ("epochs=2",), "samples": 3}
@@ -24,9 +26,9 @@ def bank(lite, tmp_path_factory):
 
 def run(bank, **values):
     config = RunConfig(**{**SHORT, **values})
-    record, arrays = run_task(prepare_run(config, bank.backbone), bank)
-    assert json.loads(json.dumps(record)) == {**record, "config": json.loads(json.dumps(record["config"]))}
-    for name, figures in record["results"].items():
+    record, arrays = run_task(prepare_run(config), bank)
+    assert Record.from_dict(json.loads(json.dumps(record.to_dict()))) == record
+    for name, figures in record.results.items():
         if name != "H":
             hits = arrays[f"{name}/predicted"] == arrays[f"{name}/label"]
             assert figures["accuracy"] == pytest.approx(hits.mean())
@@ -46,17 +48,17 @@ def by_hand(bank, dataset):
 
 def test_few_shot(bank):
     record, arrays = run(bank, task="few-shot", dataset=DATA)
-    assert list(record["results"]) == [DATA] and len(arrays[f"{DATA}/label"]) == 160
-    assert record["settings"]["epochs"] == 2 and record["backbone"]["name"] == "lite"
-    assert record["train"]["total"] > 0
+    assert list(record.results) == [DATA] and len(arrays[f"{DATA}/label"]) == 160
+    assert record.settings["epochs"] == 2 and record.backbone.name == "lite"
+    assert record.train["total"] > 0
     again, repeated = run(bank, task="few-shot", dataset=DATA)
-    assert again["id"] == record["id"]
+    assert again.id == record.id
     assert np.array_equal(repeated[f"{DATA}/confidence"], arrays[f"{DATA}/confidence"])
 
 
 def test_base_to_new_tests_each_half_in_its_own_names(bank):
     record, arrays = run(bank, task="base-to-new", dataset=DATA, method="coop")
-    results = record["results"]
+    results = record.results
     assert set(arrays["base/label"]) == set(arrays["new/label"]) == set(range(14))
     assert set(arrays["joint/label"]) == set(range(28))
     assert results["H"]["accuracy"] == harmonic_mean(results["base"]["accuracy"], results["new"]["accuracy"])
@@ -77,7 +79,7 @@ def test_zero_shot_is_the_backbones_own_answer_in_every_label_space(bank):
         test=tuple(replace(item, label=item.label - 14) for item in whole.test if item.label >= 14),
     )
     assert np.array_equal(arrays["new/predicted"], by_hand(bank, new))
-    assert record["train"] == {}
+    assert record.train == {}
 
 
 def test_a_method_that_reads_the_names_for_every_image_is_prepared_for_each_test(bank):
@@ -91,9 +93,9 @@ def test_a_method_that_reads_the_names_for_every_image_is_prepared_for_each_test
 def test_domain_shift_tests_other_styles(bank):
     targets = ("sample:twitter", "sample:fluent")
     record = run(bank, task="domain-shift", dataset=DATA, method="coop", targets=targets)[0]
-    assert list(record["results"]) == [DATA, "sample:twitter", "sample:fluent"]
-    assert all(figures["images"] == 160 for figures in record["results"].values())
-    assert record["data"]["name"] == DATA
+    assert list(record.results) == [DATA, "sample:twitter", "sample:fluent"]
+    assert all(figures["images"] == 160 for figures in record.results.values())
+    assert record.data.name == DATA
 
 
 def copied(folder, prefix=""):
@@ -111,7 +113,7 @@ def copied(folder, prefix=""):
 def test_cross_dataset_uses_the_targets_own_names(bank, tmp_path):
     target = copied(tmp_path / "own", prefix="a ")
     record, arrays = run(bank, task="cross-dataset", dataset=DATA, method="coop", targets=(target,))
-    assert list(record["results"]) == [DATA, target]
+    assert list(record.results) == [DATA, target]
     assert set(arrays[f"{target}/label"]) == {0, 1} and arrays[f"{target}/predicted"].max() <= 1
     with pytest.raises(InputError, match=f"has a class 'a bird' that {DATA} lacks"):
         run(bank, task="domain-shift", dataset=DATA, targets=(target,))
@@ -141,6 +143,6 @@ def test_a_runs_name_depends_on_all_that_changes_its_result(lite, tiny_vit):
         replace(first, samples=5),
         replace(first, dataset="sample:twitter"),
     ]
-    names = {prepare_run(config, lite).id for config in (first, *others)} | {prepare_run(first, tiny_vit).id}
+    names = {prepare_run(config).id(lite) for config in (first, *others)} | {prepare_run(first).id(tiny_vit)}
     assert len(names) == len(others) + 2
-    assert prepare_run(first, lite).id in names
+    assert prepare_run(first).id(lite) in names

@@ -1,0 +1,41 @@
+"""What one run of a table is asked."""
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from pbprompt.train.tune import Views
+
+Task = Literal["few-shot", "base-to-new", "cross-dataset", "domain-shift"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One run of a table."""
+
+    task: Task
+    dataset: str
+    method: str = "pbprompt"
+    preset: str = "default"
+    variant: str = ""
+    overrides: tuple[str, ...] = ()
+    shots: int = 16
+    seed: int = 1
+    views: Views = "centre"
+    targets: tuple[str, ...] = ()  # what cross-dataset and domain-shift test on besides
+    samples: int = 20
+
+    def row(self, without: str = "") -> str:
+        """The method and what was changed of it: "pbprompt, w/o-S, epochs=30". `without` leaves one out."""
+        changed = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name != without and getattr(self, field.name) != field.default
+        }
+        words = [self.method, *(changed[key] for key in ("preset", "variant") if key in changed)]
+        words += [word for word in self.overrides if word.partition("=")[0] != without]
+        return ", ".join(
+            [*words, *(f"{key}={changed[key]}" for key in ("views", "samples") if key in changed)]
+        )
+
+    def __str__(self) -> str:
+        return f"{self.task} on {self.dataset}: {self.row()}, {self.shots} shots, seed {self.seed}"

@@ -1,0 +1,205 @@
+"""The field's four tasks, each a function of a run's settings that returns a record.
+
+    few-shot       tune on k shots of all classes, test on all
+    base-to-new    tune on the first half of the classes; test each half within its own names, and jointly
+    cross-dataset  tune on one dataset; test on others, with their own class names
+    domain-shift   tune on one domain; test on others of the same classes
+
+The test split is read once, after training, with the model of the last step.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pbprompt import __version__
+from pbprompt.clip.backbone import Backbone
+from pbprompt.config import to_dict
+from pbprompt.data.fewshot import base_new, draw
+from pbprompt.data.items import Dataset
+from pbprompt.data.sources import open_dataset
+from pbprompt.errors import InputError
+from pbprompt.evaluate.metrics import harmonic_mean, summary
+from pbprompt.evaluate.selective import auroc
+from pbprompt.features.bank import FeatureBank
+from pbprompt.methods.base import Method, MethodConfig, build_method, make_config
+from pbprompt.model.predictor import Predictor, predictive
+from pbprompt.model.scoring import predict_features
+from pbprompt.registry import find_method
+from pbprompt.runs.config import RunConfig
+from pbprompt.runs.provenance import code_revision, commit, machine
+from pbprompt.runs.record import BackboneFacts, DataFacts, Record
+from pbprompt.train.tune import tune
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class Datasets:
+    """The data of runs under a root: each dataset is opened once, each draw made once."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.open = cache(lambda name: open_dataset(name, root))
+        self.drawn = cache(self._drawn)
+
+    def _drawn(self, name: str, shots: int, seed: int) -> tuple[Dataset, DataFacts]:
+        whole = self.open(name)
+        drawn = draw(whole, shots, seed)
+        return drawn.apply(whole), DataFacts(whole.name, whole.content_hash, drawn.hash)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run before it starts, all that a worker needs: its drawn dataset, its targets and its settings."""
+
+    config: RunConfig
+    few: Dataset
+    data: DataFacts
+    targets: Mapping[str, Dataset]
+    kind: type[Method]
+    settings: MethodConfig
+
+    def id(self, backbone: Backbone) -> str:
+        """The run's name: a hash of settings, draw, weights and code."""
+        code = code_revision(self.kind)
+        return run_id(self.config, to_dict(self.settings), self.data.draw, backbone.fingerprint, code)
+
+
+def run_id(config: RunConfig, settings: Mapping[str, Any], draw: str, fingerprint: str, code: str) -> str:
+    """A hash of all that changes a run's result."""
+    facts = [asdict(config), settings, draw, fingerprint, code]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def prepare_run(config: RunConfig, datasets: Datasets | None = None) -> Prepared:
+    """Open the data, draw, and look at the settings: what does not fit shows here."""
+    datasets = datasets or Datasets()
+    kind = find_method(config.method)
+    settings = make_config(kind, config.preset, config.variant, config.overrides)
+    few, data = datasets.drawn(config.dataset, config.shots, config.seed)
+    targets = {name: datasets.open(name) for name in _target_names(config)}
+    if config.task == "domain-shift":
+        targets = {name: _domain(name, other, config.dataset, few) for name, other in targets.items()}
+    return Prepared(config, few, data, targets, kind, settings)
+
+
+def run_task(run: Prepared, bank: FeatureBank) -> tuple[Record, Arrays]:
+    """Train and test; returns the record and, for every test, what it says of each image."""
+    start = time.perf_counter()
+    base, new = base_new(run.few) if run.config.task == "base-to-new" else (run.few, None)
+    method, terms = _tuned(run, base, new, bank)
+    results: dict[str, dict[str, int | float]] = {}
+    arrays: Arrays = {}
+    for name, test in _tests(run, base, new):
+        method.prepare(test.classes, test.template)
+        results[name], said = _tested(predictive(method, run.config.samples), test, bank)
+        arrays |= {f"{name}/{key}": value for key, value in said.items()}
+    if new is not None:
+        results["H"] = {"accuracy": harmonic_mean(results["base"]["accuracy"], results["new"]["accuracy"])}
+        results["joint"] |= _unknown_classes(arrays, len(base.classes))
+    record = Record(
+        id=run.id(bank.backbone),
+        config=run.config,
+        settings=to_dict(run.settings),
+        data=run.data,
+        backbone=BackboneFacts(bank.backbone.config.name, bank.backbone.fingerprint),
+        code=code_revision(run.kind),
+        library=__version__,
+        commit=commit(),
+        machine={
+            **machine(bank.backbone.device),
+            "torch": torch.__version__,
+            "float32_products": torch.get_float32_matmul_precision(),  # highest: float32; high: TF32 on a GPU
+        },
+        train=terms,
+        results=results,
+        seconds=time.perf_counter() - start,
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    return record, arrays
+
+
+def _target_names(config: RunConfig) -> tuple[str, ...]:
+    if config.task not in ("cross-dataset", "domain-shift"):
+        return ()
+    if not config.targets:
+        raise InputError(f"{config.task}: name the targets to test on")
+    return config.targets
+
+
+def _domain(name: str, other: Dataset, source: str, few: Dataset) -> Dataset:
+    """Another domain: all of its images, where it has no test split."""
+    if strange := set(other.classes) - set(few.classes):  # ImageNet-A and -R have 200 of 1,000
+        raise InputError(
+            f"domain-shift: {name} has a class {min(strange)!r} that {source} lacks: "
+            "choose a target of the same classes, or the task cross-dataset"
+        )
+    return replace(other, test=other.test or other.items)
+
+
+def _tuned(
+    run: Prepared, base: Dataset, new: Dataset | None, bank: FeatureBank
+) -> tuple[Method, dict[str, float]]:
+    if not run.kind.trains:
+        return build_method(run.kind, run.settings, bank.backbone, run.config.seed), {}
+
+    def announce(method: Method) -> None:
+        if new is not None and method.needs_unseen_names:
+            method.unseen_names = new.classes
+
+    return tune(
+        base,
+        bank,
+        run.kind,
+        run.settings,
+        shots=run.config.shots,
+        seed=run.config.seed,
+        views=run.config.views,
+        progress=False,
+        announce=announce,
+    )
+
+
+def _tests(run: Prepared, base: Dataset, new: Dataset | None) -> Iterator[tuple[str, Dataset]]:
+    """(name, dataset whose test split is read) of everything the task tests on."""
+    if new is not None:
+        yield from (("base", base), ("new", new), ("joint", run.few))
+    else:
+        yield run.config.dataset, run.few
+        yield from run.targets.items()
+
+
+def _tested(predictor: Predictor, test: Dataset, bank: FeatureBank) -> tuple[dict[str, int | float], Arrays]:
+    features = bank.encode(test.root, test.test)
+    said = predict_features(predictor, features)
+    probabilities = said.probabilities.double().cpu().numpy()
+    labels = features.labels.numpy()
+    logs = np.log(np.maximum(probabilities, np.finfo(np.float32).tiny))
+    figures: dict[str, int | float] = {**summary(logs, labels), "images": len(labels)}
+    arrays = {
+        "label": labels.astype(np.int32),
+        "predicted": probabilities.argmax(1).astype(np.int32),
+        "confidence": probabilities.max(1).astype(np.float32),
+        "log_likelihood": logs[np.arange(len(labels)), labels].astype(np.float32),
+        "entropy": said.entropy.float().cpu().numpy(),
+        "mutual_information": said.mutual_information.float().cpu().numpy(),
+    }
+    return figures, arrays
+
+
+def _unknown_classes(arrays: Arrays, known: int) -> dict[str, float]:
+    """How well doubt under all names tells images of classes that were not tuned on."""
+    is_new = arrays["joint/label"] >= known
+    return {
+        "auroc_entropy": auroc(arrays["joint/entropy"], is_new),
+        "auroc_mutual_information": auroc(arrays["joint/mutual_information"], is_new),
+    }
