@@ -91,7 +91,7 @@ class _GatherClasses(torch.autograd.Function):
 
 def gather_classes(mine: Tensor, total: int) -> Tensor:
     """Class features [s, total, d] from each process's share [s, own, d], with gradients to the share."""
-    return mine if world()[1] == 1 else _GatherClasses.apply(mine, total)
+    return mine if world()[1] == 1 else _GatherClasses.apply(mine, total)  # type: ignore[no-untyped-call]
 
 
 def agree_on_errors(error: InputError | None) -> None:

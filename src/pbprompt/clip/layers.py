@@ -35,7 +35,7 @@ class Mlp(nn.Module):
             return self.c_proj(F.gelu(self.c_fc(x)))
         flat = x.flatten(0, -2)
         weights = self.c_fc.weight, self.c_fc.bias, self.c_proj.weight, self.c_proj.bias
-        return _QuickMlp.apply(flat, *weights).view(x.shape)
+        return _QuickMlp.apply(flat, *weights).view(x.shape)  # type: ignore[no-untyped-call]
 
 
 class _QuickMlp(torch.autograd.Function):

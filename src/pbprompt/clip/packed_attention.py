@@ -34,14 +34,14 @@ def usable(x: Tensor, per_head: int) -> bool:
 
 def attend_causally(qkv: Float[Tensor, "s n w3"], layout: Layout, heads: int) -> Float[Tensor, "s n w"]:
     """Every position to the lead and to its own tail up to itself."""
-    return _Causal.apply(qkv, layout.causal_rows, heads)
+    return _Causal.apply(qkv, layout.causal_rows, heads)  # type: ignore[no-untyped-call]
 
 
 def attend_from_eot(
     q: Float[Tensor, "s r w"], kv: Float[Tensor, "s n w2"], layout: Layout, heads: int
 ) -> Float[Tensor, "s r w"]:
     """Every EOT to the lead and to its own tail."""
-    return _FromEot.apply(q, kv, layout.eot_rows, heads)
+    return _FromEot.apply(q, kv, layout.eot_rows, heads)  # type: ignore[no-untyped-call]
 
 
 class _Causal(torch.autograd.Function):
