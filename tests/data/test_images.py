@@ -155,6 +155,14 @@ def test_what_cannot_be_read_is_named(tmp_path, content, why):
     assert message.startswith(f"cannot read image {path}: ") and why in message and "\n" not in message
 
 
+def test_a_line_is_refused(tmp_path):
+    path = saved(tmp_path, Image.new("1", (1, 20_000)), "line.png")
+    with pytest.raises(InputError, match=r"line.png: 1 × 20000 pixels: .* 200-fold") as error:
+        open_image(path)
+    assert len(str(error.value).splitlines()) == 1
+    assert open_image(saved(tmp_path, Image.new("1", (200, 1)), "thin.png")).size == (200, 1)
+
+
 def test_missing_file_and_folder(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         open_image(tmp_path / "none.png")

@@ -204,7 +204,7 @@ def noise(pixels: tuple[int, int]) -> bytes:
         ({"files": [file(b"")]}, 400, "empty"),
         ({"files": [file(b"text")]}, 415, "JPEG"),
         ({"files": [file(noise((1000, 501)))]}, 413, "pixels"),
-        ({"files": [file(noise((1, 100)))]}, 422, "sides"),
+        ({"files": [file(noise((1, 201)))]}, 422, "sides"),
         ({"files": [file(bytes(100_001))]}, 413, "larger"),
         ({"files": [file(bytes(90_000))] * 3}, 413, "request"),
         ({"files": [file(b"x")] * 4}, 413, "3 images"),

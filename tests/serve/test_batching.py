@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from pbprompt.serve.batching import Batcher
-from pbprompt.serve.limits import Refused
+from pbprompt.serve.limits import Refused, in_time
 
 
 def make(run, **options) -> Batcher:
@@ -25,7 +25,7 @@ def test_items_of_many_requests_share_batches_and_each_gets_its_own_result():
     batcher = make(run)
 
     async def ask():
-        return await asyncio.gather(*(batcher.submit([n, n + 100], 5) for n in range(6)))
+        return await asyncio.gather(*(batcher.submit([n, n + 100]) for n in range(6)))
 
     answers = asyncio.run(ask())
     batcher.close()
@@ -57,8 +57,8 @@ def test_a_failure_reaches_its_batch_only():
 
     async def ask():
         with pytest.raises(RuntimeError):
-            await batcher.submit(["bad"], 5)
-        return await batcher.submit(["good"], 5)
+            await batcher.submit(["bad"])
+        return await batcher.submit(["good"])
 
     assert asyncio.run(ask()) == ["good"]
     batcher.close()
@@ -75,10 +75,11 @@ def test_a_late_answer_is_a_503_and_its_waiting_work_is_dropped():
     batcher = make(run, batch=1)
 
     async def ask():
-        first = asyncio.create_task(batcher.submit(["first"], 10))
+        first = asyncio.create_task(batcher.submit(["first"]))
         await asyncio.sleep(0.05)
         with pytest.raises(Refused) as refused:
-            await batcher.submit(["late"], 0.05)
+            async with in_time(0.05):
+                await batcher.submit(["late"])
         assert refused.value.status == 503
         go_on.set()
         return await first
@@ -92,12 +93,12 @@ def test_closing_answers_what_waits_and_takes_no_more():
     batcher = make(lambda items: items, gather_seconds=0)
 
     async def ask():
-        waiting = asyncio.create_task(batcher.submit(list(range(9)), 5))
+        waiting = asyncio.create_task(batcher.submit(list(range(9))))
         await asyncio.sleep(0)
         await asyncio.to_thread(batcher.close)
         answer = await waiting
         with pytest.raises(Refused) as refused:
-            await batcher.submit([1], 5)
+            await batcher.submit([1])
         return answer, refused.value.status
 
     assert asyncio.run(ask()) == (list(range(9)), 503)

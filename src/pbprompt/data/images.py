@@ -21,6 +21,7 @@ IMAGE_SUFFIXES = frozenset(
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "MPO", "AVIF", "JPEG2000")
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\x00", b"MM\x00*")
 _MAGIC_JP2 = (b"\x00\x00\x00\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51")
+MOST_ASPECT = 200  # the centre of a longer line shows next to nothing
 _BMP_HEADERS = {12, 16, 40, 52, 56, 64, 108, 124}
 
 
@@ -64,7 +65,10 @@ def _why_unidentified(source: str | os.PathLike[str] | BinaryIO) -> str:
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:
-    """An image as the transforms take it: turned as its EXIF says, in RGB."""
+    """An image as the transforms take it: turned as its EXIF says, in RGB; no mere line."""
+    width, height = image.size
+    if max(width, height) > MOST_ASPECT * min(width, height):
+        raise InputError(f"{width} × {height} pixels: its sides may differ {MOST_ASPECT}-fold at most")
     return _rgb(_upright(image))
 
 

@@ -11,6 +11,8 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
+from pbprompt.data.square import central_square
+
 Triple = tuple[float, float, float]
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 
@@ -59,20 +61,11 @@ class Preprocess:
     draft: int | None = None
 
     def __call__(self, image: Image.Image) -> Float[Tensor, "3 size size"]:
-        return _normalised(self._square(image), self.mean, self.std)
+        return _normalised(central_square(image, self.size), self.mean, self.std)
 
     def pixels(self, image: Image.Image) -> UInt8[Tensor, "size size 3"]:
         """The same before it is normalised."""
-        return pixels_of(self._square(image))
-
-    def _square(self, image: Image.Image) -> Image.Image:
-        width, height = image.size
-        short, long = min(width, height), max(width, height)
-        long = int(self.size * long / short)
-        width, height = (self.size, long) if width <= height else (long, self.size)
-        left, top = round((width - self.size) / 2), round((height - self.size) / 2)
-        resized = image.resize((width, height), Image.Resampling.BICUBIC)
-        return resized.crop((left, top, left + self.size, top + self.size))
+        return pixels_of(central_square(image, self.size))
 
     @property
     def identity(self) -> str:

@@ -57,18 +57,14 @@ class Batcher(Generic[Item, Result]):
         finally:
             self.reserved -= count
 
-    async def submit(self, items: Sequence[Item], timeout: float) -> list[Result]:
+    async def submit(self, items: Sequence[Item]) -> list[Result]:
         """The results of items for which there is room, in order."""
         if self._closed:
             raise Refused(503, "the server is shutting down", retry_after=5)
         futures: list[Future[Result]] = [Future() for _ in items]
         for pair in zip(items, futures, strict=True):
             self._waiting.put(pair)
-        try:
-            async with asyncio.timeout(timeout):
-                return list(await asyncio.gather(*map(asyncio.wrap_future, futures)))
-        except TimeoutError:
-            raise Refused(503, f"no answer within {timeout:g} s: try again", retry_after=5) from None
+        return list(await asyncio.gather(*map(asyncio.wrap_future, futures)))
 
     def _work(self) -> None:
         going_on = True

@@ -6,10 +6,16 @@ import warnings
 from PIL import Image, UnidentifiedImageError
 
 from pbprompt.data.images import open_image
+from pbprompt.data.square import central_square
 from pbprompt.errors import InputError
 from pbprompt.serve.limits import Limits, Refused, too_large
 
 TYPES = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
+
+
+def decode_square(data: bytes, limits: Limits, size: int) -> Image.Image:
+    """The part of the image that the tower sees."""
+    return central_square(decode_image(data, limits), size)
 
 
 def decode_image(data: bytes, limits: Limits) -> Image.Image:
@@ -21,15 +27,15 @@ def decode_image(data: bytes, limits: Limits) -> Image.Image:
     width, height = _size(data, limits)
     if width * height > limits.image_pixels:
         raise _too_many_pixels(limits)
-    if max(width, height) > limits.image_aspect * min(width, height):
-        raise Refused(422, f"{width} × {height} pixels: the sides may differ {limits.image_aspect:g}-fold")
+    if data.startswith(b"\xff\xd8") and data.count(b"\xff\xda") > limits.jpeg_scans:
+        raise Refused(413, f"the JPEG has more than {limits.jpeg_scans} scans")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # damaged metadata of others is no news of ours
             return open_image(io.BytesIO(data))
     except InputError as error:
         why = str(error).removeprefix("cannot read image upload: ")
-        raise Refused(422, f"the image is damaged: {why}") from None
+        raise Refused(422, f"the image cannot be used: {why}") from None
 
 
 def _size(data: bytes, limits: Limits) -> tuple[int, int]:

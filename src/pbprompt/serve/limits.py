@@ -1,5 +1,8 @@
 """What one client may ask of the server, and how a request beyond that is refused."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 MIB = 1 << 20
@@ -13,7 +16,8 @@ class Limits:
     request_bytes: int = 64 * MIB  # one whole request
     held_bytes: int = 512 * MIB  # all requests in memory together
     image_pixels: int = 40_000_000
-    image_aspect: float = 64.0  # long side / short side: the short one is scaled up to what the tower takes
+    jpeg_scans: int = 500  # a progressive JPEG has about ten; each costs a pass over all its pixels
+    decode_seconds: float = 10.0  # one image
     images: int = 32  # a request
     queue: int = 512  # images that wait or are computed
     explanations: int = 16  # heat maps and class changes that wait or are computed
@@ -30,10 +34,13 @@ class Refused(Exception):  # noqa: N818 - it names an outcome, not a fault of th
     """A request that is answered with a reason instead of a result."""
 
     def __init__(self, status: int, reason: str, *, retry_after: int | None = None) -> None:
-        super().__init__(reason)
+        super().__init__(status, reason)  # all it takes, so that it can travel between processes
         self.status = status
         self.reason = reason
         self.headers = {"Retry-After": str(retry_after)} if retry_after else {}
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 def too_busy(what: str) -> Refused:
@@ -46,3 +53,13 @@ def too_large(limits: Limits) -> Refused:
 
 def too_many_images(limits: Limits) -> Refused:
     return Refused(413, f"more than {limits.images} images in one request: send several requests")
+
+
+@asynccontextmanager
+async def in_time(seconds: float) -> AsyncIterator[None]:
+    """A block that ends after so many seconds with a 503."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise Refused(503, f"no answer within {seconds:g} s: try again", retry_after=5) from None

@@ -63,6 +63,11 @@ class ServedModel:
         """Whether doubt can be judged: not after a class was added, which no validation image showed."""
         return self._state.calibration is not None
 
+    @property
+    def image_size(self) -> int:
+        """Pixels of a side of what the tower sees."""
+        return self._method.backbone.preprocess.size
+
     def tensor(self, image: Image.Image) -> Float[Tensor, "3 size size"]:
         """The image as the tower reads it."""
         return self._method.backbone.preprocess(image)

@@ -1,9 +1,8 @@
-"""What the endpoints do: decode in a few threads, predict in batches, explain one at a time."""
+"""What the endpoints do: decode in a few processes, predict in batches, explain one at a time."""
 
 import asyncio
 import base64
 import io
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,16 +11,19 @@ from typing import TypeVar
 from PIL import Image
 from torch import Tensor
 
+from pbprompt.data.processors import available_cpus
+from pbprompt.data.workers import Workers
 from pbprompt.explain.drawing import draw_heat_maps, overlay
 from pbprompt.serve.batching import Batcher
-from pbprompt.serve.images import decode_image
-from pbprompt.serve.limits import Limits, Refused, too_busy
+from pbprompt.serve.images import decode_image, decode_square
+from pbprompt.serve.limits import MIB, Limits, Refused, in_time, too_busy
 from pbprompt.serve.metrics import Metrics
 from pbprompt.serve.model import Outcome, ServedModel
 from pbprompt.serve.schemas import AddClasses, Explain, Explanation, Predict, Predictions, Upload, prediction
 
 SHOWN_SIDE = 640  # pixels of a heat map's longer side
-DECODERS = 4  # threads at most: each may hold a whole photograph
+DECODERS = 4  # processes at most: each may hold a whole photograph
+PIXEL_BYTES = 32  # that decoding and converting a pixel may take
 
 T = TypeVar("T")
 
@@ -44,7 +46,12 @@ class Service:
             batch=limits.batch,
             gather_seconds=limits.gather_seconds,
         )
-        self._decoders = ThreadPoolExecutor(min(DECODERS, os.cpu_count() or 1), "decoder")
+        count = min(DECODERS, available_cpus())
+        memory = 256 * MIB + PIXEL_BYTES * limits.image_pixels
+        self._decoders = Workers(
+            count, memory=memory, seconds=limits.decode_seconds, prepare=decode_image.__module__
+        )
+        self._decoding = ThreadPoolExecutor(count, "decoding")
         self._side = ThreadPoolExecutor(1, "side")
         self._side_jobs = 0
         metrics.waiting.set_function(lambda: self.batcher.reserved)
@@ -54,39 +61,46 @@ class Service:
         self.batcher.start()
 
     def close(self) -> None:
-        """Finish what was begun."""
+        """Answer what waits for the model, and end the rest."""
+        self._decoders.close()
+        for threads in (self._decoding, self._side):
+            threads.shutdown(cancel_futures=True)
         self.batcher.close()
-        self._decoders.shutdown()
-        self._side.shutdown()
 
     async def predict(self, asked: Predict) -> Predictions:
+        size = self.model.image_size
         with self.batcher.reserve(len(asked.images)):
-            tensors = await self._decoded(asked.images, self._tensor)
-            outcomes = await self.batcher.submit(tensors, self.limits.answer_seconds)
+            async with in_time(self.limits.answer_seconds):
+                squares = await self._decoded(asked.images, decode_square, size)
+                outcomes = await self.batcher.submit([self.model.tensor(square) for square in squares])
         named = enumerate(zip(asked.images, outcomes, strict=True), 1)
         said = [prediction(image.name or f"image {n}", outcome, asked) for n, (image, outcome) in named]
         return Predictions(predictions=said)
 
     async def explain(self, asked: Explain) -> Explanation | Picture:
         with self.batcher.reserve(1):
-            (image,) = await self._decoded([asked.image], lambda data: decode_image(data, self.limits))
-            return await self._aside(lambda: self._drawn(image, asked))
+            async with in_time(self.limits.answer_seconds):
+                (image,) = await self._decoded([asked.image], decode_image)
+                return await self._aside(lambda: self._drawn(image, asked))
 
     async def add_classes(self, asked: AddClasses) -> None:
-        await self._aside(lambda: self.model.add_classes(asked.names, self.limits))
+        async with in_time(self.limits.answer_seconds):
+            await self._aside(lambda: self.model.add_classes(asked.names, self.limits))
 
     def _predict_batch(self, tensors: Sequence[Tensor]) -> list[Outcome]:
         self.metrics.batches.observe(len(tensors))
         return self.model.predict(tensors)
 
-    def _tensor(self, data: bytes) -> Tensor:
-        return self.model.tensor(decode_image(data, self.limits))
-
-    async def _decoded(self, images: Sequence[Upload], decode: Callable[[bytes], T]) -> list[T]:
+    async def _decoded(
+        self, images: Sequence[Upload], decode: Callable[..., Image.Image], *options: int
+    ) -> list[Image.Image]:
         loop = asyncio.get_running_loop()
-        jobs = [loop.run_in_executor(self._decoders, decode, image.data) for image in images]
+        jobs = [
+            loop.run_in_executor(self._decoding, self._decode, decode, image.data, self.limits, *options)
+            for image in images
+        ]
         results = await asyncio.gather(*jobs, return_exceptions=True)
-        decoded: list[T] = []
+        decoded: list[Image.Image] = []
         for number, (image, result) in enumerate(zip(images, results, strict=True), 1):
             if isinstance(result, Refused):
                 shown = f"image {number}" + (f" ({image.name})" if image.name else "")
@@ -96,17 +110,23 @@ class Service:
             decoded.append(result)
         return decoded
 
+    def _decode(self, decode: Callable[..., Image.Image], *given: object) -> Image.Image:
+        """In another process, which is ended when it is late: no thread could be."""
+        try:
+            return self._decoders.ask(decode, *given)
+        except TimeoutError:
+            limit = self.limits.decode_seconds
+            raise Refused(422, f"the image takes longer than {limit:g} s to decode") from None
+        except EOFError:
+            raise Refused(422, "the image cannot be decoded: the decoder failed") from None
+
     async def _aside(self, work: Callable[[], T]) -> T:
         """Rarer, longer work: one at a time, few in line."""
         if self._side_jobs >= self.limits.explanations:
             raise too_busy(f"{self._side_jobs} explanations wait already")
         self._side_jobs += 1
         try:
-            async with asyncio.timeout(self.limits.answer_seconds):
-                return await asyncio.wrap_future(self._side.submit(work))
-        except TimeoutError:
-            reason = f"no answer within {self.limits.answer_seconds:g} s: try again"
-            raise Refused(503, reason, retry_after=5) from None
+            return await asyncio.wrap_future(self._side.submit(work))
         finally:
             self._side_jobs -= 1
 
