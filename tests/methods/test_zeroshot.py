@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.errors import InputError
 from pbprompt.methods.base import make_config
 from pbprompt.methods.zeroshot import ENSEMBLE, ZeroShot, ZeroShotConfig
 from pbprompt.model.predictor import predictive
@@ -70,5 +71,5 @@ def test_it_is_found_by_name_and_learns_nothing(tiny_vit):
     method = kind(make_config(kind, overrides=["templates=ensemble"]), tiny_vit)
     assert method.config.templates == "ensemble"
     assert method.counted_parameters() == 0
-    with pytest.raises(TypeError, match="nothing to train"):
+    with pytest.raises(InputError, match="nothing to train"):
         method.loss(None, torch.Generator(), 1)
