@@ -23,7 +23,7 @@ def setting(default: Any, text: str) -> Any:
 class MethodConfig:
     """How a method is trained; each method adds its own settings. The defaults are the field's protocol."""
 
-    optimiser: Literal["sgd", "adamw"] = setting("sgd", "sgd (momentum 0.9) or adamw")
+    optimiser: Literal["sgd", "adam", "adamw"] = setting("sgd", "sgd (momentum 0.9), adam or adamw")
     learning_rate: float = setting(0.002, "highest learning rate; cosine to zero over the epochs")
     weight_decay: float = setting(5e-4, "weight decay of the optimiser")
     warmup_epochs: int = setting(1, "first epochs at a constant learning rate of 1e-5")

@@ -79,6 +79,13 @@ class Memory(Method):
         """Make room for what was saved; the tensors stay the same objects, as an optimiser may hold them."""
         for name, own in (*self._parameters.items(), *self._buffers.items()):
             saved = state.get(prefix + name)
-            if own is not None and saved is not None and saved.shape[1:] == own.shape[1:]:
+            if own is not None and saved is not None and _has_room(own.shape, saved.shape):
                 own.data = own.data.new_empty(saved.shape)
         super()._load_from_state_dict(state, prefix, *rest)
+
+
+def _has_room(own: torch.Size, saved: torch.Size) -> bool:
+    """Whether all dimensions agree but the first and those that were 0: so many as were saved."""
+    return len(own) == len(saved) and all(
+        mine in (0, theirs) for mine, theirs in zip(own[1:], saved[1:], strict=True)
+    )

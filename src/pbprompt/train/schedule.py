@@ -22,8 +22,12 @@ def learning_rate(config: MethodConfig, epoch: int, epochs: int) -> float:
 def make_optimiser(method: Method, config: MethodConfig) -> torch.optim.Optimizer:
     """The optimiser over what a method trains, which stays in fp32."""
     parameters = method.trainable() or [torch.nn.Parameter(torch.zeros(0))]  # a method may learn nothing
-    kind: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW
-    if config.optimiser == "sgd":
-        kind = partial(torch.optim.SGD, momentum=MOMENTUM)
+    kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
+        "sgd": partial(torch.optim.SGD, momentum=MOMENTUM),
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+    }
     fused = parameters[0].is_cuda  # one kernel for all parameters
-    return kind(parameters, lr=config.learning_rate, weight_decay=config.weight_decay, fused=fused)
+    return kinds[config.optimiser](
+        parameters, lr=config.learning_rate, weight_decay=config.weight_decay, fused=fused
+    )

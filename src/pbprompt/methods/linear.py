@@ -1,0 +1,81 @@
+"""What linear classifiers on image features share: a weight vector and a bias a class, and a share of text.
+
+    logit_c(x) = w_c·f + b_c + a_c·(f·t_c)                    f = f(x)/‖f(x)‖, t_c = g(c)/‖g(c)‖
+
+| symbol | name here    | meaning                                                       |
+|--------|--------------|---------------------------------------------------------------|
+| w, b   | `weights`    | what the images say, [k + 1, d] and [k + 1]                   |
+| a      | `text_scale` | how far the sentence's feature counts, [k + 1]; 0: not at all |
+
+The last row is for a class without images, by a name that came later or from the start: the mean of the other
+rows, so that the images speak neither for it nor against it and its sentence decides. A method that reads no
+names gives such a class no chance.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.core.likelihood import unit
+from pbprompt.errors import InputError
+from pbprompt.methods.base import MethodConfig
+from pbprompt.methods.exemplars import Memory
+from pbprompt.methods.zeroshot import sentence_features
+
+NEVER = -1e4  # a bias below any logit
+
+
+class LinearClassifier(Memory):
+    """A method that solves for a linear classifier at once: it implements `solve`."""
+
+    stepwise = False
+    weights: Tensor
+    bias: Tensor
+    text_scale: Tensor
+
+    def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        self.register_buffer("weights", torch.empty(0, backbone.embed_dim))
+        self.register_buffer("bias", torch.empty(0))
+        self.register_buffer("text_scale", torch.empty(0))
+
+    def solve(
+        self, x: Float[Tensor, "n d"], labels: Int[Tensor, " n"], text: Float[Tensor, "k d"]
+    ) -> tuple[Float[Tensor, "k d"], Float[Tensor, " k"], Float[Tensor, " k"]]:
+        """Weights, bias and text scale of k classes, all of which have images; x and text are unit."""
+        raise NotImplementedError
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        super().prepare(classes, template)
+        self._text = unit(sentence_features(self.backbone, classes, template))
+
+    @torch.no_grad()
+    def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
+        """Solve over the classes that have images, and fill in the others."""
+        present, own = labels.unique(return_inverse=True)
+        x = unit(images.global_)
+        found = self.solve(x, own, self._text.to(x)[present])
+        for kept, values, unknown in zip(
+            (self.weights, self.bias, self.text_scale), found, (0.0, NEVER, 0.0), strict=True
+        ):
+            other = values.mean(0) if self.takes_new_names else torch.full_like(values[0], unknown)
+            rows = other.repeat(len(self.classes) + 1, *[1] * other.dim())
+            rows[present] = values
+            kept.data = rows.to(kept)
+        self.remember()
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        """For each class its weights and its bias, side by side: [1, c, d + 1]."""
+        if not self.seen:
+            raise InputError(f"{self.name} has no weights yet: fit it on images first")
+        own = self.labels_of_classes()
+        weights = self.weights[own] + self.text_scale[own].unsqueeze(1) * self._text.to(self.weights)
+        return torch.cat([weights, self.bias[own].unsqueeze(1)], dim=1).unsqueeze(0)
+
+    def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
+        weights, bias = features.tensor_split([self.weights.shape[1]], dim=-1)
+        x = unit(images.global_).to(weights)
+        return torch.einsum("bd,scd->sbc", x, weights) + bias.transpose(1, 2)
