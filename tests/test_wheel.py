@@ -1,0 +1,72 @@
+"""What is built can be used: the wheel in an environment of its own; the sdist builds and tests itself."""
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from pathlib import Path
+
+import pytest
+
+import pbprompt
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    clean = {"PATH": "/usr/bin:/bin", "HOME": str(cwd), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """dist/ with a wheel and an sdist; nothing is downloaded."""
+    dist = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "hatchling", "build", "-d", dist, cwd=ROOT)
+    return dist
+
+
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory) -> Path:
+    """bin/ of a fresh environment with the wheel; its dependencies are those of the running interpreter."""
+    home = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "venv", "--without-pip", home, cwd=home)
+    python = home / "bin" / "python"
+    packages = Path(
+        run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=home).strip()
+    )
+    offline = ("--no-deps", "--no-index", "--disable-pip-version-check", "--quiet")
+    run(sys.executable, "-m", "pip", "--python", python, "install", *offline, *built.glob("*.whl"), cwd=home)
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))  # after its own packages
+    return home / "bin"
+
+
+def test_the_sdist_carries_what_builds_and_tests_it(built):
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = {"Makefile", "constraints.txt", "CONTRIBUTING.md", "CITATION.cff", "LICENSE", "mkdocs.yml"}
+    assert wanted | {"pyproject.toml", "tests/conftest.py", "docs/README.md"} <= names
+
+
+def test_the_wheel_works_away_from_the_checkout(installed, tmp_path):
+    where = run(installed / "python", "-c", "import pbprompt; print(pbprompt.__file__)", cwd=tmp_path)
+    package = Path(where.strip()).parent
+    assert package.is_relative_to(installed.parent)
+    assert (package / "py.typed").exists()
+    assert pbprompt.__version__ in run(installed / "pbprompt", "--version", cwd=tmp_path)
+    run(installed / "pbprompt", "doctor", cwd=tmp_path)
+    for name in ("bird", "building", "clock"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for image in sorted(package.glob(f"data/sample/images/fluent/{name}/*.webp"))[:6]:
+            shutil.copy(image, tmp_path / "photos" / name)
+    photo = next(tmp_path.glob("photos/bird/*.webp"))
+    said = run(installed / "pbprompt", "predict", photo, "--classes", "bird,building,clock", cwd=tmp_path)
+    assert "bird" in said
+    tune = ("fit", "photos", "--shots", "1", "--set", "epochs=1", "--out", "model")
+    run(installed / "pbprompt", *tune, cwd=tmp_path)
+    assert "bird" in run(installed / "pbprompt", "predict", photo, "--model", "model", cwd=tmp_path)
