@@ -69,7 +69,7 @@ def client(model: ServedModel) -> Iterator:
 
     from pbprompt.serve.app import create_app
 
-    with TestClient(create_app(model)) as client:
+    with TestClient(create_app(model), "http://localhost") as client:
         yield client
 
 

@@ -31,7 +31,7 @@ def text(data: bytes) -> str:
 
 @pytest.fixture
 def small(model):
-    with TestClient(create_app(model, limits=SMALL)) as client:
+    with TestClient(create_app(model, limits=SMALL), "http://localhost") as client:
         yield client
 
 
@@ -173,7 +173,7 @@ def test_classes_are_listed_and_added(small, cat):
         ({"names": [""]}, 422),
         ({"names": ["Dog"]}, 409),
         ({"names": ["\ud800"]}, 422),
-        ({"names": ["x"] * 9}, 422),
+        ({"names": [f"x{n}" for n in range(9)]}, 422),
         ({}, 422),
         ([], 422),
     ],
@@ -187,9 +187,65 @@ def test_a_form_of_another_site_cannot_add_classes(small):
     body = json.dumps({"names": ["otter"]})
     assert small.post("/classes", content=body, headers={"content-type": "text/plain"}).status_code == 415
     assert small.post("/classes", files=[file(b"x")], data={"names": "otter"}).status_code == 415
-    elsewhere = {"sec-fetch-site": "cross-site"}
-    assert small.post("/classes", json={"names": ["otter"]}, headers=elsewhere).status_code == 403
+    for elsewhere in (
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},  # another port of this machine
+        {"origin": "http://localhost:81"},
+        {"origin": "null"},
+    ):
+        assert small.post("/classes", json={"names": ["otter"]}, headers=elsewhere).status_code == 403
     assert len(small.get("/classes").json()["classes"]) == 5
+    ours = {"sec-fetch-site": "same-origin", "origin": "https://behind.a.proxy"}
+    for headers in (ours, {"origin": "http://localhost"}):
+        assert small.post("/classes", json={"names": ["otter"]}, headers=headers).status_code == 200
+
+
+def test_the_host_must_be_ours_unless_there_is_a_key(model, client):
+    for host, status in (
+        ("rebound.example", 421),
+        ("localhost.example:8000", 421),
+        ("[", 421),
+        ("", 421),
+        ("LOCALHOST:9", 200),
+        ("127.0.0.1:8000", 200),
+        ("192.168.1.5", 200),
+        ("[::1]:8000", 200),
+    ):
+        assert client.get("/classes", headers={"host": host}).status_code == status, host
+    with TestClient(create_app(model, host="cats.local"), "http://cats.local") as named:
+        assert named.get("/").status_code == 200
+    with TestClient(create_app(model, api_key="k"), "http://public.example") as keyed:
+        assert keyed.get("/classes", headers={"x-api-key": "k"}).status_code == 200
+
+
+def test_a_refused_change_is_not_made_and_a_repeated_one_is_no_error(model, monkeypatch):
+    import threading
+
+    go_on, with_classes = threading.Event(), model.with_classes
+
+    def slowly(names, limits):
+        go_on.wait(60)
+        return with_classes(names, limits)
+
+    monkeypatch.setattr(model, "with_classes", slowly)
+    with TestClient(create_app(model, limits=Limits(answer_seconds=0.1)), "http://localhost") as client:
+        assert client.post("/classes", json={"names": ["otter"]}).status_code == 503
+        go_on.set()
+    assert "otter" not in model.classes
+    with TestClient(create_app(model), "http://localhost") as client:
+        for _ in range(2):
+            added = client.post("/classes", json={"names": ["otter"]})
+            assert added.status_code == 200 and added.json()["classes"].count("otter") == 1
+
+
+def test_weights_that_are_no_numbers_are_a_500(client, model, monkeypatch, cat):
+    predict = model.predict
+    broken = lambda tensors: [  # noqa: E731
+        one._replace(probabilities=[float("nan")] * 5) for one in predict(tensors)
+    ]
+    monkeypatch.setattr(model, "predict", broken)
+    answer = client.post("/predict", files=[file(cat)])
+    assert answer.status_code == 500 and "not finite" in answer.json()["error"]
 
 
 def noise(pixels: tuple[int, int]) -> bytes:
@@ -224,7 +280,8 @@ def noise(pixels: tuple[int, int]) -> bytes:
         ({"json": {"images": [""], "top_k": 10**40}}, 422, "top_k"),
         ({"json": [1]}, 422, "object"),
         ({"content": b"{", "headers": {"content-type": "application/json"}}, 400, "JSON"),
-        ({"content": b"[" * 100_000, "headers": {"content-type": "application/json"}}, 400, "JSON"),
+        ({"content": b"[" * 9_000, "headers": {"content-type": "application/json"}}, 400, "JSON"),
+        ({"content": b"[" + b"[]," * 60_000, "headers": {"content-type": "application/json"}}, 413, "values"),
         ({"content": b"\xff", "headers": {"content-type": "application/json"}}, 400, "JSON"),
         ({"content": b"x", "headers": {"content-type": "text/plain"}}, 415, "send"),
         ({"content": b""}, 415, "send"),
@@ -241,6 +298,12 @@ def test_limits_hold_without_a_declared_length(small):
     body = (b"x" * 10_000 for _ in range(30))
     answer = small.post("/predict", content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 413 and "request" in answer.json()["error"]
+
+
+def test_class_names_may_not_be_as_large_as_images(client):
+    body = b'{"names": ["' + b"x" * (1 << 20) + b'"]}'
+    answer = client.post("/classes", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 413 and "1 MiB" in answer.json()["error"]
 
 
 def test_slow_requests_end(model):
@@ -267,7 +330,7 @@ def test_slow_requests_end(model):
 
 
 def test_uploads_that_fill_the_memory_are_a_429_and_are_forgotten_afterwards(model, cat):
-    with TestClient(create_app(model, limits=Limits(held_bytes=10_000))) as client:
+    with TestClient(create_app(model, limits=Limits(held_bytes=10_000)), "http://localhost") as client:
         refused = client.post("/predict", files=[file(bytes(20_000))])
         assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
         for _ in range(5):
@@ -288,7 +351,7 @@ def test_random_bytes_are_always_the_clients_fault(client, data):
 
 
 def test_a_full_queue_is_a_429(model, cat):
-    with TestClient(create_app(model, limits=Limits(queue=2))) as client:
+    with TestClient(create_app(model, limits=Limits(queue=2)), "http://localhost") as client:
         answer = client.post("/predict", files=[file(cat)] * 3)
         assert answer.status_code == 429 and answer.headers["retry-after"] == "1"
         assert "busy" in answer.json()["error"]
@@ -296,7 +359,7 @@ def test_a_full_queue_is_a_429(model, cat):
 
 
 def test_the_key_guards_all_but_the_page_and_health(model, cat):
-    with TestClient(create_app(model, api_key="open-it")) as client:
+    with TestClient(create_app(model, api_key="open-it"), "http://localhost") as client:
         for path in ("/", "/healthz", "/docs", "/openapi.json", "/style.css", "/app.js"):
             assert client.get(path).status_code == 200
         assert client.get("/healthz").json()["needs_key"] is True
@@ -311,7 +374,7 @@ def test_the_key_guards_all_but_the_page_and_health(model, cat):
 
 def test_a_failure_of_ours_is_a_500_that_tells_nothing(model, monkeypatch, cat):
     monkeypatch.setattr(model, "predict", lambda tensors: 1 / 0)
-    with TestClient(create_app(model)) as client:
+    with TestClient(create_app(model), "http://localhost") as client:
         answer = client.post("/predict", files=[file(cat)])
         assert answer.status_code == 500 and "zero" not in answer.text
         assert answer.headers["x-content-type-options"] == "nosniff"
@@ -328,7 +391,7 @@ def test_metrics_count_this_app_alone(client, model, cat):
     assert 'pbprompt_requests_total{endpoint="other",status="404"} 1.0' in page
     assert "pbprompt_batch_images_sum 2.0" in page
     assert "pbprompt_waiting_images 0.0" in page and "pbprompt_classes 5.0" in page
-    with TestClient(create_app(model)) as other:
+    with TestClient(create_app(model), "http://localhost") as other:
         assert 'endpoint="/predict"' not in other.get("/metrics").text
 
 
@@ -341,6 +404,7 @@ def test_headers_and_errors(client):
         assert "access-control-allow-origin" not in headers
     assert client.get("/no").json() == {"error": "Not Found"}
     assert client.get("/predict").status_code == 405
+    assert client.put("/classes").headers["allow"] == "GET, POST"
     assert client.get("/../../etc/passwd").status_code == 404
 
 
@@ -364,6 +428,10 @@ def test_the_schema_describes_every_endpoint(client):
     assert set(schema["paths"]["/predict"]["post"]["requestBody"]["content"]) == {
         "multipart/form-data",
         "application/json",
+    }
+    assert set(schema["paths"]["/explain"]["post"]["responses"]["200"]["content"]) == {
+        "application/json",
+        "image/png",
     }
     docs = client.get("/docs").text
     assert all(f"{verb.upper()} {path}" in docs for path, verb in paths)

@@ -43,13 +43,13 @@ def test_a_progressive_photograph_is_no_such_thing():
 
 
 def test_what_takes_too_long_is_refused(model, cat, stuck):
-    with TestClient(create_app(model, limits=Limits(decode_seconds=0.1))) as client:
+    with TestClient(create_app(model, limits=Limits(decode_seconds=0.1)), "http://localhost") as client:
         answer = client.post("/predict", files=[("files", ("a.jpg", cat))])
         assert answer.status_code == 422 and "0.1 s" in answer.json()["error"]
 
 
 def test_late_decoders_are_a_503_and_do_not_hold_the_end(model, cat, stuck):
     limits = Limits(decode_seconds=600, answer_seconds=0.1)
-    with TestClient(create_app(model, limits=limits)) as client:
+    with TestClient(create_app(model, limits=limits), "http://localhost") as client:
         answer = client.post("/predict", files=[("files", ("a.jpg", cat))] * 3)
         assert answer.status_code == 503 and answer.headers["retry-after"] == "5"

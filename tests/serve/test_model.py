@@ -38,7 +38,8 @@ def test_predictions_are_the_predictors(model, model_folder, lite, cat, guitar):
 def test_added_classes_predict_as_if_they_had_always_been_there(model, model_folder, lite, cat):
     tensor = model.tensor(Image.open(io.BytesIO(cat)).convert("RGB"))
     assert model.calibrated
-    assert model.add_classes([" kitten ", "sea  lion"], LIMITS)[-2:] == ("kitten", "sea lion")
+    model.become(model.with_classes([" kitten ", "sea  lion"], LIMITS))
+    assert model.classes[-2:] == ("kitten", "sea lion")
     (outcome,) = model.predict([tensor])
     method, info = load_model(model_folder, lite)
     method.prepare((*info.classes, "kitten", "sea lion"), info.template)
@@ -62,7 +63,7 @@ def test_predicting_while_classes_are_added_is_always_one_state_or_the_other(mod
     thread = threading.Thread(target=predict)
     thread.start()
     for name in ("kitten", "otter", "wolf"):
-        model.add_classes([name], LIMITS)
+        model.become(model.with_classes([name], LIMITS))
     stop.set()
     thread.join()
     assert not failures and outcomes
@@ -87,23 +88,28 @@ def test_predicting_while_classes_are_added_is_always_one_state_or_the_other(mod
 def test_bad_names_are_refused_and_change_nothing(model, names, status):
     before = model.classes
     with pytest.raises(Refused) as refused:
-        model.add_classes(names, LIMITS)
+        model.with_classes(names, LIMITS)
     assert refused.value.status == status and refused.value.reason.encode()
     assert model.classes == before and model.calibrated
 
 
 def test_a_name_the_tokeniser_cannot_take_is_refused(model):
     with pytest.raises(Refused) as refused:
-        model.add_classes(["many words " * 50], Limits(name_length=10_000))
+        model.with_classes(["many words " * 50], Limits(name_length=10_000))
     assert refused.value.status == 422 and "cat" in model.classes
 
 
 def test_methods_without_new_classes_say_so(model, monkeypatch):
     monkeypatch.setattr(type(model._method), "takes_new_names", False)
     with pytest.raises(Refused) as refused:
-        model.add_classes(["otter"], LIMITS)
+        model.with_classes(["otter"], LIMITS)
     assert refused.value.status == 409
 
 
 def test_names_are_tidied():
     assert checked_names([" sea\t lion "], ["cat"], LIMITS) == ["sea lion"]
+    assert checked_names(["cat", "otter", " otter "], ["cat"], LIMITS) == ["otter"]
+
+
+def test_names_that_are_there_change_nothing(model):
+    assert model.with_classes(["cat", "dog"], LIMITS) is model._state

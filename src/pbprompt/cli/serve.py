@@ -53,5 +53,5 @@ def serve(
         batch=max_batch,
     )
     served = ServedModel(model, backbone=backbone, device=device)
-    app = create_app(served, limits=limits, api_key=api_key or None)
+    app = create_app(served, limits=limits, api_key=api_key or None, host=host)
     uvicorn.Server(server_config(app, host, port)).run()

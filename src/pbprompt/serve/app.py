@@ -1,8 +1,10 @@
 """The HTTP service: its endpoints, its errors and its life."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
+from socket import gethostname
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
@@ -15,6 +17,7 @@ from pbprompt.serve.limits import Limits, Refused
 from pbprompt.serve.metrics import Metrics
 from pbprompt.serve.middleware import Middleware
 from pbprompt.serve.model import ServedModel
+from pbprompt.serve.protocol import SELDOM, GuardedProtocol
 from pbprompt.serve.schemas import (
     AddClasses,
     Classes,
@@ -31,6 +34,7 @@ from pbprompt.serve.uploads import HeldBytes, receive
 
 PAGE = {"/": ("index.html", "text/html"), "/style.css": ("style.css", "text/css")}
 PAGE |= {"/app.js": ("app.js", "text/javascript")}
+PNG = {"image/png": {"schema": {"type": "string", "format": "binary"}}}
 BUSY = {429: "too many at once: Retry-After says when to come again", 503: "no answer in time"}
 UNUSABLE = {
     400: "not readable as what it says it is",
@@ -42,8 +46,14 @@ UNUSABLE = {
 }
 
 
-def create_app(model: ServedModel, *, limits: Limits | None = None, api_key: str | None = None) -> FastAPI:
-    """The app that serves a model; with an API key, only the page, /docs and /healthz are open."""
+def create_app(
+    model: ServedModel, *, limits: Limits | None = None, api_key: str | None = None, host: str = "localhost"
+) -> FastAPI:
+    """The app that serves a model.
+
+    With an API key, only the page, /docs, /openapi.json and /healthz are open. Without one, requests must be
+    to an IP address, `localhost`, this machine's name or `host`.
+    """
     limits = limits or Limits()
     metrics = Metrics()
     service = Service(model, limits, metrics)
@@ -75,7 +85,7 @@ def create_app(model: ServedModel, *, limits: Limits | None = None, api_key: str
     @app.post(
         "/explain",
         response_model=Explanation,
-        responses=_problems(UNUSABLE | BUSY | {404: "unknown class"}),
+        responses=_problems(UNUSABLE | BUSY | {404: "unknown class"}) | {200: {"content": PNG}},
         openapi_extra=request_body(Explain, form="file"),
     )
     async def explain(request: Request) -> Explanation | Response:
@@ -91,7 +101,7 @@ def create_app(model: ServedModel, *, limits: Limits | None = None, api_key: str
 
     @app.post(
         "/classes",
-        responses=_problems(UNUSABLE | BUSY | {409: "there already, or the method takes none"}),
+        responses=_problems(UNUSABLE | BUSY | {409: "there in another spelling, or the method takes none"}),
         openapi_extra=request_body(AddClasses),
     )
     async def add_classes(request: Request) -> Classes:
@@ -123,23 +133,27 @@ def create_app(model: ServedModel, *, limits: Limits | None = None, api_key: str
     _add_page(app)
     _add_error_handlers(app)
     endpoints = frozenset(getattr(route, "path", "") for route in app.routes)
-    app.add_middleware(Middleware, metrics=metrics, endpoints=endpoints, api_key=api_key)
+    hosts = frozenset({"localhost", host.lower(), gethostname().lower()})
+    app.add_middleware(Middleware, metrics=metrics, endpoints=endpoints, api_key=api_key, hosts=hosts)
     return app
 
 
 def server_config(app: FastAPI, host: str, port: int) -> uvicorn.Config:
     """How uvicorn runs the app."""
-    return uvicorn.Config(
+    config = uvicorn.Config(
         app,
         host=host,
         port=port,
-        http="h11",  # it bounds headers; ours are refused with a reason well below that bound
+        http=GuardedProtocol,  # it bounds headers; ours are refused with a reason well below that bound
         h11_max_incomplete_event_size=256 << 10,
         ws="none",
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=30,
     )
+    for name in ("uvicorn.error", "pbprompt.serve"):
+        logging.getLogger(name).addFilter(SELDOM)
+    return config
 
 
 def _problems(reasons: dict[int, str]) -> dict[int | str, dict[str, object]]:
@@ -167,4 +181,8 @@ def _add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> JSONResponse:
-        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+        headers = dict(error.headers or {})
+        if "Allow" in headers:  # Starlette names the methods of one route of the path
+            same = [route for route in app.routes if getattr(route, "path", None) == request.url.path]
+            headers["Allow"] = ", ".join(sorted({one for route in same for one in route.methods}))  # type: ignore[attr-defined]
+        return JSONResponse({"error": error.detail}, error.status_code, headers)

@@ -14,6 +14,7 @@ class Limits:
 
     image_bytes: int = 10 * MIB  # one encoded image
     request_bytes: int = 64 * MIB  # one whole request
+    fields_bytes: int = MIB  # one request without images
     held_bytes: int = 512 * MIB  # all requests in memory together
     image_pixels: int = 40_000_000
     jpeg_scans: int = 500  # a progressive JPEG has about ten; each costs a pass over all its pixels

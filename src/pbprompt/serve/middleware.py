@@ -6,6 +6,8 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
@@ -33,9 +35,15 @@ class Middleware:
     """Wraps the app; `endpoints` are the paths that are counted by name."""
 
     def __init__(
-        self, app: ASGIApp, *, metrics: Metrics, endpoints: frozenset[str], api_key: str | None
+        self,
+        app: ASGIApp,
+        *,
+        metrics: Metrics,
+        endpoints: frozenset[str],
+        api_key: str | None,
+        hosts: frozenset[str],
     ) -> None:
-        self.app, self.metrics, self.endpoints = app, metrics, endpoints
+        self.app, self.metrics, self.endpoints, self.hosts = app, metrics, endpoints, hosts
         self.api_key = api_key.encode() if api_key else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,14 +78,34 @@ class Middleware:
     def _refusal(self, path: str, headers: Headers) -> ASGIApp | None:
         if sum(len(name) + len(value) for name, value in headers.raw) > HEADER_BYTES:
             return JSONResponse({"error": f"the headers are longer than {HEADER_BYTES} bytes"}, 431)
-        if headers.get("sec-fetch-site") == "cross-site" and path in GUARDED:
+        if path in GUARDED and _from_elsewhere(headers):
             return JSONResponse({"error": "another site's page may not use this server"}, 403)
+        if self.api_key is None and not _names_us(headers.get("host", "localhost"), self.hosts):
+            return JSONResponse({"error": "the Host header names another server"}, 421)
         if self.api_key is None or path not in GUARDED:
             return None
         if hmac.compare_digest(_given_key(headers).encode("latin-1"), self.api_key):
             return None
         reason = "send the API key as X-API-Key or as Authorization: Bearer"
         return JSONResponse({"error": reason}, 401, {"WWW-Authenticate": "Bearer"})
+
+
+def _from_elsewhere(headers: Mapping[str, str]) -> bool:
+    """Whether a page of another site, or of another port, asks."""
+    if site := headers.get("sec-fetch-site"):
+        return site not in ("same-origin", "none")
+    origin = headers.get("origin")  # all that browsers send to plain HTTP that is not on their machine
+    return origin is not None and origin.partition("://")[2] != headers.get("host")
+
+
+def _names_us(host: str, hosts: frozenset[str]) -> bool:
+    """Whether a Host header is an address or a name of ours: a page elsewhere whose name was made to lead
+    here (DNS rebinding) sends its own. With a key there is no need: no such page knows it."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name in hosts or bool(ip_address(name))
+    except ValueError:
+        return False
 
 
 def _given_key(headers: Mapping[str, str]) -> str:

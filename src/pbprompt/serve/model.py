@@ -1,7 +1,6 @@
 """The model behind the server: its sampled classifiers, which new class names replace in one step."""
 
 import copy
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,12 +46,11 @@ class State:
 
 
 class ServedModel:
-    """A model folder, ready to predict. `predict` may run while `add_classes` does."""
+    """A model folder, ready to predict, also while it becomes another."""
 
     def __init__(self, folder: Path, *, backbone: Backbone | str | None = None, device: str = "cpu") -> None:
         method, self.info = load_model(folder, backbone, device)
         self._state = State(predictive(method), read_calibration(folder))
-        self._changing = threading.Lock()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -112,27 +110,28 @@ class ServedModel:
         )
         return chosen, float(maps.evidence.max())
 
-    def add_classes(self, names: Sequence[str], limits: Limits) -> tuple[str, ...]:
-        """Take more class names and return all; those who predict meanwhile keep the former classifiers."""
-        with self._changing:
-            current = self._method
-            if not current.takes_new_names:
-                raise Refused(409, f"{current.name} was tuned for its own classes: it takes no new names")
-            classes = (*current.classes, *checked_names(names, current.classes, limits))
-            # A copy of the small learnable part: the frozen towers are shared.
-            method = copy.deepcopy(current, {id(current.backbone): current.backbone})
-            try:
-                method.prepare(classes, current.template)
-                self._state = State(predictive(method), None)
-            except InputError as error:
-                raise Refused(422, str(error)) from None
-            return classes
+    def with_classes(self, names: Sequence[str], limits: Limits) -> State:
+        """What this becomes with more class names; those that are there are there already."""
+        current = self._method
+        if not current.takes_new_names:
+            raise Refused(409, f"{current.name} was tuned for its own classes: it takes no new names")
+        if not (more := checked_names(names, current.classes, limits)):
+            return self._state
+        # A copy of the small learnable part: the frozen towers are shared.
+        method = copy.deepcopy(current, {id(current.backbone): current.backbone})
+        try:
+            method.prepare((*current.classes, *more), current.template)
+            return State(predictive(method), None)
+        except InputError as error:
+            raise Refused(422, str(error)) from None
+
+    def become(self, state: State) -> None:
+        """Take other classes; those who predict meanwhile keep the former classifiers."""
+        self._state = state
 
 
 def checked_names(names: Sequence[str], present: Sequence[str], limits: Limits) -> list[str]:
-    """The names, tidied; refused where one is empty, long, unprintable or there already."""
-    if len(present) + len(names) > limits.classes:
-        raise Refused(422, f"{len(present)} classes and {len(names)} more: {limits.classes} are allowed")
+    """The new names, tidied; refused where one is empty, long, unprintable or another spelling of one."""
     tidied: list[str] = []
     seen = {name_key(name) for name in present}
     for given in names:
@@ -143,8 +142,12 @@ def checked_names(names: Sequence[str], present: Sequence[str], limits: Limits) 
             raise Refused(422, f"class name {name[:20]!r}… is longer than {limits.name_length} characters")
         if not name.isprintable():
             raise Refused(422, f"class name {name!a} holds characters that cannot be shown")
+        if name in present or name in tidied:
+            continue
         if name_key(name) in seen:
-            raise Refused(409, f"class {name!r} is there already")
+            raise Refused(409, f"class {name!r} is there already, in another spelling")
         seen.add(name_key(name))
         tidied.append(name)
+    if len(present) + len(tidied) > limits.classes:
+        raise Refused(422, f"{len(present)} classes and {len(tidied)} more: {limits.classes} are allowed")
     return tidied

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import math
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
@@ -164,9 +165,16 @@ class Problem(BaseModel):
     error: str = Field(description="what is wrong, in one sentence")
 
 
+def finite(value: float) -> float:
+    """A figure of the model, which damaged weights make no number at all."""
+    if not math.isfinite(value):
+        raise Refused(500, "the model's probabilities are not finite: its weights are damaged")
+    return value
+
+
 def prediction(image: str, outcome: Outcome, asked: Predict) -> Prediction:
     """What is said of one image."""
-    row = rounded(outcome.probabilities)
+    row = rounded([finite(value) for value in outcome.probabilities])
     order = sorted(range(len(row)), key=lambda index: -outcome.probabilities[index])
     best = order[0]
     unsure, among = None, None

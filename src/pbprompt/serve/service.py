@@ -19,7 +19,16 @@ from pbprompt.serve.images import decode_image, decode_square
 from pbprompt.serve.limits import MIB, Limits, Refused, in_time, too_busy
 from pbprompt.serve.metrics import Metrics
 from pbprompt.serve.model import Outcome, ServedModel
-from pbprompt.serve.schemas import AddClasses, Explain, Explanation, Predict, Predictions, Upload, prediction
+from pbprompt.serve.schemas import (
+    AddClasses,
+    Explain,
+    Explanation,
+    Predict,
+    Predictions,
+    Upload,
+    finite,
+    prediction,
+)
 
 SHOWN_SIDE = 640  # pixels of a heat map's longer side
 DECODERS = 4  # processes at most: each may hold a whole photograph
@@ -54,6 +63,7 @@ class Service:
         self._decoding = ThreadPoolExecutor(count, "decoding")
         self._side = ThreadPoolExecutor(1, "side")
         self._side_jobs = 0
+        self._changing = asyncio.Lock()
         metrics.waiting.set_function(lambda: self.batcher.reserved)
         metrics.classes.set_function(lambda: len(model.classes))
 
@@ -84,8 +94,9 @@ class Service:
                 return await self._aside(lambda: self._drawn(image, asked))
 
     async def add_classes(self, asked: AddClasses) -> None:
-        async with in_time(self.limits.answer_seconds):
-            await self._aside(lambda: self.model.add_classes(asked.names, self.limits))
+        async with in_time(self.limits.answer_seconds), self._changing:
+            wanted = await self._aside(lambda: self.model.with_classes(asked.names, self.limits))
+            self.model.become(wanted)  # nothing is awaited in between: who gets a 503 has changed nothing
 
     def _predict_batch(self, tensors: Sequence[Tensor]) -> list[Outcome]:
         self.metrics.batches.observe(len(tensors))
@@ -140,7 +151,7 @@ class Service:
         scale = (0.0, strongest) if asked.reading == "evidence" else (None, None)
         return Explanation(
             class_name=asked.class_name,
-            probability=float(maps.probabilities[0]),
+            probability=finite(float(maps.probabilities[0])),
             mean=_base64(overlay(image, heat.mean(0), *scale)),
             samples=[_base64(overlay(image, one, *scale)) for one in heat],
         )

@@ -17,6 +17,7 @@ from pbprompt.serve.limits import MIB, Limits, Refused, too_busy, too_large, too
 from pbprompt.serve.schemas import Body, checked
 
 FIELDS, FIELD_BYTES = 32, 4096
+JSON_VALUES = 10_000  # each takes many times its bytes once it is read
 
 
 class HeldBytes:
@@ -41,12 +42,13 @@ async def receive(
 ) -> AsyncIterator[Body]:
     """The request's body, counted among the held bytes for as long as it is used."""
     taken = 0
+    most = limits.request_bytes if form else min(limits.request_bytes, limits.fields_bytes)
 
     async def counted() -> AsyncGenerator[bytes, None]:
         nonlocal taken
         async for chunk in request.stream():
-            if taken + len(chunk) > limits.request_bytes:
-                raise Refused(413, f"the request is larger than {limits.request_bytes / MIB:g} MiB")
+            if taken + len(chunk) > most:
+                raise Refused(413, f"the request is larger than {most / MIB:g} MiB")
             held.take(len(chunk))
             taken += len(chunk)
             yield chunk
@@ -59,7 +61,7 @@ async def receive(
             raise Refused(408, f"the request took longer than {limits.receive_seconds:g} s") from None
         except ClientDisconnect:
             raise Refused(400, "the client went away") from None
-        yield checked(kind, sent)
+        yield await asyncio.to_thread(checked, kind, sent)
     finally:
         held.give_back(taken)
 
@@ -76,11 +78,14 @@ async def _read(
                 raise Refused(422, "send one image to explain")
             return fields | {"image": images[0]}
         case "application/json":
-            return _json(b"".join([chunk async for chunk in stream]), limits)
+            body = b"".join([chunk async for chunk in stream])
+            return await asyncio.to_thread(_json, body, limits)
     raise Refused(415, f"send application/json{' or multipart/form-data with files' if form else ''}")
 
 
 def _json(body: bytes, limits: Limits) -> Any:
+    if sum(map(body.count, b"[{,")) > JSON_VALUES:
+        raise Refused(413, f"the JSON has more than {JSON_VALUES:,} values")
     try:
         sent = json.loads(body)
     except (ValueError, RecursionError):
