@@ -1,21 +1,42 @@
 """pbprompt: few-shot image classifiers from CLIP-like models that know what they do not know.
 
-Public names are imported on first use, so that `import pbprompt` and `pbprompt --help` stay instant.
+The names below are the stable ones (docs/api.md). They are imported on first use, so that `import pbprompt`
+and `pbprompt --help` stay instant.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pbprompt.classifier import PromptClassifier as PromptClassifier
+    from pbprompt.clip.engine import TextEngine as TextEngine
+    from pbprompt.clip.loading.load import load_backbone as load_backbone
+    from pbprompt.data.sources import open_dataset as open_dataset
+    from pbprompt.errors import InputError as InputError
+    from pbprompt.export import export_onnx as export_onnx
+    from pbprompt.methods.base import Method as Method
+    from pbprompt.methods.base import MethodConfig as MethodConfig
+    from pbprompt.methods.base import setting as setting
+    from pbprompt.model.predictions import Prediction as Prediction
+    from pbprompt.registry import register as register
 
 __version__ = "0.2.0.dev0"
 
 _PUBLIC = {
-    "PromptClassifier": "pbprompt.classifier",
-    "load_backbone": "pbprompt.clip.loading.load",
-    "TextEngine": "pbprompt.clip.engine",
     "InputError": "pbprompt.errors",
+    "Method": "pbprompt.methods.base",
+    "MethodConfig": "pbprompt.methods.base",
+    "Prediction": "pbprompt.model.predictions",
+    "PromptClassifier": "pbprompt.classifier",
+    "TextEngine": "pbprompt.clip.engine",
+    "export_onnx": "pbprompt.export",
+    "load_backbone": "pbprompt.clip.loading.load",
+    "open_dataset": "pbprompt.data.sources",
+    "register": "pbprompt.registry",
+    "setting": "pbprompt.methods.base",
 }
 
-__all__ = ["InputError", "PromptClassifier", "TextEngine", "__version__", "load_backbone"]
+__all__ = [*_PUBLIC, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
