@@ -24,7 +24,7 @@ NAMES = np.array(["cat", "dog", "car"])
 
 def brief(method: str) -> dict[str, int]:
     quick = {"synth_epochs": 1, "encoder_width": 8, "generator_width": 8} if method == "ship" else {}
-    return quick if method in ("zeroshot", "nearest-mean", "tip-adapter") else {"epochs": 1, **quick}
+    return {"epochs": 1, **quick} if methods()[method].stepwise else quick
 
 
 @pytest.fixture(scope="module")
