@@ -92,6 +92,15 @@ def png_bomb(width: int, height: int, *, whole: bool) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
 
 
+def many_scans(count: int) -> bytes:
+    """A progressive JPEG whose last scan comes again and again, at some ten bytes each."""
+    buffer = io.BytesIO()
+    Image.new("L", (640, 640), 128).save(buffer, "JPEG", progressive=True)
+    data = buffer.getvalue()
+    last = data.rindex(b"\xff\xda")
+    return data[:last] + data[last:-2] * count + data[-2:]
+
+
 def in_chunks(body: bytes, size: int = 1 << 16) -> Callable[[], Iterator[bytes]]:
     """A body without a declared length."""
     return lambda: (body[at : at + size] for at in range(0, len(body), size))
@@ -129,6 +138,7 @@ def cases() -> list[Case]:
         Case("PNG header, 10⁹ pixels", False, form(png_bomb(40_000, 40_000, whole=False))),
         Case("GIF header, 4·10⁹ pixels", False, form(b"GIF89a\xff\xff\xff\xff" + gif[10:])),
         Case("1 × 20,000 pixels", False, form(photo("PNG", size=(1, 20_000)))),
+        Case("JPEG of 40,000 scans", False, form(many_scans(40_000))),
         Case("truncated JPEG", False, form(jpeg[: len(jpeg) // 2])),
         Case("truncated PNG", False, form(png[: len(png) // 2])),
         Case("text", False, form(b"I am no image. " * 100)),
@@ -152,6 +162,7 @@ def cases() -> list[Case]:
         Case("wrong base64", False, as_json(images=["@@@" + text]), JSON),
         Case("no JSON", False, b"{images:", JSON),
         Case("deep JSON", False, b'{"images":' + b"[" * 200_000, JSON),
+        Case("8 MiB of empty lists", False, b'{"images":[' + b"[]," * ((8 << 20) // 3) + b"[]]}", JSON),
         Case("JSON of wrong types", False, as_json(images=[{"data": 7}, None]), JSON),
     ]
     return good + bad
