@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -15,9 +16,11 @@ import sweep_stubs
 from sweep_stubs import tries, write_plan
 
 from pbprompt.errors import InputError
+from pbprompt.runs import protocol
 from pbprompt.runs.config import RunConfig
 from pbprompt.runs.store import RunStore
 from pbprompt.sweep import prepare_runs, sweep
+from pbprompt.sweep.executor import Ended, attempt
 from pbprompt.sweep.local import LocalExecutor
 
 
@@ -189,3 +192,41 @@ def test_ctrl_c_or_a_kill_leaves_no_process_and_keeps_what_was_done(tmp_path, st
         assert process.returncode == 130, errors
         assert "Traceback" not in errors and "stopped with 1 of 3 runs: the same command goes on" in errors
     assert [record.config.seed for record in store.records()] == [1] and not store.failures()
+
+
+class Inline:
+    """An executor that does its jobs here, through pickle as all do."""
+
+    def __init__(self):
+        self.jobs = []
+
+    def submit(self, jobs):
+        self.jobs += jobs
+
+    def wait(self, timeout):
+        job = self.jobs.pop(0)
+        function, arguments = pickle.loads(pickle.dumps((job.function, job.arguments)))
+        return [Ended(job, *attempt(function, arguments))]
+
+    def running(self):
+        return 0
+
+
+def test_every_dataset_is_opened_and_every_draw_made_once(tmp_path, monkeypatch):
+    opened, drawn = [], []
+    plain_open, plain_draw = protocol.open_dataset, protocol.draw
+    monkeypatch.setattr(
+        protocol, "open_dataset", lambda name, root: opened.append(name) or plain_open(name, root)
+    )
+    monkeypatch.setattr(protocol, "draw", lambda *asked: drawn.append(asked[1:]) or plain_draw(*asked))
+    wanted = [
+        RunConfig(
+            task="domain-shift", dataset="sample:fluent", method=method, shots=1, targets=("sample:openmoji",)
+        )
+        for method in ("zeroshot", "nearest-mean")
+    ]
+    store = RunStore(tmp_path / "runs")
+    outcome = sweep(wanted, backbone="lite", root=None, store=store, executor=Inline(), progress=False)
+    assert len(outcome.done) == 2 and not outcome.failed, store.failures()
+    assert opened == ["sample:fluent", "sample:openmoji"] and drawn == [(1, 1)]
+    assert all(set(record.results) == set(opened) for record in store.records())
