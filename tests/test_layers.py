@@ -8,7 +8,18 @@ import pbprompt
 
 ROOT = Path(pbprompt.__file__).parent
 LAYERS = [
-    ("errors", "config", "registry", "paths", "files", "suggest", "distributed", "seeding", "__init__"),
+    (
+        "errors",
+        "config",
+        "registry",
+        "paths",
+        "files",
+        "suggest",
+        "distributed",
+        "seeding",
+        "markdown",
+        "__init__",
+    ),
     ("data",),
     ("clip",),
     ("core",),

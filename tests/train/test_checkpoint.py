@@ -76,7 +76,7 @@ def test_another_runs_checkpoint_is_refused(tiny_vit, tmp_path):
     write_checkpoint(tmp_path / "c", method, optimiser, 1, "one", TALLY)
     fresh, its_optimiser = made(tiny_vit)
     fresh.memory += 1
-    with pytest.raises(InputError, match=r"belongs to another run .* choose another --out"):
+    with pytest.raises(InputError, match=r"belongs to another run .* choose another folder"):
         read_checkpoint(tmp_path / "c", fresh, its_optimiser, "two")
     assert fresh.memory.tolist() == [1] * 4
 

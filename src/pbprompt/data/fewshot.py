@@ -146,9 +146,7 @@ def read_draw(path: str | Path, dataset: Dataset) -> Draw:
     lines = [line for line in read_text(path).split("\n") if line.strip()]
     header = _object(path, 1, lines[0] if lines else "")
     if header.get("format") != _FORMAT or header.get("version") != 1:
-        raise InputError(
-            f"{path} line 1: not the header of a draw file: make one with `pbprompt datasets draw`"
-        )
+        raise InputError(f"{path} line 1: not the header of a draw file: draw anew and write it")
     shots, seed = header.get("shots"), header.get("seed")
     if type(shots) is not int or type(seed) is not int:
         raise InputError(f"{path} line 1: shots and seed must be whole numbers: draw again")

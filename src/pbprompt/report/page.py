@@ -38,7 +38,7 @@ def write_page(
     if not store.folder.is_dir():
         raise InputError(f"{store.folder}: no such folder: give the one that the runs were written to")
     if not records and not failures:
-        raise InputError(f"{store.folder}: no runs in it: run `pbprompt reproduce` with this folder first")
+        raise InputError(f"{store.folder}: no runs in it: give a folder that a sweep has written to")
     known = [load_recipe(name) for name in recipe_names()] if recipes is None else recipes
     comparisons = make_comparisons(records, known)
     drawings = _named_apart([draw(one, store) if plots.available() else [] for one in comparisons])

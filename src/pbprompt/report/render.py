@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from pbprompt.evaluate.bootstrap import PairedBootstrap
+from pbprompt.markdown import table as markdown_table
 from pbprompt.report.tables import Cell, Section, Table
 
 NOTHING = "–"
@@ -103,15 +104,10 @@ def terminal(table: Table) -> Group:
 
 def markdown(table: Table) -> str:
     """GitHub's tables, one a section."""
-
-    def line(cells: list[str]) -> str:
-        return "| " + " | ".join(cells) + " |"
-
     lines = [f"**{_markdown_escaped(table.title)}**", ""]
     for section in table.sections:
-        lines += [line(head_cells(section, MARKDOWN)), line(["---"] + ["---:"] * len(section.columns))]
-        lines += map(line, row_cells(table, section, MARKDOWN) + lead_cells(table, section, MARKDOWN))
-        lines.append("")
+        rows = row_cells(table, section, MARKDOWN) + lead_cells(table, section, MARKDOWN)
+        lines += [markdown_table(head_cells(section, MARKDOWN), rows, figures=True), ""]
     lines += [f"- {_markdown_escaped(note)}" for note in footer_lines(table)]
     return "\n".join(lines).rstrip() + "\n"
 
