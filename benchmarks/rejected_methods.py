@@ -1,4 +1,5 @@
-"""Extensions of PBPrompt that were tried and are not in the library: methods of their own, for `readings.py`.
+"""Extensions of PBPrompt that were tried and are not in the library: methods of their own, for round 5 of
+docs/readings.md.
 
     pbprompt-annealed        β rises from 0 over the first `kl_warmup` of the steps
     pbprompt-learned-prior   the scale of the prior under which the ELBO is highest, found anew each step:

@@ -11,7 +11,8 @@ from pbprompt.registry import find_method
 from pbprompt.report.published import BACKBONES, published, tables
 
 PAPER = [name for name in recipe_names() if not name.startswith("sample-")]
-CHECKOUT = [str(path) for path in sorted(Path(__file__).parents[1].glob("benchmarks/study/recipes/*.yaml"))]
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+CHECKOUT = sorted(map(str, [*BENCHMARKS.glob("study/recipes/*.yaml"), *BENCHMARKS.glob("readings/*.yaml")]))
 GOOD = """
 title: Own
 task: few-shot
@@ -75,6 +76,12 @@ def test_expand_takes_a_part_and_puts_seeds_outermost(tmp_path):
     assert runs[0][1].overrides == ("epochs=2",)
 
 
+def test_a_recipe_may_choose_by_the_validation_split(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text(GOOD.replace("backbone: lite", "backbone: lite\nsplit: val"))
+    assert {config.split for _, config in load_recipe(str(path)).expand()} == {"val"}
+
+
 @pytest.mark.parametrize("changes", ["epochs: 2, batch_size: 1", "batch_size: 1, epochs: 2"])
 def test_settings_in_any_order_are_one_run(tmp_path, changes):
     path = tmp_path / "own.yaml"
@@ -98,6 +105,7 @@ def test_settings_in_any_order_are_one_run(tmp_path, changes):
         (("label: zero", "label: coop"), "two rows have the label 'coop'"),
         (("title: Own", "title: Own\nshots: [one]"), "shots holds 'one'"),
         (("title: Own", "title: Own\nviews: many"), "views is 'many'"),
+        (("title: Own", "title: Own\nsplit: train"), "split is 'train': choose test or val"),
         (("title: Own", "title: Own\napart: [dtd]"), "apart names 'dtd': choose among the datasets"),
         (("title: Own", "title: Own\nseeds:"), "seeds is empty"),
         (("label: zero", "samples: 0"), "samples is 0"),

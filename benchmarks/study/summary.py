@@ -129,7 +129,8 @@ def _figures(runs: Mapping[int, Record], place: Place, metric: str) -> dict[int,
         seed: run.train.get(metric) if metric in TRAINED else run.figure(place.test, metric)
         for seed, run in runs.items()
     }
-    return {} if None in found.values() else {seed: float(value) for seed, value in found.items()}
+    known = {seed: float(value) for seed, value in found.items() if value is not None}
+    return known if len(known) == len(found) else {}
 
 
 def combine(column: Column, metric: str, values: Mapping[Place, N]) -> N:

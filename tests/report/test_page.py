@@ -143,6 +143,15 @@ def test_every_task(runs, task):
     assert "25.0 at 4" in page.text  # the curve in words
 
 
+def test_runs_on_the_validation_split_are_a_comparison_of_their_own(runs):
+    runs.add(0.4, method="coop")
+    runs.add(0.8, method="coop", split="val")
+    page = runs.page()
+    assert "<h2>Few-shot on sample, ViT-B/16</h2>" in page.text
+    assert "<h2>Few-shot on sample, val, ViT-B/16</h2>" in page.text
+    assert [cells[2] for cells in rows(page, "coop")] == ["40.00", "80.00"]
+
+
 def test_the_page_is_whole_in_itself(runs):
     for seed in (1, 2):
         runs.add(method="coop", seed=seed)

@@ -156,6 +156,15 @@ def test_published_figures_stand_beside_the_papers_backbones_only():
     assert not table.footnotes
 
 
+def test_figures_on_the_validation_split_say_so_and_stand_beside_no_published_ones():
+    vit = recipe(backbone="ViT-B/16", published=("few_shot_vit",))
+    val = replace(vit, split="val")
+    table = build_table(val, records(val, "ViT-B/16"))
+    assert table.title == "Own (ViT-B/16, val)" and table.seeds == 3
+    assert not any(c.published for part in table.sections for row in part.cells for c in row)
+    assert not build_table(val, records(vit, "ViT-B/16")).seeds  # runs on test are others
+
+
 def test_misprints_are_footnoted_where_they_show_and_differences_taken_from_the_right_figure():
     vit = recipe(backbone="ViT-B/16", published=("few_shot_vit",))
     table = build_table(vit, records(vit, "ViT-B/16"))

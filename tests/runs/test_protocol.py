@@ -1,7 +1,8 @@
 """Each task on the embedded sample set, short but real."""
 
+import hashlib
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from pbprompt.errors import InputError
 from pbprompt.evaluate.metrics import harmonic_mean
 from pbprompt.features.bank import FeatureBank
 from pbprompt.runs.config import RunConfig
-from pbprompt.runs.protocol import prepare_run, run_task
+from pbprompt.runs.protocol import prepare_run, run_id, run_task
 from pbprompt.runs.record import Record
 
 DATA = "sample:openmoji"
@@ -127,6 +128,43 @@ def test_a_domain_may_have_some_of_the_classes(bank, tmp_path):
     assert arrays[f"{target}/predicted"].max() <= 1
 
 
+def items_read(bank, monkeypatch):
+    """The items of every call to encode from now on."""
+    read, encode = [], bank.encode
+
+    def noting(root, items, *args, **kwargs):
+        read.extend(items)
+        return encode(root, items, *args, **kwargs)
+
+    monkeypatch.setattr(bank, "encode", noting)
+    return read
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"task": "few-shot"},
+        {"task": "base-to-new"},
+        {"task": "domain-shift", "targets": ("sample:twitter",)},
+    ],
+)
+def test_on_val_the_whole_of_it_is_tested_and_no_test_image_is_read(bank, monkeypatch, values):
+    read = items_read(bank, monkeypatch)
+    record, _ = run(bank, dataset=DATA, method="coop", split="val", **values)
+    tests = {"joint" if values["task"] == "base-to-new" else DATA: DATA}
+    tests |= {name: name for name in values.get("targets", ())}
+    for test, name in tests.items():
+        whole = open_dataset(name)
+        assert record.results[test]["images"] == len(whole.val) > 0
+        assert not set(read) & set(whole.test)
+
+
+def test_data_without_validation_images_cannot_be_tested_on_them(bank, tmp_path):
+    target = copied(tmp_path / "own")
+    with pytest.raises(InputError, match="own has no validation images: test it on its test split"):
+        run(bank, task="cross-dataset", dataset=DATA, targets=(target,), split="val")
+
+
 def test_transfer_without_targets_is_an_error(bank):
     with pytest.raises(InputError, match="cross-dataset: name the targets"):
         run(bank, task="cross-dataset", dataset=DATA)
@@ -141,8 +179,17 @@ def test_a_runs_name_depends_on_all_that_changes_its_result(lite, tiny_vit):
         replace(first, overrides=("epochs=3",)),
         replace(first, views="fresh"),
         replace(first, samples=5),
+        replace(first, split="val"),
         replace(first, dataset="sample:twitter"),
     ]
     names = {prepare_run(config).id(lite) for config in (first, *others)} | {prepare_run(first).id(tiny_vit)}
     assert len(names) == len(others) + 2
     assert prepare_run(first).id(lite) in names
+
+
+def test_a_run_on_test_is_named_as_before_there_was_a_choice():
+    config = RunConfig(task="few-shot", dataset=DATA, shots=1)
+    asked = {key: value for key, value in asdict(config).items() if key != "split"}
+    facts = json.dumps([asked, {"epochs": 2}, "draw", "weights", "coop 1"], sort_keys=True)
+    expected = hashlib.sha256(facts.encode()).hexdigest()[:16]
+    assert run_id(config, {"epochs": 2}, "draw", "weights", "coop 1") == expected

@@ -45,7 +45,7 @@ def runs(
     table = Table("id", "task", "dataset", "method", "shots", "seed", "result", "finished", box=box.SIMPLE)
     for record in found:
         config = record.config
-        shown = (record.id, config.task, config.dataset, config.row(), config.shots, config.seed)
+        shown = (record.id, config.task, config.place, config.row(), config.shots, config.seed)
         table.add_row(*map(escape, map(str, shown)), record.headline, record.finished[:16])
     # as wide as it needs to be: an id that is cut cannot be copied
     console = Console(width=max(80, Console(width=1000).measure(table).maximum))

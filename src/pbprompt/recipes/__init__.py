@@ -9,7 +9,7 @@ from typing import Any, get_args
 import yaml
 
 from pbprompt.errors import InputError
-from pbprompt.runs.config import RunConfig, Task
+from pbprompt.runs.config import RunConfig, Split, Task
 from pbprompt.suggest import suggest
 from pbprompt.train.tune import Views
 
@@ -40,7 +40,8 @@ class Recipe:
 
     `published` names the paper's tables that its figures belong beside, `views` what is trained on: the
     centre crop, fresh augmented views (the field's protocol), or a number of them. What is `apart` among the
-    datasets or targets is shown, but not averaged in.
+    datasets or targets is shown, but not averaged in. On the `split` val settings are chosen: its figures are
+    no results.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Recipe:
     targets: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     views: Views = "centre"
+    split: Split = "test"
     published: tuple[str, ...] = ()
     note: str = ""
 
@@ -79,6 +81,7 @@ class Recipe:
                     views=self.views,
                     targets=self.targets,
                     samples=row.samples,
+                    split=self.split,
                 ),
             )
             for seed in seeds or self.seeds
@@ -141,6 +144,8 @@ def _read(text: str, where: str, name: str) -> Recipe:
     views = values.get("views", "centre")
     if views not in ("centre", "fresh") and (type(views) is not int or views < 1):
         raise InputError(f"{where}: views is {views!r}: choose centre, fresh or a number")
+    if values.get("split", "test") not in get_args(Split):
+        raise InputError(f"{where}: split is {values['split']!r}: choose {' or '.join(get_args(Split))}")
     return Recipe(**{**values, **lists, "rows": rows, "name": name})
 
 

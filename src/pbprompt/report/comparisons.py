@@ -14,6 +14,7 @@ class Comparison:
 
     task: str
     dataset: str
+    place: str  # the dataset, and the split where it is not test
     targets: tuple[str, ...]
     backbone: str
     lines: Mapping[str, Mapping[int, Sequence[Record]]]
@@ -21,7 +22,7 @@ class Comparison:
 
     @property
     def title(self) -> str:
-        return f"{self.task} on {self.dataset}"
+        return f"{self.task} on {self.place}"
 
     @property
     def shots(self) -> list[int]:
@@ -43,7 +44,7 @@ def make_comparisons(records: Iterable[Record], recipes: Sequence[Recipe] = ()) 
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
         config, backbone = record.config, record.backbone
-        key = (config.task, config.dataset, backbone.name, backbone.fingerprint, *config.targets)
+        key = (config.task, config.place, backbone.name, backbone.fingerprint, *config.targets)
         groups.setdefault(key, []).append(record)
     return [_comparison(group, recipes) for group in groups.values()]
 
@@ -63,6 +64,7 @@ def _comparison(records: Sequence[Record], recipes: Sequence[Recipe]) -> Compari
     return Comparison(
         task=config.task,
         dataset=config.dataset,
+        place=config.place,
         targets=config.targets,
         backbone=records[0].backbone.name,
         lines={names[label] if shared[names[label]] == 1 else label: line for label, line in newest.items()},

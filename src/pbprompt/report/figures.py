@@ -177,5 +177,5 @@ def _listed(parts: Mapping[str, str]) -> str:
 
 def _name(comparison: Comparison, *words: str) -> str:
     """A name for a file: letters, digits and dashes."""
-    text = "-".join([comparison.backbone, comparison.task, comparison.dataset, *words]).lower()
+    text = "-".join([comparison.backbone, comparison.task, comparison.place, *words]).lower()
     return re.sub(r"[^a-z0-9]+", "-", text).strip("-")[-120:]

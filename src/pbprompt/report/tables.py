@@ -92,7 +92,8 @@ def build_table(
     if recipe.note:
         notes[recipe.note] = None
     labels = tuple(row.label for row in recipe.rows)
-    return Table(recipe.name, f"{recipe.title} ({recipe.backbone})", labels, tuple(sections), tuple(notes))
+    where = recipe.backbone if recipe.split == "test" else f"{recipe.backbone}, {recipe.split}"
+    return Table(recipe.name, f"{recipe.title} ({where})", labels, tuple(sections), tuple(notes))
 
 
 class _Runs:
@@ -149,7 +150,7 @@ def _spread(values: Sequence[float]) -> float | None:
 
 
 def _with_published(cell: Cell, recipe: Recipe, row: Row, column: Column, notes: dict[str, None]) -> Cell:
-    """The cell with the paper's figure beside it, where the backbone is the paper's."""
+    """The cell with the paper's figure beside it, where backbone and split are the paper's."""
     figure = _figure(recipe, row, column)
     if figure is None:
         return cell
@@ -162,7 +163,7 @@ def _with_published(cell: Cell, recipe: Recipe, row: Row, column: Column, notes:
 
 
 def _figure(recipe: Recipe, row: Row, column: Column) -> Figure | None:
-    if recipe.backbone not in BACKBONES:
+    if recipe.backbone not in BACKBONES or recipe.split != "test":
         return None
     wanted = (recipe.backbone, row.published or row.label, column.dataset, column.shots, column.metric)
     for table in recipe.published:

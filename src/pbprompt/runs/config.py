@@ -6,6 +6,7 @@ from typing import Literal
 from pbprompt.train.tune import Views
 
 Task = Literal["few-shot", "base-to-new", "cross-dataset", "domain-shift"]
+Split = Literal["test", "val"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,12 @@ class RunConfig:
     views: Views = "centre"
     targets: tuple[str, ...] = ()  # what cross-dataset and domain-shift test on besides
     samples: int = 20
+    split: Split = "test"  # val: settings are chosen, and no test image is read
+
+    @property
+    def place(self) -> str:
+        """The dataset, and the split where it is not test."""
+        return self.dataset if self.split == "test" else f"{self.dataset}, {self.split}"
 
     def row(self, without: str = "") -> str:
         """The method and what was changed of it: "pbprompt, w/o-S, epochs=30". `without` leaves one out."""
@@ -38,4 +45,4 @@ class RunConfig:
         )
 
     def __str__(self) -> str:
-        return f"{self.task} on {self.dataset}: {self.row()}, {self.shots} shots, seed {self.seed}"
+        return f"{self.task} on {self.place}: {self.row()}, {self.shots} shots, seed {self.seed}"

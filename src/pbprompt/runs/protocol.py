@@ -5,7 +5,8 @@
     cross-dataset  tune on one dataset; test on others, with their own class names
     domain-shift   tune on one domain; test on others of the same classes
 
-The test split is read once, after training, with the model of the last step.
+The test split is read once, after training, with the model of the last step. A run with `split="val"` is
+tested on the whole validation split instead, not on what the draw leaves of it.
 """
 
 import hashlib
@@ -36,7 +37,7 @@ from pbprompt.methods.base import Method, MethodConfig, build_method, make_confi
 from pbprompt.model.predictor import Predictor, predictive
 from pbprompt.model.scoring import predict_features
 from pbprompt.registry import find_method
-from pbprompt.runs.config import RunConfig
+from pbprompt.runs.config import RunConfig, Split
 from pbprompt.runs.provenance import code_revision, commit, machine
 from pbprompt.runs.record import BackboneFacts, DataFacts, Record
 from pbprompt.train.tune import tune
@@ -49,12 +50,23 @@ class Datasets:
 
     def __init__(self, root: Path | None = None) -> None:
         self.open = cache(lambda name: open_dataset(name, root))
+        self.tested = cache(self._tested)
         self.drawn = cache(self._drawn)
 
-    def _drawn(self, name: str, shots: int, seed: int) -> tuple[Dataset, DataFacts]:
+    def _tested(self, name: str, split: Split) -> Dataset:
+        """The whole dataset, with the split that is tested on as its test split."""
+        whole = self.open(name)
+        if split == "test":
+            return whole
+        if not whole.val:
+            raise InputError(f"{name} has no validation images: test it on its test split")
+        return replace(whole, test=whole.val)
+
+    def _drawn(self, name: str, shots: int, seed: int, split: Split) -> tuple[Dataset, DataFacts]:
         whole = self.open(name)
         drawn = draw(whole, shots, seed)
-        return drawn.apply(whole), DataFacts(whole.name, whole.content_hash, drawn.hash)
+        facts = DataFacts(whole.name, whole.content_hash, drawn.hash)
+        return drawn.apply(self.tested(name, split)), facts
 
 
 @dataclass(frozen=True)
@@ -76,7 +88,10 @@ class Prepared:
 
 def run_id(config: RunConfig, settings: Mapping[str, Any], draw: str, fingerprint: str, code: str) -> str:
     """A hash of all that changes a run's result."""
-    facts = [asdict(config), settings, draw, fingerprint, code]
+    asked = asdict(config)
+    if config.split == "test":  # so that runs from before there was a choice keep their names
+        del asked["split"]
+    facts = [asked, settings, draw, fingerprint, code]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -85,8 +100,8 @@ def prepare_run(config: RunConfig, datasets: Datasets | None = None) -> Prepared
     datasets = datasets or Datasets()
     kind = find_method(config.method)
     settings = make_config(kind, config.preset, config.variant, config.overrides)
-    few, data = datasets.drawn(config.dataset, config.shots, config.seed)
-    targets = {name: datasets.open(name) for name in _target_names(config)}
+    few, data = datasets.drawn(config.dataset, config.shots, config.seed, config.split)
+    targets = {name: datasets.tested(name, config.split) for name in _target_names(config)}
     if config.task == "domain-shift":
         targets = {name: _domain(name, other, config.dataset, few) for name, other in targets.items()}
     return Prepared(config, few, data, targets, kind, settings)
