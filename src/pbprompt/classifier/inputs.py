@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from pbprompt.classifier.estimator import from_sklearn
+from pbprompt.classifier.estimator import DataConversionWarning
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.data import names
 from pbprompt.data.images import open_image, upright_rgb
@@ -160,7 +160,7 @@ def read_labels(y: Any, images: int) -> NDArray[Any]:
     if labels.ndim == 2 and labels.shape[1] == 1:
         warnings.warn(
             "A column-vector y was passed when a 1d array was expected: give y.ravel()",
-            from_sklearn("DataConversionWarning", UserWarning),
+            DataConversionWarning,
             stacklevel=3,
         )
         labels = labels.ravel()
