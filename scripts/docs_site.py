@@ -13,7 +13,8 @@ LINK = re.compile(r"(?<=\]\()(?:\.\./)+[^)\s#]+")
 
 def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """`../examples/demo.py` in docs/faq.md becomes `repository/examples/demo.py`, a copy that is added."""
-    docs, here = Path(config.docs_dir), Path(page.file.abs_src_path).parent
+    docs = Path(config.docs_dir)
+    here = (docs / page.file.src_uri).parent
 
     def inside(match: re.Match[str]) -> str:
         target = (here / match[0]).resolve()

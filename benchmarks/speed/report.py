@@ -11,7 +11,8 @@ import yaml
 from benchmarks.speed.goals import judged
 from benchmarks.speed.growth_plot import growth_figure
 from benchmarks.speed.results import Results, is_results, read_results
-from benchmarks.speed.tables import TITLES, digits, markdown, table
+from benchmarks.speed.tables import TITLES, digits, table
+from pbprompt import markdown
 from pbprompt.errors import InputError
 from pbprompt.files import read_text, write_text
 from pbprompt.report import plots
@@ -111,12 +112,10 @@ def _machine_section(parts: Mapping[str, Any]) -> Iterator[str]:
         + "\n"
     )
     yield _provenance(parts) + "\n"
-    yield (
-        markdown(["goal", "measured", "met"], [list(line) for line in judged(machine["kind"], parts)]) + "\n"
-    )
+    yield markdown.table(["goal", "measured", "met"], list(judged(machine["kind"], parts))) + "\n"
     for name, part in parts.items():
         if name != "growth" and part["rows"]:
-            yield f"### {TITLES.get(name, name)}\n\n{markdown(*table(name, part['rows']))}\n"
+            yield f"### {TITLES.get(name, name)}\n\n{markdown.table(*table(name, part['rows']))}\n"
 
 
 def _provenance(parts: Mapping[str, Any]) -> str:
@@ -135,7 +134,7 @@ def _provenance(parts: Mapping[str, Any]) -> str:
                 versions,
             ]
         )
-    return markdown(["part", "command", "commit", "date", "took", "versions"], rows)
+    return markdown.table(["part", "command", "commit", "date", "took", "versions"], rows)
 
 
 def _growth_section(lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
@@ -169,5 +168,5 @@ divided by that of the size: 1 is in proportion, below is better.
 
 ![Time and memory against classes, samples, patches, batch and images]({PLOT.as_posix()})
 
-{markdown(headings, rows)}
+{markdown.table(headings, rows)}
 """

@@ -143,9 +143,3 @@ def table(part: str, rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         for row in rows
     ]
     return [column.heading for column in filled], cells
-
-
-def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of a document."""
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '∣') for cell in line)} |" for line in lines)

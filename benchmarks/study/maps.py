@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.study.tables import grid
+from pbprompt import markdown
 from pbprompt.clip.backbone import Encoded
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.core.transport import transport_plans
@@ -120,7 +120,7 @@ def draw_maps(folder: Path) -> str:
         f"commit {results['commit']}, on {results['machine']['device']}."
     )
     picture = f"![Mean plan over the test images, by dataset and setting]({folder.name}/{FIGURE})"
-    return "\n\n".join([picture, grid(headings, rows), about])
+    return "\n\n".join([picture, markdown.table(headings, rows), about])
 
 
 @plots.styled

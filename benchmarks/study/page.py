@@ -21,12 +21,12 @@ from benchmarks.study.tables import (
     detection,
     differences,
     diversity,
-    grid,
     marked_lead,
     number,
     plain_lead,
     tables,
 )
+from pbprompt import markdown
 from pbprompt.errors import InputError
 from pbprompt.files import write_text
 
@@ -72,7 +72,7 @@ def write_page(study: Study, template: str, out: Path) -> None:
 
 def _claims(study: Study) -> str:
     judged = claims(study)
-    summary = grid(
+    summary = markdown.table(
         ["", "claim", "verdict"], [[str(one.number), one.text, f"**{one.verdict}**"] for one in judged]
     )
     return "\n\n".join([summary, *map(_claim, judged)])
@@ -107,7 +107,7 @@ def _standings(study: Study) -> str:
                 rest,
             ]
         )
-    return grid(["where", "in", "PBPrompt", "less the best other", "verdict", "others"], rows)
+    return markdown.table(["where", "in", "PBPrompt", "less the best other", "verdict", "others"], rows)
 
 
 def _losses(study: Study) -> str:
@@ -117,7 +117,7 @@ def _losses(study: Study) -> str:
     ]
     if not rows:
         return "Nowhere that was run."
-    return grid(["task", "better than PBPrompt", "in", "where: PBPrompt less it"], rows)
+    return markdown.table(["task", "better than PBPrompt", "in", "where: PBPrompt less it"], rows)
 
 
 def _missing(study: Study) -> str:
@@ -142,7 +142,7 @@ def _identity(study: Study) -> str:
     }
     for name in ("machines", "commits", "library", "backbone", "data", "code"):
         plain[name] = ", ".join(f"`{value}` ({count:,})" for value, count in facts[name].items())
-    return grid(["what", "which"], [[name, text] for name, text in plain.items()])
+    return markdown.table(["what", "which"], [[name, text] for name, text in plain.items()])
 
 
 def _value(study: Study, part: str, row: str, column: str, metric: str) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from benchmarks.study.claims import FIRST, Lead, find_lead
 from benchmarks.study.parts import AVERAGE, TASKS
+from pbprompt import markdown
 
 Study = Mapping[str, Any]
 SCALES = {
@@ -47,11 +48,6 @@ def marked_lead(lead: Lead | None) -> str:
     return f"**{text}**" if lead and lead.outcome() != "open" else text
 
 
-def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)]
-    return "\n".join(lines)
-
-
 def _columns(study: Study, part: str) -> dict[str, list[tuple[str, str]]]:
     """Group -> (heading, key) of its columns."""
     groups: dict[str, list[tuple[str, str]]] = {}
@@ -78,7 +74,7 @@ def _table(study: Study, part: str, group: str, columns: Sequence[tuple[str, str
         cells = summary["cells"].get(label, {})
         texts = [_cell(cells.get(key), best[key]) for _, key in columns]
         rows.append([label, *texts])
-    return grid([group, *(heading for heading, _ in columns)], rows)
+    return markdown.table([group, *(heading for heading, _ in columns)], rows)
 
 
 def _cell(cell: Mapping[str, Any] | None, best: float | None) -> str:
@@ -109,7 +105,7 @@ def differences(study: Study, part: str, metric: str) -> str:
         [f"− {row}", *(marked_lead(find_lead(study, part, row, key, metric)) for _, key in columns)]
         for row in others
     ]
-    return grid([f"PBPrompt, {UNITS[metric]}", *(heading for heading, _ in columns)], rows)
+    return markdown.table([f"PBPrompt, {UNITS[metric]}", *(heading for heading, _ in columns)], rows)
 
 
 def detection(study: Study, part: str) -> str:
@@ -131,7 +127,7 @@ def detection(study: Study, part: str) -> str:
                 parts.append(f"{number(metric, figure[0])} ± {number(metric, figure[1])}{sign}")
             texts.append(" / ".join(parts))
         rows.append([label, *texts])
-    return grid(["AUROC in %: entropy / mutual information", *keys], rows)
+    return markdown.table(["AUROC in %: entropy / mutual information", *keys], rows)
 
 
 def diversity(study: Study, part: str) -> str:
@@ -153,7 +149,7 @@ def diversity(study: Study, part: str) -> str:
                     ),
                 ]
             )
-    return grid(["posterior σ / cosine of two sampled prompts", *(h for h, _ in averages)], rows)
+    return markdown.table(["posterior σ / cosine of two sampled prompts", *(h for h, _ in averages)], rows)
 
 
 def ablations(study: Study) -> str:
