@@ -40,7 +40,7 @@ def predict(
     coverage: float | None = typer.Option(
         None, help="Give sets of classes that hold the true one this often, such as 0.9."
     ),
-    as_json: bool = typer.Option(False, "--json", help="A JSON object a line: image, label, score, scores."),
+    as_json: bool = typer.Option(False, "--json", help="JSON lines: image, label, score, all scores."),
 ) -> None:
     """Classify images by class names alone (zero-shot), or with a tuned model and its uncertainty.
 

@@ -109,7 +109,7 @@ def load_model(
     except InputError as error:
         raise InputError(f"{folder / CONFIG}: {error}") from None
     method = build_method(kind, config, backbone, info.seed)
-    method.prepare(info.classes, info.template)  # first: some methods' parameters are one a class
+    method.prepare(info.classes, info.template)  # first: some methods' parameters are one per class
     path = folder / WEIGHTS
     try:
         method.load_state_dict(load(path.read_bytes()))
