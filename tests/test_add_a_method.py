@@ -56,7 +56,7 @@ def test_it_is_a_method_like_any_other(plugin, tiny_vit, tmp_path):
     after = predictive(method)(images).probabilities
     rows = torch.arange(8)
     assert after[rows, features.labels].mean() > before[rows, features.labels].mean()
-    save_model(tmp_path, method, describe_model(method, seed=0, shots=4, data={}, metrics={}), card="")
+    save_model(tmp_path, method, describe_model(method, seed=0, shots=4))
     loaded, _ = load_model(tmp_path, backbone=tiny_vit)
     assert torch.equal(predictive(loaded)(images).probabilities, after)
     loaded.prepare(("cat", "dog"), "a {}.")

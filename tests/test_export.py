@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,9 @@ from pbprompt.errors import InputError  # noqa: E402
 from pbprompt.export import export_onnx, thresholds  # noqa: E402
 from pbprompt.methods.base import Method, build_method  # noqa: E402
 from pbprompt.model.calibration import Calibration  # noqa: E402
+from pbprompt.model.folder import describe_model  # noqa: E402
 from pbprompt.model.predictor import predictive  # noqa: E402
+from pbprompt.model.tuned import TunedModel  # noqa: E402
 from pbprompt.registry import methods  # noqa: E402
 
 METHODS = methods()
@@ -31,7 +34,7 @@ HALF = 0.03  # what a float16 tower may change
 
 
 def made(name: str, backbone: Backbone, variant: str = "") -> Method:
-    """A method at its start values, with two random training images per class where it keeps some."""
+    """A method at its start values, with two random training images a class where it keeps some."""
     kind = METHODS[name]
     method = build_method(kind, kind.Config(**dict(kind.variants.get(variant, {}))), backbone, seed=1)
     method.prepare(CLASSES, "a {}.")
@@ -40,6 +43,10 @@ def made(name: str, backbone: Backbone, variant: str = "") -> Method:
         shots = torch.randn(8, backbone.embed_dim, generator=draws)
         method.begin(Encoded(shots, shots.unsqueeze(1).expand(-1, patches, -1)), torch.arange(8) % 4, seed=1)
     return method
+
+
+def tuned(method: Method) -> TunedModel:
+    return TunedModel(method, describe_model(method), samples=SAMPLES, seed=5)
 
 
 def pixels(backbone: Backbone, count: int) -> np.ndarray:
@@ -79,7 +86,7 @@ def exported(request, tmp_path_factory):
         if (tower, precision) not in done:
             method = made("pbprompt", request.getfixturevalue(tower))
             path = tmp_path_factory.mktemp("onnx") / "model.onnx"
-            export_onnx(method, path, precision=precision, samples=SAMPLES, seed=5)
+            export_onnx(tuned(method), path, precision=precision)
             done[tower, precision] = method, path
         return done[tower, precision]
 
@@ -161,7 +168,7 @@ def test_metadata_say_what_a_deployer_needs(exported):
 def test_which_methods_can_be_exported(name, variant, tiny_resnet, tmp_path, capfd):
     method, path = made(name, tiny_resnet, variant), tmp_path / "model.onnx"
     if method.exportable:
-        export_onnx(method, path, samples=SAMPLES, seed=5)
+        export_onnx(tuned(method), path)
         images = pixels(tiny_resnet, 3)
         said, wanted = by_onnx(path, images), by_torch(method, images)
         np.testing.assert_allclose(said["probabilities"], wanted.probabilities, rtol=0, atol=SINGLE)
@@ -171,7 +178,7 @@ def test_which_methods_can_be_exported(name, variant, tiny_resnet, tmp_path, cap
         with pytest.raises(
             InputError, match=rf"'{name}' cannot be exported.* tune one of .*pbprompt"
         ) as said:
-            export_onnx(method, path)
+            export_onnx(tuned(method), path)
         assert "\n" not in str(said.value)
         assert path.read_bytes() == b"earlier" and list(tmp_path.iterdir()) == [path]
     out, err = capfd.readouterr()
@@ -192,8 +199,8 @@ def test_a_model_that_differs_from_torch_is_not_written(tiny_resnet, tmp_path, m
     broken = Uncertainty(*(torch.full((3, 4), torch.nan) for _ in Uncertainty._fields))
     program = _program_that_says(broken)
     monkeypatch.setattr(export, "_program", lambda classifier: program)
-    with pytest.raises(InputError, match=r"fp16 the probabilities are nan away.* --precision fp32"):
-        export_onnx(method, path, precision="fp16")
+    with pytest.raises(InputError, match=r"fp16 the probabilities are nan away.* use precision fp32"):
+        export_onnx(tuned(method), path, precision="fp16")
     assert path.read_bytes() == b"earlier" and list(tmp_path.iterdir()) == [path]
 
 
@@ -214,7 +221,7 @@ def _program_that_says(said: Uncertainty) -> torch.onnx.ONNXProgram:
 def test_weights_beyond_one_file_go_beside_it(tiny_resnet, tmp_path, monkeypatch):
     monkeypatch.setattr(export, "ONE_FILE", 1000)
     method = made("coop", tiny_resnet)
-    written = export_onnx(method, tmp_path / "here" / "model.onnx", samples=SAMPLES, seed=5)
+    written = export_onnx(tuned(method), tmp_path / "here" / "model.onnx")
     assert [file.name for file in written.files] == ["model.onnx", "model.onnx.data"]
     assert sorted((tmp_path / "here").iterdir()) == sorted(written.files)
     moved = (tmp_path / "here").rename(tmp_path / "there")
@@ -228,10 +235,10 @@ def test_weights_beyond_one_file_go_beside_it(tiny_resnet, tmp_path, monkeypatch
 def test_a_missing_extra_and_a_folder_as_file_are_told(tiny_resnet, tmp_path, monkeypatch):
     method = made("coop", tiny_resnet)
     with pytest.raises(InputError, match="is a folder"):
-        export_onnx(method, tmp_path)
+        export_onnx(tuned(method), tmp_path)
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(InputError, match=r"needs onnxscript: run pip install 'pbprompt\[onnx\]'"):
-        export_onnx(method, tmp_path / "model.onnx")
+        export_onnx(tuned(method), tmp_path / "model.onnx")
 
 
 def test_thresholds_of_validation_images():
@@ -256,5 +263,6 @@ def test_thresholds_of_validation_images():
 
 def test_thresholds_found_with_another_seed_are_left_out(tiny_resnet, tmp_path):
     calibration = Calibration((0.9,), (True,), (0.9,), len(CLASSES), 1, 1, seed=5)
-    written = export_onnx(made("coop", tiny_resnet), tmp_path / "m.onnx", seed=6, calibration=calibration)
+    model = replace(tuned(made("coop", tiny_resnet)), calibration=calibration, seed=6)
+    written = export_onnx(model, tmp_path / "m.onnx")
     assert not written.calibrated and "calibration" not in facts(tmp_path / "m.onnx")

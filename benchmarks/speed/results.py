@@ -1,4 +1,4 @@
-"""Results in a file: one JSON object per machine, to which each part of the benchmark is added by itself."""
+"""The file of results: one JSON object a machine, to which every part of the benchmark is added by itself."""
 
 import json
 from pathlib import Path

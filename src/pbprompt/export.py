@@ -28,9 +28,9 @@ from pbprompt.config import to_dict
 from pbprompt.core.likelihood import uncertainty
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Method
-from pbprompt.model.calibration import Calibration, read_calibration
-from pbprompt.model.folder import load_model
-from pbprompt.model.predictor import SAMPLES, Predictor, predictive
+from pbprompt.model.calibration import Calibration
+from pbprompt.model.predictor import Predictor
+from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import methods
 
 Precision = Literal["fp32", "fp16"]
@@ -86,35 +86,25 @@ class ImageClassifier(nn.Module):
 
 @torch.no_grad()
 def export_onnx(
-    model: Method | str | Path,
-    out: str | Path,
-    *,
-    precision: Precision = "fp32",
-    samples: int = SAMPLES,
-    seed: int = 0,
-    calibration: Calibration | None = None,
+    model: TunedModel | str | Path, out: str | Path, *, precision: Precision = "fp32"
 ) -> Exported:
-    """Write a tuned model (a folder, or a method prepared for its classes) as ONNX, checked by onnxruntime.
+    """Write a tuned model (or the folder of one) as ONNX, checked by onnxruntime.
 
-    `fp16`: the image tower's weights and arithmetic are float16. `calibration` (of a folder its own, unless
-    given) goes into the metadata as thresholds where it was made for these classes, samples and seed. An
-    earlier file `out` is replaced only by a whole new one.
+    `fp16`: the image tower's weights and arithmetic are float16. The model's calibration goes into the
+    metadata as thresholds where it was made for these classes, samples and seed. An earlier file `out` is
+    replaced only by a whole new one.
     """
     _need_extra()
-    if isinstance(model, Method):
-        method = model
-    else:
-        method, _ = load_model(Path(model))
-        calibration = calibration or read_calibration(Path(model))
-    out = Path(out)
+    if not isinstance(model, TunedModel):
+        model = TunedModel.load(Path(model))
+    predictor, calibration, out = model.predictor, model.calibration, Path(out)
     if out.is_dir():
-        raise InputError(f"--out {out}: is a folder: give a file name such as model.onnx")
-    if not method.exportable:
-        raise _not_exportable(method, "what it computes depends on the image: no bank can be folded in")
-    predictor = predictive(method, samples, seed)
+        raise InputError(f"{out}: is a folder: give a file name such as model.onnx")
+    if not model.method.exportable:
+        raise _not_exportable(model.method, "what it computes depends on the image: no bank can be folded in")
     classifier = ImageClassifier(predictor, torch.float16 if precision == "fp16" else torch.float32)
     program = _program(classifier)
-    facts = metadata(predictor, precision, seed)
+    facts = metadata(predictor, precision, model.seed)
     calibrated = calibration is not None and _is_of(calibration, facts)
     if calibration is not None and calibrated:
         facts["calibration"] = thresholds(calibration)
@@ -126,7 +116,7 @@ def export_onnx(
         program.save(Path(folder) / out.name, external_data=_weight_bytes(program) > ONE_FILE)
         difference = _difference(Path(folder) / out.name, predictor)
         if not difference <= TOLERANCE[precision]:  # not a number is refused too
-            hint = ": use --precision fp32" if precision == "fp16" else ""
+            hint = ": use precision fp32" if precision == "fp16" else ""
             raise InputError(
                 f"{out}: in {precision} the probabilities are {difference:.2g} away from torch's{hint}"
             )

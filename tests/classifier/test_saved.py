@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -79,8 +80,9 @@ def test_labels_and_their_names_come_back(images, tmp_path):
 
 def test_the_calibration_stays_with_the_model(fitted, images, tmp_path):
     held_out = Features(*images, labels=torch.tensor([0, 1, 2, 0, 1, 2]))
-    calibration = calibrate(fitted._predictor, held_out)
-    with_it = PromptClassifier(**fitted.get_params())._take(fitted._tuned._replace(calibration=calibration))
+    calibration = calibrate(fitted.model_.predictor, held_out)
+    model = replace(fitted.model_, calibration=calibration)
+    with_it = PromptClassifier(**fitted.get_params())._take(model, fitted._labels)
     with_it.save_pretrained(tmp_path / "a")
     assert read_calibration(tmp_path / "a") == calibration
     again = PromptClassifier.from_pretrained(tmp_path / "a")

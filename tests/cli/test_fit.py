@@ -123,14 +123,14 @@ def test_an_image_that_was_trained_on_is_no_validation_image(run, photos, tmp_pa
 
 
 def test_the_config_is_still_written_last(run, photos, tmp_path, monkeypatch):
-    from pbprompt.model import calibration as decisions
+    from pbprompt.model import folder as model_folder
 
     def dies(folder, calibration):
         assert not (folder / "config.json").exists()
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(decisions, "write_calibration", dies)
+        patch.setattr(model_folder, "write_calibration", dies)
         assert run("fit", photos, *QUICK, "--out", tmp_path / "model")[0] == 130
     assert not (tmp_path / "model" / "config.json").exists()
     assert run("fit", photos, *QUICK, "--out", tmp_path / "model")[0] == 0

@@ -149,7 +149,7 @@ def test_a_model_marks_what_it_is_unsure_of(run, photos, model):
     assert {record["unsure"] for record in said} == {True, False}
     for record in said:
         assert record["unsure"] == (record["score"] < 0.8)
-        assert {"entropy", "epistemic", "spread"} < set(record) and "prediction_set" not in record
+        assert {"entropy", "epistemic", "spread"} < set(record) and record["prediction_set"] is None
 
 
 def test_reject_at_asks_for_another_accuracy(run, photos, model):

@@ -50,8 +50,8 @@ def test_it_serves_with_the_key_of_the_environment_and_stops_on_ctrl_c(lite, tmp
     kind = find_method("pbprompt")
     method = build_method(kind, make_config(kind), lite, seed=1)
     method.prepare(("cat", "dog"), "a photo of a {}.")
-    info = describe_model(method, seed=1, shots=1, data={}, metrics={})
-    save_model(tmp_path / "model", method, info, "# a model\n")
+    info = describe_model(method, seed=1, shots=1)
+    save_model(tmp_path / "model", method, info)
     server = subprocess.Popen(
         [sys.executable, "-c", RUN, str(tmp_path / "model"), "--port", "0"],
         stderr=subprocess.PIPE,

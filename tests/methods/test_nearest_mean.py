@@ -106,8 +106,8 @@ def test_no_step_can_be_taken(tiny_vit):
 
 def test_model_folder(tiny_vit, tmp_path):
     method, images = fitted(tiny_vit), encoded(tiny_vit, 5, seed=2)
-    info = describe_model(method, seed=0, shots=2, data={}, metrics={})
-    save_model(tmp_path / "model", method, info, "a card")
+    info = describe_model(method, seed=0, shots=2)
+    save_model(tmp_path / "model", method, info)
     loaded, _ = load_model(tmp_path / "model", tiny_vit)
     assert torch.equal(predictive(loaded)(images).probabilities, predictive(method)(images).probabilities)
     with pytest.raises(InputError, match="only the classes"):

@@ -158,8 +158,8 @@ def test_unfitted_says_so(tiny_vit):
 @pytest.mark.parametrize("finetune", [False, True])
 def test_model_folder(tiny_vit, tmp_path, finetune):
     method, images = fitted(tiny_vit, finetune=finetune), encoded(tiny_vit, 5, seed=2)
-    info = describe_model(method, seed=0, shots=2, data={}, metrics={})
-    save_model(tmp_path / "model", method, info, "a card")
+    info = describe_model(method, seed=0, shots=2)
+    save_model(tmp_path / "model", method, info)
     loaded, _ = load_model(tmp_path / "model", tiny_vit)
     for names in (NAMES, ("x", "dog")):
         method.prepare(names, TEMPLATE)

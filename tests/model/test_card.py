@@ -1,8 +1,7 @@
 """The model card: figures, commands and facts."""
 
 from pbprompt.model.calibration import Calibration
-from pbprompt.model.card import model_card
-from pbprompt.model.folder import ModelInfo
+from pbprompt.model.card import ModelInfo, model_card
 
 FIGURES = {
     "split": "test",

@@ -40,12 +40,13 @@ LINE = {
 }
 
 
-def test_a_line_of_the_first_version_is_read_and_written_as_it_was():
+def test_a_line_of_the_first_version_is_read_and_written_with_its_split():
     record = Record.from_dict(LINE)
     assert record.config == RunConfig(
         task="few-shot", dataset="dtd", method="coop", overrides=("epochs=3",), shots=4, seed=2
     )
-    assert json.loads(json.dumps(record.to_dict())) == LINE
+    now = LINE | {"config": LINE["config"] | {"split": "test"}}
+    assert json.loads(json.dumps(record.to_dict())) == now
 
 
 @pytest.mark.parametrize(

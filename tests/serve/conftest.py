@@ -13,7 +13,7 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 import pbprompt
 from pbprompt.clip.backbone import Backbone
 from pbprompt.methods.base import build_method, make_config
-from pbprompt.model.calibration import Calibration, write_calibration
+from pbprompt.model.calibration import Calibration
 from pbprompt.model.folder import describe_model, save_model
 from pbprompt.registry import find_method
 from pbprompt.serve.model import ServedModel
@@ -29,13 +29,13 @@ def model_folder(lite: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Pa
     kind = find_method("pbprompt")
     method = build_method(kind, make_config(kind), lite, seed=1)
     method.prepare(CLASSES, "a photo of a {}.")
-    info = describe_model(method, seed=1, shots=1, data={}, metrics={})
+    info = describe_model(method, seed=1, shots=1)
     # Of twenty validation images those above 0.5 are right: accuracy 0.9 needs a confidence of 0.5.
     confidence = tuple(0.3 + 0.035 * n for n in range(20))
     right = tuple(c >= 0.5 for c in confidence)
     true = tuple(c if ok else 0.1 for c, ok in zip(confidence, right, strict=True))
-    write_calibration(folder, Calibration(confidence, right, true, len(CLASSES), len(CLASSES), 20, 0))
-    save_model(folder, method, info, "# a model\n")
+    calibration = Calibration(confidence, right, true, len(CLASSES), len(CLASSES), 20, 0)
+    save_model(folder, method, info, calibration)
     return folder
 
 

@@ -2,7 +2,6 @@
 
 # ruff: noqa: N803 - X is scikit-learn's name
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -28,10 +27,12 @@ from pbprompt.data.sources import open_dataset
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank
 from pbprompt.methods.base import Method
-from pbprompt.model.calibration import Calibration, calibrate
-from pbprompt.model.folder import describe_model, read_info
-from pbprompt.model.predictor import SAMPLES, predictive
-from pbprompt.train.tune import draw_facts
+from pbprompt.model.calibration import Calibration
+from pbprompt.model.folder import read_info
+from pbprompt.model.predictor import SAMPLES
+from pbprompt.model.tuned import TunedModel
+from pbprompt.registry import find_method
+from pbprompt.train.tune import Bank
 
 if TYPE_CHECKING:
     from pbprompt.explain.heat_maps import HeatMaps
@@ -53,7 +54,7 @@ class PromptClassifier(Estimator):
     `fit(X, y)` takes images or features (`pbprompt.classifier.inputs` lists what X may be) and labels;
     `fit(folder)` takes what `pbprompt fit` takes. `settings` changes the method's own settings, such as
     {"epochs": 20}. The text tower reads the labels as names, or what `class_names` has for them:
-    {label: name}, or a list for the labels 0, 1, …. At most `shots` images per class are drawn; None: all are
+    {label: name}, or a list for the labels 0, 1, …. At most `shots` images a class are drawn; None: all are
     used. Each class gets `samples` prompts to predict with. `random_state` seeds the draw, the start values
     and the training. `verbose=1` shows bars for what takes long.
 
@@ -101,34 +102,34 @@ class PromptClassifier(Estimator):
         config = tuning.method_config(self.method, self.preset, self.variant, self.settings)
         backbone, seed, progress = self._towers(), int(self.random_state), bool(self.verbose)
         own_images = not isinstance(X, PATHS)
-        bank: tuning.Bank
+        bank: Bank
         if own_images:
             images = encode_inputs(X, backbone, progress=progress)
             labels, rows = np.unique(read_labels(y, len(images.global_)), return_inverse=True)
             dataset = tuning.given_dataset(
                 names_of(labels.tolist(), self.class_names), rows.tolist(), self.template
             )
-            bank = tuning.GivenFeatures(images)
+            bank = tuning.GivenFeatures(backbone, images)
         elif y is None and self.class_names is None:
             dataset = open_dataset(X, template=self.template, seed=seed)
             labels, bank = np.array(dataset.classes), FeatureBank(backbone, progress=progress)
         else:
             raise InputError(f"{X}: a dataset has its own labels and names: leave y and class_names out")
         drawn = None if self.shots is None else draw(dataset, self.shots, seed)
-        few = drawn.apply(dataset) if drawn else dataset
-        features = bank.encode(few.root, few.train)
-        method = tuning.tune_method(
-            self.method, config, backbone, few, features, shots=self.shots, seed=seed, progress=progress
-        )
-        calibration, trained = None, {item.path for item in few.train}
-        if held_out := [item for item in dataset.val if item.path not in trained]:
-            calibration = calibrate(predictive(method, self.samples), bank.encode(dataset.root, held_out))
-        facts = {"dataset": dataset.name} if own_images else draw_facts(dataset, drawn)
-        info = describe_model(method, seed=seed, shots=self.shots or 0, data=facts, metrics={})
+        model = TunedModel.fit(
+            dataset,
+            bank,
+            find_method(self.method),
+            config,
+            drawn=drawn,
+            seed=seed,
+            samples=int(self.samples),
+            progress=progress,
+        ).checked(dataset, bank, drawn, figures=False)
         self.__dict__.pop("n_features_in_", None)  # of an earlier fit
         if own_images and as_pictures(X) is None:
             self.n_features_in_ = backbone.embed_dim
-        return self._take(saved.Tuned(method, labels, info, calibration, int(self.samples)))
+        return self._take(model, labels)
 
     def _check_parameters(self) -> None:
         """Those that nothing later checks."""
@@ -143,34 +144,37 @@ class PromptClassifier(Estimator):
             return self.backbone
         return tuning.shared_backbone(str(self.backbone), self.activation, str(self.device))
 
-    def _take(self, tuned: saved.Tuned) -> Self:
-        """Become the classifier of what was tuned or loaded."""
-        self._tuned = tuned
-        self._predictor = predictive(tuned.method, tuned.samples)
-        # classes_ is sorted, as scikit-learn's metrics expect; the method has its classes in its own order.
-        self.classes_, self._columns = np.unique(tuned.labels, return_index=True)
+    def _take(self, model: TunedModel, labels: NDArray[Any]) -> Self:
+        """Become the classifier of a model, whose classes have these labels."""
+        self._model, self._labels = model, labels
+        # classes_ is sorted, as scikit-learn's metrics expect; the model has its classes in its own order.
+        self.classes_, self._columns = np.unique(labels, return_index=True)
         return self
+
+    @property
+    def model_(self) -> TunedModel:
+        """The tuned model behind the classifier."""
+        self._check_is_fitted()
+        return self._model
 
     @property
     def method_(self) -> Method:
         """The tuned method."""
-        self._check_is_fitted()
-        return self._tuned.method
+        return self.model_.method
 
     @property
     def calibration_(self) -> Calibration | None:
         """What the answers on validation images were; None without such images."""
-        self._check_is_fitted()
-        return self._tuned.calibration
+        return self.model_.calibration
 
     def predict_uncertainty(self, X: Any) -> PredictedUncertainty:
         """Probabilities of every class, and how unsure they are and why, for each image."""
-        self._check_is_fitted()
-        backbone = self.method_.backbone
-        images = encode_inputs(X, backbone, progress=bool(self.verbose))
-        said = self._predictor(Encoded(*(part.to(backbone.device) for part in images)))
-        probabilities, *doubts = (values.cpu().numpy() for values in said)
-        return PredictedUncertainty(probabilities[:, self._columns], *doubts)
+        model = self.model_
+        images = encode_inputs(X, model.backbone, progress=bool(self.verbose))
+        said = model.predictor(Encoded(*(part.to(model.backbone.device) for part in images)))
+        doubts = (said.entropy, said.expected_entropy, said.mutual_information, said.spread)
+        probabilities, *rest = (values.cpu().numpy() for values in (said.probabilities, *doubts))
+        return PredictedUncertainty(probabilities[:, self._columns], *rest)
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """Probabilities [n, c], a column for each of `classes_`."""
@@ -196,26 +200,18 @@ class PromptClassifier(Estimator):
 
         `classes_` stays sorted, so the columns of `predict_proba` move.
         """
-        self._check_is_fitted()
+        model, old = self.model_, self._labels
         if isinstance(names, str) or not names:
             raise InputError(f"names is {names!r}: give a list of class names, such as ['zebra']")
-        method, old, *_ = self._tuned
         new = np.array(list(names))  # of a mapping, its labels
         if new.dtype.kind != old.dtype.kind:
             raise InputError(f"the labels {new.tolist()} are no {old.dtype} as y's are: give {{label: name}}")
         read = names_of(new.tolist(), names if isinstance(names, Mapping) else None)
         labels = np.concatenate([old, new])
-        check_distinct([*map(str, labels)], known := [*method.classes, *read], "names")
+        check_distinct([*map(str, labels)], [*model.classes, *read], "names")
         if len(np.unique(labels)) < len(labels):
             raise InputError(f"labels {new.tolist()}: one is in classes_ already: give others")
-        before = method.classes
-        try:
-            method.prepare(known, method.template)
-        except InputError:
-            method.prepare(before, method.template)
-            raise
-        info = replace(self._tuned.info, classes=method.classes, metrics={})  # measured without them
-        return self._take(self._tuned._replace(labels=labels, info=info))
+        return self._take(model.with_classes(read), labels)
 
     def explain(self, image: Any, names: Sequence[Any] | None = None, samples: int = 4) -> "HeatMaps":
         """Where in an image (a path, PIL image or array) the prompts of some classes look.
@@ -224,15 +220,14 @@ class PromptClassifier(Estimator):
         """
         from pbprompt.explain.heat_maps import heat_maps
 
-        self._check_is_fitted()
-        known = dict(zip(self._tuned.labels.tolist(), self.method_.classes, strict=True))
+        model = self.model_
+        known = dict(zip(self._labels.tolist(), model.classes, strict=True))
         chosen = None if names is None else [known.get(label, label) for label in names]
-        return heat_maps(self.method_, as_image(image), chosen, samples, predictor=self._predictor)
+        return heat_maps(model.method, as_image(image), chosen, samples, predictor=model.predictor)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write a model folder, which `from_pretrained` and the command line (`--model`) read."""
-        self._check_is_fitted()
-        saved.write_folder(Path(folder).expanduser(), self._tuned, str(folder))
+        saved.write_folder(Path(folder).expanduser(), self.model_, self._labels, str(folder))
 
     @classmethod
     def from_pretrained(
@@ -259,28 +254,26 @@ class PromptClassifier(Estimator):
             shots=info.shots or None,
             random_state=info.seed,
         )
-        tuned = saved.read_folder(folder, made._towers())
-        named = dict(zip(tuned.labels.tolist(), info.classes, strict=True))
-        made.samples = tuned.samples
+        model, labels = saved.read_folder(folder, made._towers())
+        named = dict(zip(labels.tolist(), info.classes, strict=True))
+        made.samples = model.samples
         made.class_names = None if list(named) == list(info.classes) else named
-        return made._take(tuned)
+        return made._take(model, labels)
 
     def push_to_hub(
         self, repo_id: str, *, private: bool = False, token: str | None = None, message: str = "Add the model"
     ) -> str:
         """Save into a repository of the Hugging Face hub, made where there is none; returns its address."""
-        self._check_is_fitted()
-        return saved.upload(self._tuned, repo_id, private=private, token=token, message=message)
+        return saved.upload(self.model_, self._labels, repo_id, private=private, token=token, message=message)
 
     def __getstate__(self) -> dict[str, Any]:
         """A pickle carries the model folder's files; the towers are loaded again."""
         state = self.__dict__.copy()
         if self.__sklearn_is_fitted__():
-            del state["_predictor"]
-            state["_tuned"] = saved.to_files(self._tuned)
+            state["_model"] = saved.to_files(self._model, self._labels)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if self.__sklearn_is_fitted__():
-            self._take(saved.from_files(state["_tuned"], self._towers()))
+            self._take(*saved.from_files(state["_model"], self._towers()))

@@ -6,9 +6,10 @@ of y and the number of prompts to sample.
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,44 +18,30 @@ from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.loading.hub import HUB_PREFIX
 from pbprompt.errors import InputError
 from pbprompt.files import read_text, write_text
-from pbprompt.methods.base import Method
-from pbprompt.model.calibration import CALIBRATION, Calibration, read_calibration, write_calibration
-from pbprompt.model.card import model_card
-from pbprompt.model.folder import CARD, CONFIG, WEIGHTS, ModelInfo, load_model, save_model
+from pbprompt.model.calibration import CALIBRATION
+from pbprompt.model.card import ModelInfo
+from pbprompt.model.folder import CARD, CONFIG, WEIGHTS
 from pbprompt.model.predictor import SAMPLES
+from pbprompt.model.tuned import TunedModel
 
 OWN = "classifier.json"
 FORMAT = "pbprompt-classifier"
 
 
-class Tuned(NamedTuple):
-    """What `fit` made: a method, the label of each of its classes in its order, and their records."""
-
-    method: Method
-    labels: NDArray[Any]
-    info: ModelInfo
-    calibration: Calibration | None
-    samples: int
-
-
-def write_folder(folder: Path, tuned: Tuned, name: str) -> None:
+def write_folder(folder: Path, model: TunedModel, labels: NDArray[Any], name: str) -> None:
     """Write a model folder; `name` is what its card calls it."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file: choose a folder")
-    own = {"format": FORMAT, "version": 1, "labels": tuned.labels.tolist(), "samples": tuned.samples}
+    own = {"format": FORMAT, "version": 1, "labels": labels.tolist(), "samples": model.samples}
     write_text(folder / OWN, json.dumps(own, ensure_ascii=False) + "\n")
-    if tuned.calibration is None:
-        (folder / CALIBRATION).unlink(missing_ok=True)  # of a model that was here before
-    else:
-        write_calibration(folder, tuned.calibration)
-    save_model(folder, tuned.method, tuned.info, model_card(tuned.info, name, tuned.calibration))
+    model.save(folder, name)
 
 
-def read_folder(folder: Path, backbone: Backbone) -> Tuned:
-    """A model folder, whoever wrote it: `pbprompt fit` leaves the labels to be the class names."""
-    method, info = load_model(folder, backbone)
-    labels, samples = _read_own(folder / OWN, info)
-    return Tuned(method, np.array(labels), info, read_calibration(folder), samples)
+def read_folder(folder: Path, backbone: Backbone) -> tuple[TunedModel, NDArray[Any]]:
+    """A model and its labels, whoever wrote it: `pbprompt fit` leaves the labels to be the class names."""
+    model = TunedModel.load(folder, backbone)
+    labels, samples = _read_own(folder / OWN, model.info)
+    return replace(model, samples=samples), np.array(labels)
 
 
 def _read_own(path: Path, info: ModelInfo) -> tuple[list[Any], int]:
@@ -75,14 +62,14 @@ def _read_own(path: Path, info: ModelInfo) -> tuple[list[Any], int]:
     return labels, samples
 
 
-def to_files(tuned: Tuned) -> dict[str, bytes]:
+def to_files(model: TunedModel, labels: NDArray[Any]) -> dict[str, bytes]:
     """The folder's files in memory: no weights of the towers are in them."""
     with TemporaryDirectory() as folder:
-        write_folder(Path(folder), tuned, "model")
+        write_folder(Path(folder), model, labels, "model")
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
-def from_files(files: dict[str, bytes], backbone: Backbone) -> Tuned:
+def from_files(files: dict[str, bytes], backbone: Backbone) -> tuple[TunedModel, NDArray[Any]]:
     """What `to_files` kept."""
     with TemporaryDirectory() as folder:
         for name, content in files.items():
@@ -110,13 +97,21 @@ def find_folder(source: str, token: str | None = None) -> Path:
         ) from None
 
 
-def upload(tuned: Tuned, repository: str, *, private: bool, token: str | None, message: str) -> str:
+def upload(
+    model: TunedModel,
+    labels: NDArray[Any],
+    repository: str,
+    *,
+    private: bool,
+    token: str | None,
+    message: str,
+) -> str:
     """Put the folder's files into a hub repository, made where there is none; returns its address."""
     from huggingface_hub import HfApi
 
     api = HfApi(token=token)
     with TemporaryDirectory() as folder:
-        write_folder(Path(folder), tuned, repository.split("/")[-1])
+        write_folder(Path(folder), model, labels, repository.split("/")[-1])
         try:
             address = api.create_repo(repository, private=private, exist_ok=True)
             api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)

@@ -1,9 +1,9 @@
-"""From a classifier's parameters and its images to a tuned method: what `pbprompt fit` does, in memory."""
+"""From a classifier's parameters and its images to what `TunedModel.fit` takes."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,22 +14,15 @@ from pbprompt.config import from_dict, to_dict
 from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset, Item
 from pbprompt.errors import InputError
 from pbprompt.features.bank import Features
-from pbprompt.methods.base import Method, MethodConfig, build_method, make_config
+from pbprompt.methods.base import MethodConfig, make_config
 from pbprompt.registry import find_method
-from pbprompt.train.loop import Run, train
-
-
-class Bank(Protocol):
-    """Where the features of items come from."""
-
-    def encode(self, root: Path, items: Sequence[Item]) -> Features: ...
 
 
 class GivenFeatures:
-    """Images that are encoded already; an item's path is its image's place."""
+    """A bank of images that are encoded already; an item's path is its image's place."""
 
-    def __init__(self, images: Encoded) -> None:
-        self.images = images
+    def __init__(self, backbone: Backbone, images: Encoded) -> None:
+        self.backbone, self.images = backbone, images
 
     def encode(self, root: Path, items: Sequence[Item]) -> Features:
         rows = [int(item.path) for item in items]
@@ -59,26 +52,3 @@ def method_config(method: str, preset: str, variant: str, settings: Mapping[str,
 def shared_backbone(name: str, activation: str | None, device: str) -> Backbone:
     """Towers never change, so the many classifiers of a search share them."""
     return load_backbone(name, activation=activation, device=device)
-
-
-def tune_method(
-    method: str,
-    config: MethodConfig,
-    backbone: Backbone,
-    dataset: Dataset,
-    features: Features,
-    *,
-    shots: int | None,
-    seed: int,
-    progress: bool,
-) -> Method:
-    """A method trained on the features of a dataset's training items; zero-shot ones only learn the names."""
-    kind = find_method(method)
-    tuned = build_method(kind, config, backbone, seed)
-    tuned.prepare(dataset.classes, dataset.template)
-    if kind.trains:
-        shots = shots or int(features.labels.bincount().max())
-        here = features.to(backbone.device)
-        run = Run(config.epochs or tuned.epochs_for(shots), seed, progress=progress)
-        train(tuned, lambda epoch: here, len(here), run)
-    return tuned

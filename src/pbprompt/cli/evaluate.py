@@ -28,19 +28,17 @@ def evaluate(
     from pbprompt.cli.fit import print_figures
     from pbprompt.data.sources import open_dataset
     from pbprompt.features.bank import FeatureBank
-    from pbprompt.model.folder import load_model
-    from pbprompt.model.predictor import predictive
-    from pbprompt.model.scoring import compare
+    from pbprompt.model.tuned import TunedModel
 
-    method, info = load_model(model, backbone, distributed.start(device))
+    tuned = TunedModel.load(model, backbone, distributed.start(device), samples=samples, seed=seed)
     # a folder without a split is split by seed: another seed would test on what was trained on
-    dataset = open_dataset(data, root, classes_file=classes_file, seed=info.seed)
+    dataset = open_dataset(data, root, classes_file=classes_file, seed=tuned.info.seed)
     items = dataset.split(split)
     if not items:
         raise InputError(f"{dataset.name} has no {split} items: choose another --split")
-    method.prepare(dataset.classes, dataset.template)
-    bank = FeatureBank(method.backbone, progress=distributed.is_main() and not as_json)
-    figures = compare(method, predictive(method, samples, seed), bank.encode(dataset.root, items))
+    bank = FeatureBank(tuned.backbone, progress=distributed.is_main() and not as_json)
+    tuned = tuned.for_classes(dataset.classes, dataset.template)
+    figures = tuned.evaluate(bank.encode(dataset.root, items))
     main = distributed.is_main()
     distributed.stop()
     if not main:

@@ -10,7 +10,7 @@ import typer
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
-    from pbprompt.methods.base import Method
+    from pbprompt.model.tuned import TunedModel
 
 
 def explain(
@@ -55,8 +55,8 @@ def explain(
     if arrays is not None:
         check_suffix("--arrays", arrays, ".npz")
     picture = open_image(image)
-    method = model_with(model, names, backbone, device)
-    maps = heat_maps(method, picture, names or None, samples, seed, temperature=temperature)
+    tuned = model_with(model, names, backbone, device)
+    maps = heat_maps(tuned.method, picture, names or None, samples, seed, temperature=temperature)
     save_picture(draw_heat_maps(maps, picture, reading), out)
     if arrays is not None:
         maps.save(arrays)
@@ -73,14 +73,14 @@ def check_suffix(option: str, path: Path, suffix: str) -> None:
         raise InputError(f"{option} {path}: is written as {suffix}: give a name that ends so")
 
 
-def model_with(model: Path, names: Sequence[str], backbone: str | None, device: str) -> "Method":
+def model_with(model: Path, names: Sequence[str], backbone: str | None, device: str) -> "TunedModel":
     """The tuned model, with the names that it does not know added, and told."""
     from pbprompt.explain.sampled import missing_names
-    from pbprompt.model.folder import load_model
+    from pbprompt.model.tuned import TunedModel
 
-    method, info = load_model(model, backbone, device)
-    new = missing_names(info.classes, names)
+    tuned = TunedModel.load(model, backbone, device)
+    new = missing_names(tuned.classes, names)
     if new:
-        method.prepare((*info.classes, *new), info.template)
+        tuned = tuned.with_classes(new)
         print(f"pbprompt: new to the model, added by name: {', '.join(new)}", file=sys.stderr)
-    return method
+    return tuned

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import typer
 
+from pbprompt.errors import InputError
+
 
 class Precision(StrEnum):
     """Of the image tower."""
@@ -33,22 +35,19 @@ def export(
     """
     from pbprompt.cli.predict import class_names, distinct
     from pbprompt.export import export_onnx
-    from pbprompt.model.calibration import read_calibration
-    from pbprompt.model.folder import load_model
+    from pbprompt.model.tuned import TunedModel
 
-    method, info = load_model(model, backbone)
-    names = class_names(classes, None)
-    if names:
-        method.prepare(distinct([*info.classes, *names]), info.template)
-    calibration = read_calibration(model)
-    written = export_onnx(
-        method, out, precision=precision.value, samples=samples, seed=seed, calibration=calibration
-    )
+    if out.is_dir():
+        raise InputError(f"--out {out}: is a folder: give a file name such as model.onnx")
+    tuned = TunedModel.load(model, backbone, samples=samples, seed=seed)
+    if names := class_names(classes, None):
+        tuned = tuned.for_classes(distinct([*tuned.classes, *names]))
+    written = export_onnx(tuned, out, precision=precision.value)
     for file in written.files:
         typer.echo(f"saved: {file} ({file.stat().st_size / 1e6:.1f} MB)")
     typer.echo(
-        f"{len(method.classes)} classes, {precision.value}; onnxruntime is within "
+        f"{len(tuned.classes)} classes, {precision.value}; onnxruntime is within "
         f"{written.difference:.1g} of torch on random images"
     )
-    if calibration and not written.calibrated:
+    if tuned.calibration and not written.calibrated:
         typer.echo("without thresholds for unsure images: they were found for other classes, samples or seed")

@@ -17,7 +17,7 @@ def fit(
     data: str = typer.Argument(..., help="A folder, table or split file; or a benchmark's name with --root."),
     out: Path = typer.Option(..., "--out", "-o", help="Folder for the model."),
     method: str = typer.Option("pbprompt", help="Which method; `pbprompt methods` lists them."),
-    shots: int = typer.Option(16, min=0, help="Training images per class; 0: all."),
+    shots: int = typer.Option(16, min=0, help="Training images a class; 0: all."),
     seed: int = typer.Option(1, help="Seed of the draw, the start values and the training."),
     preset: str = typer.Option("default", help="A preset of the method, such as `paper`."),
     variant: str = typer.Option("", help="A variant of the method, such as `b-prompt`."),
@@ -51,13 +51,9 @@ def fit(
     from pbprompt.data.sources import open_dataset
     from pbprompt.features.bank import FeatureBank
     from pbprompt.methods.base import make_config
-    from pbprompt.model.calibration import CALIBRATION, calibrate, write_calibration
-    from pbprompt.model.card import model_card
-    from pbprompt.model.folder import CONFIG, describe_model, save_model
-    from pbprompt.model.predictor import predictive
-    from pbprompt.model.scoring import compare
+    from pbprompt.model.folder import CONFIG
+    from pbprompt.model.tuned import TunedModel
     from pbprompt.registry import find_method
-    from pbprompt.train.tune import draw_facts, tune
 
     device = distributed.start(device)
     main = distributed.is_main()
@@ -75,14 +71,13 @@ def fit(
     drawn = read_draw(draw_file, dataset) if draw_file else draw(dataset, shots, seed) if shots else None
     if drawn:
         console.print(drawn.describe())
-    few = drawn.apply(dataset) if drawn else dataset
     bank = FeatureBank(load_backbone(backbone, activation=activation, device=device), progress=main)
-    tuned, terms = tune(
-        few,
+    model = TunedModel.fit(
+        dataset,
         bank,
         kind,
         config,
-        shots=drawn.shots if drawn else shots or 16,
+        drawn=drawn,
         seed=seed,
         views=_views(views),
         folder=None if dry_run else out,
@@ -90,38 +85,20 @@ def fit(
         announce=lambda method: console.print(parameters(method)),
     )
     if dry_run:
-        losses = ", ".join(f"{name} {value:.4g}" for name, value in terms.items())
+        losses = ", ".join(f"{name} {value:.4g}" for name, value in model.terms.items())
         distributed.stop()
         console.print(f"dry run: one step taken, nothing written{f' ({losses})' if losses else ''}")
         return
-    predictor = predictive(tuned)
-    split = "test" if dataset.test else "val"
-    metrics: dict[str, Any] = {}
-    if dataset.split(split):
-        metrics = {
-            "split": split,
-            **compare(tuned, predictor, bank.encode(dataset.root, dataset.split(split))),
-        }
-    trained = {item.path for item in few.train}
-    held_out = [item for item in dataset.val if item.path not in trained]
-    calibration = calibrate(predictor, bank.encode(dataset.root, held_out)) if held_out else None
+    model = model.checked(dataset, bank, drawn)
     distributed.stop()
     if not main:
         return
-    info = describe_model(
-        tuned, seed=seed, shots=drawn.shots if drawn else 0, data=draw_facts(dataset, drawn), metrics=metrics
-    )
     if drawn:
         write_draw(out / "draw.jsonl", drawn)
-    if calibration:
-        write_calibration(out, calibration)
-    else:
-        (out / CALIBRATION).unlink(missing_ok=True)  # of a model that was here before
-    save_model(out, tuned, info, model_card(info, str(out), calibration))
-    (out / "checkpoint.safetensors").unlink(missing_ok=True)
-    if metrics:
-        print_figures(metrics)
-    console.print(tell_calibration(calibration))
+    model.save(out)
+    if model.info.metrics:
+        print_figures(model.info.metrics)
+    console.print(tell_calibration(model.calibration))
     console.print(f"saved: {out}")
 
 
@@ -138,7 +115,7 @@ def tell_calibration(calibration: "Calibration | None") -> str:
     if calibration is None:
         return (
             "no validation images: `predict` can mark no image as unsure and give no sets for --coverage; "
-            "add a val/ folder beside train/ and test/ (or more images per class) and fit again"
+            "add a val/ folder beside train/ and test/ (or more images a class) and fit again"
         )
     missing = calibration.classes - calibration.classes_seen
     note = f"; classes without one: {missing} (marks and sets may be too sure of them)" if missing else ""

@@ -3,23 +3,21 @@
 import json
 import math
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from pbprompt.data.items import DEFAULT_TEMPLATE
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
     from pbprompt.model.calibration import Calibration
-    from pbprompt.model.predictions import Prediction, Rule
-    from pbprompt.model.predictor import Predictor
+    from pbprompt.model.predictions import Prediction
+    from pbprompt.model.tuned import TunedModel
 
-BATCH = 32
 SHOWN_OF_A_SET = 5
 REJECT_AT = 0.9
-TEMPLATE = "a photo of a {}."
 
 
 def predict(
@@ -27,7 +25,9 @@ def predict(
     classes: str = typer.Option("", "--classes", "-c", help="Class names, separated by commas."),
     classes_file: Path | None = typer.Option(None, help="A file, one class name a line."),
     model: Path | None = typer.Option(None, help="A folder that `pbprompt fit` wrote; --classes adds to it."),
-    template: str | None = typer.Option(None, help=f"Sentence around a name; {{}} is the name. [{TEMPLATE}]"),
+    template: str | None = typer.Option(
+        None, help=f"Sentence around a name; {{}} is the name. [{DEFAULT_TEMPLATE}]"
+    ),
     backbone: str | None = typer.Option(None, help="lite (default), an OpenAI name, a file, folder, hub id."),
     activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell."),
     device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
@@ -40,7 +40,7 @@ def predict(
     coverage: float | None = typer.Option(
         None, help="Give sets of classes that hold the true one this often, such as 0.9."
     ),
-    as_json: bool = typer.Option(False, "--json", help="JSON lines: image, label, score, all scores."),
+    as_json: bool = typer.Option(False, "--json", help="A JSON object per line: image, label, score, …"),
 ) -> None:
     """Classify images by class names alone (zero-shot), or with a tuned model and its uncertainty.
 
@@ -57,43 +57,39 @@ def predict(
     """
     from pbprompt.clip.loading.load import load_backbone
     from pbprompt.data.images import list_images
-    from pbprompt.model.calibration import read_calibration
-    from pbprompt.model.folder import load_model
-    from pbprompt.model.predictions import Rule
-    from pbprompt.model.predictor import predictive
-    from pbprompt.model.scoring import zero_shot
+    from pbprompt.model.tuned import TunedModel
 
     if template is not None and "{}" not in template:
         raise InputError(f"--template {template!r} has no {{}}: write where the class name goes")
     names = class_names(classes, classes_file)
     paths = [path for given in images for path in list_images(given)]
-    rule = Rule()
     if model is None:
         if reject_at is not None or coverage is not None:
             raise InputError("--reject-at and --coverage rest on validation images: give --model DIR")
         if not names:
             raise InputError("no class names: give --classes cat,dog,car, --classes-file FILE or --model DIR")
         tower = load_backbone(backbone or "lite", activation=activation, device=device)
-        predictor = zero_shot(tower, distinct(names), template or TEMPLATE)
+        tuned = TunedModel.zero_shot(tower, distinct(names), template or DEFAULT_TEMPLATE)
     else:
-        method, info = load_model(model, backbone, device)
-        calibration = read_calibration(model)
-        rule, notes = _rule(model, calibration, reject_at, coverage)
-        method.prepare(distinct([*info.classes, *names]), template or info.template)
-        predictor = predictive(method, samples, seed)
-        if calibration:
-            notes += _differences(calibration, predictor, seed, template not in (None, info.template))
-        for note in notes:
+        tuned = TunedModel.load(model, backbone, device, samples=samples, seed=seed)
+        notes = _notes(model, tuned.calibration, reject_at, coverage)
+        other_template = template not in (None, tuned.info.template)
+        if names or other_template:
+            tuned = tuned.for_classes(distinct([*tuned.classes, *names]), template)
+        for note in (*notes, *_differences(tuned, other_template)):
             _tell(note)
+        if tuned.calibration and reject_at is None:
+            reject_at = REJECT_AT
+    rule = tuned.rule(reject_at, coverage)
     rows, failures = [], 0
-    for path, result in _predictions(predictor, paths, rule, quiet=as_json):
-        if isinstance(result, InputError):
+    for path, said in tuned.predict_files(paths, rule, progress=not as_json):
+        if isinstance(said, InputError):
             failures += 1
-            _tell(result)
+            _tell(said)
         elif as_json:
-            print(json.dumps(_record(path, result, tuned=model is not None), ensure_ascii=False), flush=True)
+            print(json.dumps({"image": str(path), **said.to_dict()}, ensure_ascii=False), flush=True)
         else:
-            rows.append((path, result))
+            rows.append((path, said))
     if rows:
         _print_table(rows, top_k, tuned=model is not None)
     if failures:
@@ -128,13 +124,12 @@ def distinct(names: list[str]) -> list[str]:
     return names
 
 
-def _rule(
+def _notes(
     model: Path, calibration: "Calibration | None", reject_at: float | None, coverage: float | None
-) -> tuple["Rule", list[str]]:
-    """What the options ask of the model's validation images, and what the user should know of it."""
+) -> list[str]:
+    """What the user should know of what the options ask of the model's validation images."""
     from pbprompt.evaluate.conformal import fewest_images
     from pbprompt.model.calibration import CALIBRATION
-    from pbprompt.model.predictions import Rule
 
     if calibration is None:
         remedy = "fit it again on data with validation images (a val/ folder)"
@@ -142,7 +137,7 @@ def _rule(
             raise InputError(
                 f"{model}: no {CALIBRATION} in it, which --reject-at and --coverage rest on: {remedy}"
             )
-        return Rule(), [f"{model}: no {CALIBRATION} in it, so no image is marked unsure: {remedy}"]
+        return [f"{model}: no {CALIBRATION} in it, so no image is marked unsure: {remedy}"]
     accuracy = REJECT_AT if reject_at is None else reject_at
     threshold, images = calibration.threshold(accuracy), len(calibration)
     accepted = calibration.accepted(threshold)
@@ -157,26 +152,23 @@ def _rule(
             f"threshold makes more than {calibration.best_accuracy():.1%} of the accepted validation images "
             f"right ({images} in all)"
         ]
-    if coverage is None:
-        return Rule(threshold), notes
-    quantile = calibration.quantile(coverage)
-    if math.isinf(quantile):
+    if coverage is not None and math.isinf(calibration.quantile(coverage)):
         notes.append(
             f"warning: --coverage {coverage:g} takes {fewest_images(coverage):,} validation images and there "
             f"are {images}, so every set holds all classes"
         )
-    return Rule(threshold, quantile), notes
+    return notes
 
 
-def _differences(
-    calibration: "Calibration", predictor: "Predictor", seed: int, other_template: bool
-) -> list[str]:
+def _differences(tuned: "TunedModel", other_template: bool) -> list[str]:
     """In what the validation images were answered otherwise than these will be."""
-    notes = []
-    if len(predictor.classes) > calibration.classes:
+    calibration, notes = tuned.calibration, []
+    if calibration is None:
+        return []
+    if not tuned.calibrated:
         notes.append("warning: no validation image is of an added class: marks and sets cannot vouch for it")
-    samples = predictor.bank.shape[0]
-    other_seed = samples > 1 and seed != calibration.seed
+    samples = tuned.predictor.bank.shape[0]
+    other_seed = samples > 1 and tuned.seed != calibration.seed
     if samples != calibration.samples or other_seed or other_template:
         made = f"--samples {calibration.samples}, --seed {calibration.seed} and the model's template"
         notes.append(f"note: the thresholds were made with {made}; with others they are approximate")
@@ -185,45 +177,6 @@ def _differences(
 
 def _tell(message: object) -> None:
     print(f"pbprompt: {message}", file=sys.stderr)
-
-
-def _predictions(
-    predictor: "Predictor", paths: list[Path], rule: "Rule", quiet: bool
-) -> Iterator[tuple[Path, "Prediction | InputError"]]:
-    """What the predictor says of each image, in order; an unreadable one gives its error."""
-    import torch
-    from rich.console import Console
-    from rich.progress import track
-
-    from pbprompt.data.images import open_image
-    from pbprompt.model.predictions import predictions
-
-    backbone = predictor.method.backbone
-    batches = [paths[at : at + BATCH] for at in range(0, len(paths), BATCH)]
-    hidden = quiet or len(batches) == 1
-    for batch in track(batches, "images", console=Console(stderr=True), disable=hidden, transient=True):
-        results: dict[Path, Prediction | InputError] = {}
-        tensors = {}
-        for path in batch:
-            try:
-                tensors[path] = backbone.preprocess(open_image(path))
-            except InputError as error:
-                results[path] = error
-        if tensors:
-            with torch.inference_mode():
-                images = backbone.image(torch.stack(list(tensors.values())).to(backbone.device))
-                results |= zip(tensors, predictions(predictor, images, rule), strict=True)
-        for path in batch:
-            yield path, results[path]
-
-
-def _record(path: Path, said: "Prediction", tuned: bool) -> dict[str, object]:
-    record = {"image": str(path), "label": said.label, "score": said.score, "scores": said.scores}
-    if tuned:
-        record |= {key: getattr(said, key) for key in ("entropy", "epistemic", "spread", "unsure")}
-    if said.prediction_set is not None:
-        record["prediction_set"] = said.prediction_set
-    return record
 
 
 def _print_table(rows: list[tuple[Path, "Prediction"]], top_k: int, tuned: bool) -> None:
@@ -237,8 +190,7 @@ def _print_table(rows: list[tuple[Path, "Prediction"]], top_k: int, tuned: bool)
     columns += ["set"] if first.prediction_set is not None else []
     table = Table(Column("image", overflow="fold"), *columns, box=None)
     for path, said in rows:
-        best = sorted(said.scores.items(), key=lambda pair: -pair[1])[:shown]
-        cells = [f"{name} {score:.1%}" for name, score in best]
+        cells = [f"{name} {score:.1%}" for name, score in said.likeliest(shown)]
         if tuned:
             cells += [f"{said.entropy:.3f}", f"{said.epistemic:.3f}", "unsure" if said.unsure else ""]
         if said.prediction_set is not None:

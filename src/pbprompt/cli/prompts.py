@@ -35,7 +35,7 @@ def prompts(
         None, help="Where to load the backbone from, if not from where it was."
     ),
     device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
-    as_json: bool = typer.Option(False, "--json", help="A JSON object per class: class, cosine, words."),
+    as_json: bool = typer.Option(False, "--json", help="A JSON object a class: class, cosine, words."),
 ) -> None:
     """Show how alike the sampled prompts of each class are, the words near them, and a map of them.
 
@@ -50,13 +50,13 @@ def prompts(
     from pbprompt.cli.explain import model_with
     from pbprompt.core.diversity import sampled_cosine
     from pbprompt.explain.sampled import class_rows, sampled_prompts
-    from pbprompt.model.folder import read_info
 
     if map_file is not None and map_file.suffix.lower() not in (".png", ".svg", ".csv"):
         raise InputError(f"--map {map_file}: is written as .png, .svg or .csv: give a name that ends so")
     if images and map_file is None:
         raise InputError("--images: they go onto a map: give --map map.png too")
-    method = model_with(model, names, backbone, device)
+    tuned = model_with(model, names, backbone, device)
+    method = tuned.method
     rows = class_rows(method.classes, names or method.classes)
     drawn = sampled_prompts(method, samples, seed)[:, rows]
     chosen = [method.classes[row] for row in rows]
@@ -68,7 +68,7 @@ def prompts(
     else:
         _print_table(chosen, alike, spoken)
     if map_file is not None:
-        split = read_info(model).seed  # the split that `fit` made: its test images were not trained on
+        split = tuned.info.seed  # the split that `fit` made: its test images were not trained on
         _write_map(map_file, _map(method, drawn, chosen, images, per_class, root, split))
         print(f"written: {map_file}", file=sys.stderr)
 

@@ -68,7 +68,7 @@ def mean_probabilities(logits: Float[Tensor, "s b c"]) -> Float[Tensor, "b c"]:
 
 
 def mean_features(prompts: Float[Tensor, "s c d"]) -> Float[Tensor, "c d"]:
-    """One text feature per class: the mean direction of its S samples, each of which counts alike."""
+    """One text feature a class: the mean direction of its S samples, each of which counts alike."""
     return unit(unit(prompts).mean(0))
 
 
@@ -105,8 +105,13 @@ class Uncertainty(NamedTuple):
     """(1/S) Σ_s H[p_s]"""
     mutual_information: Float[Tensor, " b"]
     """(1/S) Σ_s KL[p_s ‖ p̄], between 0 and min(log C, log S)"""
-    spread: Float[Tensor, " b"]
-    """standard deviation over the samples of the predicted class's probability; 0 for one sample"""
+    spreads: Float[Tensor, "b c"]
+    """standard deviation over the samples of each class's probability; 0 for one sample"""
+
+    @property
+    def spread(self) -> Float[Tensor, " b"]:
+        """That of the predicted class."""
+        return self.spreads.gather(-1, self.probabilities.argmax(-1, keepdim=True)).squeeze(-1)
 
 
 def uncertainty(logits: Float[Tensor, "s b c"]) -> Uncertainty:
@@ -114,12 +119,11 @@ def uncertainty(logits: Float[Tensor, "s b c"]) -> Uncertainty:
     log_p = at_least_float32(logits).log_softmax(-1)
     log_mean = log_p.logsumexp(0) - math.log(log_p.shape[0])
     p, mean = log_p.exp(), log_mean.exp()
-    predicted = log_mean.argmax(-1).expand(p.shape[:-1]).unsqueeze(-1)
     return Uncertainty(
         probabilities=mean,
         entropy=-(mean * log_mean).sum(-1),
         expected_entropy=-(p * log_p).sum(-1).mean(0),
         # As a mean of divergences, not a difference of entropies: small values keep their digits.
         mutual_information=(p * (log_p - log_mean)).sum(-1).mean(0).clamp_min(0),
-        spread=p.gather(-1, predicted).squeeze(-1).std(0, correction=0),
+        spreads=p.std(0, correction=0),
     )

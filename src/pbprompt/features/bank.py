@@ -125,12 +125,19 @@ class FeatureBank:
         test = backbone.preprocess
         self.view = TrainView(test.size, test.mean, test.std)
 
-    def encode(self, root: Path, items: Sequence[Item]) -> Features:
-        """The items, whose paths are below `root`, under the test transform."""
+    def encode(
+        self, root: Path, items: Sequence[Item], failures: dict[str, InputError] | None = None
+    ) -> Features:
+        """The items, whose paths are below `root`, under the test transform.
+
+        With `failures`, unreadable images are put there by path and left out, instead of raised.
+        """
         test = self.backbone.preprocess
-        return self._shared_out(
-            root, items, [_Look(test.pixels, draft=test.draft)], self._store(test.identity)
-        )
+        look, store = _Look(test.pixels, draft=test.draft), self._store(test.identity)
+        if failures is None:
+            return self._shared_out(root, items, [look], store)
+        features = self._collect(root, items, [look], store, failures)
+        return features.subset([row for row, item in enumerate(items) if item.path not in failures])
 
     def views(self, root: Path, items: Sequence[Item], *, seed: int, epoch: int) -> Features:
         """One fresh training view an item: a pure function of (seed, epoch, item), not stored.
@@ -181,13 +188,18 @@ class FeatureBank:
         return Features.concatenate(parts)
 
     def _collect(
-        self, root: Path, items: Sequence[Item], looks: Sequence[_Look], store: FeatureStore | None
+        self,
+        root: Path,
+        items: Sequence[Item],
+        looks: Sequence[_Look],
+        store: FeatureStore | None,
+        told: dict[str, InputError] | None = None,
     ) -> Features:
-        """All items under the first look, then all under the next one."""
+        """All items under the first look, then under the next one; unreadable ones are `told` or raised."""
         started = time.perf_counter()
         root, count = Path(root), len(items)
         features = self._allocate([item.label for item in items] * len(looks), kept=store is not None)
-        failures: dict[str, InputError] = {}
+        failures = {} if told is None else told
         digests: dict[str, str] = {}
         if store is not None:
             for path, digest in file_hashes(self.cache, root, [item.path for item in items]).items():
@@ -204,7 +216,7 @@ class FeatureBank:
             prune(self.cache, self.limit_gib * GIB, spare=in_use)
         read = len(features) - encoded - len(failures) * len(looks)
         self.last_report = Report(encoded, read, time.perf_counter() - started)
-        if failures:
+        if failures and told is None:
             raise _unreadable(list(failures.values()), len({item.path for item in items}))
         return features
 

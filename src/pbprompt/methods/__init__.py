@@ -1,1 +1,1 @@
-"""One file per method: its settings, its class, its formula."""
+"""One file a method: its settings, its class, its formula."""

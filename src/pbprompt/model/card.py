@@ -1,9 +1,28 @@
-"""The model card that is saved with every model."""
+"""What a saved model says about itself, to programs and to people."""
 
+from dataclasses import dataclass, field
+from typing import Any
+
+from pbprompt import __version__
 from pbprompt.model.calibration import Calibration
-from pbprompt.model.folder import ModelInfo
 
 ACCURACIES = (0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What a model folder says about its model."""
+
+    method: str
+    config: dict[str, Any]
+    classes: tuple[str, ...]
+    template: str
+    backbone: dict[str, str]  # name, activation, fingerprint
+    seed: int
+    shots: int
+    data: dict[str, Any] = field(default_factory=dict)  # dataset, content hash, draw hash
+    metrics: dict[str, Any] = field(default_factory=dict)
+    library: str = __version__
 
 
 def model_card(info: ModelInfo, folder: str, calibration: Calibration | None = None) -> str:

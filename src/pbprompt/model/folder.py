@@ -1,45 +1,33 @@
 """A tuned model on disk: settings, learnable parameters, and all that is needed to use and check it again."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
+from torch import Tensor
 
-from pbprompt import __version__
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.config import from_dict, to_dict
 from pbprompt.errors import InputError
 from pbprompt.files import read_text, write_bytes, write_text
-from pbprompt.methods.base import Method, build_method
+from pbprompt.methods.base import Method, MethodConfig, build_method
+from pbprompt.model.calibration import CALIBRATION, Calibration, write_calibration
+from pbprompt.model.card import ModelInfo, model_card
 from pbprompt.registry import find_method
+from pbprompt.train.checkpoint import CHECKPOINT
 
 FORMAT = "pbprompt-model"
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 
 
-@dataclass(frozen=True)
-class ModelInfo:
-    """What a model folder says about its model."""
-
-    method: str
-    config: dict[str, Any]
-    classes: tuple[str, ...]
-    template: str
-    backbone: dict[str, str]  # name, activation, fingerprint
-    seed: int
-    shots: int
-    data: dict[str, Any] = field(default_factory=dict)  # dataset, content hash, draw hash
-    metrics: dict[str, Any] = field(default_factory=dict)
-    library: str = __version__
-
-
 def describe_model(
-    method: Method, *, seed: int, shots: int, data: dict[str, Any], metrics: dict[str, Any]
+    method: Method, *, seed: int = 0, shots: int = 0, data: dict[str, Any] | None = None
 ) -> ModelInfo:
     """The facts of a freshly tuned method."""
     backbone = method.backbone
@@ -55,18 +43,26 @@ def describe_model(
         },
         seed=seed,
         shots=shots,
-        data=data,
-        metrics=metrics,
+        data=data or {},
     )
 
 
-def save_model(folder: Path, method: Method, info: ModelInfo, card: str) -> None:
-    """Write the folder; the config comes last, so that a folder with one is whole."""
+def save_model(
+    folder: Path, method: Method, info: ModelInfo, calibration: Calibration | None = None, name: str = "model"
+) -> None:
+    """Write the folder; the config comes last, so that a folder with one is whole. `name`: on the card."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file: choose a folder")
     state = {name: value.detach().cpu().contiguous() for name, value in method.state_dict().items()}
     write_bytes(folder / WEIGHTS, save(state))
-    write_text(folder / CARD, card)
+    if calibration is None:
+        (folder / CALIBRATION).unlink(missing_ok=True)  # of a model that was here before
+    else:
+        write_calibration(folder, calibration)
+    write_text(folder / CARD, model_card(info, name, calibration))
     text = json.dumps({"format": FORMAT, "version": 1, **asdict(info)}, indent=1, ensure_ascii=False)
     write_text(folder / CONFIG, text + "\n")
+    (folder / CHECKPOINT).unlink(missing_ok=True)  # of the training that made it
 
 
 def read_info(folder: Path) -> ModelInfo:
@@ -108,13 +104,31 @@ def load_model(
         config = from_dict(kind.Config, info.config)
     except InputError as error:
         raise InputError(f"{folder / CONFIG}: {error}") from None
-    method = build_method(kind, config, backbone, info.seed)
-    method.prepare(info.classes, info.template)  # first: some methods' parameters are one per class
     path = folder / WEIGHTS
     try:
-        method.load_state_dict(load(path.read_bytes()))
+        state = load(path.read_bytes())
+        method = _with_state(kind, config, backbone, info.classes, info.template, state)
     except (OSError, SafetensorError, RuntimeError) as error:
         why = str(error).splitlines()[0]
         raise InputError(f"{path}: does not hold this model's parameters ({why}): fit it again") from None
-    method.to(backbone.device)
     return method, info
+
+
+def copy_method(method: Method) -> Method:
+    """Another of the same state, on the same frozen towers."""
+    kind, config, backbone = type(method), method.config, method.backbone
+    return _with_state(kind, config, backbone, method.classes, method.template, method.state_dict())
+
+
+def _with_state(
+    kind: type[Method],
+    config: MethodConfig,
+    backbone: Backbone,
+    classes: Sequence[str],
+    template: str,
+    state: Mapping[str, Tensor],
+) -> Method:
+    method = build_method(kind, config, backbone, seed=0)
+    method.prepare(classes, template)  # first: some methods' parameters are one per class
+    method.load_state_dict(state)
+    return method.to(backbone.device)

@@ -1,6 +1,7 @@
-"""One record an image: what is in it, how sure that is, and what to do with it."""
+"""One record per image: what is in it, how sure that is, and what to do with it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from pbprompt.clip.backbone import Encoded
 from pbprompt.evaluate.conformal import prediction_set
@@ -25,9 +26,9 @@ class Prediction:
 
     label: str
     scores: dict[str, float]  # probability of every class, in the classes' order
+    spreads: dict[str, float]  # standard deviation of each over the sampled prompts
     entropy: float  # the whole doubt, in nats
     epistemic: float  # the part of it that the sampled prompts disagree on
-    spread: float  # standard deviation of the label's probability over the sampled prompts
     unsure: bool | None  # the label's probability is below the threshold; None without a threshold
     prediction_set: tuple[str, ...] | None  # likeliest first; None without a quantile
 
@@ -36,22 +37,46 @@ class Prediction:
         """The probability of the label."""
         return self.scores[self.label]
 
+    @property
+    def spread(self) -> float:
+        """The spread of the label's probability."""
+        return self.spreads[self.label]
+
+    def likeliest(self, top_k: int | None = None) -> list[tuple[str, float]]:
+        """Classes with their probabilities, likeliest first."""
+        return sorted(self.scores.items(), key=lambda pair: -pair[1])[:top_k]
+
+    def to_dict(self, top_k: int | None = None) -> dict[str, Any]:
+        """As it is written and sent, the same fields everywhere: all classes in order, or the likeliest."""
+        shown = self.likeliest(top_k) if top_k else list(self.scores.items())
+        return {
+            "label": self.label,
+            "score": self.score,
+            "spread": self.spread,
+            "scores": dict(shown),
+            "spreads": {name: self.spreads[name] for name, _ in shown},
+            "entropy": self.entropy,
+            "epistemic": self.epistemic,
+            "unsure": self.unsure,
+            "prediction_set": None if self.prediction_set is None else list(self.prediction_set),
+        }
+
 
 def predictions(predictor: Predictor, images: Encoded, rule: Rule = NO_RULE) -> list[Prediction]:
     """The record of each image."""
     said, names = predictor(images), predictor.classes
-    columns = (said.probabilities, said.entropy, said.mutual_information, said.spread)
+    columns = (said.probabilities, said.spreads, said.entropy, said.mutual_information)
     records = []
-    for exact, entropy, epistemic, spread in zip(*(column.tolist() for column in columns), strict=True):
+    for exact, spreads, entropy, epistemic in zip(*(column.tolist() for column in columns), strict=True):
         row, best = rounded(exact), max(range(len(exact)), key=exact.__getitem__)
         among = None if rule.quantile is None else prediction_set(row, rule.quantile)
         records.append(
             Prediction(
                 label=names[best],
                 scores=dict(zip(names, row, strict=True)),
+                spreads=dict(zip(names, rounded(spreads), strict=True)),
                 entropy=round(entropy, DIGITS),
                 epistemic=round(epistemic, DIGITS),
-                spread=round(spread, DIGITS),
                 unsure=None if rule.threshold is None else row[best] < rule.threshold,
                 prediction_set=None if among is None else tuple(names[index] for index in among),
             )

@@ -10,7 +10,6 @@ from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.likelihood import Uncertainty
 from pbprompt.evaluate.metrics import summary
 from pbprompt.features.bank import Features
-from pbprompt.methods.base import Method
 from pbprompt.methods.zeroshot import ZeroShot
 from pbprompt.model.predictor import Predictor, predictive
 
@@ -43,7 +42,8 @@ def score(predictor: Predictor, features: Features) -> dict[str, float]:
     return summary(predicted.probabilities.clamp_min(floor).log().cpu(), features.labels.cpu())
 
 
-def compare(method: Method, predictor: Predictor, features: Features) -> dict[str, Any]:
+def compare(predictor: Predictor, features: Features) -> dict[str, Any]:
     """The tuned model's figures and, under `zero_shot`, those of the untuned backbone."""
+    method = predictor.method
     plain = zero_shot(method.backbone, method.classes, method.template)
     return {**score(predictor, features), "images": len(features), "zero_shot": score(plain, features)}

@@ -110,8 +110,8 @@ def saves_and_loads(kind: Kind, settings: Settings) -> None:
     backbone = tiny_vit()
     method, images = fitted(kind, settings, backbone), random_images(backbone)
     with tempfile.TemporaryDirectory() as folder:
-        info = describe_model(method, seed=1, shots=SHOTS, data={}, metrics={})
-        save_model(Path(folder), method, info, card="")
+        info = describe_model(method, seed=1, shots=SHOTS)
+        save_model(Path(folder), method, info)
         loaded, info = load_model(Path(folder), backbone=backbone)
     demand(info.classes == NAMES, f"its classes are {info.classes}")
     before, after = probabilities(method, images), probabilities(loaded, images)

@@ -13,6 +13,8 @@ from pbprompt.errors import InputError
 from pbprompt.files import write_bytes
 from pbprompt.methods.base import Method
 
+CHECKPOINT = "checkpoint.safetensors"
+
 
 @dataclass
 class Tally:

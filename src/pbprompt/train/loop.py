@@ -20,7 +20,7 @@ from pbprompt.features.bank import Features
 from pbprompt.files import write_bytes
 from pbprompt.methods.base import Batch, Method
 from pbprompt.seeding import stream, stream_seed
-from pbprompt.train.checkpoint import Tally, read_checkpoint, write_checkpoint
+from pbprompt.train.checkpoint import CHECKPOINT, Tally, read_checkpoint, write_checkpoint
 from pbprompt.train.journal import Journal
 from pbprompt.train.schedule import learning_rate, make_optimiser
 from pbprompt.train.step import Gradients
@@ -52,7 +52,7 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
     """Train in place and return the last epoch's mean terms.
 
     `features(epoch)` gives an epoch's features of the `examples` training images. With a folder, the run is
-    logged and checkpointed there, and continues where a killed one stopped, to the same bits on a CPU: every
+    logged and checkpointed there, and continues where a killed one stood, to the same bits on a CPU: every
     random choice is a function of (seed, purpose, step or epoch).
     """
     optimiser = make_optimiser(method, method.config)
@@ -62,7 +62,7 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
     total = run.epochs * steps_an_epoch
     if run.max_steps is not None:
         total = min(total, run.max_steps)
-    checkpoint = run.folder / "checkpoint.safetensors" if run.folder else None
+    checkpoint = run.folder / CHECKPOINT if run.folder else None
     resumes, goes_back = checkpoint is not None and checkpoint.exists(), method.config.keep < 1
     if type(method).begin is not Method.begin and (goes_back or not resumes):
         everything = features(0).to(method.backbone.device)

@@ -2,14 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from pbprompt import distributed
+from pbprompt.clip.backbone import Backbone
 from pbprompt.config import to_dict
 from pbprompt.data.fewshot import Draw
-from pbprompt.data.items import Dataset
+from pbprompt.data.items import Dataset, Item
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.methods.base import Method, MethodConfig, build_method
@@ -19,13 +21,22 @@ from pbprompt.train.prefetch import one_ahead
 Views = Literal["centre", "fresh"] | int
 
 
+class Bank(Protocol):
+    """Where the features of items come from."""
+
+    @property
+    def backbone(self) -> Backbone: ...
+
+    def encode(self, root: Path, items: Sequence[Item]) -> Features: ...
+
+
 def tune(
     dataset: Dataset,
-    bank: FeatureBank,
+    bank: Bank,
     kind: type[Method],
     config: MethodConfig,
     *,
-    shots: int,
+    shots: int | None = None,
     seed: int,
     views: Views = "centre",
     folder: Path | None = None,
@@ -36,8 +47,9 @@ def tune(
     """Train a method on all of a dataset's training items; returns it with the last epoch's terms.
 
     `views`: the centre crop alone, a number of augmented draws that the epochs take in turn, or fresh ones
-    each epoch. `shots` chooses the method's own number of epochs where its settings do not say. `announce`
-    is called with the method before the first step.
+    each epoch. `shots` (None: as many as the largest class has) chooses the method's own number of epochs
+    where its settings do not say. `announce` is called with the method before the first step. What trains
+    nothing only learns the names.
     """
     if not dataset.train:
         raise InputError(f"{dataset.name} has no training items: nothing to tune on")
@@ -45,6 +57,9 @@ def tune(
     method = build_method(kind, config, backbone, seed)
     method.prepare(dataset.classes, dataset.template)
     announce(method)
+    if not kind.trains:
+        return method, {}
+    shots = shots or max(Counter(item.label for item in dataset.train).values())
     epochs = config.epochs or method.epochs_for(shots)
     identity = run_identity(dataset, method, seed, epochs, views)
     run = Run(epochs, seed, identity, folder, max_steps, progress)
@@ -52,11 +67,13 @@ def tune(
     return method, train(method, source, len(dataset.train), run)
 
 
-def epoch_features(
-    bank: FeatureBank, dataset: Dataset, seed: int, views: Views, epochs: int
-) -> EpochFeatures:
+def epoch_features(bank: Bank, dataset: Dataset, seed: int, views: Views, epochs: int) -> EpochFeatures:
     """What each epoch trains on."""
-    if views == "fresh":
+    if views == "centre":
+        kept = bank.encode(dataset.root, dataset.train)
+    elif not isinstance(bank, FeatureBank):
+        raise InputError(f"views {views!r}: features that are given have no other views: use 'centre'")
+    elif views == "fresh":
 
         def fresh(epoch: int) -> Features:
             return bank.views(dataset.root, dataset.train, seed=seed, epoch=epoch)
@@ -64,8 +81,6 @@ def epoch_features(
         # beside a GPU the processors are free to decode; several processes would meet in another order
         alone = bank.backbone.device.type == "cuda" and distributed.world()[1] == 1
         return one_ahead(fresh, epochs) if alone else fresh
-    if views == "centre":
-        kept = bank.encode(dataset.root, dataset.train)
     else:
         kept = bank.fixed_views(dataset.root, dataset.train, seed=seed, views=int(views))
     kept, count = kept.to(bank.backbone.device), len(dataset.train)

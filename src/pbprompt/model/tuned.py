@@ -1,0 +1,192 @@
+"""`TunedModel`: what the command line, the classifier, the server and the exporter all hold."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.data.fewshot import Draw
+from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset, Item
+from pbprompt.errors import InputError
+from pbprompt.features.bank import FeatureBank, Features
+from pbprompt.methods.base import Method, MethodConfig
+from pbprompt.model.calibration import Calibration, calibrate, read_calibration
+from pbprompt.model.card import ModelInfo
+from pbprompt.model.folder import copy_method, describe_model, load_model, save_model
+from pbprompt.model.predictions import NO_RULE, Prediction, Rule, predictions
+from pbprompt.model.predictor import SAMPLES, Predictor, predictive
+from pbprompt.model.scoring import compare, zero_shot
+from pbprompt.train.tune import Bank, Views, draw_facts, tune
+
+PATHS_AT_ONCE = 256  # of many files: answers come as they are made
+
+
+@dataclass(frozen=True, eq=False)
+class TunedModel:
+    """A method prepared for its classes, what made it, how far to trust it, and how to draw its prompts."""
+
+    method: Method
+    info: ModelInfo
+    calibration: Calibration | None = None
+    samples: int = SAMPLES  # prompts of each class
+    seed: int = 0  # of the sampled prompts
+    terms: dict[str, float] = field(default_factory=dict)  # of the loss in the last epoch of training
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """The sampled classifiers, drawn when they are first needed."""
+        return predictive(self.method, self.samples, self.seed)
+
+    @property
+    def backbone(self) -> Backbone:
+        return self.method.backbone
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.method.classes
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether doubt can be judged: not with a class that no validation image could be of."""
+        return self.calibration is not None and self.calibration.classes == len(self.classes)
+
+    @classmethod
+    def fit(
+        cls,
+        dataset: Dataset,
+        bank: Bank,
+        kind: type[Method],
+        config: MethodConfig,
+        *,
+        drawn: Draw | None = None,
+        seed: int = 1,
+        samples: int = SAMPLES,
+        views: Views = "centre",
+        folder: Path | None = None,
+        max_steps: int | None = None,
+        progress: bool = True,
+        announce: Callable[[Method], None] = lambda method: None,
+    ) -> Self:
+        """Tune a method on the drawn training items (all of them without a draw).
+
+        With a `folder` the training is logged and checkpointed there. `announce` gets the method before the
+        first step.
+        """
+        few = drawn.apply(dataset) if drawn else dataset
+        method, terms = tune(
+            few,
+            bank,
+            kind,
+            config,
+            shots=drawn.shots if drawn else None,
+            seed=seed,
+            views=views,
+            folder=folder,
+            max_steps=max_steps,
+            progress=progress,
+            announce=announce,
+        )
+        shots = drawn.shots if drawn else 0
+        info = describe_model(method, seed=seed, shots=shots, data=draw_facts(dataset, drawn))
+        return cls(method, info, samples=samples, terms=terms)
+
+    @classmethod
+    def zero_shot(cls, backbone: Backbone, classes: Sequence[str], template: str = DEFAULT_TEMPLATE) -> Self:
+        """The untuned backbone, which knows the classes by their names alone."""
+        method = zero_shot(backbone, classes, template).method
+        return cls(method, describe_model(method))
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        backbone: Backbone | str | None = None,
+        device: str | torch.device = "cpu",
+        *,
+        samples: int = SAMPLES,
+        seed: int = 0,
+    ) -> Self:
+        """A saved model. `backbone`: one that is loaded already, or where its weights are if they moved."""
+        method, info = load_model(folder, backbone, device)
+        return cls(method, info, read_calibration(folder), samples, seed)
+
+    def save(self, folder: Path, name: str = "") -> None:
+        """Write a model folder, whose card calls it `name`."""
+        save_model(folder, self.method, self.info, self.calibration, name or str(folder))
+
+    def with_classes(self, names: Sequence[str]) -> Self:
+        """The same model with more classes, known by their names."""
+        return self.for_classes((*self.classes, *names))
+
+    def for_classes(self, classes: Sequence[str], template: str | None = None) -> Self:
+        """The same model prepared for other classes (or another sentence); this one stays as it is."""
+        method = copy_method(self.method)
+        method.prepare(classes, template or method.template)
+        info = replace(self.info, classes=method.classes, template=method.template)
+        if info.classes != self.info.classes:
+            info = replace(info, metrics={})  # they were measured for the former classes
+        return replace(self, method=method, info=info)
+
+    def checked(self, dataset: Dataset, bank: Bank, drawn: Draw | None, *, figures: bool = True) -> Self:
+        """With its answers on validation images that it was not tuned on and, unless left out, its figures.
+
+        Those are of the test split, or of the validation split where there is no other.
+        """
+        trained = {item.path for item in (drawn.apply(dataset) if drawn else dataset).train}
+        held_out = [item for item in dataset.val if item.path not in trained]
+        calibration = (
+            calibrate(self.predictor, bank.encode(dataset.root, held_out), self.seed) if held_out else None
+        )
+        split = "test" if dataset.test else "val"
+        metrics: dict[str, Any] = {}
+        if figures and (items := dataset.split(split)):
+            metrics = {"split": split, **self.evaluate(bank.encode(dataset.root, items))}
+        return replace(self, info=replace(self.info, metrics=metrics), calibration=calibration)
+
+    def evaluate(self, features: Features) -> dict[str, Any]:
+        """Its figures on labelled images, and under `zero_shot` those of the untuned backbone."""
+        return compare(self.predictor, features)
+
+    @torch.inference_mode()
+    def encode(self, pixels: Sequence[Float[Tensor, "3 size size"]]) -> Encoded:
+        """Preprocessed images through the frozen tower, in one pass."""
+        return self.backbone.image(torch.stack(list(pixels)).to(self.backbone.device))
+
+    def rule(self, accuracy: float | None = None, coverage: float | None = None) -> Rule:
+        """What marks an image as unsure so that the others are this accurate, and fills sets that hold the
+        true class this often, judged by the validation images."""
+        if self.calibration is None:
+            if accuracy is None and coverage is None:
+                return NO_RULE
+            raise InputError(
+                "the model was fitted without validation images, on which thresholds and sets rest: "
+                "fit it again on data that has some"
+            )
+        return Rule(
+            None if accuracy is None else self.calibration.threshold(accuracy),
+            None if coverage is None else self.calibration.quantile(coverage),
+        )
+
+    def predict(self, images: Encoded, rule: Rule = NO_RULE) -> list[Prediction]:
+        """What is in each image, how sure that is and, by a rule, what to do with it."""
+        device = self.backbone.device
+        return predictions(self.predictor, Encoded(*(part.to(device) for part in images)), rule)
+
+    def predict_files(
+        self, paths: Sequence[Path], rule: Rule = NO_RULE, *, progress: bool = True
+    ) -> Iterator[tuple[Path, Prediction | InputError]]:
+        """The prediction of each file, in order; an unreadable one gives its error."""
+        bank = FeatureBank(self.backbone, progress=progress)
+        for at in range(0, len(paths), PATHS_AT_ONCE):
+            some = paths[at : at + PATHS_AT_ONCE]
+            failures: dict[str, InputError] = {}
+            features = bank.encode(Path(), [Item(str(path), 0) for path in some], failures)
+            images = Encoded(features.global_, features.patches)
+            said = iter(self.predict(images, rule)) if len(features) else iter(())
+            yield from ((path, failures.get(str(path)) or next(said)) for path in some)

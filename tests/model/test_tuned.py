@@ -1,0 +1,125 @@
+"""The tuned model: fitted, saved, loaded, extended and asked, always the same model."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pbprompt.clip.backbone import Encoded
+from pbprompt.data.fewshot import draw
+from pbprompt.data.items import Dataset, Item
+from pbprompt.errors import InputError
+from pbprompt.features.bank import FeatureBank
+from pbprompt.methods.base import make_config
+from pbprompt.model.calibration import calibrate
+from pbprompt.model.tuned import TunedModel
+from pbprompt.registry import find_method
+
+CLASSES = ("cat", "dog", "car")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A dataset of noise: four training, two validation and one test image per class."""
+    root, random = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+
+    def items(split: str, count: int) -> tuple[Item, ...]:
+        made = []
+        for number in range(count):
+            path = f"{split}-{number}.png"
+            Image.fromarray(random.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(root / path)
+            made.append(Item(path, number % 3))
+        return tuple(made)
+
+    return Dataset("noise", root, CLASSES, items("train", 12), items("val", 6), items("test", 3))
+
+
+@pytest.fixture(scope="module")
+def bank(tiny_vit, tmp_path_factory):
+    return FeatureBank(tiny_vit, cache=tmp_path_factory.mktemp("features"), progress=False)
+
+
+@pytest.fixture(scope="module")
+def model(photos, bank):
+    kind = find_method("coop")
+    config = make_config(kind, overrides=["epochs=1"])
+    drawn = draw(photos, 2, 1)
+    fitted = TunedModel.fit(photos, bank, kind, config, drawn=drawn, seed=3, samples=2, progress=False)
+    return fitted.checked(photos, bank, drawn)
+
+
+@pytest.fixture
+def images():
+    generator = torch.Generator().manual_seed(0)
+    return Encoded(torch.randn(5, 32, generator=generator), torch.randn(5, 4, 32, generator=generator))
+
+
+def test_fit_says_what_it_was_made_of(model, photos):
+    assert model.classes == CLASSES and model.info.seed == 3 and model.info.shots == 2
+    assert model.info.data["content_hash"] == photos.content_hash and "draw_hash" in model.info.data
+    assert model.terms["total"] > 0
+    assert model.info.metrics["split"] == "test" and model.info.metrics["images"] == 3
+
+
+def test_the_calibration_is_of_images_that_were_not_trained_on(model, photos, bank):
+    assert model.calibration == calibrate(model.predictor, bank.encode(photos.root, photos.val))
+    assert model.calibrated
+    as_training = photos.__class__("noise", photos.root, CLASSES, photos.train, photos.train[:6], photos.test)
+    again = model.checked(as_training, bank, None, figures=False)
+    assert again.calibration is None and not again.calibrated and not again.info.metrics
+
+
+def test_save_and_load(model, images, tiny_vit, tmp_path):
+    model.save(tmp_path / "model")
+    again = TunedModel.load(tmp_path / "model", tiny_vit, samples=2)
+    assert again.info == model.info and again.calibration == model.calibration
+    assert again.predict(images) == model.predict(images)
+    with pytest.raises(InputError, match="is a file"):
+        model.save(tmp_path / "model" / "config.json")
+
+
+def test_more_classes_leave_the_model_as_it_was(model, images):
+    before = model.predict(images)
+    more = model.with_classes(["bus"])
+    assert more.classes == (*CLASSES, "bus") and list(more.predict(images)[0].scores) == list(more.classes)
+    assert not more.calibrated and not more.info.metrics  # nothing was measured with the new class
+    assert model.classes == CLASSES and model.predict(images) == before
+    same = more.for_classes(CLASSES)
+    assert same.predict(images) == before
+
+
+def test_rules(model, images):
+    rule = model.rule(0.5, 0.5)
+    assert rule.threshold == model.calibration.threshold(0.5)
+    assert rule.quantile == model.calibration.quantile(0.5)
+    said = model.predict(images, rule)
+    assert all(one.unsure is not None and one.prediction_set for one in said)
+    plain = TunedModel(model.method, model.info)
+    assert plain.predict(images, plain.rule())[0].unsure is None
+    with pytest.raises(InputError, match="without validation images"):
+        plain.rule(0.9)
+
+
+def test_files_are_answered_in_order_and_bad_ones_named(model, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr("pbprompt.model.tuned.PATHS_AT_ONCE", 2)
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(b"no image")
+    good = [photos.root / item.path for item in photos.test]
+    asked = [good[0], bad, good[1], good[2]]
+    answers = list(model.predict_files(asked, progress=False))
+    assert [path for path, _ in answers] == asked
+    assert isinstance(answers[1][1], InputError) and "bad.png" in str(answers[1][1])
+    pixels = [model.backbone.preprocess(Image.open(path)) for path in good]
+    exact = model.predict(model.encode(pixels))
+    said = [answer for _, answer in answers if not isinstance(answer, InputError)]
+    for one, other in zip(said, exact, strict=True):
+        assert one.scores == pytest.approx(other.scores, abs=1e-4)
+
+
+def test_zero_shot_is_a_model_too(tiny_vit, images):
+    model = TunedModel.zero_shot(tiny_vit, CLASSES)
+    said = model.predict(images)[0].to_dict()
+    assert said["epistemic"] == 0 and said["unsure"] is None and said["prediction_set"] is None
+    assert list(model.predict(images)[0].to_dict(top_k=2)["scores"]) == [
+        name for name, _ in model.predict(images)[0].likeliest(2)
+    ]
