@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import log_softmax
-from sklearn.metrics import accuracy_score, f1_score, log_loss, recall_score, top_k_accuracy_score
+from sklearn.metrics import accuracy_score, f1_score, log_loss, top_k_accuracy_score
 
 from pbprompt.evaluate import metrics
 from pbprompt.evaluate.reliability import expected_calibration_error
@@ -40,8 +40,6 @@ def test_agrees_with_scikit_learn(seed):
     assert metrics.accuracy(rows, labels) == pytest.approx(accuracy_score(labels, predicted))
     assert metrics.macro_f1(rows, labels) == pytest.approx(f1_score(labels, predicted, average="macro"))
     assert metrics.negative_log_likelihood(rows, labels) == pytest.approx(log_loss(labels, np.exp(rows)))
-    recall = recall_score(labels, predicted, average=None)
-    np.testing.assert_allclose(metrics.per_class_accuracy(rows, labels), recall)
     for k in (1, 2, 5):
         assert metrics.top_k_accuracy(rows, labels, k) == pytest.approx(
             top_k_accuracy_score(labels, rows, k=k)
@@ -84,11 +82,6 @@ def test_macro_f1_runs_over_the_classes_present_or_predicted():
     scores, labels = np.eye(4)[[0, 0, 2]], [0, 1, 0]
     assert metrics.macro_f1(scores, labels) == pytest.approx((0.5 + 0 + 0) / 3)
     assert metrics.macro_f1(scores, labels) == pytest.approx(f1_score(labels, [0, 0, 2], average="macro"))
-
-
-def test_per_class_accuracy_is_nan_where_a_class_has_no_item():
-    found = metrics.per_class_accuracy(np.eye(3)[[0, 1, 1]], [0, 0, 1])
-    np.testing.assert_array_equal(found, [0.5, 1.0, np.nan])
 
 
 def test_harmonic_mean():
@@ -170,7 +163,6 @@ EVERY_FIGURE = [
     metrics.accuracy,
     metrics.top_k_accuracy,
     metrics.macro_f1,
-    metrics.per_class_accuracy,
     metrics.negative_log_likelihood,
     metrics.brier,
     metrics.summary,

@@ -5,7 +5,6 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -37,13 +36,10 @@ class BackboneConfig:
 
 
 class Encoded(NamedTuple):
-    """An image in the joint space: one global vector and one vector a patch, neither normalised."""
+    """An image in the joint space: one global vector and one vector per patch, neither normalised."""
 
     global_: Float[Tensor, "b d"]
     patches: Float[Tensor, "b m d"]
-
-    def normalized(self) -> "Encoded":
-        return Encoded(F.normalize(self.global_, dim=-1), F.normalize(self.patches, dim=-1))
 
 
 class Backbone(nn.Module):

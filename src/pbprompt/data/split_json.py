@@ -10,7 +10,7 @@ from pbprompt.data import names
 from pbprompt.data.assemble import Choices
 from pbprompt.data.items import SPLITS, Dataset, Item
 from pbprompt.errors import InputError
-from pbprompt.files import inside, read_text, write_text
+from pbprompt.files import inside, read_text
 
 Triple = tuple[str, int, str]
 
@@ -98,12 +98,3 @@ def open_split_json(path: Path, root: Path | None, choices: Choices) -> Dataset:
         class_names = names.apply_mapping(keys, class_names, choices.mapping, choices.mapping_from)
     names.check_distinct(keys, class_names, str(path))
     return replace(dataset, classes=tuple(class_names))
-
-
-def write_split_json(path: str | Path, dataset: Dataset) -> None:
-    """Write the dataset's splits in the published format."""
-    parts = {
-        split: [[item.path, item.label, dataset.classes[item.label]] for item in dataset.split(split)]
-        for split in SPLITS
-    }
-    write_text(path, json.dumps(parts, ensure_ascii=False, separators=(", ", ": ")) + "\n")

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pbprompt.evaluate.arrays import (
-    Floats,
     at_least,
     log_probabilities_and_labels,
     probabilities_and_labels,
@@ -47,15 +46,6 @@ def harmonic_mean(base: float, new: float) -> float:
     if not (0 <= base < math.inf and 0 <= new < math.inf):
         raise ValueError(f"base and new accuracy must be finite and not negative, not {base} and {new}")
     return float(2 * base * new / (base + new)) if base + new > 0 else 0.0
-
-
-def per_class_accuracy(scores: ArrayLike, labels: ArrayLike) -> Floats:
-    """Accuracy among the items of each class, [C]; NaN where a class has no item."""
-    rows, truth = scores_and_labels(scores, labels)
-    classes = rows.shape[1]
-    right = truth[rows.argmax(axis=1) == truth]
-    hits, items = np.bincount(right, minlength=classes), np.bincount(truth, minlength=classes)
-    return np.divide(hits, items, out=np.full(classes, np.nan), where=items > 0)
 
 
 def macro_f1(scores: ArrayLike, labels: ArrayLike) -> float:
