@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pbprompt.methods.base import MethodConfig as MethodConfig
     from pbprompt.methods.base import setting as setting
     from pbprompt.model.predictions import Prediction as Prediction
+    from pbprompt.model.tuned import TunedModel as TunedModel
     from pbprompt.registry import register as register
 
 __version__ = "0.2.0.dev0"
@@ -29,6 +30,7 @@ _PUBLIC = {
     "Prediction": "pbprompt.model.predictions",
     "PromptClassifier": "pbprompt.classifier",
     "TextEngine": "pbprompt.clip.engine",
+    "TunedModel": "pbprompt.model.tuned",
     "export_onnx": "pbprompt.export",
     "load_backbone": "pbprompt.clip.loading.load",
     "open_dataset": "pbprompt.data.sources",
