@@ -2,7 +2,7 @@
 
     python examples/onnx_predict.py model.onnx photo.jpg other.jpg
 
-Prints a JSON object an image: label, score, scores of all classes, entropy and epistemic part in nats, and
+Prints a JSON object per image: label, score, scores of all classes, entropy and epistemic part in nats, and
 `unsure` where the model was fitted with validation images.
 """
 

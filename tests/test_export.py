@@ -34,7 +34,7 @@ HALF = 0.03  # what a float16 tower may change
 
 
 def made(name: str, backbone: Backbone, variant: str = "") -> Method:
-    """A method at its start values, with two random training images a class where it keeps some."""
+    """A method at its start values, with two random training images per class where it keeps some."""
     kind = METHODS[name]
     method = build_method(kind, kind.Config(**dict(kind.variants.get(variant, {}))), backbone, seed=1)
     method.prepare(CLASSES, "a {}.")

@@ -41,7 +41,7 @@ from pbprompt.train.schedule import learning_rate
 from pbprompt.train.tune import tune
 
 SEED = 1
-# Shots and epochs where they are not 4 and 8: with one image a step the plain way takes long.
+# Shots and epochs where they are not 4 and 8: with one image per step the plain way takes long.
 SIZES = {"cocoop": (1, 2), "vpt": (1, 1)}
 GOAL_CLASSES, GOAL_EPOCHS = 100, 50  # the run from cached features that a CPU should finish in minutes
 
@@ -59,7 +59,7 @@ class Fit:
 
 
 def run(options: Options) -> Iterator[dict[str, Any]]:
-    """A row a method; then the run from cached features, on a CPU."""
+    """A row per method; then the run from cached features, on a CPU."""
     with tempfile.TemporaryDirectory() as folder:
         for fit in _fits(options, Path(folder)):
             yield row(fit)

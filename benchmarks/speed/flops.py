@@ -36,7 +36,7 @@ class TextFlops:
 
 
 def text_flops(prompts: Sequence[Prompt], common_slots: bool, tower: TextConfig, joint: int) -> TextFlops:
-    """One context (or one a class, where slots are not common) through all prompts."""
+    """One context (or one per class, where slots are not common) through all prompts."""
     lead = common_length(prompts, common_slots)
     tokens = lead + sum(len(prompt) - lead for prompt in prompts)
     width, classes = tower.width, len(prompts)

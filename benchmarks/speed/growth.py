@@ -42,7 +42,7 @@ QUICK = Sizes(
 
 
 def run(options: Options) -> Iterator[dict[str, Any]]:
-    """A row a point: what grows, its value, milliseconds, GiB."""
+    """A row per point: what grows, its value, milliseconds, GiB."""
     device, cuda = options.device, on_cuda(options.device)
     sizes = QUICK if options.quick else ON_CUDA if cuda else ON_CPU
     name, dtype = ("ViT-B/16", "float16") if cuda else ("lite", "float32")

@@ -1,4 +1,4 @@
-"""Time and memory against each size that grows, one line a machine."""
+"""Time and memory against each size that grows, one line per machine."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,8 @@ LABELS = {
     "classes": "classes C",
     "samples": "samples S",
     "patches": "patches M",
-    "batch": "images a step",
-    "images": "images a run",
+    "batch": "images per step",
+    "images": "images per run",
 }
 
 

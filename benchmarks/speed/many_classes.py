@@ -11,7 +11,7 @@ CLASSES = 21_000
 
 
 def run(options: Options) -> Iterator[dict[str, Any]]:
-    """A row a method."""
+    """A row per method."""
     device = options.device
     backbone, dtype = ("ViT-B/16", "float16") if on_cuda(device) else ("lite", "float32")
     backbone, classes = ("tiny", 300) if options.quick else (backbone, CLASSES)

@@ -1,4 +1,4 @@
-"""Work against time: images a second, one whole run, and what this machine can reach at all."""
+"""Work against time: images per second, one whole run, and what this machine can reach at all."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The file of results: one JSON object a machine, to which every part of the benchmark is added by itself."""
+"""Results in a file: one JSON object per machine, to which each part of the benchmark is added by itself."""
 
 import json
 from pathlib import Path

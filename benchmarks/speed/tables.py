@@ -110,7 +110,7 @@ COLUMNS: dict[str, Sequence[Column]] = {
         IMAGES,
         CLASSES,
         EPOCHS,
-        Column("KB an image", "kb_an_image", digits),
+        Column("KB per image", "kb_an_image", digits),
         Column("seconds", "seconds", digits),
         Column("views/s", "images_per_second", digits),
         Column("peak, GiB", "gib", digits),

@@ -34,7 +34,7 @@ def draw_curves(study: Mapping[str, Any], folder: Path) -> str:
 
 
 def _lines(study: Mapping[str, Any], group: str, metric: str) -> dict[str, plots.Points]:
-    """A line a method: PBPrompt's variants are left to the tables."""
+    """A line per method: PBPrompt's variants are left to the tables."""
     summary = study["parts"][PART]
     first, *others = summary["rows"]
     chosen = [first] + [row for row in others if summary["rows"][row] != summary["rows"][first]]

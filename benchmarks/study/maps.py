@@ -60,7 +60,7 @@ def measure_maps(root: Path | None, say: Callable[[str], None]) -> None:
             few = drawn.apply(dataset)
             method, _ = tune(few, bank, kind, config, shots=SHOTS, seed=SEED, max_steps=steps)
             found[name]["rows"][label] = look(method, test)
-            say(f"{name}, {label}: {found[name]['rows'][label]['patches']:.1f} patches a prompt")
+            say(f"{name}, {label}: {found[name]['rows'][label]['patches']:.1f} patches per prompt")
     results = about | {"machine": machine(bank.backbone.device), "datasets": found}
     write_text(FILE, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
 
@@ -111,12 +111,12 @@ def draw_maps(folder: Path) -> str:
     headings = [
         "dataset",
         "setting",
-        "patches a prompt spreads over",
+        "patches per prompt spreads over",
         "highest cell × patches",
         "classes a patch spreads over",
     ]
     about = (
-        f"{results['shots']} shots, draw {results['seed']}, all test images, 20 sampled prompts a class; "
+        f"{results['shots']} shots, draw {results['seed']}, all test images, 20 sampled prompts per class; "
         f"commit {results['commit']}, on {results['machine']['device']}."
     )
     picture = f"![Mean plan over the test images, by dataset and setting]({folder.name}/{FIGURE})"

@@ -52,12 +52,12 @@ class Costs:
 
 
 def print_plan(parts: list[Part], root: Path | None, store: RunStore | None) -> None:
-    """A line a row. Runs that an earlier line had count there alone; with a store, also what is left."""
+    """A line per row. Runs that an earlier line had count there alone; with a store, also what is left."""
     costs = Costs(root)
     records = {record.config: record for record in store.records()} if store else {}
     seen: set[RunConfig] = set()
     columns = ("part", "row", "runs", "steps", "steps, most in a run")
-    left = ("runs left", "steps left", "seconds a run", "ms a step") if store else ()
+    left = ("runs left", "steps left", "seconds per run", "ms per step") if store else ()
     table = Table(*columns, *left, box=box.SIMPLE)
     for column in table.columns[2:]:
         column.justify = "right"

@@ -78,7 +78,7 @@ class Resampled:
                 self.vectors[run.id, test, metric] = vector.astype(np.float32)
 
     def over_seeds(self, runs: Sequence[Record], place: Place, metric: str) -> Vector | None:
-        """M [r] of the runs, one a seed; the draws of a dataset are resampled alike at all its places."""
+        """M [r] of the runs, one per seed; the draws of a dataset are resampled alike at all its places."""
         shares = self._shares(len(runs), place.dataset)
         if metric in TRAINED:  # a figure of the run, not of its images
             return shares @ np.array([run.train[metric] for run in runs])

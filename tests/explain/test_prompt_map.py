@@ -81,7 +81,7 @@ def test_the_picture_has_every_point_and_says_pca():
     pytest.importorskip("matplotlib")
     found = map_prompts(*points(), CLASSES)
     axes = draw_prompt_map(found).axes[0]
-    assert "PCA of 5 prompts a class" in axes.get_title(loc="left") and "9 images" in axes.get_title(
+    assert "PCA of 5 prompts per class" in axes.get_title(loc="left") and "9 images" in axes.get_title(
         loc="left"
     )
     assert "of the variance" in axes.get_xlabel()

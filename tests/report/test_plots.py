@@ -37,7 +37,7 @@ def test_few_shot_curves_go_through_the_means():
     np.testing.assert_allclose(drawn["PBPrompt"].get_ydata(), [0.63, 0.71, 0.80])
     np.testing.assert_allclose(drawn["zero-shot"].get_ydata(), [0.5, 0.5, 0.5])
     axes = figure.axes[0]
-    assert axes.get_xlabel() == "Training images a class (shots)" and axes.get_ylabel() == "Accuracy (%)"
+    assert axes.get_xlabel() == "Training images per class (shots)" and axes.get_ylabel() == "Accuracy (%)"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "4", "16"]
     assert legend_of(figure) == ["PBPrompt", "zero-shot"]
 

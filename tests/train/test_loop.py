@@ -18,7 +18,7 @@ from pbprompt.train.loop import DivergedError, Run, train
 from pbprompt.train.schedule import learning_rate
 
 CLASSES = ("cat", "dog", "car")
-COUNT, BATCH, EPOCHS = 19, 4, 6  # 4 steps an epoch; looks at 10 and at every epoch's end
+COUNT, BATCH, EPOCHS = 19, 4, 6  # 4 steps per epoch; looks at 10 and at every epoch's end
 
 
 def data_of(seed=0):

@@ -74,7 +74,7 @@ class TextCost:
 
 
 def bench_text(classes: int, ctx: int, *, device: str, dtype: str, repeats: int) -> dict[str, Any]:
-    """Time and peak memory of both ways, for a context shared by all classes and for one a class."""
+    """Time and peak memory of both ways, for a context shared by all classes and for one per class."""
     take_device(device)
     if dtype not in ("float32", "bfloat16", "float16"):
         raise InputError(f"dtype {dtype!r}: choose float32, bfloat16 or float16")

@@ -54,7 +54,7 @@ class PromptClassifier(Estimator):
     `fit(X, y)` takes images or features (`pbprompt.classifier.inputs` lists what X may be) and labels;
     `fit(folder)` takes what `pbprompt fit` takes. `settings` changes the method's own settings, such as
     {"epochs": 20}. The text tower reads the labels as names, or what `class_names` has for them:
-    {label: name}, or a list for the labels 0, 1, …. At most `shots` images a class are drawn; None: all are
+    {label: name}, or a list for the labels 0, 1, …. At most `shots` images per class are drawn; None: all are
     used. Each class gets `samples` prompts to predict with. `random_state` seeds the draw, the start values
     and the training. `verbose=1` shows bars for what takes long.
 

@@ -8,7 +8,7 @@ import typer
 
 def captions(
     model: Path = typer.Option(..., help="A folder that `pbprompt fit` wrote."),
-    captions_file: Path = typer.Option(..., "--captions", help="A UTF-8 text file, one caption a line."),
+    captions_file: Path = typer.Option(..., "--captions", help="A UTF-8 text file, one caption per line."),
     names: list[str] = typer.Option(
         [], "--class", help="A class to look at, also one new to the model; may be repeated. [all]"
     ),
@@ -19,7 +19,7 @@ def captions(
         None, help="Where to load the backbone from, if not from where it was."
     ),
     device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
-    as_json: bool = typer.Option(False, "--json", help="A JSON object a line: class, prompt, captions."),
+    as_json: bool = typer.Option(False, "--json", help="A JSON object per line: class, prompt, captions."),
 ) -> None:
     """Find the captions nearest to each sampled prompt of a class, by the cosine of their text features.
 

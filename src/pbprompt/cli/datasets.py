@@ -108,7 +108,7 @@ def show(
 @app.command()
 def draw(
     data: Data,
-    shots: Annotated[int, typer.Option(help="Training images a class.")],
+    shots: Annotated[int, typer.Option(help="Training images per class.")],
     out: Annotated[Path, typer.Option(help="JSONL file to write the drawn items to.")],
     seed: Seed = 1,
     root: Root = None,

@@ -17,7 +17,7 @@ def fit(
     data: str = typer.Argument(..., help="A folder, table or split file; or a benchmark's name with --root."),
     out: Path = typer.Option(..., "--out", "-o", help="Folder for the model."),
     method: str = typer.Option("pbprompt", help="Which method; `pbprompt methods` lists them."),
-    shots: int = typer.Option(16, min=0, help="Training images a class; 0: all."),
+    shots: int = typer.Option(16, min=0, help="Training images per class; 0: all."),
     seed: int = typer.Option(1, help="Seed of the draw, the start values and the training."),
     preset: str = typer.Option("default", help="A preset of the method, such as `paper`."),
     variant: str = typer.Option("", help="A variant of the method, such as `b-prompt`."),
@@ -115,7 +115,7 @@ def tell_calibration(calibration: "Calibration | None") -> str:
     if calibration is None:
         return (
             "no validation images: `predict` can mark no image as unsure and give no sets for --coverage; "
-            "add a val/ folder beside train/ and test/ (or more images a class) and fit again"
+            "add a val/ folder beside train/ and test/ (or more images per class) and fit again"
         )
     missing = calibration.classes - calibration.classes_seen
     note = f"; classes without one: {missing} (marks and sets may be too sure of them)" if missing else ""

@@ -157,7 +157,7 @@ def _print_table(recipe: "Recipe", store: "RunStore", style: str) -> None:
 
 
 def _print_failures(store: "RunStore", failed: Sequence[str]) -> None:
-    """One line a run; the tracebacks are in the store."""
+    """One line per run; the tracebacks are in the store."""
     latest = {failure.id: failure for failure in store.failures()}
     for identity in failed:
         typer.echo(f"failed: {latest[identity].config}: {latest[identity].reason}", err=True)

@@ -36,7 +36,7 @@ GRAPH_AFTER = 3  # calls of one shape before it is worth capturing
 class TextEngine:
     """Features of a fixed list of prompts, as a function of the context vectors in their slots.
 
-    `engine(context)` takes [*batch, C or 1, b, w] (one set of b vectors a class, or one for all), or [b, w],
+    `engine(context)` takes [*batch, C or 1, b, w] (b vectors per class, or one set for all), or [b, w],
     and returns [*batch, C, d] (for [b, w]: [C, d]) with gradients to the context.
     """
 
@@ -90,7 +90,7 @@ class TextEngine:
     def _features(self, context: Float[Tensor, "s k b w"]) -> Float[Tensor, "s c d"]:
         layouts = self._chunks(context)
         training = torch.is_grad_enabled() and context.requires_grad
-        # one set of vectors a class, as a view: its gradient is then a plain sum, the same in every run
+        # one set of vectors per class, as a view: its gradient is then a plain sum, the same in every run
         context = context.expand(-1, len(self.prompts), -1, -1).flatten(1, 2)
         if len(layouts) > 1 and training:
             # nothing random in the tower: no generator's state to keep, which a capture would not allow

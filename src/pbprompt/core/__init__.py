@@ -1,1 +1,1 @@
-"""The paper's equations, one concept a file, usable alone."""
+"""The paper's equations, one concept per file, usable alone."""

@@ -9,7 +9,7 @@
 | P      | `precision` | the shrunk inverse covariance (Kubokawa & Srivastava) |
 | w, b   |             | the classifier under equal class frequencies         |
 
-With one image a class Σ̂ is zero and says nothing. The spread of the class means about their own mean then
+With one image per class Σ̂ is zero and says nothing. The spread of the class means about their own mean then
 takes its place: the shape is that of the classes, the only spread there is to see.
 """
 

@@ -68,7 +68,7 @@ def mean_probabilities(logits: Float[Tensor, "s b c"]) -> Float[Tensor, "b c"]:
 
 
 def mean_features(prompts: Float[Tensor, "s c d"]) -> Float[Tensor, "c d"]:
-    """One text feature a class: the mean direction of its S samples, each of which counts alike."""
+    """One text feature per class: the mean direction of its S samples, each of which counts alike."""
     return unit(unit(prompts).mean(0))
 
 

@@ -32,8 +32,8 @@ def load_images(
     Calls `transform(image)`, or `transform(image, key=keys[index])` where keys are given, as views need.
     `draft` is for `open_image`. Workers are threads: Pillow decodes and resizes outside the interpreter lock,
     so a few keep as many cores busy without copying tensors between processes. For many cores give
-    `decoders`, one process a worker; the transform then has to be picklable. At most four images a worker are
-    in memory at once, with decoders four parts of `PART`.
+    `decoders`, one process per worker; the transform must be picklable then. At most four images per worker
+    are in memory at once, with decoders four parts of `PART`.
     """
     workers = workers or (decoders.count if decoders else available_cpus())
     run, size = (decode, 1) if decoders is None else (decoders.decode, PART)

@@ -53,7 +53,7 @@ def read_classes_file(path: str | Path) -> dict[str, str]:
             raise InputError(f"{where}: {key!r} is named twice: keep one of {mapping[key]!r} and {name!r}")
         mapping[key] = name
     if not mapping:
-        raise InputError(f"{path}: no class names in it: write one 'key: name' a line, or a JSON object")
+        raise InputError(f"{path}: no class names in it: write one 'key: name' per line, or a JSON object")
     return mapping
 
 

@@ -67,7 +67,7 @@ def _header(path: Path, text: str) -> tuple[str, dict[int, str]]:
 
 
 def read_jsonl(path: Path) -> Iterator[Row]:
-    """The rows of a JSONL file: an object a line with image, label and, if you like, split and domain."""
+    """The rows of a JSONL file: an object per line with image, label and, if you like, split and domain."""
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
@@ -75,7 +75,7 @@ def read_jsonl(path: Path) -> Iterator[Row]:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{where}: not JSON ({error}): write one object a line") from None
+            raise InputError(f"{where}: not JSON ({error}): write one object per line") from None
         if not isinstance(value, dict):
             raise InputError(f'{where}: not an object: write {{"image": "cats/1.jpg", "label": "cat"}}')
         fields = {}

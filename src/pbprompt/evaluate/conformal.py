@@ -9,7 +9,7 @@ the set with a probability of at least `coverage`, however wrong the model is: i
 take any rank among the n + 1. This holds on average over images and classes, not for each class.
 
 The score 1 − p(true class) gives the smallest sets on average of all scores with that guarantee when the
-probabilities are right, needs no random numbers, and needs one number an image to be kept (adaptive sets,
+probabilities are right, needs no random numbers, and needs one number per image to be kept (adaptive sets,
 which add up the likelier classes, need a random tie-break to be exact and are larger).
 """
 

@@ -30,7 +30,7 @@ class PromptCaptions:
 
 
 def read_captions(path: Path, tokenizer: Tokenizer) -> list[str]:
-    """A text file's captions, one a line; blank lines and repetitions are left out."""
+    """A text file's captions, one per line; blank lines and repetitions are left out."""
     captions: dict[str, None] = {}
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         caption = " ".join(line.split())
@@ -46,7 +46,7 @@ def read_captions(path: Path, tokenizer: Tokenizer) -> list[str]:
             )
         captions[caption] = None
     if not captions:
-        raise InputError(f"{path}: holds no captions: write one a line")
+        raise InputError(f"{path}: holds no captions: write one per line")
     return list(captions)
 
 

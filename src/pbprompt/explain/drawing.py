@@ -40,7 +40,7 @@ def overlay(
 
 
 def draw_heat_maps(maps: HeatMaps, image: Image.Image, reading: Reading = "prompt-to-patch") -> Image.Image:
-    """A row a class: the square that the model saw, the mean map, and one map a sampled prompt.
+    """A row per class: the square that the model saw, the mean map, and one map a sampled prompt.
 
     Colours are relative, and the range of a row's values is written above it. Prompt-to-patch has one scale
     for all maps of a class. Patch-to-prompt has one for each map, since its level is the probability p_c

@@ -36,7 +36,7 @@ class PromptMap:
     shares: tuple[float, float]  # of the variance, for each axis
 
     def as_csv(self) -> str:
-        """A row a point: kind, class, sample (of a prompt), x, y."""
+        """A row per point: kind, class, sample (of a prompt), x, y."""
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(("kind", "class", "sample", "x", "y"))
@@ -98,7 +98,7 @@ def draw_prompt_map(found: PromptMap) -> "Figure":
     from matplotlib.patheffects import withStroke
 
     samples = len(found.prompts)
-    what = f"{samples} prompt{'s' * (samples > 1)} a class (outlined)"
+    what = f"{samples} prompt{'s' * (samples > 1)} per class (outlined)"
     if len(found.images):
         what += f" and {len(found.images)} images (dots)"
     figure, axes = new_axes(6.4, 5.2, f"PCA of {what}")

@@ -18,7 +18,7 @@ def sampled_prompts(method: Method, samples: int, seed: int) -> Float[Tensor, "s
 
 
 def as_prompts(method: Method, bank: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
-    """The bank itself, refused where it holds something other than a text feature a class."""
+    """The bank itself, refused where it holds something other than a text feature per class."""
     if method.image_conditioned or bank.shape[-1] != method.backbone.embed_dim:
         why = "makes its prompts anew for every image" if method.image_conditioned else "votes by its images"
         raise InputError(

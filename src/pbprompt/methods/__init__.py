@@ -1,1 +1,1 @@
-"""One file a method: its settings, its class, its formula."""
+"""One file per method: its settings, its class, its formula."""

@@ -27,7 +27,7 @@ class MethodConfig:
     learning_rate: float = setting(0.002, "highest learning rate; cosine to zero over the epochs")
     weight_decay: float = setting(5e-4, "weight decay of the optimiser")
     warmup_epochs: int = setting(1, "first epochs at a constant learning rate of 1e-5")
-    batch_size: int = setting(32, "images a step; 0: the method's choice by the number of images")
+    batch_size: int = setting(32, "images per step; 0: the method's choice by the number of images")
     epochs: int = setting(0, "passes over the training images; 0: the method's schedule by shots")
     clip_norm: float = setting(0.0, "gradient norm to clip at; 0: no clipping")
     keep: float = setting(1.0, "share of the change by training that is kept; less suits other domains")

@@ -11,7 +11,7 @@
 | λ_c    | `multipliers`       | how strongly class c is held; estimated once, never searched |
 
 The zero-shot-initialised probe of the same paper, without the constraint, is the variant `zs-lp`. The paper
-trains on twenty augmented views an image; here it is the views that the run has. Chosen here: a class without
+trains on twenty augmented views per image; here it is on the run's own views. Chosen here: a class without
 images is held with λ = 1, since nothing speaks against its sentence, and a name that comes later is its
 sentence.
 """
@@ -38,13 +38,13 @@ class CLAPConfig(MethodConfig):
 
     learning_rate: float = setting(0.1, "highest learning rate; cosine to zero over the epochs")
     weight_decay: float = setting(0.0, "weight decay of the optimiser")
-    batch_size: int = setting(256, "images a step")
+    batch_size: int = setting(256, "images per step")
     constrained: bool = setting(True, "hold the prototypes near the text; false: ZS-LP")
 
 
 @register("clap")
 class CLAP(TextResidual):
-    """A prototype a class that starts at its sentence and is held there."""
+    """A prototype per class that starts at its sentence and is held there."""
 
     Config = CLAPConfig
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"zs-lp": {"constrained": False}}

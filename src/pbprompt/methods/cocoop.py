@@ -35,9 +35,9 @@ PROMPTS_AT_ONCE = 1 << 12  # images × classes in the text tower at once, where 
 
 @dataclass(frozen=True, kw_only=True)
 class CoCoOpConfig(MethodConfig):
-    """The published recipe: SGD at 0.002, one image a step, 10 epochs, started at words."""
+    """The published recipe: SGD at 0.002, one image per step, 10 epochs, started at words."""
 
-    batch_size: int = setting(1, "images a step")
+    batch_size: int = setting(1, "images per step")
     epochs: int = setting(10, "passes over the training images")
     tokens: int = setting(4, "b, context vectors")
     words: str = setting("a photo of a", "words that the context starts from; empty: random, N(0, 0.02²)")

@@ -5,7 +5,7 @@
 
 | symbol    | name here | meaning                                                                    |
 |-----------|-----------|----------------------------------------------------------------------------|
-| v_1 … v_b | `context` | learned vectors, [b, w]: one set for all classes; or [c, b, w]: one a class |
+| v_1 … v_b | `context` | learned vectors, [b, w]: one set for all classes; or [c, b, w]: one per class |
 | f, g      | backbone  | the frozen towers                                                          |
 | s         |           | exp(logit scale)                                                           |
 

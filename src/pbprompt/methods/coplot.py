@@ -33,7 +33,7 @@ from pbprompt.registry import register
 class CoPLOTConfig(PLOTConfig):
     """The published recipe: as CoCoOp's."""
 
-    batch_size: int = setting(1, "images a step")
+    batch_size: int = setting(1, "images per step")
     epochs: int = setting(10, "passes over the training images")
     words: str = setting(
         "a photo of a, a picture of a, an image of a, a view of the",

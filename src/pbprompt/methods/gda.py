@@ -13,9 +13,9 @@ The paper searches α on validation images among 10⁻⁴, 10⁻³ … 10². A m
 α is fixed at 1, the value that the authors' published log finds most often (46 of 165 searches). The preset
 `cross-validated` (alpha=0) searches the same values by the same accuracy, ties going to the likelier, on five
 folds within the training images. That needs no further image, but every fold has fewer images to fit than
-there are in the end, so it leans towards the text; with one image a class it is α = 1 again.
+there are in the end, so it leans towards the text; with one image per class it is α = 1 again.
 
-The paper estimates from ten augmented views an image; here it is the views that the run has. A name without
+The paper estimates from ten augmented views per image; here it is the views that the run has. A name without
 images has its sentence, and the mean of the others' image part; the paper's own way to make up means and
 covariances for new names from their nearest images, which it uses among new names alone, is not here.
 """

@@ -1,4 +1,4 @@
-"""What linear classifiers on image features share: a weight vector and a bias a class, and a share of text.
+"""What linear classifiers on image features share: a weight vector and a bias per class, and a share of text.
 
     logit_c(x) = w_c·f + b_c + a_c·(f·t_c)                    f = f(x)/‖f(x)‖, t_c = g(c)/‖g(c)‖
 

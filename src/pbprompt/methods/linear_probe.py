@@ -5,13 +5,13 @@
 | symbol | name here  | meaning                                        |
 |--------|------------|------------------------------------------------|
 | f      | backbone   | the frozen image tower                         |
-| W, b   | `weights`  | one weight vector and one bias a class         |
+| W, b   | `weights`  | one weight vector and one bias per class       |
 | C      | `strength` | how far the images are trusted against W = 0   |
 
 C is chosen by cross-validation within the training images (five folds or as many as the largest class has
 images; the mean log-likelihood decides) among s²/d·10^(−2, −1.5, …, 2). s²/d, with s = exp(logit scale), is
 the C whose penalty is the prior under which a weight vector is as long as zero-shot's, ‖W_c‖² = s² on
-average. It is used as it is where cross-validation is impossible, with one image a class. The published
+average. It is used as it is where cross-validation is impossible, with one image per class. The published
 probe searches C on validation images, on features that are not normalised.
 
 It has no use for a class name; a class without images has no chance, which is the limit of the fit.

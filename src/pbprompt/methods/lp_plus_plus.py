@@ -38,7 +38,7 @@ class LPPlusPlusConfig(MethodConfig):
 
 @register("lp++")
 class LPPlusPlus(LinearClassifier):
-    """Visual prototypes, and text with a multiplier a class."""
+    """Visual prototypes, and text with a multiplier per class."""
 
     Config = LPPlusPlusConfig
     paper = "Huang et al., CVPR 2024"

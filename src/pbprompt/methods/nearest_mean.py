@@ -6,7 +6,7 @@
 | symbol | name here | meaning                                  |
 |--------|-----------|------------------------------------------|
 | f      | backbone  | the frozen image tower                   |
-| m_c    | `means`   | one vector a class, [c, d]               |
+| m_c    | `means`   | one vector per class, [c, d]             |
 | s      |           | exp(logit scale)                         |
 
 It has no use for a class name, so it can tell only the classes that it has images of.

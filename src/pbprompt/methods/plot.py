@@ -1,4 +1,4 @@
-"""PLOT: several prompts a class, matched to an image's patches by optimal transport (Chen et al., ICLR 2023).
+"""PLOT: several prompts per class, matched to image patches by optimal transport (Chen et al., ICLR 2023).
 
     g_nc = text tower([SOS] v_n1 … v_nb name_c [.] [EOT])                     n = 1 … N context sets
     T_c = argmin_T Σ_mn T_mn·(1 − cos(u_m, g_nc)) − ε·H(T),  rows sum to 1/M, columns to 1/N

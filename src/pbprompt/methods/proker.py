@@ -7,13 +7,13 @@
 | T      | `_text`        | unit text features of the dataset's template, [c, d]            |
 | S, Y   | `keys`         | the unit training features, [n, d], and their one-hot labels    |
 | k      | core           | exp(−β·(1 − cos)), see `core.kernel_ridge`                      |
-| A      | `coefficients` | one column a class, kept as rows, [c + 1, n]                    |
+| A      | `coefficients` | one column per class, kept as rows, [c + 1, n]                  |
 | λ, β   | `ridge`, `beta` | weight of the images, and sharpness of the kernel              |
 | s      |                | exp(logit scale), as in the paper's form that is trained jointly |
 
 λ and β are searched on validation images in the paper; without any it transfers what was found on ImageNet
-(RN50), by the number of shots, and those are the defaults here, for the mean number of images a class. They
-were found with ten augmented views an image as training features; here it is the views that the run has.
+(RN50), by the number of shots, and those are the defaults here, for the mean number of images per class. They
+were found with ten augmented views per image as training features; here it is the views that the run has.
 A name without images has its sentence, and the mean of the others' columns.
 """
 
@@ -42,8 +42,8 @@ AFFINITIES = 1 << 26  # images × training images held at once
 class ProKeRConfig(MethodConfig):
     """The published settings, by the number of shots."""
 
-    ridge: float = setting(0.0, "λ, weight of the images; 0: the published one for so many images a class")
-    beta: float = setting(0.0, "β, sharpness of the kernel; 0: the published one for so many images a class")
+    ridge: float = setting(0.0, "λ, weight of the images; 0: the published one for so many images per class")
+    beta: float = setting(0.0, "β, kernel's sharpness; 0: the published one for so many images per class")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,7 +51,7 @@ class ProKeRConfig(MethodConfig):
 
 
 def published(shots: float) -> tuple[float, float]:
-    """λ and β for so many images a class: those of the nearest number of shots from below."""
+    """λ and β for so many images per class: those of the nearest number of shots from below."""
     return PUBLISHED[max((known for known in PUBLISHED if known <= shots), default=1)]
 
 

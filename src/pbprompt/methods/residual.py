@@ -1,4 +1,4 @@
-"""What methods share that learn one vector a class beside its sentence: vectors, names, and the loss."""
+"""What methods share that learn one vector per class beside its sentence: vectors, names, and the loss."""
 
 from collections.abc import Sequence
 

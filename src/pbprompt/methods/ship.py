@@ -54,7 +54,7 @@ class SHIPConfig(MethodConfig):
     encoder_width: int = setting(2048, "hidden units of the encoder")
     generator_width: int = setting(4096, "hidden units of the generator")
     synth_epochs: int = setting(50, "stage 1: passes over the training images")
-    synth_batch: int = setting(256, "stage 1: images a step")
+    synth_batch: int = setting(256, "stage 1: images per step")
     synth_rate: float = setting(1e-3, "stage 1: learning rate of AdamW")
 
 

@@ -27,13 +27,13 @@ class TaskResConfig(MethodConfig):
     """The published recipe: Adam at 2e-3 (2e-4 on ImageNet), batches of 256, 100 or 200 epochs by shots."""
 
     optimiser: Literal["sgd", "adam", "adamw"] = setting("adam", "sgd (momentum 0.9), adam or adamw")
-    batch_size: int = setting(256, "images a step")
+    batch_size: int = setting(256, "images per step")
     alpha: float = setting(0.5, "α, scale of the residual")
 
 
 @register("taskres")
 class TaskRes(TextResidual):
-    """A residual a class, tuned by cross-entropy."""
+    """A residual per class, tuned by cross-entropy."""
 
     Config = TaskResConfig
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {

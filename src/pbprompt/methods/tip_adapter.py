@@ -43,7 +43,7 @@ class TipAdapterConfig(MethodConfig):
     learning_rate: float = setting(1e-3, "highest learning rate; cosine to zero over the epochs")
     weight_decay: float = setting(0.01, "weight decay of the optimiser")
     warmup_epochs: int = setting(0, "first epochs at a constant learning rate of 1e-5")
-    batch_size: int = setting(256, "images a step")
+    batch_size: int = setting(256, "images per step")
     epochs: int = setting(0, "passes over the training images; 0: 20 with finetune, else none")
     finetune: bool = setting(False, "train the cached features (Tip-Adapter-F)")
     alpha: float = setting(1.0, "α, weight of the cache against the text")

@@ -10,7 +10,7 @@
 | v_1 … v_b | `context`                | learned vectors, [b, w]                                          |
 | μ, log σ² | `mean`, `log_variance`   | free vectors, [1, w]; or two networks d → d/2 → d/2 → w of the   |
 |           |                          | normalised image feature, where `conditional`                    |
-| L         | `train_samples`          | draws a step                                                     |
+| L         | `train_samples`          | draws per step                                                   |
 | S         |                          | draws of a prediction                                            |
 
 Without `conditional` a draw is one context for all images and classes. With it every image has its own
@@ -43,9 +43,9 @@ PROMPTS_AT_ONCE = 1 << 12  # draws × images × classes in the text tower at onc
 
 @dataclass(frozen=True, kw_only=True)
 class VPTConfig(MethodConfig):
-    """The published recipe: SGD at 0.002, one image a step; draws and epochs were chosen by dataset."""
+    """The published recipe: SGD at 0.002, one image per step; draws and epochs were chosen by dataset."""
 
-    batch_size: int = setting(1, "images a step")
+    batch_size: int = setting(1, "images per step")
     epochs: int = setting(10, "passes over the training images; published: 10 to 60 by dataset")
     tokens: int = setting(4, "b, context vectors")
     words: str = setting("a photo of a", "words that the context starts from; empty: random, N(0, 0.02²)")

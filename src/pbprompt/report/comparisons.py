@@ -1,4 +1,4 @@
-"""Finished runs put side by side: one comparison a task, dataset and backbone; one line a method."""
+"""Finished runs put side by side: one comparison per task, dataset and backbone; one line per method."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from pbprompt.runs.record import Record
 
 @dataclass(frozen=True)
 class Comparison:
-    """The runs that can be set side by side, by the method's label and then by shots: one a seed."""
+    """The runs that can be set side by side, by the method's label and then by shots: one per seed."""
 
     task: str
     dataset: str

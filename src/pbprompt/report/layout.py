@@ -1,7 +1,7 @@
 """How a recipe's table is laid out: its sections and columns, shaped as the paper's.
 
-few-shot       a section a dataset, a column for each number of shots (with one number: a column a dataset)
-base-to-new    a section a dataset, with the columns Base, New, H and Joint
+few-shot       a section per dataset, a column for each number of shots (if one: a column per dataset)
+base-to-new    a section per dataset, with the columns Base, New, H and Joint
 transfer       a section for what was tuned on, a column for each test set
 """
 

@@ -96,7 +96,7 @@ def styled(function: Callable[P, T]) -> Callable[P, T]:
 def few_shot_curves(
     lines: Mapping[str, Points], title: str = "", measured: str = "Accuracy", share: bool = True
 ) -> "Figure":
-    """Accuracy against shots: one line a method through the means, a band of one std over seeds.
+    """Accuracy against shots: one line per method through the means, a band of one std over seeds.
 
     What is measured may be something else, and no share of a whole: then it is not labelled in per cent.
     """
@@ -106,7 +106,7 @@ def few_shot_curves(
     axes.set_xscale("log", base=2)
     axes.set_xticks(shots, [f"{x:g}" for x in shots])
     axes.set_xticks([], minor=True)
-    axes.set(xlabel="Training images a class (shots)", ylabel=f"{measured} (%)" if share else measured)
+    axes.set(xlabel="Training images per class (shots)", ylabel=f"{measured} (%)" if share else measured)
     if share:
         _percent(axes.yaxis)
     _legend(figure, axes)

@@ -1,4 +1,4 @@
-"""Results on disk: one JSON line a run, never rewritten, and one file of per-image arrays a run."""
+"""Results on disk: one JSON line per run, never rewritten, and one file of per-image arrays a run."""
 
 import os
 from collections.abc import Mapping

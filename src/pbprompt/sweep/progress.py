@@ -1,4 +1,4 @@
-"""Where a sweep stands, on stderr: a table that renews itself, or a line a run where nobody watches."""
+"""Where a sweep stands, on stderr: a table that renews itself, or a line per run where nobody watches."""
 
 import time
 from datetime import timedelta

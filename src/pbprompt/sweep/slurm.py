@@ -20,7 +20,7 @@ POLL_SECONDS = 0.2
 
 
 class SlurmExecutor:
-    """One Slurm job a run, at most `jobs` at a time; scripts, logs and results pass through `folder`.
+    """One Slurm job per run, at most `jobs` at a time; scripts, logs and results pass through `folder`.
 
     `cluster` is submitit's: "slurm"; "local" starts processes here instead, to try things out.
     """

@@ -52,7 +52,7 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
     """Train in place and return the last epoch's mean terms.
 
     `features(epoch)` gives an epoch's features of the `examples` training images. With a folder, the run is
-    logged and checkpointed there, and continues where a killed one stood, to the same bits on a CPU: every
+    logged and checkpointed there, and continues where a killed one stopped, to the same bits on a CPU: every
     random choice is a function of (seed, purpose, step or epoch).
     """
     optimiser = make_optimiser(method, method.config)

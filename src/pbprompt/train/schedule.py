@@ -13,7 +13,7 @@ MOMENTUM = 0.9
 
 
 def learning_rate(config: MethodConfig, epoch: int, epochs: int) -> float:
-    """Constant 1e-5 in the warm-up; then ½·lr·(1 + cos(π·(epoch − warm-up)/epochs)), a step an epoch."""
+    """Constant 1e-5 in the warm-up; then ½·lr·(1 + cos(π·(epoch − warm-up)/epochs)), a step per epoch."""
     if epoch < config.warmup_epochs:
         return min(WARMUP_RATE, config.learning_rate)
     return 0.5 * config.learning_rate * (1 + math.cos(math.pi * (epoch - config.warmup_epochs) / epochs))

@@ -130,7 +130,7 @@ def test_the_document_says_where_each_figure_was_measured(tmp_path):
     assert "| Big GPU | classes | 50 → 100 | 150 → 300 ms | 0.5 → 1 GiB | 1× |" in text
     assert text.rstrip().endswith("## Tried and left out\n\n- A faster thing was not faster.")
     drawn = ElementTree.parse(out.parent / "images" / "performance.svg").getroot()
-    assert {"Big GPU", "Fast CPU, 2 threads", "classes C", "images a run"} <= set(drawn.itertext())
+    assert {"Big GPU", "Fast CPU, 2 threads", "classes C", "images per run"} <= set(drawn.itertext())
 
 
 def test_without_growth_there_is_no_plot(tmp_path):

@@ -55,7 +55,7 @@ def _has_content(file: Path) -> bool:
 
 
 def _by_folder(root: Path, missing: list[str]) -> list[str]:
-    """A line a folder, so that thousands of missing files stay readable."""
+    """A line per folder, so that thousands of missing files stay readable."""
     folders: dict[str, list[str]] = {}
     for path in missing:
         folders.setdefault(str(PurePosixPath(path).parent), []).append(PurePosixPath(path).name)

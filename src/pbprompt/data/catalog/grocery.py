@@ -62,7 +62,7 @@ def read(benchmark: Benchmark, folder: Path) -> Dataset:
         classes=tuple(product.name for product in classes),
         template=benchmark.template,
         home="photo",
-        notes=("The test split holds one iconic image a class beside the photographs",),
+        notes=("The test split holds one iconic image per class beside the photographs",),
         train=parts["train"],
         val=parts["val"],
         test=parts["test"],
