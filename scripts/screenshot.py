@@ -17,8 +17,8 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
+from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.app import create_app, server_config
-from pbprompt.serve.model import ServedModel
 
 COLOURS = 255  # of a palette: a screenshot of a page has few, and the file is a third as large
 
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--class", dest="name", help="class whose heat map to show; default: the likeliest")
     parser.add_argument("--out", type=Path, default=Path("docs/images/serve.png"))
     options = parser.parse_args()
-    server = uvicorn.Server(server_config(create_app(ServedModel(options.model)), "127.0.0.1", 0))
+    server = uvicorn.Server(server_config(create_app(TunedModel.load(options.model)), "127.0.0.1", 0))
     thread = threading.Thread(target=server.run)
     thread.start()
     while thread.is_alive() and not server.started:

@@ -15,8 +15,8 @@ from pbprompt.clip.backbone import Backbone
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.model.calibration import Calibration
 from pbprompt.model.folder import describe_model, save_model
+from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
-from pbprompt.serve.model import ServedModel
 
 CLASSES = ("cat", "dog", "guitar", "apple", "car")
 SAMPLE = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
@@ -40,8 +40,8 @@ def model_folder(lite: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture
-def model(model_folder: Path, lite: Backbone) -> ServedModel:
-    return ServedModel(model_folder, backbone=lite)
+def model(model_folder: Path, lite: Backbone) -> TunedModel:
+    return TunedModel.load(model_folder, lite)
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +64,7 @@ def jpeg(cat: bytes) -> bytes:
 
 
 @pytest.fixture
-def client(model: ServedModel) -> Iterator:
+def client(model: TunedModel) -> Iterator:
     from fastapi.testclient import TestClient
 
     from pbprompt.serve.app import create_app
@@ -82,7 +82,7 @@ def serve_at() -> Iterator[Callable[..., str]]:
 
     started = []
 
-    def serve(model: ServedModel, **options: object) -> str:
+    def serve(model: TunedModel, **options: object) -> str:
         server = uvicorn.Server(server_config(create_app(model, **options), "127.0.0.1", 0))
         thread = threading.Thread(target=server.run)
         thread.start()
@@ -99,5 +99,5 @@ def serve_at() -> Iterator[Callable[..., str]]:
 
 
 @pytest.fixture
-def running(model: ServedModel, serve_at: Callable[..., str]) -> str:
+def running(model: TunedModel, serve_at: Callable[..., str]) -> str:
     return serve_at(model)

@@ -7,14 +7,18 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import typer
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageChops
+from typer.testing import CliRunner
 
+from pbprompt.cli.predict import predict
 from pbprompt.data.images import open_image
 from pbprompt.explain.drawing import overlay
 from pbprompt.explain.heat_maps import heat_maps
+from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.app import create_app
 from pbprompt.serve.limits import Limits
 
@@ -43,33 +47,48 @@ def test_files_and_base64_say_the_same(client, cat, guitar):
     images = [{"name": "a.webp", "data": text(cat)}, {"name": "b.webp", "data": text(guitar)}]
     assert client.post("/predict", json={"images": images}).json() == sent.json()
     for said in (first, second):
-        values = [score["probability"] for score in said["scores"]]
-        assert sorted(values, reverse=True) == values and sum(values) == pytest.approx(1, abs=1e-4)
-        assert said["probability"] == values[0] and 0 <= said["epistemic"] <= said["entropy"]
+        assert sum(said["scores"].values()) == pytest.approx(1, abs=1e-4)
+        assert said["score"] == max(said["scores"].values()) and 0 <= said["epistemic"] <= said["entropy"]
+
+
+def test_it_says_what_the_command_line_says(client, model_folder, tmp_path, cat):
+    (tmp_path / "cat.webp").write_bytes(cat)
+    sent = [str(tmp_path / "cat.webp"), "--model", str(model_folder), "--coverage", "0.9", "--json"]
+    command = typer.Typer()
+    command.command()(predict)
+    printed = json.loads(CliRunner().invoke(command, sent).stdout)
+    (said,) = client.post("/predict", files=[file(cat, sent[0])]).json()["predictions"]
+    assert list(said) == list(printed) and list(said["scores"]) == list(printed["scores"])
+    for key, value in printed.items():
+        assert said[key] == (
+            value if isinstance(value, str | list | None) else pytest.approx(value, abs=1e-5)
+        )
 
 
 def test_a_batch_says_what_single_requests_say(client, cat, guitar, jpeg):
     batch = client.post("/predict", files=[file(data) for data in (cat, guitar, jpeg)]).json()["predictions"]
     for data, said in zip((cat, guitar, jpeg), batch, strict=True):
         (alone,) = client.post("/predict", files=[file(data)]).json()["predictions"]
-        assert [s["name"] for s in alone["scores"]] == [s["name"] for s in said["scores"]]
-        for key in ("probability", "entropy", "epistemic"):
+        for key in ("score", "scores", "spreads", "entropy", "epistemic"):
             assert alone[key] == pytest.approx(said[key], abs=1e-4)
 
 
 def test_top_k_the_unsure_mark_and_the_prediction_set(client, model, cat):
-    calibration = model._state.calibration
+    calibration = model.calibration
 
     def ask(**fields):
         return client.post("/predict", files=[file(cat)], data=fields).json()["predictions"][0]
 
     said = ask(top_k="2")
-    assert len(said["scores"]) == 2
-    assert said["unsure"] is (said["probability"] < calibration.threshold(0.9))
+    values = list(ask()["scores"].values())
+    assert list(said["scores"].values()) == sorted(values, reverse=True)[:2]
+    assert list(said["spreads"]) == list(said["scores"]) and said["unsure"] is (
+        said["score"] < calibration.threshold(0.9)
+    )
     full = ask(coverage="0.5", reject_at="0.5")
     quantile = calibration.quantile(0.5)
-    within = [s["name"] for s in full["scores"] if 1 - s["probability"] <= quantile]
-    assert full["prediction_set"] == (within or [full["label"]])
+    within = {name for name, score in full["scores"].items() if 1 - score <= quantile}
+    assert set(full["prediction_set"]) == (within or {full["label"]})
     wide = ask(coverage="0.99")["prediction_set"]  # twenty images cannot promise it: every class
     assert set(wide) == set(model.classes)
 
@@ -106,17 +125,16 @@ def same_picture(sent: str, expected: Image.Image) -> bool:
 def test_explain(client, model, cat):
     said = client.post("/explain", files=[file(cat)], data={"class": "dog", "samples": "2"})
     assert said.status_code == 200 and said.json()["class"] == "dog"
-    assert 0 <= said.json()["probability"] <= 1 and len(said.json()["samples"]) == 2
+    assert 0 <= said.json()["score"] <= 1 and len(said.json()["samples"]) == 2
     picture = Image.open(io.BytesIO(base64.b64decode(said.json()["mean"])))
     assert (picture.format, picture.size) == ("PNG", Image.open(io.BytesIO(cat)).size)
     same = client.post("/explain", json={"image": text(cat), "class": "dog", "samples": 2})
     assert same.json() == said.json()
     predicted = client.post("/predict", files=[file(cat)]).json()["predictions"][0]["scores"]
-    (score,) = [score["probability"] for score in predicted if score["name"] == "dog"]
-    assert said.json()["probability"] == pytest.approx(score, abs=1e-5)
+    assert said.json()["score"] == pytest.approx(predicted["dog"], abs=1e-5)
     # the evidence of all classes on one scale; a plan on its own
     square = open_image(io.BytesIO(cat))
-    maps = heat_maps(model._method, square, model.classes, samples=2)
+    maps = heat_maps(model.method, square, model.classes, samples=2)
     expected = overlay(square, maps.evidence[1, model.classes.index("dog")], 0, maps.evidence.max())
     assert same_picture(said.json()["samples"][1], expected)
     plan = client.post(
@@ -157,8 +175,10 @@ def test_classes_are_listed_and_added(small, cat):
     assert before["calibrated"] is True and len(before["classes"]) == 5
     after = small.post("/classes", json={"names": ["red panda"]}).json()
     assert after == {"classes": [*before["classes"], "red panda"], "calibrated": False}
-    said = small.post("/predict", files=[file(cat)]).json()["predictions"][0]
-    assert "red panda" in [score["name"] for score in said["scores"]]
+    answer = small.post("/predict", files=[file(cat)]).json()
+    assert answer["note"] == "no validation image is of an added class"
+    (said,) = answer["predictions"]
+    assert "red panda" in said["scores"]
     assert said["unsure"] is None and said["prediction_set"] is None
     assert small.post("/classes", json={"names": ["otter"]}).status_code == 200
     assert small.post("/classes", json={"names": ["wolf"]}).status_code == 422  # the eighth of seven
@@ -221,29 +241,25 @@ def test_the_host_must_be_ours_unless_there_is_a_key(model, client):
 def test_a_refused_change_is_not_made_and_a_repeated_one_is_no_error(model, monkeypatch):
     import threading
 
-    go_on, with_classes = threading.Event(), model.with_classes
+    go_on, with_classes = threading.Event(), TunedModel.with_classes
 
-    def slowly(names, limits):
+    def slowly(model, names):
         go_on.wait(60)
-        return with_classes(names, limits)
+        return with_classes(model, names)
 
-    monkeypatch.setattr(model, "with_classes", slowly)
+    monkeypatch.setattr(TunedModel, "with_classes", slowly)
     with TestClient(create_app(model, limits=Limits(answer_seconds=0.1)), "http://localhost") as client:
         assert client.post("/classes", json={"names": ["otter"]}).status_code == 503
         go_on.set()
-    assert "otter" not in model.classes
+        assert "otter" not in client.get("/classes").json()["classes"]
     with TestClient(create_app(model), "http://localhost") as client:
         for _ in range(2):
             added = client.post("/classes", json={"names": ["otter"]})
             assert added.status_code == 200 and added.json()["classes"].count("otter") == 1
 
 
-def test_weights_that_are_no_numbers_are_a_500(client, model, monkeypatch, cat):
-    predict = model.predict
-    broken = lambda tensors: [  # noqa: E731
-        one._replace(probabilities=[float("nan")] * 5) for one in predict(tensors)
-    ]
-    monkeypatch.setattr(model, "predict", broken)
+def test_weights_that_are_no_numbers_are_a_500(client, model, cat):
+    model.predictor.bank.fill_(float("nan"))
     answer = client.post("/predict", files=[file(cat)])
     assert answer.status_code == 500 and "not finite" in answer.json()["error"]
 
@@ -373,7 +389,7 @@ def test_the_key_guards_all_but_the_page_and_health(model, cat):
 
 
 def test_a_failure_of_ours_is_a_500_that_tells_nothing(model, monkeypatch, cat):
-    monkeypatch.setattr(model, "predict", lambda tensors: 1 / 0)
+    monkeypatch.setattr(TunedModel, "predict", lambda *given: 1 / 0)
     with TestClient(create_app(model), "http://localhost") as client:
         answer = client.post("/predict", files=[file(cat)])
         assert answer.status_code == 500 and "zero" not in answer.text

@@ -83,12 +83,17 @@ def test_from_an_image_to_its_heat_map_and_a_new_class(browser, running, model, 
     until(browser, lambda: "5 classes" in by_id(browser, "model").text)
     upload(browser, photo)
     assert by_id(browser, "status").text.startswith("cat, ")
-    unsure = model._state.calibration.threshold(0.9) > share_of(rows_of(browser)[0])
+    unsure = model.calibration.threshold(0.9) > share_of(rows_of(browser)[0])
     assert by_id(browser, "unsure").is_displayed() is unsure
     rows = rows_of(browser)
     assert len(rows) == 5 and "%" in rows[0].text and "±" in rows[0].text
     bar, fill = (rows[0].find_element(By.CLASS_NAME, name) for name in ("bar", "fill"))
     assert fill.size["width"] == pytest.approx(share_of(rows[0]) * bar.size["width"], abs=2)
+    assert sorted(map(share_of, rows), reverse=True) == [share_of(row) for row in rows]
+    spread = float(rows[0].text.split("±")[1].split()[0]) / 100
+    line = rows[0].find_element(By.CLASS_NAME, "spread")
+    widest = min(1, share_of(rows[0]) + spread) - max(0, share_of(rows[0]) - spread)
+    assert line.size["width"] == pytest.approx(widest * bar.size["width"], abs=4)
     assert by_id(browser, "set").is_displayed()
 
     # by keyboard: from the file field, tab to the first class
@@ -110,6 +115,7 @@ def test_from_an_image_to_its_heat_map_and_a_new_class(browser, running, model, 
     by_id(browser, "name").send_keys("kitten", Keys.ENTER)
     until(browser, lambda: "6 classes" in by_id(browser, "model").text)
     until(browser, lambda: "kitten" in by_id(browser, "scores").text)
+    assert "no validation image is of an added class" in by_id(browser, "set").text
     by_id(browser, "name").send_keys("Kitten", Keys.ENTER)
     until(browser, lambda: "there already" in by_id(browser, "problem").text)
 

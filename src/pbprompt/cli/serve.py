@@ -35,9 +35,9 @@ def serve(
     try:
         import uvicorn
 
+        from pbprompt.model.tuned import TunedModel
         from pbprompt.serve.app import create_app, server_config
         from pbprompt.serve.limits import MIB, Limits
-        from pbprompt.serve.model import ServedModel
     except ImportError as error:
         if (error.name or "").startswith("pbprompt"):
             raise
@@ -52,6 +52,6 @@ def serve(
         images=min(Limits.images, max_queue),
         batch=max_batch,
     )
-    served = ServedModel(model, backbone=backbone, device=device)
-    app = create_app(served, limits=limits, api_key=api_key or None, host=host)
+    tuned = TunedModel.load(model, backbone, device)
+    app = create_app(tuned, limits=limits, api_key=api_key or None, host=host)
     uvicorn.Server(server_config(app, host, port)).run()

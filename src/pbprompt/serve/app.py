@@ -12,11 +12,11 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
 from pbprompt import __version__
+from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.docs_page import docs_page
 from pbprompt.serve.limits import Limits, Refused
 from pbprompt.serve.metrics import Metrics
 from pbprompt.serve.middleware import Middleware
-from pbprompt.serve.model import ServedModel
 from pbprompt.serve.protocol import SELDOM, GuardedProtocol
 from pbprompt.serve.schemas import (
     AddClasses,
@@ -47,7 +47,7 @@ UNUSABLE = {
 
 
 def create_app(
-    model: ServedModel, *, limits: Limits | None = None, api_key: str | None = None, host: str = "localhost"
+    model: TunedModel, *, limits: Limits | None = None, api_key: str | None = None, host: str = "localhost"
 ) -> FastAPI:
     """The app that serves a model.
 
@@ -97,7 +97,7 @@ def create_app(
     @app.get("/classes", responses=_problems({401: UNUSABLE[401]}))
     async def classes() -> Classes:
         """The classes the model tells apart."""
-        return Classes(classes=list(model.classes), calibrated=model.calibrated)
+        return Classes(classes=list(service.model.classes), calibrated=service.model.calibrated)
 
     @app.post(
         "/classes",
@@ -117,7 +117,7 @@ def create_app(
             status="ok",
             method=model.info.method,
             backbone=model.info.backbone["name"],
-            classes=len(model.classes),
+            classes=len(service.model.classes),
             needs_key=bool(api_key),
         )
 

@@ -7,12 +7,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
-from pbprompt.errors import InputError
-from pbprompt.evaluate.conformal import prediction_set
 from pbprompt.explain.heat_maps import Reading
-from pbprompt.model.calibration import DIGITS, rounded
 from pbprompt.serve.limits import Limits, Refused
-from pbprompt.serve.model import Outcome
 
 NAME_LENGTH = 200
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -65,7 +61,9 @@ class Asked(BaseModel):
 
 class Predict(Asked):
     images: list[Sent] = Field(min_length=1, description="the images")
-    top_k: int | None = Field(None, ge=1, le=1_000_000, description="scores to return; all if left out")
+    top_k: int | None = Field(
+        None, ge=1, le=1_000_000, description="classes to return, likeliest first; all, in order, if left out"
+    )
     reject_at: Share = Field(0.9, description="accuracy wanted of what is not unsure")
     coverage: Share = Field(0.9, description="wanted of the prediction set")
 
@@ -116,17 +114,15 @@ def request_body(kind: type[Asked], *, form: str | None = None) -> dict[str, Any
     return {"requestBody": {"required": True, "content": content}}
 
 
-class ClassScore(BaseModel):
-    name: str
-    probability: float = Field(description="mean over the sampled prompts")
-    spread: float = Field(description="standard deviation of the probability over the sampled prompts")
-
-
 class Prediction(BaseModel):
+    """The fields of `pbprompt predict --json`."""
+
     image: str = Field(description="the name the client gave")
     label: str = Field(description="the likeliest class")
-    probability: float
-    scores: list[ClassScore] = Field(description="likeliest first: all classes, or the first top_k")
+    score: float = Field(description="its probability, the mean over the sampled prompts")
+    spread: float = Field(description="standard deviation of the score over the sampled prompts")
+    scores: dict[str, float] = Field(description="of every class, or of the top_k likeliest first")
+    spreads: dict[str, float] = Field(description="of the same classes")
     entropy: float = Field(description="the whole doubt, in nats")
     epistemic: float = Field(description="the part of it that the sampled prompts disagree on")
     unsure: bool | None = Field(
@@ -139,11 +135,12 @@ class Prediction(BaseModel):
 
 class Predictions(BaseModel):
     predictions: list[Prediction]
+    note: str | None = Field(description="why unsure and prediction_set are null, where they are")
 
 
 class Explanation(BaseModel):
     class_name: str = Field(serialization_alias="class")
-    probability: float
+    score: float = Field(description="the probability of the class")
     mean: str = Field(description="base64 of a PNG: the square the model saw, under the mean heat map")
     samples: list[str] = Field(description="the same for each sampled prompt")
 
@@ -170,35 +167,3 @@ def finite(value: float) -> float:
     if not math.isfinite(value):
         raise Refused(500, "the model's probabilities are not finite: its weights are damaged")
     return value
-
-
-def prediction(image: str, outcome: Outcome, asked: Predict) -> Prediction:
-    """What is said of one image."""
-    row = rounded([finite(value) for value in outcome.probabilities])
-    order = sorted(range(len(row)), key=lambda index: -outcome.probabilities[index])
-    best = order[0]
-    unsure, among = None, None
-    if outcome.calibration is not None:
-        try:
-            unsure = row[best] < outcome.calibration.threshold(asked.reject_at)
-            chosen = prediction_set(row, outcome.calibration.quantile(asked.coverage))
-        except InputError as error:
-            raise Refused(422, str(error)) from None
-        among = [outcome.classes[index] for index in chosen]
-    return Prediction(
-        image=image,
-        label=outcome.classes[best],
-        probability=row[best],
-        scores=[
-            ClassScore(
-                name=outcome.classes[index],
-                probability=row[index],
-                spread=round(outcome.spreads[index], DIGITS),
-            )
-            for index in order[: asked.top_k]
-        ],
-        entropy=round(outcome.entropy, DIGITS),
-        epistemic=round(outcome.epistemic, DIGITS),
-        unsure=unsure,
-        prediction_set=among,
-    )

@@ -6,29 +6,25 @@ import io
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from itertools import groupby
+from typing import NamedTuple, TypeVar
 
 from PIL import Image
 from torch import Tensor
 
+from pbprompt.clip.backbone import Encoded
 from pbprompt.data.processors import available_cpus
 from pbprompt.data.workers import Workers
 from pbprompt.explain.drawing import draw_heat_maps, overlay
+from pbprompt.model.predictions import NO_RULE, Prediction, Rule
+from pbprompt.model.tuned import TunedModel
+from pbprompt.serve import schemas
 from pbprompt.serve.batching import Batcher
 from pbprompt.serve.images import decode_image, decode_square
 from pbprompt.serve.limits import MIB, Limits, Refused, in_time, too_busy
 from pbprompt.serve.metrics import Metrics
-from pbprompt.serve.model import Outcome, ServedModel
-from pbprompt.serve.schemas import (
-    AddClasses,
-    Explain,
-    Explanation,
-    Predict,
-    Predictions,
-    Upload,
-    finite,
-    prediction,
-)
+from pbprompt.serve.model import explain, no_doubt, ready, with_classes
+from pbprompt.serve.schemas import AddClasses, Explain, Explanation, Predict, Predictions, Upload, finite
 
 SHOWN_SIDE = 640  # pixels of a heat map's longer side
 DECODERS = 4  # processes at most: each may hold a whole photograph
@@ -44,12 +40,20 @@ class Picture:
     png: bytes
 
 
-class Service:
-    """The work behind one app, and the threads that do it."""
+class Question(NamedTuple):
+    """An image, and the model and rule that it was sent to: classes may be added while it waits."""
 
-    def __init__(self, model: ServedModel, limits: Limits, metrics: Metrics) -> None:
-        self.model, self.limits, self.metrics = model, limits, metrics
-        self.batcher: Batcher[Tensor, Outcome] = Batcher(
+    pixels: Tensor
+    model: TunedModel
+    rule: Rule
+
+
+class Service:
+    """The work behind one app, the model as it is now, and the threads that do it."""
+
+    def __init__(self, model: TunedModel, limits: Limits, metrics: Metrics) -> None:
+        self.model, self.limits, self.metrics = ready(model), limits, metrics
+        self.batcher: Batcher[Question, Prediction] = Batcher(
             self._predict_batch,
             capacity=limits.queue,
             batch=limits.batch,
@@ -65,7 +69,7 @@ class Service:
         self._side_jobs = 0
         self._changing = asyncio.Lock()
         metrics.waiting.set_function(lambda: self.batcher.reserved)
-        metrics.classes.set_function(lambda: len(model.classes))
+        metrics.classes.set_function(lambda: len(self.model.classes))
 
     def start(self) -> None:
         self.batcher.start()
@@ -78,14 +82,19 @@ class Service:
         self.batcher.close()
 
     async def predict(self, asked: Predict) -> Predictions:
-        size = self.model.image_size
+        model, note = self.model, no_doubt(self.model)
+        rule = NO_RULE if note else model.rule(asked.reject_at, asked.coverage)
+        see = model.backbone.preprocess
         with self.batcher.reserve(len(asked.images)):
             async with in_time(self.limits.answer_seconds):
-                squares = await self._decoded(asked.images, decode_square, size)
-                outcomes = await self.batcher.submit([self.model.tensor(square) for square in squares])
-        named = enumerate(zip(asked.images, outcomes, strict=True), 1)
-        said = [prediction(image.name or f"image {n}", outcome, asked) for n, (image, outcome) in named]
-        return Predictions(predictions=said)
+                squares = await self._decoded(asked.images, decode_square, see.size)
+                said = await self.batcher.submit([Question(see(square), model, rule) for square in squares])
+        records = []
+        for number, (image, one) in enumerate(zip(asked.images, said, strict=True), 1):
+            finite(one.entropy)
+            name = image.name or f"image {number}"
+            records.append(schemas.Prediction(image=name, **one.to_dict(asked.top_k)))
+        return Predictions(predictions=records, note=note)
 
     async def explain(self, asked: Explain) -> Explanation | Picture:
         with self.batcher.reserve(1):
@@ -95,12 +104,18 @@ class Service:
 
     async def add_classes(self, asked: AddClasses) -> None:
         async with in_time(self.limits.answer_seconds), self._changing:
-            wanted = await self._aside(lambda: self.model.with_classes(asked.names, self.limits))
-            self.model.become(wanted)  # nothing is awaited in between: who gets a 503 has changed nothing
+            # Nothing is awaited after this: who gets a 503 has changed nothing.
+            self.model = await self._aside(lambda: with_classes(self.model, asked.names, self.limits))
 
-    def _predict_batch(self, tensors: Sequence[Tensor]) -> list[Outcome]:
-        self.metrics.batches.observe(len(tensors))
-        return self.model.predict(tensors)
+    def _predict_batch(self, asked: Sequence[Question]) -> list[Prediction]:
+        """One pass of the tower, which all models share, and one for each model and rule."""
+        self.metrics.batches.observe(len(asked))
+        images = asked[0].model.encode([one.pixels for one in asked])
+        said: list[Prediction] = []
+        for (model, rule), alike in groupby(asked, lambda one: (one.model, one.rule)):
+            rows = slice(len(said), len(said) + len(list(alike)))
+            said += model.predict(Encoded(*(part[rows] for part in images)), rule)
+        return said
 
     async def _decoded(
         self, images: Sequence[Upload], decode: Callable[..., Image.Image], *options: int
@@ -142,7 +157,7 @@ class Service:
             self._side_jobs -= 1
 
     def _drawn(self, image: Image.Image, asked: Explain) -> Explanation | Picture:
-        maps, strongest = self.model.explain(image, asked.class_name, asked.samples)
+        maps, strongest = explain(self.model, image, asked.class_name, asked.samples)
         image.thumbnail((SHOWN_SIDE, SHOWN_SIDE))
         if asked.format == "png":
             return Picture(_png(draw_heat_maps(maps, image, asked.reading)))
@@ -151,7 +166,7 @@ class Service:
         scale = (0.0, strongest) if asked.reading == "evidence" else (None, None)
         return Explanation(
             class_name=asked.class_name,
-            probability=finite(float(maps.probabilities[0])),
+            score=finite(float(maps.probabilities[0])),
             mean=_base64(overlay(image, heat.mean(0), *scale)),
             samples=[_base64(overlay(image, one, *scale)) for one in heat],
         )

@@ -7,6 +7,7 @@ const byId = (id) => document.getElementById(id);
 let key = "";
 let image = null; // the file that is shown
 let answer = null; // what the server said of it
+let note = null; // why it could not say whether it is unsure
 let asked = 0; // counts images, so that a late answer to an earlier one is dropped
 let heats = new Map(); // class name -> promise of its heat map
 let wanted = null; // class whose heat map should be shown
@@ -63,6 +64,7 @@ async function predict() {
     const said = await call("predict", { method: "POST", body: form });
     if (turn !== asked) return;
     answer = said.predictions[0];
+    note = said.note;
     showAnswer(SHOWN);
   } catch (error) {
     if (turn !== asked) return;
@@ -73,14 +75,17 @@ async function predict() {
 }
 
 function showAnswer(count) {
-  const { label, probability, scores, entropy, epistemic, unsure, prediction_set: among } = answer;
-  byId("status").textContent = `${label}, ${percent(probability)}`;
+  const { label, score, scores, spreads, entropy, epistemic, unsure, prediction_set: among } = answer;
+  const names = Object.keys(scores).sort((one, other) => scores[other] - scores[one]);
+  byId("status").textContent = `${label}, ${percent(score)}`;
   byId("unsure").hidden = !unsure;
-  byId("set").hidden = !among;
-  if (among) byId("set").textContent = `Nine times in ten the true class is among: ${shortened(among)} (●).`;
-  byId("scores").replaceChildren(...scores.slice(0, count).map((score) => row(score, among || [])));
-  byId("more").hidden = scores.length <= count;
-  byId("more").textContent = `Show all ${scores.length} classes`;
+  byId("set").textContent = among
+    ? `Nine times in ten the true class is among: ${shortened(among)} (●).`
+    : `No mark of doubt and no set of classes: ${note}.`;
+  const rows = names.slice(0, count).map((name) => row(name, scores[name], spreads[name], among || []));
+  byId("scores").replaceChildren(...rows);
+  byId("more").hidden = names.length <= count;
+  byId("more").textContent = `Show all ${names.length} classes`;
   byId("doubt").textContent =
     `Doubt ${entropy.toFixed(2)} nats, of which ${epistemic.toFixed(2)} because the sampled prompts disagree. ` +
     "The line across a bar is one standard deviation between them.";
@@ -90,18 +95,18 @@ function showAnswer(count) {
 const shortened = (names) =>
   names.length > 6 ? `${names.slice(0, 6).join(", ")} and ${names.length - 6} more` : names.join(", ");
 
-function row({ name, probability, spread }, among) {
+function row(name, score, spread, among) {
   const button = element("button", { type: "button" });
   const bar = element("span", { className: "bar", ariaHidden: "true" });
   const line = element("span", { className: "spread" });
   const fill = element("span", { className: "fill" });
-  fill.style.setProperty("--p", probability);
-  line.style.setProperty("--low", Math.max(0, probability - spread));
-  line.style.setProperty("--high", Math.min(1, probability + spread));
+  fill.style.setProperty("--p", score);
+  line.style.setProperty("--low", Math.max(0, score - spread));
+  line.style.setProperty("--high", Math.min(1, score + spread));
   bar.append(fill, line);
   button.append(
     element("span", { className: "name", textContent: name }),
-    element("span", { className: "value", textContent: `${percent(probability)} ± ${(100 * spread).toFixed(1)}` }),
+    element("span", { className: "value", textContent: `${percent(score)} ± ${(100 * spread).toFixed(1)}` }),
     bar,
   );
   button.addEventListener("focus", () => showHeat(name));

@@ -1,0 +1,62 @@
+"""What the endpoints share: one batch for questions to several models, while the model changes."""
+
+import io
+import threading
+
+import pytest
+from PIL import Image
+
+from pbprompt.model.predictions import NO_RULE
+from pbprompt.serve.limits import Limits
+from pbprompt.serve.metrics import Metrics
+from pbprompt.serve.service import Question, Service
+
+
+@pytest.fixture
+def service(model):
+    service = Service(model, Limits(), Metrics())
+    service.start()
+    yield service
+    service.close()
+
+
+def test_each_image_of_a_batch_is_answered_by_the_model_and_rule_it_was_sent_to(service, model, cat, guitar):
+    see = model.backbone.preprocess
+    first, second = (see(Image.open(io.BytesIO(data)).convert("RGB")) for data in (cat, guitar))
+    more, rule = model.with_classes(["kitten"]), model.rule(0.9, 0.9)
+    asked = [
+        Question(first, model, rule),
+        Question(second, model, rule),
+        Question(first, more, NO_RULE),
+        Question(second, model, NO_RULE),
+    ]
+    for question, said in zip(asked, service._predict_batch(asked), strict=True):
+        (alone,) = question.model.predict(question.model.encode([question.pixels]), question.rule)
+        assert said.scores == pytest.approx(alone.scores, abs=1e-5)
+        assert said.spreads == pytest.approx(alone.spreads, abs=1e-5)
+        assert (said.label, said.unsure, said.prediction_set) == (
+            alone.label,
+            alone.unsure,
+            alone.prediction_set,
+        )
+
+
+def test_predicting_while_classes_are_added_is_always_one_model_or_the_other(client, cat):
+    stop, answers = threading.Event(), []
+
+    def predict():
+        while not stop.is_set():
+            answers.append(client.post("/predict", files=[("files", ("cat", cat))]))
+
+    thread = threading.Thread(target=predict)
+    thread.start()
+    for name in ("kitten", "otter", "wolf"):
+        assert client.post("/classes", json={"names": [name]}).status_code == 200
+    stop.set()
+    thread.join()
+    assert answers and {answer.status_code for answer in answers} == {200}
+    for said in (answer.json() for answer in answers):
+        (one,) = said["predictions"]
+        assert list(one["scores"]) == list(one["spreads"]) and 5 <= len(one["scores"]) <= 8
+        assert sum(one["scores"].values()) == pytest.approx(1, abs=1e-4)
+        assert (one["unsure"] is None) is (len(one["scores"]) > 5) is (said["note"] is not None)
