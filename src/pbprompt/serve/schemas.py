@@ -117,6 +117,7 @@ def request_body(kind: type[Asked], *, form: str | None = None) -> dict[str, Any
 class Prediction(BaseModel):
     """The fields of `pbprompt predict --json`."""
 
+    model_config = ConfigDict(extra="allow")
     image: str = Field(description="the name the client gave")
     label: str = Field(description="the likeliest class")
     score: float = Field(description="its probability, the mean over the sampled prompts")
