@@ -1,5 +1,6 @@
 """Paths from files others wrote stay inside the root; files are written whole or not at all."""
 
+import errno
 import os
 from pathlib import PurePosixPath
 
@@ -8,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pbprompt.errors import InputError
-from pbprompt.files import inside, read_text, write_bytes, write_text
+from pbprompt.files import (
+    append_records,
+    inside,
+    read_records,
+    read_text,
+    write_bytes,
+    write_files,
+    write_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +53,7 @@ def test_normal_paths(given_path, normal):
         "a\\..\\..\\x",
         "x\0.jpg",
         "a\nb.jpg",
+        f"a/{'b' * 300}.jpg",
     ],
 )
 def test_escapes_are_refused(escaping):
@@ -92,3 +102,37 @@ def test_writing_replaces_the_file_and_leaves_nothing_else(tmp_path, monkeypatch
     with pytest.raises(OSError, match="disk full"):
         write_bytes(path, b"three")
     assert path.read_bytes() == "zwei é\n".encode() and os.listdir(path.parent) == ["t.txt"]  # noqa: PTH208
+
+
+def test_several_files_are_on_the_disk_before_the_first_gets_its_name(tmp_path, monkeypatch):
+    write_files(tmp_path, {"a": b"1", "b": b"1"})
+    synced, fsync = [], os.fsync
+
+    def full(handle):
+        synced.append(handle)
+        if len(synced) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_files(tmp_path, {"a": b"2", "b": b"2"})
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"1", "b": b"1"}
+
+
+def test_a_short_write_is_an_error_and_leaves_the_records_as_they_were(tmp_path, monkeypatch):
+    log, write = tmp_path / "log.jsonl", os.write
+    append_records(log, [{"n": 1}])
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left") as error:
+        patch.setattr(os, "write", lambda handle, content: write(handle, content[:4]))
+        append_records(log, [{"n": 2}])
+    assert error.value.filename == str(log) and log.read_bytes() == b'{"n":1}\n'
+    append_records(log, [{"n": 3}])
+    assert [record["n"] for record in read_records(log)] == [1, 3]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in folders here")
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(InputError, match="give a regular file"):
+        read_text(tmp_path / "pipe.csv")

@@ -4,11 +4,13 @@ Logs are JSON lines that many processes append to at once.
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
+import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ try:
     import fcntl
 except ImportError:  # Windows: an append is then still a single write, only unguarded
     fcntl = None  # type: ignore[assignment]
+
+LONGEST_NAME = 255  # bytes, of a file; systems refuse longer ones with an error of their own
 
 
 def inside(text: str, where: str) -> str:
@@ -33,14 +37,27 @@ def inside(text: str, where: str) -> str:
         raise InputError(f"{where}: {text!r} is an absolute path: give it relative to the dataset's folder")
     if any(ord(char) < 32 for char in slashed):
         raise InputError(f"{where}: {text!r} has a control character in it: correct the path")
+    if any(len(part.encode("utf-8", "surrogatepass")) > LONGEST_NAME for part in slashed.split("/")):
+        raise InputError(f"{where}: '{text[:40]}…' has a name of over {LONGEST_NAME} bytes: correct the path")
     normal = os.path.normpath(slashed).replace(os.sep, "/")
     if normal in (".", "..") or normal.startswith("../"):
         raise InputError(f"{where}: {text!r} points outside the dataset's folder: move the image into it")
     return normal
 
 
+def is_special(path: str | os.PathLike[str]) -> bool:
+    """Whether it is a pipe, socket or device, whose reader may wait for ever."""
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116 - twice as fast over many files
+    except (OSError, ValueError):
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
 def read_text(path: Path) -> str:
     """A UTF-8 file's text, without its byte-order mark."""
+    if is_special(path):
+        raise InputError(f"{path}: a pipe, socket or device: give a regular file")
     try:
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -57,16 +74,36 @@ def write_text(path: str | Path, text: str) -> None:
 def write_bytes(path: str | Path, content: bytes) -> None:
     """Write under a temporary name beside the file, then rename it into place."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    write_files(path.parent, {path.name: content})
+
+
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write several files, all of them on the disk before the first is renamed into place, in order.
+
+    So a full disk changes nothing, and only a kill between two renames leaves some of them new.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    temporaries: dict[str, str] = {}
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(temporary).chmod(0o644)  # mkstemp makes it private
-        Path(temporary).replace(path)
+        for name, content in contents.items():
+            handle, temporaries[name] = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(handle)  # or a power cut could leave a name without its content
+            Path(temporaries[name]).chmod(0o644)  # mkstemp makes it private
+        for name in contents:
+            Path(temporaries[name]).replace(folder / name)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        for temporary in temporaries.values():
+            Path(temporary).unlink(missing_ok=True)
         raise
+    with contextlib.suppress(OSError):  # Windows opens no folders
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 @contextlib.contextmanager
@@ -84,6 +121,7 @@ def append_records(path: Path, records: Iterable[Any]) -> None:
     """Add one line a record with a single write; call it under `locked`.
 
     Where a kill left half a line at the end, a newline comes first, so that no good line joins the torn one.
+    On a full disk, what was written of them is taken back.
     """
     content = b"".join(json.dumps(record, separators=(",", ":")).encode() + b"\n" for record in records)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +131,10 @@ def append_records(path: Path, records: Iterable[Any]) -> None:
             os.lseek(handle, size - 1, os.SEEK_SET)
             if os.read(handle, 1) != b"\n":
                 content = b"\n" + content
-        os.write(handle, content)
+        if os.write(handle, content) < len(content):
+            os.ftruncate(handle, size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        os.fsync(handle)
     finally:
         os.close(handle)
 
@@ -105,5 +146,5 @@ def read_records(path: Path) -> Iterator[Any]:
     except FileNotFoundError:
         return
     for line in content.splitlines():
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             yield json.loads(line)

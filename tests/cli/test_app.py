@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from pbprompt import __version__
 from pbprompt.cli import app
+from pbprompt.errors import InputError
 
 
 def test_version():
@@ -49,6 +50,25 @@ def test_doctor_fails_on_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
     monkeypatch.setenv("PBPROMPT_CACHE", str(blocker / "cache"))
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 1 and "PBPROMPT_CACHE" in result.output.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            OSError(28, "No space left on device", "/there/records.jsonl"),
+            "/there/records.jsonl: No space left",
+        ),
+        (InputError("a" * 5000 + ": mend it"), "a … a"),
+    ],
+)
+def test_what_the_system_refuses_is_one_short_line(monkeypatch, run, error, says):
+    def refuse():
+        raise error
+
+    monkeypatch.setattr("pbprompt.cli.app", refuse)
+    code, out, err = run("doctor")
+    assert code == 2 and not out and says in err and len(err) < 500 and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("verb", ["predict", "doctor", "datasets", "bench"])

@@ -1,10 +1,15 @@
 """Class folders, flat and split."""
 
+import os
+
 import pytest
 from PIL import Image
 
+from pbprompt.data.images import open_image
+from pbprompt.data.items import Item
 from pbprompt.data.sources import open_dataset
 from pbprompt.errors import InputError
+from pbprompt.features.bank import FeatureBank
 
 
 def put(root, *paths):
@@ -108,3 +113,16 @@ def test_linked_folders_count_both(tmp_path):
     (tmp_path / "set" / "test").symlink_to(tmp_path / "set" / "val")
     data = open_dataset(tmp_path / "set")
     assert paths(data.test) == ["test/a/2.png"] and paths(data.val) == ["val/a/2.png"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in folders here")
+def test_pipes_are_left_out_and_not_waited_for(tmp_path, tiny_vit):
+    put(tmp_path, *(f"{name}/{place}.png" for name in ("cat", "dog") for place in range(3)))
+    os.mkfifo(tmp_path / "cat" / "pipe.png")
+    data = open_dataset(tmp_path)
+    assert data.skipped == (("cat/pipe.png", "not a regular file"),) and len(data.items) == 6
+    with pytest.raises(InputError, match=r"pipe\.png: a pipe, socket or device"):
+        open_image(tmp_path / "cat" / "pipe.png")
+    bank = FeatureBank(tiny_vit, progress=False)
+    with pytest.raises(InputError, match=r"pipe\.png: not a regular file"):
+        bank.encode(tmp_path, [Item("cat/pipe.png", 0)])

@@ -1,4 +1,5 @@
 import multiprocessing
+import os
 
 import numpy as np
 import pytest
@@ -47,6 +48,17 @@ def test_two_processes_lose_and_double_nothing(tmp_path):
     assert len((tmp_path / "records.jsonl").read_text().splitlines()) == 60
     assert all(found.settings["text"] == "x" * 5000 for found in store.records())
     assert np.array_equal(store.arrays("same-7")["t/label"], np.arange(8))
+
+
+def test_a_run_that_a_full_disk_cut_short_is_not_finished(tmp_path, monkeypatch):
+    store, write = RunStore(tmp_path), os.write
+    store.add(record("a"))
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr(os, "write", lambda handle, content: write(handle, content[:100]))
+        store.add(record("b"))
+    assert store.finished() == {"a"}
+    store.add(record("b"))
+    assert [found.id for found in store.records()] == ["a", "b"]
 
 
 def test_a_torn_line_costs_only_itself(tmp_path):

@@ -25,6 +25,8 @@ from pbprompt.cli import (
 )
 from pbprompt.errors import BrokenInstallError, InputError
 
+LONGEST_MESSAGE = 500
+
 app = typer.Typer(
     name="pbprompt",
     help="Few-shot image classifiers from CLIP-like models that know what they do not know.",
@@ -77,11 +79,23 @@ app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:
-    """Run the command line: a known error is one line and exit code 2 (and typer makes Ctrl-C code 130)."""
+    """Run the command line: a known error is one line and exit code 2 (and typer makes Ctrl-C code 130).
+
+    So is what the system refuses, such as a file on a full or read-only disk.
+    """
     try:
         app()
-    except (InputError, BrokenInstallError) as error:
+    except (InputError, BrokenInstallError, OSError) as error:
         if os.environ.get("PBPROMPT_DEBUG"):
             raise
-        print(f"pbprompt: {error}", file=sys.stderr)
+        message = str(error)
+        if isinstance(error, OSError) and error.strerror:
+            message = f"{error.filename or 'a file'}: {error.strerror}: check the path and the disk"
+        print(f"pbprompt: {shortened(message)}", file=sys.stderr)
         sys.exit(2)
+
+
+def shortened(message: str) -> str:
+    """In one line, its middle left out where it is very long."""
+    line = " ".join(message.split())
+    return line if len(line) <= LONGEST_MESSAGE else f"{line[:300]} … {line[-150:]}"

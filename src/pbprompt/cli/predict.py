@@ -10,6 +10,7 @@ import typer
 
 from pbprompt.data.items import DEFAULT_TEMPLATE
 from pbprompt.errors import InputError
+from pbprompt.files import read_text
 
 if TYPE_CHECKING:
     from pbprompt.model.calibration import Calibration
@@ -101,13 +102,7 @@ def class_names(classes: str, classes_file: Path | None) -> list[str]:
     """The names given on the command line or in a file."""
     if classes and classes_file:
         raise InputError("--classes and --classes-file both given: choose one")
-    if classes_file is None:
-        given = classes.split(",")
-    else:
-        try:
-            given = classes_file.read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"--classes-file {classes_file}: {error}: give a UTF-8 text file") from error
+    given = classes.split(",") if classes_file is None else read_text(classes_file).splitlines()
     return [" ".join(name.split()) for name in given if name.strip()]
 
 

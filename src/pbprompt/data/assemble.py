@@ -9,6 +9,7 @@ from pbprompt.data import names
 from pbprompt.data.images import looks_like_image
 from pbprompt.data.items import DEFAULT_TEMPLATE, SPLITS, Dataset, Item
 from pbprompt.errors import InputError
+from pbprompt.files import is_special
 
 SPLIT_WORDS = {
     "train": "train",
@@ -52,7 +53,7 @@ def keep_images(root: Path, rows: Iterable[Row]) -> tuple[list[Row], list[Skippe
         if looks_like_image(file):
             kept.append(row)
         elif not file.is_file():
-            skipped.append((row.path, "not found"))
+            skipped.append((row.path, "not a regular file" if is_special(file) else "not found"))
         else:
             skipped.append((row.path, "empty" if file.stat().st_size == 0 else "not an image"))
     return kept, skipped

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from pbprompt.errors import InputError
+from pbprompt.files import is_special
 
 # A hint for listing folders; what a file is, its first bytes decide.
 IMAGE_SUFFIXES = frozenset(
@@ -40,6 +41,8 @@ def open_image(source: str | os.PathLike[str] | BinaryIO, *, draft: int | None =
     approximate: the decoder's own reduction comes before the bicubic one, so pixels differ slightly.
     """
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else getattr(source, "name", "upload")
+    if isinstance(source, str | os.PathLike) and is_special(source):
+        raise InputError(f"cannot read image {name}: a pipe, socket or device, no regular file")
     try:
         with Image.open(source, formats=_formats()) as image:
             if draft is not None:
@@ -102,6 +105,8 @@ def _from_deep(image: Image.Image) -> Image.Image:
 
 def looks_like_image(path: str | os.PathLike[str]) -> bool:
     """Whether the file's first bytes are those of a format `open_image` reads."""
+    if is_special(path):
+        return False
     try:
         with Path(path).open("rb") as file:
             head = file.read(32)
@@ -140,7 +145,7 @@ def _below(folder: Path, above: frozenset[str]) -> Iterator[Path]:
 def list_images(path_or_glob: str | os.PathLike[str]) -> list[Path]:
     """The images a path names: a file itself, a folder's images at any depth, or the matches of a glob."""
     path = Path(path_or_glob)
-    if path.is_file():
+    if path.is_file() or is_special(path):  # the latter to be reported as unreadable
         return [path]
     if path.is_dir():
         candidates = walk_files(path)

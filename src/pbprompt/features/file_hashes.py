@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from stat import S_ISREG
 
 from pbprompt import files
 from pbprompt.data.processors import available_cpus
@@ -36,6 +37,9 @@ def file_hashes(cache: Path, root: Path, paths: Sequence[str]) -> dict[str, str 
             stat = os.stat(root / path)  # noqa: PTH116 - twice as fast over many files
         except OSError as error:
             found[path] = InputError(f"cannot read image {root / path}: {error.strerror or error}")
+            continue
+        if not S_ISREG(stat.st_mode):  # the reader of a pipe or device may wait for ever
+            found[path] = InputError(f"cannot read image {root / path}: not a regular file")
             continue
         seen = stat.st_size, stat.st_mtime_ns
         if path in known and known[path][0] == seen:

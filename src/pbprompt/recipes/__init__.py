@@ -9,6 +9,7 @@ from typing import Any, get_args
 import yaml
 
 from pbprompt.errors import InputError
+from pbprompt.files import read_text
 from pbprompt.runs.config import RunConfig, Split, Task
 from pbprompt.suggest import suggest
 from pbprompt.train.tune import Views
@@ -105,7 +106,7 @@ def load_recipe(name_or_path: str) -> Recipe:
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
             raise InputError(f"{path}: no such recipe file")
-        return _read(path.read_text(encoding="utf-8"), str(path), path.stem)
+        return _read(read_text(path), str(path), path.stem)
     known = recipe_names()
     if name_or_path not in known:
         raise InputError(f"unknown recipe {name_or_path!r}: {suggest(name_or_path, known)}")
@@ -116,7 +117,7 @@ def load_recipe(name_or_path: str) -> Recipe:
 def _read(text: str, where: str, name: str) -> Recipe:
     try:
         values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a ValueError: 2024-13-45, no such day
         raise InputError(f"{where}: not YAML ({str(error).splitlines()[0]}): mend it") from None
     if not isinstance(values, dict):
         raise InputError(f"{where}: not a recipe: give title, task, backbone, datasets and rows")

@@ -7,6 +7,7 @@ from typing import Any
 
 from pbprompt.clip.backbone import CLIP_MEAN, CLIP_STD
 from pbprompt.errors import InputError
+from pbprompt.files import read_text
 
 Triple = tuple[float, float, float]
 
@@ -104,8 +105,8 @@ def read_hugging_face(path: Path, preprocessor: Path | None) -> Told:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
         raise InputError(
             f"{path}: not readable as JSON ({str(error).splitlines()[0]}); fetch it again"
         ) from None

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pbprompt.clip.loading.torchscript import is_torchscript, read_torchscript
 from pbprompt.errors import InputError
+from pbprompt.files import is_special
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], str | None]:
@@ -17,6 +18,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str | None]:
 
     What a file is, its first bytes decide, not its suffix. No code of the file is ever run.
     """
+    if is_special(path):
+        raise InputError(f"{path}: a pipe, socket or device: give a regular file")
     try:
         with path.open("rb") as file:
             head = file.read(64)
