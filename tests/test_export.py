@@ -42,6 +42,7 @@ def made(name: str, backbone: Backbone, variant: str = "") -> Method:
         draws, patches = torch.Generator().manual_seed(0), backbone.grid[0] * backbone.grid[1]
         shots = torch.randn(8, backbone.embed_dim, generator=draws)
         method.begin(Encoded(shots, shots.unsqueeze(1).expand(-1, patches, -1)), torch.arange(8) % 4, seed=1)
+        method.finish()
     return method
 
 
@@ -189,7 +190,7 @@ def test_a_prediction_that_cannot_be_traced_is_refused_in_words(tiny_resnet, tmp
     method = made("plot", tiny_resnet)
     method.exportable = True  # as its author may believe
     with pytest.raises(InputError, match="'plot' cannot be exported, since its prediction is not one fixed"):
-        export_onnx(method, tmp_path / "model.onnx")
+        export_onnx(tuned(method), tmp_path / "model.onnx")
 
 
 def test_a_model_that_differs_from_torch_is_not_written(tiny_resnet, tmp_path, monkeypatch):

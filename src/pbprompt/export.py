@@ -80,7 +80,8 @@ class ImageClassifier(nn.Module):
     ) -> tuple[Float[Tensor, "b c"], Float[Tensor, " b"], Float[Tensor, " b"]]:
         pixels = (image.permute(0, 3, 1, 2).float() / 255 - self.mean) / self.std
         encoded = Encoded(*(part.float() for part in self.visual(pixels.to(self.tower_dtype))))
-        said = uncertainty(self.method.sample_logits(encoded, self.bank))
+        logits = self.method.sample_logits(encoded, self.bank)
+        said = uncertainty(logits, self.method.sample_weights(self.bank))
         return said.probabilities, said.entropy, said.mutual_information
 
 

@@ -152,8 +152,8 @@ def as_image(picture: Any) -> Image.Image:
     return Image.fromarray(array)
 
 
-def read_labels(y: Any, images: int) -> NDArray[Any]:
-    """y as a vector of at least two classes: strings, whole numbers or booleans, one for each image."""
+def read_labels(y: Any, images: int, fewest: int = 2) -> NDArray[Any]:
+    """y as a vector of at least `fewest` classes: strings, whole numbers or booleans, one for each image."""
     if y is None:
         raise InputError("PromptClassifier requires y to be passed, but the target y is None: give labels")
     labels = np.asarray(y)
@@ -178,7 +178,7 @@ def read_labels(y: Any, images: int) -> NDArray[Any]:
         found = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise InputError(f"Unknown label type: y holds {found}: give strings or whole numbers, all of a kind")
     labels = np.array(labels.tolist())  # of objects: what they are
-    if len(classes := np.unique(labels)) < 2:
+    if len(classes := np.unique(labels)) < fewest:
         raise InputError(f"y has 1 class ({classes[0]!r}): a classifier needs at least two")
     return labels
 

@@ -213,6 +213,26 @@ class PromptClassifier(Estimator):
             raise InputError(f"labels {new.tolist()}: one is in classes_ already: give others")
         return self._take(model.with_classes(read), labels)
 
+    def partial_fit(self, X: Any, y: Any) -> Self:
+        """Learn these labelled images too, without the former ones: the same as a fit on all of them.
+
+        Labels may be new, or of classes that were added by name. Only for methods that learn on, such as
+        `conjugate`; the first call is a fit.
+        """
+        if not self.__sklearn_is_fitted__():
+            return self.fit(X, y)
+        model, old = self.model_, self._labels
+        images = encode_inputs(X, model.backbone, progress=bool(self.verbose))
+        given = read_labels(y, len(images.global_), fewest=1)
+        new = np.setdiff1d(given, old)
+        if len(new) and new.dtype.kind != old.dtype.kind:
+            raise InputError(f"the labels {new.tolist()} are no {old.dtype} as the former ones are")
+        labels = np.concatenate([old, new])
+        names = (*model.classes, *names_of(new.tolist(), self.class_names))
+        check_distinct([*map(str, labels)], names, "y")
+        named = dict(zip(labels.tolist(), names, strict=True))
+        return self._take(model.partial_fit(images, [named[label] for label in given.tolist()]), labels)
+
     def explain(self, image: Any, names: Sequence[Any] | None = None, samples: int = 4) -> "HeatMaps":
         """Where in an image (a path, PIL image or array) the prompts of some classes look.
 

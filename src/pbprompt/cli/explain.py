@@ -60,8 +60,9 @@ def explain(
     save_picture(draw_heat_maps(maps, picture, reading), out)
     if arrays is not None:
         maps.save(arrays)
-    for name, probability in zip(maps.classes, maps.probabilities, strict=True):
-        print(f"{name} {probability:.1%}")
+    for row, (name, probability) in enumerate(zip(maps.classes, maps.probabilities, strict=True)):
+        parts = ", ".join(f"{source} {logits[row]:+.2f}" for source, logits in maps.sources.items())
+        print(f"{name} {probability:.1%}{f' (logits above the mean class: {parts})' if parts else ''}")
     for written in (out, arrays):
         if written is not None:
             print(f"written: {written}", file=sys.stderr)

@@ -41,6 +41,10 @@ def predict(
     coverage: float | None = typer.Option(
         None, help="Give sets of classes that hold the true one this often, such as 0.9."
     ),
+    none_at: float | None = typer.Option(
+        None,
+        help="Mark what looks like none of the classes, wrongly so for this share of their images: 0.05.",
+    ),
     as_json: bool = typer.Option(False, "--json", help="A JSON object per line: image, label, score, …"),
 ) -> None:
     """Classify images by class names alone (zero-shot), or with a tuned model and its uncertainty.
@@ -53,8 +57,9 @@ def predict(
     sampled prompts disagree on. An image is `unsure` where its top probability is below the threshold at
     which the model's validation images are right as often as --reject-at asks; where no threshold is high
     enough, all are. --coverage lists the classes an image may be of: on images like the validation images,
-    the true one is among them at least that often. An image that cannot be read is reported and skipped;
-    exit code 1.
+    the true one is among them at least that often. --none-at 0.05 marks what looks like none of the classes
+    (five in a hundred images of the classes are marked too), where the method can tell. An image that cannot
+    be read is reported and skipped; exit code 1.
     """
     from pbprompt.clip.loading.load import load_backbone
     from pbprompt.data.images import list_images
@@ -65,14 +70,18 @@ def predict(
     names = class_names(classes, classes_file)
     paths = [path for given in images for path in list_images(given)]
     if model is None:
-        if reject_at is not None or coverage is not None:
-            raise InputError("--reject-at and --coverage rest on validation images: give --model DIR")
+        if any(share is not None for share in (reject_at, coverage, none_at)):
+            raise InputError(
+                "--reject-at, --coverage and --none-at rest on labelled images: give --model DIR"
+            )
         if not names:
             raise InputError("no class names: give --classes cat,dog,car, --classes-file FILE or --model DIR")
         tower = load_backbone(backbone or "lite", activation=activation, device=device)
         tuned = TunedModel.zero_shot(tower, distinct(names), template or DEFAULT_TEMPLATE)
     else:
         tuned = TunedModel.load(model, backbone, device, samples=samples, seed=seed)
+        if none_at is not None and not tuned.method.learns_on:
+            raise InputError(f"--none-at: {tuned.method.name} cannot tell: fit with --method conjugate")
         notes = _notes(model, tuned.calibration, reject_at, coverage)
         other_template = template not in (None, tuned.info.template)
         if names or other_template:
@@ -81,7 +90,9 @@ def predict(
             _tell(note)
         if tuned.calibration and reject_at is None:
             reject_at = REJECT_AT
-    rule = tuned.rule(reject_at, coverage)
+    if none_at is not None and not 0 < none_at < 1:
+        raise InputError(f"--none-at {none_at:g}: give a share between 0 and 1, such as 0.05")
+    rule = tuned.rule(reject_at, coverage, none_at)
     rows, failures = [], 0
     for path, said in tuned.predict_files(paths, rule, progress=not as_json):
         if isinstance(said, InputError):
@@ -187,7 +198,8 @@ def _print_table(rows: list[tuple[Path, "Prediction"]], top_k: int, tuned: bool)
     for path, said in rows:
         cells = [f"{name} {score:.1%}" for name, score in said.likeliest(shown)]
         if tuned:
-            cells += [f"{said.entropy:.3f}", f"{said.epistemic:.3f}", "unsure" if said.unsure else ""]
+            marks = [mark for mark, on in (("unsure", said.unsure), ("none of these", said.unknown)) if on]
+            cells += [f"{said.entropy:.3f}", f"{said.epistemic:.3f}", ", ".join(marks)]
         if said.prediction_set is not None:
             cells.append(_shortened(said.prediction_set))
         table.add_row(str(path), *cells)

@@ -24,7 +24,7 @@ All classes of the model take part in the softmax and the mean; the maps are of 
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -36,7 +36,6 @@ from PIL import Image
 from torch import Tensor
 
 from pbprompt.clip.backbone import Encoded
-from pbprompt.core.likelihood import unit
 from pbprompt.core.transport import transport_plans
 from pbprompt.errors import InputError
 from pbprompt.explain.sampled import as_prompts, class_rows
@@ -66,6 +65,8 @@ class HeatMaps:
     """[c], as `predict` gives them"""
     temperature: float
     """T of the plans"""
+    sources: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    """[c] each: logits above the mean of all classes by where they come from; empty for a single source"""
 
     def of(self, reading: Reading) -> Maps:
         """The maps of one reading."""
@@ -110,14 +111,15 @@ def heat_maps(
     """
     backbone = method.backbone
     predictor = predictor or predictive(method, max(samples, SAMPLES), seed)
-    prompts = as_prompts(method, predictor.bank)[:samples]
+    bank = predictor.bank[:samples]
+    prompts = as_prompts(method, bank)
     rows = None if names is None else class_rows(method.classes, names)
     encoded = backbone.image(backbone.preprocess(image).unsqueeze(0).to(backbone.device))
     probabilities = predictor(encoded).probabilities[0]
     if rows is None:
         rows = probabilities.argsort(descending=True, stable=True)[:TOP].tolist()
     heat = method.plan_temperature if temperature is None else temperature
-    log_weights = method.sample_logits(encoded, prompts).log_softmax(-1)
+    log_weights = method.sample_logits(encoded, bank).log_softmax(-1)
     log_weights = log_weights.expand(len(prompts), -1, -1)  # prompts that make one classifier share its p_c
     plans = transport_plans(encoded.patches, prompts, log_weights, heat)
 
@@ -125,21 +127,23 @@ def heat_maps(
         chosen = values[:, 0, :, rows].transpose(1, 2).unflatten(-1, backbone.grid)
         return chosen.float().cpu().numpy()
 
-    scale = backbone.logit_scale * method.prediction_scale
     return HeatMaps(
         patch_to_prompt=maps(plans.prompt_given_patch),
         prompt_to_patch=maps(plans.patch_given_prompt),
-        evidence=maps(_evidence(encoded, prompts, scale)),
+        evidence=maps(_evidence(encoded, method.directions(bank))),
         classes=tuple(method.classes[row] for row in rows),
         probabilities=probabilities[rows].float().cpu().numpy(),
         temperature=heat,
+        sources={
+            source: (logits - logits.mean(1, keepdim=True))[0, rows].float().cpu().numpy()
+            for source, logits in method.sources(encoded).items()
+        },
     )
 
 
-def _evidence(encoded: Encoded, prompts: Float[Tensor, "s c d"], scale: float) -> Float[Tensor, "s b m c"]:
+def _evidence(encoded: Encoded, directions: Float[Tensor, "s c d"]) -> Float[Tensor, "s b m c"]:
     """e_mc of every sample and image."""
-    directions = unit(prompts)
     directions = directions - directions.mean(1, keepdim=True)
     lengths = encoded.global_.to(directions.dtype).norm(dim=-1)[:, None, None]
-    patches = scale * encoded.patches.to(directions.dtype) / lengths
+    patches = encoded.patches.to(directions.dtype) / lengths
     return torch.einsum("bmd,scd->sbmc", patches, directions)

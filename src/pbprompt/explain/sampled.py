@@ -18,13 +18,14 @@ def sampled_prompts(method: Method, samples: int, seed: int) -> Float[Tensor, "s
 
 
 def as_prompts(method: Method, bank: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
-    """The bank itself, refused where it holds something other than a text feature per class."""
-    if method.image_conditioned or bank.shape[-1] != method.backbone.embed_dim:
+    """The text features behind a bank, refused where it holds something other than one per class."""
+    prompts = method.prompts_of(bank)
+    if method.image_conditioned or prompts.shape[-1] != method.backbone.embed_dim:
         why = "makes its prompts anew for every image" if method.image_conditioned else "votes by its images"
         raise InputError(
             f"{method.name} {why} and has no class features to look into: use a model of pbprompt or coop"
         )
-    return bank
+    return prompts
 
 
 def class_rows(classes: Sequence[str], names: Sequence[str]) -> list[int]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.config import with_overrides
-from pbprompt.core.likelihood import class_logits
+from pbprompt.core.likelihood import class_logits, unit
 from pbprompt.errors import InputError
 
 
@@ -82,6 +82,7 @@ class Method(nn.Module):
     stepwise: bool = True  # the loop's steps train it; without, `begin` does all there is
     takes_new_names: bool = True  # it can tell classes that it had no image of, by their names
     image_conditioned: bool = False  # each image has prompts of its own, so that there is no bank to look at
+    learns_on: bool = False  # `learn` adds labelled images to a fitted one, as if it were fitted on all
     exportable: bool = True  # its prediction is one fixed computation on a bank, which ONNX can hold
     # Whether every step runs the same kernels: no value is looked at on the host, nothing is moved there, and
     # random numbers come from the given generator alone, on its device. A GPU then replays it as one graph.
@@ -116,6 +117,9 @@ class Method(nn.Module):
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
         """Once before the first step, with all training images; what it makes is kept as state."""
 
+    def finish(self) -> None:
+        """Once after the last step: what rests on the trained parameters and is kept as state."""
+
     def trainable(self) -> list[nn.Parameter]:
         """What the optimiser changes."""
         return list(self.parameters())
@@ -142,6 +146,30 @@ class Method(nn.Module):
     def combine(self, features: Float[Tensor, "s c d"]) -> Float[Tensor, "k c d"]:
         """The classifiers a prediction uses, made of the draws: the draws themselves, unless overridden."""
         return features
+
+    def sample_weights(self, features: Float[Tensor, "s c d"]) -> Float[Tensor, " s"] | None:
+        """How much each of the bank's draws counts, summing to 1; None: all alike."""
+        return None
+
+    def learn(self, images: Encoded, labels: Int[Tensor, " n"]) -> None:
+        """Add labelled images of the present classes, where `learns_on`."""
+        raise InputError(f"{self.name} cannot learn on: fit it again on all images, or use `conjugate`")
+
+    def familiarity(self, images: Encoded) -> Float[Tensor, " b"] | None:
+        """p-value of each image as one of the classes with images: low, where it shows none of them."""
+        return None
+
+    def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
+        """The text features behind a bank, to look at."""
+        return features
+
+    def directions(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
+        """What a unit image feature is multiplied with for a class's logit, up to what all classes share."""
+        return self.backbone.logit_scale * self.prediction_scale * unit(features)
+
+    def sources(self, images: Encoded) -> dict[str, Float[Tensor, "b c"]]:
+        """Logits by where they come from, such as names and photographs; none where there is one source."""
+        return {}
 
     def prompt_vectors(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s k b w"]:
         """Learned token embeddings of the prompts, to look at; k: the classes, or 1 where they share them."""

@@ -59,9 +59,9 @@ class Memory(Method):
         """The classes it was trained on, in the order of the labels; none before `begin`."""
         return tuple(json.loads(bytes(self._names.tolist()))) if len(self._names) else ()
 
-    def remember(self) -> None:
-        """Keep the present classes' names."""
-        text = json.dumps(self.classes).encode()
+    def remember(self, classes: Sequence[str] | None = None) -> None:
+        """Keep the names of the present classes, unless others are given."""
+        text = json.dumps(self.classes if classes is None else classes).encode()
         self._names.data = torch.tensor(list(text), dtype=torch.uint8, device=self._names.device)
 
     def labels_of_classes(self, classes: Sequence[str] | None = None) -> list[int]:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from pbprompt.clip.backbone import Encoded
 from pbprompt.evaluate.conformal import prediction_set
 from pbprompt.model.calibration import DIGITS, rounded
@@ -11,10 +13,11 @@ from pbprompt.model.predictor import Predictor
 
 @dataclass(frozen=True)
 class Rule:
-    """What decides: a confidence threshold and a conformal quantile; None where there is none."""
+    """What decides: a confidence threshold, a conformal quantile, a rate of wrong refusals; None: nothing."""
 
     threshold: float | None = None
     quantile: float | None = None
+    refusal: float | None = None
 
 
 NO_RULE = Rule()
@@ -31,6 +34,8 @@ class Prediction:
     epistemic: float  # the part of it that the sampled prompts disagree on
     unsure: bool | None  # the label's probability is below the threshold; None without a threshold
     prediction_set: tuple[str, ...] | None  # likeliest first; None without a quantile
+    familiarity: float | None  # of images of its classes, the share that looks less so; None: cannot be told
+    unknown: bool | None  # it looks like none of the classes; None without a rate of refusals
 
     @property
     def score(self) -> float:
@@ -59,15 +64,21 @@ class Prediction:
             "epistemic": self.epistemic,
             "unsure": self.unsure,
             "prediction_set": None if self.prediction_set is None else list(self.prediction_set),
+            "familiarity": self.familiarity,
+            "unknown": self.unknown,
         }
 
 
 def predictions(predictor: Predictor, images: Encoded, rule: Rule = NO_RULE) -> list[Prediction]:
     """The record of each image."""
     said, names = predictor(images), predictor.classes
+    with torch.no_grad():
+        familiarity = predictor.method.familiarity(images)
     columns = (said.probabilities, said.spreads, said.entropy, said.mutual_information)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    familiar = [None] * len(said.entropy) if familiarity is None else rounded(familiarity.tolist())
     records = []
-    for exact, spreads, entropy, epistemic in zip(*(column.tolist() for column in columns), strict=True):
+    for (exact, spreads, entropy, epistemic), share in zip(rows, familiar, strict=True):
         row, best = rounded(exact), max(range(len(exact)), key=exact.__getitem__)
         among = None if rule.quantile is None else prediction_set(row, rule.quantile)
         records.append(
@@ -79,6 +90,8 @@ def predictions(predictor: Predictor, images: Encoded, rule: Rule = NO_RULE) -> 
                 epistemic=round(epistemic, DIGITS),
                 unsure=None if rule.threshold is None else row[best] < rule.threshold,
                 prediction_set=None if among is None else tuple(names[index] for index in among),
+                familiarity=share,
+                unknown=None if share is None or rule.refusal is None else share <= rule.refusal,
             )
         )
     return records

@@ -28,8 +28,9 @@ class Predictor:
         if self.method.classes != self.classes:
             raise RuntimeError("the method was prepared for other classes since: make a new predictor")
         at_once = max(1, CHUNK // (self.bank.shape[0] * self.bank.shape[1]))
+        weights = self.method.sample_weights(self.bank)
         parts = [
-            uncertainty(self.method.sample_logits(Encoded(*chunk), self.bank))
+            uncertainty(self.method.sample_logits(Encoded(*chunk), self.bank), weights)
             for chunk in zip(images.global_.split(at_once), images.patches.split(at_once), strict=True)
         ]
         return Uncertainty(*(torch.cat(values) for values in zip(*parts, strict=True)))

@@ -13,6 +13,7 @@ from torch import Tensor
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.data.fewshot import Draw
 from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset, Item
+from pbprompt.data.names import name_key
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.methods.base import Method, MethodConfig
@@ -133,6 +134,22 @@ class TunedModel:
             info = replace(info, metrics={})  # they were measured for the former classes
         return replace(self, method=method, info=info)
 
+    def partial_fit(self, images: Encoded, labels: Sequence[str]) -> Self:
+        """The model having learned these images too, as if fitted on all; new labels are new classes.
+
+        Its figures and calibration are of before, so they go.
+        """
+        if not self.method.learns_on:
+            raise InputError(f"{self.method.name} cannot learn on: fit it again on all images")
+        known = {name_key(name): place for place, name in enumerate(self.classes)}
+        new = [name for name in dict.fromkeys(labels) if name_key(name) not in known]
+        model = self.with_classes(new) if new else self.for_classes(self.classes)
+        known = {name_key(name): place for place, name in enumerate(model.classes)}
+        device = self.backbone.device
+        rows = torch.tensor([known[name_key(label)] for label in labels], device=device)
+        model.method.learn(Encoded(*(part.to(device) for part in images)), rows)
+        return replace(model, info=replace(model.info, metrics={}), calibration=None)
+
     def checked(self, dataset: Dataset, bank: Bank, drawn: Draw | None, *, figures: bool = True) -> Self:
         """With its answers on validation images that it was not tuned on and, unless left out, its figures.
 
@@ -158,12 +175,15 @@ class TunedModel:
         """Preprocessed images through the frozen tower, in one pass."""
         return self.backbone.image(torch.stack(list(pixels)).to(self.backbone.device))
 
-    def rule(self, accuracy: float | None = None, coverage: float | None = None) -> Rule:
+    def rule(
+        self, accuracy: float | None = None, coverage: float | None = None, refusal: float | None = None
+    ) -> Rule:
         """What marks an image as unsure so that the others are this accurate, and fills sets that hold the
-        true class this often, judged by the validation images."""
+        true class this often, judged by the validation images; and what marks one as none of the classes,
+        wrongly so for this share of images of theirs."""
         if self.calibration is None:
             if accuracy is None and coverage is None:
-                return NO_RULE
+                return Rule(refusal=refusal)
             raise InputError(
                 "the model was fitted without validation images, on which thresholds and sets rest: "
                 "fit it again on data that has some"
@@ -171,6 +191,7 @@ class TunedModel:
         return Rule(
             None if accuracy is None else self.calibration.threshold(accuracy),
             None if coverage is None else self.calibration.quantile(coverage),
+            refusal,
         )
 
     def predict(self, images: Encoded, rule: Rule = NO_RULE) -> list[Prediction]:

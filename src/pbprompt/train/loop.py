@@ -115,6 +115,7 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
         watch.close()
     if goes_back:
         _go_back(method, start)
+    method.finish()
     return watch.last_epoch or watch.mean()
 
 

@@ -1,0 +1,397 @@
+"""Prompts as prior, photographs as evidence: the closed-form classifier (see `core/conjugate.py`).
+
+    p(c | x) = mean over draws of (κ, T) of softmax_c( T·L_c(x) )                 classes with photographs
+    p(c | x) = (1 − g)·p(c | x) + g·softmax_c( ψ x·t_c )                          an image unlike any of them
+
+A name (its sentence, or the prompts of any method that reads names) says where a class lies among images, the
+labelled photographs correct it, and how much each counts is what left-out photographs say. Nothing is
+trained but such a prior method, and no validation image is used. A class of which there is no photograph is
+known by its name.
+
+g is 0 for images that look like the photographs, and grows where one is farther from all classes than nine in
+ten left-out photographs are (a drawing, where the photographs are photos), as far as names tell anything:
+
+    g = √I · (1 − min(1, p/0.1))       p: that an image of these classes lies as far off (Student's t)
+
+Prior art: Gaussian discriminant analysis for CLIP (Wang et al., ICLR 2024), Tip-Adapter, ProKeR, LP++, CLAP.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.core.conjugate import (
+    Frame,
+    Statistics,
+    covariance,
+    distances,
+    inflation,
+    log_density,
+    make_frame,
+    posterior_means,
+    text_slope,
+)
+from pbprompt.core.evidence_choice import Choice, background_density, choose, known_odds
+from pbprompt.core.likelihood import mean_features, unit
+from pbprompt.errors import InputError
+from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, setting
+from pbprompt.methods.exemplars import Memory
+from pbprompt.methods.zeroshot import ZeroShot, ZeroShotConfig
+from pbprompt.registry import find_method, register
+
+KEPT = 4096  # photographs that stand for all where there are more
+TABLE = 1 << 24  # cells of a table of left-out photographs by classes
+UNTYPICAL = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConjugateConfig(MethodConfig):
+    """Nothing is chosen by hand; training settings are those of the prior, where that is tuned."""
+
+    prior: str = setting(
+        "sentence", "what a name says: sentence, ensemble, none, or a method that reads names, tuned first"
+    )
+    gate: bool = setting(True, "leave images unlike the photographs to the names")
+
+
+class View(NamedTuple):
+    """How an image is looked at, in float32."""
+
+    centre: Float[Tensor, " d"]
+    whiten: Float[Tensor, "d d"]
+    names: Float[Tensor, "c d"]
+    """text features of length 1"""
+    best: Float[Tensor, "c k"]
+    """the bank's rows for the most probable κ, at T = 1"""
+
+
+@register("conjugate")
+class Conjugate(Memory):
+    """Names place the classes, photographs move them; both in closed form."""
+
+    Config = ConjugateConfig
+    tags = ("closed form",)
+    paper = "this library, after Wang et al., ICLR 2024"
+    config: ConjugateConfig
+    counts: Tensor
+    sums: Tensor
+    moment: Tensor
+    kept: Tensor
+    kept_labels: Tensor
+    texts: Tensor
+    choice_name_scale: Tensor
+    choice_information: Tensor
+    choice_nearest: Tensor
+
+    def __init__(self, config: ConjugateConfig, backbone: Backbone) -> None:
+        prior = _prior(config.prior, backbone)
+        if prior is not None and prior.trains and prior.stepwise:
+            config = _trained_as(prior.config, config)
+        super().__init__(config, backbone)
+        self.prior = prior
+        self.stepwise = prior is not None and prior.trains and prior.stepwise
+        self.takes_new_names = prior is not None
+        self.learns_on = not self.stepwise
+        d = backbone.embed_dim
+        for name, shape in {"counts": (0,), "sums": (0, d), "moment": (0, d), "texts": (0, d)}.items():
+            self.register_buffer(name, torch.empty(shape, dtype=torch.float64))
+        self.register_buffer("kept", torch.empty(0, d))
+        self.register_buffer("kept_labels", torch.empty(0, dtype=torch.long))
+        for name in Choice._fields:
+            self.register_buffer(f"choice_{name}", torch.empty(0, dtype=torch.float64))
+
+    # the prior
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        super().prepare(classes, template)
+        if self.prior is not None:
+            self.prior.prepare(classes, template)
+
+    def trainable(self) -> list[nn.Parameter]:
+        return self.prior.trainable() if self.stepwise and self.prior else []
+
+    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
+        if self.prior is None or not self.stepwise:
+            return super().loss(batch, generator, examples)
+        return self.prior.loss(batch, generator, examples)
+
+    def backward(self, terms: Terms) -> None:
+        if self.prior is not None:
+            self.prior.backward(terms)
+
+    def epochs_for(self, shots: int) -> int:
+        return self.prior.epochs_for(shots) if self.stepwise and self.prior else 0
+
+    def batch_for(self, examples: int) -> int:
+        return self.prior.batch_for(examples) if self.prior else super().batch_for(examples)
+
+    def counted_parameters(self) -> int:
+        return self.prior.counted_parameters() if self.prior else 0
+
+    def _draws(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        """Text features of the classes, of length 1; zero where names say nothing."""
+        if self.prior is None:
+            return self.kept.new_zeros(1, len(self.classes), self.backbone.embed_dim)
+        with torch.no_grad():
+            return unit(self.prior.combine(self.prior.class_features(samples, generator)))
+
+    # the evidence
+
+    def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
+        x = _checked(images)
+        if self.prior is not None:
+            self.prior.unseen_names = self.unseen_names
+            self.prior.begin(images, labels, seed)
+        self.remember()
+        self._keep(Statistics.of(x, labels, len(self.classes)))
+        self._keep_some(x.float(), labels)
+
+    def finish(self) -> None:
+        """Choose κ, T and the rest, once the prior is what it will be."""
+        labels = self.labels_of_classes()
+        own = [labels.index(label) for label in range(len(self.seen))]
+        draws = self._draws(SAMPLES, torch.Generator().manual_seed(0))[:, own]
+        self.texts.data = (draws[0] if len(draws) == 1 else mean_features(draws)).double()
+        frame = self._frame()
+        rows = torch.arange(0, len(self.kept), max(1, -(-len(self.kept) * len(own) // TABLE)))
+        rotated = self.kept[rows].double() @ frame.basis
+        choice = choose(frame, rotated, self.kept_labels[rows], float(self.backbone.logit_scale))
+        for name, value in choice._asdict().items():
+            getattr(self, f"choice_{name}").data = value.to(self.counts).reshape(-1)
+
+    def learn(self, images: Encoded, labels: Int[Tensor, " n"]) -> None:
+        """As if fitted on the former images and these; classes without a photograph so far get theirs."""
+        if not self.learns_on:
+            raise InputError(
+                f"{self.name} with the prior {self.config.prior!r} is tuned on all its images: fit it again"
+            )
+        if not self.seen:
+            self.begin(images, labels, seed=0)
+            self.finish()
+            return
+        x = _checked(images)
+        asked = self.classes
+        new = [name for name, label in zip(asked, self.labels_of_classes(), strict=True) if label < 0]
+        self.remember((*self.seen, *new))
+        present = torch.tensor(self.labels_of_classes(), device=labels.device)[labels]
+        former = Statistics(self.counts, self.sums, self.moment).widened(len(self.seen))
+        self._keep(former.merged(Statistics.of(x, present, len(self.seen))))
+        together = torch.cat([self.kept, x.float().to(self.kept)])
+        self._keep_some(together, torch.cat([self.kept_labels, present]))
+        self.prepare(self.seen, self.template)  # the choice rests on all that was learned
+        self.finish()
+        self.prepare(asked, self.template)
+
+    def _keep(self, statistics: Statistics) -> None:
+        for name, value in statistics._asdict().items():
+            getattr(self, name).data = value.to(self.counts.device)
+
+    def _keep_some(self, images: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> None:
+        """Photographs to leave out: all of few; of many, those a hash of their values picks, in any order."""
+        if len(images) > KEPT:
+            odd = torch.arange(images.shape[1], device=images.device) * 2654435761 + 40503
+            keys = (images.contiguous().view(torch.int32).long() * (odd | 1)).sum(1)
+            rows = keys.sort(stable=True).indices[:KEPT]
+            images, labels = images[rows], labels[rows]
+        self.kept.data, self.kept_labels.data = images.to(self.kept.device), labels.to(self.kept.device)
+
+    def _frame(self) -> Frame:
+        return make_frame(Statistics(self.counts, self.sums, self.moment), self.texts)
+
+    def _choice(self) -> Choice:
+        one = ("name_scale", "background", "offset", "information")
+        values = {name: getattr(self, f"choice_{name}") for name in Choice._fields}
+        return Choice(**{name: value.squeeze() if name in one else value for name, value in values.items()})
+
+    # prediction
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c k"]:
+        """For each class a direction [d], the weight of ‖x − b‖²_P, and a constant, side by side."""
+        if not self.seen:
+            raise InputError(f"{self.name} has no photographs yet: fit it on images first")
+        frame, choice = self._frame(), self._choice()
+        sigma = covariance(frame)
+        draws = self._draws(samples, generator).double()
+        labels = torch.tensor(self.labels_of_classes(), device=self.counts.device)
+        one = len(draws) == 1
+        self._weights = choice.weight.float() if one else None
+        kappa, temper = (choice.kappa, choice.temper) if one else _strata(choice, len(draws))
+        rows = [
+            self._rows(frame, choice, sigma, draws[index % len(draws)], labels, *pair)
+            for index, pair in enumerate(zip(kappa.tolist(), temper.tolist(), strict=True))
+        ]
+        plain = mean_features(draws).double() if len(draws) > 1 else draws[0]
+        best = self._rows(frame, choice, sigma, plain, labels, float(choice.kappa[0]), 1.0)
+        view = View(frame.basis @ frame.centre, frame.basis / sigma.sqrt(), plain, best)
+        self._view = View(*(part.float() for part in view))
+        self._all_seen = bool((labels >= 0).all() and (self.counts[labels] > 0).all())
+        return torch.stack(rows).float()
+
+    def sample_weights(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, " s"] | None:
+        """Of a prior without draws, the bank holds every pair (κ, T) with its weight."""
+        return self._weights
+
+    def _rows(
+        self,
+        frame: Frame,
+        choice: Choice,
+        sigma: Float[Tensor, " d"],
+        texts: Float[Tensor, "c d"],
+        labels: Int[Tensor, " c"],
+        kappa: float,
+        temper: float,
+    ) -> Float[Tensor, "c k"]:
+        d = frame.width
+        asked = _asked(frame, texts, labels)
+        counts, rotated = asked.counts, asked.texts
+        name, photographs = posterior_means(asked, sigma, text_slope(frame, sigma), kappa)
+        mean = name + photographs
+        iota = inflation(counts, kappa)
+        constant = -0.5 * (mean.square() / sigma).sum(1) / iota - 0.5 * d * iota.log()
+        photo = temper * torch.stack([1 / iota, constant], 1)
+        direction = temper * (mean / sigma / iota.unsqueeze(1)) @ frame.basis.T
+        wide = choice.background
+        ground = temper * background_density(wide.new_zeros(1), wide, d) + choice.offset
+        by_name = choice.name_scale * (rotated - frame.text_centre) @ frame.basis.T
+        by_ground = torch.stack([temper / wide, ground.squeeze()]).expand(len(labels), 2)
+        has = (counts > 0).unsqueeze(1)
+        return torch.cat([torch.where(has, direction, by_name), torch.where(has, photo, by_ground)], dim=1)
+
+    def sample_logits(self, images: Encoded, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s b c"]:
+        x = unit(images.global_).float()
+        u, squared = self._centred(x)
+        logits = _apply(features, u, squared)
+        if not (self.config.gate and self._all_seen and len(self.choice_nearest) > 2):
+            return logits
+        share = self._share_of_names(u, squared).unsqueeze(1)
+        names = (self.choice_name_scale.float() * x @ self._view.names.T).softmax(-1)
+        return ((1 - share) * logits.softmax(-1) + share * names).clamp(min=1e-37).log()
+
+    def _centred(self, x: Float[Tensor, "b d"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b 1"]]:
+        u = x - self._view.centre
+        return u, (u @ self._view.whiten).square().sum(1, keepdim=True)
+
+    def _share_of_names(self, u: Float[Tensor, "b d"], squared: Float[Tensor, "b 1"]) -> Float[Tensor, " b"]:
+        """g: how far an image is left to the names."""
+        direction, weight, constant = _parts(self._view.best)
+        iota_part = 0.5 * self.backbone.embed_dim * weight.log()  # −½ d ln ι, since weight = 1/ι
+        far = (weight * squared - 2 * u @ direction.T - 2 * (constant - iota_part)).amin(1)
+        usual = self.choice_nearest
+        n = len(usual)
+        deviation = usual.std().clamp(min=1e-9) * math.sqrt(1 + 1 / n)
+        tail = _student_tail((far - usual.mean().float()) / deviation.float(), n - 1)
+        return self.choice_information.float().sqrt() * (1 - (tail / UNTYPICAL).clamp(max=1))
+
+    def familiarity(self, images: Encoded) -> Float[Tensor, " b"]:
+        """(1 + #{odds_i ≤ odds}) / (n + 1): the rank of its log-odds among those of left-out photographs.
+
+        All classes with photographs count, whichever are asked for.
+        """
+        frame, choice = self._frame(), self._choice()
+        known, sigma, temper = frame.known, covariance(frame), float(choice.temper[0])
+        z = unit(images.global_).double() @ frame.basis
+        u = z - frame.centre
+        squared = distances(frame, sigma, text_slope(frame, sigma), z)(float(choice.kappa[0]))
+        density = log_density(squared, frame.counts, float(choice.kappa[0]), frame.width)[:, known]
+        ground = background_density((u.square() / sigma).sum(1), choice.background, frame.width)
+        names = choice.name_scale * u @ (frame.texts[known] - frame.text_centre).T
+        rank = torch.searchsorted(
+            choice.odds, known_odds(temper * density, temper * ground, names), right=True
+        )
+        return ((1 + rank) / (len(choice.odds) + 1)).float()
+
+    def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
+        return self._view.names.expand(len(features), -1, -1)
+
+    def directions(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
+        return _parts(features)[0]
+
+    def sources(self, images: Encoded) -> dict[str, Float[Tensor, "b c"]]:
+        """What name and photographs add to a class's logit, for the most probable κ and T."""
+        frame, choice = self._frame(), self._choice()
+        sigma, kappa, temper = covariance(frame), float(choice.kappa[0]), float(choice.temper[0])
+        labels = torch.tensor(self.labels_of_classes(), device=self.counts.device)
+        asked = _asked(frame, self._view.names.double(), labels)
+        u = unit(images.global_).double() @ frame.basis - frame.centre
+        iota = inflation(asked.counts, kappa)
+        by_name, by_photographs = (
+            temper * (u / sigma) @ part.T / iota
+            for part in posterior_means(asked, sigma, text_slope(frame, sigma), kappa)
+        )
+        alone = choice.name_scale * u @ (asked.texts - frame.text_centre).T
+        return {
+            "name": torch.where(asked.counts > 0, by_name, alone),
+            "photographs": torch.where(asked.counts > 0, by_photographs, 0.0),
+        }
+
+
+SAMPLES = 20  # draws of a prior's prompts, for the mean that κ and T are chosen with
+
+
+def _prior(name: str, backbone: Backbone) -> Method | None:
+    if name == "none":
+        return None
+    if name in ("sentence", "ensemble"):
+        return ZeroShot(ZeroShotConfig(templates="single" if name == "sentence" else "ensemble"), backbone)
+    kind = find_method(name)
+    prior: Method = kind(kind.Config(), backbone)
+    if prior.image_conditioned or isinstance(prior, Memory):
+        raise InputError(f"setting 'prior' is {name!r}, which has no text feature per class: use another")
+    return prior
+
+
+def _trained_as(prior: MethodConfig, config: ConjugateConfig) -> ConjugateConfig:
+    """The settings, where they are not changed, as the prior's own recipe has them."""
+    plain = MethodConfig()
+    own: dict[str, Any] = {
+        field.name: getattr(prior, field.name)
+        for field in fields(MethodConfig)
+        if getattr(config, field.name) == getattr(plain, field.name)
+    }
+    return replace(config, **own)
+
+
+def _asked(frame: Frame, texts: Float[Tensor, "c d"], labels: Int[Tensor, " c"]) -> Frame:
+    """The frame of the classes with these labels (−1: none) and texts, around the centres of all."""
+    at = labels.clamp(min=0)
+    counts = torch.where(labels >= 0, frame.counts[at], 0.0)
+    return frame._replace(means=frame.means[at], counts=counts, texts=texts @ frame.basis)
+
+
+def _checked(images: Encoded) -> Float[Tensor, "n d"]:
+    if not images.global_.isfinite().all():
+        raise InputError("the images' features hold NaN or infinity: encode them again, or leave them out")
+    return unit(images.global_)
+
+
+def _strata(choice: Choice, samples: int) -> tuple[Float[Tensor, " s"], Float[Tensor, " s"]]:
+    """κ and T at the middles of equal shares of their posterior: draws without chance."""
+    order = choice.temper.argsort(stable=True)
+    ends = choice.weight[order].cumsum(0)
+    middles = (torch.arange(samples, dtype=ends.dtype, device=ends.device) + 0.5) / samples
+    places = order[torch.searchsorted(ends, middles).clamp(max=len(order) - 1)]
+    return choice.kappa[places], choice.temper[places]
+
+
+def _parts(rows: Float[Tensor, "*s c k"]) -> tuple[Tensor, Tensor, Tensor]:
+    return rows[..., :-2], rows[..., -2], rows[..., -1]
+
+
+def _apply(
+    rows: Float[Tensor, "s c k"], u: Float[Tensor, "b d"], squared: Float[Tensor, "b 1"]
+) -> Float[Tensor, "s b c"]:
+    """u·direction − ½ weight·‖x − b‖²_P + constant."""
+    direction, weight, constant = _parts(rows)
+    return u @ direction.transpose(-1, -2) - 0.5 * squared * weight.unsqueeze(-2) + constant.unsqueeze(-2)
+
+
+def _student_tail(value: Float[Tensor, " b"], freedom: int) -> Float[Tensor, " b"]:
+    """P(t > value), by Wallace's normal approximation, which exported models can hold too."""
+    size = (8 * freedom + 1) / (8 * freedom + 3) * (freedom * (1 + value.square() / freedom).log()).sqrt()
+    return 0.5 * (1 - torch.erf(value.sign() * size / math.sqrt(2)))
