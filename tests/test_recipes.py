@@ -6,6 +6,7 @@ import pytest
 from pbprompt.data import catalog
 from pbprompt.errors import InputError
 from pbprompt.methods.base import make_config
+from pbprompt.methods.coop import CoOp
 from pbprompt.recipes import load_recipe, recipe_names
 from pbprompt.registry import find_method
 from pbprompt.report.published import BACKBONES, published, tables
@@ -34,7 +35,8 @@ def test_every_recipe_names_what_there_is(name):
         assert not domain or not domains or domain in domains, dataset
     for row in recipe.rows:
         kind = find_method(row.method)
-        make_config(kind, row.preset, row.variant, row.overrides)
+        for dataset in recipe.datasets:
+            make_config(kind, row.preset, row.variant, row.overrides_on(dataset))
         assert recipe.task in ("few-shot", "domain-shift") or kind.takes_new_names
     runs = recipe.expand()
     assert len(runs) == len({config for _, config in runs})
@@ -94,6 +96,39 @@ def test_settings_in_any_order_are_one_run(tmp_path, changes):
     )  # fmt: skip
 
 
+def test_a_row_may_have_settings_for_one_dataset(tmp_path):
+    path = tmp_path / "own.yaml"
+    own = "{epochs: 2}, by_dataset: {dtd: {epochs: 9, tokens: 8}}"
+    path.write_text(GOOD.replace("[sample]", "[sample, dtd]").replace("{epochs: 2}", own))
+    recipe = load_recipe(str(path))
+    settings = {config.dataset: config.overrides for label, config in recipe.expand() if label == "coop"}
+    assert settings == {"sample": ("epochs=2",), "dtd": ("epochs=2", "epochs=9", "tokens=8")}
+    row = recipe.rows[0].changed(["epochs=1"])
+    assert [make_config(CoOp, overrides=row.overrides_on(name)).epochs for name in settings] == [1, 1]
+
+
+def test_published_figures_have_the_settings_they_were_made_with():
+    def settings(recipe, label, dataset):
+        (row,) = [row for row in load_recipe(recipe).rows if row.label == label]
+        return make_config(find_method(row.method), row.preset, row.variant, row.overrides_on(dataset))
+
+    assert settings("base-to-new-vit", "CoOp", "imagenet").epochs == 50
+    assert settings("base-to-new-vit", "CoOp", "dtd").epochs == 0
+    assert settings("few-shot-vit", "CoCoOp", "dtd").epochs == 0  # by shots, as the paper ran it again
+    assert settings("cross-dataset", "CoOp", "imagenet").words == "a photo of a"
+    assert settings("few-shot-vit", "PLOT", "imagenet").add_global
+    assert not settings("few-shot-vit", "PLOT", "dtd").add_global
+    assert settings("few-shot-rn50", "CoOp", "dtd").tokens == 16
+    assert settings("base-to-new-vit", "CoOp+VPT", "oxford_pets").train_samples == 40
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_every_row_of_the_papers_own_method_has_a_literal_one(name):
+    rows = [row for row in load_recipe(name).rows if row.method == "pbprompt"]
+    literal = {(row.variant, row.samples) for row in rows if row.preset == "paper"}
+    assert literal == {(row.variant, row.samples) for row in rows}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -102,6 +137,8 @@ def test_settings_in_any_order_are_one_run(tmp_path, changes):
         (("datasets:", "dataset:"), "unknown key 'dataset': did you mean 'datasets'"),
         (("method: coop", "methd: coop"), "row 1: method is missing"),
         (("{epochs: 2}", "[epochs]"), r"row 1: overrides is \['epochs'\]"),
+        (("{epochs: 2}", "{}, by_dataset: 2"), "row 1: by_dataset is 2"),
+        (("{epochs: 2}", "{}, by_dataset: {dtd: {}}"), "by_dataset of 'coop' names 'dtd'"),
         (("label: zero", "label: coop"), "two rows have the label 'coop'"),
         (("title: Own", "title: Own\nshots: [one]"), "shots holds 'one'"),
         (("title: Own", "title: Own\nviews: many"), "views is 'many'"),

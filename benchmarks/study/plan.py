@@ -38,7 +38,7 @@ class Costs:
         config: Any = method.config
         images = self.images(run.task, run.dataset, run.shots, run.seed)
         steps = (config.epochs or method.epochs_for(run.shots)) * (images // method.images_a_step(images))
-        if run.task == "base-to-new" and method.needs_unseen_names:
+        if run.task in ("base-to-new", "cross-dataset") and method.needs_unseen_names:
             steps += config.synth_epochs * -(-images // config.synth_batch)
         return steps
 

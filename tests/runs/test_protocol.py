@@ -120,6 +120,18 @@ def test_cross_dataset_uses_the_targets_own_names(bank, tmp_path):
         run(bank, task="domain-shift", dataset=DATA, targets=(target,))
 
 
+def test_a_method_that_trains_for_names_has_those_that_are_only_tested(bank, tmp_path):
+    target = copied(tmp_path / "own", prefix="a ")
+    settings = ("epochs=1", "synth_epochs=1")
+    asked = {"dataset": DATA, "method": "ship", "overrides": settings}
+    told = [
+        run(bank, task="cross-dataset", targets=(target,), **asked)[0].train,
+        run(bank, task="base-to-new", **asked)[0].train,
+        run(bank, task="domain-shift", targets=("sample:twitter",), **asked)[0].train,
+    ]
+    assert ["synthetic" in terms for terms in told] == [True, True, False]
+
+
 def test_a_domain_may_have_some_of_the_classes(bank, tmp_path):
     target = copied(tmp_path / "some")
     arrays = run(bank, task="domain-shift", dataset=DATA, method="zeroshot", overrides=(), targets=(target,))[

@@ -122,7 +122,7 @@ def _narrowed(
         datasets=tuple(datasets) or recipe.datasets,
         shots=shots or recipe.shots,
         seeds=seeds or recipe.seeds,
-        rows=tuple(replace(row, overrides=(*row.overrides, *overrides)) for row in recipe.rows),
+        rows=tuple(row.changed(overrides) for row in recipe.rows),
     )
 
 

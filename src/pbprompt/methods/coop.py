@@ -63,6 +63,8 @@ class CoOp(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "base-to-new": {"words": "a photo of a"},
         "imagenet": {"epochs": 50},
+        "transfer": {"words": "a photo of a", "epochs": 50},  # from ImageNet to other datasets
+        "published": {"tokens": 16},  # few-shot, as in its paper; the later papers took 4
     }
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"class-specific": {"class_specific": True}}
     paper = "Zhou et al., IJCV 2022"

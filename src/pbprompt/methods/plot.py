@@ -43,7 +43,7 @@ CELLS_AT_ONCE = 1 << 24  # images × classes × patches × prompts of the plans 
 
 @dataclass(frozen=True, kw_only=True)
 class PLOTConfig(MethodConfig):
-    """The published recipe: as CoOp's."""
+    """CoOp's recipe, as later papers ran it with ViT-B/16; PLOT's own is the preset `published`."""
 
     prompts: int = setting(4, "N, context sets")
     tokens: int = setting(4, "b, vectors of a context set")
@@ -61,7 +61,10 @@ class PLOT(Method):
     """A few learned contexts that share an image's patches among them."""
 
     Config: ClassVar[type[MethodConfig]] = PLOTConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"imagenet": {"epochs": 50, "add_global": True}}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "imagenet": {"epochs": 50, "add_global": True},
+        "published": {"tokens": 16, "batch_size": 128, "epochs": 50},  # its configuration on RN50
+    }
     tags = ("uses patches",)
     exportable = False  # it iterates until an image's transport has converged
     paper = "Chen et al., ICLR 2023"

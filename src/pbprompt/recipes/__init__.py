@@ -1,7 +1,7 @@
 """A table or figure as a grid of runs: YAML files beside this one, or a user's own."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
@@ -19,7 +19,10 @@ LISTS = ("datasets", "shots", "seeds", "targets", "apart", "published")
 
 @dataclass(frozen=True)
 class Row:
-    """One method of a table, under the name the table gives it; `published` is the paper's name for it."""
+    """One method of a table, under the name the table gives it; `published` is the paper's name for it.
+
+    `by_dataset` holds settings for single datasets, where a figure was made with others there.
+    """
 
     label: str
     method: str
@@ -28,11 +31,19 @@ class Row:
     overrides: tuple[str, ...] = ()
     samples: int = 20
     published: str = ""
+    by_dataset: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def __post_init__(self) -> None:
-        # Settings in any order are one run; of a setting given twice the last word still counts.
-        by_setting = sorted(self.overrides, key=lambda word: word.partition("=")[0])
-        object.__setattr__(self, "overrides", tuple(by_setting))
+        object.__setattr__(self, "overrides", _ordered(self.overrides))
+
+    def overrides_on(self, dataset: str) -> tuple[str, ...]:
+        """The settings that are changed in a run on this dataset."""
+        return _ordered((*self.overrides, *dict(self.by_dataset).get(dataset, ())))
+
+    def changed(self, words: Sequence[str]) -> "Row":
+        """The row with more settings changed, on every dataset."""
+        own = tuple((dataset, (*some, *words)) for dataset, some in self.by_dataset)
+        return replace(self, overrides=(*self.overrides, *words), by_dataset=own)
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,7 @@ class Recipe:
                     method=row.method,
                     preset=row.preset,
                     variant=row.variant,
-                    overrides=row.overrides,
+                    overrides=row.overrides_on(dataset),
                     shots=shot,
                     seed=seed,
                     views=self.views,
@@ -139,6 +150,10 @@ def _read(text: str, where: str, name: str) -> Recipe:
     for key in ("shots", "seeds"):
         if wrong := [value for value in lists.get(key, ()) if type(value) is not int]:
             raise InputError(f"{where}: {key} holds {wrong[0]!r}: give whole numbers")
+    for row in rows:
+        for dataset, _ in row.by_dataset:
+            if dataset not in lists["datasets"]:
+                raise InputError(f"{where}: by_dataset of {row.label!r} names {dataset!r}: choose a dataset")
     shown = {*lists["datasets"], *lists.get("targets", ())}
     if strange := [name for name in lists.get("apart", ()) if name not in shown]:
         raise InputError(f"{where}: apart names {strange[0]!r}: choose among the datasets and targets")
@@ -158,19 +173,36 @@ def _list(value: Any, where: str, key: str) -> list[Any]:
     return values
 
 
+def _ordered(words: Sequence[str]) -> tuple[str, ...]:
+    """Settings in any order are one run; of a setting given twice the last word still counts."""
+    return tuple(sorted(words, key=lambda word: word.partition("=")[0]))
+
+
+def _words(values: Any, where: str, key: str) -> tuple[str, ...]:
+    """A mapping of settings as `key=value` words."""
+    if not isinstance(values, dict):
+        raise InputError(f"{where}: {key} is {values!r}: write it as {{setting: value}}")
+    return tuple(f"{setting}={value}" for setting, value in values.items())
+
+
 def _row(values: Any, where: str) -> Row:
     if not isinstance(values, dict) or "method" not in values:
         raise InputError(f"{where}: method is missing: add it")
     _known(values, Row, where)
-    changes = values.get("overrides") or {}
-    if not isinstance(changes, dict):
-        raise InputError(f"{where}: overrides is {changes!r}: write it as {{setting: value}}")
     samples = values.get("samples", 20)
     if type(samples) is not int or samples < 1:
         raise InputError(f"{where}: samples is {samples!r}: give a whole number above 0")
-    overrides = tuple(f"{key}={value}" for key, value in changes.items())
-    label = str(values.get("label", values["method"]))
-    return Row(**{**values, "label": label, "overrides": overrides})
+    own = values.get("by_dataset") or {}
+    if not isinstance(own, dict):
+        raise InputError(f"{where}: by_dataset is {own!r}: write it as {{dataset: {{setting: value}}}}")
+    lists = {
+        "label": str(values.get("label", values["method"])),
+        "overrides": _words(values.get("overrides") or {}, where, "overrides"),
+        "by_dataset": tuple(
+            (name, _words(some, where, f"by_dataset, {name},")) for name, some in own.items()
+        ),
+    }
+    return Row(**{**values, **lists})
 
 
 def _known(values: Mapping[str, Any], kind: type, where: str) -> None:

@@ -81,7 +81,7 @@ def _newest(runs: Sequence[Record]) -> list[Record]:
 def _recipe_label(record: Record, recipes: Sequence[Recipe]) -> str:
     """The name that the first recipe for this task and backbone gives to this very row, if there is one."""
     config = record.config
-    keys = ("method", "preset", "variant", "samples", "overrides")
+    keys = ("method", "preset", "variant", "samples")
     here = (config.task, record.backbone.name, config.views)
     labels = (
         row.label
@@ -89,5 +89,6 @@ def _recipe_label(record: Record, recipes: Sequence[Recipe]) -> str:
         for row in recipe.rows
         if here == (recipe.task, recipe.backbone, recipe.views)
         and all(getattr(config, key) == getattr(row, key) for key in keys)
+        and config.overrides == row.overrides_on(config.dataset)
     )
     return next(labels, "")

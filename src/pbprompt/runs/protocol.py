@@ -168,8 +168,8 @@ def _tuned(
         return build_method(run.kind, run.settings, bank.backbone, run.config.seed), {}
 
     def announce(method: Method) -> None:
-        if new is not None and method.needs_unseen_names:
-            method.unseen_names = new.classes
+        if method.needs_unseen_names:
+            method.unseen_names = _names_without_images(run, new)
 
     return tune(
         base,
@@ -182,6 +182,15 @@ def _tuned(
         progress=False,
         announce=announce,
     )
+
+
+def _names_without_images(run: Prepared, new: Dataset | None) -> tuple[str, ...]:
+    """The classes that are tested and not trained: the new half, or all targets' together."""
+    if new is not None:
+        return new.classes
+    known = set(run.few.classes)
+    names = dict.fromkeys(name for target in run.targets.values() for name in target.classes)
+    return tuple(name for name in names if name not in known)
 
 
 def _tests(run: Prepared, base: Dataset, new: Dataset | None) -> Iterator[tuple[str, Dataset]]:
