@@ -53,7 +53,7 @@ def test_it_serves_with_the_key_of_the_environment_and_stops_on_ctrl_c(lite, tmp
     info = describe_model(method, seed=1, shots=1)
     save_model(tmp_path / "model", method, info)
     server = subprocess.Popen(
-        [sys.executable, "-c", RUN, str(tmp_path / "model"), "--port", "0"],
+        [sys.executable, "-c", RUN, str(tmp_path / "model"), "--port", "0", "--examples"],
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"PBPROMPT_API_KEY": "open-it"},
@@ -66,6 +66,8 @@ def test_it_serves_with_the_key_of_the_environment_and_stops_on_ctrl_c(lite, tmp
         request = urllib.request.Request(f"{address}/classes", headers={"X-API-Key": "open-it"})
         with urllib.request.urlopen(request) as answer:
             assert json.load(answer)["classes"] == ["cat", "dog"]
+        with urllib.request.urlopen(f"{address}/openapi.json") as answer:
+            assert "/examples" in json.load(answer)["paths"]
         server.send_signal(signal.SIGINT)
         log = server.communicate(timeout=60)[1]
         assert "shutdown complete" in log and "Traceback" not in log

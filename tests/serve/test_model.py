@@ -16,7 +16,7 @@ LIMITS = Limits(classes=8, name_length=12)
 
 def test_added_classes_predict_as_if_they_had_always_been_there(model, model_folder, lite, cat):
     pixels = lite.preprocess(Image.open(io.BytesIO(cat)).convert("RGB"))
-    assert no_doubt(model) is None
+    assert no_doubt(model, model) is None
     more = with_classes(model, [" kitten ", "sea  lion"], LIMITS)
     assert more.classes[-2:] == ("kitten", "sea lion") and "kitten" not in model.classes
     (said,) = more.predict(more.encode([pixels]))
@@ -24,8 +24,10 @@ def test_added_classes_predict_as_if_they_had_always_been_there(model, model_fol
     method.prepare((*info.classes, "kitten", "sea lion"), info.template)
     expected = predictive(method)(lite.image(pixels[None])).probabilities[0].tolist()
     assert list(said.scores.values()) == pytest.approx(expected, abs=1e-5)
-    assert no_doubt(more) == "no validation image is of an added class"
-    assert no_doubt(replace(model, calibration=None)) == "the model was fitted without validation images"
+    assert no_doubt(more, model) == "no validation image is of an added class"
+    bare = replace(model, calibration=None)
+    assert no_doubt(bare, bare) == "the model was fitted without validation images"
+    assert "learned examples" in no_doubt(bare, model)
 
 
 @pytest.mark.parametrize(

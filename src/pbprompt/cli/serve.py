@@ -16,6 +16,7 @@ def serve(
     ),
     backbone: str | None = typer.Option(None, help="Where the backbone is, if not where it was for `fit`."),
     device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
+    examples: bool = typer.Option(False, "--examples", help="Let clients teach it: POST /examples."),
     max_queue: int = typer.Option(512, min=1, help="Images that may wait; beyond that clients get a 429."),
     max_batch: int = typer.Option(32, min=1, help="Images that go through the tower at once."),
     max_upload_mb: float = typer.Option(10.0, min=0.01, help="Size of one image, in MiB."),
@@ -28,7 +29,7 @@ def serve(
     [bold]curl -F files=@photo.jpg http://127.0.0.1:8000/predict[/bold]
 
     The endpoints are described at /docs. Nothing that clients send is kept or written to disk; classes they
-    add last until the server stops. Ctrl-C answers what waits, then stops.
+    add, and with --examples what it learns of their images, last until the server stops. Ctrl-C answers what waits, then stops.
     """
     if not (api_key.isascii() and (api_key.isprintable() or not api_key)):
         raise InputError("--api-key: use plain letters, digits and signs, since it travels in a header")
@@ -53,5 +54,5 @@ def serve(
         batch=max_batch,
     )
     tuned = TunedModel.load(model, backbone, device)
-    app = create_app(tuned, limits=limits, api_key=api_key or None, host=host)
+    app = create_app(tuned, limits=limits, api_key=api_key or None, host=host, examples=examples)
     uvicorn.Server(server_config(app, host, port)).run()

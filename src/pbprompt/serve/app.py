@@ -21,6 +21,7 @@ from pbprompt.serve.protocol import SELDOM, GuardedProtocol
 from pbprompt.serve.schemas import (
     AddClasses,
     Classes,
+    Examples,
     Explain,
     Explanation,
     Health,
@@ -47,12 +48,18 @@ UNUSABLE = {
 
 
 def create_app(
-    model: TunedModel, *, limits: Limits | None = None, api_key: str | None = None, host: str = "localhost"
+    model: TunedModel,
+    *,
+    limits: Limits | None = None,
+    api_key: str | None = None,
+    host: str = "localhost",
+    examples: bool = False,
 ) -> FastAPI:
     """The app that serves a model.
 
     With an API key, only the page, /docs, /openapi.json and /healthz are open. Without one, requests must be
-    to an IP address, `localhost`, this machine's name or `host`.
+    to an IP address, `localhost`, this machine's name or `host`. With `examples`, whoever may use it may
+    teach it labelled images.
     """
     limits = limits or Limits()
     metrics = Metrics()
@@ -109,6 +116,19 @@ def create_app(
         async with receive(request, AddClasses, limits, held) as asked:
             await service.add_classes(asked)
         return await classes()
+
+    if examples:
+
+        @app.post(
+            "/examples",
+            responses=_problems(UNUSABLE | BUSY | {409: "a class in another spelling, or the method cannot"}),
+            openapi_extra=request_body(Examples, form="files"),
+        )
+        async def learn(request: Request) -> Classes:
+            """Learn labelled images, until the server stops."""
+            async with receive(request, Examples, limits, held, form="files") as asked:
+                await service.learn(asked)
+            return await classes()
 
     @app.get("/healthz")
     async def healthz() -> Health:

@@ -21,7 +21,7 @@ class Limits:
     decode_seconds: float = 10.0  # one image
     images: int = 32  # a request
     queue: int = 512  # images that wait or are computed
-    explanations: int = 16  # heat maps and class changes that wait or are computed
+    explanations: int = 16  # heat maps and changes of the model that wait or are computed
     batch: int = 32  # images the tower takes at once
     gather_seconds: float = 0.005  # how long the first image of a batch waits for company
     receive_seconds: float = 30.0  # for a request to arrive

@@ -23,6 +23,9 @@ class Metrics:
         self.waiting = Gauge(
             "pbprompt_waiting_images", "Images being read, decoded or computed.", registry=self.registry
         )
+        self.examples = Counter(
+            "pbprompt_examples", "Labelled images the model has learned.", registry=self.registry
+        )
         self.classes = Gauge("pbprompt_classes", "Classes the model tells apart.", registry=self.registry)
 
     def page(self) -> bytes:

@@ -26,7 +26,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-GUARDED = frozenset({"/predict", "/explain", "/classes", "/metrics"})
+GUARDED = frozenset({"/predict", "/explain", "/classes", "/examples", "/metrics"})
 HEADER_BYTES = 16 << 10
 DRAIN_BYTES, DRAIN_SECONDS = 256 << 20, 10.0
 

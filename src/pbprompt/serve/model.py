@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from PIL import Image
+from torch import Tensor
 
 from pbprompt.data.names import name_key
 from pbprompt.errors import InputError
@@ -20,12 +21,14 @@ def ready(model: TunedModel) -> TunedModel:
     return model
 
 
-def no_doubt(model: TunedModel) -> str | None:
-    """Why the model cannot tell whether it is unsure; None where it can."""
+def no_doubt(model: TunedModel, fitted: TunedModel) -> str | None:
+    """Why what the fitted model became cannot tell whether it is unsure; None where it can."""
     if model.calibrated:
         return None
-    if model.calibration is None:
+    if fitted.calibration is None:
         return "the model was fitted without validation images"
+    if model.calibration is None:
+        return "the model has learned examples since the validation images were judged"
     return "no validation image is of an added class"
 
 
@@ -37,6 +40,21 @@ def with_classes(model: TunedModel, names: Sequence[str], limits: Limits) -> Tun
         return model
     try:
         return ready(model.with_classes(more))
+    except InputError as error:
+        raise Refused(422, str(error)) from None
+
+
+def with_examples(
+    model: TunedModel, pixels: Sequence[Tensor], labels: Sequence[str], limits: Limits
+) -> TunedModel:
+    """The model having learned images too; labels that are no classes yet become classes."""
+    if not model.method.learns_on:
+        raise Refused(409, f"{model.method.name} cannot learn on: fit it again on all images")
+    more = new_names(labels, model.classes, limits)
+    if more and not model.method.takes_new_names:
+        raise Refused(409, f"{model.method.name} takes no new class such as {more[0]!r}")
+    try:
+        return ready(model.partial_fit(model.encode(pixels), [tidied(label) for label in labels]))
     except InputError as error:
         raise Refused(422, str(error)) from None
 

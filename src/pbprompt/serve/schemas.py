@@ -80,6 +80,11 @@ class AddClasses(Asked):
     names: list[str] = Field(min_length=1, max_length=Limits.classes, description="class names to add")
 
 
+class Examples(Asked):
+    images: list[Sent] = Field(min_length=1, description="images to learn from")
+    labels: list[str] = Field(description="the class of each image, in the same order; a new name is added")
+
+
 Body = TypeVar("Body", bound=Asked)
 
 

@@ -23,8 +23,17 @@ from pbprompt.serve.batching import Batcher
 from pbprompt.serve.images import decode_image, decode_square
 from pbprompt.serve.limits import MIB, Limits, Refused, in_time, too_busy
 from pbprompt.serve.metrics import Metrics
-from pbprompt.serve.model import explain, no_doubt, ready, with_classes
-from pbprompt.serve.schemas import AddClasses, Explain, Explanation, Predict, Predictions, Upload, finite
+from pbprompt.serve.model import explain, no_doubt, ready, with_classes, with_examples
+from pbprompt.serve.schemas import (
+    AddClasses,
+    Examples,
+    Explain,
+    Explanation,
+    Predict,
+    Predictions,
+    Upload,
+    finite,
+)
 
 SHOWN_SIDE = 640  # pixels of a heat map's longer side
 DECODERS = 4  # processes at most: each may hold a whole photograph
@@ -53,6 +62,7 @@ class Service:
 
     def __init__(self, model: TunedModel, limits: Limits, metrics: Metrics) -> None:
         self.model, self.limits, self.metrics = ready(model), limits, metrics
+        self._fitted = model
         self.batcher: Batcher[Question, Prediction] = Batcher(
             self._predict_batch,
             capacity=limits.queue,
@@ -82,7 +92,7 @@ class Service:
         self.batcher.close()
 
     async def predict(self, asked: Predict) -> Predictions:
-        model, note = self.model, no_doubt(self.model)
+        model, note = self.model, no_doubt(self.model, self._fitted)
         rule = NO_RULE if note else model.rule(asked.reject_at, asked.coverage)
         see = model.backbone.preprocess
         with self.batcher.reserve(len(asked.images)):
@@ -106,6 +116,21 @@ class Service:
         async with in_time(self.limits.answer_seconds), self._changing:
             # Nothing is awaited after this: who gets a 503 has changed nothing.
             self.model = await self._aside(lambda: with_classes(self.model, asked.names, self.limits))
+
+    async def learn(self, asked: Examples) -> None:
+        if len(asked.labels) != len(asked.images):
+            raise Refused(422, f"{len(asked.images)} images and {len(asked.labels)} labels: send one each")
+        see = self.model.backbone.preprocess
+        with self.batcher.reserve(len(asked.images)):
+            async with in_time(self.limits.answer_seconds):
+                pixels = [
+                    see(square) for square in await self._decoded(asked.images, decode_square, see.size)
+                ]
+                async with self._changing:
+                    self.model = await self._aside(
+                        lambda: with_examples(self.model, pixels, asked.labels, self.limits)
+                    )
+        self.metrics.examples.inc(len(pixels))
 
     def _predict_batch(self, asked: Sequence[Question]) -> list[Prediction]:
         """One pass of the tower, which all models share, and one for each model and rule."""
@@ -149,7 +174,7 @@ class Service:
     async def _aside(self, work: Callable[[], T]) -> T:
         """Rarer, longer work: one at a time, few in line."""
         if self._side_jobs >= self.limits.explanations:
-            raise too_busy(f"{self._side_jobs} explanations wait already")
+            raise too_busy(f"{self._side_jobs} such jobs wait already")
         self._side_jobs += 1
         try:
             return await asyncio.wrap_future(self._side.submit(work))

@@ -111,7 +111,7 @@ class FormReader(MultiPartParser):
         self._limits = limits
         self._part_bytes, self._ended = 0, False
 
-    async def read(self) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    async def read(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The fields, and the images as JSON would have them."""
         try:
             parts = (await self.parse()).multi_items()
@@ -119,12 +119,17 @@ class FormReader(MultiPartParser):
             raise Refused(400, f"the form data cannot be used: {error.message}") from None
         if not self._ended:
             raise Refused(400, "the form data ends too early")
+        fields: dict[str, Any] = {}
         images = []
-        for _, file in parts:
-            if isinstance(file, UploadFile):
-                images.append({"name": file.filename, "data": await file.read()})
-                await file.close()
-        return {name: value for name, value in parts if isinstance(value, str)}, images
+        for name, value in parts:
+            if isinstance(value, UploadFile):
+                images.append({"name": value.filename, "data": await value.read()})
+                await value.close()
+            elif name == "labels":  # one for each image
+                fields.setdefault(name, []).append(value)
+            else:
+                fields[name] = value
+        return fields, images
 
     def on_part_begin(self) -> None:
         super().on_part_begin()

@@ -1,0 +1,106 @@
+"""POST /examples: a model that learns from labelled images while it is served."""
+
+import base64
+from collections.abc import Iterator
+
+import pytest
+from fastapi.testclient import TestClient
+
+from pbprompt.methods.base import build_method, make_config
+from pbprompt.model.folder import describe_model
+from pbprompt.model.tuned import TunedModel
+from pbprompt.registry import find_method
+from pbprompt.serve.app import create_app
+from pbprompt.serve.images import decode_square
+from pbprompt.serve.limits import Limits
+
+CLASSES = ("cat", "dog", "guitar")
+
+
+@pytest.fixture(scope="module")
+def learner(lite, cat, guitar) -> TunedModel:
+    kind = find_method("conjugate")
+    method = build_method(kind, make_config(kind), lite, seed=1)
+    method.prepare(CLASSES, "a photo of a {}.")
+    start = TunedModel(method, describe_model(method))
+    return start.partial_fit(seen(start, cat, guitar), ["cat", "guitar"])
+
+
+@pytest.fixture
+def pupil(learner) -> Iterator[TestClient]:
+    with TestClient(create_app(learner, examples=True), "http://localhost") as client:
+        yield client
+
+
+def seen(model: TunedModel, *images: bytes):
+    see = model.backbone.preprocess
+    return model.encode([see(decode_square(data, Limits(), see.size)) for data in images])
+
+
+def form(*images: bytes) -> list[tuple[str, tuple[str, bytes]]]:
+    return [("files", ("photo", data)) for data in images]
+
+
+def scores(client: TestClient, image: bytes) -> dict[str, float]:
+    return client.post("/predict", files=form(image)).json()["predictions"][0]["scores"]
+
+
+def test_it_becomes_the_model_that_has_learned_the_images(pupil, learner, cat, guitar, jpeg):
+    before = scores(pupil, jpeg)
+    answer = pupil.post("/examples", files=form(jpeg, guitar), data={"labels": ["dog", " red  panda "]})
+    assert answer.status_code == 200, answer.text
+    assert answer.json() == {"classes": [*CLASSES, "red panda"], "calibrated": False}
+    expected = learner.partial_fit(seen(learner, jpeg, guitar), ["dog", "red panda"])
+    (said,) = expected.predict(seen(learner, jpeg))
+    assert scores(pupil, jpeg) == pytest.approx(said.scores, abs=1e-4)
+    assert scores(pupil, jpeg)["dog"] > before["dog"]
+    assert "pbprompt_examples_total 2.0" in pupil.get("/metrics").text
+
+
+def test_json_says_the_same(pupil, learner, cat, jpeg):
+    sent = {"images": [base64.b64encode(data).decode() for data in (cat, jpeg)], "labels": ["cat", "dog"]}
+    assert pupil.post("/examples", json=sent).status_code == 200
+    expected = learner.partial_fit(seen(learner, cat, jpeg), ["cat", "dog"])
+    (said,) = expected.predict(seen(learner, cat))
+    assert scores(pupil, cat) == pytest.approx(said.scores, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("labels", "status", "says"),
+    [
+        (["cat"], 422, "2 images and 1 labels"),
+        ([], 422, "labels"),
+        (["cat", "CAT"], 409, "another spelling"),
+        (["cat", "  "], 422, "empty"),
+        (["cat", "x" * 101], 422, "longer"),
+    ],
+)
+def test_bad_labels_are_refused_and_teach_nothing(pupil, cat, guitar, labels, status, says):
+    before = scores(pupil, cat)
+    answer = pupil.post("/examples", files=form(cat, guitar), data={"labels": labels})
+    assert answer.status_code == status and says in answer.json()["error"]
+    assert scores(pupil, cat) == before and "pbprompt_examples_total 0.0" in pupil.get("/metrics").text
+
+
+def test_one_bad_image_spoils_the_request(pupil, cat):
+    answer = pupil.post("/examples", files=form(cat, b"text"), data={"labels": ["dog", "dog"]})
+    assert answer.status_code == 415 and "image 2" in answer.json()["error"]
+    assert "pbprompt_examples_total 0.0" in pupil.get("/metrics").text
+
+
+def test_methods_that_cannot_learn_on_say_so(model, cat):
+    with TestClient(create_app(model, examples=True), "http://localhost") as client:
+        answer = client.post("/examples", files=form(cat), data={"labels": ["cat"]})
+        assert answer.status_code == 409 and "cannot learn on" in answer.json()["error"]
+        assert client.get("/classes").json()["calibrated"] is True
+
+
+def test_it_is_off_unless_asked_for_and_behind_the_key(learner, cat):
+    sent = {"files": form(cat), "data": {"labels": ["cat"]}}
+    with TestClient(create_app(learner), "http://localhost") as client:
+        assert client.post("/examples", **sent).status_code == 404
+        assert "/examples" not in client.get("/openapi.json").json()["paths"]
+    with TestClient(create_app(learner, examples=True, api_key="k"), "http://localhost") as client:
+        assert client.post("/examples", **sent).status_code == 401
+        assert client.post("/examples", **sent, headers={"x-api-key": "k"}).status_code == 200
+        assert "POST /examples" in client.get("/docs").text
