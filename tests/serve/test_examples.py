@@ -104,3 +104,19 @@ def test_it_is_off_unless_asked_for_and_behind_the_key(learner, cat):
         assert client.post("/examples", **sent).status_code == 401
         assert client.post("/examples", **sent, headers={"x-api-key": "k"}).status_code == 200
         assert "POST /examples" in client.get("/docs").text
+
+
+def test_an_image_of_no_class_is_marked_unknown(pupil, cat):
+    def ask(share):
+        return pupil.post("/predict", files=form(cat), data={"none_at": share}).json()["predictions"][0]
+
+    familiarity = ask("0.5")["familiarity"]
+    assert 0 < familiarity < 1
+    assert ask(f"{familiarity / 2}")["unknown"] is False
+    assert ask(f"{(1 + familiarity) / 2}")["unknown"] is True
+
+
+def test_what_it_learned_can_be_looked_at(pupil, cat):
+    pupil.post("/examples", files=form(cat), data={"labels": ["red panda"]})
+    shown = pupil.post("/explain", files=form(cat), data={"class": "red panda"})
+    assert shown.status_code == 200 and 0 < shown.json()["score"] < 1

@@ -29,7 +29,8 @@ def serve(
     [bold]curl -F files=@photo.jpg http://127.0.0.1:8000/predict[/bold]
 
     The endpoints are described at /docs. Nothing that clients send is kept or written to disk; classes they
-    add, and with --examples what it learns of their images, last until the server stops. Ctrl-C answers what waits, then stops.
+    add, and with --examples what it learns of their images, last until the server stops. Ctrl-C answers what
+    waits, then stops.
     """
     if not (api_key.isascii() and (api_key.isprintable() or not api_key)):
         raise InputError("--api-key: use plain letters, digits and signs, since it travels in a header")

@@ -66,6 +66,7 @@ class Predict(Asked):
     )
     reject_at: Share = Field(0.9, description="accuracy wanted of what is not unsure")
     coverage: Share = Field(0.9, description="wanted of the prediction set")
+    none_at: Share = Field(0.05, description="share of images of the classes that may be taken for unknown")
 
 
 class Explain(Asked):
@@ -122,7 +123,6 @@ def request_body(kind: type[Asked], *, form: str | None = None) -> dict[str, Any
 class Prediction(BaseModel):
     """The fields of `pbprompt predict --json`."""
 
-    model_config = ConfigDict(extra="allow")
     image: str = Field(description="the name the client gave")
     label: str = Field(description="the likeliest class")
     score: float = Field(description="its probability, the mean over the sampled prompts")
@@ -137,6 +137,10 @@ class Prediction(BaseModel):
     prediction_set: list[str] | None = Field(
         description="holds the true class with probability coverage; null: not calibrated"
     )
+    familiarity: float | None = Field(
+        description="share of images of the classes that look less like theirs; null: the method cannot tell"
+    )
+    unknown: bool | None = Field(description="it looks like none of the classes: familiarity ≤ none_at")
 
 
 class Predictions(BaseModel):

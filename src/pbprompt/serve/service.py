@@ -16,7 +16,7 @@ from pbprompt.clip.backbone import Encoded
 from pbprompt.data.processors import available_cpus
 from pbprompt.data.workers import Workers
 from pbprompt.explain.drawing import draw_heat_maps, overlay
-from pbprompt.model.predictions import NO_RULE, Prediction, Rule
+from pbprompt.model.predictions import Prediction, Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve import schemas
 from pbprompt.serve.batching import Batcher
@@ -93,7 +93,8 @@ class Service:
 
     async def predict(self, asked: Predict) -> Predictions:
         model, note = self.model, no_doubt(self.model, self._fitted)
-        rule = NO_RULE if note else model.rule(asked.reject_at, asked.coverage)
+        accuracy, coverage = (None, None) if note else (asked.reject_at, asked.coverage)
+        rule = model.rule(accuracy, coverage, asked.none_at)
         see = model.backbone.preprocess
         with self.batcher.reserve(len(asked.images)):
             async with in_time(self.limits.answer_seconds):

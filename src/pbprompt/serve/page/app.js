@@ -57,7 +57,7 @@ async function predict() {
   heats = new Map();
   complain(null);
   byId("status").textContent = "Looking…";
-  byId("unsure").hidden = true;
+  byId("unsure").hidden = byId("unknown").hidden = true;
   const form = new FormData();
   form.append("files", image, image.name || "image");
   try {
@@ -75,10 +75,11 @@ async function predict() {
 }
 
 function showAnswer(count) {
-  const { label, score, scores, spreads, entropy, epistemic, unsure, prediction_set: among } = answer;
+  const { label, score, scores, spreads, entropy, epistemic, unsure, unknown, prediction_set: among } = answer;
   const names = Object.keys(scores).sort((one, other) => scores[other] - scores[one]);
   byId("status").textContent = `${label}, ${percent(score)}`;
   byId("unsure").hidden = !unsure;
+  byId("unknown").hidden = !unknown;
   byId("set").textContent = among
     ? `Nine times in ten the true class is among: ${shortened(among)} (●).`
     : `No mark of doubt and no set of classes: ${note}.`;
