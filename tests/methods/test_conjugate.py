@@ -461,9 +461,24 @@ def test_a_prior_of_many_prompts(tiny_vit):
     assert torch.equal(said.probabilities, again.probabilities)
 
 
+def test_a_method_beside_it_is_averaged_in(tiny_vit):
+    labels = labels_of()
+    images = photographs(tiny_vit, NAMES, labels, seed=1)
+    data = Features(images.global_, images.patches.half(), labels)
+    pair = build_method(Conjugate, ConjugateConfig(beside="coop"), tiny_vit, seed=0)
+    pair.prepare(NAMES, TEMPLATE)
+    train(pair, lambda epoch: data, len(labels), Run(epochs=2, seed=0, max_steps=2, progress=False))
+    new = photographs(tiny_vit, NAMES, torch.arange(12) % 4, seed=2)
+    alone = ask(usual(tiny_vit), new).probabilities
+    theirs = predictive(pair.beside)(new).probabilities
+    close(ask(pair, new).probabilities, (alone + theirs) / 2, 0.02)  # κ and T are one middle draw here
+    with pytest.raises(InputError, match="choose one"):
+        build_method(Conjugate, ConjugateConfig(beside="coop", prior="coop"), tiny_vit, seed=0)
+
+
 def test_a_prior_that_is_none(tiny_vit):
     for prior in ("tip-adapter", "cocoop", "conjugate"):
-        with pytest.raises(InputError, match=rf"'prior' is '{prior}'"):
+        with pytest.raises(InputError, match=rf"method '{prior}' has no text feature"):
             build_method(Conjugate, ConjugateConfig(prior=prior), tiny_vit, seed=0)
     with pytest.raises(InputError):
         build_method(Conjugate, ConjugateConfig(prior="nonsense"), tiny_vit, seed=0)

@@ -17,9 +17,9 @@ Prior art: Gaussian discriminant analysis for CLIP (Wang et al., ICLR 2024), Tip
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -57,6 +57,9 @@ class ConjugateConfig(MethodConfig):
     prior: str = setting(
         "sentence", "what a name says: sentence, ensemble, none, or a method that reads names, tuned first"
     )
+    beside: str = setting(
+        "none", "a method that is tuned too and whose probabilities are averaged in, or none"
+    )
     gate: bool = setting(True, "leave images unlike the photographs to the names")
 
 
@@ -78,6 +81,7 @@ class Conjugate(Memory):
     Config = ConjugateConfig
     tags = ("closed form",)
     paper = "this library, after Wang et al., ICLR 2024"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"with-pbprompt": {"beside": "pbprompt"}}
     config: ConjugateConfig
     counts: Tensor
     sums: Tensor
@@ -90,12 +94,16 @@ class Conjugate(Memory):
     choice_nearest: Tensor
 
     def __init__(self, config: ConjugateConfig, backbone: Backbone) -> None:
-        prior = _prior(config.prior, backbone)
-        if prior is not None and prior.trains and prior.stepwise:
-            config = _trained_as(prior.config, config)
+        prior, beside = _reader(config.prior, backbone), _reader(config.beside, backbone)
+        tuned = [method for method in (prior, beside) if method is not None and method.stepwise]
+        if len(tuned) > 1:
+            raise InputError("settings 'prior' and 'beside' both name a method to tune: choose one")
+        if tuned:
+            config = _trained_as(tuned[0].config, config)
         super().__init__(config, backbone)
-        self.prior = prior
-        self.stepwise = prior is not None and prior.trains and prior.stepwise
+        self.prior, self.beside = prior, beside
+        self._tuned = tuple(tuned)  # a tuple: it is part of the state already
+        self.stepwise = bool(tuned)
         self.takes_new_names = prior is not None
         self.learns_on = not self.stepwise
         d = backbone.embed_dim
@@ -110,29 +118,32 @@ class Conjugate(Memory):
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         super().prepare(classes, template)
-        if self.prior is not None:
-            self.prior.prepare(classes, template)
+        for method in self._readers:
+            method.prepare(classes, template)
+
+    @property
+    def _readers(self) -> list[Method]:
+        return [method for method in (self.prior, self.beside) if method is not None]
 
     def trainable(self) -> list[nn.Parameter]:
-        return self.prior.trainable() if self.stepwise and self.prior else []
+        return [parameter for method in self._tuned for parameter in method.trainable()]
 
     def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
-        if self.prior is None or not self.stepwise:
+        if not self._tuned:
             return super().loss(batch, generator, examples)
-        return self.prior.loss(batch, generator, examples)
+        return self._tuned[0].loss(batch, generator, examples)
 
     def backward(self, terms: Terms) -> None:
-        if self.prior is not None:
-            self.prior.backward(terms)
+        self._tuned[0].backward(terms)
 
     def epochs_for(self, shots: int) -> int:
-        return self.prior.epochs_for(shots) if self.stepwise and self.prior else 0
+        return self._tuned[0].epochs_for(shots) if self._tuned else 0
 
     def batch_for(self, examples: int) -> int:
-        return self.prior.batch_for(examples) if self.prior else super().batch_for(examples)
+        return self._tuned[0].batch_for(examples) if self._tuned else super().batch_for(examples)
 
     def counted_parameters(self) -> int:
-        return self.prior.counted_parameters() if self.prior else 0
+        return sum(method.counted_parameters() for method in self._tuned)
 
     def _draws(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         """Text features of the classes, of length 1; zero where names say nothing."""
@@ -145,9 +156,9 @@ class Conjugate(Memory):
 
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
         x = _checked(images)
-        if self.prior is not None:
-            self.prior.unseen_names = self.unseen_names
-            self.prior.begin(images, labels, seed)
+        for method in self._readers:
+            method.unseen_names = self.unseen_names
+            method.begin(images, labels, seed)
         self.remember()
         self._keep(Statistics.of(x, labels, len(self.classes)))
         self._keep_some(x.float(), labels)
@@ -169,7 +180,7 @@ class Conjugate(Memory):
         """As if fitted on the former images and these; classes without a photograph so far get theirs."""
         if not self.learns_on:
             raise InputError(
-                f"{self.name} with the prior {self.config.prior!r} is tuned on all its images: fit it again"
+                f"{self.name} with {self._tuned[0].name} is tuned on all its images: fit it again"
             )
         if not self.seen:
             self.begin(images, labels, seed=0)
@@ -212,12 +223,19 @@ class Conjugate(Memory):
     # prediction
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c k"]:
-        """For each class a direction [d], the weight of ‖x − b‖²_P, and a constant, side by side."""
+        """For each class a direction [d], the weight of ‖x − b‖²_P, and a constant, side by side.
+
+        Behind them come the features of the method beside it, where there is one.
+        """
         if not self.seen:
             raise InputError(f"{self.name} has no photographs yet: fit it on images first")
         frame, choice = self._frame(), self._choice()
         sigma = covariance(frame)
         draws = self._draws(samples, generator).double()
+        beside = None
+        if self.beside is not None:
+            beside = self.beside.combine(self.beside.class_features(samples, generator))
+            draws = draws.expand(max(len(draws), len(beside)), -1, -1)
         labels = torch.tensor(self.labels_of_classes(), device=self.counts.device)
         one = len(draws) == 1
         self._weights = choice.weight.float() if one else None
@@ -231,7 +249,10 @@ class Conjugate(Memory):
         view = View(frame.basis @ frame.centre, frame.basis / sigma.sqrt(), plain, best)
         self._view = View(*(part.float() for part in view))
         self._all_seen = bool((labels >= 0).all() and (self.counts[labels] > 0).all())
-        return torch.stack(rows).float()
+        bank = torch.stack(rows).float()
+        if beside is None:
+            return bank
+        return torch.cat([bank, beside.to(bank).expand(len(bank), -1, -1)], dim=2)
 
     def sample_weights(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, " s"] | None:
         """Of a prior without draws, the bank holds every pair (κ, T) with its weight."""
@@ -266,12 +287,18 @@ class Conjugate(Memory):
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s b c"]:
         x = unit(images.global_).float()
         u, squared = self._centred(x)
-        logits = _apply(features, u, squared)
-        if not (self.config.gate and self._all_seen and len(self.choice_nearest) > 2):
+        logits = _apply(self._own(features), u, squared)
+        if self.config.gate and self._all_seen and len(self.choice_nearest) > 2:
+            share = self._share_of_names(u, squared).unsqueeze(1)
+            names = self.choice_name_scale.float() * x @ self._view.names.T
+            logits = _mixed(logits, names, share)
+        if self.beside is None:
             return logits
-        share = self._share_of_names(u, squared).unsqueeze(1)
-        names = (self.choice_name_scale.float() * x @ self._view.names.T).softmax(-1)
-        return ((1 - share) * logits.softmax(-1) + share * names).clamp(min=1e-37).log()
+        theirs = self.beside.sample_logits(images, features[..., self.backbone.embed_dim + 2 :])
+        return _mixed(logits, theirs, logits.new_tensor(0.5))
+
+    def _own(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c own"]:
+        return features[..., : self.backbone.embed_dim + 2]
 
     def _centred(self, x: Float[Tensor, "b d"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b 1"]]:
         u = x - self._view.centre
@@ -310,7 +337,7 @@ class Conjugate(Memory):
         return self._view.names.expand(len(features), -1, -1)
 
     def directions(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
-        return _parts(features)[0]
+        return _parts(self._own(features))[0]
 
     def sources(self, images: Encoded) -> dict[str, Float[Tensor, "b c"]]:
         """What name and photographs add to a class's logit, for the most probable κ and T."""
@@ -334,7 +361,15 @@ class Conjugate(Memory):
 SAMPLES = 20  # draws of a prior's prompts, for the mean that κ and T are chosen with
 
 
-def _prior(name: str, backbone: Backbone) -> Method | None:
+def _mixed(
+    logits: Float[Tensor, "s b c"], others: Float[Tensor, "*s b c"], share: Float[Tensor, "*b"]
+) -> Float[Tensor, "s b c"]:
+    """log of a mixture of two class distributions; `share`: that of the others."""
+    return ((1 - share) * logits.softmax(-1) + share * others.softmax(-1)).clamp(min=1e-37).log()
+
+
+def _reader(name: str, backbone: Backbone) -> Method | None:
+    """A method that reads names."""
     if name == "none":
         return None
     if name in ("sentence", "ensemble"):
@@ -342,7 +377,7 @@ def _prior(name: str, backbone: Backbone) -> Method | None:
     kind = find_method(name)
     prior: Method = kind(kind.Config(), backbone)
     if prior.image_conditioned or isinstance(prior, Memory):
-        raise InputError(f"setting 'prior' is {name!r}, which has no text feature per class: use another")
+        raise InputError(f"method {name!r} has no text feature per class: conjugate needs one that has")
     return prior
 
 

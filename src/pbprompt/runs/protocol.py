@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from pbprompt import __version__
-from pbprompt.clip.backbone import Backbone
+from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.config import to_dict
 from pbprompt.data.fewshot import base_new, draw
 from pbprompt.data.items import Dataset
@@ -32,7 +32,7 @@ from pbprompt.data.sources import open_dataset
 from pbprompt.errors import InputError
 from pbprompt.evaluate.metrics import harmonic_mean, summary
 from pbprompt.evaluate.selective import auroc
-from pbprompt.features.bank import FeatureBank
+from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.methods.base import Method, MethodConfig, build_method, make_config
 from pbprompt.model.predictor import Predictor, predictive
 from pbprompt.model.scoring import predict_features
@@ -42,6 +42,7 @@ from pbprompt.runs.provenance import code_revision, commit, machine
 from pbprompt.runs.record import BackboneFacts, DataFacts, Record
 from pbprompt.train.tune import tune
 
+REFUSAL = 0.05  # of images of known classes
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -121,6 +122,9 @@ def run_task(run: Prepared, bank: FeatureBank) -> tuple[Record, Arrays]:
     if new is not None:
         results["H"] = {"accuracy": harmonic_mean(results["base"]["accuracy"], results["new"]["accuracy"])}
         results["joint"] |= _unknown_classes(arrays, len(base.classes))
+        method.prepare(base.classes, base.template)
+        joint = bank.encode(run.few.root, run.few.test)
+        results["joint"] |= _none_of_these(predictive(method, run.config.samples), joint, len(base.classes))
     record = Record(
         id=run.id(bank.backbone),
         config=run.config,
@@ -218,6 +222,26 @@ def _tested(predictor: Predictor, test: Dataset, bank: FeatureBank) -> tuple[dic
         "mutual_information": said.mutual_information.float().cpu().numpy(),
     }
     return figures, arrays
+
+
+@torch.no_grad()
+def _none_of_these(predictor: Predictor, images: Features, known: int) -> dict[str, float]:
+    """How well a model of the known classes alone tells images of others.
+
+    By its own p-value where the method has one, with the shares refused at 5 %; else by its top probability.
+    """
+    is_new = images.labels.numpy() >= known
+    here = images.to(predictor.method.backbone.device)
+    said = predictor.method.familiarity(Encoded(here.global_, here.patches))
+    if said is None:
+        confidence = predict_features(predictor, images).probabilities.amax(1).cpu().numpy()
+        return {"auroc_none_of_these": auroc(-confidence, is_new)}
+    familiar = said.cpu().numpy()
+    return {
+        "auroc_none_of_these": auroc(-familiar, is_new),
+        "refused_known": float((familiar[~is_new] <= REFUSAL).mean()),
+        "refused_new": float((familiar[is_new] <= REFUSAL).mean()),
+    }
 
 
 def _unknown_classes(arrays: Arrays, known: int) -> dict[str, float]:
