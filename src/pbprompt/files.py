@@ -12,7 +12,7 @@ import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pbprompt.errors import InputError
 
@@ -115,6 +115,18 @@ def locked(folder: Path) -> Iterator[None]:
             with contextlib.suppress(OSError):  # some network file systems have no locks
                 fcntl.flock(file, fcntl.LOCK_EX)
         yield  # closing the file lets go
+
+
+def try_lock(file: IO[bytes]) -> bool:
+    """Hold a file's lock until it is closed; False where another process holds it."""
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # some network file systems have no locks
+            pass
+    return True
 
 
 def append_records(path: Path, records: Iterable[Any]) -> None:

@@ -154,10 +154,21 @@ def test_a_pickle_holds_no_tower(fitted):
 )
 def test_a_damaged_file_is_told(fitted, tmp_path, content, message):
     fitted.save_pretrained(tmp_path)
-    (tmp_path / "classifier.json").write_text(content)
+    with pytest.raises(InputError, match=r"classifier.json: does not hold what config.json names"):
+        (tmp_path / "classifier.json").write_text(content)
+        PromptClassifier.from_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "files": None, "version": 1}))
     with pytest.raises(InputError, match=message) as error:
         PromptClassifier.from_pretrained(tmp_path)
     assert "classifier.json" in str(error.value)
+
+
+def test_a_file_of_somebody_else_is_not_overwritten(fitted, tmp_path):
+    (tmp_path / "README.md").write_text("mine")
+    with pytest.raises(InputError, match=r"holds a README\.md that is no saved model's"):
+        fitted.save_pretrained(tmp_path)
+    assert (tmp_path / "README.md").read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
 
 
 def test_where_no_folder_can_be_is_told(fitted, tmp_path):

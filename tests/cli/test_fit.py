@@ -91,7 +91,7 @@ def test_the_validation_images_are_answered_and_kept(run, photos, tmp_path):
 
 
 def test_without_validation_images_it_says_what_is_lost(run, photos, tmp_path):
-    """A folder of train/ and val/ tests on val/: none is left. What an older model left goes away."""
+    """A folder of train/ and val/ tests on val/: none is left."""
     split = tmp_path / "split"
     for part, at in (("train", slice(0, 4)), ("val", slice(4, 8))):
         for name in CLASSES:
@@ -99,8 +99,6 @@ def test_without_validation_images_it_says_what_is_lost(run, photos, tmp_path):
             for file in sorted((photos / name).iterdir())[at]:
                 shutil.copy(file, split / part / name)
     model = tmp_path / "model"
-    model.mkdir()
-    (model / "calibration.json").write_text("of another model")
     code, out, err = run("fit", split, *QUICK, "--out", model)
     assert code == 0 and "test split, 12 images" in out
     assert "no validation images: `predict` can mark no image as unsure" in err and "add a val/ folder" in err
@@ -123,17 +121,40 @@ def test_an_image_that_was_trained_on_is_no_validation_image(run, photos, tmp_pa
 
 
 def test_the_config_is_still_written_last(run, photos, tmp_path, monkeypatch):
-    from pbprompt.model import folder as model_folder
+    rename = Path.replace
 
-    def dies(folder, calibration):
-        assert not (folder / "config.json").exists()
-        raise KeyboardInterrupt
+    def dies(self, target):
+        if target.name == "config.json":
+            raise KeyboardInterrupt
+        return rename(self, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(model_folder, "write_calibration", dies)
+        patch.setattr(Path, "replace", dies)
         assert run("fit", photos, *QUICK, "--out", tmp_path / "model")[0] == 130
     assert not (tmp_path / "model" / "config.json").exists()
     assert run("fit", photos, *QUICK, "--out", tmp_path / "model")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["README.md", "log.jsonl", "draw.jsonl", "calibration.json", "model.safetensors", "config.json", "x"],
+)
+def test_a_folder_with_files_of_others_is_refused_untouched(run, photos, tmp_path, name):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / name).write_text("mine")
+    code, _, err = run("fit", photos, *QUICK, "--out", tmp_path / "mine")
+    assert code == 2 and f"holds {name}, which is of no training" in err and len(err.splitlines()) == 1
+    assert contents(tmp_path / "mine") == {name: b"mine"}
+
+
+def test_a_second_training_of_a_folder_is_refused(run, photos, tmp_path):
+    from pbprompt.model.claim import claim
+
+    with claim(tmp_path / "model"):
+        code, _, err = run("fit", photos, *QUICK, "--out", tmp_path / "model")
+        assert code == 2 and "another training writes into it now" in err.splitlines()[-1]
+        assert set(contents(tmp_path / "model")) == {".pbprompt-fit"}
+    assert not (tmp_path / "model").exists()
 
 
 def test_new_class_names_at_evaluation(run, photos, tmp_path):
@@ -302,7 +323,7 @@ def test_sigkill_and_the_same_command_again(run, photos, tmp_path):
         timeout=300,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-    assert set(contents(tmp_path / "killed")) == {"checkpoint.safetensors", "log.jsonl"}
+    assert set(contents(tmp_path / "killed")) == {".pbprompt-fit", "checkpoint.safetensors", "log.jsonl"}
     assert run(*command, tmp_path / "killed")[0] == 0
     assert run(*command, tmp_path / "whole")[0] == 0
     for name in ("model.safetensors", "log.jsonl", "config.json"):

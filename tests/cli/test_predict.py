@@ -1,5 +1,6 @@
 """`pbprompt predict`, as a user runs it."""
 
+import hashlib
 import json
 import shutil
 import sys
@@ -126,8 +127,11 @@ def records(out: str) -> list[dict]:
 
 
 def change_calibration(model: Path, **values) -> None:
-    path = model / "calibration.json"
+    path, config = model / "calibration.json", model / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    about = json.loads(config.read_text())
+    about["files"]["calibration.json"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    config.write_text(json.dumps(about))
 
 
 def calibrated(model: Path, answers: list[tuple[float, bool]]) -> None:
@@ -214,7 +218,9 @@ def test_other_samples_than_the_validation_images_had_are_told(run, photos, mode
 
 
 def test_a_model_without_validation_images(run, photos, model):
-    (model / "calibration.json").unlink()
+    about = json.loads((model / "config.json").read_text())
+    del about["files"]["calibration.json"]
+    (model / "config.json").write_text(json.dumps(about))
     code, out, err = run("predict", str(photos / "bird"), "--model", str(model), "--json")
     assert code == 0 and {record["unsure"] for record in records(out)} == {None}
     assert "no calibration.json in it, so no image is marked unsure: fit it again" in err

@@ -15,7 +15,7 @@ from pbprompt.evaluate.conformal import conformal_quantile
 from pbprompt.features.bank import Features
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.methods.pbprompt import PBPrompt
-from pbprompt.model.calibration import Calibration, calibrate, read_calibration, write_calibration
+from pbprompt.model.calibration import Calibration, calibrate, calibration_text, read_calibration
 from pbprompt.model.predictor import predictive
 
 shares = st.integers(1, 100).map(lambda percent: percent / 100)
@@ -118,7 +118,7 @@ def test_calibrate_is_what_the_predictor_says(tiny_vit):
 @given(calibrations)
 def test_the_file_gives_back_what_was_written(tmp_path_factory, calibration):
     folder = tmp_path_factory.mktemp("model")
-    write_calibration(folder, calibration)
+    (folder / "calibration.json").write_text(calibration_text(calibration))
     assert read_calibration(folder) == calibration
     assert [path.name for path in folder.iterdir()] == ["calibration.json"]
     values = json.loads((folder / "calibration.json").read_text())
@@ -155,9 +155,8 @@ GOOD = made([(0.9, True), (0.6, False)])
     ],
 )
 def test_a_damaged_file_is_named_with_the_reason_and_the_remedy(tmp_path, values, why):
-    write_calibration(tmp_path, GOOD)
     path = tmp_path / "calibration.json"
-    damaged = json.loads(path.read_text()) | values
+    damaged = json.loads(calibration_text(GOOD)) | values
     path.write_text(json.dumps({key: value for key, value in damaged.items() if value != "drop"}))
     with pytest.raises(
         InputError, match=r"calibration.json: not a calibration .*: fit the model again"
@@ -170,9 +169,8 @@ def test_a_damaged_file_is_named_with_the_reason_and_the_remedy(tmp_path, values
 @given(cut=st.integers(0, 300), noise=st.binary(max_size=4))
 def test_what_is_no_json_is_one_line_of_error(tmp_path_factory, cut, noise):
     folder = tmp_path_factory.mktemp("model")
-    write_calibration(folder, GOOD)
     path = folder / "calibration.json"
-    whole = path.read_bytes()
+    whole = calibration_text(GOOD).encode()
     path.write_bytes(whole[: cut % (len(whole) - 3)] + noise)
     with pytest.raises(InputError, match=r"calibration\.json") as error:
         read_calibration(folder)

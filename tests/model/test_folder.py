@@ -1,7 +1,9 @@
 """A model on disk: the same logits after a round trip, and plain words where it cannot be used."""
 
+import contextlib
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from pbprompt.clip.backbone import Encoded, random_backbone
 from pbprompt.errors import InputError
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.methods.pbprompt import PBPrompt
+from pbprompt.model.calibration import Calibration, read_calibration
 from pbprompt.model.folder import describe_model, load_model, read_info, save_model
 from pbprompt.model.predictor import predictive
 
@@ -61,7 +64,8 @@ def test_the_same_logits_bit_for_bit(tmp_path, tiny_vit, preset, variant):
 def test_what_the_folder_holds(folder, tiny_vit):
     assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    assert config["format"] == "pbprompt-model" and config["version"] == 1
+    assert config["format"] == "pbprompt-model" and config["version"] == 2
+    assert list(config["files"]) == ["model.safetensors"]
     assert config["method"] == "pbprompt" and config["classes"] == list(CLASSES)
     assert "crème" in (folder / "config.json").read_text(encoding="utf-8")
     assert config["backbone"] == {
@@ -77,19 +81,65 @@ def test_what_the_folder_holds(folder, tiny_vit):
     assert "--model toys" in (folder / "README.md").read_text(encoding="utf-8")
 
 
+@contextlib.contextmanager
+def killed_after(monkeypatch, renames):
+    """The process ends when so many files have got their names."""
+    rename, done = Path.replace, []
+
+    def replace_or_die(self, target):
+        if len(done) == renames:
+            raise KeyboardInterrupt
+        done.append(target)
+        return rename(self, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "replace", replace_or_die)
+        yield
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2, 3, 4])
+def test_a_kill_while_a_model_is_replaced_mixes_no_two(folder, tiny_vit, monkeypatch, renames):
+    """Whatever loads is one of the two, whole; what is of both is refused."""
+    calibration = Calibration((0.9,), (True,), (0.9,), classes=3, classes_seen=1, samples=20, seed=0)
+    old, new = load_model(folder, tiny_vit)[0], made(tiny_vit, "paper")
+    new.prepare(("dog", "bird", "fish"), "a photo of a {}.")
+    with killed_after(monkeypatch, renames) if renames < 4 else contextlib.nullcontext():
+        save_model(folder, new, describe_model(new), calibration)
+    if renames in (1, 2, 3):
+        with pytest.raises(InputError, match=r"model.safetensors: does not hold what config.json names"):
+            load_model(folder, tiny_vit)
+        saved(folder, old)
+    else:
+        found = load_model(folder, tiny_vit)[0]
+        assert found.classes == (new if renames == 4 else old).classes
+        assert read_calibration(folder) == (calibration if renames == 4 else None)
+
+
+@pytest.mark.parametrize("name", ["README.md", "config.json", "model.safetensors", "classifier.json"])
+def test_files_of_others_are_not_saved_over(tmp_path, tiny_vit, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(InputError, match=f"holds a {name} that is no saved model's"):
+        saved(tmp_path, made(tiny_vit))
+    assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == "mine"
+
+
+def test_models_without_hashes_still_load(folder, tiny_vit):
+    changed(folder, version=1, files="drop")
+    assert load_model(folder, tiny_vit)[1].classes == CLASSES
+
+
+def test_weights_that_are_no_numbers_are_refused(folder, tiny_vit):
+    changed(folder, version=1, files="drop")
+    tensors = load((folder / "model.safetensors").read_bytes())
+    tensors["generator.words"][0, 0] = torch.nan
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(InputError, match=r"model.safetensors: generator.words holds values that are no num"):
+        load_model(folder, tiny_vit)
+
+
 def test_a_half_written_folder_is_no_model(tmp_path, tiny_vit, monkeypatch):
     """The config comes last."""
-    from pbprompt.model import folder as model_folder
-
-    write = model_folder.write_text
-
-    def dies_at_config(path, text):
-        if path.name == "config.json":
-            raise KeyboardInterrupt
-        write(path, text)
-
-    monkeypatch.setattr(model_folder, "write_text", dies_at_config)
-    with pytest.raises(KeyboardInterrupt):
+    with killed_after(monkeypatch, 2):
         saved(tmp_path, made(tiny_vit))
     assert (tmp_path / "model.safetensors").exists()
     with pytest.raises(InputError, match="no model here"):
@@ -106,11 +156,14 @@ def test_missing_folders_and_files(tmp_path, folder, tiny_vit):
     with pytest.raises(InputError, match=r"nowhere: no model here .* give a folder that `fit` wrote"):
         load_model(tmp_path / "nowhere", tiny_vit)
     (folder / "model.safetensors").unlink()
-    with pytest.raises(InputError, match=r"model.safetensors: does not hold .* fit it again"):
+    with pytest.raises(InputError, match=r"model.safetensors: missing, but config.json names it"):
         load_model(folder, tiny_vit)
 
 
-def test_damaged_weights(folder, tiny_vit):
+@pytest.mark.parametrize("hashed", [True, False])
+def test_damaged_weights(folder, tiny_vit, hashed):
+    if not hashed:
+        changed(folder, version=1, files="drop")
     path = folder / "model.safetensors"
     good = path.read_bytes()
     tensors = load(good)
@@ -139,7 +192,7 @@ def changed(folder, **values):
     [
         {"format": "drop"},
         {"format": "something-else"},
-        {"version": 2},
+        {"version": 3},
         {"classes": "drop"},
         {"classes": None},
         {"method": "drop"},

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from pbprompt.clip.backbone import Encoded
+from pbprompt.errors import InputError
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.methods.pbprompt import PBPrompt
 from pbprompt.model import predictor as module
@@ -114,3 +115,10 @@ def test_the_features_reading_averages_directions(tiny_vit):
     found = predictive(made(tiny_vit, "reading=features"), samples=6, seed=2).bank[0].double()
     cosines = torch.nn.functional.cosine_similarity(found, mean, dim=-1)
     assert cosines.tolist() == pytest.approx([1] * len(CLASSES), abs=1e-6)
+
+
+def test_answers_that_are_no_numbers_are_refused(tiny_vit):
+    images = pictures(2)
+    images.global_[1, 0] = torch.nan
+    with pytest.raises(InputError, match="the answer is no number"):
+        predictive(made(tiny_vit), samples=2)(images)

@@ -116,3 +116,11 @@ def test_a_kill_while_writing_keeps_the_old_file(tiny_vit, tmp_path, monkeypatch
         write_checkpoint(path, method, optimiser, 2, "run", TALLY)
     assert read_checkpoint(path, *made(tiny_vit), "run")[0] == 1
     assert [file.name for file in tmp_path.iterdir() if file.is_file()] == ["c"]
+
+
+def test_values_that_are_no_numbers_are_refused(tiny_vit, tmp_path):
+    method, optimiser = made(tiny_vit)
+    method.memory[0] = torch.inf
+    write_checkpoint(tmp_path / "c", method, optimiser, 2, "run", TALLY)
+    with pytest.raises(InputError, match="parameters/memory holds values that are no numbers"):
+        read_checkpoint(tmp_path / "c", method, optimiser, "run")

@@ -17,47 +17,40 @@ from numpy.typing import NDArray
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.loading.hub import HUB_PREFIX
 from pbprompt.errors import InputError
-from pbprompt.files import read_text, write_text
-from pbprompt.model.calibration import CALIBRATION
 from pbprompt.model.card import ModelInfo
-from pbprompt.model.folder import CARD, CONFIG, WEIGHTS
+from pbprompt.model.manifest import CARD, CONFIG, LABELS, PARTS, read_part
 from pbprompt.model.predictor import SAMPLES
 from pbprompt.model.tuned import TunedModel
 
-OWN = "classifier.json"
 FORMAT = "pbprompt-classifier"
 
 
 def write_folder(folder: Path, model: TunedModel, labels: NDArray[Any], name: str) -> None:
     """Write a model folder; `name` is what its card calls it."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: is a file: choose a folder")
     own = {"format": FORMAT, "version": 1, "labels": labels.tolist(), "samples": model.samples}
-    write_text(folder / OWN, json.dumps(own, ensure_ascii=False) + "\n")
-    model.save(folder, name)
+    model.save(folder, name, json.dumps(own, ensure_ascii=False) + "\n")
 
 
 def read_folder(folder: Path, backbone: Backbone) -> tuple[TunedModel, NDArray[Any]]:
     """A model and its labels, whoever wrote it: `pbprompt fit` leaves the labels to be the class names."""
     model = TunedModel.load(folder, backbone)
-    labels, samples = _read_own(folder / OWN, model.info)
+    labels, samples = _read_own(folder, model.info)
     return replace(model, samples=samples), np.array(labels)
 
 
-def _read_own(path: Path, info: ModelInfo) -> tuple[list[Any], int]:
-    if not path.exists():
+def _read_own(folder: Path, info: ModelInfo) -> tuple[list[Any], int]:
+    path, content = folder / LABELS, read_part(folder, LABELS)
+    if content is None:
         return list(info.classes), SAMPLES
     try:
-        own = json.loads(read_text(path))
+        own = json.loads(content)
         labels, samples = own["labels"], own["samples"]
         if own["format"] != FORMAT or own["version"] != 1 or type(samples) is not int or samples < 1:
             raise ValueError("another format")
         kinds = {type(label) for label in labels}
         if len(set(labels)) != len(info.classes) or len(kinds) > 1 or not kinds <= {str, int, float, bool}:
             raise ValueError(f"no label for each of the {len(info.classes)} classes")
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, InputError):
-            raise
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: not of this model ({error}): save it again, or remove the file") from None
     return labels, samples
 
@@ -88,7 +81,7 @@ def find_folder(source: str, token: str | None = None) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        files = [CONFIG, WEIGHTS, CARD, CALIBRATION, OWN]
+        files = [CONFIG, CARD, *PARTS]
         return Path(snapshot_download(repository, allow_patterns=files, token=token))
     except Exception as error:  # the network's libraries have errors of many families
         raise InputError(

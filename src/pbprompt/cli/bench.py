@@ -2,6 +2,8 @@
 
 import typer
 
+from pbprompt.cli.output import print_json
+
 app = typer.Typer(help="Measure on this machine: ratios within one run.", no_args_is_help=True)
 
 
@@ -20,7 +22,6 @@ def text(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of tables."),
 ) -> None:
     """The text engine against the plain 77-position computation (ViT-B/16 text tower, random weights)."""
-    import json
 
     from rich.console import Console
     from rich.table import Table
@@ -29,7 +30,7 @@ def text(
 
     report = bench_text(classes, ctx, device=device, dtype=dtype, repeats=repeats)
     if as_json:
-        print(json.dumps(report))
+        print_json(report)
         return
     console = Console()
     console.print(report["title"])

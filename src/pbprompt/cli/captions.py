@@ -1,9 +1,10 @@
 """`pbprompt captions`: what the sampled prompts of a class mean, in captions."""
 
-import json
 from pathlib import Path
 
 import typer
+
+from pbprompt.cli.output import print_json
 
 
 def captions(
@@ -41,7 +42,7 @@ def captions(
         for prompt in found:
             nearest = [{"text": text, "cosine": round(cosine, 6)} for text, cosine in prompt.captions]
             record = {"class": prompt.class_name, "prompt": prompt.sample + 1, "captions": nearest}
-            print(json.dumps(record, ensure_ascii=False))
+            print_json(record)
         return
     table = Table("class", "prompt", "cosine", "caption", box=None)
     for prompt in found:

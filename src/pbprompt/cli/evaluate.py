@@ -1,10 +1,10 @@
 """`pbprompt evaluate`: the figures of a saved model on a split."""
 
-import json
 from pathlib import Path
 
 import typer
 
+from pbprompt.cli.output import print_json
 from pbprompt.errors import InputError
 
 
@@ -44,6 +44,6 @@ def evaluate(
     if not main:
         return
     if as_json:
-        print(json.dumps({"model": str(model), "data": dataset.name, "split": split, **figures}))
+        print_json({"model": str(model), "data": dataset.name, "split": split, **figures})
     else:
         print_figures({"split": split, **figures})

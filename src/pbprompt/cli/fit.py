@@ -1,5 +1,6 @@
 """`pbprompt fit`: tune a classifier on a few labelled images."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,17 +52,15 @@ def fit(
     from pbprompt.data.sources import open_dataset
     from pbprompt.features.bank import FeatureBank
     from pbprompt.methods.base import make_config
-    from pbprompt.model.folder import CONFIG
+    from pbprompt.model.claim import check_free, claim
     from pbprompt.model.tuned import TunedModel
     from pbprompt.registry import find_method
 
     device = distributed.start(device)
     main = distributed.is_main()
     console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True, quiet=not main)
-    if (out / CONFIG).exists() and not dry_run:
-        raise InputError(f"--out {out}: holds a finished model: choose another folder or remove it")
-    if out.exists() and not out.is_dir():
-        raise InputError(f"--out {out}: is a file: choose a folder")
+    if not dry_run:
+        check_free(out)
     kind = find_method(method)
     if not kind.trains:
         raise InputError(f"--method {method}: has nothing to tune: use `pbprompt predict` with --classes")
@@ -72,30 +71,31 @@ def fit(
     if drawn:
         console.print(drawn.describe())
     bank = FeatureBank(load_backbone(backbone, activation=activation, device=device), progress=main)
-    model = TunedModel.fit(
-        dataset,
-        bank,
-        kind,
-        config,
-        drawn=drawn,
-        seed=seed,
-        views=_views(views),
-        folder=None if dry_run else out,
-        max_steps=1 if dry_run else max_steps,
-        announce=lambda method: console.print(parameters(method)),
-    )
-    if dry_run:
-        losses = ", ".join(f"{name} {value:.4g}" for name, value in model.terms.items())
+    with nullcontext() if dry_run or not main else claim(out):
+        model = TunedModel.fit(
+            dataset,
+            bank,
+            kind,
+            config,
+            drawn=drawn,
+            seed=seed,
+            views=_views(views),
+            folder=None if dry_run else out,
+            max_steps=1 if dry_run else max_steps,
+            announce=lambda method: console.print(parameters(method)),
+        )
+        if dry_run:
+            losses = ", ".join(f"{name} {value:.4g}" for name, value in model.terms.items())
+            distributed.stop()
+            console.print(f"dry run: one step taken, nothing written{f' ({losses})' if losses else ''}")
+            return
+        model = model.checked(dataset, bank, drawn)
         distributed.stop()
-        console.print(f"dry run: one step taken, nothing written{f' ({losses})' if losses else ''}")
-        return
-    model = model.checked(dataset, bank, drawn)
-    distributed.stop()
-    if not main:
-        return
-    if drawn:
-        write_draw(out / "draw.jsonl", drawn)
-    model.save(out)
+        if not main:
+            return
+        if drawn:
+            write_draw(out / "draw.jsonl", drawn)
+        model.save(out)
     if model.info.metrics:
         print_figures(model.info.metrics)
     console.print(tell_calibration(model.calibration))

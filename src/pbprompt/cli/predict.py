@@ -1,6 +1,5 @@
 """`pbprompt predict`: name what is in images."""
 
-import json
 import math
 import sys
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from pbprompt.cli.output import print_json
 from pbprompt.data.items import DEFAULT_TEMPLATE
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
@@ -99,7 +99,7 @@ def predict(
             failures += 1
             _tell(said)
         elif as_json:
-            print(json.dumps({"image": str(path), **said.to_dict()}, ensure_ascii=False), flush=True)
+            print_json({"image": str(path), **said.to_dict()})
         else:
             rows.append((path, said))
     if rows:
@@ -135,7 +135,7 @@ def _notes(
 ) -> list[str]:
     """What the user should know of what the options ask of the model's validation images."""
     from pbprompt.evaluate.conformal import fewest_images
-    from pbprompt.model.calibration import CALIBRATION
+    from pbprompt.model.manifest import CALIBRATION
 
     if calibration is None:
         remedy = "fit it again on data with validation images (a val/ folder)"

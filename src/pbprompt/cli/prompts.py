@@ -1,6 +1,5 @@
 """`pbprompt prompts`: how alike a model's sampled prompts are, which words they are near, where they lie."""
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from pbprompt.cli.output import print_json
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def prompts(
     spoken = _words(method, rows, words, samples, seed) if words else [[] for _ in rows]
     if as_json:
         for name, cosine, own in zip(chosen, alike, spoken, strict=True):
-            print(json.dumps({"class": name, "cosine": cosine, "words": own}, ensure_ascii=False))
+            print_json({"class": name, "cosine": cosine, "words": own})
     else:
         _print_table(chosen, alike, spoken)
     if map_file is not None:

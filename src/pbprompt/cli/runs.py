@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pbprompt.cli.output import print_json
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
@@ -64,9 +65,8 @@ def show(
     folder: Folder = DEFAULT,
 ) -> None:
     """Print one run's record: settings, data, draw, backbone and all figures, as JSON."""
-    import json
 
-    print(json.dumps(_store(folder).find(identity).to_dict(), indent=2, ensure_ascii=False))
+    print_json(_store(folder).find(identity).to_dict(), indent=2)
 
 
 @app.command()

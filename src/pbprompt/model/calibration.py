@@ -15,11 +15,10 @@ import numpy as np
 from pbprompt.errors import InputError
 from pbprompt.evaluate.conformal import conformal_quantile
 from pbprompt.features.bank import Features
-from pbprompt.files import read_text, write_text
+from pbprompt.model.manifest import CALIBRATION, read_part
 from pbprompt.model.predictor import Predictor
 from pbprompt.model.scoring import predict_features
 
-CALIBRATION = "calibration.json"
 FORMAT = "pbprompt-calibration"
 DIGITS = 6  # probabilities are compared as they are saved and shown, so that what is read is what decided
 
@@ -117,20 +116,20 @@ def rounded(probabilities: list[float]) -> tuple[float, ...]:
     return tuple(min(1.0, round(value, DIGITS)) for value in probabilities)
 
 
-def write_calibration(folder: Path, calibration: Calibration) -> None:
-    """Write `calibration.json` into a model folder; to be done before its config, which comes last."""
+def calibration_text(calibration: Calibration) -> str:
+    """What `calibration.json` holds."""
     values = {"format": FORMAT, "version": 1, "images": len(calibration), **asdict(calibration)}
     lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
-    write_text(folder / CALIBRATION, f"{{\n{lines}\n}}\n")
+    return f"{{\n{lines}\n}}\n"
 
 
 def read_calibration(folder: Path) -> Calibration | None:
-    """What `write_calibration` wrote, checked; None for a model that was fitted without validation images."""
-    path = folder / CALIBRATION
-    if not path.exists():
+    """A model's, checked; None where it was fitted without validation images."""
+    path, content = folder / CALIBRATION, read_part(folder, CALIBRATION)
+    if content is None:
         return None
     try:
-        return _parsed(json.loads(read_text(path)))
+        return _parsed(json.loads(content))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, InputError):
             raise

@@ -12,18 +12,31 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone
+from pbprompt.clip.loading.formats import check_finite
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.config import from_dict, to_dict
 from pbprompt.errors import InputError
-from pbprompt.files import read_text, write_bytes, write_text
+from pbprompt.files import read_text, write_files
 from pbprompt.methods.base import Method, MethodConfig, build_method
-from pbprompt.model.calibration import CALIBRATION, Calibration, write_calibration
+from pbprompt.model.calibration import Calibration, calibration_text
 from pbprompt.model.card import ModelInfo, model_card
+from pbprompt.model.manifest import (
+    CALIBRATION,
+    CARD,
+    CONFIG,
+    FORMAT,
+    HASHES,
+    LABELS,
+    PARTS,
+    WEIGHTS,
+    check_replaceable,
+    hashes,
+    read_part,
+)
 from pbprompt.registry import find_method
 from pbprompt.train.checkpoint import CHECKPOINT
 
-FORMAT = "pbprompt-model"
-CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+VERSION = 2  # 1 had no hashes
 
 
 def describe_model(
@@ -48,21 +61,28 @@ def describe_model(
 
 
 def save_model(
-    folder: Path, method: Method, info: ModelInfo, calibration: Calibration | None = None, name: str = "model"
+    folder: Path,
+    method: Method,
+    info: ModelInfo,
+    calibration: Calibration | None = None,
+    name: str = "model",
+    labels: str | None = None,
 ) -> None:
-    """Write the folder; the config comes last, so that a folder with one is whole. `name`: on the card."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: is a file: choose a folder")
+    """Write the folder; the config comes last and names the other files, so that what it names is whole.
+
+    `name`: what the card calls the model; `labels`: the text of `classifier.json`.
+    """
+    if not (folder / CHECKPOINT).exists():  # a training of ours has looked at the folder already
+        check_replaceable(folder)
     state = {name: value.detach().cpu().contiguous() for name, value in method.state_dict().items()}
-    write_bytes(folder / WEIGHTS, save(state))
-    if calibration is None:
-        (folder / CALIBRATION).unlink(missing_ok=True)  # of a model that was here before
-    else:
-        write_calibration(folder, calibration)
-    write_text(folder / CARD, model_card(info, name, calibration))
-    text = json.dumps({"format": FORMAT, "version": 1, **asdict(info)}, indent=1, ensure_ascii=False)
-    write_text(folder / CONFIG, text + "\n")
-    (folder / CHECKPOINT).unlink(missing_ok=True)  # of the training that made it
+    texts = {CALIBRATION: calibration and calibration_text(calibration), LABELS: labels}
+    parts = {WEIGHTS: save(state)} | {name: text.encode() for name, text in texts.items() if text}
+    about = {"format": FORMAT, "version": VERSION, **asdict(info), HASHES: hashes(parts)}
+    config = json.dumps(about, indent=1, ensure_ascii=False) + "\n"
+    card = model_card(info, name, calibration)
+    write_files(folder, parts | {CARD: card.encode(), CONFIG: config.encode()})
+    for left in {CHECKPOINT, *PARTS} - set(parts):  # of the training that made it, and of a former model
+        (folder / left).unlink(missing_ok=True)
 
 
 def read_info(folder: Path) -> ModelInfo:
@@ -72,12 +92,13 @@ def read_info(folder: Path) -> ModelInfo:
         raise InputError(f"{folder}: no model here ({CONFIG} is missing): give a folder that `fit` wrote")
     try:
         values = json.loads(read_text(path))
-        if values.pop("format") != FORMAT or values.pop("version") != 1:
+        if values.pop("format") != FORMAT or values.pop("version") not in (1, VERSION):
             raise ValueError("another format")
+        values.pop(HASHES, None)
         info = ModelInfo(**{**values, "classes": tuple(values["classes"])})
         if not {"name", "activation", "fingerprint"} <= set(info.backbone):
             raise ValueError("the backbone's identity is missing")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: not a model of pbprompt ({error}): fit it again") from None
     return info
 
@@ -106,7 +127,8 @@ def load_model(
         raise InputError(f"{folder / CONFIG}: {error}") from None
     path = folder / WEIGHTS
     try:
-        state = load(path.read_bytes())
+        state = load(read_part(folder, WEIGHTS) or b"")
+        check_finite(path, state)
         method = _with_state(kind, config, backbone, info.classes, info.template, state)
     except (OSError, SafetensorError, RuntimeError) as error:
         why = str(error).splitlines()[0]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Encoded
 from pbprompt.core.likelihood import Uncertainty, uncertainty
+from pbprompt.errors import InputError
 from pbprompt.methods.base import Method
 
 SAMPLES = 20
@@ -33,7 +34,13 @@ class Predictor:
             uncertainty(self.method.sample_logits(Encoded(*chunk), self.bank), weights)
             for chunk in zip(images.global_.split(at_once), images.patches.split(at_once), strict=True)
         ]
-        return Uncertainty(*(torch.cat(values) for values in zip(*parts, strict=True)))
+        said = Uncertainty(*(torch.cat(values) for values in zip(*parts, strict=True)))
+        if not said.probabilities.isfinite().all():
+            raise InputError(
+                "the answer is no number, since the towers' features or the model's weights are none: "
+                "take float32, or fit the model again"
+            )
+        return said
 
 
 @torch.no_grad()

@@ -117,9 +117,9 @@ class TunedModel:
         method, info = load_model(folder, backbone, device)
         return cls(method, info, read_calibration(folder), samples, seed)
 
-    def save(self, folder: Path, name: str = "") -> None:
-        """Write a model folder, whose card calls it `name`."""
-        save_model(folder, self.method, self.info, self.calibration, name or str(folder))
+    def save(self, folder: Path, name: str = "", labels: str | None = None) -> None:
+        """Write a model folder, whose card calls it `name`; `labels` is the text of `classifier.json`."""
+        save_model(folder, self.method, self.info, self.calibration, name or str(folder), labels)
 
     def with_classes(self, names: Sequence[str]) -> Self:
         """The same model with more classes, known by their names."""

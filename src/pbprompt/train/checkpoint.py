@@ -9,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from pbprompt.clip.loading.formats import check_finite
 from pbprompt.errors import InputError
 from pbprompt.files import write_bytes
 from pbprompt.methods.base import Method
@@ -50,12 +51,13 @@ def read_checkpoint(
             step, tally, own = int(about["step"]), Tally(**about["tally"]), about["run"]
             # copied out of the mapped file, which the next checkpoint replaces
             tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError, RecursionError) as error:
         raise InputError(f"{path}: not a usable checkpoint ({error}): remove it to start anew") from None
     if own != run:
         raise InputError(
             f"{path}: belongs to another run (other data, settings or seed): choose another folder"
         )
+    check_finite(path, tensors)
     parameters = {
         key.removeprefix("parameters/"): value
         for key, value in tensors.items()

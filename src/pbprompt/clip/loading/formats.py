@@ -1,6 +1,7 @@
 """Opening the files that weights come in: safetensors, `torch.save` files and TorchScript archives."""
 
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,13 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str | None]:
     raise InputError(
         f"{path}: neither safetensors nor a PyTorch file; give an OpenAI, open_clip or HF checkpoint"
     )
+
+
+def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse values that are no numbers: what is computed with them would be none either."""
+    for name, values in tensors.items():
+        if not values.isfinite().all():
+            raise InputError(f"{path}: {name} holds values that are no numbers: make or fetch the file again")
 
 
 def _refuse_impostors(path: Path, head: bytes) -> None:

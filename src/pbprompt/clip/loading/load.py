@@ -19,7 +19,7 @@ from pbprompt.clip.loading.checkpoint_config import (
 from pbprompt.clip.loading.conversion import is_hugging_face, to_openai
 from pbprompt.clip.loading.embedded import read_lite
 from pbprompt.clip.loading.fingerprint import fingerprint
-from pbprompt.clip.loading.formats import read_tensors
+from pbprompt.clip.loading.formats import check_finite, read_tensors
 from pbprompt.clip.loading.hub import OPENAI_MODELS, find_weights
 from pbprompt.clip.resnet import ResNetConfig, fold_batch_norms
 from pbprompt.errors import InputError
@@ -55,6 +55,7 @@ def load_backbone(
         told = replace(told, activation=_settle(str(path), told.activation, activation))
         config = find_architecture(str(path), name, state, told)
         check_tensors(str(path), config, state)
+        check_finite(path, state)
     return _assemble(config, state, target, dtype)
 
 
