@@ -271,3 +271,11 @@ def test_subset_to_and_concatenate():
     joined = Features.concatenate([features.subset(slice(0, 1)), features.subset(slice(1, 4))])
     assert_same(joined.to("cpu"), features)
     assert len(joined) == 4
+
+
+def test_a_cache_that_is_a_file_is_done_without(folder, items, tiny_vit, tmp_path):
+    (tmp_path / "file").write_text("")
+    without = bank(tiny_vit, cache=tmp_path / "file" / "cache", memory_gib=0)
+    with pytest.warns(UserWarning, match="set PBPROMPT_CACHE; until then images are encoded each time"):
+        features = without.encode(folder, items)
+    assert_same(features, bank(tiny_vit).encode(folder, items))

@@ -8,6 +8,7 @@ import time
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from pbprompt import files
 from pbprompt.errors import InputError
@@ -101,6 +102,54 @@ def test_truncated_shard_is_a_miss(tmp_path, keep):
     assert get(store, "a") == [2]
 
 
+@pytest.mark.parametrize("value", [float("nan"), 7.0])
+def test_a_shard_whose_values_changed_is_a_miss(tmp_path, value):
+    store = make(tmp_path)
+    put(store, a=1, b=2)
+    (shard,) = shards(store)
+    tensors = load_file(shard)
+    tensors["patches"][1, 2, 3] = value
+    save_file(tensors, shard)
+    assert get(store, "a") == [1], "only the rows that are wanted are read"
+    assert get(store, "a", "b") == [None, None] and not shards(store)
+    put(store, a=1, b=2)
+    assert get(store, "a", "b") == [1, 2]
+
+
+def test_shards_without_checksums_are_still_read(tmp_path):
+    store = make(tmp_path)
+    put(store, a=1)
+    index = store.folder / "index.jsonl"
+    line = json.loads(index.read_text())
+    del line["sums"]
+    index.write_text(json.dumps(line) + "\n")
+    assert get(store, "a") == [1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "1",
+        "[]",
+        "{}",
+        '{"shard": 1, "keys": []}',
+        '{"shard": "../x", "keys": ["a"]}',
+        '{"shard": "x", "keys": ["a"], "sums": 1}',
+        "[" * 9999,
+    ],
+)
+def test_index_lines_that_are_none_are_passed_over(tmp_path, line):
+    store = make(tmp_path)
+    put(store, a=1)
+    for path in (store.folder / "index.jsonl", memory_file(tmp_path, tmp_path)):
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a") as file:
+            file.write(f"{line}\n")
+    assert get(store, "a") == [1] and usage(tmp_path)[0].entries == 1
+    assert prune(tmp_path, 1e9) == 0 and get(store, "a") == [1]
+    assert len(file_hashes(tmp_path, tmp_path, [str(shards(store)[0].relative_to(tmp_path))])) == 1
+
+
 def test_missing_shard_is_a_miss(tmp_path):
     store = make(tmp_path)
     put(store, a=1)
@@ -181,6 +230,13 @@ def test_a_folder_that_cannot_be_written_says_what_to_do(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot write features to .*PBPROMPT_CACHE"):
         put(make(tmp_path / "file"), a=1)
+    with (
+        pytest.warns(UserWarning, match="images are encoded each time"),
+        ShardWriter(make(tmp_path / "file")) as writer,
+    ):
+        for place in range(3):
+            writer.add([str(place)], *rows(place))
+            writer.flush()
 
 
 WRITER = """

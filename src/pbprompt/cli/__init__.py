@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 
 import typer
 
@@ -83,6 +84,7 @@ def main() -> None:
 
     So is what the system refuses, such as a file on a full or read-only disk.
     """
+    warnings.showwarning = lambda message, *_: print(f"pbprompt: {shortened(str(message))}", file=sys.stderr)
     try:
         app()
     except (InputError, BrokenInstallError, OSError) as error:

@@ -4,6 +4,7 @@ The towers never change, so the feature of an image is a function of (weights, p
 Those four are its key; a training view adds (seed, epoch, item).
 """
 
+import contextlib
 import hashlib
 import json
 import tempfile
@@ -213,7 +214,8 @@ class FeatureBank:
                 rows = features.subset(slice(number * count, (number + 1) * count))
                 encoded += self._fill(rows, root, items, look, store, digests, failures, progress)
         if store is not None and encoded and total_bytes(self.cache) > self.limit_gib * GIB:
-            prune(self.cache, self.limit_gib * GIB, spare=in_use)
+            with contextlib.suppress(OSError):  # a cache that cannot be changed
+                prune(self.cache, self.limit_gib * GIB, spare=in_use)
         read = len(features) - encoded - len(failures) * len(looks)
         self.last_report = Report(encoded, read, time.perf_counter() - started)
         if failures and told is None:
@@ -292,7 +294,11 @@ class FeatureBank:
 
 def _mapped(shape: tuple[int, int, int], folder: Path) -> Tensor:
     """A float16 tensor in a temporary file that goes away with it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        folder = Path(tempfile.gettempdir())
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".patches.") as file:
         flat = torch.from_file(
             file.name, shared=True, size=shape[0] * shape[1] * shape[2], dtype=torch.float16

@@ -1,5 +1,6 @@
 """SHA-256 of files' bytes, remembered while size and modification time stay the same."""
 
+import contextlib
 import hashlib
 import os
 import time
@@ -28,8 +29,11 @@ def file_hashes(cache: Path, root: Path, paths: Sequence[str]) -> dict[str, str 
     """Path relative to `root` -> its file's hash, or why it cannot be read."""
     memory = memory_file(cache, root)
     known: dict[str, tuple[Seen, str]] = {}
-    for path, size, modified, digest in files.read_records(memory):
-        known[path] = (size, modified), digest
+    with contextlib.suppress(OSError):
+        for line in files.read_records(memory):
+            match line:
+                case [str(path), int(size), int(modified), str(digest)]:
+                    known[path] = (size, modified), digest
     found: dict[str, str | InputError] = {}
     unknown: dict[str, Seen] = {}
     for path in dict.fromkeys(paths):
@@ -55,7 +59,7 @@ def file_hashes(cache: Path, root: Path, paths: Sequence[str]) -> dict[str, str 
         if isinstance(found[path], str) and seen[1] < settled
     ]
     if fresh:
-        with files.locked(cache):
+        with contextlib.suppress(OSError), files.locked(cache):  # what cannot be kept is hashed again
             files.append_records(memory, fresh)
     return found
 

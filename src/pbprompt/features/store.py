@@ -5,21 +5,26 @@
       hashes/<root>.jsonl        what `file_hashes` remembers
       <weights and transform>/
         about.json               backbone, fingerprint, precision, transform
-        index.jsonl              one line a shard: its name and the keys of its rows
+        index.jsonl              one line a shard: its name, and the keys and checksums of its rows
         <name>.safetensors       global [k, d] float32, patches [k, m, d] float16
 
 A shard is complete before it has its name, and is named before the index tells of it. So a kill leaves at
-worst a shard nobody knows, which pruning removes; a line whose shard is gone is a miss.
+worst a shard nobody knows, which pruning removes; a line whose shard is gone is a miss, and so is a shard
+that no longer holds what was written.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import uuid
+import warnings
+import zlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -38,6 +43,22 @@ SHARD_BYTES = 128 * 2**20
 in_use: set[Path] = set()
 
 
+def index_lines(folder: Path) -> Iterator[dict[str, Any]]:
+    """The lines of an index that are what they should be; an index that cannot be read has none."""
+    with contextlib.suppress(OSError):
+        for line in files.read_records(folder / "index.jsonl"):
+            match line:
+                case {"shard": str(shard), "keys": [*keys]} if Path(shard).name == shard:
+                    if all(isinstance(key, str) for key in keys) and isinstance(line.get("sums", []), list):
+                        yield line
+
+
+def checksums(global_: Tensor, patches: Tensor) -> list[int]:
+    """CRC-32 of each row."""
+    rows = zip(*(part.cpu().contiguous().numpy() for part in (global_, patches)), strict=True)
+    return [zlib.crc32(patch, zlib.crc32(vector)) for vector, patch in rows]
+
+
 class FeatureStore:
     """The stored features of one backbone at one precision under one transform."""
 
@@ -54,34 +75,47 @@ class FeatureStore:
 
     def read(self, keys: Sequence[str], global_: Tensor, patches: Tensor) -> list[int]:
         """Fill the rows whose key is stored; return the other rows."""
-        places: dict[str, tuple[str, int]] = {}
-        for line in files.read_records(self.folder / "index.jsonl"):
-            places.update((key, (line["shard"], row)) for row, key in enumerate(line["keys"]))
+        places: dict[str, tuple[str, int, int | None]] = {}
+        for line in index_lines(self.folder):
+            sums = line.get("sums") or [None] * len(line["keys"])  # older lines have none
+            rows = enumerate(zip(line["keys"], sums, strict=False))
+            places.update((key, (line["shard"], row, checksum)) for row, (key, checksum) in rows)
         missing = []
-        shards: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        shards: dict[str, list[tuple[int, int, int | None]]] = defaultdict(list)
         for row, key in enumerate(keys):
             if key in places:
-                shard, at = places[key]
-                shards[shard].append((at, row))
+                shard, at, checksum = places[key]
+                shards[shard].append((at, row, checksum))
             else:
                 missing.append(row)
-        for shard, pairs in shards.items():
-            if not self._read_shard(self.folder / shard, pairs, global_, patches):
-                missing += [row for _, row in pairs]
+        for shard, wanted in shards.items():
+            if not self._read_shard(self.folder / shard, wanted, global_, patches):
+                missing += [row for _, row, _ in wanted]
         return sorted(missing)
 
     @staticmethod
-    def _read_shard(shard: Path, pairs: list[tuple[int, int]], global_: Tensor, patches: Tensor) -> bool:
-        source, target = torch.tensor(pairs).unbind(1)
+    def _read_shard(
+        shard: Path, wanted: list[tuple[int, int, int | None]], global_: Tensor, patches: Tensor
+    ) -> bool:
+        source, target, sums = zip(*wanted, strict=True)
         try:
-            os.utime(shard)  # its time is when it was last used
+            with contextlib.suppress(OSError):
+                os.utime(shard)  # its time is when it was last used
             with safe_open(shard, framework="pt") as file:  # mapped: only the wanted rows are read
-                global_[target] = file.get_tensor("global")[source]
-                patches[target] = file.get_tensor("patches")[source]
-        except FileNotFoundError:
+                rows = [file.get_tensor(name)[list(source)] for name in ("global", "patches")]
+            if None in sums:
+                whole = all(bool(part.isfinite().all()) for part in rows)
+            else:  # of finite values, and ten times faster than to look at each again
+                whole = checksums(*rows) == list(sums)
+            if whole:
+                global_[list(target)], patches[list(target)] = rows
+        except OSError:
             return False
-        except SafetensorError:  # damaged from outside; what it held is encoded again
-            shard.unlink(missing_ok=True)
+        except (SafetensorError, IndexError, RuntimeError):
+            whole = False
+        if not whole:  # damaged from outside; what it held is encoded again
+            with contextlib.suppress(OSError):
+                shard.unlink(missing_ok=True)
             return False
         in_use.add(shard)
         return True
@@ -94,7 +128,8 @@ class FeatureStore:
                 write_text(self.folder / "about.json", json.dumps(self.about, indent=1) + "\n")
             write_bytes(shard, save({"global": global_, "patches": patches}))
             with files.locked(self.cache):
-                files.append_records(self.folder / "index.jsonl", [{"shard": shard.name, "keys": keys}])
+                line = {"shard": shard.name, "keys": keys, "sums": checksums(global_, patches)}
+                files.append_records(self.folder / "index.jsonl", [line])
         except OSError as error:
             why = error.strerror or error
             raise InputError(
@@ -106,7 +141,7 @@ class FeatureStore:
 class ShardWriter:
     """Collects rows and writes a shard whenever enough are there, and the rest at the end, Ctrl-C included.
 
-    Without a store, nothing is kept.
+    Without a store, or one that cannot be written, nothing is kept.
     """
 
     def __init__(self, store: FeatureStore | None) -> None:
@@ -129,7 +164,11 @@ class ShardWriter:
         keys, parts = self.keys, self.parts
         self.keys, self.parts = [], []
         global_, patches = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-        self.store.write(keys, global_, patches)
+        try:
+            self.store.write(keys, global_, patches)
+        except InputError as error:  # the features are there all the same
+            self.store = None
+            warnings.warn(f"{error}; until then images are encoded each time", stacklevel=2)
 
     def __enter__(self) -> "ShardWriter":
         return self

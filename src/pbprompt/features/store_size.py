@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pbprompt import files
+from pbprompt.features.store import index_lines
 from pbprompt.files import write_text
 
 DEFAULT_LIMIT_GIB = 20.0
@@ -42,10 +43,9 @@ def usage(cache: Path) -> list[Usage]:
         shards = {shard.path.name: shard for shard in _shards(folder)}
         try:
             about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             about = {}
-        lines = files.read_records(folder / "index.jsonl")
-        keys = {key for line in lines if line["shard"] in shards for key in line["keys"]}
+        keys = {key for line in index_lines(folder) if line["shard"] in shards for key in line["keys"]}
         if shards:
             size = sum(shard.bytes for shard in shards.values())
             last = max(shard.last_use for shard in shards.values())
@@ -68,7 +68,7 @@ def prune(cache: Path, limit: float, spare: Collection[Path] = ()) -> int:
     with files.locked(cache):
         kept: list[_Shard] = []
         for folder in _folders(cache):
-            indexed = {line["shard"] for line in files.read_records(folder / "index.jsonl")}
+            indexed = {line["shard"] for line in index_lines(folder)}
             for shard in _shards(folder):
                 if shard.path.name not in indexed and _abandoned(shard.last_use):
                     removed += _remove(shard)
@@ -101,7 +101,7 @@ def clear(cache: Path) -> int:
 def _folders(cache: Path) -> list[Path]:
     try:
         return sorted(path for path in cache.iterdir() if path.is_dir() and path.name != "hashes")
-    except FileNotFoundError:
+    except OSError:  # not there, or a file
         return []
 
 
@@ -127,7 +127,7 @@ def _compact(folder: Path) -> None:
     """Drop index lines whose shard is gone, and the folder with its last one."""
     index = folder / "index.jsonl"
     lines = list(files.read_records(index))
-    alive = [line for line in lines if (folder / line["shard"]).exists()]
+    alive = [line for line in index_lines(folder) if (folder / line["shard"]).exists()]
     if len(alive) < len(lines):
         write_text(index, "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in alive))
     if not alive:
