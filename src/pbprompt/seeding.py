@@ -4,6 +4,20 @@ import hashlib
 
 import torch
 
+from pbprompt.errors import InputError
+
+
+def generator(seed: int) -> torch.Generator:
+    """A CPU generator that starts at a seed."""
+    return torch.Generator().manual_seed(checked(seed))
+
+
+def checked(seed: int) -> int:
+    """The seed, if torch's generators can take it."""
+    if abs(seed) >= 2**63:
+        raise InputError(f"seed {str(seed)[:25]} is too large: give one below 2⁶³")
+    return seed
+
 
 def stream_seed(seed: int, purpose: str, index: int = 0) -> int:
     """The seed of the numbers for one purpose at one step or epoch."""

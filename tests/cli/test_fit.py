@@ -223,6 +223,7 @@ def test_a_dry_run_writes_nothing(run, tmp_path):
         (("--set", "ct_weight"), "key=value"),
         (("--set", "batch_size=-1"), "'batch_size' is -1"),
         (("--set", "transport=xt"), "choose one of ct, ot"),
+        (("--set", "train_samples=1000000000"), "'train_samples' is 1000000000: it takes 1 to 1000"),
     ],
 )
 def test_bad_settings_are_one_line_and_code_2(run, photos, tmp_path, options, says):
@@ -237,6 +238,10 @@ def test_bad_settings_are_one_line_and_code_2(run, photos, tmp_path, options, sa
     [
         (("--views", "0"), "use centre, fresh or a number"),
         (("--views", "some"), "use centre, fresh or a number"),
+        (("--views", "9" * 5000), "use centre, fresh or a number"),
+        (("--views", "²"), "use centre, fresh or a number"),
+        (("--device", "meta"), "device 'meta' cannot be used"),
+        (("--seed", 2**64), "is too large: give one below 2⁶³"),
         (("--backbone", "lyte"), "did you mean 'lite'"),
         (("--draw", "absent.jsonl"), "absent.jsonl"),
         (("--set", "tokens=3"), "take 4 tokens"),
@@ -256,6 +261,14 @@ def test_no_data_no_folder_no_model(run, photos, tmp_path):
     assert code == 2 and "choose a folder" in err
     code, _, err = run("evaluate", tmp_path / "nowhere", photos)
     assert code == 2 and "no model here" in err and len(err.splitlines()) == 1
+
+
+def test_a_last_step_to_weights_that_answer_nothing_is_told(run, photos, tmp_path):
+    """The loss of the steps was finite, and the weights are: only what they answer is not."""
+    wild = ("--set", "learning_rate=1e30", "--set", "warmup_epochs=0", "--max-steps", "1")
+    code, _, err = run("fit", photos, *QUICK, *wild, "--out", tmp_path / "model")
+    assert code == 2 and "no number" in err.splitlines()[-1] and "Traceback" not in err
+    assert not (tmp_path / "model" / "config.json").exists()
 
 
 def test_class_names_with_brackets_are_only_names(run, photos, tmp_path):

@@ -247,6 +247,15 @@ def test_decisions_need_a_model(run, images):
     assert code == 2 and "give --model DIR" in err
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [(["--samples", "1000000000"], "give 1 to 10,000"), (["--seed", str(2**64)], "below 2⁶³")],
+)
+def test_absurd_samples_and_seeds(run, photos, model, options, says):
+    code, out, err = run("predict", str(photos / "bird"), "--model", str(model), *options)
+    assert code == 2 and says in err and not out and "Traceback" not in err
+
+
 def test_a_damaged_calibration_is_named(run, photos, model):
     change_calibration(model, images=3)
     code, _, err = run("predict", str(photos / "bird"), "--model", str(model))

@@ -1,5 +1,6 @@
 """`pbprompt fit`: tune a classifier on a few labelled images."""
 
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,6 +138,6 @@ def print_figures(metrics: dict[str, Any]) -> None:
 def _views(text: str) -> "Views":
     if text in ("centre", "fresh"):
         return text  # type: ignore[return-value]
-    if not text.isdigit() or int(text) < 1:
-        raise InputError(f"--views {text!r}: use centre, fresh or a number of draws")
+    if not re.fullmatch("[1-9][0-9]{0,2}", text):
+        raise InputError(f"--views {text[:20]!r}: use centre, fresh or a number of draws up to 999")
     return int(text)

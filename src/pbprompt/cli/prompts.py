@@ -82,10 +82,11 @@ def _words(method: "Method", rows: Sequence[int], top_k: int, samples: int, seed
     import torch
 
     from pbprompt.explain.words import nearest_words
+    from pbprompt.seeding import generator
 
     try:
         with torch.no_grad():
-            vectors = method.prompt_vectors(samples, torch.Generator().manual_seed(seed))
+            vectors = method.prompt_vectors(samples, generator(seed))
     except InputError as error:
         print(f"pbprompt: no words: {error}", file=sys.stderr)
         return [[] for _ in rows]

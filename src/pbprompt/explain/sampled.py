@@ -9,12 +9,13 @@ from torch import Tensor
 from pbprompt.data.names import name_key
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Method
+from pbprompt.seeding import generator
 
 
 @torch.no_grad()
 def sampled_prompts(method: Method, samples: int, seed: int) -> Float[Tensor, "s c d"]:
     """`samples` draws of every class's text feature (fewer where the method has fewer)."""
-    return as_prompts(method, method.class_features(samples, torch.Generator().manual_seed(seed)))
+    return as_prompts(method, method.class_features(samples, generator(seed)))
 
 
 def as_prompts(method: Method, bank: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:

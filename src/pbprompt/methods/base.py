@@ -1,5 +1,6 @@
 """What every method is: learnable parameters before frozen towers, a loss of named terms, class features."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -12,6 +13,7 @@ from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.config import with_overrides
 from pbprompt.core.likelihood import class_logits, unit
 from pbprompt.errors import InputError
+from pbprompt.seeding import checked
 
 
 def setting(default: Any, text: str) -> Any:
@@ -39,12 +41,13 @@ class MethodConfig:
         if self.keep > 1:
             raise InputError(f"setting 'keep' is {self.keep}: it takes a share, 0 to 1")
 
-    def at_least(self, lowest: float, *keys: str) -> None:
-        """Refuse settings below a bound (or no number at all)."""
+    def at_least(self, lowest: float, *keys: str, highest: float = math.inf) -> None:
+        """Refuse settings out of bounds (or no number at all)."""
         for key in keys:
             value = getattr(self, key)
-            if not value >= lowest:
-                raise InputError(f"setting {key!r} is {value}: it takes {lowest} or more")
+            if not lowest <= value <= highest:
+                upper = "or more" if highest == math.inf else f"to {highest}"
+                raise InputError(f"setting {key!r} is {value}: it takes {lowest} {upper}")
 
 
 class Batch(NamedTuple):
@@ -215,7 +218,7 @@ def make_config(
 def build_method(kind: type[Method], config: MethodConfig, backbone: Backbone, seed: int) -> Method:
     """A fresh method whose initial values are a function of the seed, on the backbone's device."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(checked(seed))
         return kind(config, backbone).to(backbone.device)
 
 

@@ -84,7 +84,7 @@ class PBPromptConfig(MethodConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.at_least(1, "tokens", "train_samples")
+        self.at_least(1, "tokens", "train_samples", highest=1000)
         self.at_least(0, "initial_std", "ct_temperature")
         for key in ("prior_std", "prediction_temperature"):
             if not getattr(self, key) > 0:

@@ -33,7 +33,6 @@ from pbprompt.clip.prompts import named_prompts
 from pbprompt.core.elbo import combined_elbo
 from pbprompt.core.likelihood import class_logits, log_likelihood, mean_probabilities, unit
 from pbprompt.core.variational import draw_noise, gaussian_kl, reduce_kl, reparameterise, sample
-from pbprompt.errors import InputError
 from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, accuracy, setting
 from pbprompt.methods.coop import start_context
 from pbprompt.registry import register
@@ -78,11 +77,8 @@ class VPT(Method):
 
     def __init__(self, config: VPTConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
-        if config.train_samples < 1 or config.initial_std < 0:
-            raise InputError(
-                f"vpt: train_samples is {config.train_samples} and initial_std {config.initial_std}: "
-                "use at least 1 draw, and a standard deviation of 0 or more"
-            )
+        config.at_least(1, "train_samples", highest=1000)
+        config.at_least(0, "initial_std")
         self.image_conditioned = config.conditional
         self.exportable = not config.conditional
         width = backbone.text_width

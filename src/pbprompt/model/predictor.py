@@ -10,8 +10,10 @@ from pbprompt.clip.backbone import Encoded
 from pbprompt.core.likelihood import Uncertainty, uncertainty
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Method
+from pbprompt.seeding import generator
 
 SAMPLES = 20
+MOST_SAMPLES = 10_000  # the figures of many fewer no longer move; more only fill the memory
 CHUNK = 1 << 26  # logits [S, B, C] held at once
 
 
@@ -46,5 +48,7 @@ class Predictor:
 @torch.no_grad()
 def predictive(method: Method, samples: int = SAMPLES, seed: int = 0) -> Predictor:
     """Draw `samples` classifiers with a seed; equal seeds give equal predictions on every machine."""
-    bank = method.combine(method.class_features(samples, torch.Generator().manual_seed(seed)))
+    if not 1 <= samples <= MOST_SAMPLES:
+        raise InputError(f"samples is {samples}: give 1 to {MOST_SAMPLES:,}")
+    bank = method.combine(method.class_features(samples, generator(seed)))
     return Predictor(method, bank, method.classes)

@@ -61,7 +61,7 @@ def load_backbone(
 
 def _device(wanted: str | torch.device) -> torch.device:
     try:
-        torch.empty(0, device=wanted)
+        torch.zeros(1, device=wanted).tolist()  # a meta device holds no values
     except (RuntimeError, AssertionError):  # a name torch does not know, or a device that is not there
         raise InputError(
             f"device {str(wanted)!r} cannot be used here: use cpu, or a CUDA device torch sees"
