@@ -7,6 +7,7 @@ from pbprompt.data import catalog
 from pbprompt.errors import InputError
 from pbprompt.methods.base import make_config
 from pbprompt.methods.coop import CoOp
+from pbprompt.methods.ship import SHIP
 from pbprompt.recipes import load_recipe, recipe_names
 from pbprompt.registry import find_method
 from pbprompt.report.published import BACKBONES, published, tables
@@ -120,6 +121,12 @@ def test_published_figures_have_the_settings_they_were_made_with():
     assert not settings("few-shot-vit", "PLOT", "dtd").add_global
     assert settings("few-shot-rn50", "CoOp", "dtd").tokens == 16
     assert settings("base-to-new-vit", "CoOp+VPT", "oxford_pets").train_samples == 40
+    assert settings("base-to-new-vit", "CoOp+SHIP", "dtd") == make_config(SHIP, "published")
+    assert settings("base-to-new-vit", "CoOp+SHIP", "imagenet") == make_config(
+        SHIP,
+        "published-imagenet",
+        overrides=["momentum=0.0"],  # which AdamW does not look at
+    )
 
 
 @pytest.mark.parametrize("name", PAPER)

@@ -11,9 +11,10 @@ from pbprompt.clip.backbone import Backbone, BackboneConfig, Encoded, random_bac
 from pbprompt.clip.engine import TextEngine
 from pbprompt.clip.text import TextConfig
 from pbprompt.clip.vit import VitConfig
-from pbprompt.methods.base import Batch, build_method
+from pbprompt.errors import InputError
+from pbprompt.methods.base import Batch, build_method, make_config, word_embeddings
 from pbprompt.methods.coop import CoOp, CoOpConfig
-from pbprompt.methods.prograd import ProGrad, ProGradConfig, without_conflict
+from pbprompt.methods.prograd import ProGrad, ProGradConfig, name_last, without_conflict
 
 NAMES = ["cat", "golden_retriever", "x", "forklift truck driver"]
 TEMPLATE = "a drawing of {}."
@@ -172,3 +173,35 @@ def test_parameters_are_coops():
     sizes = TextConfig(context_length=77, vocab_size=49408, width=512, heads=8, layers=1)
     backbone = random_backbone(BackboneConfig("sizes", 512, VitConfig(16, 16, 64, 1, 1), sizes))
     assert made(backbone).counted_parameters() == 2048
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("a photo of a {}, a type of pet.", "a type of pet, a photo of a {}."),
+        ("a photo of {}, a type of food.", "a type of food, a photo of {}."),
+        ("{} texture.", "a texture of {}."),
+        ("a centered satellite photo of {}.", "a centered satellite photo of {}."),
+        ("a photo of a person doing {}.", "a photo of a person doing {}."),
+    ],
+)
+def test_the_name_comes_last_as_the_authors_have_it(template, expected):
+    assert name_last(template) == expected
+
+
+def test_the_published_start_is_the_template_and_saved_values_stay(tiny_vit):
+    config = make_config(ProGrad, "published")
+    method = build_method(ProGrad, config, tiny_vit, seed=1)
+    method.prepare(["cat", "dog"], "a photo of a {}.")
+    words = word_embeddings(tiny_vit, "a photo of a", 4)
+    assert torch.equal(method.context[-4:].detach(), words) and not method.context[:-4].any()
+    method.context.data += 1
+    method.prepare(["moon"], "{} texture.")
+    assert torch.equal(method.context[-4:].detach(), words + 1)
+    other = build_method(ProGrad, config, tiny_vit, seed=2)
+    other.load_state_dict(method.state_dict())
+    other.prepare(["cat"], "a photo of a {}.")
+    assert torch.equal(other.context, method.context)
+    short = build_method(ProGrad, make_config(ProGrad, "published", overrides=["tokens=3"]), tiny_vit, seed=1)
+    with pytest.raises(InputError, match="'tokens' is 3: 'a photo of a ' takes 4"):
+        short.prepare(["cat"], "a photo of a {}.")

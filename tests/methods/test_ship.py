@@ -230,3 +230,28 @@ def test_published_sizes_and_recipe(tiny_vit):
     assert shapes == [(2048, 32), (2048,), (64, 2048), (64,), (4096, 32), (4096,), (64, 4096), (64,)]
     assert method.trainable() == [method.context]
     assert method.needs_unseen_names
+
+
+@pytest.mark.parametrize(("views", "asked"), [("first", [0]), ("fresh", [0, 1, 2])])
+def test_stage_1_takes_the_views_that_are_asked_for(tiny_vit, views, asked):
+    method, seen = made(tiny_vit, synth_epochs=3, synth_views=views), []
+
+    def look(epoch):
+        seen.append(epoch)
+        return batch(tiny_vit)
+
+    method.begin_on(look, seed=1)
+    assert seen == asked
+
+
+def test_the_published_second_stage():
+    config = make_config(SHIP, "published")
+    assert (config.optimiser, config.momentum, config.weight_decay, config.batch_size) == ("sgd", 0, 0, 256)
+    assert (config.anneal, config.warmup_epochs, config.synth_views) == ("step", 0, "fresh")
+    large = make_config(SHIP, "published-imagenet")
+    assert (large.optimiser, large.adam_epsilon, large.epochs, large.encoder_width) == (
+        "adamw",
+        1e-4,
+        20,
+        4096,
+    )

@@ -165,3 +165,14 @@ def test_model_folder(tiny_vit, tmp_path, finetune):
         method.prepare(names, TEMPLATE)
         loaded.prepare(names, TEMPLATE)
         assert torch.equal(predictive(loaded)(images).probabilities, predictive(method)(images).probabilities)
+
+
+def test_the_published_keys_are_the_mean_of_ten_views(tiny_vit):
+    config = make_config(TipAdapter, "published")
+    assert (config.key_views, config.adam_epsilon, config.anneal) == (10, 1e-4, "step")
+    method = build_method(TipAdapter, config, tiny_vit, seed=1)
+    method.prepare(["cat", "dog"], "a photo of a {}.")
+    draws = torch.randn(10, 4, tiny_vit.embed_dim)
+    labels = torch.tensor([0, 1, 0, 1])
+    method.begin_on(lambda epoch: Batch(Encoded(draws[epoch], torch.zeros(4, 1, 1)), labels), seed=1)
+    assert torch.allclose(method.keys, torch.nn.functional.normalize(draws.mean(0), dim=-1), atol=1e-6)

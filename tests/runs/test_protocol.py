@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from pbprompt.config import to_dict
 from pbprompt.data.sources import open_dataset
 from pbprompt.errors import InputError
 from pbprompt.evaluate.metrics import harmonic_mean
 from pbprompt.features.bank import FeatureBank
 from pbprompt.runs.config import RunConfig
 from pbprompt.runs.protocol import prepare_run, run_id, run_task
+from pbprompt.runs.provenance import code_revision
 from pbprompt.runs.record import Record
 
 DATA = "sample:openmoji"
@@ -180,6 +182,16 @@ def test_data_without_validation_images_cannot_be_tested_on_them(bank, tmp_path)
 def test_transfer_without_targets_is_an_error(bank):
     with pytest.raises(InputError, match="cross-dataset: name the targets"):
         run(bank, task="cross-dataset", dataset=DATA)
+
+
+def test_settings_that_came_later_leave_the_names_of_earlier_runs(lite):
+    prepared = prepare_run(RunConfig(task="few-shot", dataset=DATA, method="coop", shots=1))
+    later = ("momentum", "adam_epsilon", "anneal")
+    settings = {key: value for key, value in to_dict(prepared.settings).items() if key not in later}
+    facts = (prepared.data.draw, lite.fingerprint, code_revision(prepared.kind))
+    assert prepared.id(lite) == run_id(prepared.config, settings, *facts)
+    other = replace(prepared, settings=replace(prepared.settings, momentum=0.5))
+    assert other.id(lite) != prepared.id(lite)
 
 
 def test_a_runs_name_depends_on_all_that_changes_its_result(lite, tiny_vit):

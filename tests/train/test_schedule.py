@@ -33,6 +33,30 @@ def test_the_same_as_torchs_cosine():
         schedule.step()
 
 
+def test_by_the_step_it_falls_within_an_epoch():
+    config = MethodConfig(warmup_epochs=0, anneal="step")
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.002)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=4 * 3)
+    for step in range(12):
+        assert learning_rate(config, step / 3, epochs=4) == pytest.approx(schedule.get_last_lr()[0], rel=1e-9)
+        optimiser.step()
+        schedule.step()
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "value"),
+    [
+        ({"momentum": 0.0}, "momentum", 0.0),
+        ({}, "momentum", 0.9),
+        ({"optimiser": "adamw", "adam_epsilon": 1e-4}, "eps", 1e-4),
+        ({"optimiser": "adam"}, "eps", 1e-8),
+    ],
+)
+def test_constants_of_the_optimisers(tiny_vit, settings, key, value):
+    config = MethodConfig(**settings)
+    assert make_optimiser(Method(config, tiny_vit), config).defaults[key] == value
+
+
 def test_longer_and_no_warm_up():
     assert rates(10, warmup_epochs=3)[:4] == [1e-5, 1e-5, 1e-5, 0.002]
     assert rates(10, warmup_epochs=0)[0] == 0.002

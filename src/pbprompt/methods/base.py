@@ -1,7 +1,7 @@
 """What every method is: learnable parameters before frozen towers, a loss of named terms, class features."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -16,16 +16,16 @@ from pbprompt.errors import InputError
 from pbprompt.seeding import checked
 
 
-def setting(default: Any, text: str) -> Any:
-    """A config field with its help."""
-    return field(default=default, metadata={"help": text})
+def setting(default: Any, text: str, *, later: bool = False) -> Any:
+    """A config field with its help. `later`: runs from before there was a choice keep their names."""
+    return field(default=default, metadata={"help": text, "later": later})
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodConfig:
     """How a method is trained; each method adds its own settings. The defaults are the field's protocol."""
 
-    optimiser: Literal["sgd", "adam", "adamw"] = setting("sgd", "sgd (momentum 0.9), adam or adamw")
+    optimiser: Literal["sgd", "adam", "adamw"] = setting("sgd", "sgd, adam or adamw")
     learning_rate: float = setting(0.002, "highest learning rate; cosine to zero over the epochs")
     weight_decay: float = setting(5e-4, "weight decay of the optimiser")
     warmup_epochs: int = setting(1, "first epochs at a constant learning rate of 1e-5")
@@ -33,11 +33,15 @@ class MethodConfig:
     epochs: int = setting(0, "passes over the training images; 0: the method's schedule by shots")
     clip_norm: float = setting(0.0, "gradient norm to clip at; 0: no clipping")
     keep: float = setting(1.0, "share of the change by training that is kept; less suits other domains")
+    momentum: float = setting(0.9, "momentum of sgd", later=True)
+    adam_epsilon: float = setting(1e-8, "what adam and adamw add to the divisor", later=True)
+    anneal: Literal["epoch", "step"] = setting("epoch", "how often the learning rate falls", later=True)
 
     def __post_init__(self) -> None:
         self.at_least(
             0, "batch_size", "learning_rate", "weight_decay", "warmup_epochs", "epochs", "clip_norm", "keep"
         )
+        self.at_least(0, "momentum", "adam_epsilon")
         if self.keep > 1:
             raise InputError(f"setting 'keep' is {self.keep}: it takes a share, 0 to 1")
 
@@ -119,6 +123,10 @@ class Method(nn.Module):
 
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
         """Once before the first step, with all training images; what it makes is kept as state."""
+
+    def begin_on(self, views: Callable[[int], Batch], seed: int) -> None:
+        """`begin` for a method that wants more of the training images than the first epoch's views."""
+        self.begin(*views(0), seed)
 
     def finish(self) -> None:
         """Once after the last step: what rests on the trained parameters and is kept as state."""

@@ -13,10 +13,14 @@
 | λ      | `projection`  | how much of the conflicting component is removed                    |
 
 `total` is the cross-entropy; `conflict` is 1 in a step whose gradients conflict.
+
+The authors' settings are the preset `published`: the dataset's sentence with the name last ("a type of pet, a
+photo of a {}.") is the teacher's, and its words are the last of 16 context vectors, the others zero.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +29,8 @@ from torch import Tensor
 
 from pbprompt import distributed
 from pbprompt.core.likelihood import class_logits
-from pbprompt.methods.base import Batch, Terms, accuracy, setting
+from pbprompt.errors import InputError
+from pbprompt.methods.base import Batch, Terms, accuracy, setting, word_embeddings
 from pbprompt.methods.coop import CoOp, CoOpConfig
 from pbprompt.methods.zeroshot import sentence_features
 from pbprompt.registry import register
@@ -33,10 +38,13 @@ from pbprompt.registry import register
 
 @dataclass(frozen=True, kw_only=True)
 class ProGradConfig(CoOpConfig):
-    """CoOp's recipe."""
+    """CoOp's recipe with 4 vectors, as later papers ran it; ProGrad's own is the preset `published`."""
 
     temperature: float = setting(1.0, "T of the divergence from zero-shot CLIP")
     projection: float = setting(1.0, "λ, the share of the conflicting component to remove")
+    from_template: bool = setting(
+        False, "the dataset's sentence, its name put last, is the start and the teacher", later=True
+    )
 
 
 def without_conflict(
@@ -49,17 +57,45 @@ def without_conflict(
     return task - share * along * general, (product < 0).float()
 
 
+def name_last(template: str) -> str:
+    """The sentence with what follows the name put before it: all of it can then be context."""
+    before, _, behind = template.partition("{}")
+    behind = behind.strip(" ,.")
+    if not behind:
+        return template
+    return f"{behind}, {before}{{}}." if before else f"a {behind} of {{}}."
+
+
 @register("prograd")
 class ProGrad(CoOp):
     """CoOp's context, trained by gradients that agree with zero-shot CLIP."""
 
     Config = ProGradConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": {"tokens": 16, "from_template": True}}
     paper = "Zhu et al., ICCV 2023"
     config: ProGradConfig
+    _started = False  # the context has the template's words, or saved values
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         super().prepare(classes, template)
-        self._teacher = sentence_features(self.backbone, classes, template)
+        sentence = name_last(template) if self.config.from_template else template
+        self._teacher = sentence_features(self.backbone, classes, sentence)
+        if self.config.from_template and not self._started:
+            self._start_at(sentence.partition("{}")[0])
+
+    def _start_at(self, words: str) -> None:
+        """The words' embeddings as the last context vectors, zeros before them."""
+        count = len(self.backbone.tokenizer.encode(words))
+        if count > self.config.tokens:
+            raise InputError(f"setting 'tokens' is {self.config.tokens}: {words!r} takes {count}")
+        start = torch.zeros_like(self.context.data)
+        if count:
+            start[..., -count:, :] = word_embeddings(self.backbone, words, count)
+        self.context.data, self._started = start, True
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        super()._load_from_state_dict(state, prefix, *rest)
+        self._started = True
 
     def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
         # one copy of the context a gradient: a single pass gives both, also where it replays a captured graph

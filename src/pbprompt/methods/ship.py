@@ -23,8 +23,9 @@ The new names are `unseen_names`, which a task sets. Without any there is nothin
 synthesise: stage 1 is left out, and stage 2 is CoOp.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -47,7 +48,7 @@ INITIAL_STD = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class SHIPConfig(MethodConfig):
-    """The published stage 1, then CoOp's recipe started at words."""
+    """The published stage 1, then CoOp's recipe started at words; the preset `published` has its own."""
 
     tokens: int = setting(4, "b, context vectors of either stage")
     words: str = setting("a photo of a", "words that CoOp's context starts from; empty: random, N(0, 0.02²)")
@@ -56,6 +57,13 @@ class SHIPConfig(MethodConfig):
     synth_epochs: int = setting(50, "stage 1: passes over the training images")
     synth_batch: int = setting(256, "stage 1: images per step")
     synth_rate: float = setting(1e-3, "stage 1: learning rate of AdamW")
+    synth_views: Literal["first", "fresh"] = setting(
+        "first", "stage 1: the first epoch's views of the images, or those of each epoch", later=True
+    )
+    generator_slope: float = setting(0.0, "slope of the generator's ReLU below zero", later=True)
+
+
+STAGE_2 = {"batch_size": 256, "warmup_epochs": 0, "anneal": "step", "synth_views": "fresh"}
 
 
 @register("ship")
@@ -63,6 +71,20 @@ class SHIP(Method):
     """CoOp with synthetic features for the new classes' names."""
 
     Config = SHIPConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "published": {**STAGE_2, "momentum": 0.0, "weight_decay": 0.0, "epochs": 200},
+        "published-imagenet": {
+            **STAGE_2,
+            "optimiser": "adamw",
+            "learning_rate": 1e-3,
+            "weight_decay": 0.01,
+            "adam_epsilon": 1e-4,
+            "epochs": 20,
+            "encoder_width": 4096,
+            "generator_slope": 0.2,
+            "synth_epochs": 10,
+        },
+    }
     needs_unseen_names = True
     paper = "Wang et al., ICCV 2023"
     config: SHIPConfig
@@ -76,7 +98,9 @@ class SHIP(Method):
             nn.Linear(joint, config.encoder_width), nn.ReLU(), nn.Linear(config.encoder_width, 2 * joint)
         )
         self.generator = nn.Sequential(
-            nn.Linear(joint, config.generator_width), nn.ReLU(), nn.Linear(config.generator_width, width)
+            nn.Linear(joint, config.generator_width),
+            nn.LeakyReLU(config.generator_slope),
+            nn.Linear(config.generator_width, width),
         )
         for part in (*self.encoder, *self.generator):
             if isinstance(part, nn.Linear):
@@ -97,25 +121,34 @@ class SHIP(Method):
 
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
         """Stage 1 on all training images."""
+        self.begin_on(lambda epoch: Batch(images, labels), seed)
+
+    def begin_on(self, views: Callable[[int], Batch], seed: int) -> None:
         if not self.unseen_names:
             return
         generator = torch.Generator().manual_seed(seed + SEED_OF_SYNTHESIS)
         prompts = self._prompts(self.classes)
         parameters = [self.synth_context, *self.encoder.parameters(), *self.generator.parameters()]
         optimiser = torch.optim.AdamW(parameters, lr=self.config.synth_rate)
-        for rows in self._synth_batches(len(labels), generator):
-            here = rows.to(labels.device)
-            own = [prompts[label] for label in labels[here].tolist()]
-            terms = self.synthesis_loss(images.global_[here], own, generator)
+        for images, labels in self._synth_batches(views, generator):
+            own = [prompts[label] for label in labels.tolist()]
+            terms = self.synthesis_loss(images, own, generator)
             optimiser.zero_grad()
             terms["total"].backward()
             distributed.average([parameter.grad for parameter in parameters if parameter.grad is not None])
             optimiser.step()
         optimiser.zero_grad()
 
-    def _synth_batches(self, count: int, generator: torch.Generator) -> Iterator[Int[Tensor, " k"]]:
-        for _ in range(self.config.synth_epochs):
-            yield from torch.randperm(count, generator=generator).split(self.config.synth_batch)
+    def _synth_batches(
+        self, views: Callable[[int], Batch], generator: torch.Generator
+    ) -> Iterator[tuple[Float[Tensor, "k d"], Int[Tensor, " k"]]]:
+        images, labels = views(0)
+        for epoch in range(self.config.synth_epochs):
+            if epoch and self.config.synth_views == "fresh":
+                images, labels = views(epoch)
+            for rows in torch.randperm(len(labels), generator=generator).split(self.config.synth_batch):
+                here = rows.to(labels.device)
+                yield images.global_[here], labels[here]
 
     def synthesis_loss(
         self, images: Float[Tensor, "k d"], prompts: Sequence[Prompt], generator: torch.Generator

@@ -65,8 +65,7 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
     checkpoint = run.folder / CHECKPOINT if run.folder else None
     resumes, goes_back = checkpoint is not None and checkpoint.exists(), method.config.keep < 1
     if type(method).begin is not Method.begin and (goes_back or not resumes):
-        everything = features(0).to(method.backbone.device)
-        method.begin(Encoded(everything.global_, everything.patches), everything.labels, run.seed)
+        method.begin_on(lambda epoch: _whole(features(epoch).to(method.backbone.device)), run.seed)
     start = [parameter.detach().clone() for parameter in method.trainable()] if goes_back else []
     done, tally = 0, Tally()
     if checkpoint and resumes:
@@ -86,7 +85,8 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
     try:
         for step, epoch, batch, chosen in _batches(method, features, run, size, steps_an_epoch, done, total):
             for group in optimiser.param_groups:
-                group["lr"] = learning_rate(method.config, epoch, run.epochs)
+                now = step / steps_an_epoch if method.config.anneal == "step" else epoch
+                group["lr"] = learning_rate(method.config, now, run.epochs)
             terms = gradients(batch, stream_seed(run.seed, "noise", step))
             distributed.average(
                 [parameter.grad for parameter in method.trainable() if parameter.grad is not None]
@@ -124,6 +124,10 @@ def _go_back(method: Method, start: Sequence[Tensor]) -> None:
     """θ ← θ₀ + keep · (θ − θ₀): part of the way back to where training started."""
     for parameter, first in zip(method.trainable(), start, strict=True):
         parameter.copy_(first.lerp(parameter, method.config.keep))
+
+
+def _whole(data: Features) -> Batch:
+    return Batch(Encoded(data.global_, data.patches), data.labels)
 
 
 def _batches(

@@ -9,11 +9,10 @@ import torch
 from pbprompt.methods.base import Method, MethodConfig
 
 WARMUP_RATE = 1e-5
-MOMENTUM = 0.9
 
 
-def learning_rate(config: MethodConfig, epoch: int, epochs: int) -> float:
-    """Constant 1e-5 in the warm-up; then ½·lr·(1 + cos(π·(epoch − warm-up)/epochs)), a step per epoch."""
+def learning_rate(config: MethodConfig, epoch: float, epochs: int) -> float:
+    """Constant 1e-5 in the warm-up; then ½·lr·(1 + cos(π·(epoch − warm-up)/epochs))."""
     if epoch < config.warmup_epochs:
         return min(WARMUP_RATE, config.learning_rate)
     return 0.5 * config.learning_rate * (1 + math.cos(math.pi * (epoch - config.warmup_epochs) / epochs))
@@ -23,9 +22,9 @@ def make_optimiser(method: Method, config: MethodConfig) -> torch.optim.Optimize
     """The optimiser over what a method trains, which stays in fp32."""
     parameters = method.trainable() or [torch.nn.Parameter(torch.zeros(0))]  # a method may learn nothing
     kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
-        "sgd": partial(torch.optim.SGD, momentum=MOMENTUM),
-        "adam": torch.optim.Adam,
-        "adamw": torch.optim.AdamW,
+        "sgd": partial(torch.optim.SGD, momentum=config.momentum),
+        "adam": partial(torch.optim.Adam, eps=config.adam_epsilon),
+        "adamw": partial(torch.optim.AdamW, eps=config.adam_epsilon),
     }
     fused = parameters[0].is_cuda  # one kernel for all parameters
     return kinds[config.optimiser](
