@@ -154,6 +154,11 @@ def test_every_row_of_the_papers_own_method_has_a_literal_one(name):
         (("title: Own", "title: Own\nseeds:"), "seeds is empty"),
         (("label: zero", "samples: 0"), "samples is 0"),
         (("title: Own", "title: ["), "not YAML"),
+        (("title: Own", "title: 2024-13-45"), "not YAML"),
+        (("title: Own", f"title: {'[' * 5000}"), "not YAML"),
+        (("title: Own", "title: [Own]"), r"own.yaml: key 'title' is \['Own'\]: it takes str"),
+        (("[sample]", "[{sample: 1}]"), "key 'datasets' is {'sample': 1}: it takes str"),
+        (("method: coop", "method: 5"), "row 1: key 'method' is 5: it takes str"),
     ],
 )
 def test_bad_recipes_say_what_to_mend(tmp_path, change, message):
@@ -161,6 +166,12 @@ def test_bad_recipes_say_what_to_mend(tmp_path, change, message):
     path.write_text(GOOD.replace(*change))
     with pytest.raises(InputError, match=message):
         load_recipe(str(path))
+
+
+def test_a_recipe_that_is_no_text_is_told(tmp_path):
+    (tmp_path / "own.yaml").write_bytes(GOOD.encode("utf-16"))
+    with pytest.raises(InputError, match=r"own\.yaml: not UTF-8 text"):
+        load_recipe(str(tmp_path / "own.yaml"))
 
 
 def test_unknown_names_have_a_suggestion(tmp_path):

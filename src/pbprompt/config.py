@@ -75,7 +75,7 @@ def _fit(key: str, value: Any, hint: Any, noun: str = "setting") -> Any:
         return value
     elif origin is tuple and isinstance(value, list | tuple):  # tuple[kind, ...]
         return tuple(_fit(key, one, get_args(hint)[0], noun) for one in value)
-    elif origin is Mapping and isinstance(value, Mapping):
+    elif origin in (Mapping, dict) and isinstance(value, Mapping):
         return {name: _fit(f"{key}.{name}", one, get_args(hint)[1], noun) for name, one in value.items()}
     elif is_dataclass(hint) and isinstance(value, Mapping):
         return from_dict(hint, value, noun, f"{key}.")  # type: ignore[arg-type]

@@ -51,6 +51,12 @@ def test_an_unreadable_image_does_not_stop_the_others(run, images):
     assert "broken.jpg" in err and "1 of 3" in err
 
 
+def test_class_names_with_brackets_are_only_names(run, images):
+    code, out, err = run("predict", str(images), "--classes", "[/bold]cat[/],[red]dog", "--top-k", "2")
+    assert code == 0, err
+    assert "[/bold]cat[/]" in out and "[red]dog" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

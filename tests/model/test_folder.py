@@ -199,6 +199,16 @@ def changed(folder, **values):
         {"surprise": 1},
         {"backbone": {"name": "tiny-vit"}},
         {"backbone": None},
+        {"backbone": {"name": 1, "activation": "gelu", "fingerprint": "f"}},
+        {"method": ["pbprompt"]},
+        {"config": [1]},
+        {"classes": "cat"},
+        {"classes": ["cat", 2]},
+        {"template": 5},
+        {"seed": "3"},
+        {"shots": None},
+        {"data": 1},
+        {"metrics": "good"},
     ],
 )
 def test_damaged_configs(folder, tiny_vit, values):
@@ -207,7 +217,7 @@ def test_damaged_configs(folder, tiny_vit, values):
         load_model(folder, tiny_vit)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 9999])
 def test_configs_that_are_no_json(folder, content):
     (folder / "config.json").write_bytes(content)
     with pytest.raises(InputError, match=r"config.json") as error:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 app = typer.Typer(help="Benchmarks and your own data: list, check, show, draw.", invoke_without_command=True)
@@ -56,10 +57,10 @@ def check(
     console = Console(soft_wrap=True)
     if report.found:
         table = Table(
-            "", "expected", "found", title=f"{report.title} in {report.folder}", title_justify="left"
+            "", "expected", "found", title=escape(f"{report.title} in {report.folder}"), title_justify="left"
         )
         for row in report.found:
-            table.add_row(*row)
+            table.add_row(*map(escape, row))
         console.print(table)
     for problem in report.problems:
         console.print(f"- {problem}", markup=False, highlight=False)
@@ -88,7 +89,7 @@ def show(
         for item in items:
             counts[item.label][place] += 1
     for label, name in enumerate(dataset.classes):
-        table.add_row(str(label), name, *map(str, counts[label]))
+        table.add_row(str(label), escape(name), *map(str, counts[label]))
     console.print(table)
     for path, reason in dataset.skipped:
         console.print(f"skipped {path}: {reason}", markup=False, highlight=False)

@@ -204,7 +204,7 @@ def _print_table(rows: list[tuple[Path, "Prediction"]], top_k: int, tuned: bool)
             cells.append(_shortened(said.prediction_set))
         table.add_row(str(path), *cells)
     wide = None if sys.stdout.isatty() else 200  # a file or a pipe has no screen to fit
-    Console(width=wide).print(table)
+    Console(width=wide, markup=False, highlight=False).print(table)
 
 
 def _shortened(names: tuple[str, ...]) -> str:

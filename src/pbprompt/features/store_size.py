@@ -42,8 +42,9 @@ def usage(cache: Path) -> list[Usage]:
     for folder in _folders(cache):
         shards = {shard.path.name: shard for shard in _shards(folder)}
         try:
-            about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
+            told = dict(json.loads((folder / "about.json").read_text(encoding="utf-8")))
+            about = {key: str(value) for key, value in told.items()}
+        except (OSError, ValueError, TypeError, RecursionError):
             about = {}
         keys = {key for line in index_lines(folder) if line["shard"] in shards for key in line["keys"]}
         if shards:

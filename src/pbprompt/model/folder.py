@@ -95,7 +95,7 @@ def read_info(folder: Path) -> ModelInfo:
         if values.pop("format") != FORMAT or values.pop("version") not in (1, VERSION):
             raise ValueError("another format")
         values.pop(HASHES, None)
-        info = ModelInfo(**{**values, "classes": tuple(values["classes"])})
+        info = from_dict(ModelInfo, values, "field")
         if not {"name", "activation", "fingerprint"} <= set(info.backbone):
             raise ValueError("the backbone's identity is missing")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

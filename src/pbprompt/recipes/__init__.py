@@ -4,16 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
 
+from pbprompt.config import from_dict
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
 from pbprompt.runs.config import RunConfig, Split, Task
 from pbprompt.suggest import suggest
 from pbprompt.train.tune import Views
 
+T = TypeVar("T")
 LISTS = ("datasets", "shots", "seeds", "targets", "apart", "published")
 
 
@@ -150,6 +152,12 @@ def _read(text: str, where: str, name: str) -> Recipe:
     for key in ("shots", "seeds"):
         if wrong := [value for value in lists.get(key, ()) if type(value) is not int]:
             raise InputError(f"{where}: {key} holds {wrong[0]!r}: give whole numbers")
+    views = values.get("views", "centre")
+    if views not in ("centre", "fresh") and (type(views) is not int or views < 1):
+        raise InputError(f"{where}: views is {views!r}: choose centre, fresh or a number")
+    if values.get("split", "test") not in get_args(Split):
+        raise InputError(f"{where}: split is {values['split']!r}: choose {' or '.join(get_args(Split))}")
+    recipe = _typed(Recipe, {**values, **lists, "rows": rows, "name": name}, where)
     for row in rows:
         for dataset, _ in row.by_dataset:
             if dataset not in lists["datasets"]:
@@ -157,12 +165,7 @@ def _read(text: str, where: str, name: str) -> Recipe:
     shown = {*lists["datasets"], *lists.get("targets", ())}
     if strange := [name for name in lists.get("apart", ()) if name not in shown]:
         raise InputError(f"{where}: apart names {strange[0]!r}: choose among the datasets and targets")
-    views = values.get("views", "centre")
-    if views not in ("centre", "fresh") and (type(views) is not int or views < 1):
-        raise InputError(f"{where}: views is {views!r}: choose centre, fresh or a number")
-    if values.get("split", "test") not in get_args(Split):
-        raise InputError(f"{where}: split is {values['split']!r}: choose {' or '.join(get_args(Split))}")
-    return Recipe(**{**values, **lists, "rows": rows, "name": name})
+    return recipe
 
 
 def _list(value: Any, where: str, key: str) -> list[Any]:
@@ -198,11 +201,17 @@ def _row(values: Any, where: str) -> Row:
     lists = {
         "label": str(values.get("label", values["method"])),
         "overrides": _words(values.get("overrides") or {}, where, "overrides"),
-        "by_dataset": tuple(
-            (name, _words(some, where, f"by_dataset, {name},")) for name, some in own.items()
-        ),
+        "by_dataset": (),
     }
-    return Row(**{**values, **lists})
+    settings = tuple((name, _words(some, where, f"by_dataset, {name},")) for name, some in own.items())
+    return replace(_typed(Row, {**values, **lists}, where), by_dataset=settings)
+
+
+def _typed(kind: type[T], values: Mapping[str, Any], where: str) -> T:
+    try:
+        return from_dict(kind, values, "key")
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def _known(values: Mapping[str, Any], kind: type, where: str) -> None:
