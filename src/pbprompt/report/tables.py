@@ -17,7 +17,8 @@ from pbprompt.evaluate.bootstrap import PairedBootstrap, paired_bootstrap
 from pbprompt.evaluate.metrics import harmonic_mean
 from pbprompt.recipes import Recipe, Row
 from pbprompt.report.layout import Column, layout
-from pbprompt.report.published import BACKBONES, Figure, misprint, published
+from pbprompt.report.misprints import misprint
+from pbprompt.report.published import BACKBONES, Figure, published
 from pbprompt.runs.record import Record
 
 Arrays = Mapping[str, NDArray[Any]]
