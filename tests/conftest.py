@@ -1,6 +1,11 @@
 """Fixtures shared by the suite: small backbones with random weights, and shape checks on every signature."""
 
+import contextlib
 import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +27,23 @@ TINY_TEXT = TextConfig(context_length=77, vocab_size=49408, width=64, heads=4, l
 def own_cache(tmp_path, monkeypatch):
     """No test reads or fills the user's cache."""
     monkeypatch.setenv("PBPROMPT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def child() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start processes, each the head of a group that ends with the test, whatever happens."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(command: Sequence[object], **options: Any) -> subprocess.Popen[str]:
+        words = [str(word) for word in command]
+        started.append(subprocess.Popen(words, text=True, start_new_session=True, **options))
+        return started[-1]
+
+    yield start
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @pytest.fixture(scope="session")

@@ -116,25 +116,21 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_ctrl_c_is_exit_code_130_and_the_same_command_goes_on(run, tmp_path):
+def test_ctrl_c_is_exit_code_130_and_the_same_command_goes_on(run, child, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     arguments = ["small.yaml", "--shots", "1", "--seeds", "1", "--jobs", "2"]
-    (tmp_path / "small.yaml").write_text(RECIPE.replace("epochs: 3", "epochs: 30000"))
-    process = subprocess.Popen(
+    (tmp_path / "small.yaml").write_text(RECIPE.replace("epochs: 3", "epochs: 1000000"))
+    process = child(
         [sys.executable, "script.py", *arguments],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
     )
-    store, deadline = RunStore(tmp_path / "runs"), time.monotonic() + 600
-    try:
-        while not store.finished() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
-    finally:
-        os.killpg(process.pid, signal.SIGINT)
-        _, errors = process.communicate()
+    store = RunStore(tmp_path / "runs")
+    while not store.finished() and process.poll() is None:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate()
     assert process.returncode == 130, errors
     assert "stopped with 1 of 2 runs: the same command goes on" in errors and "Traceback" not in errors
     (tmp_path / "small.yaml").write_text(RECIPE)

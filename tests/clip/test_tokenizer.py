@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from transformers import CLIPTokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from pbprompt.clip.prompts import named_prompts, text_prompts
 from pbprompt.clip.tokenizer import Tokenizer, TruncationWarning, clean
 from pbprompt.errors import InputError
 
@@ -192,3 +193,11 @@ def test_more_merges_than_there_are() -> None:
 
 def test_travels_between_processes() -> None:
     assert pickle.loads(pickle.dumps(Tokenizer(600, 16))) == Tokenizer(600, 16)
+
+
+def test_a_special_in_a_class_name_is_text() -> None:
+    tokenizer = Tokenizer()
+    (named,), (plain,) = (named_prompts(tokenizer, [name], 0) for name in ("cat <|endoftext|> dog", "cat"))
+    assert named.count(tokenizer.eot) == plain.count(tokenizer.eot) == 1
+    (text,) = text_prompts(tokenizer, ["a photo of a <|endoftext|>."])
+    assert text.index(tokenizer.eot) == len(text) - 1

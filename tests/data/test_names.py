@@ -1,11 +1,13 @@
 """Readable class names, and the files that give them."""
 
 import json
+import unicodedata
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.data.names import (
     apply_mapping,
     check_distinct,
@@ -110,3 +112,14 @@ def test_equal_names_are_refused():
 
 def test_one_class_may_be_spelt_in_several_ways():
     assert name_key("Red_car") == name_key(" red  car") != name_key("redcar")
+
+
+@pytest.mark.parametrize("other", ["ｂｉｒｄ", "b&#105;rd", "b&amp;#105;rd", "BIRD"])
+def test_names_of_the_same_tokens_are_one(other):
+    assert Tokenizer().encode(other) == Tokenizer().encode("bird") and name_key(other) == name_key("bird")
+    with pytest.raises(InputError, match="both named"):
+        check_distinct(["a", "b"], ["bird", other], "f")
+
+
+def test_accents_in_one_or_two_characters_are_one_name():
+    assert name_key(unicodedata.normalize("NFD", "crème")) == name_key(unicodedata.normalize("NFC", "Crème"))

@@ -72,6 +72,15 @@ def test_a_torn_line_costs_only_itself(tmp_path):
     assert store.finished() == {"a", "b", "torn"}
 
 
+def test_a_line_that_is_no_run_is_told_and_hinders_no_other(tmp_path):
+    store = RunStore(tmp_path)
+    (tmp_path / "records.jsonl").write_text('{"id": ["a"]}\n5\n[]\n')
+    store.add(record("a"))
+    assert store.finished() == {"a"}
+    with pytest.raises(InputError, match=r"records\.jsonl: run \['a'\]"):
+        store.records()
+
+
 def test_failures_are_not_finished_until_a_retry_succeeds(tmp_path):
     store = RunStore(tmp_path)
     store.fail(Failure("a", CONFIG, "Traceback"))

@@ -28,7 +28,7 @@ def named_prompts(
     stop = tokenizer.encode(ending)
     prompts = []
     for name in names:
-        tokens = tokenizer.encode(name.replace("_", " "))
+        tokens = tokenizer.encode(name.replace("_", " "), specials=False)
         if not tokens:
             raise InputError(f"class name {name!r} holds no token: give every class a name")
         body = [*slots[:before], *tokens, *slots[before:], *stop]
@@ -38,7 +38,7 @@ def named_prompts(
 
 def text_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Prompt]:
     """[SOS] text [EOT], for each text; no slots."""
-    return [_enclosed(tokenizer, tokenizer.encode(text), f"text {text!r}") for text in texts]
+    return [_enclosed(tokenizer, tokenizer.encode(text, specials=False), f"text {text!r}") for text in texts]
 
 
 def _enclosed(tokenizer: Tokenizer, body: list[int], what: str) -> Prompt:

@@ -56,13 +56,16 @@ class Tokenizer:
     def eot(self) -> int:
         return self.vocab_size - 1
 
-    def encode(self, text: str) -> list[int]:
-        """The text's token ids, without SOS and EOT, however many."""
+    def encode(self, text: str, *, specials: bool = True) -> list[int]:
+        """The text's token ids, without SOS and EOT, however many.
+
+        A special that the text spells out is one, as CLIP has it; without `specials` it is text.
+        """
         vocabulary = _vocabulary(self.vocab_size - 2 * BYTES - 2)
-        specials = {"<|startoftext|>": self.sos, "<|endoftext|>": self.eot}
+        known = {"<|startoftext|>": self.sos, "<|endoftext|>": self.eot} if specials else {}
         ids: list[int] = []
         for piece in WORD_PIECES.findall(clean(text)):
-            ids.extend([specials[piece]] if piece in specials else vocabulary.word_ids(piece))
+            ids.extend([known[piece]] if piece in known else vocabulary.word_ids(piece))
         return ids
 
     def decode(self, ids: Iterable[int] | Int[Tensor, " n"]) -> str:

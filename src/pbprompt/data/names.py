@@ -6,11 +6,14 @@ written as names, so only `_` becomes a space. Case is kept. A classes file over
 """
 
 import csv
+import html
 import io
 import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+
+import ftfy
 
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
@@ -29,8 +32,12 @@ def from_label(label: str) -> str:
 
 
 def name_key(name: str) -> str:
-    """What two names of one class have in common: case, underscores and spaces do not tell classes apart."""
-    return from_label(name).casefold()
+    """What two names of one class have in common: what the tokeniser reads alike does not tell them apart.
+
+    That is case, underscores and spaces, and what ftfy and HTML make the same: é in one or two characters,
+    letters of full width, `&amp;` and &.
+    """
+    return from_label(html.unescape(html.unescape(ftfy.fix_text(name)))).casefold()
 
 
 def read_classes_file(path: str | Path) -> dict[str, str]:

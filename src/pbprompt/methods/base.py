@@ -247,7 +247,7 @@ def name_embeddings(backbone: Backbone, classes: Sequence[str]) -> Float[Tensor,
     """e_c: the mean of the token embeddings of a class name's own tokens."""
     rows = []
     for name in classes:
-        ids = backbone.tokenizer.encode(name.replace("_", " "))
+        ids = backbone.tokenizer.encode(name.replace("_", " "), specials=False)
         if not ids:
             raise InputError(f"class name {name!r} holds no token: give every class a name")
         rows.append(backbone.token_embedding(torch.tensor(ids, device=backbone.device)).float().mean(dim=0))

@@ -51,7 +51,8 @@ class RunStore:
 
     def finished(self) -> set[str]:
         """Ids of the finished runs."""
-        return {record.get("id", "") for record in read_records(self.lines) if isinstance(record, dict)}
+        ids = (record.get("id") for record in read_records(self.lines) if isinstance(record, dict))
+        return {identity for identity in ids if isinstance(identity, str)}
 
     def find(self, identity: str) -> Record:
         """The run whose id starts so."""

@@ -1,6 +1,7 @@
 """Loading: whatever is wrong with a checkpoint is said in one line that names the file and the fix."""
 
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -237,3 +238,9 @@ def test_unknown_activation() -> None:
 def test_odd_dictionaries(tmp_path: Path, content: object) -> None:
     torch.save(content, tmp_path / "a.pt")
     refused(tmp_path / "a.pt", activation="gelu")
+
+
+def test_an_archive_that_unpacks_to_far_more_than_it_is(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/data.pkl", b"\0" * 2**24)
+    assert "declares 16,777,216 bytes, many times its size" in refused(tmp_path / "a.pt", activation="gelu")

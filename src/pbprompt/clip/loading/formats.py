@@ -1,6 +1,7 @@
 """Opening the files that weights come in: safetensors, `torch.save` files and TorchScript archives."""
 
 import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from torch import Tensor
 from pbprompt.clip.loading.torchscript import is_torchscript, read_torchscript
 from pbprompt.errors import InputError
 from pbprompt.files import is_special
+
+MOST_UNPACKED = 10  # times a file's size
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], str | None]:
@@ -29,6 +32,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str | None]:
     _refuse_impostors(path, head)
     try:
         if head.startswith(b"PK\x03\x04"):
+            _refuse_bombs(path)
             if is_torchscript(path):
                 return read_torchscript(path)
             return _only_tensors(path, torch.load(path, map_location="cpu", weights_only=True)), None
@@ -63,6 +67,14 @@ def _refuse_impostors(path: Path, head: bytes) -> None:
         raise InputError(f"{path}: a web page, not weights (a download that failed?); fetch it again")
     if head.startswith(b"version https://git-lfs"):
         raise InputError(f"{path}: a Git LFS pointer, not the weights; run `git lfs pull` beside it")
+
+
+def _refuse_bombs(path: Path) -> None:
+    """Refuse archives that unpack to far more than they are: tensors are stored, not packed."""
+    with zipfile.ZipFile(path) as archive:
+        declared = sum(entry.file_size for entry in archive.infolist())
+    if declared > MOST_UNPACKED * path.stat().st_size + 2**20:
+        raise InputError(f"{path}: declares {declared:,} bytes, many times its size: no archive of weights")
 
 
 def _only_tensors(path: Path, content: Any) -> dict[str, Tensor]:
