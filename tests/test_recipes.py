@@ -1,3 +1,4 @@
+import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from pbprompt.registry import find_method
 from pbprompt.report.published import BACKBONES, published, tables
 
 PAPER = [name for name in recipe_names() if not name.startswith("sample-")]
+SCRIPT = Path(__file__).parents[1] / "scripts" / "recipe_settings.py"
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 CHECKOUT = sorted(map(str, [*BENCHMARKS.glob("study/recipes/*.yaml"), *BENCHMARKS.glob("readings/*.yaml")]))
 GOOD = """
@@ -66,6 +68,18 @@ def test_every_table_of_accuracies_has_a_recipe():
 def test_the_small_recipes_claim_nothing_of_the_paper(name):
     recipe = load_recipe(name)
     assert recipe.backbone == "lite" and not recipe.published and "not comparable" in recipe.note
+
+
+def test_the_table_of_settings_is_current():
+    spec = importlib.util.spec_from_file_location("recipe_settings", SCRIPT)
+    settings = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(settings)
+    assert settings.PAGE.read_text(encoding="utf-8") == settings.page(), f"run python {SCRIPT}"
+    recipe = load_recipe("base-to-new-vit")
+    (row,) = [row for row in recipe.rows if row.label == "CoOp"]
+    assert settings.differences(recipe, row) == ("CoCoOp's paper", "same")
+    other = settings.differences(recipe, replace(row, by_dataset=()))[1]
+    assert other == "`epochs` 0, published 50 on imagenet"
 
 
 def test_expand_takes_a_part_and_puts_seeds_outermost(tmp_path):

@@ -7,7 +7,7 @@ from torch import Tensor
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.errors import InputError
 from pbprompt.methods.base import make_config
-from pbprompt.methods.zeroshot import ENSEMBLE, ZeroShot, ZeroShotConfig
+from pbprompt.methods.zeroshot import CLIP_SEVEN, ENSEMBLE, ZeroShot, ZeroShotConfig
 from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
 
@@ -44,19 +44,20 @@ def test_one_sentence(double_vit):
     torch.testing.assert_close(predicted(double_vit, ZeroShotConfig(), x), wanted, rtol=1e-8, atol=1e-12)
 
 
-def test_several_sentences_count_alike(double_vit):
+@pytest.mark.parametrize(("templates", "sentences"), [("ensemble", ENSEMBLE), ("clip", CLIP_SEVEN)])
+def test_several_sentences_count_alike(double_vit, templates, sentences):
     x = images(double_vit)
     g = []
     for name in NAMES:
         total = torch.zeros(double_vit.embed_dim, dtype=torch.float64)
-        for template in ENSEMBLE:
+        for template in sentences:
             feature = encoded(double_vit, template.replace("{}", name.replace("_", " ")))
             total += feature / feature.norm()
-        g.append(total / len(ENSEMBLE))
+        g.append(total / len(sentences))
     wanted = torch.stack(
         [(100 * torch.cosine_similarity(row, torch.stack(g))).softmax(0) for row in x.global_]
     )
-    found = predicted(double_vit, ZeroShotConfig(templates="ensemble"), x)
+    found = predicted(double_vit, ZeroShotConfig(templates=templates), x)
     torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-12)
     assert not torch.allclose(found, predicted(double_vit, ZeroShotConfig(), x), atol=1e-3)
 

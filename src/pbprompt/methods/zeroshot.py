@@ -30,14 +30,23 @@ ENSEMBLE = (
     "a drawing of a {}.",
     "a picture of many {}.",
 )
+CLIP_SEVEN = (  # those of its 80 that CLIP's authors found enough on ImageNet
+    "itap of a {}.",
+    "a bad photo of the {}.",
+    "a origami {}.",
+    "a photo of the large {}.",
+    "a {} in a video game.",
+    "art of the {}.",
+    "a photo of the small {}.",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroShotConfig(MethodConfig):
     """Nothing is trained: only the sentences are a choice."""
 
-    templates: Literal["single", "ensemble"] = setting(
-        "single", "the dataset's sentence, or the mean over several general ones"
+    templates: Literal["single", "ensemble", "clip"] = setting(
+        "single", "the dataset's sentence, or the mean over several general ones: ours, or CLIP's own seven"
     )
 
 
@@ -58,8 +67,9 @@ class ZeroShot(Method):
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         super().prepare(classes, template)
-        if self.config.templates == "ensemble":
-            each = [sentence_features(self.backbone, classes, general) for general in ENSEMBLE]
+        if self.config.templates != "single":
+            several = CLIP_SEVEN if self.config.templates == "clip" else ENSEMBLE
+            each = [sentence_features(self.backbone, classes, general) for general in several]
             self._features = mean_features(torch.stack(each))
         else:
             self._features = sentence_features(self.backbone, classes, template)
