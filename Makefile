@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test lint docs bench clean
+.PHONY: help demo test lint docs bench chaos clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile
@@ -39,6 +39,10 @@ docs: $(VENV)/.dev ## the documents as a site, in site/
 
 bench: $(VENV)/.dev ## timings, as ratios in one run
 	$(BIN)/python -m benchmarks.speed measure
+
+MUTATIONS ?= 700
+chaos: $(VENV)/.dev ## faults at every call of the file layer, and hostile inputs; MUTATIONS=60 is the short form
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.chaos --mutations $(MUTATIONS)
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,232 @@
+"""A fault at every system call by which something is kept: the process dies, or the disk is full or broken.
+
+Each point is a child process of its own that meets one fault at its n-th call. Then what is on the disk is
+looked at: what was there before, or what was to come, whole, or refused in words; and the same again works.
+"""
+
+import errno
+import os
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone
+from pbprompt.clip.text import TextConfig
+from pbprompt.clip.vit import VitConfig
+from pbprompt.errors import InputError
+from pbprompt.features.store import FeatureStore
+from pbprompt.methods.base import Method, build_method, make_config
+from pbprompt.model.folder import describe_model, load_model, save_model
+from pbprompt.registry import find_method
+from pbprompt.runs.config import RunConfig
+from pbprompt.runs.record import BackboneFacts, DataFacts, Record
+from pbprompt.runs.store import RunStore
+from pbprompt.train.checkpoint import Tally, read_checkpoint, write_checkpoint
+from pbprompt.train.schedule import make_optimiser
+
+CALLS = ("open", "write", "fsync", "replace", "unlink", "ftruncate")
+FAULTS = ("killed before", "killed after", "ENOSPC", "EIO", "short")
+SECONDS = 60.0  # after which a child counts as hung
+
+Outcome = str  # survived, refused, lost or hung
+
+
+class _Unbuffered:
+    """A file whose writes are calls of `os.write`, and so can meet a fault."""
+
+    def __init__(self, handle: int, mode: str) -> None:
+        self.handle = handle
+
+    def __enter__(self) -> "_Unbuffered":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.handle)
+
+    def write(self, content: bytes) -> None:
+        if os.write(self.handle, content) < len(content):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def flush(self) -> None:
+        pass
+
+
+def _inject(fault: str, at: int) -> list[str]:
+    """Let the at-th call of this process meet the fault; returns the calls as they are made."""
+    made: list[str] = []
+
+    def faulty(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any, **named: Any) -> Any:
+            made.append(name)
+            if len(made) - 1 != at:
+                return call(*given, **named)
+            if fault == "killed before":
+                os._exit(9)
+            if fault == "short" and name == "write":
+                return call(given[0], given[1][: len(given[1]) // 2])
+            if fault in ("ENOSPC", "EIO"):
+                code = getattr(errno, fault)
+                raise OSError(code, os.strerror(code))
+            answer = call(*given, **named)
+            if fault == "killed after":
+                os._exit(9)
+            return answer
+
+        return run
+
+    for name in CALLS:
+        setattr(os, name, faulty(name, getattr(os, name)))
+    os.fdopen = _Unbuffered  # type: ignore[assignment]
+    return made
+
+
+def _child(work: Callable[[], None], fault: str, at: int) -> int | None:
+    """How a child that does the work with the fault ended; None: it hung."""
+    child = os.fork()
+    if not child:
+        code = 4
+        try:
+            made = _inject(fault, at)
+            work()
+            code = 0 if at < len(made) else 5  # there is no at-th call
+        except (OSError, InputError):
+            code = 3
+        finally:
+            os._exit(code)
+    ends = time.monotonic() + SECONDS
+    while time.monotonic() < ends:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.001)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+def attack() -> Iterator[tuple[str, Counter[Outcome]]]:
+    """Each thing that is kept, and how it fared at all of its points."""
+    torch.set_num_threads(1)  # a forked child has none of the others
+    text = TextConfig(context_length=77, vocab_size=49408, width=64, heads=4, layers=1)
+    backbone = random_backbone(BackboneConfig("tiny-vit", 32, VitConfig(32, 8, 64, 1, 4), text))
+    for case in (_saved_model, _checkpoint, _run_store, _features):
+        counts: Counter[Outcome] = Counter()
+        for fault in FAULTS:
+            at, more = 0, True
+            while more:
+                with tempfile.TemporaryDirectory() as folder:
+                    before, work, look = case(Path(folder), backbone)
+                    before()
+                    code = _child(work, fault, at)
+                    more, at = code not in (None, 5), at + 1
+                    if code != 5:
+                        counts["hung" if code is None else _judged(code, work, look)] += 1
+        yield case.__name__.strip("_").replace("_", " "), counts
+
+
+def _judged(code: int, work: Callable[[], None], look: Callable[[], bool]) -> Outcome:
+    """`look` says whether the new is there, and raises AssertionError where it is neither old nor new."""
+    try:
+        try:
+            assert look() or code != 0, "said to be kept, and is not"
+            outcome = "survived"
+        except InputError:
+            outcome = "refused"
+        work()  # the same again
+        assert code != 4 and look(), "the same again does not keep it"
+    except Exception:
+        return "lost"
+    return outcome
+
+
+Case = tuple[Callable[[], None], Callable[[], None], Callable[[], bool]]
+
+
+def _method(backbone: Backbone, value: float, classes: tuple[str, ...]) -> Method:
+    kind = find_method("coop")
+    method = build_method(kind, make_config(kind), backbone, seed=1)
+    method.prepare(classes, "a photo of a {}.")
+    with torch.no_grad():
+        for parameter in method.parameters():
+            parameter.fill_(value)
+    return method
+
+
+def _saved_model(folder: Path, backbone: Backbone) -> Case:
+    old, new = _method(backbone, 1.0, ("cat", "dog")), _method(backbone, 2.0, ("hen", "owl"))
+
+    def look() -> bool:
+        found, _ = load_model(folder, backbone)
+        value = next(found.parameters()).flatten()[0].item()
+        assert (value, found.classes) in ((1.0, old.classes), (2.0, new.classes)), "two models in one"
+        return value == 2.0
+
+    return (
+        lambda: save_model(folder, old, describe_model(old)),
+        lambda: save_model(folder, new, describe_model(new)),
+        look,
+    )
+
+
+def _checkpoint(folder: Path, backbone: Backbone) -> Case:
+    path = folder / "checkpoint.safetensors"
+
+    def write(step: int) -> None:
+        method = _method(backbone, float(step), ("cat", "dog"))
+        write_checkpoint(path, method, make_optimiser(method, method.config), step, "run", Tally())
+
+    def look() -> bool:
+        method = _method(backbone, 0.0, ("cat", "dog"))
+        step, _ = read_checkpoint(path, method, make_optimiser(method, method.config), "run")
+        assert next(method.parameters()).flatten()[0].item() == step
+        return step == 2
+
+    return lambda: write(1), lambda: write(2), look
+
+
+def _run_store(folder: Path, backbone: Backbone) -> Case:
+    store = RunStore(folder)
+
+    def add(identity: str) -> None:
+        facts = DataFacts("sample", "c", "d"), BackboneFacts("lite", "f")
+        config = RunConfig(task="few-shot", dataset="sample")
+        results = {"sample": {"accuracy": 0.5}}
+        record = Record(
+            id=identity, config=config, settings={}, data=facts[0], backbone=facts[1], code="1", seconds=1.0,
+            results=results,
+        )  # fmt: skip
+        store.add(record, {"sample/label": np.arange(9)})
+
+    def look() -> bool:
+        ids = {record.id for record in store.records()}
+        assert "a" in ids and ids <= {"a", "b"}
+        assert all(len(store.arrays(identity)["sample/label"]) == 9 for identity in ids)
+        return "b" in ids
+
+    return lambda: add("a"), lambda: add("b"), look
+
+
+def _features(folder: Path, backbone: Backbone) -> Case:
+    store = FeatureStore(folder, backbone="b", fingerprint="f", precision="float32", transform="t")
+
+    def write(key: str, value: float) -> None:
+        store.write([key], torch.full((1, 4), value), torch.full((1, 3, 4), value).half())
+
+    def look() -> bool:
+        global_, patches = torch.zeros(2, 4), torch.zeros(2, 3, 4).half()
+        missing = store.read(["a", "b"], global_, patches)
+        assert 0 not in missing and (global_[0] == 1).all() and (patches[0] == 1).all()
+        assert 1 in missing or ((global_[1] == 2).all() and (patches[1] == 2).all())
+        return 1 not in missing
+
+    with suppress(OSError):
+        folder.mkdir(exist_ok=True)
+    return lambda: write("a", 1.0), lambda: write("b", 2.0), look

@@ -1,0 +1,57 @@
+"""The attack can find what it looks for, and finds nothing here in a few points."""
+
+import os
+import sys
+
+import pytest
+
+from benchmarks.chaos import disk, inputs
+from pbprompt.data.workers import Workers
+from pbprompt.errors import InputError
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+
+
+def test_every_fault_of_a_careless_writer_is_found(tmp_path):
+    """It writes in place: after a fault there is neither the old nor the new."""
+    path = tmp_path / "value"
+
+    def careless(text: bytes) -> None:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.write(handle, text)
+        os.close(handle)
+
+    def look() -> bool:
+        assert path.read_bytes() in (b"old one", b"new one")
+        return path.read_bytes() == b"new one"
+
+    def outcome(fault: str, at: int) -> str:
+        careless(b"old one")
+        code = disk._child(lambda: careless(b"new one"), fault, at)
+        assert code is not None
+        return disk._judged(code, lambda: careless(b"new one"), look)
+
+    assert outcome("killed before", 0) == "survived"
+    assert outcome("killed before", 1) == outcome("ENOSPC", 1) == outcome("short", 1) == "lost"
+    assert disk._child(lambda: careless(b"new one"), "EIO", 2) == 5, "there is no third call"
+
+
+def test_good_inputs_are_read_and_tracebacks_are_found(tmp_path, monkeypatch):
+    from PIL import Image
+
+    workers = Workers(1, seconds=600, prepare="benchmarks.chaos.inputs")
+    monkeypatch.setattr(sys, "path", [*sys.path, os.getcwd()])  # noqa: PTH109
+    for place in ("a/1.png", "b/2.png"):
+        (tmp_path / place).parent.mkdir()
+        Image.new("RGB", (4, 4)).save(tmp_path / place)
+    try:
+        for kind, name, content in inputs.seeds():
+            (tmp_path / name).write_bytes(content)
+            assert inputs._outcome(workers, kind, str(tmp_path / name)) == "survived", name
+            (tmp_path / name).write_bytes(b"")
+            assert inputs._outcome(workers, kind, str(tmp_path / name)) == "refused", name
+        assert inputs._outcome(workers, "no such kind", "x") == "lost"
+    finally:
+        workers.close()
+    with pytest.raises(InputError):
+        inputs.read("image", str(tmp_path / "x.png"))
