@@ -42,7 +42,7 @@ bench: $(VENV)/.dev ## timings, as ratios in one run
 
 MUTATIONS ?= 700
 chaos: $(VENV)/.dev ## faults at every call of the file layer, and hostile inputs; MUTATIONS=60 is the short form
-	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.chaos --mutations $(MUTATIONS)
+	OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore $(BIN)/python -m benchmarks.chaos --mutations $(MUTATIONS)
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,7 +1,9 @@
 """Exported models say what torch says, wherever they run."""
 
 import json
+import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -267,3 +269,13 @@ def test_thresholds_found_with_another_seed_are_left_out(tiny_resnet, tmp_path):
     model = replace(tuned(made("coop", tiny_resnet)), calibration=calibration, seed=6)
     written = export_onnx(model, tmp_path / "m.onnx")
     assert not written.calibrated and "calibration" not in facts(tmp_path / "m.onnx")
+
+
+def test_folders_of_killed_exports_are_removed_and_no_others(tmp_path):
+    for name, age in ((".m.onnx.old", 7200), (".m.onnx.young", 0), (".n.onnx.old", 7200)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "m.onnx").write_bytes(b"half")
+        when = time.time() - age
+        os.utime(tmp_path / name, (when, when))
+    export._remove_abandoned(tmp_path / "m.onnx")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".m.onnx.young", ".n.onnx.old"]

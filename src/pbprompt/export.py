@@ -7,10 +7,13 @@ their mean and disagreement. Pillow's bicubic resize and the crop stay outside; 
 """
 
 import copy
+import glob
 import json
 import logging
 import math
+import shutil
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -43,6 +46,7 @@ OUTPUTS = {
 }
 SHARES = (0.8, 0.9, 0.95, 0.99)
 ONE_FILE = 1_750_000_000  # bytes of weights: an ONNX file ends at 2 GiB, what is larger goes beside it
+ABANDONED_SECONDS = 3600.0  # no export takes so long
 TRACED_BATCH = 64  # in which methods that go over images in chunks have one chunk; the graph takes any batch
 # How far a probability may be from torch's: rounding, which in float16 a logit scale of 100 makes large.
 TOLERANCE: Mapping[Precision, float] = {"fp32": 1e-3, "fp16": 0.1}
@@ -112,6 +116,7 @@ def export_onnx(
     program.model.metadata_props[METADATA_KEY] = json.dumps(facts, ensure_ascii=False)
     program.model.producer_name, program.model.producer_version = "pbprompt", __version__
     out.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(out)
     # Weights beside the model are found by name, so the names are final and the folder is temporary.
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
         program.save(Path(folder) / out.name, external_data=_weight_bytes(program) > ONE_FILE)
@@ -124,6 +129,13 @@ def export_onnx(
         files = sorted(Path(folder).iterdir(), reverse=True)  # weights first: a model never lacks its own
         written = tuple(file.replace(out.parent / file.name) for file in files)
     return Exported(written[::-1], difference, calibrated)
+
+
+def _remove_abandoned(out: Path) -> None:
+    """Remove folders that exports to the same file left when they were killed."""
+    for left in out.parent.glob(f".{glob.escape(out.name)}.*"):
+        if left.is_dir() and time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def metadata(predictor: Predictor, precision: Precision, seed: int) -> dict[str, Any]:
