@@ -143,7 +143,8 @@ def section() -> str:
         "paper and the authors' code say. For all rows: the towers compute in float32, the paper's table "
         "says fp16; files are listed by name, so that draws can be repeated. "
         "In the few-shot recipes a literal row takes 32 images per step, where the paper's table has 1 for "
-        "all results: 400 epochs of single images would be millions of steps (`--set batch_size=1` for those).\n"
+        "all results: 400 epochs of single images would be millions of steps (`--set batch_size=1` has "
+        "those).\n"
     )
     return f"{HEADING}\n{about}\n{lines}\n"
 

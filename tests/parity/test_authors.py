@@ -1,0 +1,84 @@
+"""The equations against numbers of the authors' own code: authors.json, made by scripts/record_parity.py."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pbprompt.clip.backbone import Encoded
+from pbprompt.core.likelihood import class_logits
+from pbprompt.core.transport import patch_cosines
+from pbprompt.core.variational import gaussian_kl
+from pbprompt.methods.base import Batch, build_method, make_config
+from pbprompt.methods.plot import PLOTConfig, transported_cosines
+from pbprompt.methods.prograd import without_conflict
+from pbprompt.methods.tip_adapter import TipAdapter
+
+KEPT = json.loads(Path(__file__).with_name("authors.json").read_text(encoding="utf-8"))
+LABELS = torch.tensor([0, 3, 1])
+SCALE = 20.0
+
+
+def inputs(*shape, seed):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def close(found, expected):
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_the_code_is_named():
+    assert all("github.com/" in kept["repository"] and "@" in kept["repository"] for kept in KEPT.values())
+
+
+@pytest.mark.parametrize(("dataset", "add_global"), [("Caltech101", False), ("ImageNet", True)])
+def test_plot(dataset, add_global):
+    pool, patches = inputs(6, 3, 6, seed=1).tensor_split([1])
+    text = inputs(8, 6, seed=2).requires_grad_()
+    prompts = text.unflatten(0, (2, 4))
+    cosines = patch_cosines(patches.transpose(0, 1), prompts).permute(1, 3, 2, 0)
+    logits = SCALE * transported_cosines(cosines, PLOTConfig(tolerance=1e-12, iterations=1000))
+    if add_global:
+        logits = logits + class_logits(pool[0], prompts.mean(0), SCALE)
+    F.cross_entropy(logits, LABELS).backward()
+    *expected, norm = KEPT["PLOT"][dataset]
+    # theirs stops when the scalings change by less than 1e-2, ours is taken to the end
+    assert torch.allclose(logits.flatten(), torch.tensor(expected, dtype=torch.float64), atol=1e-3)
+    assert text.grad.norm().item() == pytest.approx(norm, rel=1e-4)
+
+
+def prograd_step(seed):
+    """The loss, the gradient to step along, and whether the two conflict."""
+    weight = (0.1 * inputs(4, 6, seed=seed)).requires_grad_()
+    students, teachers = inputs(3, 6, seed=10) @ weight.T, 5 * inputs(3, 4, seed=seed + 20)
+    loss = F.cross_entropy(students, LABELS)
+    kl = F.kl_div(students.log_softmax(-1), teachers.softmax(-1), reduction="batchmean")
+    task, general = (torch.autograd.grad(term, weight, retain_graph=True)[0] for term in (loss, kl))
+    return loss.item(), *without_conflict(task, general, 1.0)
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_prograd(seed):
+    loss, gradient, _ = prograd_step(seed)
+    close([loss, *gradient.flatten().tolist()], KEPT["ProGrad"][str(seed)])
+
+
+def test_prograds_cases_are_of_both_kinds():
+    assert {prograd_step(seed)[2].item() for seed in range(1, 9)} == {0.0, 1.0}
+
+
+def test_ship():
+    made, x, mean, spread = (inputs(5, 6, seed=seed) for seed in (1, 2, 3, 4))
+    kl = gaussian_kl(mean, spread, torch.zeros_like(mean)).sum(-1).mean()
+    close([((made - x).square().sum(-1).mean() + kl).item()], KEPT["SHIP"]["loss"])
+
+
+def test_tip_adapter(double_vit):
+    method = build_method(TipAdapter, make_config(TipAdapter, overrides=["key_views=3"]), double_vit, seed=1)
+    method.prepare(["cat", "dog"], "a photo of a {}.")
+    views, labels = inputs(3, 4, 6, seed=1), torch.tensor([0, 1, 0, 1])
+    method.begin_on(lambda epoch: Batch(Encoded(views[epoch], torch.zeros(4, 1, 6)), labels), seed=1)
+    kept = torch.tensor(KEPT["Tip-Adapter"]["keys"])
+    torch.testing.assert_close(method.keys.flatten().float(), kept.float(), rtol=1e-5, atol=1e-6)
