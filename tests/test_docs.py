@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -134,7 +135,7 @@ def folder(tmp_path_factory) -> Path:
     return place
 
 
-def test_quickstart(folder: Path):
+def test_quickstart(folder: Path, child: Callable[..., subprocess.Popen[str]]):
     """The five commands as they are typed, but for the port; the server is asked, then stopped."""
     pytest.importorskip("fastapi")
     generic, groceries = (block.splitlines() for block in blocks(DOCS / "quickstart.md", "sh"))
@@ -155,22 +156,19 @@ def test_quickstart(folder: Path):
 
     words = shlex.split(serve.replace("--port 8000", "--port 0"))
     assert "0" in words
-    server = subprocess.Popen(
+    server = child(
         [sys.executable, "-m", *words],
         cwd=folder,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        text=True,
     )
-    try:
-        assert server.stderr
-        lines = iter(server.stderr.readline, "")
-        address = next(found.group() for line in lines if (found := re.search(r"http://[\d.]+:\d+", line)))
-        with urllib.request.urlopen(f"{address}/healthz", timeout=60) as answer:
-            assert answer.status == 200 and json.load(answer)
-    finally:
-        server.terminate()
-        server.communicate(timeout=60)
+    assert server.stderr
+    lines = iter(server.stderr.readline, "")
+    address = next(found.group() for line in lines if (found := re.search(r"http://[\d.]+:\d+", line)))
+    with urllib.request.urlopen(f"{address}/healthz") as answer:
+        assert answer.status == 200 and json.load(answer)
+    server.terminate()
+    server.communicate()
 
 
 # Code

@@ -333,7 +333,6 @@ def test_sigkill_and_the_same_command_again(run, photos, tmp_path):
         [sys.executable, "-c", DIES, *command, str(tmp_path / "killed")],
         env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
         capture_output=True,
-        timeout=300,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert set(contents(tmp_path / "killed")) == {".pbprompt-fit", "checkpoint.safetensors", "log.jsonl"}

@@ -41,7 +41,7 @@ def test_a_key_that_no_header_can_carry(tmp_path):
     assert isinstance(error, InputError) and "--api-key" in str(error)
 
 
-def test_it_serves_with_the_key_of_the_environment_and_stops_on_ctrl_c(lite, tmp_path):
+def test_it_serves_with_the_key_of_the_environment_and_stops_on_ctrl_c(lite, child, tmp_path):
     pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
     from pbprompt.methods.base import build_method, make_config
     from pbprompt.model.folder import describe_model, save_model
@@ -52,25 +52,20 @@ def test_it_serves_with_the_key_of_the_environment_and_stops_on_ctrl_c(lite, tmp
     method.prepare(("cat", "dog"), "a photo of a {}.")
     info = describe_model(method, seed=1, shots=1)
     save_model(tmp_path / "model", method, info)
-    server = subprocess.Popen(
+    server = child(
         [sys.executable, "-c", RUN, str(tmp_path / "model"), "--port", "0", "--examples"],
         stderr=subprocess.PIPE,
-        text=True,
         env=os.environ | {"PBPROMPT_API_KEY": "open-it"},
     )
-    try:
-        assert server.stderr is not None
-        address = next(m[0] for line in server.stderr if (m := re.search(r"http://127\.0\.0\.1:\d+", line)))
-        with urllib.request.urlopen(f"{address}/healthz") as answer:
-            assert json.load(answer)["needs_key"] is True
-        request = urllib.request.Request(f"{address}/classes", headers={"X-API-Key": "open-it"})
-        with urllib.request.urlopen(request) as answer:
-            assert json.load(answer)["classes"] == ["cat", "dog"]
-        with urllib.request.urlopen(f"{address}/openapi.json") as answer:
-            assert "/examples" in json.load(answer)["paths"]
-        server.send_signal(signal.SIGINT)
-        log = server.communicate(timeout=60)[1]
-        assert "shutdown complete" in log and "Traceback" not in log
-    finally:
-        server.kill()
-        server.wait()
+    assert server.stderr is not None
+    address = next(m[0] for line in server.stderr if (m := re.search(r"http://127\.0\.0\.1:\d+", line)))
+    with urllib.request.urlopen(f"{address}/healthz") as answer:
+        assert json.load(answer)["needs_key"] is True
+    request = urllib.request.Request(f"{address}/classes", headers={"X-API-Key": "open-it"})
+    with urllib.request.urlopen(request) as answer:
+        assert json.load(answer)["classes"] == ["cat", "dog"]
+    with urllib.request.urlopen(f"{address}/openapi.json") as answer:
+        assert "/examples" in json.load(answer)["paths"]
+    server.send_signal(signal.SIGINT)
+    log = server.communicate()[1]
+    assert "shutdown complete" in log and "Traceback" not in log

@@ -39,7 +39,7 @@ def test_two_processes_lose_and_double_nothing(tmp_path):
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(120)
+        worker.join()
         assert worker.exitcode == 0
     store = RunStore(tmp_path)
     expected = {f"worker-{w}-{n}" for w in (1, 2) for n in range(0, 40, 2)}
