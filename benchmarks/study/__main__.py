@@ -1,13 +1,14 @@
-"""The study on photographs: what it costs, what it found, and the page that says so.
+"""The studies on photographs: what they cost, what they found, and the pages that say so.
 
-    python -m benchmarks.study plan --root DATA [--runs RUNS]
-    pbprompt reproduce benchmarks/study/recipes/photos-few-shot.yaml --root DATA --runs RUNS --jobs 8 …
-    python -m benchmarks.study summarise --runs RUNS --out benchmarks/results/study.json
-    python -m benchmarks.study maps --root DATA
-    python -m benchmarks.study render benchmarks/results/study.json --out docs/study.md
+    python -m benchmarks.study plan --study evidence --root DATA [--runs RUNS]
+    pbprompt reproduce benchmarks/study/recipes/evidence-few-shot.yaml --root DATA --runs RUNS --jobs 8 …
+    python -m benchmarks.study summarise --study evidence --runs RUNS --out SUMMARY.json
+    python -m benchmarks.study render SUMMARY.json --out docs/study.md
 
-`plan` counts runs and training steps; `summarise` needs the store of runs, with its arrays; `maps` tunes some
-models and keeps their mean transport plans; `render` needs the files of these two and `study.md.in` alone.
+`evidence` compares `conjugate` with its rivals, `prompts` PBPrompt with the methods that tune prompts. `plan`
+counts runs and training steps; `summarise` needs the store of runs, with its arrays; `maps` (of `prompts`)
+tunes some models and keeps their mean transport plans; `render` needs the files of these two and the study's
+template, `<study>.md.in`, alone.
 """
 
 import argparse
@@ -17,14 +18,12 @@ from pathlib import Path
 
 from benchmarks.study.maps import measure_maps
 from benchmarks.study.page import write_page
-from benchmarks.study.parts import PARTS, load_parts
+from benchmarks.study.parts import STUDIES, load_parts
 from benchmarks.study.plan import print_plan
 from benchmarks.study.summary import summarise
 from pbprompt.errors import InputError
 from pbprompt.files import write_text
 from pbprompt.runs.store import RunStore
-
-TEMPLATE = Path(__file__).with_name("study.md.in")
 
 
 def main() -> None:
@@ -39,29 +38,33 @@ def main() -> None:
     summary.add_argument("--runs", type=Path, required=True)
     summary.add_argument("--out", type=Path, required=True)
     for verb in (plan, summary):
-        verb.add_argument("--part", nargs="+", choices=list(PARTS), default=[], help="only these parts")
+        verb.add_argument("--study", choices=list(STUDIES), required=True)
+        verb.add_argument("--part", nargs="+", default=[], help="only these parts")
     maps = verbs.add_parser("maps", help="where the transport looks: tunes eight models")
     maps.add_argument("--root", type=Path, help="where the benchmarks are (or $PBPROMPT_DATA)")
     render = verbs.add_parser("render", help="from the JSON file to the page and its figures")
     render.add_argument("summary", type=Path)
     render.add_argument("--out", type=Path, required=True, help="the page; figures go to images/ beside it")
-    render.add_argument("--template", type=Path, default=TEMPLATE)
     options = parser.parse_args()
     try:
         if options.verb == "plan":
-            print_plan(
-                load_parts(options.part), options.root, RunStore(options.runs) if options.runs else None
-            )
+            store = RunStore(options.runs) if options.runs else None
+            print_plan(load_parts(options.part, options.study), options.root, store)
         elif options.verb == "summarise":
-            study = summarise(RunStore(options.runs), load_parts(options.part), say)
+            parts = load_parts(options.part, options.study)
+            study = summarise(RunStore(options.runs), parts, say, study=options.study)
             write_text(options.out, dense(study))
         elif options.verb == "maps":
             measure_maps(options.root, say)
         else:
             study = json.loads(options.summary.read_text(encoding="utf-8"))
-            write_page(study, options.template.read_text(encoding="utf-8"), options.out)
+            write_page(study, template_of(study["study"]), options.out)
     except InputError as error:
         raise SystemExit(f"error: {error}") from None
+
+
+def template_of(study: str) -> str:
+    return Path(__file__).with_name(f"{study}.md.in").read_text(encoding="utf-8")
 
 
 def dense(study: object, depth: int = 5) -> str:

@@ -8,6 +8,7 @@ of more than half a point to any other value.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Literal
 
 Study = Mapping[str, Any]
@@ -16,7 +17,7 @@ Outcome = Literal["yes", "no", "open"]
 FIRST = "PBPrompt"
 NEAR = 0.005  # half a point of accuracy
 COLLAPSED = 0.95  # mean cosine of two sampled prompts of a class, from which on they count as one
-HIGHER_IS_BETTER = ("accuracy", "auroc_entropy", "auroc_mutual_information")
+HIGHER_IS_BETTER = ("accuracy", "auroc_entropy", "auroc_mutual_information", "auroc_none_of_these")
 NO_PROMPTS = ("tip-adapter", "nearest-mean", "zeroshot")
 FEW = "average, 1, 2 and 4 shots"
 FEW_ABLATION = "average, 1 and 4 shots"
@@ -78,7 +79,14 @@ def find_lead(
     rows = study["parts"].get(part, {})
     found = rows.get("versus", {}).get(against, {}) if against else rows.get("cells", {})
     figure = found.get(row, {}).get(column, {}).get(metric, [])
+    if len(figure) == 3:  # a difference without an interval leaves everything open
+        return Lead(metric, figure[2], -inf, inf)
     return Lead(metric, *figure[2:5]) if len(figure) == 5 else None
+
+
+def first_row(study: Study, part: str) -> str:
+    """The row that the others of a part are compared with."""
+    return next(iter(study["parts"][part]["rows"]))
 
 
 def judge(outcomes: Sequence[Outcome]) -> Outcome:
@@ -216,7 +224,7 @@ def _standing(study: Study, part: str, column: str, metric: str) -> Standing:
 
 
 def losses(study: Study, parts: Sequence[str]) -> Iterator[tuple[str, str, str, list[tuple[str, Lead]]]]:
-    """(part, row, metric, [(column, lead)]) wherever another row is better than `default`."""
+    """(part, row, metric, [(column, lead)]) wherever another row is better than the first one."""
     for part in parts:
         summary = study["parts"].get(part, {"rows": {}, "columns": []})
         columns = [", ".join(filter(None, names)) for names in summary["columns"]]

@@ -9,10 +9,10 @@ from pbprompt.report import plots
 
 PART = "few-shot"
 WORDS = {"accuracy": "Accuracy", "nll": "Negative log-likelihood"}
-FAR = 2.0  # a line that stays this many times above PBPrompt's worst NLL would flatten all the others
+FAR = 2.0  # a line that stays this many times above the first one's worst NLL would flatten all the others
 
 
-def draw_curves(study: Mapping[str, Any], folder: Path) -> str:
+def draw_curves(study: Mapping[str, Any], folder: Path, stem: str) -> str:
     """Draw into the folder; returns the Markdown that shows the figures."""
     shown = []
     groups = list(dict.fromkeys(group for group, _ in study["parts"].get(PART, {"columns": []})["columns"]))
@@ -22,7 +22,7 @@ def draw_curves(study: Mapping[str, Any], folder: Path) -> str:
             if not lines:
                 continue
             lines, far = _near(lines) if metric == "nll" else (lines, [])
-            name = f"study-{'-'.join(group.lower().split())}-{metric}.svg"
+            name = f"{stem}-{'-'.join(group.lower().split())}-{metric}.svg"
             title = "Average over the datasets" if group == AVERAGE else group
             share = metric == "accuracy"
             plots.save(plots.few_shot_curves(lines, title, words, share=share), folder / name)
@@ -34,7 +34,7 @@ def draw_curves(study: Mapping[str, Any], folder: Path) -> str:
 
 
 def _lines(study: Mapping[str, Any], group: str, metric: str) -> dict[str, plots.Points]:
-    """A line per method: PBPrompt's variants are left to the tables."""
+    """A line per method: the first one's variants are left to the tables."""
     summary = study["parts"][PART]
     first, *others = summary["rows"]
     chosen = [first] + [row for row in others if summary["rows"][row] != summary["rows"][first]]

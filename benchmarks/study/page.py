@@ -10,10 +10,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.study.claims import NEAR, VERDICTS, Check, Claim, claims, find_lead, losses, standings
+from benchmarks.study.claims import (
+    NEAR,
+    VERDICTS,
+    Check,
+    Claim,
+    claims,
+    find_lead,
+    first_row,
+    losses,
+    standings,
+)
 from benchmarks.study.figures import draw_curves
+from benchmarks.study.goals import answer, goals
 from benchmarks.study.maps import draw_maps
-from benchmarks.study.parts import PARTS, TASKS
+from benchmarks.study.parts import STUDIES, TASKS
 from benchmarks.study.tables import (
     NOT_RUN,
     UNITS,
@@ -22,6 +33,7 @@ from benchmarks.study.tables import (
     differences,
     diversity,
     marked_lead,
+    none_of_these,
     number,
     plain_lead,
     tables,
@@ -41,14 +53,19 @@ def write_page(study: Study, template: str, out: Path) -> None:
         "detection": detection,
         "diversity": diversity,
         "ablations": ablations,
+        "none_of_these": none_of_these,
         "claims": _claims,
+        "answer": answer,
+        "goals": _goals,
+        "counts": _counts,
+        "machines": _machines,
         "standings": _standings,
         "losses": _losses,
         "missing": _missing,
         "identity": _identity,
         "value": _value,
         "lead": _lead_value,
-        "curves": lambda study: draw_curves(study, out.parent / "images"),
+        "curves": lambda study: draw_curves(study, out.parent / "images", out.stem),
         "maps": lambda study: draw_maps(out.parent / "images"),
     }
 
@@ -58,8 +75,9 @@ def write_page(study: Study, template: str, out: Path) -> None:
             raise InputError(f"template: unknown {{{{{match[1]}}}}}: known are {', '.join(verbs)}")
         words = [word.strip() for word in rest.split(";")] if rest else []
         if words and words[0] not in study["parts"]:
-            if words[0] not in PARTS:
-                raise InputError(f"template: {{{{{match[1]}}}}} names no part: known are {', '.join(PARTS)}")
+            parts = STUDIES[study["study"]]
+            if words[0] not in parts:
+                raise InputError(f"template: {{{{{match[1]}}}}} names no part: known are {', '.join(parts)}")
             return "Not run."
         try:
             inspect.signature(verbs[verb]).bind(study, *words)
@@ -117,7 +135,27 @@ def _losses(study: Study) -> str:
     ]
     if not rows:
         return "Nowhere that was run."
-    return markdown.table(["task", "better than PBPrompt", "in", "where: PBPrompt less it"], rows)
+    first = first_row(study, TASKS[0])
+    return markdown.table(["task", f"better than {first}", "in", f"where: {first} less it"], rows)
+
+
+def _goals(study: Study) -> str:
+    rows = [[goal.text, f"**{goal.verdict}**", goal.figures] for goal in goals(study)]
+    return markdown.table(["goal", "verdict", "figures"], rows)
+
+
+def _counts(study: Study) -> str:
+    """How much of the grid was run."""
+    rows = [
+        [name, f"{part['made']:,}", f"{part['planned'] - part['made']:,}"]
+        for name, part in study["parts"].items()
+    ]
+    rows.append(["all", *(f"{sum(int(row[i].replace(',', '')) for row in rows):,}" for i in (1, 2))])
+    return markdown.table(["part", "runs made", "missing"], rows)
+
+
+def _machines(study: Study) -> str:
+    return "; ".join(f"{count:,} on {machine}" for machine, count in study["identity"]["machines"].items())
 
 
 def _missing(study: Study) -> str:
@@ -126,7 +164,9 @@ def _missing(study: Study) -> str:
         for part, summary in study["parts"].items()
         for row, gaps in summary["missing"].items()
     ]
-    lines += [f"- {part}: not in this summary" for part in PARTS if part not in study["parts"]]
+    lines += [
+        f"- {part}: not in this summary" for part in STUDIES[study["study"]] if part not in study["parts"]
+    ]
     lines += [f"- {note}" for note in study["notes"]]
     return "\n".join(lines) or "Nothing: every run of the recipes is there."
 

@@ -1,9 +1,10 @@
-"""The study on photographs: which recipes it is made of, and which columns their figures are shown in."""
+"""The studies on photographs: the recipes they are made of, and the columns their figures are shown in."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pbprompt.errors import InputError
 from pbprompt.recipes import Recipe, Row, load_recipe
 from pbprompt.report.layout import METRICS as HALVES
 from pbprompt.report.layout import title_of
@@ -12,22 +13,17 @@ from pbprompt.runs.config import RunConfig
 RECIPES = Path(__file__).with_name("recipes")
 AVERAGE = "average"
 FEW = 4  # shots that count as few
-PARTS = {
-    "few-shot": ("few-shot", "few-shot-five-seeds"),
-    "base-to-new": ("base-to-new",),
-    "cross-dataset": ("cross-dataset",),
-    "domain-shift": ("domain-shift",),
-    "domain-shift-grocery": ("domain-shift-grocery",),
-    "eta": ("ablation-eta",),
-    "lambda": ("ablation-lambda",),
-    "draws": ("ablation-draws",),
-    "samples": ("ablation-samples",),
-    "kl": ("ablation-kl",),
-    "temperature": ("ablation-temperature",),
-    "tokens": ("ablation-tokens",),
-    "epochs": ("ablation-epochs",),
+TASKS = ("few-shot", "base-to-new", "cross-dataset", "domain-shift", "domain-shift-grocery")
+KNOBS = ("eta", "lambda", "draws", "samples", "kl", "temperature", "tokens", "epochs")
+# Study -> part -> its recipes. The first row of a part is the one that the others are compared with.
+STUDIES: dict[str, dict[str, tuple[str, ...]]] = {
+    "prompts": {
+        **{task: (f"photos-{task}",) for task in TASKS},
+        "few-shot": ("photos-few-shot", "photos-few-shot-five-seeds"),
+        **{knob: (f"photos-ablation-{knob}",) for knob in KNOBS},
+    },
+    "evidence": {task: (f"evidence-{task}",) for task in TASKS},
 }
-TASKS = tuple(PARTS)[:5]
 # Rows that the others of their part are compared with, besides the first one.
 REFERENCES = {"eta": ("η = 0.01",), "lambda": ("λ = 0.5",)}
 
@@ -81,14 +77,17 @@ class Part:
         return _few_shot(recipe) if recipe.task == "few-shot" else _transfer(recipe)
 
 
-def load_parts(names: Sequence[str] = ()) -> list[Part]:
-    """The named parts of the study, or all."""
-    return [Part(name, tuple(map(study_recipe, PARTS[name]))) for name in names or PARTS]
+def load_parts(names: Sequence[str] = (), study: str = "prompts") -> list[Part]:
+    """The named parts of a study, or all."""
+    parts = STUDIES[study]
+    if unknown := set(names) - set(parts):
+        raise InputError(f"{', '.join(sorted(unknown))}: no part of {study}: known are {', '.join(parts)}")
+    return [Part(name, tuple(map(study_recipe, parts[name]))) for name in names or parts]
 
 
 def study_recipe(name: str) -> Recipe:
-    """One of the study's recipes, without the `photos-` that they all start with."""
-    return load_recipe(str(RECIPES / f"photos-{name}.yaml"))
+    """One of the studies' recipes."""
+    return load_recipe(str(RECIPES / f"{name}.yaml"))
 
 
 def _few_shot(recipe: Recipe) -> list[Column]:

@@ -21,6 +21,7 @@ from pbprompt.runs.store import RunStore
 
 TESTED = ("accuracy", "nll", "ece")
 DETECTION = ("auroc_entropy", "auroc_mutual_information")
+NONE_OF_THESE = ("auroc_none_of_these", "refused_known", "refused_new")  # of the run: no array tells them
 TRAINED = ("posterior_std", "sampled_cosine")
 
 Vector = NDArray[np.float64]

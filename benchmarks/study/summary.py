@@ -2,6 +2,7 @@
 
 A figure is [mean, std over seeds], or [mean, std, difference, low, high] for a row that is compared: the
 first row less this one, with its 95 % interval over test images and draws (`pbprompt.report.resampling`).
+[mean, std, difference] is a comparison without an interval: of a single draw, or of "none of these".
 """
 
 import hashlib
@@ -11,7 +12,7 @@ from statistics import fmean, pstdev
 from typing import Any, TypeVar
 
 from benchmarks.study.parts import AVERAGE, REFERENCES, Column, Part, Place
-from benchmarks.study.resampled import DETECTION, TESTED, TRAINED, Resampled, Vector
+from benchmarks.study.resampled import DETECTION, NONE_OF_THESE, TESTED, TRAINED, Resampled, Vector
 from pbprompt.errors import InputError
 from pbprompt.report.resampling import RESAMPLES, interval
 from pbprompt.runs.record import Record
@@ -24,7 +25,11 @@ N = TypeVar("N", float, Vector)
 
 
 def summarise(
-    store: RunStore, parts: Sequence[Part], say: Callable[[str], None] = print, resamples: int = RESAMPLES
+    store: RunStore,
+    parts: Sequence[Part],
+    say: Callable[[str], None] = print,
+    resamples: int = RESAMPLES,
+    study: str = "prompts",
 ) -> dict[str, Any]:
     """All that the page needs, from whichever runs there are."""
     everything = store.records()
@@ -40,6 +45,7 @@ def summarise(
         say(f"comparing {part.name}")
         summaries[part.name] = _part(part, runs, resampled)
     return {
+        "study": study,
         "identity": {**_identity(list(used.values()), len(everything)), "resamples": resamples},
         "notes": sorted(resampled.notes),
         "parts": summaries,
@@ -94,6 +100,8 @@ def _part(part: Part, runs: Runs, resampled: Resampled) -> dict[str, Any]:
         "columns": [[column.group, column.heading] for column in columns],
         "cells": {label: row for label, row in cells.items() if row},
         "versus": versus,
+        "planned": len(part.expand()),
+        "made": sum(map(len, runs.values())),
         "missing": _missing(part, runs),
     }
 
@@ -107,7 +115,7 @@ def _cell(
         return None
     cell: dict[str, Any] = {"seeds": min(map(len, mine.values()))}
     theirs = {place: runs.get((against or "", place.dataset, place.shots), {}) for place in column.places}
-    for metric in (*TESTED, *DETECTION, *TRAINED):
+    for metric in (*TESTED, *DETECTION, *NONE_OF_THESE, *TRAINED):
         values = {place: _figures(some, place, metric) for place, some in mine.items()}
         if not all(values.values()):
             continue
@@ -159,13 +167,13 @@ def _lead(
 ) -> list[float]:
     """[difference, low, high] over the seeds that both rows have at all places of a dataset.
 
-    Nothing where they share fewer than two: one draw does not tell how much draws differ.
+    No interval where they share fewer than two: one draw does not tell how much draws differ.
     """
     common: dict[str, set[int]] = {}
     for place in column.places:
         both = set(first[place]) & set(second[place])
         common[place.dataset] = common.get(place.dataset, both) & both
-    if any(len(seeds) < 2 for seeds in common.values()):
+    if not all(common.values()):
         return []
     points: list[float] = []
     vectors: list[Vector] = []
@@ -174,12 +182,15 @@ def _lead(
         figures = {place: _figures(runs, place, metric) for place, runs in chosen.items()}
         if not all(figures.values()):
             return []
+        points.append(combine(column, metric, {p: fmean(some.values()) for p, some in figures.items()}))
+        if metric in NONE_OF_THESE:
+            continue
         spread = {p: resampled.over_seeds(list(runs.values()), p, metric) for p, runs in chosen.items()}
         if any(vector is None for vector in spread.values()):
             return []
-        points.append(combine(column, metric, {p: fmean(some.values()) for p, some in figures.items()}))
         vectors.append(combine(column, metric, {p: v for p, v in spread.items() if v is not None}))
-    return [points[0] - points[1], *interval(vectors[0] - vectors[1])]
+    sure = metric not in NONE_OF_THESE and all(len(seeds) > 1 for seeds in common.values())
+    return [points[0] - points[1], *(interval(vectors[0] - vectors[1]) if sure else ())]
 
 
 def _missing(part: Part, runs: Runs) -> dict[str, list[str]]:

@@ -1,9 +1,10 @@
-"""The study's tables in Markdown: figures of every row and column, and how far PBPrompt is ahead."""
+"""The study's tables in Markdown: figures of every row and column, and how far the first row is ahead."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
-from benchmarks.study.claims import FIRST, Lead, find_lead
+from benchmarks.study.claims import Lead, find_lead
 from benchmarks.study.parts import AVERAGE, TASKS
 from pbprompt import markdown
 
@@ -21,7 +22,7 @@ UNITS = {
     "ece": "ECE, points",
     "sampled_cosine": "cosine of sampled prompts",
 }
-SIGNS = {"yes": "↓", "no": "↑", "open": ""}  # a row beside PBPrompt: it is worse, better, or neither
+SIGNS = {"yes": "↓", "no": "↑", "open": ""}  # a row beside the first one: it is worse, better, or neither
 USUAL_SEEDS = 3  # fewer are told in the cell
 NOT_RUN = "–"
 
@@ -36,6 +37,8 @@ def plain_lead(lead: Lead | None) -> str:
     """difference [low, high]"""
     if lead is None:
         return "not run"
+    if not isfinite(lead.low):
+        return f"{number(lead.metric, lead.difference, signed=True)} (no interval)"
     difference, low, high = (
         number(lead.metric, v, signed=True) for v in (lead.difference, lead.low, lead.high)
     )
@@ -78,7 +81,7 @@ def _table(study: Study, part: str, group: str, columns: Sequence[tuple[str, str
 
 
 def _cell(cell: Mapping[str, Any] | None, best: float | None) -> str:
-    """accuracy ± spread / NLL / ECE, each with a sign where it differs from PBPrompt's for sure."""
+    """accuracy ± spread / NLL / ECE, each with a sign where it differs from the first row's for sure."""
     if cell is None:
         return NOT_RUN
     texts = []
@@ -96,16 +99,16 @@ def _cell(cell: Mapping[str, Any] | None, best: float | None) -> str:
 
 
 def differences(study: Study, part: str, metric: str) -> str:
-    """PBPrompt less each other row, on average."""
+    """The first row less each other one, on average."""
     columns = _columns(study, part).get(AVERAGE) or [
         (heading, key) for group in _columns(study, part).values() for heading, key in group
     ]
-    others = [row for row in study["parts"][part]["rows"] if row != FIRST]
+    first, *others = study["parts"][part]["rows"]
     rows = [
         [f"− {row}", *(marked_lead(find_lead(study, part, row, key, metric)) for _, key in columns)]
         for row in others
     ]
-    return markdown.table([f"PBPrompt, {UNITS[metric]}", *(heading for heading, _ in columns)], rows)
+    return markdown.table([f"{first}, {UNITS[metric]}", *(heading for heading, _ in columns)], rows)
 
 
 def detection(study: Study, part: str) -> str:
@@ -128,6 +131,27 @@ def detection(study: Study, part: str) -> str:
             texts.append(" / ".join(parts))
         rows.append([label, *texts])
     return markdown.table(["AUROC in %: entropy / mutual information", *keys], rows)
+
+
+def none_of_these(study: Study, part: str) -> str:
+    """A model of the known classes alone, on images of all: does it tell those of others, does it refuse?"""
+    keys = {
+        group: key for group, columns in _columns(study, part).items() for h, key in columns if h == "Joint"
+    }
+    rows = [
+        [label, *(_refusal(cells.get(key, {})) for key in keys.values())]
+        for label, cells in study["parts"][part]["cells"].items()
+    ]
+    return markdown.table(["AUROC / refused known / refused new, in %", *keys], rows)
+
+
+def _refusal(cell: Mapping[str, Any]) -> str:
+    if "auroc_none_of_these" not in cell:
+        return NOT_RUN
+    mean, spread = cell["auroc_none_of_these"][:2]
+    texts = [f"{number('auroc', mean)} ± {number('auroc', spread)}"]
+    texts += [number(m, cell[m][0]) if m in cell else NOT_RUN for m in ("refused_known", "refused_new")]
+    return " / ".join(texts)
 
 
 def diversity(study: Study, part: str) -> str:

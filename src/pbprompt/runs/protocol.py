@@ -13,7 +13,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -36,10 +36,10 @@ from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.methods.base import Method, MethodConfig, build_method, make_config
 from pbprompt.model.predictor import Predictor, predictive
 from pbprompt.model.scoring import predict_features
-from pbprompt.registry import find_method, methods
+from pbprompt.registry import find_method
 from pbprompt.runs.config import RunConfig, Split
 from pbprompt.runs.provenance import code_revision, commit, machine
-from pbprompt.runs.record import BackboneFacts, DataFacts, Record
+from pbprompt.runs.record import BackboneFacts, DataFacts, Record, telling_settings
 from pbprompt.train.tune import tune
 
 REFUSAL = 0.05  # of images of known classes
@@ -92,10 +92,7 @@ def run_id(config: RunConfig, settings: Mapping[str, Any], draw: str, fingerprin
     asked = asdict(config)
     if config.split == "test":  # so that runs from before there was a choice keep their names
         del asked["split"]
-    kind = methods().get(config.method, Method)
-    later = {item.name: item.default for item in fields(kind.Config) if item.metadata.get("later")}
-    named = {key: value for key, value in settings.items() if key not in later or value != later[key]}
-    facts = [asked, named, draw, fingerprint, code]
+    facts = [asked, telling_settings(config.method, settings), draw, fingerprint, code]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -11,7 +11,7 @@ from benchmarks.study import __main__ as command
 from benchmarks.study import claims as judging
 from benchmarks.study import maps as looking
 from benchmarks.study import page
-from benchmarks.study.parts import PARTS, load_parts, shots_in_words, study_recipe
+from benchmarks.study.parts import STUDIES, load_parts, shots_in_words, study_recipe
 from benchmarks.study.plan import Costs
 from benchmarks.study.summary import summarise
 from pbprompt.errors import InputError
@@ -252,7 +252,7 @@ def test_runs_of_older_code_do_not_mix_with_newer_ones():
     store._records[last.config] = replace(last, code="newer")
     part = summarise(store, load_parts(["few-shot"]), quiet, resamples=400)["parts"]["few-shot"]
     assert part["cells"]["CoOp"]["Caltech101, 1 shot"]["seeds"] == 1
-    assert len(part["cells"]["CoOp"]["Caltech101, 1 shot"]["accuracy"]) == 2  # one draw is not compared
+    assert len(part["cells"]["CoOp"]["Caltech101, 1 shot"]["accuracy"]) == 3  # one draw: no interval
     assert len(part["cells"]["CoOp"]["OxfordPets, 1 shot"]["accuracy"]) == 5
     assert set(part["missing"]["CoOp"]) == {
         "caltech101 at 1, seeds 1, 2, 3, 4",
@@ -274,7 +274,7 @@ def test_losses_and_standings_say_who_is_better():
 
 def test_the_page_is_whole_small_and_takes_every_figure_from_the_summary(study, tmp_path):
     out = tmp_path / "docs" / "study.md"
-    template = command.TEMPLATE.read_text()
+    template = command.template_of("prompts")
     text = command.dense(study)
     assert len(text) < 300_000 and json.loads(text) == study
     page.write_page(json.loads(text), template, out)
@@ -311,7 +311,7 @@ def test_an_empty_store_says_what_to_run(tmp_path):
 
 
 def test_the_five_seeds_are_of_the_same_rows():
-    whole, more = (study_recipe(name) for name in PARTS["few-shot"])
+    whole, more = (study_recipe(name) for name in STUDIES["prompts"]["few-shot"])
     assert whole.rows == more.rows and whole.datasets == more.datasets
     assert set(more.shots) < set(whole.shots) and set(more.seeds) > set(whole.seeds)
 
@@ -337,7 +337,7 @@ def test_an_ablation_starts_at_the_default_and_its_labels_are_true(name):
         config = make_config(find_method(row.method), row.preset, row.variant, row.overrides)
         value = getattr(config, KNOBS[name]) if KNOBS[name] else row.samples
         assert float(value) in [float(w) for w in row.label.replace(",", "").split() if w[0].isdigit()], row
-    assert set(study_recipe("few-shot").datasets) > set(part.recipe.datasets)
+    assert set(study_recipe("photos-few-shot").datasets) > set(part.recipe.datasets)
 
 
 def test_steps_are_those_that_training_takes(tiny_runs=((4, "few-shot"), (2, "base-to-new"))):

@@ -1,0 +1,227 @@
+"""What the study of evidence asked of its first row, `conjugate`, and what the figures answer.
+
+A goal that compares is met where every 95 % interval leaves out zero on its side, not met where one leaves it
+out on the other, and not shown otherwise: also where runs are missing, or two rows share one draw alone.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from benchmarks.study.claims import HIGHER_IS_BETTER, Lead, Outcome, find_lead, first_row, judge, losses
+from benchmarks.study.parts import AVERAGE, shots_in_words
+from benchmarks.study.tables import UNITS, number, plain_lead
+
+Study = Mapping[str, Any]
+VERDICTS = {"yes": "met", "no": "NOT met", "open": "not shown"}
+SHOTS = [shots_in_words([shots]) for shots in (1, 2, 4, 8, 16)]
+ECE_LIMIT = 0.03  # from 4 shots on
+H_LIMIT = 0.643  # 60.3 % of the study of prompts, and four points
+JOINT = f"{AVERAGE}, Joint"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What was asked for, what the figures say of it, and the figures."""
+
+    text: str
+    outcome: Outcome
+    figures: str
+
+    @property
+    def verdict(self) -> str:
+        return VERDICTS[self.outcome]
+
+
+def goals(study: Study) -> Iterator[Goal]:
+    """All that can be asked of the parts that the summary has."""
+    parts = study["parts"]
+    if "few-shot" in parts:
+        for metric, words in (("accuracy", "Accuracy higher"), ("nll", "NLL lower")):
+            for shots in SHOTS:
+                yield _ahead_of_all(study, f"{words} than every other method's, {shots}", shots, metric)
+        yield _calibrated(study)
+    if "base-to-new" in parts:
+        harmonic = mean_of(study, "base-to-new", first_row(study, "base-to-new"), f"{AVERAGE}, H")
+        outcome: Outcome = "open" if harmonic is None else "yes" if harmonic >= H_LIMIT else "no"
+        yield Goal(f"H of at least {100 * H_LIMIT:.1f} %", outcome, _shown("accuracy", harmonic))
+        yield _joint(study)
+        yield _unknown(study)
+    if "domain-shift" in parts:
+        yield _other_domains(study)
+
+
+def answer(study: Study) -> str:
+    """Five sentences."""
+    sentences = []
+    if "few-shot" in study["parts"]:
+        sentences.append(f"Its accuracy in %, averaged over the datasets: {_by_shots(study, 'accuracy')}.")
+        sentences.append(
+            f"Its negative log-likelihood: {_by_shots(study, 'nll')}; and its calibration "
+            f"error in %: {_by_shots(study, 'ece')}."
+        )
+    if "base-to-new" in study["parts"]:
+        first = first_row(study, "base-to-new")
+        refused = [
+            _shown(metric, mean_of(study, "base-to-new", first, JOINT, metric))
+            for metric in ("refused_known", "refused_new")
+        ]
+        sentences.append(
+            f"Tuned on half of the classes, its H is {_beside(study, 'base-to-new', f'{AVERAGE}, H')}, its "
+            f"accuracy under all names {_beside(study, 'base-to-new', JOINT)}, and its AUROC for images of "
+            f"classes it does not know {_beside(study, 'base-to-new', JOINT, 'auroc_none_of_these')}; it "
+            f"refuses {refused[0]} % of the known and {refused[1]} % of the unknown ones."
+        )
+    if "domain-shift" in study["parts"]:
+        first = first_row(study, "domain-shift")
+        mine, theirs = (
+            _shown("accuracy", mean_of(study, "domain-shift", row, AVERAGE)) for row in (first, "zero-shot")
+        )
+        sentences.append(
+            f"Tuned on photographs of PACS, its accuracy on the three other domains is {mine} %, that of "
+            f"zero-shot {theirs} %, and the best other is {_best_other(study, 'domain-shift', AVERAGE)}."
+        )
+    return "\n".join(f"{number}. {text}" for number, text in enumerate([*sentences, _lost(study)], start=1))
+
+
+def mean_of(study: Study, part: str, row: str, column: str, metric: str = "accuracy") -> float | None:
+    figure = study["parts"][part]["cells"].get(row, {}).get(column, {}).get(metric)
+    return figure[0] if figure else None
+
+
+def other_methods(study: Study, part: str) -> list[str]:
+    """The rows of another method than the first row's; those of the same one are its variants."""
+    rows = study["parts"][part]["rows"]
+    return [row for row, method in rows.items() if method != rows[first_row(study, part)]]
+
+
+def _best_other(study: Study, part: str, column: str, metric: str = "accuracy") -> str:
+    values = {row: mean_of(study, part, row, column, metric) for row in other_methods(study, part)}
+    known = {row: value for row, value in values.items() if value is not None}
+    if not known:
+        return "not run"
+    sign = 1 if metric in HIGHER_IS_BETTER else -1
+    best = max(known, key=lambda row: sign * known[row])
+    return f"{best} {number(metric, known[best])}"
+
+
+def _beside(study: Study, part: str, column: str, metric: str = "accuracy") -> str:
+    """The first row's figure beside the best of the other methods."""
+    mine = mean_of(study, part, first_row(study, part), column, metric)
+    return f"**{_shown(metric, mine)}** against {_best_other(study, part, column, metric)}"
+
+
+def _by_shots(study: Study, metric: str) -> str:
+    return ", ".join(
+        f"{_beside(study, 'few-shot', f'{AVERAGE}, {shots}', metric)} ({shots})" for shots in SHOTS
+    )
+
+
+def _shown(metric: str, value: float | None) -> str:
+    return "not run" if value is None else number(metric, value)
+
+
+def _ahead_of_all(study: Study, text: str, shots: str, metric: str) -> Goal:
+    column = f"{AVERAGE}, {shots}"
+    rows = other_methods(study, "few-shot")
+    leads = {row: find_lead(study, "few-shot", row, column, metric) for row in rows}
+    known = {row: lead for row, lead in leads.items() if lead}
+    sure = {row: lead for row, lead in known.items() if isfinite(lead.low)}
+    unsure = {row: lead for row, lead in known.items() if row not in sure}
+    sign = 1 if metric in HIGHER_IS_BETTER else -1
+    ahead = [row for row, lead in unsure.items() if sign * lead.difference > 0]
+    nearest = min(ahead, key=lambda row: sign * unsure[row].difference, default="")
+    told = {
+        "level with": _told(sure, "open"),
+        "behind": _told(sure, "no"),
+        f"ahead of {len(ahead)} without an interval, nearest": _told(unsure, "open", [nearest]),
+        "behind without an interval": _told(unsure, "open", [row for row in unsure if row not in ahead]),
+        "not run": [row for row in rows if not leads[row]],
+    }
+    figures = [f"{words}: {', '.join(names)}" for words, names in told.items() if names]
+    better = sum(lead.outcome() == "yes" for lead in sure.values())
+    outcome = judge([lead.outcome() if lead else "open" for lead in leads.values()])
+    mine = mean_of(study, "few-shot", first_row(study, "few-shot"), column, metric)
+    counted = f"{_shown(metric, mine)}; better than {better} of {len(rows)}"
+    return Goal(text, outcome, "; ".join([counted, *figures]))
+
+
+def _told(leads: Mapping[str, Lead], outcome: Outcome, rows: Sequence[str] | None = None) -> list[str]:
+    return [
+        f"{row} {plain_lead(lead)}"
+        for row, lead in leads.items()
+        if lead.outcome() == outcome and (rows is None or row in rows)
+    ]
+
+
+def _calibrated(study: Study) -> Goal:
+    cells = study["parts"]["few-shot"]["cells"].get(first_row(study, "few-shot"), {})
+    outcomes: list[Outcome] = []
+    figures = []
+    for shots in SHOTS[2:]:
+        found = {key: cell["ece"][0] for key, cell in cells.items() if key.endswith(f", {shots}")}
+        average = found.pop(f"{AVERAGE}, {shots}", None)
+        outcomes.append("open" if average is None else "yes" if average < ECE_LIMIT else "no")
+        worst = max(found, key=lambda key: found[key], default="")
+        highest = f", highest on {worst.split(',')[0]}: {number('ece', found[worst])}" if worst else ""
+        figures.append(f"{shots}: {_shown('ece', average)}{highest}")
+    text = f"ECE below {100 * ECE_LIMIT:g} % from 4 shots on, on average"
+    return Goal(text, judge(outcomes), "; ".join(figures))
+
+
+def _joint(study: Study) -> Goal:
+    groups = dict.fromkeys(group for group, _ in study["parts"]["base-to-new"]["columns"] if group != AVERAGE)
+    leads = {
+        f"{group}, − {row}": find_lead(study, "base-to-new", row, f"{group}, Joint", "accuracy")
+        for group in groups
+        for row in ("PBPrompt", "zero-shot")
+    }
+    return _compared("Accuracy under all names above PBPrompt's and zero-shot's on every dataset", leads)
+
+
+def _compared(text: str, leads: Mapping[str, Lead | None]) -> Goal:
+    outcome = judge([lead.outcome() if lead else "open" for lead in leads.values()])
+    return Goal(text, outcome, "; ".join(f"{name}: {plain_lead(lead)}" for name, lead in leads.items()))
+
+
+def _unknown(study: Study) -> Goal:
+    """By the means: what a run said of single images is not stored for this figure."""
+    leads = {
+        row: find_lead(study, "base-to-new", row, JOINT, "auroc_none_of_these")
+        for row in other_methods(study, "base-to-new")
+    }
+    outcomes: Sequence[Outcome] = [
+        "open" if lead is None else "yes" if lead.difference > 0 else "no" for lead in leads.values()
+    ]
+    figures = "; ".join(f"− {row}: {plain_lead(lead)}" for row, lead in leads.items())
+    text = "AUROC of “none of these” above every other method's, by the means"
+    return Goal(text, judge(outcomes), figures)
+
+
+def _other_domains(study: Study) -> Goal:
+    """Not below: a difference under zero counts as a loss where its interval leaves out zero."""
+    _, *columns = [heading for _, heading in study["parts"]["domain-shift"]["columns"]]
+    leads = {
+        column: find_lead(study, "domain-shift", "zero-shot", column, "accuracy")
+        for column in columns
+        if column != AVERAGE
+    }
+    outcomes: list[Outcome] = [
+        "open" if lead is None else "yes" if lead.difference >= 0 else lead.outcome()
+        for lead in leads.values()
+    ]
+    figures = "; ".join(f"{column}: {plain_lead(lead)}" for column, lead in leads.items())
+    return Goal("Not below zero-shot in any other domain of PACS, by the means", judge(outcomes), figures)
+
+
+def _lost(study: Study) -> str:
+    """The sentence of the losses, to other methods than the first row's own."""
+    told = []
+    for part, row, metric, lost in losses(study, list(study["parts"])):
+        if row in other_methods(study, part):
+            where = "; ".join(column for column, _ in lost)
+            told.append(f"{row} in {UNITS[metric].split(',')[0]} ({part}: {where})")
+    if not told:
+        return "No other method is better by an interval that leaves out zero, where intervals could be made."
+    return f"Better than it by an interval that leaves out zero: {', '.join(told)}."
