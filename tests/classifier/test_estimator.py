@@ -55,7 +55,7 @@ def test_scikit_learns_checks(estimator, check):
 
 
 def brief_checks():
-    pairs = estimator_checks_generator(AnyWidth(settings=BRIEF, samples=2))
+    pairs = estimator_checks_generator(AnyWidth("pbprompt", settings=BRIEF, samples=2))
     chosen = [pair for pair in pairs if pair[1].func.__name__ in ON_PBPROMPT]
     return [pytest.param(*pair, id=f"{n}-{pair[1].func.__name__}") for n, pair in enumerate(chosen)]
 

@@ -48,7 +48,9 @@ def paths(photos: Path, split: str) -> tuple[list[Path], list[str]]:
 def fitted(photos, tmp_path_factory) -> PromptClassifier:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PBPROMPT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return PromptClassifier(settings=BRIEF, samples=4, random_state=3).fit(*paths(photos, "train"))
+        return PromptClassifier("pbprompt", settings=BRIEF, samples=4, random_state=3).fit(
+            *paths(photos, "train")
+        )
 
 
 def test_fit_on_images_is_the_librarys_tuning(photos, lite, fitted):
@@ -79,7 +81,13 @@ def test_fit_on_a_folder_is_what_the_command_line_does(photos, lite):
     method, _ = tune(drawn.apply(dataset), bank, kind, config, shots=2, seed=5, progress=False)
     predictor = predictive(method, 3)
     classifier = PromptClassifier(
-        variant="b-prompt", settings=BRIEF, shots=2, samples=3, random_state=5, template="a drawing of a {}."
+        "pbprompt",
+        variant="b-prompt",
+        settings=BRIEF,
+        shots=2,
+        samples=3,
+        random_state=5,
+        template="a drawing of a {}.",
     )
     classifier.fit(photos)
     test = bank.encode(dataset.root, dataset.test)
@@ -114,17 +122,19 @@ def test_fit_takes_encoded_images_for_the_images_themselves(photos, fitted):
 def test_global_vectors_are_their_own_patches(photos, lite, fitted):
     files, labels = paths(photos, "train")
     vectors = fitted.encode(files)[:, 0]
-    alone = PromptClassifier(settings=BRIEF, samples=2).fit(vectors, labels)
-    point = PromptClassifier(settings=BRIEF, samples=2).fit(np.stack([vectors, vectors], axis=1), labels)
+    alone = PromptClassifier("pbprompt", settings=BRIEF, samples=2).fit(vectors, labels)
+    point = PromptClassifier("pbprompt", settings=BRIEF, samples=2).fit(
+        np.stack([vectors, vectors], axis=1), labels
+    )
     np.testing.assert_array_equal(alone.predict_proba(vectors), point.predict_proba(vectors))
-    without = PromptClassifier(variant="b-prompt", settings=BRIEF, samples=2).fit(vectors, labels)
+    without = PromptClassifier("pbprompt", variant="b-prompt", settings=BRIEF, samples=2).fit(vectors, labels)
     assert np.abs(alone.predict_proba(vectors) - without.predict_proba(vectors)).max() > 1e-6
 
 
 def test_the_random_state_decides(photos, fitted):
     train, test = paths(photos, "train"), paths(photos, "test")[0]
-    same = PromptClassifier(settings=BRIEF, samples=4, random_state=3).fit(*train)
-    other = PromptClassifier(settings=BRIEF, samples=4, random_state=4).fit(*train)
+    same = PromptClassifier("pbprompt", settings=BRIEF, samples=4, random_state=3).fit(*train)
+    other = PromptClassifier("pbprompt", settings=BRIEF, samples=4, random_state=4).fit(*train)
     np.testing.assert_array_equal(same.predict_proba(test), fitted.predict_proba(test))
     assert np.abs(other.predict_proba(test) - fitted.predict_proba(test)).max() > 1e-6
 
@@ -162,7 +172,7 @@ def test_shots_draw_as_datasets_do(photos):
 
 def test_new_classes_by_their_names(photos):
     train, test = paths(photos, "train"), paths(photos, "test")[0]
-    classifier = PromptClassifier(settings=BRIEF, samples=3).fit(*train)
+    classifier = PromptClassifier("pbprompt", settings=BRIEF, samples=3).fit(*train)
     before = classifier.predict_proba(test)
     assert classifier.add_classes(["sea_animal", "bird"]) is classifier
     assert classifier.classes_.tolist() == ["bird", "clock", "fruit", "mammal", "sea_animal"]
@@ -246,7 +256,7 @@ def test_explain_looks_with_the_prompts_in_use(photos, fitted):
 def test_parameters_are_checked_by_fit(photos, parameters, message):
     files, labels = paths(photos, "train")
     with pytest.raises(InputError, match=message):
-        PromptClassifier(**{"settings": BRIEF} | parameters).fit(files, labels)
+        PromptClassifier(**{"method": "pbprompt", "settings": BRIEF} | parameters).fit(files, labels)
 
 
 def test_a_folder_has_its_own_labels(photos):

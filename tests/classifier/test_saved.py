@@ -39,7 +39,9 @@ def images(lite):
 
 @pytest.fixture(scope="module")
 def fitted(images):
-    return PromptClassifier(settings={"epochs": 1}, samples=3, random_state=2).fit(images, np.tile(NAMES, 2))
+    return PromptClassifier("pbprompt", settings={"epochs": 1}, samples=3, random_state=2).fit(
+        images, np.tile(NAMES, 2)
+    )
 
 
 @pytest.mark.parametrize("method", sorted(methods()))
@@ -100,9 +102,22 @@ def test_the_command_line_reads_it_and_is_read(tmp_path):
         pixels = random.integers(0, 256, (40, 40, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / f"{number}.png")
     run = CliRunner().invoke
-    words = ["--shots", "2", "--set", "epochs=1", "--seed", "4", "--out", str(tmp_path / "theirs")]
+    words = [
+        "--method",
+        "pbprompt",
+        "--shots",
+        "2",
+        "--set",
+        "epochs=1",
+        "--seed",
+        "4",
+        "--out",
+        str(tmp_path / "theirs"),
+    ]
     assert run(app, ["fit", str(tmp_path / "photos"), *words]).exit_code == 0
-    ours = PromptClassifier(settings={"epochs": 1}, shots=2, random_state=4).fit(tmp_path / "photos")
+    ours = PromptClassifier("pbprompt", settings={"epochs": 1}, shots=2, random_state=4).fit(
+        tmp_path / "photos"
+    )
     ours.save_pretrained(tmp_path / "ours")
     theirs = PromptClassifier.from_pretrained(tmp_path / "theirs")
     photo = tmp_path / "photos" / "cat" / "0.png"
@@ -118,7 +133,9 @@ def test_the_command_line_reads_it_and_is_read(tmp_path):
 
 def test_a_backbone_that_is_loaded_already(tiny_vit, tmp_path):
     vectors = np.random.default_rng(0).normal(size=(6, tiny_vit.embed_dim))
-    unfitted = clone(PromptClassifier(settings={"epochs": 1, "words": "", "tokens": 2}, backbone=tiny_vit))
+    unfitted = clone(
+        PromptClassifier("pbprompt", settings={"epochs": 1, "words": "", "tokens": 2}, backbone=tiny_vit)
+    )
     classifier = unfitted.fit(vectors, np.tile(NAMES, 2))
     classifier.save_pretrained(tmp_path)
     again = PromptClassifier.from_pretrained(tmp_path, backbone=tiny_vit)

@@ -35,7 +35,7 @@ def model(tmp_path_factory) -> Path:
         (home / "photos" / name).mkdir(parents=True)
         for file in sorted((SAMPLE / name).iterdir())[:6]:
             shutil.copy(file, home / "photos" / name)
-    quick = ("--shots", "2", "--set", "epochs=1", "--out", str(home / "model"))
+    quick = ("--method", "pbprompt", "--shots", "2", "--set", "epochs=1", "--out", str(home / "model"))
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stop:
         patch.setenv("PBPROMPT_CACHE", str(home / "cache"))
         patch.setattr(sys, "argv", ["pbprompt", "fit", str(home / "photos"), *quick])

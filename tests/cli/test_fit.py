@@ -15,7 +15,7 @@ import pbprompt
 
 SAMPLE = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
 CLASSES = ("clock", "heart", "mammal")
-QUICK = ("--shots", "2", "--set", "epochs=2", "--set", "batch_size=2")
+QUICK = ("--method", "pbprompt", "--shots", "2", "--set", "epochs=2", "--set", "batch_size=2")
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_the_validation_images_are_answered_and_kept(run, photos, tmp_path):
     from pbprompt.model.predictor import predictive
 
     model = tmp_path / "model"
-    code, _, err = run("fit", photos, "--shots", "1", "--set", "epochs=1", "--out", model)
+    code, _, err = run("fit", photos, *QUICK, "--shots", "1", "--out", model)
     assert code == 0 and "rest on 6 validation images" in err
     kept = read_calibration(model)
     assert kept is not None and len(kept) == 6
@@ -205,7 +205,7 @@ def test_a_draw_file_is_trained_on(run, photos, tmp_path):
 
 def test_a_dry_run_writes_nothing(run, tmp_path):
     out = tmp_path / "model"
-    code, _, err = run("fit", "sample", "--shots", "1", "--out", out, "--dry-run")
+    code, _, err = run("fit", "sample", "--method", "pbprompt", "--shots", "1", "--out", out, "--dry-run")
     assert code == 0, err
     assert "28 train" in err and "dry run: one step taken, nothing written (total " in err
     assert "395,776 learnable parameters as the paper counts (397,056 in full)" in err

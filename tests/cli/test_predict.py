@@ -115,7 +115,19 @@ def fitted(photos, tmp_path_factory) -> Path:
         patch.setattr(
             sys,
             "argv",
-            ["pbprompt", "fit", str(photos), "--set", "epochs=2", "--out", str(folder), "--shots", "4"],
+            [
+                "pbprompt",
+                "fit",
+                str(photos),
+                "--method",
+                "pbprompt",
+                "--set",
+                "epochs=2",
+                "--out",
+                str(folder),
+                "--shots",
+                "4",
+            ],
         )
         main()
     assert not stop.value.code

@@ -1,7 +1,7 @@
 """`PromptClassifier`: tune, predict, look into, keep and share a classifier, with scikit-learn's verbs."""
 
 # ruff: noqa: N803 - X is scikit-learn's name
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -64,7 +64,7 @@ class PromptClassifier(Estimator):
 
     def __init__(
         self,
-        method: str = "pbprompt",
+        method: str = "conjugate",
         *,
         preset: str = "default",
         variant: str = "",
@@ -213,12 +213,19 @@ class PromptClassifier(Estimator):
             raise InputError(f"labels {new.tolist()}: one is in classes_ already: give others")
         return self._take(model.with_classes(read), labels)
 
-    def partial_fit(self, X: Any, y: Any) -> Self:
-        """Learn these labelled images too, without the former ones: the same as a fit on all of them.
+    @property
+    def partial_fit(self) -> Callable[..., Self]:
+        """`partial_fit(X, y)`: learn these images too, without the former ones, as if fitted on all of them.
 
-        Labels may be new, or of classes that were added by name. Only for methods that learn on, such as
-        `conjugate`; the first call is a fit.
+        Labels may be new, or of classes that were added by name; the first call is a fit. There is none for
+        methods that cannot learn on, as scikit-learn expects.
         """
+        if not find_method(self.method).learns_on:
+            raise AttributeError(f"{self.method} cannot learn on: fit it again, or use 'conjugate'")
+        return self._partial_fit
+
+    def _partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+        """`classes`, which scikit-learn's callers give at first, may come as they come."""
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y)
         model, old = self.model_, self._labels

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def fit(
     data: str = typer.Argument(..., help="A folder, table or split file; or a benchmark's name with --root."),
     out: Path = typer.Option(..., "--out", "-o", help="Folder for the model."),
-    method: str = typer.Option("pbprompt", help="Which method; `pbprompt methods` lists them."),
+    method: str = typer.Option(
+        "conjugate", help="conjugate (seconds), pbprompt (the paper's), …; `pbprompt methods` lists them."
+    ),
     shots: int = typer.Option(16, min=0, help="Training images per class; 0: all."),
     seed: int = typer.Option(1, help="Seed of the draw, the start values and the training."),
     preset: str = typer.Option("default", help="A preset of the method, such as `paper`."),
@@ -34,13 +36,16 @@ def fit(
     max_steps: int | None = typer.Option(None, min=1, help="Stop after so many steps."),
     dry_run: bool = typer.Option(False, help="Say what would be trained, try one step, write nothing."),
 ) -> None:
-    """Tune a classifier on a few labelled images and save it, with its figures on the test split.
+    """Fit a classifier to a few labelled images and save it, with its figures on the test split.
+
+    The default, `conjugate`, takes what a class's name says as a first guess and lets its photographs correct
+    it: no training, seconds. [bold]--method pbprompt[/bold] tunes the paper's prompts, in minutes.
 
     Validation images are not trained on: they tell `predict` when the model is unsure.
 
     [bold]pbprompt fit photos/ --shots 16 --out model/[/bold]
 
-    [bold]pbprompt fit caltech101 --root DATA --preset paper --set ct_weight=0.01 --out model/[/bold]
+    [bold]pbprompt fit caltech101 --root DATA --method pbprompt --preset paper --out model/[/bold]
 
     Ctrl-C keeps a checkpoint: the same command goes on from there. Under torchrun several processes share one
     run: [bold]torchrun --nproc-per-node 4 -m pbprompt fit …[/bold]

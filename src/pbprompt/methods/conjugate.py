@@ -80,6 +80,8 @@ class Conjugate(Memory):
 
     Config = ConjugateConfig
     tags = ("closed form",)
+    stepwise = False
+    learns_on = True
     paper = "this library, after Wang et al., ICLR 2024"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"with-pbprompt": {"beside": "pbprompt"}}
     config: ConjugateConfig
