@@ -286,3 +286,20 @@ def test_classes_of_a_dataset_are_sorted_too(photos):
     assert classifier.classes_.tolist() == ["10", "11", "9"]
     assert classifier.predict(files).tolist() == labels
     assert classifier.calibration_ is None
+
+
+def test_partial_fit_is_a_fit_on_all(photos):
+    files, labels = paths(photos, "train")
+    vectors = PromptClassifier().encode(files)[:, 0]
+    whole = PromptClassifier().fit(vectors, labels)
+    known = np.flatnonzero(np.asarray(labels) != labels[-1])
+    late = np.setdiff1d(np.arange(len(labels)), known)
+    parts = PromptClassifier().partial_fit(vectors[known], np.asarray(labels)[known])
+    parts.add_classes([labels[-1]])
+    parts.partial_fit(vectors[late], np.asarray(labels)[late])
+    assert parts.classes_.tolist() == whole.classes_.tolist()
+    np.testing.assert_allclose(parts.predict_proba(vectors), whole.predict_proba(vectors), atol=2e-6)
+
+
+def test_only_methods_that_learn_on_have_partial_fit():
+    assert hasattr(PromptClassifier(), "partial_fit") and not hasattr(PromptClassifier("coop"), "partial_fit")

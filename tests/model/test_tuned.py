@@ -123,3 +123,31 @@ def test_zero_shot_is_a_model_too(tiny_vit, images):
     assert list(model.predict(images)[0].to_dict(top_k=2)["scores"]) == [
         name for name, _ in model.predict(images)[0].likeliest(2)
     ]
+
+
+def test_learning_on_is_a_fit_on_all(photos, bank, tiny_vit):
+    kind = find_method("conjugate")
+    config = make_config(kind)
+    features = bank.encode(photos.root, photos.train)
+    labels = [CLASSES[label] for label in features.labels.tolist()]
+    whole = TunedModel.fit(photos, bank, kind, config, progress=False)
+    known = [row for row, label in enumerate(labels) if label != "car"][:6]
+    first = photos.__class__(
+        "part", photos.root, CLASSES[:2], tuple(photos.train[row] for row in known), (), ()
+    )
+    part = TunedModel.fit(first, bank, kind, config, progress=False)
+    rest = [row for row in range(len(labels)) if row not in known]
+    more = features.subset(rest)
+    learned = part.partial_fit(Encoded(more.global_, more.patches), [labels[row] for row in rest])
+    assert learned.classes == CLASSES and part.classes == CLASSES[:2]
+    test = bank.encode(photos.root, photos.test)
+    for one, other in zip(
+        *(m.predict(Encoded(test.global_, test.patches)) for m in (learned, whole)), strict=True
+    ):
+        assert one.scores == pytest.approx(other.scores, abs=2e-6)
+        assert one.familiarity == pytest.approx(other.familiarity, abs=1e-6)
+
+
+def test_a_method_that_cannot_learn_on_says_so(model, images):
+    with pytest.raises(InputError, match="coop cannot learn on"):
+        model.partial_fit(images, ["cat"] * 5)
