@@ -127,7 +127,7 @@ def test_ctrl_c_is_exit_code_130_and_the_same_command_goes_on(run, child, tmp_pa
         stderr=subprocess.PIPE,
     )
     store = RunStore(tmp_path / "runs")
-    while not store.finished() and process.poll() is None:
+    while not (store.finished() or store.failures()) and process.poll() is None:
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate()
