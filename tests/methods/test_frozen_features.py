@@ -98,7 +98,7 @@ def test_a_name_that_occurs_twice_is_two_classes(kind, frozen):
 
 def test_model_folder(kind, frozen_tiny, tmp_path):
     method = stepped(frozen_tiny.fit(kind), frozen_tiny.images, frozen_tiny.labels, steps=3)
-    save_model(tmp_path / "m", method, describe_model(method, seed=0, shots=2, data={}, metrics={}), "a card")
+    save_model(tmp_path / "m", method, describe_model(method, shots=2))
     loaded, _ = load_model(tmp_path / "m", frozen_tiny.backbone)
     orders = [frozen_tiny.names, ("x", "cat"), *([("x", "dog")] if kind.takes_new_names else [])]
     for names in orders:
