@@ -186,17 +186,11 @@ def _compared(text: str, leads: Mapping[str, Lead | None]) -> Goal:
 
 
 def _unknown(study: Study) -> Goal:
-    """By the means: what a run said of single images is not stored for this figure."""
     leads = {
-        row: find_lead(study, "base-to-new", row, JOINT, "auroc_none_of_these")
+        f"− {row}": find_lead(study, "base-to-new", row, JOINT, "auroc_none_of_these")
         for row in other_methods(study, "base-to-new")
     }
-    outcomes: Sequence[Outcome] = [
-        "open" if lead is None else "yes" if lead.difference > 0 else "no" for lead in leads.values()
-    ]
-    figures = "; ".join(f"− {row}: {plain_lead(lead)}" for row, lead in leads.items())
-    text = "AUROC of “none of these” above every other method's, by the means"
-    return Goal(text, judge(outcomes), figures)
+    return _compared("AUROC of “none of these” above every other method's", leads)
 
 
 def _other_domains(study: Study) -> Goal:

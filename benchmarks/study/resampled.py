@@ -20,8 +20,8 @@ from pbprompt.runs.record import Record
 from pbprompt.runs.store import RunStore
 
 TESTED = ("accuracy", "nll", "ece")
-DETECTION = ("auroc_entropy", "auroc_mutual_information")
-NONE_OF_THESE = ("auroc_none_of_these", "refused_known", "refused_new")  # of the run: no array tells them
+DETECTION = ("auroc_entropy", "auroc_mutual_information", "auroc_none_of_these")
+REFUSED = ("refused_known", "refused_new")  # of the run: no array tells them
 TRAINED = ("posterior_std", "sampled_cosine")
 
 Vector = NDArray[np.float64]
@@ -74,7 +74,9 @@ class Resampled:
             if test == "joint":
                 new = labels >= (labels.max() + 2) // 2  # the first ⌈n/2⌉ classes are the base
                 for key in DETECTION:
-                    values[key] = resampled_auroc(said[key.removeprefix("auroc_")], new, counts)
+                    scores = said.get(key.removeprefix("auroc_"))
+                    if scores is not None:  # runs of before it was stored have no "none_of_these"
+                        values[key] = resampled_auroc(scores, new, counts)
             for metric, vector in values.items():
                 self.vectors[run.id, test, metric] = vector.astype(np.float32)
 

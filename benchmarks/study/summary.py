@@ -2,7 +2,7 @@
 
 A figure is [mean, std over seeds], or [mean, std, difference, low, high] for a row that is compared: the
 first row less this one, with its 95 % interval over test images and draws (`pbprompt.report.resampling`).
-[mean, std, difference] is a comparison without an interval: of a single draw, or of "none of these".
+[mean, std, difference] is a comparison without an interval: of a single draw, or of the shares refused.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from statistics import fmean, pstdev
 from typing import Any, TypeVar
 
 from benchmarks.study.parts import AVERAGE, REFERENCES, Column, Part, Place
-from benchmarks.study.resampled import DETECTION, NONE_OF_THESE, TESTED, TRAINED, Resampled, Vector
+from benchmarks.study.resampled import DETECTION, REFUSED, TESTED, TRAINED, Resampled, Vector
 from pbprompt.errors import InputError
 from pbprompt.report.resampling import RESAMPLES, interval
 from pbprompt.runs.record import Record
@@ -115,7 +115,7 @@ def _cell(
         return None
     cell: dict[str, Any] = {"seeds": min(map(len, mine.values()))}
     theirs = {place: runs.get((against or "", place.dataset, place.shots), {}) for place in column.places}
-    for metric in (*TESTED, *DETECTION, *NONE_OF_THESE, *TRAINED):
+    for metric in (*TESTED, *DETECTION, *REFUSED, *TRAINED):
         values = {place: _figures(some, place, metric) for place, some in mine.items()}
         if not all(values.values()):
             continue
@@ -183,13 +183,13 @@ def _lead(
         if not all(figures.values()):
             return []
         points.append(combine(column, metric, {p: fmean(some.values()) for p, some in figures.items()}))
-        if metric in NONE_OF_THESE:
+        if metric in REFUSED:
             continue
         spread = {p: resampled.over_seeds(list(runs.values()), p, metric) for p, runs in chosen.items()}
         if any(vector is None for vector in spread.values()):
             return []
         vectors.append(combine(column, metric, {p: v for p, v in spread.items() if v is not None}))
-    sure = metric not in NONE_OF_THESE and all(len(seeds) > 1 for seeds in common.values())
+    sure = metric not in REFUSED and all(len(seeds) > 1 for seeds in common.values())
     return [points[0] - points[1], *(interval(vectors[0] - vectors[1]) if sure else ())]
 
 

@@ -148,8 +148,9 @@ def none_of_these(study: Study, part: str) -> str:
 def _refusal(cell: Mapping[str, Any]) -> str:
     if "auroc_none_of_these" not in cell:
         return NOT_RUN
-    mean, spread = cell["auroc_none_of_these"][:2]
-    texts = [f"{number('auroc', mean)} ± {number('auroc', spread)}"]
+    mean, spread, *lead = cell["auroc_none_of_these"]
+    sign = SIGNS[Lead("auroc_none_of_these", *lead).outcome()] if len(lead) == 3 else ""
+    texts = [f"{number('auroc', mean)} ± {number('auroc', spread)}{sign}"]
     texts += [number(m, cell[m][0]) if m in cell else NOT_RUN for m in ("refused_known", "refused_new")]
     return " / ".join(texts)
 

@@ -12,6 +12,7 @@ from pbprompt.config import to_dict
 from pbprompt.data.sources import open_dataset
 from pbprompt.errors import InputError
 from pbprompt.evaluate.metrics import harmonic_mean
+from pbprompt.evaluate.selective import auroc
 from pbprompt.features.bank import FeatureBank
 from pbprompt.runs.config import RunConfig
 from pbprompt.runs.protocol import prepare_run, run_id, run_task
@@ -68,6 +69,8 @@ def test_base_to_new_tests_each_half_in_its_own_names(bank):
     assert results["base"]["images"] + results["new"]["images"] == results["joint"]["images"] == 160
     assert results["joint"]["accuracy"] <= max(results["base"]["accuracy"], results["new"]["accuracy"])
     assert 0 <= results["joint"]["auroc_entropy"] <= 1
+    strange = auroc(arrays["joint/none_of_these"], arrays["joint/label"] >= 14)
+    assert results["joint"]["auroc_none_of_these"] == strange
 
 
 def test_zero_shot_is_the_backbones_own_answer_in_every_label_space(bank):

@@ -124,7 +124,9 @@ def run_task(run: Prepared, bank: FeatureBank) -> tuple[Record, Arrays]:
         results["joint"] |= _unknown_classes(arrays, len(base.classes))
         method.prepare(base.classes, base.template)
         joint = bank.encode(run.few.root, run.few.test)
-        results["joint"] |= _none_of_these(predictive(method, run.config.samples), joint, len(base.classes))
+        figures, strange = _none_of_these(predictive(method, run.config.samples), joint, len(base.classes))
+        results["joint"] |= figures
+        arrays["joint/none_of_these"] = strange
     record = Record(
         id=run.id(bank.backbone),
         config=run.config,
@@ -225,23 +227,27 @@ def _tested(predictor: Predictor, test: Dataset, bank: FeatureBank) -> tuple[dic
 
 
 @torch.no_grad()
-def _none_of_these(predictor: Predictor, images: Features, known: int) -> dict[str, float]:
-    """How well a model of the known classes alone tells images of others.
+def _none_of_these(
+    predictor: Predictor, images: Features, known: int
+) -> tuple[dict[str, float], NDArray[np.float32]]:
+    """How well a model of the known classes alone tells images of others, and how strange each is to it.
 
     By its own p-value where the method has one, with the shares refused at 5 %; else by its top probability.
     """
     is_new = images.labels.numpy() >= known
     here = images.to(predictor.method.backbone.device)
     said = predictor.method.familiarity(Encoded(here.global_, here.patches))
+    refused = {}
     if said is None:
-        confidence = predict_features(predictor, images).probabilities.amax(1).cpu().numpy()
-        return {"auroc_none_of_these": auroc(-confidence, is_new)}
-    familiar = said.cpu().numpy()
-    return {
-        "auroc_none_of_these": auroc(-familiar, is_new),
-        "refused_known": float((familiar[~is_new] <= REFUSAL).mean()),
-        "refused_new": float((familiar[is_new] <= REFUSAL).mean()),
-    }
+        familiar = predict_features(predictor, images).probabilities.amax(1).cpu().numpy()
+    else:
+        familiar = said.cpu().numpy()
+        refused = {
+            "refused_known": float((familiar[~is_new] <= REFUSAL).mean()),
+            "refused_new": float((familiar[is_new] <= REFUSAL).mean()),
+        }
+    strange = -familiar.astype(np.float32)
+    return {"auroc_none_of_these": auroc(strange, is_new), **refused}, strange
 
 
 def _unknown_classes(arrays: Arrays, known: int) -> dict[str, float]:

@@ -9,7 +9,7 @@ from benchmarks.study.parts import STUDIES, load_parts
 
 AHEAD = {"accuracy": [0.7, 0.01, 0.1, 0.05, 0.15], "nll": [1.2, 0.0, -0.2, -0.3, -0.1], "ece": [0.05, 0.0]}
 FIRST = {"accuracy": [0.8, 0.01], "nll": [1.0, 0.0], "ece": [0.02, 0.0]}
-UNKNOWN = {"auroc_none_of_these": [0.8, 0.0, 0.05]}
+UNKNOWN = {"auroc_none_of_these": [0.8, 0.0, 0.05, 0.02, 0.08]}
 DOUBT = {"auroc_entropy": [0.7, 0.0], "auroc_mutual_information": [0.5, 0.0]}
 
 
@@ -71,7 +71,7 @@ def test_goals_are_met_where_every_interval_leaves_out_zero():
             "base-to-new",
             "LP++",
             "average, Joint",
-            {"auroc_none_of_these": [0.9, 0, -0.05]},
+            {"auroc_none_of_these": [0.9, 0, -0.05, -0.08, -0.02]},
             "AUROC",
             "NOT met",
         ),
@@ -122,7 +122,7 @@ def test_the_page_is_whole(tmp_path):
     text = (tmp_path / "study.md").read_text()
     assert "{{" not in text and "(None" not in text and "nan" not in text
     assert "| all | 45 | 5 |" in text and "9 on one; 1 on other" in text
-    assert "85.0 ± 0.0 / 5.0 / 50.0" in text
+    assert "85.0 ± 0.0 / 5.0 / 50.0" in text and "80.0 ± 0.0↓ / – / –" in text
     assert (tmp_path / "images" / "study-average-nll.svg").exists()
 
 

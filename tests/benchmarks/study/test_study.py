@@ -116,6 +116,7 @@ def made_up_test(config, test, accuracy):
         "log_likelihood": likelihood,
         "entropy": (labels + difficulty).astype(np.float32),
         "mutual_information": np.zeros(IMAGES, dtype=np.float32),
+        "none_of_these": (labels + accuracy * difficulty).astype(np.float32),
     }
     figures = {
         "accuracy": float(right.mean()),
@@ -123,7 +124,7 @@ def made_up_test(config, test, accuracy):
         "ece": float(abs(right.mean() - 0.8)),
     }
     if test == "joint":
-        figures |= {"auroc_entropy": 0.9, "auroc_mutual_information": 0.5}
+        figures |= {"auroc_entropy": 0.9, "auroc_mutual_information": 0.5, "auroc_none_of_these": 0.9}
     return figures, arrays
 
 
@@ -171,6 +172,15 @@ def test_h_is_of_the_averages_and_leaves_out_what_stands_apart(study):
     assert base == pytest.approx(np.mean(counted), abs=1e-4)
     assert "Flowers102, Base" in cells
     assert cells["average, Joint"]["auroc_mutual_information"][:2] == [0.5, 0]
+
+
+def test_telling_unknown_classes_is_compared_by_the_images_and_only_where_runs_kept_them(study):
+    assert len(study["parts"]["base-to-new"]["cells"]["VPT"]["average, Joint"]["auroc_none_of_these"]) == 5
+    store = Store(names=["base-to-new"])
+    for run in store.records():
+        store.arrays(run.id).pop("joint/none_of_these")
+    older = summarise(store, load_parts(["base-to-new"]), quiet, resamples=400)["parts"]["base-to-new"]
+    assert len(older["cells"]["VPT"]["average, Joint"]["auroc_none_of_these"]) == 2
 
 
 def test_verdicts_follow_the_figures(study):
