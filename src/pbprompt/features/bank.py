@@ -24,6 +24,7 @@ from pbprompt.data.decoders import Decoders, worthwhile_decoders
 from pbprompt.data.items import Item
 from pbprompt.data.transforms import TrainView
 from pbprompt.errors import InputError
+from pbprompt.features.claims import PORTIONS, Claims
 from pbprompt.features.encode import default_batch, encode_files
 from pbprompt.features.file_hashes import file_hashes
 from pbprompt.features.progress import Progress
@@ -242,32 +243,54 @@ class FeatureBank:
             if items[row].path not in failures:
                 first.setdefault(keys[row], row)
         wanted = list(first.values())
-        bad: dict[int, InputError] = {}
         progress.expect(len(wanted))
-        batches = encode_files(
-            self.backbone,
-            [root / items[row].path for row in wanted],
-            look.pixels,
-            keys=None if look.view is None else [items[row].path for row in wanted],
-            draft=look.draft,
-            batch=self.batch,
-            workers=self.workers,
-            decoders=self._decoders(len(wanted)),
-            to=rows.patches.device,
-            failures=bad,
-        )
-        with ShardWriter(store) as writer:
+        decoders = self._decoders(len(wanted))
+
+        def encode(some: list[int], writer: ShardWriter) -> int:
+            bad: dict[int, InputError] = {}
+            batches = encode_files(
+                self.backbone,
+                [root / items[row].path for row in some],
+                look.pixels,
+                keys=None if look.view is None else [items[row].path for row in some],
+                draft=look.draft,
+                batch=self.batch,
+                workers=self.workers,
+                decoders=decoders,
+                to=rows.patches.device,
+                failures=bad,
+            )
             for indices, global_, patches in batches:
-                targets = [wanted[index] for index in indices]
+                targets = [some[index] for index in indices]
                 rows.global_[targets], rows.patches[targets] = global_, patches
                 writer.add([keys[row] for row in targets], global_, patches)
                 progress.advance(len(indices))
-        failures.update((items[wanted[index]].path, error) for index, error in bad.items())
+            failures.update((items[some[index]].path, error) for index, error in bad.items())
+            return len(some) - len(bad)
+
+        if store is None:
+            encoded = encode(wanted, ShardWriter(None))
+        else:
+            encoded = 0
+            with Claims(self.cache, store.folder) as claims, ShardWriter(store) as writer:
+                for places in claims.share([keys[row] for row in wanted], self._portions):
+                    portion = [wanted[place] for place in places]
+                    left = store.read(
+                        keys, rows.global_, rows.patches, portion
+                    )  # others may have been faster
+                    progress.advance(len(portion) - len(left))
+                    encoded += encode(left, writer)
+                    writer.flush()  # while the portion is still claimed
         for row in missing:
             source = first.get(keys[row], row)
             if source != row:
                 rows.global_[row], rows.patches[row] = rows.global_[source], rows.patches[source]
-        return len(wanted) - len(bad)
+        return encoded
+
+    @property
+    def _portions(self) -> int:
+        """In how many the work is shared out: every beginning of one costs a GPU more than a CPU."""
+        return PORTIONS if self.backbone.device.type == "cpu" else PORTIONS // 4
 
     def _decoders(self, images: int) -> Decoders | None:
         """Processes to decode with beside a GPU; on a CPU the tower needs the processors itself."""

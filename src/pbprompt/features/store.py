@@ -2,6 +2,7 @@
 
     features/
       .lock                      held for every append and every prune
+      .claims                    what is being encoded, as locks of single bytes; empty
       hashes/<root>.jsonl        what `file_hashes` remembers
       <weights and transform>/
         about.json               backbone, fingerprint, precision, transform
@@ -73,18 +74,20 @@ class FeatureStore:
         identity = json.dumps([FORMAT, fingerprint, precision, transform])
         self.folder = cache / hashlib.sha256(identity.encode()).hexdigest()[:16]
 
-    def read(self, keys: Sequence[str], global_: Tensor, patches: Tensor) -> list[int]:
-        """Fill the rows whose key is stored; return the other rows."""
+    def read(
+        self, keys: Sequence[str], global_: Tensor, patches: Tensor, rows: Sequence[int] | None = None
+    ) -> list[int]:
+        """Fill those of the rows (all, by default) whose key is stored; return the others."""
         places: dict[str, tuple[str, int, int | None]] = {}
         for line in index_lines(self.folder):
             sums = line.get("sums") or [None] * len(line["keys"])  # older lines have none
-            rows = enumerate(zip(line["keys"], sums, strict=False))
-            places.update((key, (line["shard"], row, checksum)) for row, (key, checksum) in rows)
+            stored = enumerate(zip(line["keys"], sums, strict=False))
+            places.update((key, (line["shard"], at, checksum)) for at, (key, checksum) in stored)
         missing = []
         shards: dict[str, list[tuple[int, int, int | None]]] = defaultdict(list)
-        for row, key in enumerate(keys):
-            if key in places:
-                shard, at, checksum = places[key]
+        for row in range(len(keys)) if rows is None else rows:
+            if keys[row] in places:
+                shard, at, checksum = places[keys[row]]
                 shards[shard].append((at, row, checksum))
             else:
                 missing.append(row)
