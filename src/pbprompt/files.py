@@ -117,6 +117,20 @@ def locked(folder: Path) -> Iterator[None]:
         yield  # closing the file lets go
 
 
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder itself, so that nothing is left in it; other than `locked`'s."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(
+            OSError
+        ):  # Windows opens no folders, some network file systems have no locks
+            handle = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, handle)
+            if fcntl is not None:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
 def try_lock(file: IO[bytes]) -> bool:
     """Hold a file's lock until it is closed; False where another process holds it."""
     if fcntl is not None:

@@ -14,9 +14,11 @@ from pbprompt.clip.backbone import Encoded, random_backbone
 from pbprompt.errors import InputError
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.methods.pbprompt import PBPrompt
-from pbprompt.model.calibration import Calibration, read_calibration
+from pbprompt.model import manifest
+from pbprompt.model.calibration import Calibration
 from pbprompt.model.folder import describe_model, load_model, read_info, save_model
 from pbprompt.model.predictor import predictive
+from pbprompt.model.tuned import TunedModel
 
 CLASSES = ("cat", "crème brûlée", "road vehicle")
 
@@ -97,22 +99,62 @@ def killed_after(monkeypatch, renames):
         yield
 
 
-@pytest.mark.parametrize("renames", [0, 1, 2, 3, 4])
-def test_a_kill_while_a_model_is_replaced_mixes_no_two(folder, tiny_vit, monkeypatch, renames):
-    """Whatever loads is one of the two, whole; what is of both is refused."""
-    calibration = Calibration((0.9,), (True,), (0.9,), classes=3, classes_seen=1, samples=20, seed=0)
-    old, new = load_model(folder, tiny_vit)[0], made(tiny_vit, "paper")
-    new.prepare(("dog", "bird", "fish"), "a photo of a {}.")
-    with killed_after(monkeypatch, renames) if renames < 4 else contextlib.nullcontext():
-        save_model(folder, new, describe_model(new), calibration)
-    if renames in (1, 2, 3):
-        with pytest.raises(InputError, match=r"model.safetensors: does not hold what config.json names"):
-            load_model(folder, tiny_vit)
-        saved(folder, old)
-    else:
-        found = load_model(folder, tiny_vit)[0]
-        assert found.classes == (new if renames == 4 else old).classes
-        assert read_calibration(folder) == (calibration if renames == 4 else None)
+CALIBRATED = Calibration((0.9,), (True,), (0.9,), classes=3, classes_seen=1, samples=20, seed=0)
+ALL = 6  # two staged files, the config, the two files, the card
+
+
+def another(backbone):
+    method = made(backbone, "paper")
+    method.prepare(("dog", "bird", "fish"), "a photo of a {}.")
+    return method
+
+
+@pytest.mark.parametrize("renames", range(ALL + 1))
+def test_a_kill_while_a_model_is_replaced_leaves_one_of_the_two(folder, tiny_vit, monkeypatch, renames):
+    """Whole: the former until the config has its name, the new one from then on."""
+    old, new = load_model(folder, tiny_vit)[0], another(tiny_vit)
+    with killed_after(monkeypatch, renames) if renames < ALL else contextlib.nullcontext():
+        save_model(folder, new, describe_model(new), CALIBRATED)
+    is_new = renames > 2
+    found = TunedModel.load(folder, tiny_vit)
+    assert found.classes == (new if is_new else old).classes
+    assert found.calibration == (CALIBRATED if is_new else None)
+    wanted = (new if is_new else old).state_dict()
+    assert all(torch.equal(value, wanted[name]) for name, value in found.method.state_dict().items())
+    saved(folder, old)
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    assert load_model(folder, tiny_vit)[0].classes == old.classes
+
+
+def test_a_model_that_is_replaced_while_it_is_read_is_one_of_the_two(folder, tiny_vit, monkeypatch):
+    new, content, reads = another(tiny_vit), manifest._content, []
+
+    def read_then_replaced(path):
+        found = content(path)
+        reads.append(path.name)
+        if len(reads) == 1:  # the config
+            save_model(folder, new, describe_model(new), CALIBRATED)
+        return found
+
+    monkeypatch.setattr(manifest, "_content", read_then_replaced)
+    found = TunedModel.load(folder, tiny_vit)
+    assert found.classes == new.classes and found.calibration == CALIBRATED
+    wanted = new.state_dict()
+    assert all(torch.equal(value, wanted[name]) for name, value in found.method.state_dict().items())
+
+
+def test_an_interrupt_right_after_the_config_keeps_what_it_names(folder, tiny_vit, monkeypatch):
+    new, write = another(tiny_vit), manifest.write_files
+
+    def interrupted(where, contents):
+        write(where, contents)
+        if "config.json" in contents:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(manifest, "write_files", interrupted)
+        save_model(folder, new, describe_model(new))
+    assert load_model(folder, tiny_vit)[0].classes == new.classes
 
 
 @pytest.mark.parametrize("name", ["README.md", "config.json", "model.safetensors", "classifier.json"])
@@ -138,10 +180,8 @@ def test_weights_that_are_no_numbers_are_refused(folder, tiny_vit):
 
 
 def test_a_half_written_folder_is_no_model(tmp_path, tiny_vit, monkeypatch):
-    """The config comes last."""
-    with killed_after(monkeypatch, 2):
+    with killed_after(monkeypatch, 1):
         saved(tmp_path, made(tiny_vit))
-    assert (tmp_path / "model.safetensors").exists()
     with pytest.raises(InputError, match="no model here"):
         load_model(tmp_path, tiny_vit)
 

@@ -29,6 +29,7 @@ from pbprompt.features.bank import FeatureBank
 from pbprompt.methods.base import Method
 from pbprompt.model.calibration import Calibration
 from pbprompt.model.folder import read_info
+from pbprompt.model.manifest import opened
 from pbprompt.model.predictor import SAMPLES
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
@@ -269,8 +270,8 @@ class PromptClassifier(Estimator):
 
         `backbone`: where its weights are, if not where they were.
         """
-        folder = saved.find_folder(str(source), token)
-        info = read_info(folder)
+        files = opened(saved.find_folder(str(source), token))
+        info = read_info(files)
         made = cls(
             info.method,
             settings=info.config,
@@ -281,7 +282,7 @@ class PromptClassifier(Estimator):
             shots=info.shots or None,
             random_state=info.seed,
         )
-        model, labels = saved.read_folder(folder, made._towers())
+        model, labels = saved.read_folder(files, made._towers())
         named = dict(zip(labels.tolist(), info.classes, strict=True))
         made.samples = model.samples
         made.class_names = None if list(named) == list(info.classes) else named

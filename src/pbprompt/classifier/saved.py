@@ -18,7 +18,7 @@ from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.loading.hub import HUB_PREFIX
 from pbprompt.errors import InputError
 from pbprompt.model.card import ModelInfo
-from pbprompt.model.manifest import CARD, CONFIG, LABELS, PARTS, read_part
+from pbprompt.model.manifest import CARD, CONFIG, LABELS, PARTS, ModelFiles, opened
 from pbprompt.model.predictor import SAMPLES
 from pbprompt.model.tuned import TunedModel
 
@@ -31,15 +31,16 @@ def write_folder(folder: Path, model: TunedModel, labels: NDArray[Any], name: st
     model.save(folder, name, json.dumps(own, ensure_ascii=False) + "\n")
 
 
-def read_folder(folder: Path, backbone: Backbone) -> tuple[TunedModel, NDArray[Any]]:
+def read_folder(folder: Path | ModelFiles, backbone: Backbone) -> tuple[TunedModel, NDArray[Any]]:
     """A model and its labels, whoever wrote it: `pbprompt fit` leaves the labels to be the class names."""
-    model = TunedModel.load(folder, backbone)
-    labels, samples = _read_own(folder, model.info)
+    files = opened(folder)
+    model = TunedModel.load(files, backbone)
+    labels, samples = _read_own(files, model.info)
     return replace(model, samples=samples), np.array(labels)
 
 
-def _read_own(folder: Path, info: ModelInfo) -> tuple[list[Any], int]:
-    path, content = folder / LABELS, read_part(folder, LABELS)
+def _read_own(files: ModelFiles, info: ModelInfo) -> tuple[list[Any], int]:
+    path, content = files.folder / LABELS, files.part(LABELS)
     if content is None:
         return list(info.classes), SAMPLES
     try:

@@ -23,7 +23,7 @@ LOOK_SECONDS = 0.05
 
 
 class Claims:
-    """The images of one store that this process encodes now; all that it wants where the disk has no locks."""
+    """The images of one store that this process encodes now; all it wants where the disk has no locks."""
 
     def __init__(self, cache: Path, folder: Path) -> None:
         self._salt, self._index = folder.name, folder / "index.jsonl"

@@ -15,7 +15,7 @@ import numpy as np
 from pbprompt.errors import InputError
 from pbprompt.evaluate.conformal import conformal_quantile
 from pbprompt.features.bank import Features
-from pbprompt.model.manifest import CALIBRATION, read_part
+from pbprompt.model.manifest import CALIBRATION, ModelFiles, opened
 from pbprompt.model.predictor import Predictor
 from pbprompt.model.scoring import predict_features
 
@@ -123,9 +123,10 @@ def calibration_text(calibration: Calibration) -> str:
     return f"{{\n{lines}\n}}\n"
 
 
-def read_calibration(folder: Path) -> Calibration | None:
+def read_calibration(folder: Path | ModelFiles) -> Calibration | None:
     """A model's, checked; None where it was fitted without validation images."""
-    path, content = folder / CALIBRATION, read_part(folder, CALIBRATION)
+    files = opened(folder)
+    path, content = files.folder / CALIBRATION, files.part(CALIBRATION)
     if content is None:
         return None
     try:

@@ -16,22 +16,22 @@ from pbprompt.clip.loading.formats import check_finite
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.config import from_dict, to_dict
 from pbprompt.errors import InputError
-from pbprompt.files import read_text, write_files
+from pbprompt.files import read_text
 from pbprompt.methods.base import Method, MethodConfig, build_method
 from pbprompt.model.calibration import Calibration, calibration_text
 from pbprompt.model.card import ModelInfo, model_card
 from pbprompt.model.manifest import (
     CALIBRATION,
-    CARD,
     CONFIG,
     FORMAT,
     HASHES,
     LABELS,
-    PARTS,
     WEIGHTS,
+    ModelFiles,
     check_replaceable,
     hashes,
-    read_part,
+    opened,
+    write_model,
 )
 from pbprompt.registry import find_method
 from pbprompt.train.checkpoint import CHECKPOINT
@@ -68,7 +68,7 @@ def save_model(
     name: str = "model",
     labels: str | None = None,
 ) -> None:
-    """Write the folder; the config comes last and names the other files, so that what it names is whole.
+    """Write the folder: until all is on the disk, a former model in it stays.
 
     `name`: what the card calls the model; `labels`: the text of `classifier.json`.
     """
@@ -80,18 +80,20 @@ def save_model(
     about = {"format": FORMAT, "version": VERSION, **asdict(info), HASHES: hashes(parts)}
     config = json.dumps(about, indent=1, ensure_ascii=False) + "\n"
     card = model_card(info, name, calibration)
-    write_files(folder, parts | {CARD: card.encode(), CONFIG: config.encode()})
-    for left in {CHECKPOINT, *PARTS} - set(parts):  # of the training that made it, and of a former model
-        (folder / left).unlink(missing_ok=True)
+    write_model(folder, parts, card.encode(), config.encode())
+    (folder / CHECKPOINT).unlink(missing_ok=True)  # of the training that made it
 
 
-def read_info(folder: Path) -> ModelInfo:
+def read_info(folder: Path | ModelFiles) -> ModelInfo:
     """What the folder says, checked."""
-    path = folder / CONFIG
+    files = opened(folder)
+    path = files.folder / CONFIG
     if not path.is_file():
-        raise InputError(f"{folder}: no model here ({CONFIG} is missing): give a folder that `fit` wrote")
+        raise InputError(
+            f"{files.folder}: no model here ({CONFIG} is missing): give a folder that `fit` wrote"
+        )
     try:
-        values = json.loads(read_text(path))
+        values = dict(files.config) or json.loads(read_text(path))  # the latter says what is wrong
         if values.pop("format") != FORMAT or values.pop("version") not in (1, VERSION):
             raise ValueError("another format")
         values.pop(HASHES, None)
@@ -104,13 +106,14 @@ def read_info(folder: Path) -> ModelInfo:
 
 
 def load_model(
-    folder: Path, backbone: Backbone | str | None = None, device: str | torch.device = "cpu"
+    folder: Path | ModelFiles, backbone: Backbone | str | None = None, device: str | torch.device = "cpu"
 ) -> tuple[Method, ModelInfo]:
     """The tuned method, prepared for its classes, on the backbone it was tuned on and no other.
 
     `backbone`: one that is loaded already, or where to load it from if not from where it was.
     """
-    info = read_info(folder)
+    files = opened(folder)
+    folder, info = files.folder, read_info(files)
     if not isinstance(backbone, Backbone):
         name = backbone or info.backbone["name"]
         activation = None if name == "lite" else info.backbone["activation"]
@@ -127,7 +130,7 @@ def load_model(
         raise InputError(f"{folder / CONFIG}: {error}") from None
     path = folder / WEIGHTS
     try:
-        state = load(read_part(folder, WEIGHTS) or b"")
+        state = load(files.part(WEIGHTS) or b"")
         check_finite(path, state)
         method = _with_state(kind, config, backbone, info.classes, info.template, state)
     except (OSError, SafetensorError, RuntimeError) as error:

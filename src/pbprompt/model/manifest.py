@@ -1,21 +1,29 @@
-"""Which files are a saved model's: its config, written last, names the others by their hashes.
+"""Which files are a saved model's: its config names the others by their hashes, and its rename is the moment
+at which a new model takes the place of a former one.
 
-So a reader never takes one model's weights for another's, whenever the saving was killed.
+    1. the new files, under hidden names with their hashes      a reader finds the former model
+    2. config.json                                              from here on the new one
+    3. the new files get their own names
+
+Where the saving was killed after the second step, a reader finds what the config names under hidden names.
 """
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pbprompt.errors import InputError
-from pbprompt.files import read_text
+from pbprompt.files import held, read_text, write_files
 
 FORMAT = "pbprompt-model"
 CONFIG, WEIGHTS, CARD, CALIBRATION = "config.json", "model.safetensors", "README.md", "calibration.json"
 LABELS = "classifier.json"
 HASHES = "files"  # the config's key; models of version 1 have none
+READ_TRIES = 10
 PARTS = (WEIGHTS, CALIBRATION, LABELS)  # the card is prose, which people may edit
 
 
@@ -24,27 +32,64 @@ def hashes(contents: Mapping[str, bytes]) -> dict[str, str]:
     return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
 
 
+@dataclass(frozen=True)
+class ModelFiles:
+    """What was read of one model: its config, and those of its files that are what the config names."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    contents: Mapping[str, bytes]
+
+    def part(self, name: str) -> bytes | None:
+        """A file's content; None where the model has no such file."""
+        if name in self.contents:
+            return self.contents[name]
+        if name not in (self.config.get(HASHES) or ()):
+            return None
+        path = self.folder / name
+        if not path.is_file():
+            raise InputError(
+                f"{path}: missing, but {CONFIG} names it: copy the whole folder, or fit it again"
+            )
+        raise InputError(f"{path}: does not hold what {CONFIG} names (it was changed since): fit it again")
+
+
+def opened(folder: Path | ModelFiles) -> ModelFiles:
+    """The files of one model, even while another takes its place; what was read already stays as it is."""
+    if isinstance(folder, ModelFiles):
+        return folder
+    for _ in range(READ_TRIES):
+        before = _content(folder / CONFIG)
+        config = _config(folder)
+        named = config.get(HASHES)
+        parts = ((name, _part(folder, name, named)) for name in PARTS)
+        files = ModelFiles(folder, config, {name: part for name, part in parts if part is not None})
+        if _content(folder / CONFIG) == before:
+            break
+    return files
+
+
+def write_model(folder: Path, parts: Mapping[str, bytes], card: bytes, config: bytes) -> None:
+    """Let a model take the place of a former one, or of none; see above. `config` has the parts' hashes."""
+    staged = {_staged(name, digest): name for name, digest in hashes(parts).items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    with held(folder):
+        try:
+            write_files(folder, {hidden: parts[name] for hidden, name in staged.items()})
+            write_files(folder, {CONFIG: config})
+        finally:
+            if _content(folder / CONFIG) != config:
+                _remove(folder, staged)
+        for hidden, name in staged.items():
+            (folder / hidden).replace(folder / name)
+        write_files(folder, {CARD: card})
+        left = [path.name for name in (CONFIG, CARD, *PARTS) for path in folder.glob(f".{name}.*")]
+        _remove(folder, [*left, *(set(PARTS) - set(parts))])  # of killed saves, and of the former model
+
+
 def is_model(folder: Path) -> bool:
     """Whether a saved model is here."""
     return _config(folder).get("format") == FORMAT
-
-
-def read_part(folder: Path, name: str) -> bytes | None:
-    """A file's content, as the config names it; None where it names none."""
-    path, named = folder / name, _config(folder).get(HASHES)
-    if not isinstance(named, dict):
-        return path.read_bytes() if path.is_file() else None
-    if name not in named:
-        return None
-    if not path.is_file():
-        raise InputError(f"{path}: missing, but {CONFIG} names it: copy the whole folder, or fit it again")
-    content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != named[name]:
-        raise InputError(
-            f"{path}: does not hold what {CONFIG} names (saving was cut short, or it was changed since): "
-            "fit it again"
-        )
-    return content
 
 
 def check_replaceable(folder: Path) -> None:
@@ -57,6 +102,36 @@ def check_replaceable(folder: Path) -> None:
                 raise InputError(
                     f"{folder}: holds a {name} that is no saved model's: choose another folder, or remove it"
                 )
+
+
+def _staged(name: str, digest: str) -> str:
+    return f".{name}.{digest[:32]}"
+
+
+def _part(folder: Path, name: str, named: Any) -> bytes | None:
+    """A file as the config names it, under its own name or still under its hidden one."""
+    if not isinstance(named, dict):  # version 1
+        return _content(folder / name)
+    digest = named.get(name)
+    if not isinstance(digest, str):
+        return None
+    for place in (name, _staged(name, digest), name):  # it may get its own name just now
+        content = _content(folder / place)
+        if content is not None and hashlib.sha256(content).hexdigest() == digest:
+            return content
+    return None
+
+
+def _content(path: Path) -> bytes | None:
+    with contextlib.suppress(OSError, ValueError):  # such as a hash that is none
+        return path.read_bytes() if path.is_file() else None
+    return None
+
+
+def _remove(folder: Path, names: Iterable[str]) -> None:
+    for name in names:
+        with contextlib.suppress(OSError):
+            (folder / name).unlink(missing_ok=True)
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from pbprompt.methods.base import Method, MethodConfig
 from pbprompt.model.calibration import Calibration, calibrate, read_calibration
 from pbprompt.model.card import ModelInfo
 from pbprompt.model.folder import copy_method, describe_model, load_model, save_model
+from pbprompt.model.manifest import ModelFiles, opened
 from pbprompt.model.predictions import NO_RULE, Prediction, Rule, predictions
 from pbprompt.model.predictor import SAMPLES, Predictor, predictive
 from pbprompt.model.scoring import compare, zero_shot
@@ -106,16 +107,20 @@ class TunedModel:
     @classmethod
     def load(
         cls,
-        folder: Path,
+        folder: Path | ModelFiles,
         backbone: Backbone | str | None = None,
         device: str | torch.device = "cpu",
         *,
         samples: int = SAMPLES,
         seed: int = 0,
     ) -> Self:
-        """A saved model. `backbone`: one that is loaded already, or where its weights are if they moved."""
-        method, info = load_model(folder, backbone, device)
-        return cls(method, info, read_calibration(folder), samples, seed)
+        """A saved model, of its folder or of what was read of that.
+
+        `backbone`: one that is loaded already, or where its weights are if they moved.
+        """
+        files = opened(folder)
+        method, info = load_model(files, backbone, device)
+        return cls(method, info, read_calibration(files), samples, seed)
 
     def save(self, folder: Path, name: str = "", labels: str | None = None) -> None:
         """Write a model folder, whose card calls it `name`; `labels` is the text of `classifier.json`."""
