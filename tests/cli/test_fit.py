@@ -101,7 +101,10 @@ def test_without_validation_images_it_says_what_is_lost(run, photos, tmp_path):
     model = tmp_path / "model"
     code, out, err = run("fit", split, *QUICK, "--out", model)
     assert code == 0 and "test split, 12 images" in out
-    assert "no validation images: `predict` can mark no image as unsure" in err and "add a val/ folder" in err
+    assert (
+        "no validation images to calibrate on: `predict` can mark no image as unsure" in err
+        and "add a val/ folder" in err
+    )
     assert (model / "config.json").exists() and not (model / "calibration.json").exists()
     assert "--reject-at" not in (model / "README.md").read_text()
 

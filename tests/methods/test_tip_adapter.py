@@ -1,10 +1,13 @@
 """Tip-Adapter against numpy loops, with sentences encoded over all 77 positions."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.data.items import Dataset, Item
 from pbprompt.errors import InputError
 from pbprompt.features.bank import Features
 from pbprompt.methods import tip_adapter
@@ -13,6 +16,7 @@ from pbprompt.methods.tip_adapter import TipAdapter, TipAdapterConfig
 from pbprompt.model.folder import describe_model, load_model, save_model
 from pbprompt.model.predictor import predictive
 from pbprompt.train.loop import Run, train
+from pbprompt.train.tune import tune
 
 NAMES = ("cat", "golden_retriever", "x")
 TEMPLATE = "a photo of a {}, a thing."
@@ -176,3 +180,95 @@ def test_the_published_keys_are_the_mean_of_ten_views(tiny_vit):
     labels = torch.tensor([0, 1, 0, 1])
     method.begin_on(lambda epoch: Batch(Encoded(draws[epoch], torch.zeros(4, 1, 1)), labels), seed=1)
     assert torch.allclose(method.keys, torch.nn.functional.normalize(draws.mean(0), dim=-1), atol=1e-6)
+
+
+def searched(backbone, **settings):
+    """A fitted one with its search made on 40 images, and those images with their labels."""
+    method, images = fitted(backbone, **settings), encoded(backbone, 40, seed=3)
+    near = encoded(backbone, COUNT, seed=1).global_[torch.arange(40) % COUNT]
+    images = Encoded(images.global_ + 0.4 * near, images.patches)
+    labels = torch.tensor(LABELS)[torch.arange(40) % COUNT]
+    method.choose(images, labels)
+    return method, images, labels
+
+
+def brute_force(backbone, images, labels, betas, alphas):
+    """The first pair, β outermost, of the highest accuracy."""
+    best, pair = -1, None
+    for beta in betas:
+        for alpha in alphas:
+            z = expected_logits(backbone, images, NAMES, alpha, beta)
+            right = int((z.argmax(1) == labels.numpy()).sum())
+            if right > best:
+                best, pair = right, (alpha, beta)
+    return pair
+
+
+def steps(most, count):
+    return [0.1 + place * (most - 0.1) / count for place in range(count)]
+
+
+def test_alpha_and_beta_are_those_of_a_search_through_the_whole_grid(double_vit, monkeypatch):
+    monkeypatch.setattr(tip_adapter, "BETAS", 9)
+    monkeypatch.setattr(tip_adapter, "ALPHAS", 5)
+    method, images, labels = searched(double_vit, search_beta=7.0, search_alpha=30.0)
+    expected = brute_force(double_vit, images, labels, steps(7.0, 9), steps(30.0, 5))
+    assert method.found.tolist() == pytest.approx(expected)
+    assert expected[0] > 0.1  # the text alone is not the best here
+    alpha, beta = expected
+    np.testing.assert_allclose(
+        logits(method, images), expected_logits(double_vit, images, NAMES, alpha, beta), rtol=1e-6
+    )
+    monkeypatch.setattr(tip_adapter, "AFFINITIES", 4 * COUNT)  # a few images at once
+    assert searched(double_vit, search_beta=7.0, search_alpha=30.0)[0].found.tolist() == method.found.tolist()
+
+
+def test_one_of_the_two_can_be_searched_alone(double_vit):
+    method, images, labels = searched(double_vit, search_alpha=30.0, beta=2.0)
+    expected = brute_force(double_vit, images, labels, [2.0], steps(30.0, 20))
+    assert method.found.tolist() == pytest.approx(expected)
+
+
+def test_the_published_search_is_the_authors(tiny_vit):
+    config = make_config(TipAdapter, "published")
+    assert (config.search_beta, config.search_alpha, config.beta, config.alpha) == (7.0, 3.0, 1.0, 1.17)
+    assert (tip_adapter.BETAS, tip_adapter.ALPHAS) == (200, 20)
+    assert build_method(TipAdapter, config, tiny_vit, 0).chooses
+    assert not build_method(TipAdapter, make_config(TipAdapter), tiny_vit, 0).chooses
+
+
+@pytest.mark.parametrize("finetune", [False, True])
+def test_what_was_found_is_saved(tiny_vit, tmp_path, finetune):
+    method, images, _ = searched(tiny_vit, search_alpha=30.0, finetune=finetune)
+    save_model(tmp_path / "model", method, describe_model(method, seed=0, shots=2))
+    loaded, _ = load_model(tmp_path / "model", tiny_vit)
+    assert torch.equal(loaded.found, method.found)
+    assert torch.equal(predictive(loaded)(images).probabilities, predictive(method)(images).probabilities)
+
+
+class Given:
+    """Features of items by number, in place of images."""
+
+    def __init__(self, backbone):
+        self.backbone = backbone
+
+    def encode(self, root, items):
+        rows = encoded(self.backbone, len(items), seed=len(items)).global_
+        rows = rows + 3 * encoded(self.backbone, 3, seed=9).global_[[item.label for item in items]]
+        return Features(rows, rows[:, None][:, :0], torch.tensor([item.label for item in items]))
+
+
+@pytest.mark.parametrize("variant", ["", "f"])
+def test_tuning_searches_on_the_validation_images_alone(tiny_vit, tmp_path, variant):
+    def items(split, count):
+        return tuple(Item(f"{split}-{n}", n % 3) for n in range(count))
+
+    config = make_config(TipAdapter, "published", variant, ["key_views=1", "epochs=1"] if variant else [])
+    data = Dataset("three", tmp_path, NAMES, items("train", 6), items("val", 30), items("test", 9))
+    method, _ = tune(data, Given(tiny_vit), TipAdapter, config, seed=1, progress=False)
+    found = method.found.tolist()
+    held_out = Given(tiny_vit).encode(tmp_path, data.val)
+    method.choose(Encoded(held_out.global_, held_out.patches), held_out.labels)
+    assert method.found.tolist() == found != pytest.approx([1.17, 1.0])
+    with pytest.raises(InputError, match="three has no validation images, on which tip-adapter chooses"):
+        tune(replace(data, val=()), Given(tiny_vit), TipAdapter, config, seed=1, progress=False)

@@ -69,6 +69,16 @@ def test_the_calibration_is_of_images_that_were_not_trained_on(model, photos, ba
     assert again.calibration is None and not again.calibrated and not again.info.metrics
 
 
+def test_neither_calibration_nor_figures_are_of_images_that_a_method_chose_by(photos, bank):
+    kind = find_method("tip-adapter")
+    config, drawn = make_config(kind, overrides=["search_alpha=3"]), draw(photos, 1, 1)
+    fitted = TunedModel.fit(photos, bank, kind, config, drawn=drawn, samples=1, progress=False)
+    assert len(drawn.val) == 3 and len(fitted.checked(photos, bank, drawn).calibration) == 3
+    without = photos.__class__("noise", photos.root, CLASSES, photos.train, photos.val)
+    checked = fitted.checked(without, bank, None)
+    assert checked.calibration is None and not checked.info.metrics
+
+
 def test_save_and_load(model, images, tiny_vit, tmp_path):
     model.save(tmp_path / "model")
     again = TunedModel.load(tmp_path / "model", tiny_vit, samples=2)

@@ -14,6 +14,7 @@ from pbprompt.errors import InputError
 from pbprompt.evaluate.metrics import harmonic_mean
 from pbprompt.evaluate.selective import auroc
 from pbprompt.features.bank import FeatureBank
+from pbprompt.methods.tip_adapter import TipAdapter
 from pbprompt.runs.config import RunConfig
 from pbprompt.runs.protocol import prepare_run, run_id, run_task
 from pbprompt.runs.provenance import code_revision
@@ -180,6 +181,18 @@ def test_data_without_validation_images_cannot_be_tested_on_them(bank, tmp_path)
     target = copied(tmp_path / "own")
     with pytest.raises(InputError, match="own has no validation images: test it on its test split"):
         run(bank, task="cross-dataset", dataset=DATA, targets=(target,), split="val")
+
+
+def test_a_method_that_chooses_has_the_whole_validation_split_and_is_not_tested_on_it(bank, monkeypatch):
+    values = {"dataset": DATA, "method": "tip-adapter", "overrides": ("search_alpha=30",)}
+    seen = []
+    monkeypatch.setattr(TipAdapter, "choose", lambda method, images, labels: seen.append(len(labels)))
+    run(bank, task="few-shot", **values)
+    assert seen == [len(open_dataset(DATA).val)]
+    run(bank, task="base-to-new", **values)
+    assert 0 < seen[1] < seen[0]
+    with pytest.raises(InputError, match="it cannot be tested on them"):
+        run(bank, task="few-shot", split="val", **values)
 
 
 def test_transfer_without_targets_is_an_error(bank):

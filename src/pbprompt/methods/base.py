@@ -90,6 +90,7 @@ class Method(nn.Module):
     takes_new_names: bool = True  # it can tell classes that it had no image of, by their names
     image_conditioned: bool = False  # each image has prompts of its own, so that there is no bank to look at
     learns_on: bool = False  # `learn` adds labelled images to a fitted one, as if it were fitted on all
+    chooses: bool = False  # `choose` sets some of it by validation images, which training then needs
     exportable: bool = True  # its prediction is one fixed computation on a bank, which ONNX can hold
     # Whether every step runs the same kernels: no value is looked at on the host, nothing is moved there, and
     # random numbers come from the given generator alone, on its device. A GPU then replays it as one graph.
@@ -130,6 +131,9 @@ class Method(nn.Module):
 
     def finish(self) -> None:
         """Once after the last step: what rests on the trained parameters and is kept as state."""
+
+    def choose(self, images: Encoded, labels: Int[Tensor, " n"]) -> None:
+        """Once after training, on the validation images, where `chooses`; what it finds is kept as state."""
 
     def trainable(self) -> list[nn.Parameter]:
         """What the optimiser changes."""

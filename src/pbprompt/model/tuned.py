@@ -158,16 +158,18 @@ class TunedModel:
     def checked(self, dataset: Dataset, bank: Bank, drawn: Draw | None, *, figures: bool = True) -> Self:
         """With its answers on validation images that it was not tuned on and, unless left out, its figures.
 
-        Those are of the test split, or of the validation split where there is no other.
+        Those are of the test split, or of the validation split where there is no other and it chose nothing
+        there.
         """
-        trained = {item.path for item in (drawn.apply(dataset) if drawn else dataset).train}
-        held_out = [item for item in dataset.val if item.path not in trained]
+        few = drawn.apply(dataset) if drawn else dataset
+        used = {item.path for item in (*few.train, *(few.val if self.method.chooses else ()))}
+        held_out = [item for item in dataset.val if item.path not in used]
         calibration = (
             calibrate(self.predictor, bank.encode(dataset.root, held_out), self.seed) if held_out else None
         )
         split = "test" if dataset.test else "val"
         metrics: dict[str, Any] = {}
-        if figures and (items := dataset.split(split)):
+        if figures and (items := dataset.split(split)) and not (split == "val" and self.method.chooses):
             metrics = {"split": split, **self.evaluate(bank.encode(dataset.root, items))}
         return replace(self, info=replace(self.info, metrics=metrics), calibration=calibration)
 

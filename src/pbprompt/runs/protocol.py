@@ -67,7 +67,8 @@ class Datasets:
         whole = self.open(name)
         drawn = draw(whole, shots, seed)
         facts = DataFacts(whole.name, whole.content_hash, drawn.hash)
-        return drawn.apply(self.tested(name, split)), facts
+        # a method that chooses by validation images does so on all of them, as the authors of such do
+        return replace(drawn.apply(self.tested(name, split)), val=whole.val), facts
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,11 @@ def _tuned(
         return build_method(run.kind, run.settings, bank.backbone, run.config.seed), {}
 
     def announce(method: Method) -> None:
+        if method.chooses and run.config.split == "val":
+            raise InputError(
+                f"{method.name} chooses by validation images with these settings, so that it cannot be "
+                "tested on them: test it on the test split, or search nothing"
+            )
         if method.needs_unseen_names:
             method.unseen_names = _names_without_images(run, new)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from pbprompt import distributed
-from pbprompt.clip.backbone import Backbone
+from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.config import to_dict
 from pbprompt.data.fewshot import Draw
 from pbprompt.data.items import Dataset, Item
@@ -49,7 +49,7 @@ def tune(
     `views`: the centre crop alone, a number of augmented draws that the epochs take in turn, or fresh ones
     each epoch. `shots` (None: as many as the largest class has) chooses the method's own number of epochs
     where its settings do not say. `announce` is called with the method before the first step. What trains
-    nothing only learns the names.
+    nothing only learns the names. A method that `chooses` does so on the dataset's validation items.
     """
     if not dataset.train:
         raise InputError(f"{dataset.name} has no training items: nothing to tune on")
@@ -59,12 +59,21 @@ def tune(
     announce(method)
     if not kind.trains:
         return method, {}
+    if method.chooses and not dataset.val:
+        raise InputError(
+            f"{dataset.name} has no validation images, on which {method.name} chooses by these settings: "
+            "give it some, or settings that search nothing"
+        )
     shots = shots or max(Counter(item.label for item in dataset.train).values())
     epochs = config.epochs or method.epochs_for(shots)
     identity = run_identity(dataset, method, seed, epochs, views)
     run = Run(epochs, seed, identity, folder, max_steps, progress)
     source = epoch_features(bank, dataset, seed, views, epochs)
-    return method, train(method, source, len(dataset.train), run)
+    terms = train(method, source, len(dataset.train), run)
+    if method.chooses:
+        held_out = bank.encode(dataset.root, dataset.val).to(backbone.device)
+        method.choose(Encoded(held_out.global_, held_out.patches), held_out.labels)
+    return method, terms
 
 
 def epoch_features(bank: Bank, dataset: Dataset, seed: int, views: Views, epochs: int) -> EpochFeatures:
