@@ -8,13 +8,18 @@ import torch
 import torch.nn.functional as F
 
 from pbprompt.clip.backbone import Encoded
-from pbprompt.core.likelihood import class_logits
+from pbprompt.core.likelihood import class_logits, mean_probabilities
 from pbprompt.core.transport import patch_cosines
 from pbprompt.core.variational import gaussian_kl
+from pbprompt.methods import vpt
 from pbprompt.methods.base import Batch, build_method, make_config
+from pbprompt.methods.cocoop import CoCoOp
+from pbprompt.methods.coop import CoOp
 from pbprompt.methods.plot import PLOTConfig, transported_cosines
 from pbprompt.methods.prograd import without_conflict
 from pbprompt.methods.tip_adapter import TipAdapter
+from pbprompt.methods.vpt import VPT
+from pbprompt.testing.fits import tiny_vit
 
 KEPT = json.loads(Path(__file__).with_name("authors.json").read_text(encoding="utf-8"))
 LABELS = torch.tensor([0, 3, 1])
@@ -31,6 +36,60 @@ def close(found, expected):
 
 def test_the_code_is_named():
     assert all("github.com/" in kept["repository"] and "@" in kept["repository"] for kept in KEPT.values())
+
+
+def prompting(kind, parameters, *words):
+    """A method on the tiny towers, its parameters, in the authors' order, filled by seed."""
+    method = build_method(
+        kind, make_config(kind, overrides=["words=", *words]), tiny_vit(torch.float64), seed=1
+    )
+    method.prepare(("cat", "golden_retriever", "red car"), "a photo of a {}.")
+    values = [inputs(*value.shape, seed=seed) for seed, value in enumerate(parameters(method), start=1)]
+    method.double()
+    for parameter, value in zip(parameters(method), values, strict=True):
+        parameter.data = 0.1 * value
+    return method
+
+
+def agrees(method, parameters, images, labels, said, kept):
+    """Whether what is said, the loss and its gradients' norms are those that were kept."""
+    loss = method.loss(Batch(images, labels), torch.Generator(), examples=len(labels))["total"]
+    norms = [gradient.norm().item() for gradient in torch.autograd.grad(loss, parameters)]
+    close([*said.flatten().tolist(), loss.item(), *norms], kept)
+
+
+def some_images(count):
+    features = inputs(count, 32, seed=9)
+    return Encoded(features, features[:, None][:, :0])
+
+
+@pytest.mark.parametrize(
+    "setting", ["position=end", "position=middle", "position=front", "class_specific=true"]
+)
+def test_coop(setting):
+    method = prompting(CoOp, lambda method: [method.context], setting)
+    said = method.sample_logits(some_images(3), method.class_features(1, torch.Generator()))
+    kept = KEPT["CoOp"]["class-specific" if "class" in setting else setting.partition("=")[2]]
+    agrees(method, [method.context], some_images(3), torch.tensor([0, 2, 1]), said, kept)
+
+
+def test_cocoop():
+    method = prompting(CoCoOp, lambda method: list(method.parameters()))
+    said = method.sample_logits(some_images(3), method.class_features(1, torch.Generator()))
+    labels = torch.tensor([0, 2, 1])
+    agrees(method, list(method.parameters()), some_images(3), labels, said, KEPT["CoOp"]["CoCoOp"])
+
+
+@pytest.mark.parametrize(("conditional", "theirs"), [("false", "coopvpt"), ("true", "cocoopvpt")])
+def test_vpt(monkeypatch, conditional, theirs):
+    noise = inputs(5, 1, 64, seed=20)
+    monkeypatch.setattr("pbprompt.core.variational.draw_noise", lambda *_: noise)
+    monkeypatch.setattr(vpt, "draw_noise", lambda *_: noise)
+    words = (f"conditional={conditional}", "train_samples=5")
+    method = prompting(VPT, lambda method: list(method.parameters()), *words)
+    logits = method.sample_logits(some_images(1), method.class_features(5, torch.Generator()))
+    said = mean_probabilities(logits)
+    agrees(method, list(method.parameters()), some_images(1), torch.tensor([0]), said, KEPT["VPT"][theirs])
 
 
 @pytest.mark.parametrize(("dataset", "add_global"), [("Caltech101", False), ("ImageNet", True)])
@@ -82,3 +141,19 @@ def test_tip_adapter(double_vit):
     method.begin_on(lambda epoch: Batch(Encoded(views[epoch], torch.zeros(4, 1, 6)), labels), seed=1)
     kept = torch.tensor(KEPT["Tip-Adapter"]["keys"])
     torch.testing.assert_close(method.keys.flatten().float(), kept.float(), rtol=1e-5, atol=1e-6)
+
+
+def test_tip_adapters_search(double_vit):
+    config = make_config(TipAdapter, overrides=["search_beta=7", "search_alpha=3"])
+    method = build_method(TipAdapter, config, double_vit, seed=1).double()
+    method.prepare(["cat", "dog", "cow", "elk"], "a photo of a {}.")
+    cached, x = (inputs(count, 6, seed=count) for count in (8, 30))
+    method._sentences = inputs(1, 6, seed=3) + 0.05 * inputs(4, 6, seed=4)
+    method._sentences = F.normalize(method._sentences, dim=-1)
+    method.begin(Encoded(cached, cached[:, None][:, :0]), torch.arange(8) % 4, seed=1)
+    found = []
+    for seed in range(5, 10):
+        method.choose(Encoded(x, x[:, None][:, :0]), inputs(30, 4, seed=seed).argmax(1))
+        found += reversed(method.found.tolist())
+    assert len(set(found)) > 4
+    close(found, KEPT["Tip-Adapter"]["searched"])
