@@ -120,8 +120,8 @@ def tell_calibration(calibration: "Calibration | None") -> str:
     """What `predict` can answer with this model, and how to get what it cannot."""
     if calibration is None:
         return (
-            "no validation images to calibrate on: `predict` can mark no image as unsure and give no sets for "
-            "--coverage; "
+            "no validation images to calibrate on: `predict` can mark no image as unsure and give no sets "
+            "for --coverage; "
             "add a val/ folder beside train/ and test/ (or more images per class) and fit again"
         )
     missing = calibration.classes - calibration.classes_seen
