@@ -19,6 +19,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 from pbprompt import __version__, export  # noqa: E402
 from pbprompt.clip.backbone import Backbone, Encoded  # noqa: E402
 from pbprompt.core.likelihood import Uncertainty  # noqa: E402
+from pbprompt.core.temperature import tempered  # noqa: E402
 from pbprompt.errors import InputError  # noqa: E402
 from pbprompt.export import export_onnx, thresholds  # noqa: E402
 from pbprompt.methods.base import Method, build_method  # noqa: E402
@@ -279,3 +280,17 @@ def test_folders_of_killed_exports_are_removed_and_no_others(tmp_path):
         os.utime(tmp_path / name, (when, when))
     export._remove_abandoned(tmp_path / "m.onnx")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".m.onnx.young", ".n.onnx.old"]
+
+
+def test_a_models_temperature_is_exported(tiny_vit, tmp_path):
+    plain = tuned(made("pbprompt", tiny_vit))
+    scaled = replace(plain, info=replace(plain.info, temperature=2.5))
+    export_onnx(scaled, tmp_path / "model.onnx")
+    images = pixels(tiny_vit, 4)
+    said, untempered = by_onnx(tmp_path / "model.onnx", images), by_torch(plain.method, images)
+    wanted = tempered(untempered, 2.5)
+    np.testing.assert_allclose(said["probabilities"], wanted.probabilities, rtol=0, atol=SINGLE)
+    np.testing.assert_allclose(said["entropy"], wanted.entropy, rtol=0, atol=SINGLE)
+    np.testing.assert_allclose(said["epistemic"], wanted.mutual_information, rtol=0, atol=SINGLE)
+    assert (wanted.probabilities - untempered.probabilities).abs().max() > 100 * SINGLE
+    assert facts(tmp_path / "model.onnx")["temperature"] == 2.5

@@ -29,6 +29,7 @@ from pbprompt import __version__
 from pbprompt.clip.backbone import Encoded
 from pbprompt.config import to_dict
 from pbprompt.core.likelihood import uncertainty
+from pbprompt.core.temperature import tempered
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Method
 from pbprompt.model.calibration import Calibration
@@ -73,6 +74,7 @@ class ImageClassifier(nn.Module):
         super().__init__()
         backbone = predictor.method.backbone
         self.method = predictor.method
+        self.temperature = predictor.temperature
         self.tower_dtype = tower_dtype
         self.visual = copy.deepcopy(backbone.visual).to(tower_dtype)
         for name, values in (("mean", backbone.preprocess.mean), ("std", backbone.preprocess.std)):
@@ -85,7 +87,7 @@ class ImageClassifier(nn.Module):
         pixels = (image.permute(0, 3, 1, 2).float() / 255 - self.mean) / self.std
         encoded = Encoded(*(part.float() for part in self.visual(pixels.to(self.tower_dtype))))
         logits = self.method.sample_logits(encoded, self.bank)
-        said = uncertainty(logits, self.method.sample_weights(self.bank))
+        said = tempered(uncertainty(logits, self.method.sample_weights(self.bank)), self.temperature)
         return said.probabilities, said.entropy, said.mutual_information
 
 
@@ -151,6 +153,7 @@ def metadata(predictor: Predictor, precision: Precision, seed: int) -> dict[str,
         "template": method.template,
         "samples": len(predictor.bank),
         "seed": seed,
+        "temperature": predictor.temperature,
         "precision": precision,
         "backbone": {
             "name": backbone.config.name,

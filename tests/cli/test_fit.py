@@ -357,3 +357,11 @@ def test_methods_lists_and_explains(run):
     assert "ct_weight" in words and "preset paper:" in words and "variant b-prompt: ct_weight=0.0" in words
     code, _, err = run("methods", "pbpromt")
     assert code == 2 and "did you mean 'pbprompt'" in err and len(err.splitlines()) == 1
+
+
+def test_calibrate_scales_the_probabilities_of_any_method(run, photos, tmp_path):
+    code, _, err = run("fit", photos, *QUICK, "--calibrate", "--out", tmp_path / "model")
+    info = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert code == 0 and f"temperature {info['temperature']:.3f}: probabilities are" in err
+    code, out, _ = run("evaluate", tmp_path / "model", photos, "--json")
+    assert code == 0 and json.loads(out)["nll"] == info["metrics"]["nll"]

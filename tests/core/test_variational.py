@@ -11,6 +11,7 @@ from pbprompt.core.variational import (
     GaussianPosterior,
     draw_noise,
     gaussian_kl,
+    noise_of_names,
     reduce_kl,
     reparameterise,
     sample,
@@ -132,3 +133,29 @@ def test_half_precision(dtype):
     assert kl.dtype == torch.float32
     torch.testing.assert_close(kl, gaussian_kl(mean.float(), log_variance.float(), prior.float()))
     assert GaussianPosterior(W)(mean)[0].dtype == torch.float32
+
+
+def test_noise_belongs_to_a_name():
+    """To the bit, whatever the other classes are; a seed, a draw and a name have noise of their own."""
+
+    def noise(*names: str, seed: int = 3) -> dict[str, torch.Tensor]:
+        drawn = noise_of_names(names, 4, 50, torch.Generator().manual_seed(seed))
+        return dict(zip(names, drawn.unbind(1), strict=True))
+
+    alone = noise("cat", "red panda")
+    among = noise("owl", "red panda", "train", "cat")
+    assert torch.equal(alone["cat"], among["cat"]) and torch.equal(alone["red panda"], among["red panda"])
+    assert torch.equal(alone["red panda"], noise("Red_Panda")["Red_Panda"])  # one name in two spellings
+    different = torch.stack([*among.values(), noise("cat", seed=4)["cat"]]).flatten(0, 1)
+    assert len(different.unique(dim=0)) == len(different) == 20
+    twins = noise_of_names(("crane", "crane"), 4, 50, torch.Generator().manual_seed(3))
+    assert not torch.equal(twins[:, 0], twins[:, 1])
+    many = noise_of_names([f"thing {n}" for n in range(200)], 20, 50, torch.Generator().manual_seed(0))
+    assert abs(many.mean()) < 0.01 and abs(many.std() - 1) < 0.01
+    assert abs(torch.corrcoef(many.transpose(0, 1).flatten(1))[0, 1:]).max() < 0.2
+
+
+def test_noise_of_names_moves_its_generator_on():
+    generator = torch.Generator().manual_seed(3)
+    first, second = (noise_of_names(("cat",), 2, 8, generator) for _ in range(2))
+    assert not torch.equal(first, second)

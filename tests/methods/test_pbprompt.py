@@ -9,9 +9,10 @@ from torch import Tensor
 from pbprompt.clip.backbone import BackboneConfig, Encoded, random_backbone
 from pbprompt.clip.text import TextConfig
 from pbprompt.clip.vit import VitConfig
+from pbprompt.core.variational import noise_of_names
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Batch, build_method, make_config
-from pbprompt.methods.pbprompt import PBPrompt
+from pbprompt.methods.pbprompt import PBPrompt, PBPromptConfig
 from pbprompt.model.predictor import predictive
 
 CLASSES = ("cat", "golden retriever", "road_vehicle")
@@ -99,8 +100,8 @@ def cosine(a, b):
     return (a @ b) / (a @ a).sqrt() / (b @ b).sqrt()
 
 
-def text_features(method, classes, draws, seed):
-    """g_c of every draw and class, as lists."""
+def text_features(method, classes, draws, seed, *, training=False):
+    """g_c of every draw and class, as lists; a step draws the noise of all classes at once."""
     backbone, config = method.backbone, method.config
     if config.prompts == "free":
         return [[encode(backbone, list(method.context), name) for name in classes]]
@@ -108,7 +109,10 @@ def text_features(method, classes, draws, seed):
     if not config.sampling or draws is None:
         latents = [[posterior(method, e)[0] for e in labels]]
     else:
-        epsilon = torch.randn(draws, len(classes), len(labels[0]), generator=noise(seed)).double()
+        if training:
+            epsilon = torch.randn(draws, len(classes), len(labels[0]), generator=noise(seed)).double()
+        else:
+            epsilon = noise_of_names(classes, draws, len(labels[0]), noise(seed)).double()
         latents = [
             [posterior(method, e)[0] + posterior(method, e)[1] * epsilon[s, c] for c, e in enumerate(labels)]
             for s in range(draws)
@@ -168,7 +172,7 @@ def optimal_transport(patches, prompts, p):
 
 def reference_terms(method, batch, seed=SEED):
     config, backbone = method.config, method.backbone
-    draws = text_features(method, CLASSES, config.train_samples, seed)
+    draws = text_features(method, CLASSES, config.train_samples, seed, training=True)
     zero = torch.zeros((), dtype=torch.float64)
     likelihoods, transports = [], []
     for prompts in draws:
@@ -247,7 +251,7 @@ def test_the_ending_may_be_the_templates(double_vit):
 
 def test_batch_accuracy(double_vit):
     method, batch = made(double_vit), batch_of(32)
-    draws = text_features(method, CLASSES, 2, SEED)
+    draws = text_features(method, CLASSES, 2, SEED, training=True)
     right = [
         int(probabilities(double_vit, image, prompts).argmax()) == int(label)
         for prompts in draws
@@ -466,3 +470,19 @@ def test_diagnostics_show_a_collapse(tiny_vit):
     assert narrow.diagnostics(noise())["sampled_cosine"] == pytest.approx(1, abs=1e-5)
     for variant in ("p-prompt", "without-sampling"):
         assert made(tiny_vit, "default", variant).diagnostics(noise()) == {}
+
+
+def test_old_classes_keep_their_prompts_to_the_bit(tiny_vit):
+    method = build_method(PBPrompt, PBPromptConfig(initial_std=1.0), tiny_vit, seed=1)
+    old = ("cat", "red panda", "car")
+
+    def prompts(*classes: str) -> dict[str, torch.Tensor]:
+        method.prepare(classes, "a {}.")
+        with torch.no_grad():
+            drawn = method.prompt_vectors(5, torch.Generator().manual_seed(3))
+        return dict(zip(classes, drawn.unbind(1), strict=True))
+
+    before = prompts(*old)
+    for classes in ((*old, "owl"), ("owl", "zebra", *old[::-1]), old[:2]):
+        after = prompts(*classes)
+        assert all(torch.equal(before[name], after[name]) for name in old if name in after)

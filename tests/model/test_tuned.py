@@ -1,5 +1,7 @@
 """The tuned model: fitted, saved, loaded, extended and asked, always the same model."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank
 from pbprompt.methods.base import make_config
 from pbprompt.model.calibration import calibrate
-from pbprompt.model.tuned import TunedModel
+from pbprompt.model.tuned import TunedModel, check_temperature
 from pbprompt.registry import find_method
 
 CLASSES = ("cat", "dog", "car")
@@ -161,3 +163,36 @@ def test_learning_on_is_a_fit_on_all(photos, bank, tiny_vit):
 def test_a_method_that_cannot_learn_on_says_so(model, images):
     with pytest.raises(InputError, match="coop cannot learn on"):
         model.partial_fit(images, ["cat"] * 5)
+
+
+def test_a_temperature_is_fitted_to_validation_images_and_kept(
+    model, photos, bank, images, tiny_vit, tmp_path
+):
+    drawn = draw(photos, 2, 1)
+    scaled = model.checked(photos, bank, drawn, temperature=True)
+    assert scaled.info.temperature != 1 and model.info.temperature == 1
+    val = bank.encode(photos.root, photos.val)
+    assert scaled.calibration == calibrate(scaled.predictor, val) != model.calibration
+    assert scaled.evaluate(val)["nll"] < model.evaluate(val)["nll"]
+    assert scaled.info.metrics["nll"] != model.info.metrics["nll"]
+    assert scaled.info.metrics["accuracy"] == model.info.metrics["accuracy"]
+    scaled.save(tmp_path / "model")
+    again = TunedModel.load(tmp_path / "model", tiny_vit, samples=2)
+    assert again.info == scaled.info and again.predict(images) == scaled.predict(images)
+    assert again.predict(images) != model.predict(images)
+    assert f"temperature {scaled.info.temperature:.3f}" in (tmp_path / "model" / "README.md").read_text()
+    assert again.with_classes(["zebra"]).info.temperature == scaled.info.temperature
+    assert again.checked(photos, bank, drawn).info.temperature == scaled.info.temperature
+
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"temperature": 0}))
+    with pytest.raises(InputError, match="temperature is 0"):
+        TunedModel.load(tmp_path / "model", tiny_vit)
+
+
+def test_a_temperature_needs_validation_images_or_a_method_that_leaves_images_out(photos):
+    without = photos.__class__("noise", photos.root, CLASSES, photos.train, (), photos.test)
+    with pytest.raises(InputError, match="noise has no validation images, which a temperature is fitted to"):
+        check_temperature(without, None, find_method("coop"))
+    check_temperature(photos, None, find_method("coop"))
+    check_temperature(without, None, find_method("conjugate"))

@@ -31,7 +31,7 @@ from pbprompt.model.calibration import Calibration
 from pbprompt.model.folder import read_info
 from pbprompt.model.manifest import opened
 from pbprompt.model.predictor import SAMPLES
-from pbprompt.model.tuned import TunedModel
+from pbprompt.model.tuned import TunedModel, check_temperature
 from pbprompt.registry import find_method
 from pbprompt.train.tune import Bank
 
@@ -56,8 +56,9 @@ class PromptClassifier(Estimator):
     `fit(folder)` takes what `pbprompt fit` takes. `settings` changes the method's own settings, such as
     {"epochs": 20}. The text tower reads the labels as names, or what `class_names` has for them:
     {label: name}, or a list for the labels 0, 1, …. At most `shots` images per class are drawn; None: all are
-    used. Each class gets `samples` prompts to predict with. `random_state` seeds the draw, the start values
-    and the training. `verbose=1` shows bars for what takes long.
+    used. Each class gets `samples` prompts to predict with. `calibrate` scales the probabilities by a
+    temperature fitted to validation images. `random_state` seeds the draw, the start values and the training.
+    `verbose=1` shows bars for what takes long.
 
     After `fit`: `classes_` (sorted), `method_` (the tuned method), `calibration_` (None without validation
     images), and `n_features_in_` where X was features.
@@ -77,6 +78,7 @@ class PromptClassifier(Estimator):
         class_names: Mapping[Any, str] | Sequence[str] | None = None,
         shots: int | None = None,
         samples: int = SAMPLES,
+        calibrate: bool = False,
         random_state: int = 0,
         verbose: int = 0,
     ) -> None:
@@ -91,6 +93,7 @@ class PromptClassifier(Estimator):
         self.class_names = class_names
         self.shots = shots
         self.samples = samples
+        self.calibrate = calibrate
         self.random_state = random_state
         self.verbose = verbose
 
@@ -117,6 +120,8 @@ class PromptClassifier(Estimator):
         else:
             raise InputError(f"{X}: a dataset has its own labels and names: leave y and class_names out")
         drawn = None if self.shots is None else draw(dataset, self.shots, seed)
+        if self.calibrate:
+            check_temperature(dataset, drawn, find_method(self.method))
         model = TunedModel.fit(
             dataset,
             bank,
@@ -126,7 +131,7 @@ class PromptClassifier(Estimator):
             seed=seed,
             samples=int(self.samples),
             progress=progress,
-        ).checked(dataset, bank, drawn, figures=False)
+        ).checked(dataset, bank, drawn, figures=False, temperature=bool(self.calibrate))
         self.__dict__.pop("n_features_in_", None)  # of an earlier fit
         if own_images and as_pictures(X) is None:
             self.n_features_in_ = backbone.embed_dim
@@ -280,6 +285,7 @@ class PromptClassifier(Estimator):
             device=device,
             template=info.template,
             shots=info.shots or None,
+            calibrate=info.temperature != 1,
             random_state=info.seed,
         )
         model, labels = saved.read_folder(files, made._towers())

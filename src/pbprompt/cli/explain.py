@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,7 @@ def explain(
     from pbprompt.data.images import open_image
     from pbprompt.explain.drawing import draw_heat_maps, save_picture
     from pbprompt.explain.heat_maps import READINGS, heat_maps
+    from pbprompt.model.predictor import SAMPLES
 
     if reading not in READINGS:
         raise InputError(f"--reading {reading!r}: use {', '.join(READINGS)}")
@@ -56,7 +58,10 @@ def explain(
         check_suffix("--arrays", arrays, ".npz")
     picture = open_image(image)
     tuned = model_with(model, names, backbone, device)
-    maps = heat_maps(tuned.method, picture, names or None, samples, seed, temperature=temperature)
+    predictor = replace(tuned, samples=max(samples, SAMPLES), seed=seed).predictor
+    maps = heat_maps(
+        tuned.method, picture, names or None, samples, temperature=temperature, predictor=predictor
+    )
     save_picture(draw_heat_maps(maps, picture, reading), out)
     if arrays is not None:
         maps.save(arrays)

@@ -12,6 +12,7 @@ from pbprompt.errors import InputError
 if TYPE_CHECKING:
     from pbprompt.methods.base import Method
     from pbprompt.model.calibration import Calibration
+    from pbprompt.model.tuned import TunedModel
     from pbprompt.train.tune import Views
 
 
@@ -34,6 +35,9 @@ def fit(
     draw_file: Path | None = typer.Option(None, "--draw", help="A draw file to train on instead of drawing."),
     views: str = typer.Option("centre", help="Training crops: centre, a number of random draws, or fresh."),
     max_steps: int | None = typer.Option(None, min=1, help="Stop after so many steps."),
+    calibrate: bool = typer.Option(
+        False, "--calibrate", help="Scale the probabilities by a temperature fitted to validation images."
+    ),
     dry_run: bool = typer.Option(False, help="Say what would be trained, try one step, write nothing."),
 ) -> None:
     """Fit a classifier to a few labelled images and save it, with its figures on the test split.
@@ -41,7 +45,8 @@ def fit(
     The default, `conjugate`, takes what a class's name says as a first guess and lets its photographs correct
     it: no training, seconds. [bold]--method pbprompt[/bold] tunes the paper's prompts, in minutes.
 
-    Validation images are not trained on: they tell `predict` when the model is unsure.
+    Validation images are not trained on: they tell `predict` when the model is unsure and, with
+    [bold]--calibrate[/bold], how far to trust its probabilities.
 
     [bold]pbprompt fit photos/ --shots 16 --out model/[/bold]
 
@@ -59,7 +64,7 @@ def fit(
     from pbprompt.features.bank import FeatureBank
     from pbprompt.methods.base import make_config
     from pbprompt.model.claim import check_free, claim
-    from pbprompt.model.tuned import TunedModel
+    from pbprompt.model.tuned import TunedModel, check_temperature
     from pbprompt.registry import find_method
 
     device = distributed.start(device)
@@ -76,6 +81,8 @@ def fit(
     drawn = read_draw(draw_file, dataset) if draw_file else draw(dataset, shots, seed) if shots else None
     if drawn:
         console.print(drawn.describe())
+    if calibrate:
+        check_temperature(dataset, drawn, kind)
     bank = FeatureBank(load_backbone(backbone, activation=activation, device=device), progress=main)
     with nullcontext() if dry_run or not main else claim(out):
         model = TunedModel.fit(
@@ -95,7 +102,7 @@ def fit(
             distributed.stop()
             console.print(f"dry run: one step taken, nothing written{f' ({losses})' if losses else ''}")
             return
-        model = model.checked(dataset, bank, drawn)
+        model = model.checked(dataset, bank, drawn, temperature=calibrate)
         distributed.stop()
         if not main:
             return
@@ -104,6 +111,8 @@ def fit(
         model.save(out)
     if model.info.metrics:
         print_figures(model.info.metrics)
+    if calibrate:
+        console.print(tell_temperature(model))
     console.print(tell_calibration(model.calibration))
     console.print(f"saved: {out}")
 
@@ -114,6 +123,20 @@ def parameters(method: "Method") -> str:
     counted = method.counted_parameters()
     extra = "" if counted == full else f" as the paper counts ({full:,} in full)"
     return f"{method.name}: {counted:,} learnable parameters{extra}"
+
+
+def tell_temperature(model: "TunedModel") -> str:
+    """What `--calibrate` came to."""
+    temperature = model.info.temperature
+    if temperature != 1:
+        doubt = "less" if temperature > 1 else "more"
+        return f"temperature {temperature:.3f}: probabilities are {doubt} sure than {model.info.method}'s own"
+    return (
+        f"no validation images to fit a temperature to: {model.info.method}'s probabilities are calibrated "
+        "already, by its training images, each left out in turn"
+        if model.method.leaves_out
+        else "no validation images to fit a temperature to: the probabilities stay as they are"
+    )
 
 
 def tell_calibration(calibration: "Calibration | None") -> str:

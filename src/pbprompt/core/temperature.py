@@ -13,9 +13,11 @@ No image changes its class: T only says how far to trust the order. T > 1: the c
 
 import math
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pbprompt.core.likelihood import Uncertainty
 from pbprompt.errors import InputError
 
 LOWEST, HIGHEST = (
@@ -26,13 +28,19 @@ EXACT = 1e-9  # of log T
 IMPOSSIBLE = -1e4  # a logit of minus infinity would make every temperature's loss infinite
 
 
-def fit_temperature(logits: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
-    """T* between 1e-3 and 1e3, by Newton's method on log β with bisection wherever it leaves the bracket."""
+def fit_temperature(logits: Float[Tensor, "n c"], labels: Int[Tensor, " n"], smoothing: float = 0.0) -> float:
+    """T* between 1e-3 and 1e3, by Newton's method on log β with bisection wherever it leaves the bracket.
+
+    `smoothing`: the share of each target that all classes divide among them. Without it a classifier that
+    is right on a handful of images would be told to be certain; Platt's 1/(n + 2) leaves the doubt that so
+    few images leave.
+    """
     if not len(logits):
         raise InputError("a temperature needs labelled images that were not trained on: there are none")
     z = logits.detach().double()
     z = (z - z.amax(-1, keepdim=True)).clamp_min(IMPOSSIBLE)
     of_label = z.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    of_label = (1 - smoothing) * of_label + smoothing * z.mean(-1)
     low, high, u = -math.log(HIGHEST), -math.log(LOWEST), 0.0
     while high - low > EXACT:
         slope, curvature = _derivatives(z, of_label, math.exp(u))
@@ -50,3 +58,29 @@ def _derivatives(z: Float[Tensor, "n c"], of_label: Float[Tensor, " n"], beta: f
     mean = (p * z).sum(-1)
     variance = (p * (z - mean.unsqueeze(-1)).square()).sum(-1)
     return (mean - of_label).mean().item(), beta * variance.mean().item()
+
+
+def tempered(said: Uncertainty, temperature: float) -> Uncertainty:
+    """The mean class distribution at a temperature: softmax(ln p̄ / T), with its entropy.
+
+    T is of the mean over the sampled prompts, not of each draw: p̄ is what decides and what T was fitted to.
+    The draws' share of the doubt (mutual information / entropy) stays, and spreads follow to first order:
+    dp/p(1 − p) becomes dp/(T p(1 − p)), at most √(p(1 − p)).
+    """
+    if temperature == 1:
+        return said
+    tiny = torch.finfo(torch.float32).tiny
+    p = said.probabilities
+    log_p = (p.clamp_min(tiny).log() / temperature).log_softmax(-1)
+    scaled = log_p.exp()
+    entropy = -(scaled * log_p).sum(-1)
+    disagreement = said.mutual_information / said.entropy.clamp_min(tiny) * entropy
+    most = scaled * (1 - scaled)
+    spreads = said.spreads / temperature * most / (p * (1 - p)).clamp_min(tiny)
+    return Uncertainty(
+        probabilities=scaled,
+        entropy=entropy,
+        expected_entropy=entropy - disagreement,
+        mutual_information=disagreement,
+        spreads=torch.minimum(spreads, most.clamp_min(0).sqrt()),
+    )

@@ -18,6 +18,8 @@ embedding.
 """
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -25,7 +27,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pbprompt.core.likelihood import at_least_float32
+from pbprompt.data.names import name_key
 from pbprompt.errors import InputError
+from pbprompt.seeding import stream
 
 KLReduction = Literal["elbo", "mean", "sum"]
 
@@ -66,6 +70,24 @@ class GaussianPosterior(nn.Module):
 def draw_noise(shape: tuple[int, ...], generator: torch.Generator) -> Float[Tensor, "..."]:
     """ε ~ N(0, I) on the generator's device: a CPU generator gives the same noise to every device."""
     return torch.randn(shape, generator=generator, device=generator.device)
+
+
+def noise_of_names(
+    names: Sequence[str], samples: int, width: int, generator: torch.Generator
+) -> Float[Tensor, "s c w"]:
+    """ε ~ N(0, I) for classes, a stream of its own for each name: other classes change nothing about it.
+
+    The generator gives one number, which is the seed of all streams: equal generators give equal noise, and
+    a class keeps its own whatever is added, removed or put in another order. Of a name that comes twice the
+    second has a stream of its own too.
+    """
+    seed = int(torch.randint(1 << 62, (1,), generator=generator, device=generator.device))
+    before: Counter[str] = Counter()
+    rows = []
+    for key in map(name_key, names):
+        rows.append(torch.randn(samples, width, generator=stream(seed, key, before[key])))
+        before[key] += 1
+    return torch.stack(rows, dim=1)
 
 
 def reparameterise(

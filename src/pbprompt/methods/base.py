@@ -89,6 +89,7 @@ class Method(nn.Module):
     stepwise: bool = True  # the loop's steps train it; without, `begin` does all there is
     takes_new_names: bool = True  # it can tell classes that it had no image of, by their names
     image_conditioned: bool = False  # each image has prompts of its own, so that there is no bank to look at
+    leaves_out: bool = False  # it judges each training image as if that one had been left out
     learns_on: bool = False  # `learn` adds labelled images to a fitted one, as if it were fitted on all
     chooses: bool = False  # `choose` sets some of it by validation images, which training then needs
     exportable: bool = True  # its prediction is one fixed computation on a bank, which ONNX can hold

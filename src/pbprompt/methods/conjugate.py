@@ -81,6 +81,7 @@ class Conjugate(Memory):
     Config = ConjugateConfig
     tags = ("closed form",)
     stepwise = False
+    leaves_out = True
     learns_on = True
     paper = "this library, after Wang et al., ICLR 2024"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"with-pbprompt": {"beside": "pbprompt"}}
@@ -108,6 +109,7 @@ class Conjugate(Memory):
         self.stepwise = bool(tuned)
         self.takes_new_names = prior is not None
         self.learns_on = not self.stepwise
+        self.leaves_out = not self.stepwise and beside is None
         d = backbone.embed_dim
         for name, shape in {"counts": (0,), "sums": (0, d), "moment": (0, d), "texts": (0, d)}.items():
             self.register_buffer(name, torch.empty(shape, dtype=torch.float64))

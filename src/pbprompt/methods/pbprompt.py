@@ -25,7 +25,14 @@ from pbprompt.core.elbo import combined_elbo
 from pbprompt.core.generator import PromptGenerator
 from pbprompt.core.likelihood import class_logits, log_likelihood, mean_features
 from pbprompt.core.transport import conditional_transport, entropic_transport
-from pbprompt.core.variational import GaussianPosterior, gaussian_kl, reduce_kl, sample
+from pbprompt.core.variational import (
+    GaussianPosterior,
+    gaussian_kl,
+    noise_of_names,
+    reduce_kl,
+    reparameterise,
+    sample,
+)
 from pbprompt.errors import InputError
 from pbprompt.methods.base import (
     Batch,
@@ -125,6 +132,7 @@ class PBPrompt(Method):
     }
     tags = ("stochastic", "uses patches")
     paper = "Liu, Wang et al., UAI 2024"
+    revision = 2
     capturable = True
     config: PBPromptConfig
 
@@ -222,7 +230,8 @@ class PBPrompt(Method):
         mean, log_variance = self.posterior(self._names)
         if not self.config.sampling or self.config.reading == "mean":
             return self.generator(mean[None])
-        return self.generator(sample(mean, log_variance, samples, generator))
+        noise = noise_of_names(self.classes, samples, mean.shape[1], generator)
+        return self.generator(reparameterise(mean, log_variance, noise))
 
     def batch_for(self, examples: int) -> int:
         """A step costs about the same for 32 images as for 128: the text tower takes most of it."""

@@ -6,12 +6,14 @@ be asked for later. Images that were trained on must not be among them: the mode
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
+from pbprompt.core.temperature import fit_temperature
 from pbprompt.errors import InputError
 from pbprompt.evaluate.conformal import conformal_quantile
 from pbprompt.features.bank import Features
@@ -109,6 +111,17 @@ def calibrate(predictor: Predictor, features: Features, seed: int = 0) -> Calibr
         samples=predictor.bank.shape[0],
         seed=seed,
     )
+
+
+def temperature_of(predictor: Predictor, features: Features) -> float:
+    """T for the predictor's mean class distribution, fitted to labelled images that it was not tuned on.
+
+    One number fitted to the images that thresholds and sets rest on too: what they promise then holds up to
+    that number's freedom, which is small beside that of tens of images.
+    """
+    said = predict_features(replace(predictor, temperature=1.0), features).probabilities.cpu()
+    logits = said.clamp_min(torch.finfo(torch.float32).tiny).log()
+    return fit_temperature(logits, features.labels.cpu(), smoothing=1 / (len(features) + 2))
 
 
 def rounded(probabilities: list[float]) -> tuple[float, ...]:

@@ -23,6 +23,7 @@ class ModelInfo:
     data: dict[str, Any] = field(default_factory=dict)  # dataset, content hash, draw hash
     metrics: dict[str, Any] = field(default_factory=dict)
     library: str = __version__
+    temperature: float = 1.0  # of the probabilities; 1: as the method has them
 
 
 def model_card(info: ModelInfo, folder: str, calibration: Calibration | None = None) -> str:
@@ -36,7 +37,7 @@ def model_card(info: ModelInfo, folder: str, calibration: Calibration | None = N
 
 Tuned with pbprompt {info.library} on the frozen backbone `{info.backbone["name"]}`
 (activation {info.backbone["activation"]}, fingerprint `{info.backbone["fingerprint"]}`), seed {info.seed}.
-{_figures(info)}{_thresholds(calibration)}
+{_temperature(info)}{_figures(info)}{_thresholds(calibration)}
 ## Use
 
 ```sh
@@ -53,6 +54,12 @@ pbprompt evaluate {folder} DATA --split test
 
 {settings}
 """
+
+
+def _temperature(info: ModelInfo) -> str:
+    if info.temperature == 1:
+        return ""
+    return f"\nProbabilities are at temperature {info.temperature:.3f}, fitted to the validation images.\n"
 
 
 def _figures(info: ModelInfo) -> str:

@@ -1,6 +1,7 @@
 """A tuned model on disk: settings, learnable parameters, and all that is needed to use and check it again."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -100,6 +101,8 @@ def read_info(folder: Path | ModelFiles) -> ModelInfo:
         info = from_dict(ModelInfo, values, "field")
         if not {"name", "activation", "fingerprint"} <= set(info.backbone):
             raise ValueError("the backbone's identity is missing")
+        if not 0 < info.temperature < math.inf:
+            raise ValueError(f"temperature is {info.temperature}: it must be above 0")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: not a model of pbprompt ({error}): fit it again") from None
     return info

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Encoded
 from pbprompt.core.likelihood import Uncertainty, uncertainty
+from pbprompt.core.temperature import tempered
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Method
 from pbprompt.seeding import generator
@@ -24,6 +25,7 @@ class Predictor:
     method: Method
     bank: Float[Tensor, "s c d"]
     classes: tuple[str, ...]
+    temperature: float = 1.0  # of the mean over the samples
 
     @torch.no_grad()
     def __call__(self, images: Encoded) -> Uncertainty:
@@ -42,7 +44,7 @@ class Predictor:
                 "the answer is no number, since the towers' features or the model's weights are none: "
                 "take float32, or fit the model again"
             )
-        return said
+        return tempered(said, self.temperature)
 
 
 @torch.no_grad()

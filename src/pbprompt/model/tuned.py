@@ -17,7 +17,7 @@ from pbprompt.data.names import name_key
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.methods.base import Method, MethodConfig
-from pbprompt.model.calibration import Calibration, calibrate, read_calibration
+from pbprompt.model.calibration import Calibration, calibrate, read_calibration, temperature_of
 from pbprompt.model.card import ModelInfo
 from pbprompt.model.folder import copy_method, describe_model, load_model, save_model
 from pbprompt.model.manifest import ModelFiles, opened
@@ -43,7 +43,8 @@ class TunedModel:
     @cached_property
     def predictor(self) -> Predictor:
         """The sampled classifiers, drawn when they are first needed."""
-        return predictive(self.method, self.samples, self.seed)
+        drawn = predictive(self.method, self.samples, self.seed)
+        return replace(drawn, temperature=self.info.temperature)
 
     @property
     def backbone(self) -> Backbone:
@@ -142,7 +143,7 @@ class TunedModel:
     def partial_fit(self, images: Encoded, labels: Sequence[str]) -> Self:
         """The model having learned these images too, as if fitted on all; new labels are new classes.
 
-        Its figures and calibration are of before, so they go.
+        Its figures, temperature and calibration are of before, so they go.
         """
         if not self.method.learns_on:
             raise InputError(f"{self.method.name} cannot learn on: fit it again on all images")
@@ -153,20 +154,34 @@ class TunedModel:
         device = self.backbone.device
         rows = torch.tensor([known[name_key(label)] for label in labels], device=device)
         model.method.learn(Encoded(*(part.to(device) for part in images)), rows)
-        return replace(model, info=replace(model.info, metrics={}), calibration=None)
+        return replace(model, info=replace(model.info, metrics={}, temperature=1.0), calibration=None)
 
-    def checked(self, dataset: Dataset, bank: Bank, drawn: Draw | None, *, figures: bool = True) -> Self:
+    def checked(
+        self,
+        dataset: Dataset,
+        bank: Bank,
+        drawn: Draw | None,
+        *,
+        figures: bool = True,
+        temperature: bool = False,
+    ) -> Self:
         """With its answers on validation images that it was not tuned on and, unless left out, its figures.
 
         Those are of the test split, or of the validation split where there is no other and it chose nothing
-        there.
+        there. With `temperature` its probabilities are scaled first, as the validation images ask for; without
+        such images they stay.
         """
-        few = drawn.apply(dataset) if drawn else dataset
-        used = {item.path for item in (*few.train, *(few.val if self.method.chooses else ()))}
-        held_out = [item for item in dataset.val if item.path not in used]
-        calibration = (
-            calibrate(self.predictor, bank.encode(dataset.root, held_out), self.seed) if held_out else None
-        )
+        held_out = validation_items(dataset, drawn, chooses=self.method.chooses)
+        if not held_out:
+            return self._measured(dataset, bank, figures, None)
+        features = bank.encode(dataset.root, held_out)
+        model = self
+        if temperature:
+            scaled = temperature_of(self.predictor, features)
+            model = replace(self, info=replace(self.info, temperature=scaled))
+        return model._measured(dataset, bank, figures, calibrate(model.predictor, features, self.seed))
+
+    def _measured(self, dataset: Dataset, bank: Bank, figures: bool, calibration: Calibration | None) -> Self:
         split = "test" if dataset.test else "val"
         metrics: dict[str, Any] = {}
         if figures and (items := dataset.split(split)) and not (split == "val" and self.method.chooses):
@@ -218,3 +233,22 @@ class TunedModel:
             images = Encoded(features.global_, features.patches)
             said = iter(self.predict(images, rule)) if len(features) else iter(())
             yield from ((path, failures.get(str(path)) or next(said)) for path in some)
+
+
+def validation_items(dataset: Dataset, drawn: Draw | None, *, chooses: bool = False) -> list[Item]:
+    """Labelled images that a model is not tuned on (nor `chooses` by), beside those of the test split."""
+    few = drawn.apply(dataset) if drawn else dataset
+    used = {item.path for item in (*few.train, *(few.val if chooses else ()))}
+    return [item for item in dataset.val if item.path not in used]
+
+
+def check_temperature(dataset: Dataset, drawn: Draw | None, kind: type[Method]) -> None:
+    """Refuse, before any training, to fit a temperature to images that are not there.
+
+    A method that leaves its own images out in turn needs none: its probabilities are calibrated by these.
+    """
+    if not validation_items(dataset, drawn) and not kind.leaves_out:
+        raise InputError(
+            f"{dataset.name} has no validation images, which a temperature is fitted to: add some (a val/ "
+            "folder), or fit `conjugate`, which is calibrated by its training images"
+        )

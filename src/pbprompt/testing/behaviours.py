@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from pbprompt.clip.backbone import random_backbone
+from pbprompt.clip.backbone import Encoded, random_backbone
 from pbprompt.config import describe
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Method
@@ -151,6 +152,29 @@ def takes_new_names_or_refuses(kind: Kind, settings: Settings) -> None:
     else:
         raise AssertionError("it took them: set `takes_new_names = True`, or raise InputError in `prepare`")
     demand(torch.equal(before, probabilities(method, images)), "it is another after it refused")
+
+
+@_behaviour
+def keeps_classes_as_they_are(kind: Kind, settings: Settings) -> None:
+    """tell the former classes apart as before when names are added, removed or put in another order"""
+    backbone = tiny_vit()
+    method, images = fitted(kind, settings, backbone, unseen=NEW), random_images(backbone)
+    seen = Encoded(images.global_, images.patches.to(images.global_))
+
+    def between(classes: tuple[str, ...], asked: tuple[str, ...]) -> Float[Tensor, "s n c"]:
+        """Logits of the asked classes above the first of them, under each draw."""
+        method.prepare(classes, "a {}.")
+        with torch.no_grad():
+            bank = predictive(method, 3, seed=5).bank
+            logits = method.sample_logits(seen, bank)[..., [classes.index(name) for name in asked]]
+        return logits - logits[..., :1]
+
+    before = between(NAMES, NAMES)
+    others = [NAMES[::-1], NAMES[:2], *([(NEW[0], *NAMES)] if method.takes_new_names else [])]
+    for classes in others:
+        asked = tuple(name for name in NAMES if name in classes)
+        apart = _farthest(before[..., : len(asked)], between(classes, asked))
+        demand(apart < NEAR, f"for {', '.join(classes)}, logits are {apart:.2g} apart")
 
 
 @_behaviour
