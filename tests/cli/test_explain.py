@@ -72,3 +72,11 @@ def test_bad_files_are_one_line(run, tmp_path):
     assert code == 2 and "absent.jpg" in err and len(err.splitlines()) == 1
     code, _, err = run("explain", CAT, "--model", tmp_path, "--out", "h.png")
     assert code == 2 and "no model here" in err and len(err.splitlines()) == 1
+
+
+def test_an_even_plan_is_told(run, model, tmp_path):
+    options = ("explain", CAT, "--model", model, "--out", tmp_path / "a.png")
+    assert "near even" not in run(*options)[2]
+    code, _, err = run(*options, "--reading", "prompt-to-patch")
+    assert code == 0 and "prompt-to-patch is near even for" in err and "--reading evidence" in err
+    assert "near even" not in run(*options, "--reading", "prompt-to-patch", "--temperature", "0.005")[2]

@@ -11,7 +11,7 @@ from PIL import Image
 import pbprompt
 from pbprompt.errors import InputError
 from pbprompt.explain.colours import ANCHORS, heat_colours
-from pbprompt.explain.drawing import draw_heat_maps, overlay, save_picture
+from pbprompt.explain.drawing import _scale, draw_heat_maps, full_colour, overlay, save_picture
 from pbprompt.explain.heat_maps import READINGS, HeatMaps, heat_maps
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.methods.pbprompt import PBPrompt
@@ -203,12 +203,23 @@ def test_an_overlay_is_the_centre_square():
     assert overlay(wide, np.zeros((4, 4), np.float32), side=50).size == (50, 50)
 
 
-def test_colours_are_relative_unless_a_scale_is_given():
+def test_colours_are_relative_to_the_mean_unless_a_scale_is_given():
     grey, heat = Image.new("RGB", (70, 70), "grey"), spot(3, 3)
-    assert overlay(grey, heat).tobytes() == overlay(grey, 1 + heat * 5).tobytes()
-    assert warmth(overlay(grey, heat, 0.0, 9.0)).max() < warmth(overlay(grey, heat)).max() - 50
-    flat = warmth(overlay(grey, np.full((7, 7), 0.3, np.float32)))
-    assert flat.max() == flat.min() == warmth(overlay(grey, heat)).min()
+    assert overlay(grey, heat).tobytes() == overlay(grey, heat * 5).tobytes()
+    assert warmth(overlay(grey, heat, 9.0)).max() < warmth(overlay(grey, heat)).max() - 50
+    assert np.ptp(warmth(overlay(grey, np.full((7, 7), 0.3, np.float32)))) == 0
+
+
+def test_a_plan_near_uniform_is_not_stretched():
+    """A tenth above and below uniform: all of it in the middle of the scale, not from dark to bright."""
+    grey, even = Image.new("RGB", (70, 70), "grey"), np.full((7, 7), 0.9, np.float32)
+    even[2, 5] = 1.1
+    assert full_colour(even) == pytest.approx(2 * even.mean())
+    assert full_colour(spot(3, 3)) == pytest.approx(0.9)
+    shown, clear = warmth(overlay(grey, even)), warmth(overlay(grey, spot(2, 5)))
+    assert np.ptp(shown) < 0.25 * np.ptp(clear) and shown.max() < clear.max() - 40
+    text = _scale(np.stack([[even / even.sum()]]), 0, "prompt-to-patch", 1.0)[1]
+    assert text == "1.00 to 1.22 times uniform (1/49), full colour from 2, at T = 1"
 
 
 def handmade(samples: int, **heat) -> HeatMaps:
@@ -231,7 +242,7 @@ def hottest_cell(lit: np.ndarray) -> tuple[int, int]:
 def test_a_row_a_class_and_a_column_a_sample_after_photograph_and_mean():
     places = [[(1, 1), (5, 2)], [(1, 1), (3, 4)], [(1, 1), (0, 6)]]
     heat = np.stack([[spot(*cell) for cell in sample] for sample in places])
-    picture = draw_heat_maps(handmade(3, prompt_to_patch=heat), Image.new("RGB", (500, 400), "grey"))
+    picture = draw_heat_maps(handmade(3, evidence=heat), Image.new("RGB", (500, 400), "grey"))
     assert picture.size == (6 + 5 * 174, 28 + 2 * 212)
     assert tile(picture, 0, 0).std() == 0 and tile(picture, 1, 0).std() == 0  # the photograph as it is
     assert hottest_cell(tile(picture, 0, 1)) == (1, 1)  # the mean

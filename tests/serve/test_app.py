@@ -135,12 +135,14 @@ def test_explain(client, model, cat):
     # the evidence of all classes on one scale; a plan on its own
     square = open_image(io.BytesIO(cat))
     maps = heat_maps(model.method, square, model.classes, samples=2)
-    expected = overlay(square, maps.evidence[1, model.classes.index("dog")], 0, maps.evidence.max())
+    expected = overlay(square, maps.evidence[1, model.classes.index("dog")], maps.evidence.max())
     assert same_picture(said.json()["samples"][1], expected)
     plan = client.post(
         "/explain", json={"image": text(cat), "class": "dog", "samples": 2, "reading": "prompt-to-patch"}
     )
-    expected = overlay(square, maps.prompt_to_patch[:, model.classes.index("dog")].mean(0))
+    mean = maps.prompt_to_patch[:, model.classes.index("dog")].mean(0)
+    assert plan.json()["range"] == pytest.approx([mean.min(), mean.max()], abs=1e-6)
+    expected = overlay(square, mean)
     assert same_picture(plan.json()["mean"], expected)
     drawn = client.post("/explain", json={"image": text(cat), "class": "dog", "format": "png"})
     assert drawn.headers["content-type"] == "image/png"

@@ -11,6 +11,7 @@ import typer
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
+    from pbprompt.explain.heat_maps import HeatMaps, Reading
     from pbprompt.model.tuned import TunedModel
 
 
@@ -22,7 +23,7 @@ def explain(
         "--class",
         help="A class to look for, also one new to the model; may be repeated. [the likeliest 3]",
     ),
-    reading: str = typer.Option("prompt-to-patch", help="prompt-to-patch, patch-to-prompt or evidence."),
+    reading: str = typer.Option("evidence", help="evidence, prompt-to-patch or patch-to-prompt."),
     temperature: float | None = typer.Option(
         None, help="T of the two plans: lower is more pointed. [as the model was trained]"
     ),
@@ -39,12 +40,13 @@ def explain(
 
     [bold]pbprompt explain photo.jpg --model model/ --out heat.png[/bold]
 
-    [bold]pbprompt explain pug.jpg --model model/ --class pug --class cat --reading evidence -o a.png[/bold]
+    [bold]pbprompt explain pug.jpg --model model/ --class pug --reading prompt-to-patch -o a.png[/bold]
 
+    evidence is what each patch says for the class against the mean of all classes: what a decision rests on.
     prompt-to-patch and patch-to-prompt are the transport plans of the method: where a prompt finds itself,
-    and to which class a patch goes. evidence is what each patch says for the class against the mean of all
-    classes: the clearest look at what a decision rests on. Colours are relative: the values they stand for
-    are written above each row. The maps cover the centre square of the image, which is what the model sees.
+    and to which class a patch goes; where a plan hardly prefers a place, its colours do not either. The
+    values that colours stand for are written above each row. The maps cover the centre square of the image,
+    which is what the model sees.
     """
     from pbprompt.data.images import open_image
     from pbprompt.explain.drawing import draw_heat_maps, save_picture
@@ -68,9 +70,25 @@ def explain(
     for row, (name, probability) in enumerate(zip(maps.classes, maps.probabilities, strict=True)):
         parts = ", ".join(f"{source} {logits[row]:+.2f}" for source, logits in maps.sources.items())
         print(f"{name} {probability:.1%}{f' (logits above the mean class: {parts})' if parts else ''}")
+    if reading != "evidence":
+        _tell_even(maps, reading)
     for written in (out, arrays):
         if written is not None:
             print(f"written: {written}", file=sys.stderr)
+
+
+def _tell_even(maps: "HeatMaps", reading: "Reading") -> None:
+    """Say where a plan prefers no place of the image."""
+    from pbprompt.explain.drawing import CLEAR
+
+    heat = maps.of(reading).mean(0)
+    even = [name for name, one in zip(maps.classes, heat, strict=True) if one.max() < CLEAR * one.mean()]
+    if even:
+        print(
+            f"pbprompt: {reading} is near even for {', '.join(even)} (no place has {CLEAR} times the mean): "
+            "see --reading evidence, or a lower --temperature",
+            file=sys.stderr,
+        )
 
 
 def check_suffix(option: str, path: Path, suffix: str) -> None:

@@ -12,26 +12,24 @@ from pbprompt.explain.heat_maps import HeatMaps, Maps, Reading
 from pbprompt.files import write_bytes
 
 SIDE, GAP, LINE = 168, 6, 16  # pixels of a tile, between tiles, and of a line of text
+CLEAR = 2  # times its mean that a place of a plan must have for full colour
 INK, FAINT = "#24292f", "#57606a"
 
 
 def overlay(
     image: Image.Image,
     heat: Float[np.ndarray, "h w"],
-    low: float | None = None,
-    high: float | None = None,
+    hottest: float | None = None,
     side: int | None = None,
 ) -> Image.Image:
     """The centre square of the image, which is all that the model saw, under its heat.
 
-    `low` and `high` are the coldest and the hottest value of the scale: those of the map itself unless given,
-    so that colours are relative. `side`: pixels of the result; the image's shorter side unless given.
+    `hottest` is the value of full colour, 0 that of none; `full_colour` of the map unless given. `side`:
+    pixels of the result; the image's shorter side unless given.
     """
     side = side or min(image.size)
-    low = float(heat.min()) if low is None else low
-    high = float(heat.max()) if high is None else high
-    span = high - low
-    relative = (heat - low) / span if span > 0 else np.zeros_like(heat)
+    hottest = full_colour(heat) if hottest is None else hottest
+    relative = heat / hottest if hottest > 0 else np.zeros_like(heat)
     smooth = Image.fromarray(relative.astype(np.float32)).resize((side, side), Image.Resampling.BICUBIC)
     share = np.clip(np.asarray(smooth), 0, 1)  # bicubic overshoots at steep edges
     photo = np.asarray(ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.BICUBIC), np.float32)
@@ -39,13 +37,21 @@ def overlay(
     return Image.fromarray(np.rint(photo * (1 - opacity) + heat_colours(share) * opacity).astype(np.uint8))
 
 
-def draw_heat_maps(maps: HeatMaps, image: Image.Image, reading: Reading = "prompt-to-patch") -> Image.Image:
+def full_colour(heat: Float[np.ndarray, "*s h w"]) -> float:
+    """The value of a plan that is drawn in full colour: its highest, but at least twice its mean.
+
+    A plan that hardly prefers a place is drawn as even as it is: stretched to all colours it would point at
+    a bare wall.
+    """
+    return max(float(heat.max()), CLEAR * float(heat.mean()))
+
+
+def draw_heat_maps(maps: HeatMaps, image: Image.Image, reading: Reading = "evidence") -> Image.Image:
     """A row per class: the square that the model saw, the mean map, and one map a sampled prompt.
 
-    Colours are relative, and the range of a row's values is written above it. Prompt-to-patch has one scale
-    for all maps of a class. Patch-to-prompt has one for each map, since its level is the probability p_c
-    under that sample. The evidence has one for everything, from 0: a class that nothing speaks for stays
-    dark.
+    All colours start at 0, and the range of a row's values is written above it. The evidence has one scale
+    for everything: a class that nothing speaks for stays dark. Prompt-to-patch has one for all maps of a
+    class. Patch-to-prompt has one for each map, since its level is the probability p_c under that sample.
     """
     heat = maps.of(reading)
     samples, classes = heat.shape[:2]
@@ -60,11 +66,11 @@ def draw_heat_maps(maps: HeatMaps, image: Image.Image, reading: Reading = "promp
     view = ImageOps.fit(image.convert("RGB"), (SIDE, SIDE), Image.Resampling.BICUBIC)
     for row, (name, probability) in enumerate(zip(maps.classes, maps.probabilities, strict=True)):
         top, width = header + row * row_height, canvas.width - 2 * GAP
-        low, high, scale = _scale(heat, row, reading, maps.temperature)
+        hottest, scale = _scale(heat, row, reading, maps.temperature)
         _write(draw, (GAP, top), f"{name}, probability {probability:.1%}", width, INK)
         _write(draw, (GAP, top + LINE), f"{reading} {scale}", width, FAINT)
         shown = [heat[:, row].mean(0), *heat[:, row]] if samples > 1 else [heat[0, row]]
-        for column, tile in enumerate([view, *(overlay(image, one, low, high, SIDE) for one in shown)]):
+        for column, tile in enumerate([view, *(overlay(image, one, hottest, SIDE) for one in shown)]):
             canvas.paste(tile, (GAP + column * step, top + 2 * LINE))
     return canvas
 
@@ -76,16 +82,17 @@ def save_picture(picture: Image.Image, path: Path) -> None:
     write_bytes(path, buffer.getvalue())
 
 
-def _scale(
-    heat: Maps, row: int, reading: Reading, temperature: float
-) -> tuple[float | None, float | None, str]:
-    """The coldest and the hottest value of a row, where its maps share them, and both in words."""
-    low, high = float(heat[:, row].min()), float(heat[:, row].max())
+def _scale(heat: Maps, row: int, reading: Reading, temperature: float) -> tuple[float | None, str]:
+    """The value of full colour in a row, where its maps share it, and the range of the values in words."""
+    low, high, mean = (float(value(heat[:, row])) for value in (np.min, np.max, np.mean))
+    if reading == "evidence":
+        return max(0.0, float(heat.max())), f"{low:.3g} to {high:.3g} logits, dark up to 0"
+    full = f", full colour from {CLEAR}" if high < CLEAR * mean else ""
     if reading == "prompt-to-patch":
-        return low, high, f"{low:.3g} to {high:.3g} at T = {temperature:.3g}"
-    if reading == "patch-to-prompt":
-        return None, None, f"{low:.3g} to {high:.3g} at T = {temperature:.3g}, each map on its own scale"
-    return 0.0, max(0.0, float(heat.max())), f"{low:.3g} to {high:.3g} logits, dark up to 0"
+        cells = heat.shape[-2] * heat.shape[-1]
+        times = f"{low * cells:.2f} to {high * cells:.2f} times uniform (1/{cells}){full}"
+        return full_colour(heat[:, row]), f"{times}, at T = {temperature:.3g}"
+    return None, f"{low:.3g} to {high:.3g}, at T = {temperature:.3g}, each map up to at least twice its mean"
 
 
 def _write(draw: ImageDraw.ImageDraw, at: tuple[int, int], text: str, width: int, colour: str) -> None:

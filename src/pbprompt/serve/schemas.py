@@ -151,6 +151,7 @@ class Predictions(BaseModel):
 class Explanation(BaseModel):
     class_name: str = Field(serialization_alias="class")
     score: float = Field(description="the probability of the class")
+    range: tuple[float, float] = Field(description="lowest and highest value of the mean heat map")
     mean: str = Field(description="base64 of a PNG: the square the model saw, under the mean heat map")
     samples: list[str] = Field(description="the same for each sampled prompt")
 

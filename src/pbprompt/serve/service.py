@@ -189,12 +189,13 @@ class Service:
             return Picture(_png(draw_heat_maps(maps, image, asked.reading)))
         heat = maps.of(asked.reading)[:, 0]
         # One scale of evidence for all classes: where nothing speaks for one, its map stays dark.
-        scale = (0.0, strongest) if asked.reading == "evidence" else (None, None)
+        hottest = max(0.0, strongest) if asked.reading == "evidence" else None
         return Explanation(
             class_name=asked.class_name,
             score=finite(float(maps.probabilities[0])),
-            mean=_base64(overlay(image, heat.mean(0), *scale)),
-            samples=[_base64(overlay(image, one, *scale)) for one in heat],
+            range=(float(heat.mean(0).min()), float(heat.mean(0).max())),
+            mean=_base64(overlay(image, heat.mean(0), hottest)),
+            samples=[_base64(overlay(image, one, hottest)) for one in heat],
         )
 
 
