@@ -168,8 +168,8 @@ class TunedModel:
         """With its answers on validation images that it was not tuned on and, unless left out, its figures.
 
         Those are of the test split, or of the validation split where there is no other and it chose nothing
-        there. With `temperature` its probabilities are scaled first, as the validation images ask for; without
-        such images they stay.
+        there. With `temperature` its probabilities are scaled first, as the validation images ask for;
+        without such images they stay.
         """
         held_out = validation_items(dataset, drawn, chooses=self.method.chooses)
         if not held_out:
