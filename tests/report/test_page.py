@@ -231,6 +231,28 @@ def test_recipes_name_the_rows_of_their_own_backbone_and_add_their_table(runs):
     assert "A table (lite)" in page.text
 
 
+def test_a_base_to_new_table_has_bars_of_h_with_the_papers_beside_them(runs):
+    rows_of_it = (Row("PBPrompt", "pbprompt"), Row("CoOp", "coop"))
+    recipe = Recipe(
+        "r",
+        "Base",
+        "base-to-new",
+        "ViT-B/16",
+        ("dtd",),
+        rows_of_it,
+        seeds=(1, 2),
+        published=("base_to_new_vit",),
+    )
+    for seed, accuracy in ((1, 0.5), (2, 0.6)):
+        runs.add(accuracy, task="base-to-new", dataset="dtd", method="pbprompt", seed=seed)
+    folder = runs.store.folder.parent / "figures"
+    write_page(runs.store, runs.store.folder.parent / "page.html", [recipe], folder)
+    assert (folder / "r-h.svg").is_file()
+    text = runs.page([recipe]).text
+    assert "one standard deviation over seeds; diamonds: the paper&#x27;s figures." in text
+    assert "H in per cent. DTD: PBPrompt 55.0." in text  # and CoOp has no run
+
+
 def test_older_code_does_not_enter_the_mean(runs):
     runs.add(0.1, method="coop", seed=1, code="old")
     runs.add(0.1, method="coop", seed=2, code="old")

@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.container import BarContainer
 from PIL import Image
 
 from pbprompt.errors import InputError
@@ -94,6 +95,28 @@ def test_risk_coverage_curves():
         np.testing.assert_array_equal(lines_of(figure)[label].get_xdata(), x)
         np.testing.assert_array_equal(lines_of(figure)[label].get_ydata(), y)
     assert legend_of(figure) == ["worse", "better"]  # as the lines end, from the top
+
+
+def test_bars_have_their_heights_and_the_papers_figures():
+    groups = {
+        "one": {"ours": plots.Bar(0.8, 0.02, 0.79), "theirs": plots.Bar(0.6)},
+        "two": {"theirs": plots.Bar(0.7, published=0.5)},
+    }
+    (axes,) = plots.bars(groups, "title").axes
+    ours, theirs = (c for c in axes.containers if isinstance(c, BarContainer))
+    assert [bar.get_height() for bar in ours] == [0.8] and [bar.get_height() for bar in theirs] == [0.6, 0.7]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["one", "two"]
+    assert ours[0].get_x() < theirs[0].get_x() < 0.5 < theirs[1].get_x()  # each in its group
+    assert ours[0].get_facecolor() != theirs[0].get_facecolor()
+    diamonds = [line for line in axes.get_lines() if line.get_marker() == "D"]
+    assert [line.get_ydata().tolist() for line in diamonds] == [[0.79], [0.5]]
+    assert axes.get_ylim()[0] == pytest.approx(0.45)  # below the lowest of all
+
+
+def test_twelve_bars_all_look_different():
+    (axes,) = plots.bars({"one": {f"method {n}": plots.Bar(0.5) for n in range(12)}}).axes
+    drawn = [bar for container in axes.containers for bar in getattr(container, "patches", [])]
+    assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in drawn}) == 12
 
 
 def test_twelve_lines_all_look_different():

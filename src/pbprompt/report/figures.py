@@ -1,4 +1,4 @@
-"""Which figures the runs of a comparison can be drawn as: curves, risk against coverage, reliability."""
+"""Which figures runs can be drawn as: curves, risk against coverage, reliability; of a table, bars of H."""
 
 import json
 import re
@@ -16,6 +16,7 @@ from pbprompt.evaluate.reliability import ReliabilityBins, confidence_bins
 from pbprompt.evaluate.selective import area_under_risk_coverage, risk_coverage
 from pbprompt.report import plots
 from pbprompt.report.comparisons import Comparison
+from pbprompt.report.tables import Cell, Table
 from pbprompt.runs.record import Record
 from pbprompt.runs.store import RunStore
 
@@ -45,6 +46,34 @@ def draw(comparison: Comparison, store: RunStore) -> Iterator[Drawing]:
         yield _few_shot(comparison)
     yield from _settings(comparison)
     yield from _uncertainty(comparison, store)
+
+
+def draw_table(table: Table) -> Iterator[Drawing]:
+    """The paper's bar chart: H of every method on each dataset, and its average; needs matplotlib."""
+    groups: dict[str, dict[str, plots.Bar]] = {}
+    for section in table.sections:
+        if "H" in section.columns:
+            cells = [row[section.columns.index("H")] for row in section.cells]
+            bars = {name: _bar(cell) for name, cell in zip(table.labels, cells, strict=True) if cell.measured}
+            groups |= {section.title: bars} if bars else {}
+    if groups:
+        known = any(bar.published for bars in groups.values() for bar in bars.values())
+        words = {
+            group: ", ".join(f"{label} {100 * bar.mean:.1f}" for label, bar in bars.items())
+            for group, bars in groups.items()
+        }
+        yield Drawing(
+            _file_name(table.name, "h"),
+            "Harmonic mean H of base and new accuracy, with one standard deviation over seeds"
+            + ("; diamonds: the paper's figures." if known else "."),
+            f"H in per cent. {_listed(words)}",
+            plots.bars(groups, table.title, "Harmonic mean H"),
+        )
+
+
+def _bar(cell: Cell) -> plots.Bar:
+    published = cell.published and cell.published.value / 100
+    return plots.Bar(cell.mean / 100, cell.std and cell.std / 100, published)
 
 
 def _few_shot(comparison: Comparison) -> Drawing:
@@ -177,5 +206,8 @@ def _listed(parts: Mapping[str, str]) -> str:
 
 def _name(comparison: Comparison, *words: str) -> str:
     """A name for a file: letters, digits and dashes."""
-    text = "-".join([comparison.backbone, comparison.task, comparison.place, *words]).lower()
-    return re.sub(r"[^a-z0-9]+", "-", text).strip("-")[-120:]
+    return _file_name(comparison.backbone, comparison.task, comparison.place, *words)
+
+
+def _file_name(*words: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower()).strip("-")[-120:]

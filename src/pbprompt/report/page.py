@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from html import escape
 from importlib.resources import files
@@ -14,9 +14,9 @@ from pbprompt.files import write_text
 from pbprompt.recipes import Recipe, load_recipe, recipe_names
 from pbprompt.report import plots
 from pbprompt.report.comparisons import Comparison, make_comparisons
-from pbprompt.report.figures import Drawing, draw
+from pbprompt.report.figures import Drawing, draw, draw_table
 from pbprompt.report.html_tables import comparison_table, recipe_table
-from pbprompt.report.tables import build_table
+from pbprompt.report.tables import Table, build_table
 from pbprompt.runs.record import Failure, Record
 from pbprompt.runs.store import RunStore
 
@@ -41,11 +41,14 @@ def write_page(
         raise InputError(f"{store.folder}: no runs in it: give a folder that a sweep has written to")
     known = [load_recipe(name) for name in recipe_names()] if recipes is None else recipes
     comparisons = make_comparisons(records, known)
-    drawings = _named_apart([draw(one, store) if plots.available() else [] for one in comparisons])
+    tables = [build_table(recipe, records, store.arrays) for recipe in known]
+    tables = [table for table in tables if table.seeds]
+    wanted = [draw_table(table) for table in tables] + [draw(one, store) for one in comparisons]
+    drawings = _named_apart(wanted if plots.available() else [[]] * len(wanted))
     if figures is not None:
         for drawing in (drawing for some in drawings for drawing in some):
             plots.save(drawing.figure, figures / f"{drawing.name}.svg")
-    write_text(out, _page(store, records, failures, known, comparisons, drawings))
+    write_text(out, _page(store, records, failures, tables, comparisons, drawings))
 
 
 def _named_apart(drawings: Iterable[Iterable[Drawing]]) -> list[list[Drawing]]:
@@ -64,15 +67,15 @@ def _page(
     store: RunStore,
     records: Sequence[Record],
     failures: Sequence[Failure],
-    recipes: Sequence[Recipe],
+    tables: Sequence[Table],
     comparisons: Sequence[Comparison],
-    drawings: Sequence[Sequence[Drawing]],
+    drawings: Sequence[Sequence[Drawing]],  # of the tables, then of the comparisons
 ) -> str:
     title = "Runs of " + (_listed(one.title for one in comparisons) or store.folder.name)
-    tables = [build_table(recipe, records, store.arrays) for recipe in recipes]
     parts = {"What was run": _facts(records, failures)}
-    parts |= {table.title: recipe_table(table) for table in tables if table.seeds}
-    for number, (comparison, some) in enumerate(zip(comparisons, drawings, strict=True)):
+    for table, some in zip(tables, drawings, strict=False):
+        parts[table.title] = "\n".join([recipe_table(table), *_figures(some)])
+    for number, (comparison, some) in enumerate(zip(comparisons, drawings[len(tables) :], strict=True)):
         heading = f"{comparison.title[:1].upper()}{comparison.title[1:]}, {comparison.backbone}"
         parts[heading if heading not in parts else f"{heading} ({number + 1})"] = _comparison(
             comparison, some
@@ -135,10 +138,14 @@ def _comparison(comparison: Comparison, drawings: Sequence[Drawing]) -> str:
             f'<p class="quiet">{count} older {"run was" if count == 1 else "runs were"} made with other '
             "code, data or defaults than the newest of the same row and left out.</p>"
         )
+    return "\n".join([*parts, *_figures(drawings)])
+
+
+def _figures(drawings: Sequence[Drawing]) -> Iterator[str]:
+    """The large ones, then the small ones."""
     for small in (False, True):
         if shown := [drawing for drawing in drawings if drawing.small is small]:
-            parts.append(f'<div class="figures">{"".join(map(_figure, shown))}</div>')
-    return "\n".join(parts)
+            yield f'<div class="figures">{"".join(map(_figure, shown))}</div>'
 
 
 def _figure(drawing: Drawing) -> str:

@@ -13,7 +13,7 @@ from functools import wraps
 from pathlib import Path
 from statistics import fmean, pstdev
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,12 +32,22 @@ T = TypeVar("T")
 # A line: where on the x axis -> the accuracy of each seed there.
 Points = Mapping[float, Sequence[float]]
 
+
+class Bar(NamedTuple):
+    """A bar's height as a share, its standard deviation over seeds, and the paper's figure, where known."""
+
+    mean: float
+    std: float | None = None
+    published: float | None = None
+
+
 INK = "#24292f"  # all text and axes, and nothing else: a page may put its own text colour in its place
 # Okabe and Ito's colours, which the colour-blind tell apart, without those too pale for a white page.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 GAP = "#f0b890"
 MARKERS = "os^DvPX"
 DASHES = ("-", "--", ":", "-.")
+HATCHES = ("", "///", "...", "xxx")
 
 _STYLE: dict[str, Any] = {
     "axes.edgecolor": INK,
@@ -128,6 +138,50 @@ def setting_curve(
     axes.set(xlabel=setting, ylabel=f"{measured} (%)")
     _percent(axes.yaxis)
     _legend(figure, axes)
+    return figure
+
+
+@styled
+def bars(groups: Mapping[str, Mapping[str, Bar]], title: str = "", measured: str = "Accuracy") -> "Figure":
+    """For each group, as a dataset, a bar per method with one std over seeds; a diamond: as published.
+
+    The axis starts a little below the lowest, since what differs is near the top.
+    """
+    labels = list(dict.fromkeys(label for group in groups.values() for label in group))
+    shown = [bar for group in groups.values() for bar in group.values()]
+    heights = [value for bar in shown for value in (bar.mean, bar.published) if value is not None]
+    inches = max(6.4, 2.2 + 0.16 * len(labels) * len(groups))
+    figure, axes = new_axes(inches, 3.6, "\n".join(wrap(title, int(10 * (inches - 2)))))
+    width = 0.8 / len(labels)
+    for number, label in enumerate(labels):
+        own = {place: group[label] for place, group in enumerate(groups.values()) if label in group}
+        at = np.array([place + (number - (len(labels) - 1) / 2) * width for place in own])
+        look = {
+            "color": COLOURS[number % len(COLOURS)],
+            "hatch": HATCHES[number // len(COLOURS) % len(HATCHES)],
+        }
+        axes.bar(
+            at,
+            [bar.mean for bar in own.values()],
+            0.92 * width,
+            yerr=[bar.std or 0.0 for bar in own.values()],
+            label=label,
+            edgecolor="white",
+            linewidth=0.3,
+            error_kw={"elinewidth": 0.9, "ecolor": INK},
+            **look,
+        )
+        printed = [(x, bar.published) for x, bar in zip(at, own.values(), strict=True) if bar.published]
+        if printed:
+            axes.plot(*zip(*printed, strict=True), "D", color=INK, markersize=3, markerfacecolor="white")
+    axes.set_ylim(bottom=max(0.0, math.floor(20 * min(heights) - 1) / 20))
+    axes.set_xticks(range(len(groups)), ["\n".join(wrap(name, 12)) for name in groups], fontsize=8)
+    axes.grid(visible=False, axis="x")
+    axes.set(ylabel=f"{measured} (%)")
+    _percent(axes.yaxis)
+    handles, names = axes.get_legend_handles_labels()
+    names = ["\n".join(wrap(name, 24)) for name in names]
+    figure.legend(handles, names, loc="outside right upper", fontsize=9)
     return figure
 
 
