@@ -74,6 +74,17 @@ def client(model: TunedModel) -> Iterator:
 
 
 @pytest.fixture
+def sharing(model: TunedModel) -> Iterator:
+    """A client of a server that keeps the classes that clients add."""
+    from fastapi.testclient import TestClient
+
+    from pbprompt.serve.app import create_app
+
+    with TestClient(create_app(model, shared_classes=True), "http://localhost") as client:
+        yield client
+
+
+@pytest.fixture
 def serve_at() -> Iterator[Callable[..., str]]:
     """Start real servers on free ports; gives their addresses."""
     import uvicorn

@@ -35,7 +35,7 @@ def text(data: bytes) -> str:
 
 @pytest.fixture
 def small(model):
-    with TestClient(create_app(model, limits=SMALL), "http://localhost") as client:
+    with TestClient(create_app(model, limits=SMALL, shared_classes=True), "http://localhost") as client:
         yield client
 
 
@@ -176,7 +176,8 @@ def test_classes_are_listed_and_added(small, cat):
     before = small.get("/classes").json()
     assert before["calibrated"] is True and len(before["classes"]) == 5
     after = small.post("/classes", json={"names": ["red panda"]}).json()
-    assert after == {"classes": [*before["classes"], "red panda"], "calibrated": False}
+    added = {"classes": [*before["classes"], "red panda"], "added": ["red panda"], "calibrated": False}
+    assert after == added
     answer = small.post("/predict", files=[file(cat)]).json()
     assert answer["note"] == "no validation image is of an added class"
     (said,) = answer["predictions"]
@@ -184,6 +185,51 @@ def test_classes_are_listed_and_added(small, cat):
     assert said["unsure"] is None and said["prediction_set"] is None
     assert small.post("/classes", json={"names": ["otter"]}).status_code == 200
     assert small.post("/classes", json={"names": ["wolf"]}).status_code == 422  # the eighth of seven
+
+
+def test_a_request_brings_its_own_classes_and_nobody_else_has_them(client, cat):
+    before = client.post("/predict", files=[file(cat)]).json()
+    kept = client.get("/classes").json()
+    form = client.post("/predict", files=[file(cat)], data={"classes": ["red panda", "otter"]}).json()
+    assert list(form["predictions"][0]["scores"])[5:] == ["red panda", "otter"]
+    assert form["note"] == "no validation image is of an added class"
+    body = {"images": [{"name": "photo.jpg", "data": text(cat)}], "classes": ["red panda", "otter"]}
+    assert client.post("/predict", json=body).json() == form
+    assert client.post("/predict", files=[file(cat)]).json() == before
+    assert client.get("/classes").json() == kept and not kept["added"]
+    among = form["predictions"][0]["scores"]  # the former classes among themselves are as they were
+    rest = sum(score for name, score in among.items() if name in before["predictions"][0]["scores"])
+    for name, score in before["predictions"][0]["scores"].items():
+        assert among[name] / rest == pytest.approx(score, abs=0.02)
+    seen = client.post("/explain", files=[file(cat)], data={"class": "otter", "classes": ["otter"]})
+    assert seen.status_code == 200 and seen.json()["class"] == "otter"
+    assert client.post("/explain", files=[file(cat)], data={"class": "otter"}).status_code == 404
+    for names, status in ((["Cat"], 409), ([" "], 422), (["a", "A"], 409)):
+        answer = client.post("/predict", json={"images": [text(cat)], "classes": names})
+        assert answer.status_code == status and answer.json()["error"]
+
+
+def test_a_server_that_shares_no_classes_says_what_to_send(client):
+    assert client.get("/healthz").json()["shared_classes"] is False
+    added = client.post("/classes", json={"names": ["otter"]})
+    removed = client.delete("/classes", params={"name": "otter"})
+    for answer in (added, removed):
+        assert answer.status_code == 403 and "with each request" in answer.json()["error"]
+    assert "otter" not in client.get("/classes").json()["classes"]
+
+
+def test_an_added_class_can_be_removed_and_all_is_as_before(sharing, cat):
+    assert sharing.get("/healthz").json()["shared_classes"] is True
+    first, before = sharing.post("/predict", files=[file(cat)]).json(), sharing.get("/classes").json()
+    sharing.post("/classes", json={"names": ["red / panda", "otter"]})
+    assert sharing.get("/classes").json()["added"] == ["red / panda", "otter"]
+    assert sharing.post("/predict", files=[file(cat)]).json()["note"]
+    for name in ("otter", "red / panda", "otter"):  # once more is no error
+        assert sharing.delete("/classes", params={"name": name}).status_code == 200
+    assert sharing.get("/classes").json() == before
+    assert sharing.post("/predict", files=[file(cat)]).json() == first
+    own = sharing.delete("/classes", params={"name": "cat"})
+    assert own.status_code == 409 and "the model's own" in own.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -250,11 +296,12 @@ def test_a_refused_change_is_not_made_and_a_repeated_one_is_no_error(model, monk
         return with_classes(model, names)
 
     monkeypatch.setattr(TunedModel, "with_classes", slowly)
-    with TestClient(create_app(model, limits=Limits(answer_seconds=0.1)), "http://localhost") as client:
+    impatient = create_app(model, limits=Limits(answer_seconds=0.1), shared_classes=True)
+    with TestClient(impatient, "http://localhost") as client:
         assert client.post("/classes", json={"names": ["otter"]}).status_code == 503
         go_on.set()
         assert "otter" not in client.get("/classes").json()["classes"]
-    with TestClient(create_app(model), "http://localhost") as client:
+    with TestClient(create_app(model, shared_classes=True), "http://localhost") as client:
         for _ in range(2):
             added = client.post("/classes", json={"names": ["otter"]})
             assert added.status_code == 200 and added.json()["classes"].count("otter") == 1
@@ -381,8 +428,8 @@ def test_the_key_guards_all_but_the_page_and_health(model, cat):
         for path in ("/", "/healthz", "/docs", "/openapi.json", "/style.css", "/app.js"):
             assert client.get(path).status_code == 200
         assert client.get("/healthz").json()["needs_key"] is True
-        guarded = [("GET", "/classes"), ("POST", "/classes"), ("GET", "/metrics"), ("POST", "/explain")]
-        for method, path in [*guarded, ("POST", "/predict")]:
+        guarded = [("GET", "/classes"), ("POST", "/classes"), ("DELETE", "/classes?name=otter")]
+        for method, path in [*guarded, ("GET", "/metrics"), ("POST", "/explain"), ("POST", "/predict")]:
             for headers in ({}, {"x-api-key": "open-it2"}, {"authorization": "Basic open-it"}):
                 answer = client.request(method, path, headers=headers)
                 assert answer.status_code == 401 and answer.json()["error"]
@@ -422,7 +469,7 @@ def test_headers_and_errors(client):
         assert "access-control-allow-origin" not in headers
     assert client.get("/no").json() == {"error": "Not Found"}
     assert client.get("/predict").status_code == 405
-    assert client.put("/classes").headers["allow"] == "GET, POST"
+    assert client.put("/classes").headers["allow"] == "DELETE, GET, POST"
     assert client.get("/../../etc/passwd").status_code == 404
 
 
@@ -440,6 +487,7 @@ def test_the_schema_describes_every_endpoint(client):
         ("/explain", "post"),
         ("/classes", "get"),
         ("/classes", "post"),
+        ("/classes", "delete"),
         ("/healthz", "get"),
         ("/metrics", "get"),
     }

@@ -116,8 +116,15 @@ def test_from_an_image_to_its_heat_map_and_a_new_class(browser, running, model, 
     until(browser, lambda: "6 classes" in by_id(browser, "model").text)
     until(browser, lambda: "kitten" in by_id(browser, "scores").text)
     assert "no validation image is of an added class" in by_id(browser, "set").text
+    assert by_id(browser, "unjudged").is_displayed() and "Remove the added" in by_id(browser, "set").text
+    assert "nobody else sees them" in by_id(browser, "whose").text
     by_id(browser, "name").send_keys("Kitten", Keys.ENTER)
     until(browser, lambda: "there already" in by_id(browser, "problem").text)
+    until(browser, lambda: by_id(browser, "names").text == "kitten ×")
+    browser.find_element(By.CSS_SELECTOR, "#names button").click()
+    until(browser, lambda: len(rows_of(browser)) == 5)
+    assert not by_id(browser, "unjudged").is_displayed() and not by_id(browser, "added").is_displayed()
+    assert "Nine times in ten" in by_id(browser, "set").text
 
     assert requested_hosts(browser) == {running.removeprefix("http://")}
     refused = [entry for entry in browser.get_log("browser") if "409" not in entry["message"]]
@@ -154,3 +161,16 @@ def test_the_key_is_asked_for_and_used(browser, model, photo, serve_at):
     by_id(browser, "key").clear()
     by_id(browser, "key").send_keys("open-it", Keys.ENTER)
     until(browser, lambda: by_id(browser, "status").text.startswith("cat, "))
+
+
+def test_shared_classes_are_everybodys_until_somebody_removes_them(browser, model, photo, serve_at):
+    address = serve_at(model, shared_classes=True)
+    browser.get(address)
+    until(browser, lambda: "5 classes" in by_id(browser, "model").text)
+    by_id(browser, "name").send_keys("kitten", Keys.ENTER)
+    until(browser, lambda: "6 classes" in by_id(browser, "model").text)
+    browser.get(address)  # another visit
+    until(browser, lambda: "for everybody" in by_id(browser, "whose").text)
+    browser.find_element(By.CSS_SELECTOR, "#names button").click()
+    until(browser, lambda: "5 classes" in by_id(browser, "model").text)
+    assert not by_id(browser, "added").is_displayed()

@@ -41,17 +41,17 @@ def test_each_image_of_a_batch_is_answered_by_the_model_and_rule_it_was_sent_to(
         )
 
 
-def test_predicting_while_classes_are_added_is_always_one_model_or_the_other(client, cat):
+def test_predicting_while_classes_are_added_is_always_one_model_or_the_other(sharing, cat):
     stop, answers = threading.Event(), []
 
     def predict():
         while not stop.is_set():
-            answers.append(client.post("/predict", files=[("files", ("cat", cat))]))
+            answers.append(sharing.post("/predict", files=[("files", ("cat", cat))]))
 
     thread = threading.Thread(target=predict)
     thread.start()
     for name in ("kitten", "otter", "wolf"):
-        assert client.post("/classes", json={"names": [name]}).status_code == 200
+        assert sharing.post("/classes", json={"names": [name]}).status_code == 200
     stop.set()
     thread.join()
     assert answers and {answer.status_code for answer in answers} == {200}

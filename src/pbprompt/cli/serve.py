@@ -17,19 +17,23 @@ def serve(
     backbone: str | None = typer.Option(None, help="Where the backbone is, if not where it was for `fit`."),
     device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
     examples: bool = typer.Option(False, "--examples", help="Let clients teach it: POST /examples."),
+    shared_classes: bool = typer.Option(
+        False, "--shared-classes", help="Keep classes that clients add, for all: POST and DELETE /classes."
+    ),
     max_queue: int = typer.Option(512, min=1, help="Images that may wait; beyond that clients get a 429."),
     max_batch: int = typer.Option(32, min=1, help="Images that go through the tower at once."),
     max_upload_mb: float = typer.Option(10.0, min=0.01, help="Size of one image, in MiB."),
     max_megapixels: float = typer.Option(40.0, min=0.01, help="Pixels of one image, in millions."),
 ) -> None:
-    """Serve a tuned model: POST /predict and /explain, GET and POST /classes, and a web page at /.
+    """Serve a tuned model: POST /predict and /explain, GET /classes, and a web page at /.
 
     [bold]pbprompt serve model/ --port 8000[/bold]
 
     [bold]curl -F files=@photo.jpg http://127.0.0.1:8000/predict[/bold]
 
-    The endpoints are described at /docs. Nothing that clients send is kept or written to disk; classes they
-    add, and with --examples what it learns of their images, last until the server stops. Ctrl-C answers what
+    The endpoints are described at /docs. Nothing that clients send is written to disk. Classes that they add
+    by name are theirs alone and sent with each request; with --shared-classes they are everybody's. These,
+    and with --examples what it learns of their images, last until the server stops. Ctrl-C answers what
     waits, then stops.
     """
     if not (api_key.isascii() and (api_key.isprintable() or not api_key)):
@@ -55,5 +59,12 @@ def serve(
         batch=max_batch,
     )
     tuned = TunedModel.load(model, backbone, device)
-    app = create_app(tuned, limits=limits, api_key=api_key or None, host=host, examples=examples)
+    app = create_app(
+        tuned,
+        limits=limits,
+        api_key=api_key or None,
+        host=host,
+        examples=examples,
+        shared_classes=shared_classes,
+    )
     uvicorn.Server(server_config(app, host, port)).run()

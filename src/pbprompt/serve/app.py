@@ -36,6 +36,7 @@ from pbprompt.serve.uploads import HeldBytes, receive
 PAGE = {"/": ("index.html", "text/html"), "/style.css": ("style.css", "text/css")}
 PAGE |= {"/app.js": ("app.js", "text/javascript")}
 PNG = {"image/png": {"schema": {"type": "string", "format": "binary"}}}
+UNSHARED = {403: "the server keeps no classes: send `classes` with each request"}
 BUSY = {429: "too many at once: Retry-After says when to come again", 503: "no answer in time"}
 UNUSABLE = {
     400: "not readable as what it says it is",
@@ -54,12 +55,14 @@ def create_app(
     api_key: str | None = None,
     host: str = "localhost",
     examples: bool = False,
+    shared_classes: bool = False,
 ) -> FastAPI:
     """The app that serves a model.
 
     With an API key, only the page, /docs, /openapi.json and /healthz are open. Without one, requests must be
     to an IP address, `localhost`, this machine's name or `host`. With `examples`, whoever may use it may
-    teach it labelled images.
+    teach it labelled images; with `shared_classes`, add classes and remove added ones for all. Without, a
+    client sends its further classes with each request, and nothing of them is kept.
     """
     limits = limits or Limits()
     metrics = Metrics()
@@ -104,18 +107,33 @@ def create_app(
     @app.get("/classes", responses=_problems({401: UNUSABLE[401]}))
     async def classes() -> Classes:
         """The classes the model tells apart."""
-        return Classes(classes=list(service.model.classes), calibrated=service.model.calibrated)
+        now = service.model
+        return Classes(classes=list(now.classes), added=service.added, calibrated=now.calibrated)
 
     @app.post(
         "/classes",
-        responses=_problems(UNUSABLE | BUSY | {409: "there in another spelling, or the method takes none"}),
+        responses=_problems(
+            UNUSABLE | BUSY | UNSHARED | {409: "there in another spelling, or the method takes none"}
+        ),
         openapi_extra=request_body(AddClasses),
     )
     async def add_classes(request: Request) -> Classes:
-        """Add classes by name, until the server stops."""
+        """Add classes by name for all clients, until the server stops."""
         async with receive(request, AddClasses, limits, held) as asked:
+            check_shared()
             await service.add_classes(asked)
         return await classes()
+
+    @app.delete("/classes", responses=_problems(BUSY | UNSHARED | {409: "a class of the model's own"}))
+    async def remove_class(name: str = "") -> Classes:
+        """Remove an added class, by `?name=`, for all clients; one that is not there is removed already."""
+        check_shared()
+        await service.remove_class(name)
+        return await classes()
+
+    def check_shared() -> None:
+        if not shared_classes:
+            raise Refused(403, "this server keeps no classes: send them as `classes` with each request")
 
     if examples:
 
@@ -138,6 +156,7 @@ def create_app(
             method=model.info.method,
             backbone=model.info.backbone["name"],
             classes=len(service.model.classes),
+            shared_classes=shared_classes,
             needs_key=bool(api_key),
         )
 

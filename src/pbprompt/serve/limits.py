@@ -27,6 +27,7 @@ class Limits:
     receive_seconds: float = 30.0  # for a request to arrive
     answer_seconds: float = 60.0  # for an answer to be computed
     classes: int = 1000
+    visits: int = 8  # requests' further class names that stay prepared, for the next request with the same
     name_length: int = 100
     samples: int = 8  # prompts of a class to explain
 

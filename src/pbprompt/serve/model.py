@@ -1,6 +1,6 @@
 """What clients may change of the tuned model that is served, and ask of it besides predictions."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from PIL import Image
@@ -12,6 +12,7 @@ from pbprompt.explain.heat_maps import HeatMaps, heat_maps
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.limits import Limits, Refused
 
+ADDED = "no validation image is of an added class"
 NAME_SHOWN = 60  # characters of a client's text in a reason
 
 
@@ -29,7 +30,7 @@ def no_doubt(model: TunedModel, fitted: TunedModel) -> str | None:
         return "the model was fitted without validation images"
     if model.calibration is None:
         return "the model has learned examples since the validation images were judged"
-    return "no validation image is of an added class"
+    return ADDED
 
 
 def with_classes(model: TunedModel, names: Sequence[str], limits: Limits) -> TunedModel:
@@ -42,6 +43,15 @@ def with_classes(model: TunedModel, names: Sequence[str], limits: Limits) -> Tun
         return ready(model.with_classes(more))
     except InputError as error:
         raise Refused(422, str(error)) from None
+
+
+def without_class(model: TunedModel, name: str, own: Collection[str]) -> TunedModel:
+    """The model without a class that was added; one that is not there is gone already."""
+    name = tidied(name)
+    if name in own:
+        raise Refused(409, f"class {name!r} is the model's own: only added ones can be removed")
+    left = [one for one in model.classes if one != name]
+    return model if len(left) == len(model.classes) else ready(model.for_classes(left))
 
 
 def with_examples(

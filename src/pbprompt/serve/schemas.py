@@ -59,6 +59,9 @@ class Asked(BaseModel):
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
 
+NAMES: Any = Field([], max_length=Limits.classes, description="further class names, for this request alone")
+
+
 class Predict(Asked):
     images: list[Sent] = Field(min_length=1, description="the images")
     top_k: int | None = Field(
@@ -67,11 +70,13 @@ class Predict(Asked):
     reject_at: Share = Field(0.9, description="accuracy wanted of what is not unsure")
     coverage: Share = Field(0.9, description="wanted of the prediction set")
     none_at: Share = Field(0.05, description="share of images of the classes that may be taken for unknown")
+    classes: list[str] = NAMES
 
 
 class Explain(Asked):
     image: Sent = Field(description="the image")
-    class_name: str = Field(alias="class", description="one of GET /classes")
+    class_name: str = Field(alias="class", description="one of GET /classes, or of `classes`")
+    classes: list[str] = NAMES
     samples: int = Field(4, ge=1, le=Limits.samples, description="sampled prompts to show")
     reading: Reading = Field("evidence", description="which map")
     format: Literal["json", "png"] = Field("json", description="json, or png: one drawn grid")
@@ -158,6 +163,7 @@ class Explanation(BaseModel):
 
 class Classes(BaseModel):
     classes: list[str]
+    added: list[str] = Field(description="those of them that clients added, which DELETE /classes takes away")
     calibrated: bool = Field(description="whether predictions carry `unsure` and `prediction_set`")
 
 
@@ -166,6 +172,7 @@ class Health(BaseModel):
     method: str
     backbone: str
     classes: int
+    shared_classes: bool = Field(description="whether classes that clients add are kept, for all of them")
     needs_key: bool = Field(description="whether other endpoints want an API key")
 
 

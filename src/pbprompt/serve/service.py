@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import io
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,7 +24,15 @@ from pbprompt.serve.batching import Batcher
 from pbprompt.serve.images import decode_image, decode_square
 from pbprompt.serve.limits import MIB, Limits, Refused, in_time, too_busy
 from pbprompt.serve.metrics import Metrics
-from pbprompt.serve.model import explain, no_doubt, ready, with_classes, with_examples
+from pbprompt.serve.model import (
+    explain,
+    no_doubt,
+    ready,
+    tidied,
+    with_classes,
+    with_examples,
+    without_class,
+)
 from pbprompt.serve.schemas import (
     AddClasses,
     Examples,
@@ -63,6 +72,8 @@ class Service:
     def __init__(self, model: TunedModel, limits: Limits, metrics: Metrics) -> None:
         self.model, self.limits, self.metrics = ready(model), limits, metrics
         self._fitted = model
+        self._own = set(model.classes)  # fitted or learned, not only named
+        self._visits: OrderedDict[tuple[TunedModel, tuple[str, ...]], TunedModel] = OrderedDict()
         self.batcher: Batcher[Question, Prediction] = Batcher(
             self._predict_batch,
             capacity=limits.queue,
@@ -91,13 +102,19 @@ class Service:
             threads.shutdown(cancel_futures=True)
         self.batcher.close()
 
+    @property
+    def added(self) -> list[str]:
+        """Classes that clients added by name alone."""
+        return [name for name in self.model.classes if name not in self._own]
+
     async def predict(self, asked: Predict) -> Predictions:
-        model, note = self.model, no_doubt(self.model, self._fitted)
-        accuracy, coverage = (None, None) if note else (asked.reject_at, asked.coverage)
-        rule = model.rule(accuracy, coverage, asked.none_at)
-        see = model.backbone.preprocess
+        see = self.model.backbone.preprocess
         with self.batcher.reserve(len(asked.images)):
             async with in_time(self.limits.answer_seconds):
+                model = await self._visited(asked.classes)
+                note = no_doubt(model, self._fitted)
+                accuracy, coverage = (None, None) if note else (asked.reject_at, asked.coverage)
+                rule = model.rule(accuracy, coverage, asked.none_at)
                 squares = await self._decoded(asked.images, decode_square, see.size)
                 said = await self.batcher.submit([Question(see(square), model, rule) for square in squares])
         records = []
@@ -110,13 +127,18 @@ class Service:
     async def explain(self, asked: Explain) -> Explanation | Picture:
         with self.batcher.reserve(1):
             async with in_time(self.limits.answer_seconds):
+                model = await self._visited(asked.classes)
                 (image,) = await self._decoded([asked.image], decode_image)
-                return await self._aside(lambda: self._drawn(image, asked))
+                return await self._aside(lambda: self._drawn(model, image, asked))
 
     async def add_classes(self, asked: AddClasses) -> None:
         async with in_time(self.limits.answer_seconds), self._changing:
             # Nothing is awaited after this: who gets a 503 has changed nothing.
             self.model = await self._aside(lambda: with_classes(self.model, asked.names, self.limits))
+
+    async def remove_class(self, name: str) -> None:
+        async with in_time(self.limits.answer_seconds), self._changing:
+            self.model = await self._aside(lambda: without_class(self.model, name, self._own))
 
     async def learn(self, asked: Examples) -> None:
         if len(asked.labels) != len(asked.images):
@@ -131,7 +153,21 @@ class Service:
                     self.model = await self._aside(
                         lambda: with_examples(self.model, pixels, asked.labels, self.limits)
                     )
+                    self._own |= set(map(tidied, asked.labels))
         self.metrics.examples.inc(len(pixels))
+
+    async def _visited(self, names: Sequence[str]) -> TunedModel:
+        """The model with a request's own classes: nobody else's request has them."""
+        if not names:
+            return self.model
+        key = (self.model, tuple(names))
+        if key in self._visits:
+            self._visits.move_to_end(key)
+        else:
+            self._visits[key] = await self._aside(lambda: with_classes(key[0], names, self.limits))
+            while len(self._visits) > self.limits.visits:
+                self._visits.popitem(last=False)
+        return self._visits[key]
 
     def _predict_batch(self, asked: Sequence[Question]) -> list[Prediction]:
         """One pass of the tower, which all models share, and one for each model and rule."""
@@ -182,8 +218,8 @@ class Service:
         finally:
             self._side_jobs -= 1
 
-    def _drawn(self, image: Image.Image, asked: Explain) -> Explanation | Picture:
-        maps, strongest = explain(self.model, image, asked.class_name, asked.samples)
+    def _drawn(self, model: TunedModel, image: Image.Image, asked: Explain) -> Explanation | Picture:
+        maps, strongest = explain(model, image, asked.class_name, asked.samples)
         image.thumbnail((SHOWN_SIDE, SHOWN_SIDE))
         if asked.format == "png":
             return Picture(_png(draw_heat_maps(maps, image, asked.reading)))

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from pbprompt.serve.limits import MIB, Limits, Refused, too_busy, too_large, too_many_images
 from pbprompt.serve.schemas import Body, checked
 
-FIELDS, FIELD_BYTES = 32, 4096
+FIELDS, FIELD_BYTES = 128, 4096
 JSON_VALUES = 10_000  # each takes many times its bytes once it is read
 
 
@@ -125,7 +125,7 @@ class FormReader(MultiPartParser):
             if isinstance(value, UploadFile):
                 images.append({"name": value.filename, "data": await value.read()})
                 await value.close()
-            elif name == "labels":  # one for each image
+            elif name in ("labels", "classes"):  # as many parts as there are
                 fields.setdefault(name, []).append(value)
             else:
                 fields[name] = value

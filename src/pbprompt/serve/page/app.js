@@ -12,6 +12,8 @@ let asked = 0; // counts images, so that a late answer to an earlier one is drop
 let heats = new Map(); // class name -> promise of its heat map
 let wanted = null; // class whose heat map should be shown
 let hovering = 0;
+let shared = false; // whether the server keeps added classes, for everybody
+let added = []; // class names that were added: by this visit, or by anybody where they are shared
 
 async function call(path, options = {}) {
   const headers = { ...options.headers, ...(key ? { "X-API-Key": key } : {}) };
@@ -57,8 +59,8 @@ async function predict() {
   heats = new Map();
   complain(null);
   byId("status").textContent = "Looking…";
-  byId("unsure").hidden = byId("unknown").hidden = true;
-  const form = new FormData();
+  byId("unsure").hidden = byId("unjudged").hidden = byId("unknown").hidden = true;
+  const form = withOwnClasses(new FormData());
   form.append("files", image, image.name || "image");
   try {
     const said = await call("predict", { method: "POST", body: form });
@@ -71,7 +73,13 @@ async function predict() {
     byId("status").textContent = "No answer.";
     byId("result").hidden = true;
     complain(error);
+    return error;
   }
+}
+
+function withOwnClasses(form) {
+  if (!shared) added.forEach((name) => form.append("classes", name));
+  return form;
 }
 
 function showAnswer(count) {
@@ -79,10 +87,12 @@ function showAnswer(count) {
   const names = Object.keys(scores).sort((one, other) => scores[other] - scores[one]);
   byId("status").textContent = `${label}, ${percent(score)}`;
   byId("unsure").hidden = !unsure;
+  byId("unjudged").hidden = !note;
   byId("unknown").hidden = !unknown;
   byId("set").textContent = among
     ? `Nine times in ten the true class is among: ${shortened(among)} (●).`
-    : `No mark of doubt and no set of classes: ${note}.`;
+    : `Whether this is unsure, and which classes it may be, is not known: ${note}.` +
+      (added.length ? " Remove the added classes to see both again." : "");
   const rows = names.slice(0, count).map((name) => row(name, scores[name], spreads[name], among || []));
   byId("scores").replaceChildren(...rows);
   byId("more").hidden = names.length <= count;
@@ -151,7 +161,7 @@ async function showHeat(name) {
 }
 
 async function askHeat(name) {
-  const form = new FormData();
+  const form = withOwnClasses(new FormData());
   form.append("file", image, image.name || "image");
   form.append("class", name);
   return `data:image/png;base64,${(await call("explain", { method: "POST", body: form })).mean}`;
@@ -159,8 +169,61 @@ async function askHeat(name) {
 
 async function showModel() {
   const health = await call("healthz");
-  byId("model").textContent = `${health.method} on ${health.backbone}, ${health.classes} classes`;
+  shared = health.shared_classes;
+  const count = health.classes + (shared ? 0 : added.length);
+  byId("model").textContent = `${health.method} on ${health.backbone}, ${count} classes`;
   if (health.needs_key && !key) askForKey();
+  else if (shared) added = (await call("classes")).added;
+  showAdded();
+}
+
+function showAdded() {
+  byId("added").hidden = added.length === 0;
+  byId("whose").textContent = shared
+    ? "Added, for everybody who uses this server:"
+    : "Added for this visit; nobody else sees them, and reloading the page forgets them:";
+  byId("names").replaceChildren(
+    ...added.map((name) => {
+      const button = element("button", { type: "button", textContent: `${name} ×`, ariaLabel: `Remove ${name}` });
+      button.addEventListener("click", () => remove(name));
+      const item = element("li", {});
+      item.append(button);
+      return item;
+    }),
+  );
+}
+
+async function remove(name) {
+  complain(null);
+  try {
+    if (shared) await call(`classes?name=${encodeURIComponent(name)}`, { method: "DELETE" });
+    else added = added.filter((other) => other !== name);
+    byId("status").textContent = `Removed ${name}.`;
+    byId("name").focus(); // the button that was focused is gone
+    await showModel();
+    if (image) await predict();
+  } catch (error) {
+    complain(error);
+  }
+}
+
+async function add(name) {
+  if (shared) {
+    const body = JSON.stringify({ names: [name] });
+    await call("classes", { method: "POST", headers: { "Content-Type": "application/json" }, body });
+  } else if (!added.includes(name)) {
+    added.push(name);
+  }
+  byId("name").value = "";
+  byId("status").textContent = `Added ${name}.`;
+  await showModel();
+  const error = image && (await predict());
+  if (error && !shared) {
+    added = added.filter((other) => other !== name); // what the server does not take is not added
+    await showModel();
+    await predict();
+    throw error;
+  }
 }
 
 byId("preview").addEventListener("load", ({ target }) => {
@@ -190,6 +253,7 @@ byId("key-form").addEventListener("submit", (event) => {
   key = byId("key").value;
   byId("key-form").hidden = true;
   byId("file").focus();
+  showModel().catch(complain);
   if (image) predict();
 });
 byId("class-form").addEventListener("submit", async (event) => {
@@ -197,12 +261,7 @@ byId("class-form").addEventListener("submit", async (event) => {
   const name = byId("name").value.trim();
   complain(null);
   try {
-    const body = JSON.stringify({ names: [name] });
-    await call("classes", { method: "POST", headers: { "Content-Type": "application/json" }, body });
-    byId("name").value = "";
-    byId("status").textContent = `Added ${name}.`;
-    await showModel();
-    if (image) await predict();
+    await add(name);
   } catch (error) {
     complain(error);
   }
