@@ -1,9 +1,7 @@
 """Exported models say what torch says, wherever they run."""
 
 import json
-import os
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -272,14 +270,25 @@ def test_thresholds_found_with_another_seed_are_left_out(tiny_resnet, tmp_path):
     assert not written.calibrated and "calibration" not in facts(tmp_path / "m.onnx")
 
 
-def test_folders_of_killed_exports_are_removed_and_no_others(tmp_path):
-    for name, age in ((".m.onnx.old", 7200), (".m.onnx.young", 0), (".n.onnx.old", 7200)):
+def test_what_killed_exports_left_is_removed_by_the_next_and_nothing_else(tiny_resnet, tmp_path):
+    for name in (".m.onnx.folder", ".n.onnx.folder"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "m.onnx").write_bytes(b"half")
-        when = time.time() - age
-        os.utime(tmp_path / name, (when, when))
-    export._remove_abandoned(tmp_path / "m.onnx")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".m.onnx.young", ".n.onnx.old"]
+    (tmp_path / ".m.onnx.file").write_bytes(b"half")
+    export_onnx(tuned(made("coop", tiny_resnet)), tmp_path / "m.onnx")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".n.onnx.folder", "m.onnx"]
+
+
+@pytest.mark.parametrize("one_file", [True, False])
+def test_an_export_that_is_killed_while_it_is_checked_leaves_no_folder(
+    tiny_resnet, tmp_path, monkeypatch, one_file
+):
+    """One file is checked before it is written anywhere; larger models need a folder while they are."""
+    found = []
+    monkeypatch.setattr(export, "ONE_FILE", export.ONE_FILE if one_file else 1000)
+    monkeypatch.setattr(export, "_difference", lambda *_: found.extend(tmp_path.iterdir()) or 0.0)
+    export_onnx(tuned(made("coop", tiny_resnet)), tmp_path / "m.onnx")
+    assert bool(found) is not one_file
 
 
 def test_a_models_temperature_is_exported(tiny_vit, tmp_path):

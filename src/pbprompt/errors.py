@@ -1,4 +1,16 @@
-"""Errors that speak to the person who ran the command."""
+"""Errors and warnings that speak to the person who ran the command."""
+
+import sys
+import warnings
+from pathlib import Path
+
+LONGEST_MESSAGE = 500
+
+
+def one_line(message: str) -> str:
+    """Without line breaks, its middle left out where it is very long."""
+    line = " ".join(message.split()) if len(message.splitlines()) > 1 else message.strip()
+    return line if len(line) <= LONGEST_MESSAGE else f"{line[:300]} … {line[-150:]}"
 
 
 class InputError(ValueError):
@@ -7,6 +19,26 @@ class InputError(ValueError):
     The command line prints it without a traceback and exits with code 2.
     """
 
+    def __init__(self, message: str = "") -> None:
+        super().__init__(one_line(message))
+
+
+class NoNumberError(InputError):
+    """A model answers NaN: its weights, or its towers', are damaged or overflow."""
+
 
 class BrokenInstallError(RuntimeError):
     """Something that came with the package is missing or damaged."""
+
+
+def warn_in_sentences() -> None:
+    """From here on this process prints a warning as one line, and says whose it is if not ours."""
+
+    def show(message: Warning | str, category: type[Warning], filename: str, *_: object) -> None:
+        folders = Path(filename).parts
+        at = folders.index("site-packages") + 1 if "site-packages" in folders[:-1] else -1
+        package = Path(folders[at]).stem
+        whose = "" if "pbprompt" in folders else f"{package} warns: "
+        print(f"pbprompt: {one_line(whose + str(message))}", file=sys.stderr)
+
+    warnings.showwarning = show  # type: ignore[assignment]

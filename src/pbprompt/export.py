@@ -13,7 +13,6 @@ import logging
 import math
 import shutil
 import tempfile
-import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -31,6 +30,7 @@ from pbprompt.config import to_dict
 from pbprompt.core.likelihood import uncertainty
 from pbprompt.core.temperature import tempered
 from pbprompt.errors import InputError
+from pbprompt.files import held, write_bytes
 from pbprompt.methods.base import Method
 from pbprompt.model.calibration import Calibration
 from pbprompt.model.predictor import Predictor
@@ -47,7 +47,6 @@ OUTPUTS = {
 }
 SHARES = (0.8, 0.9, 0.95, 0.99)
 ONE_FILE = 1_750_000_000  # bytes of weights: an ONNX file ends at 2 GiB, what is larger goes beside it
-ABANDONED_SECONDS = 3600.0  # no export takes so long
 TRACED_BATCH = 64  # in which methods that go over images in chunks have one chunk; the graph takes any batch
 # How far a probability may be from torch's: rounding, which in float16 a logit scale of 100 makes large.
 TOLERANCE: Mapping[Precision, float] = {"fp32": 1e-3, "fp16": 0.1}
@@ -118,26 +117,40 @@ def export_onnx(
     program.model.metadata_props[METADATA_KEY] = json.dumps(facts, ensure_ascii=False)
     program.model.producer_name, program.model.producer_version = "pbprompt", __version__
     out.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(out)
-    # Weights beside the model are found by name, so the names are final and the folder is temporary.
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
-        program.save(Path(folder) / out.name, external_data=_weight_bytes(program) > ONE_FILE)
-        difference = _difference(Path(folder) / out.name, predictor)
-        if not difference <= TOLERANCE[precision]:  # not a number is refused too
-            hint = ": use precision fp32" if precision == "fp16" else ""
-            raise InputError(
-                f"{out}: in {precision} the probabilities are {difference:.2g} away from torch's{hint}"
-            )
-        files = sorted(Path(folder).iterdir(), reverse=True)  # weights first: a model never lacks its own
-        written = tuple(file.replace(out.parent / file.name) for file in files)
-    return Exported(written[::-1], difference, calibrated)
+    with held(out.parent):
+        _remove_left(out)
+        if _weight_bytes(program) <= ONE_FILE:  # a kill can leave no folder where none is made
+            content = program.model_proto.SerializeToString()
+            difference = _checked(content, predictor, out, precision)
+            write_bytes(out, content)
+            return Exported((out,), difference, calibrated)
+        # Weights beside the model are found by name, so the names are final and the folder is temporary.
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
+            program.save(Path(folder) / out.name, external_data=True)
+            difference = _checked(Path(folder) / out.name, predictor, out, precision)
+            files = sorted(Path(folder).iterdir(), reverse=True)  # weights first: a model never lacks its own
+            written = tuple(file.replace(out.parent / file.name) for file in files)
+        return Exported(written[::-1], difference, calibrated)
 
 
-def _remove_abandoned(out: Path) -> None:
-    """Remove folders that exports to the same file left when they were killed."""
+def _checked(model: bytes | Path, predictor: Predictor, out: Path, precision: Precision) -> float:
+    """How far its probabilities are from torch's, where that is near enough."""
+    difference = _difference(model, predictor)
+    if not difference <= TOLERANCE[precision]:  # not a number is refused too
+        hint = ": use precision fp32" if precision == "fp16" else ""
+        raise InputError(
+            f"{out}: in {precision} the probabilities are {difference:.2g} away from torch's{hint}"
+        )
+    return difference
+
+
+def _remove_left(out: Path) -> None:
+    """Remove what exports to the same file left when they were killed; call it while no other can run."""
     for left in out.parent.glob(f".{glob.escape(out.name)}.*"):
-        if left.is_dir() and time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
+        if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
 
 
 def metadata(predictor: Predictor, precision: Precision, seed: int) -> dict[str, Any]:
@@ -221,7 +234,7 @@ def _program(classifier: ImageClassifier) -> torch.onnx.ONNXProgram:
     return program
 
 
-def _difference(path: Path, predictor: Predictor) -> float:
+def _difference(model: bytes | Path, predictor: Predictor) -> float:
     """The farthest that a probability of the written model is from float32 torch's, on random images."""
     import onnxruntime
 
@@ -229,7 +242,7 @@ def _difference(path: Path, predictor: Predictor) -> float:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (3, size, size, 3), generator=generator, dtype=torch.uint8)
     wanted = ImageClassifier(predictor, torch.float32)(images.to(predictor.bank.device))[0].cpu()
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     got = session.run(["probabilities"], {"image": images.numpy()})[0]
     return (torch.from_numpy(got) - wanted).abs().max().item()
 

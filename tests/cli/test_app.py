@@ -1,15 +1,17 @@
 """The command line as a whole: help, version, doctor."""
 
 import json
+import pickle
 import subprocess
 import sys
+import warnings
 
 import pytest
 from typer.testing import CliRunner
 
 from pbprompt import __version__
 from pbprompt.cli import app
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, warn_in_sentences
 
 
 def test_version():
@@ -69,6 +71,38 @@ def test_what_the_system_refuses_is_one_short_line(monkeypatch, run, error, says
     monkeypatch.setattr("pbprompt.cli.app", refuse)
     code, out, err = run("doctor")
     assert code == 2 and not out and says in err and len(err) < 500 and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["x" * 5000], ["predict", "--" + "x" * 5000], ["export", "a", "--out", "b", "--precision", "x" * 5000]],
+)
+def test_a_long_wrong_option_is_not_repeated_in_full(run, words):
+    code, _, err = run(*words)
+    assert code == 2 and "xxx" in err and err.count("x") < 500
+
+
+def test_warnings_of_libraries_are_one_line_that_says_whose(capsys, monkeypatch):
+    monkeypatch.setattr(warnings, "showwarning", None)
+    warn_in_sentences()
+    for file in (
+        "/a/site-packages/PIL/Tiff.py",
+        "/a/site-packages/six.py",
+        "/src/pbprompt/features/store.py",
+    ):
+        warnings.showwarning("Corrupt\n  data", UserWarning, file, 7)
+    assert capsys.readouterr().err.splitlines() == [
+        "pbprompt: PIL warns: Corrupt data",
+        "pbprompt: six warns: Corrupt data",
+        "pbprompt: Corrupt data",
+    ]
+
+
+def test_no_error_of_ours_is_long_or_in_lines():
+    error = InputError("a.png:\n" + "b" * 5000 + ": mend it")
+    assert str(error).startswith("a.png: b") and str(error).endswith(": mend it") and len(str(error)) <= 500
+    assert str(InputError("two  spaces/x.png: gone")) == "two  spaces/x.png: gone"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 @pytest.mark.parametrize("verb", ["predict", "doctor", "datasets", "bench"])

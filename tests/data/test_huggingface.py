@@ -1,6 +1,7 @@
 """Hugging Face datasets, with a stand-in for the library that has just what is used of it."""
 
 import io
+import os
 import sys
 import types
 
@@ -94,6 +95,20 @@ def test_a_saved_folder(hub, tmp_path):
     (tmp_path / "dataset_info.json").write_text("{}")
     hub["disk"] = part(10)
     assert open_dataset(tmp_path).name == tmp_path.name
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in folders here")
+def test_pipes_are_not_waited_for(hub, tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    hub["me/pipe"] = {"train": part(4)}
+    for path in (str(tmp_path / "pipe.png"), str(tmp_path / "none.png"), None):
+        hub["me/pipe"]["train"].rows[1]["image"] = {"bytes": None, "path": path}
+        with pytest.raises(InputError, match=r"hf:me/pipe: names an image .* no regular file"):
+            open_dataset("hf:me/pipe")
+    (tmp_path / "dataset_info.json").write_text("{}")
+    hub["disk"] = part(10)
+    with pytest.raises(InputError, match=r"pipe\.png: a pipe, socket or device"):
+        open_dataset(tmp_path)
 
 
 def test_columns_must_be_clear(hub):

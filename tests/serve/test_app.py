@@ -307,10 +307,11 @@ def test_a_refused_change_is_not_made_and_a_repeated_one_is_no_error(model, monk
             assert added.status_code == 200 and added.json()["classes"].count("otter") == 1
 
 
-def test_weights_that_are_no_numbers_are_a_500(client, model, cat):
+def test_weights_that_are_no_numbers_are_a_500_that_says_so(client, model, cat):
     model.predictor.bank.fill_(float("nan"))
-    answer = client.post("/predict", files=[file(cat)])
-    assert answer.status_code == 500 and answer.json()["error"]
+    for path, name, fields in (("/predict", "files", {}), ("/explain", "file", {"class": "cat"})):
+        answer = client.post(path, files={name: cat}, data=fields)
+        assert answer.status_code == 500 and answer.json()["error"].endswith("or fit the model again")
 
 
 def noise(pixels: tuple[int, int]) -> bytes:

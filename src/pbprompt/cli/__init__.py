@@ -2,9 +2,10 @@
 
 import os
 import sys
-import warnings
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from pbprompt.cli import (
     bench,
@@ -24,12 +25,34 @@ from pbprompt.cli import (
     runs,
     serve,
 )
-from pbprompt.errors import BrokenInstallError, InputError
+from pbprompt.errors import BrokenInstallError, InputError, one_line, warn_in_sentences
 
-LONGEST_MESSAGE = 500
+
+class _Commands(TyperGroup):
+    """The verbs. A wrong option is repeated in what is said of it: however long it is, that is not."""
+
+    def make_context(self, *given: Any, **named: Any) -> Any:
+        try:
+            return super().make_context(*given, **named)
+        except Exception as error:
+            raise _shortened(error)  # noqa: B904 - it is the same
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            raise _shortened(error)  # noqa: B904
+
+
+def _shortened(error: Exception) -> Exception:
+    if hasattr(error, "format_message"):  # typer's own
+        error.message = one_line(error.message)  # type: ignore[attr-defined]
+    return error
+
 
 app = typer.Typer(
     name="pbprompt",
+    cls=_Commands,
     help="Few-shot image classifiers from CLIP-like models that know what they do not know.",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -84,7 +107,7 @@ def main() -> None:
 
     So is what the system refuses, such as a file on a full or read-only disk.
     """
-    warnings.showwarning = lambda message, *_: print(f"pbprompt: {shortened(str(message))}", file=sys.stderr)
+    warn_in_sentences()
     try:
         app()
     except (InputError, BrokenInstallError, OSError) as error:
@@ -93,11 +116,5 @@ def main() -> None:
         message = str(error)
         if isinstance(error, OSError) and error.strerror:
             message = f"{error.filename or 'a file'}: {error.strerror}: check the path and the disk"
-        print(f"pbprompt: {shortened(message)}", file=sys.stderr)
+        print(f"pbprompt: {one_line(message)}", file=sys.stderr)
         sys.exit(2)
-
-
-def shortened(message: str) -> str:
-    """In one line, its middle left out where it is very long."""
-    line = " ".join(message.split())
-    return line if len(line) <= LONGEST_MESSAGE else f"{line[:300]} … {line[-150:]}"

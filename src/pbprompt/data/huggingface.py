@@ -11,7 +11,7 @@ from pbprompt.data.assemble import SPLIT_WORDS, Choices
 from pbprompt.data.items import Dataset
 from pbprompt.data.tables import open_table
 from pbprompt.errors import InputError
-from pbprompt.files import write_bytes, write_text
+from pbprompt.files import is_special, write_bytes, write_text
 from pbprompt.paths import cache_folder
 
 PREFIX = "hf:"
@@ -35,15 +35,18 @@ def open_huggingface(source: str, choices: Choices) -> Dataset:
         raise InputError(
             f"{source}: Hugging Face datasets need an extra: pip install 'pbprompt[hf]'"
         ) from None
+    if not source.startswith(PREFIX):
+        for path in Path(source).rglob("*"):
+            if is_special(path):
+                raise InputError(f"{path}: a pipe, socket or device, no regular file: remove it")
     try:
         if source.startswith(PREFIX):
             loaded = datasets.load_dataset(source.removeprefix(PREFIX))
         else:
             loaded = datasets.load_from_disk(source)
     except Exception as error:  # the library's own errors, the network's and the disk's
-        raise InputError(
-            f"{source}: cannot be loaded ({str(error).splitlines()[0]}): check the name"
-        ) from None
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{source}: cannot be loaded ({why}): check the name") from None
     parts = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
     table = _cache_folder(source, parts) / "index.jsonl"
     if not table.is_file():
@@ -71,12 +74,19 @@ def _export(datasets: Any, source: str, parts: dict[str, Any], folder: Path) -> 
         feature = part.features[label]
         for place, row in enumerate(part.cast_column(image, datasets.Image(decode=False))):
             value = row[image]
-            content = value["bytes"] if value["bytes"] is not None else Path(value["path"]).read_bytes()
+            content = value["bytes"] if value["bytes"] is not None else _content(source, value["path"])
             file = f"{split}/{place:07d}{Path(value['path'] or '').suffix.lower()}"
             write_bytes(folder / file, content)
             key = feature.int2str(row[label]) if hasattr(feature, "int2str") else str(row[label])
             # A dataset of training images alone is left to the seeded split.
             yield {"image": file, "label": key, **({"split": split} if len(known) > 1 else {})}
+
+
+def _content(source: str, path: str | None) -> bytes:
+    """Of an image that a dataset names by a path, which anybody may have written there."""
+    if path is None or not Path(path).is_file():  # the reader of a pipe or device may wait for ever
+        raise InputError(f"{source}: names an image {path}, which is no regular file: mend the dataset")
+    return Path(path).read_bytes()
 
 
 def _columns(source: str, features: dict[str, Any]) -> tuple[str, str]:

@@ -17,6 +17,8 @@ from multiprocessing.connection import Connection
 from queue import LifoQueue
 from typing import ParamSpec, TypeVar
 
+from pbprompt.errors import warn_in_sentences
+
 AVAILABLE = os.name == "posix"  # a socket is handed to the child by its number
 
 Arguments = ParamSpec("Arguments")
@@ -130,5 +132,6 @@ if __name__ == "__main__":
         import resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    warn_in_sentences()
     importlib.import_module(sys.argv[3])
     _serve(Connection(int(sys.argv[1])))

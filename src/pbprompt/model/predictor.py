@@ -9,7 +9,7 @@ from torch import Tensor
 from pbprompt.clip.backbone import Encoded
 from pbprompt.core.likelihood import Uncertainty, uncertainty
 from pbprompt.core.temperature import tempered
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, NoNumberError
 from pbprompt.methods.base import Method
 from pbprompt.seeding import generator
 
@@ -40,7 +40,7 @@ class Predictor:
         ]
         said = Uncertainty(*(torch.cat(values) for values in zip(*parts, strict=True)))
         if not said.probabilities.isfinite().all():
-            raise InputError(
+            raise NoNumberError(
                 "the answer is no number, since the towers' features or the model's weights are none: "
                 "take float32, or fit the model again"
             )

@@ -12,6 +12,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
 from pbprompt import __version__
+from pbprompt.errors import NoNumberError, one_line
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.docs_page import docs_page
 from pbprompt.serve.limits import Limits, Refused
@@ -37,6 +38,7 @@ PAGE = {"/": ("index.html", "text/html"), "/style.css": ("style.css", "text/css"
 PAGE |= {"/app.js": ("app.js", "text/javascript")}
 PNG = {"image/png": {"schema": {"type": "string", "format": "binary"}}}
 UNSHARED = {403: "the server keeps no classes: send `classes` with each request"}
+DAMAGED = {500: "the model's weights are damaged: it answers no numbers"}
 BUSY = {429: "too many at once: Retry-After says when to come again", 503: "no answer in time"}
 UNUSABLE = {
     400: "not readable as what it says it is",
@@ -85,7 +87,9 @@ def create_app(
     )
 
     @app.post(
-        "/predict", responses=_problems(UNUSABLE | BUSY), openapi_extra=request_body(Predict, form="files")
+        "/predict",
+        responses=_problems(UNUSABLE | BUSY | DAMAGED),
+        openapi_extra=request_body(Predict, form="files"),
     )
     async def predict(request: Request) -> Predictions:
         """Name what is in each image, with probabilities and their uncertainty."""
@@ -95,7 +99,7 @@ def create_app(
     @app.post(
         "/explain",
         response_model=Explanation,
-        responses=_problems(UNUSABLE | BUSY | {404: "unknown class"}) | {200: {"content": PNG}},
+        responses=_problems(UNUSABLE | BUSY | DAMAGED | {404: "unknown class"}) | {200: {"content": PNG}},
         openapi_extra=request_body(Explain, form="file"),
     )
     async def explain(request: Request) -> Explanation | Response:
@@ -216,7 +220,11 @@ def _add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> JSONResponse:
-        return JSONResponse({"error": error.reason}, error.status, error.headers)
+        return JSONResponse({"error": one_line(error.reason)}, error.status, error.headers)
+
+    @app.exception_handler(NoNumberError)
+    async def no_number(request: Request, error: NoNumberError) -> JSONResponse:
+        return JSONResponse({"error": str(error)}, 500)
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> JSONResponse:

@@ -7,7 +7,7 @@ from PIL import Image
 from torch import Tensor
 
 from pbprompt.data.names import name_key
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, NoNumberError
 from pbprompt.explain.heat_maps import HeatMaps, heat_maps
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.limits import Limits, Refused
@@ -73,6 +73,8 @@ def explain(model: TunedModel, image: Image.Image, name: str, samples: int) -> t
         raise Refused(404, f"class {name[:NAME_SHOWN]!r} is unknown: GET /classes lists them")
     try:
         maps = heat_maps(model.method, image, model.classes, samples, predictor=model.predictor)
+    except NoNumberError:
+        raise
     except InputError as error:
         raise Refused(422, str(error)) from None
     row = maps.classes.index(name)

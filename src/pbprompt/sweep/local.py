@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from multiprocessing import connection, resource_tracker
 
 from pbprompt.data.processors import available_cpus
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, warn_in_sentences
 from pbprompt.sweep.executor import Ended, Job, attempt
 
 MOST_JOBS = 4  # by default: each process has its own copy of the backbone in memory
@@ -111,6 +111,7 @@ def _serve(pipe: "connection.Connection") -> None:
     """A worker's life: jobs come in, results go out, until the pipe ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the sweep, which then stops its workers
     threading.Thread(target=_leave_with_parent, daemon=True).start()
+    warn_in_sentences()
     while True:
         try:
             function, arguments = pipe.recv()
