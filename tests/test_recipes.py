@@ -10,6 +10,7 @@ from pbprompt.methods.base import make_config
 from pbprompt.methods.coop import CoOp
 from pbprompt.methods.ship import SHIP
 from pbprompt.recipes import load_recipe, recipe_names
+from pbprompt.recipes.pictures import find_picture, picture_names
 from pbprompt.registry import find_method
 from pbprompt.report.published import BACKBONES, published, tables
 
@@ -57,7 +58,7 @@ def test_the_papers_recipes_follow_its_protocol(name):
 
 def test_every_table_of_accuracies_has_a_recipe():
     covered = {table for name in PAPER for table in load_recipe(name).published}
-    assert covered == set(tables()) - {"computation_cost"}  # that one is timing: benchmarks/speed
+    assert covered == set(tables()) - {"computation_cost"}  # that one is timing: bench/cost.py
 
 
 @pytest.mark.parametrize(
@@ -193,3 +194,39 @@ def test_unknown_names_have_a_suggestion(tmp_path):
         load_recipe("sample-fewshot")
     with pytest.raises(InputError, match="no such recipe file"):
         load_recipe(str(tmp_path / "none.yaml"))
+
+
+@pytest.mark.parametrize("name", picture_names())
+def test_every_picture_names_what_there_is(name):
+    picture = find_picture(name)
+    assert all(dataset.partition(":")[0] in catalog.benchmarks() for dataset in picture.datasets)
+    make_config(find_method(picture.method), picture.preset, overrides=picture.overrides)
+
+
+PICTURE = "title: Own\npicture: captions\nbackbone: lite\ndatasets: sample\ncaptions: [a cat, a dog]\n"
+
+
+def test_a_picture_of_ones_own(tmp_path):
+    file = tmp_path / "own.yaml"
+    file.write_text(PICTURE)
+    picture = find_picture(str(file))
+    assert (picture.name, picture.datasets, picture.captions) == ("own", ("sample",), ("a cat", "a dog"))
+    file.write_text(GOOD)
+    assert find_picture(str(file)) is None and find_picture("few-shot-vit") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("picture: captions", "picture: bars"), "picture is 'bars': known are heat-maps, captions"),
+        (("title: Own\n", ""), "title is missing"),
+        (("backbone: lite", "backbone: lite\nshots: none"), "shots is 'none'"),
+        (("title: Own", "titel: Own"), "unknown key 'titel': did you mean 'title'"),
+        (("[a cat, a dog]", "[]"), "captions is empty"),
+    ],
+)
+def test_pictures_with_mistakes(tmp_path, change, message):
+    file = tmp_path / "own.yaml"
+    file.write_text(PICTURE.replace(*change))
+    with pytest.raises(InputError, match=message):
+        find_picture(str(file))

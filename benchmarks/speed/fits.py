@@ -21,10 +21,10 @@ from benchmarks.speed.setups import (
     SHOTS,
     TEMPLATE,
     Options,
-    class_names,
     make_backbone,
     random_batch,
 )
+from pbprompt.bench.cost import class_names
 from pbprompt.bench.measure import apart, on_cuda
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.tokenizer import Tokenizer

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from benchmarks.speed.setups import TEMPLATE, class_names
+from benchmarks.speed.setups import TEMPLATE
+from pbprompt.bench.cost import class_names
 from pbprompt.bench.measure import processes
 from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.data.items import Dataset, Item

@@ -16,9 +16,9 @@ from benchmarks.speed.setups import (
     Options,
     make_backbone,
     make_method,
-    random_images,
 )
 from benchmarks.speed.transformers_tower import transformers_tower
+from pbprompt.bench.cost import random_images
 from pbprompt.bench.measure import apart, on_cuda
 from pbprompt.clip.backbone import Backbone
 from pbprompt.model.predictor import SAMPLES, predictive

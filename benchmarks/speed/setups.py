@@ -2,24 +2,19 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from random import Random
 
 import torch
-from torch import Tensor
 
-from pbprompt.bench.text import NAME_LENGTHS, VIT_B16_TEXT
+from pbprompt.bench.cost import VIT_B16, class_names
 from pbprompt.clip.backbone import Backbone, BackboneConfig, Encoded, random_backbone
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.clip.text import TextConfig
-from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.clip.vit import VitConfig
 from pbprompt.methods.base import Batch, Method, build_method, make_config
 from pbprompt.registry import find_method
 
-VIT_B16 = BackboneConfig("ViT-B/16", 512, VitConfig(224, 16, 768, 12, 12), VIT_B16_TEXT)
 TINY = BackboneConfig("tiny", 64, VitConfig(32, 8, 64, 2, 4), TextConfig(77, 49408, 64, 4, 3))
 
-WORDS_TRIED = 4000
 TEMPLATE = "a photo of a {}."
 SHOTS = 16
 
@@ -76,15 +71,6 @@ def make_backbone(name: str, device: str, dtype: str = "float32") -> Backbone:
     return random_backbone(config).to(device=device, dtype=getattr(torch, dtype))
 
 
-def class_names(tokenizer: Tokenizer, count: int) -> list[str]:
-    """Random words, each one token, in names of ImageNet's lengths."""
-    random = Random(0)
-    drawn = [tokenizer.decode([random.randrange(512, tokenizer.sos)]).strip() for _ in range(WORDS_TRIED)]
-    words = [word for word in drawn if word.isascii() and word.isalpha() and len(tokenizer.encode(word)) == 1]
-    lengths = random.choices(list(NAME_LENGTHS), list(NAME_LENGTHS.values()), k=count)
-    return [" ".join(random.choices(words, k=length)) for length in lengths]
-
-
 def make_method(case: Case, backbone: Backbone) -> Method:
     """The method prepared for the classes, its parameters shaken a little: a zero would hide an error."""
     kind = find_method(case.method)
@@ -96,13 +82,6 @@ def make_method(case: Case, backbone: Backbone) -> Method:
         for parameter in method.parameters():
             parameter.add_(0.01 * torch.randn(parameter.shape, generator=random).to(parameter))
     return method
-
-
-def random_images(backbone: Backbone, count: int) -> Tensor:
-    """Preprocessed images."""
-    size = backbone.preprocess.size
-    images = torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(2))
-    return images.to(backbone.device, backbone.dtype)
 
 
 def random_batch(backbone: Backbone, classes: int, count: int, patches: int | None = None) -> Batch:

@@ -20,8 +20,8 @@ from benchmarks.speed.setups import (
     make_backbone,
     make_method,
     random_batch,
-    random_images,
 )
+from pbprompt.bench.cost import random_images
 from pbprompt.bench.measure import Cost, DidNotFitError, apart, measure
 from pbprompt.methods.base import Batch, Method
 from pbprompt.train.schedule import make_optimiser

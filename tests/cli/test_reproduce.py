@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import os
 import signal
 import subprocess
@@ -10,8 +11,10 @@ import time
 
 import pytest
 import typer
+from PIL import Image
 from typer.testing import CliRunner
 
+from pbprompt.bench.cost import Cost
 from pbprompt.cli.reproduce import reproduce
 from pbprompt.errors import InputError
 from pbprompt.runs.store import RunStore
@@ -106,6 +109,7 @@ def test_what_cannot_be_meant_is_one_line(run, tmp_path, arguments, says):
 
 SCRIPT = """
 import typer
+from PIL import Image
 from pbprompt.cli.reproduce import reproduce
 
 if __name__ == "__main__":
@@ -137,3 +141,40 @@ def test_ctrl_c_is_exit_code_130_and_the_same_command_goes_on(run, child, tmp_pa
     result = run(*arguments)
     assert result.exit_code == 0 and "1/1" in result.stderr
     assert [record.config.method for record in store.records()] == ["zeroshot", "coop"]
+
+
+def test_a_picture_is_one_command(run, tmp_path):
+    (tmp_path / "lines.txt").write_text("a bird\na bird on a branch\nan apple\n")
+    short = ("--set", "epochs=1", "--shots", "1", "--seeds", "2")
+    result = run("sample-captions", "--captions", "lines.txt", *short)
+    assert result.exit_code == 0, result.output
+    assert "wrote runs/sample-captions.png" in result.stderr
+    with Image.open(tmp_path / "runs" / "sample-captions.png") as picture:
+        assert picture.width > 300
+    told = json.loads((tmp_path / "runs" / "sample-captions.json").read_text())
+    assert (told["seed"], told["shots"], told["settings"]["epochs"]) == (2, 1, 1)
+    said = {caption["text"] for caption in told["panels"][0]["prompts"][0]["captions"]}
+    assert said < {"a bird", "a bird on a branch", "an apple"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("sample-few-shot", "--captions", "lines.txt"), "--captions: only with a picture"),
+        (("sample-captions", "--shots", "1,2"), "--shots: a picture is of one model"),
+        (("own.yaml",), "own: give --captions, a text file"),
+    ],
+)
+def test_pictures_that_cannot_be_drawn(run, tmp_path, arguments, message):
+    (tmp_path / "own.yaml").write_text("title: Own\npicture: captions\nbackbone: lite\ndatasets: sample\n")
+    result = run(*arguments)
+    assert isinstance(result.exception, InputError) and message in str(result.exception)
+
+
+@pytest.mark.parametrize("style", ["terminal", "markdown"])
+def test_the_table_of_costs(run, monkeypatch, style):
+    rows = [Cost("CoCoOp", 35360, 35360, 12.34, 37.0), Cost("PBPrompt", 1577984, 1577984, 99.0, 541.0)]
+    monkeypatch.setattr("pbprompt.bench.cost.computation_cost", lambda device: rows)
+    result = run("computation-cost", "--format", style)
+    assert result.exit_code == 0, result.output
+    assert all(text in result.stdout for text in ("CoCoOp", "1,577,984", "12.3", "541", "images/s"))

@@ -10,15 +10,19 @@ from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
     from pbprompt.recipes import Recipe
+    from pbprompt.recipes.pictures import Picture
     from pbprompt.runs.store import RunStore
     from pbprompt.sweep.executor import Executor
 
 EXECUTORS = ("local", "ray", "slurm")
 FORMATS = ("terminal", "markdown", "csv", "latex")
+COST = "computation-cost"
 
 
 def reproduce(
-    tables: list[str] = typer.Argument(None, help="Recipes by name, or YAML files; none: list them."),
+    names: list[str] = typer.Argument(
+        None, metavar="[tables]...", help="Recipes by name, or YAML files; none: list them."
+    ),
     dataset: list[str] = typer.Option([], help="Only these datasets, or your own in their place."),
     shots: str = typer.Option("", help="Only these shots: 1,4,16."),
     seeds: str = typer.Option("", help="Only these seeds: 1,2,3."),
@@ -32,6 +36,7 @@ def reproduce(
     ray_address: str | None = typer.Option(None, help="A running cluster (default: one is started here)."),
     style: str = typer.Option("terminal", "--format", help="terminal, markdown, csv or latex."),
     report: Path | None = typer.Option(None, help="Also write a page of tables and figures to this folder."),
+    captions: Path | None = typer.Option(None, help="Captions for a picture of them, one per line."),
 ) -> None:
     """Run what is missing of one or more tables and print them, published figures beside ours.
 
@@ -39,22 +44,34 @@ def reproduce(
 
     [bold]pbprompt reproduce few-shot-vit --root DATA --dataset dtd --shots 1,16 --device cuda[/bold]
 
+    [bold]pbprompt reproduce captions --dataset photos/ --captions captions.txt[/bold]
+
+    Pictures are written to the folder of results, each with a JSON file of what was drawn.
     Ctrl-C keeps every finished run: the same command goes on from there.
     """
-    if not tables:
+    if not names:
         _list_recipes()
         return
     _check(executor, style, ray_address, gpus_per_run)
     import contextlib
 
     from pbprompt.recipes import load_recipe
+    from pbprompt.recipes.pictures import find_picture
     from pbprompt.runs.store import RunStore
     from pbprompt.sweep import sweep
 
-    recipes = [
-        _narrowed(load_recipe(name), dataset, _numbers("shots", shots), _numbers("seeds", seeds), overrides)
-        for name in tables
-    ]
+    narrowed = (dataset, _numbers("shots", shots), _numbers("seeds", seeds), overrides)
+    pictures = {name: picture for name in names if (picture := find_picture(name))}
+    tables = [name for name in names if name != COST and name not in pictures]
+    if captions is not None and not pictures:
+        raise InputError("--captions: only with a picture, such as `captions`")
+    recipes = [_narrowed(load_recipe(name), *narrowed) for name in tables]
+    if COST in names:
+        _print_cost(device, style)
+    for picture in pictures.values():
+        _draw(picture, captions, runs, root, device, *narrowed)
+    if not recipes:
+        return
     store = RunStore(runs)
     failed: list[str] = []
     gpus = gpus_per_run if gpus_per_run is not None else float(device.startswith("cuda"))
@@ -81,11 +98,16 @@ def _list_recipes() -> None:
     from rich.table import Table
 
     from pbprompt.recipes import load_recipe, recipe_names
+    from pbprompt.recipes.pictures import find_picture, picture_names
 
     table = Table("table", "runs", "backbone", "what it is", box=box.SIMPLE)
     for name in recipe_names():
         recipe = load_recipe(name)
         table.add_row(name, str(len(recipe.expand())), recipe.backbone, recipe.title)
+    for name in picture_names():
+        if picture := find_picture(name):
+            table.add_row(name, "picture", picture.backbone, picture.title)
+    table.add_row(COST, "timing", "ViT-B/16", "Parameters, and images per second on this machine")
     Console().print(table)
 
 
@@ -124,6 +146,74 @@ def _narrowed(
         seeds=seeds or recipe.seeds,
         rows=tuple(row.changed(overrides) for row in recipe.rows),
     )
+
+
+def _print_cost(device: str, style: str) -> None:
+    """The paper's table of computation cost, measured here."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from pbprompt.bench.cost import computation_cost
+    from pbprompt.markdown import table
+
+    head = ("method", "parameters", "published", "images/s", "published")
+    rows = [
+        (c.method, f"{c.parameters:,}", f"{c.published_parameters:,}", f"{c.images_per_second:.1f}",
+         f"{c.published_images_per_second:.0f}")
+        for c in computation_cost(device=device)
+    ]  # fmt: skip
+    if style != "terminal":
+        print(table(head, rows, figures=True))
+        return
+    shown = Table(*head, title="Computation cost (ViT-B/16)", title_justify="left", box=box.SIMPLE)
+    for row in rows:
+        shown.add_row(*row)
+    Console().print(shown)
+    Console().print("[dim]101 classes, 10 sampled prompts; the paper's speeds are of another machine[/]")
+
+
+def _draw(
+    picture: "Picture",
+    captions: Path | None,
+    runs: Path,
+    root: Path | None,
+    device: str,
+    datasets: Sequence[str],
+    shots: tuple[int, ...],
+    seeds: tuple[int, ...],
+    overrides: Sequence[str],
+) -> None:
+    """Fit and draw a picture of what is asked for, and write it beside what was drawn."""
+    import json
+    from dataclasses import replace
+
+    from pbprompt.clip.loading.load import load_backbone
+    from pbprompt.explain.captions import read_captions
+    from pbprompt.explain.drawing import save_picture
+    from pbprompt.explain.pictures import make_picture
+    from pbprompt.features.bank import FeatureBank
+    from pbprompt.files import write_text
+
+    for option, values in (("shots", shots), ("seeds", seeds)):
+        if len(values) > 1:
+            raise InputError(f"--{option}: a picture is of one model: give one number")
+    backbone = load_backbone(picture.backbone, device=device)
+    picture = replace(
+        picture,
+        datasets=tuple(datasets) or picture.datasets,
+        shots=shots[0] if shots else picture.shots,
+        seed=seeds[0] if seeds else picture.seed,
+        overrides=(*picture.overrides, *overrides),
+        captions=tuple(read_captions(captions, backbone.tokenizer)) if captions else picture.captions,
+    )
+    if picture.picture == "captions" and not picture.captions:
+        raise InputError(f"{picture.name}: give --captions, a text file with one caption per line")
+    drawn, told = make_picture(picture, FeatureBank(backbone), root)
+    save_picture(drawn, runs / f"{picture.name}.png")
+    write_text(runs / f"{picture.name}.json", json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    for suffix in ("png", "json"):
+        typer.echo(f"wrote {runs / f'{picture.name}.{suffix}'}", err=True)
 
 
 def _executor(

@@ -1,12 +1,14 @@
-"""Heat maps as pictures: over the square that the model saw, and in rows of one class each."""
+"""Heat maps and captions as pictures: over or beside the square that the model saw."""
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
+from pbprompt.explain.captions import PromptCaptions
 from pbprompt.explain.colours import heat_colours
 from pbprompt.explain.heat_maps import HeatMaps, Maps, Reading
 from pbprompt.files import write_bytes
@@ -75,6 +77,32 @@ def draw_heat_maps(maps: HeatMaps, image: Image.Image, reading: Reading = "evide
     return canvas
 
 
+def draw_captions(name: str, image: Image.Image, prompts: Sequence[PromptCaptions]) -> Image.Image:
+    """The square that the model sees, and beside it each prompt's captions with their cosines."""
+    lines = [(name, INK)]
+    for prompt in prompts:
+        lines.append((f"prompt {prompt.sample + 1}", FAINT))
+        lines += [(f"{cosine:.3f}  {text}", INK) for text, cosine in prompt.captions]
+    width = 2 * GAP + max(int(_length(text)) for text, _ in lines) + 1
+    height = 2 * GAP + max(SIDE, LINE * len(lines))
+    canvas = Image.new("RGB", (SIDE + 2 * GAP + width, height), "white")
+    canvas.paste(ImageOps.fit(image.convert("RGB"), (SIDE, SIDE), Image.Resampling.BICUBIC), (GAP, GAP))
+    draw = ImageDraw.Draw(canvas)
+    for number, (text, colour) in enumerate(lines):
+        _write(draw, (SIDE + 3 * GAP, GAP + number * LINE), text, width, colour)
+    return canvas
+
+
+def stacked(pictures: Sequence[Image.Image]) -> Image.Image:
+    """One below the other."""
+    size = max(one.width for one in pictures), sum(one.height for one in pictures)
+    canvas, top = Image.new("RGB", size, "white"), 0
+    for one in pictures:
+        canvas.paste(one, (0, top))
+        top += one.height
+    return canvas
+
+
 def save_picture(picture: Image.Image, path: Path) -> None:
     """Write a picture as PNG."""
     buffer = io.BytesIO()
@@ -93,6 +121,11 @@ def _scale(heat: Maps, row: int, reading: Reading, temperature: float) -> tuple[
         times = f"{low * cells:.2f} to {high * cells:.2f} times uniform (1/{cells}){full}"
         return full_colour(heat[:, row]), f"{times}, at T = {temperature:.3g}"
     return None, f"{low:.3g} to {high:.3g}, at T = {temperature:.3g}, each map up to at least twice its mean"
+
+
+def _length(text: str) -> float:
+    """Pixels that a text takes."""
+    return ImageFont.load_default(12).getlength(text)
 
 
 def _write(draw: ImageDraw.ImageDraw, at: tuple[int, int], text: str, width: int, colour: str) -> None:

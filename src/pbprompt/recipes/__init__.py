@@ -1,21 +1,18 @@
 """A table or figure as a grid of runs: YAML files beside this one, or a user's own."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
-import yaml
-
-from pbprompt.config import from_dict
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
+from pbprompt.recipes.reading import known_keys, listed, parsed, typed, words
 from pbprompt.runs.config import RunConfig, Split, Task
 from pbprompt.suggest import suggest
 from pbprompt.train.tune import Views
 
-T = TypeVar("T")
 LISTS = ("datasets", "shots", "seeds", "targets", "apart", "published")
 
 
@@ -128,13 +125,8 @@ def load_recipe(name_or_path: str) -> Recipe:
 
 
 def _read(text: str, where: str, name: str) -> Recipe:
-    try:
-        values = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a ValueError: 2024-13-45, no such day
-        raise InputError(f"{where}: not YAML ({str(error).splitlines()[0]}): mend it") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{where}: not a recipe: give title, task, backbone, datasets and rows")
-    _known(values, Recipe, where)
+    values = parsed(text, where, "give title, task, backbone, datasets and rows")
+    known_keys(values, Recipe, where)
     missing = [key for key in ("title", "task", "backbone", "datasets", "rows") if key not in values]
     if missing:
         raise InputError(f"{where}: {missing[0]} is missing: add it")
@@ -142,13 +134,13 @@ def _read(text: str, where: str, name: str) -> Recipe:
         raise InputError(f"{where}: task is {values['task']!r}: choose one of {', '.join(get_args(Task))}")
     rows = tuple(
         _row(row, f"{where}, row {number}")
-        for number, row in enumerate(_list(values["rows"], where, "rows"), start=1)
+        for number, row in enumerate(listed(values["rows"], where, "rows"), start=1)
     )
     labels = [row.label for row in rows]
     for label in labels:
         if labels.count(label) > 1:
             raise InputError(f"{where}: two rows have the label {label!r}: give each its own")
-    lists = {key: tuple(_list(values[key], where, key)) for key in LISTS if key in values}
+    lists = {key: tuple(listed(values[key], where, key)) for key in LISTS if key in values}
     for key in ("shots", "seeds"):
         if wrong := [value for value in lists.get(key, ()) if type(value) is not int]:
             raise InputError(f"{where}: {key} holds {wrong[0]!r}: give whole numbers")
@@ -157,7 +149,7 @@ def _read(text: str, where: str, name: str) -> Recipe:
         raise InputError(f"{where}: views is {views!r}: choose centre, fresh or a number")
     if values.get("split", "test") not in get_args(Split):
         raise InputError(f"{where}: split is {values['split']!r}: choose {' or '.join(get_args(Split))}")
-    recipe = _typed(Recipe, {**values, **lists, "rows": rows, "name": name}, where)
+    recipe = typed(Recipe, {**values, **lists, "rows": rows, "name": name}, where)
     for row in rows:
         for dataset, _ in row.by_dataset:
             if dataset not in lists["datasets"]:
@@ -168,30 +160,15 @@ def _read(text: str, where: str, name: str) -> Recipe:
     return recipe
 
 
-def _list(value: Any, where: str, key: str) -> list[Any]:
-    """The list under a key; one word alone is a list of one."""
-    values = value if isinstance(value, list) else [value]
-    if not values or None in values:
-        raise InputError(f"{where}: {key} is empty: list one or more")
-    return values
-
-
 def _ordered(words: Sequence[str]) -> tuple[str, ...]:
     """Settings in any order are one run; of a setting given twice the last word still counts."""
     return tuple(sorted(words, key=lambda word: word.partition("=")[0]))
 
 
-def _words(values: Any, where: str, key: str) -> tuple[str, ...]:
-    """A mapping of settings as `key=value` words."""
-    if not isinstance(values, dict):
-        raise InputError(f"{where}: {key} is {values!r}: write it as {{setting: value}}")
-    return tuple(f"{setting}={value}" for setting, value in values.items())
-
-
 def _row(values: Any, where: str) -> Row:
     if not isinstance(values, dict) or "method" not in values:
         raise InputError(f"{where}: method is missing: add it")
-    _known(values, Row, where)
+    known_keys(values, Row, where)
     samples = values.get("samples", 20)
     if type(samples) is not int or samples < 1:
         raise InputError(f"{where}: samples is {samples!r}: give a whole number above 0")
@@ -200,22 +177,8 @@ def _row(values: Any, where: str) -> Row:
         raise InputError(f"{where}: by_dataset is {own!r}: write it as {{dataset: {{setting: value}}}}")
     lists = {
         "label": str(values.get("label", values["method"])),
-        "overrides": _words(values.get("overrides") or {}, where, "overrides"),
+        "overrides": words(values.get("overrides") or {}, where, "overrides"),
         "by_dataset": (),
     }
-    settings = tuple((name, _words(some, where, f"by_dataset, {name},")) for name, some in own.items())
-    return replace(_typed(Row, {**values, **lists}, where), by_dataset=settings)
-
-
-def _typed(kind: type[T], values: Mapping[str, Any], where: str) -> T:
-    try:
-        return from_dict(kind, values, "key")
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
-
-
-def _known(values: Mapping[str, Any], kind: type, where: str) -> None:
-    names = [item.name for item in fields(kind)]
-    for key in values:
-        if key not in names:
-            raise InputError(f"{where}: unknown key {key!r}: {suggest(str(key), names)}")
+    settings = tuple((name, words(some, where, f"by_dataset, {name},")) for name, some in own.items())
+    return replace(typed(Row, {**values, **lists}, where), by_dataset=settings)

@@ -72,7 +72,7 @@ def draw_table(table: Table) -> Iterator[Drawing]:
 
 
 def _bar(cell: Cell) -> plots.Bar:
-    published = cell.published and cell.published.value / 100
+    published = None if cell.published is None else cell.published.value / 100
     return plots.Bar(cell.mean / 100, cell.std and cell.std / 100, published)
 
 

@@ -1,0 +1,77 @@
+"""A picture as a recipe: the model to fit and what to draw. YAML files in `figures/`, or a user's own."""
+
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal, get_args
+
+from pbprompt.errors import InputError
+from pbprompt.files import read_text
+from pbprompt.recipes.reading import known_keys, listed, parsed, typed, words
+from pbprompt.suggest import suggest
+from pbprompt.train.tune import Views
+
+Kind = Literal["heat-maps", "captions"]
+NEEDED = ("title", "picture", "backbone", "datasets")
+LISTS = ("datasets", "classes", "captions")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture: a model is fitted on each dataset and looked at through a test image of each class.
+
+    `heat-maps`: where the prompts of the image's own class look, and those of the `unrelated` classes that
+    the model finds the least likely. `captions`: the `top_k` captions nearest to each prompt.
+    """
+
+    name: str
+    title: str
+    picture: Kind
+    backbone: str
+    datasets: tuple[str, ...]
+    method: str = "pbprompt"
+    preset: str = "default"
+    overrides: tuple[str, ...] = ()
+    shots: int = 16
+    seed: int = 1
+    views: Views = "centre"
+    classes: tuple[str, ...] = ()  # of a dataset that has none of them, the first two
+    samples: int = 4  # prompts of a class
+    unrelated: int = 2
+    captions: tuple[str, ...] = ()
+    top_k: int = 2
+    note: str = ""
+
+
+def picture_names() -> list[str]:
+    """The pictures that come with the package."""
+    folder = files("pbprompt.recipes") / "figures"
+    return sorted(
+        entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")
+    )
+
+
+def find_picture(name_or_path: str) -> Picture | None:
+    """A picture by its name or from a YAML file that holds the key `picture`; None where it is neither."""
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml") and path.is_file():
+        text, where = read_text(path), str(path)
+    elif name_or_path in picture_names():
+        where = f"{name_or_path}.yaml"
+        text = (files("pbprompt.recipes") / "figures" / where).read_text(encoding="utf-8")
+    else:
+        return None
+    values = parsed(text, where, f"give {', '.join(NEEDED)}")
+    if "picture" not in values:
+        return None
+    known_keys(values, Picture, where)
+    if missing := [key for key in NEEDED if key not in values]:
+        raise InputError(f"{where}: {missing[0]} is missing: add it")
+    if values["picture"] not in get_args(Kind):
+        raise InputError(f"{where}: picture is {values['picture']!r}: {suggest('', get_args(Kind))}")
+    for key in ("shots", "samples", "top_k"):
+        if key in values and (type(values[key]) is not int or values[key] < 1):
+            raise InputError(f"{where}: {key} is {values[key]!r}: give a whole number above 0")
+    lists = {key: tuple(map(str, listed(values[key], where, key))) for key in LISTS if key in values}
+    overrides = words(values.get("overrides") or {}, where, "overrides")
+    return typed(Picture, {**values, **lists, "overrides": overrides, "name": path.stem}, where)
