@@ -11,7 +11,8 @@
 The search is over other variables, which changes nothing but its speed: features are centred (the free biases
 take the shift up) and turned to their principal directions, out of whose span the penalty would drive W back,
 and every direction is scaled so that the loss curves alike along all of them where all classes are as likely.
-The biases sum to 0, which fixes what the loss leaves open.
+The biases sum to 0, which fixes what the loss leaves open. Newton's method gets to the minimum in a few dozen
+steps even under a weak penalty, where it is far from 0.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-STEPS = 1000
+STEPS = 200
+CURVATURES = 250  # most products with the Hessian a step
+ENOUGH = 1e-4  # of the decrease that the slope promises; a step is halved until it brings that much
+SMALLEST = 1e-6  # step below which the arithmetic is at its end
 
 
 class Affine(NamedTuple):
@@ -70,23 +74,59 @@ def _solve(
     penalty: Float[Tensor, " r"],
     tolerance: float,
 ) -> Float[Tensor, "c r"]:
-    """L-BFGS on the mean loss + ½ Σ penalty·V²."""
-    values = start.clone().requires_grad_()
-    optimiser = torch.optim.LBFGS(
-        [values],
-        max_iter=STEPS,
-        tolerance_grad=tolerance,
-        tolerance_change=0.0,
-        history_size=20,
-        line_search_fn="strong_wolfe",
-    )
+    """Newton's method on the mean loss + ½ Σ penalty·V²; each step is shortened until the loss falls."""
+    truth = F.one_hot(labels, len(start)).to(inputs)
 
-    def loss() -> Tensor:
-        optimiser.zero_grad()
-        total = F.cross_entropy(inputs @ values.T, labels) + 0.5 * (penalty * values.square()).sum()
-        total.backward()
-        return total
+    def look(values: Float[Tensor, "c r"]) -> tuple[Float[Tensor, ""], Float[Tensor, "n c"]]:
+        logs = F.log_softmax(inputs @ values.T, dim=1)
+        return 0.5 * (penalty * values.square()).sum() - (truth * logs).sum() / len(labels), logs
 
-    with torch.enable_grad():
-        optimiser.step(loss)
-    return values.detach()
+    values, (loss, logs) = start, look(start)
+    rounding = torch.finfo(inputs.dtype).eps
+    for _ in range(STEPS):
+        p = logs.exp()
+        slope = (p - truth).T @ inputs / len(labels) + penalty * values
+        if slope.abs().max() <= tolerance:
+            break
+        step = _newton_step(inputs, p, slope, penalty, tolerance)
+        promised, size = (slope * step).sum(), 1.0
+        while size > SMALLEST:
+            lower, logs = look(values + size * step)
+            if lower <= loss + ENOUGH * size * promised + rounding * loss:
+                break
+            size /= 2
+        else:
+            break
+        values, loss = values + size * step, lower
+    return values
+
+
+def _newton_step(
+    inputs: Float[Tensor, "n r"],
+    p: Float[Tensor, "n c"],
+    slope: Float[Tensor, "c r"],
+    penalty: Float[Tensor, " r"],
+    tolerance: float,
+) -> Float[Tensor, "c r"]:
+    """−H⁻¹·slope by conjugate gradients, preconditioned by H's diagonal; H itself is never made.
+
+    The nearer the minimum, the more exactly, which makes Newton's steps converge faster than linearly; but
+    never more exactly than the tolerance asks.
+    """
+    diagonal = (p * (1 - p)).T @ inputs.square() / len(inputs) + penalty
+    step, rest = torch.zeros_like(slope), -slope
+    direction = scaled = rest / diagonal
+    power = (rest * scaled).sum()
+    goal = power * slope.abs().max().clamp(max=1 / 16)
+    for _ in range(CURVATURES):
+        change = inputs @ direction.T
+        change = p * (change - (p * change).sum(1, keepdim=True))
+        curved = change.T @ inputs / len(inputs) + penalty * direction
+        size = power / (direction * curved).sum()
+        step, rest = step + size * direction, rest - size * curved
+        scaled = rest / diagonal
+        power, before = (rest * scaled).sum(), power
+        if power <= goal or rest.abs().max() <= tolerance / 2:
+            break
+        direction = scaled + power / before * direction
+    return step
