@@ -85,9 +85,14 @@ def made_with(recipe: Recipe, row: Row, dataset: str) -> tuple[str, str, Setting
             own = {"momentum": 0.0} if large and not transfer else {}  # AdamW does not look at it
             return "SHIP's code", "published-imagenet" if large else "published", own, said
         case "prograd" if few:
-            return OWN_RUN, "default", {}, (
-                "4 vectors as the paper says; their start is not stated; λ is 1, "
-                "ProGrad's authors took 0.8 at 8 and 16 shots on three datasets"
+            return (
+                OWN_RUN,
+                "default",
+                {},
+                (
+                    "4 vectors as the paper says; their start is not stated; λ is 1, "
+                    "ProGrad's authors took 0.8 at 8 and 16 shots on three datasets"
+                ),
             )
         case "prograd":
             return "ProGrad's code", "published", {"epochs": 50}, "the figures repeat CoCoOp's"
