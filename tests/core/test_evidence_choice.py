@@ -7,16 +7,9 @@ import pytest
 import torch
 
 from pbprompt.core.conjugate import Statistics, make_frame
-from pbprompt.core.evidence_choice import (
-    HALVINGS,
-    KAPPAS,
-    NEGLIGIBLE,
-    TEMPERS,
-    Choice,
-    background_density,
-    choose,
-    known_odds,
-)
+from pbprompt.core.evidence_choice import KAPPAS, NEGLIGIBLE, TEMPERS, Choice, choose
+from pbprompt.core.look_alikes import Alike
+from pbprompt.core.names_alone import HALVINGS, background_density, known_odds
 
 SCALE = 30.0
 CASES = {
@@ -96,8 +89,17 @@ class Refits:
         both = [self.squared(i, kappa) for i in range(len(self.y))]
         return np.array([-0.5 * far - 0.5 * self.d * np.log(iota) for far, iota in both])
 
-    def nearest(self, kappa: float) -> np.ndarray:
-        return np.array([self.squared(i, kappa)[0].min() for i in range(len(self.y))])
+    def nearest(self) -> np.ndarray:
+        return np.array([self.squared(i, 2.0)[0].min() for i in range(len(self.y))])
+
+    def tail(self) -> np.ndarray:
+        """What a Student t's tail takes off, 2d/(d + u)."""
+        return 2 * self.d / (self.d + self.nearest())
+
+    def growth(self) -> float:
+        """T at n photographs against T at one less."""
+        n = np.array([(self.y == c).sum() for c in self.y])[self.several]
+        return math.exp(np.mean(np.log(n / (n - 1))) / 4) if len(n) else 1.0
 
     def own(self, logits: np.ndarray) -> np.ndarray:
         return log_softmax(logits)[np.arange(len(self.y)), self.column]
@@ -122,7 +124,7 @@ def posterior(refits: Refits) -> list[tuple[float, float, float]]:
     zero_shot = spread(SCALE * refits.x @ refits.t[refits.seen].T)
     rows = []
     for kappa in KAPPAS:
-        table = refits.table(kappa)
+        table = refits.tail()[:, None] * refits.table(kappa)
         usual = table[refits.several] if len(refits.seen) == 2 else table
         for ratio in TEMPERS:
             temper = ratio * zero_shot / spread(usual)
@@ -132,7 +134,7 @@ def posterior(refits: Refits) -> list[tuple[float, float, float]]:
     kept = [(math.exp(score - top), kappa, temper) for score, kappa, temper in rows]
     kept = sorted((row for row in kept if row[0] > NEGLIGIBLE), reverse=True)
     total = sum(row[0] for row in kept)
-    return [(weight / total, kappa, temper) for weight, kappa, temper in kept]
+    return [(weight / total, kappa, temper * refits.growth()) for weight, kappa, temper in kept]
 
 
 @cases
@@ -182,7 +184,7 @@ def test_background_and_nearest(width, counts):
     wide = 4 * (1 + 1 / kappa) + squared[refits.several].sum() / width
     wide /= 4 + refits.several.sum()
     assert float(choice.background) == pytest.approx(wide, rel=1e-8)
-    np.testing.assert_allclose(choice.nearest, refits.nearest(kappa), rtol=1e-8)
+    np.testing.assert_allclose(choice.nearest, refits.nearest(), rtol=1e-8)
 
 
 @cases
@@ -192,12 +194,14 @@ def test_odds_are_those_of_the_model_without_the_image(width, counts):
     choice, refits = chosen(*inputs), Refits(*inputs)
     kappa, temper, scale = float(choice.kappa[0]), float(choice.temper[0]), float(choice.name_scale)
     wide, odds = float(choice.background), []
-    for i, photographs in enumerate(temper * refits.table(kappa)):
+    for i, table in enumerate(refits.table(kappa)):
+        sharp = temper * refits.tail()[i]
+        photographs = sharp * table
         *_, b, tbar, sigma, _ = refits.models[i]
         off = refits.x[i] - b
         ground = -0.5 * off @ np.linalg.solve(sigma, off) / wide - 0.5 * width * math.log(wide)
         names = scale * (refits.t[refits.seen] - tbar) @ off
-        odds.append(np.log(np.exp(photographs).sum()) - temper * ground + np.log(np.exp(names).sum()))
+        odds.append(np.log(np.exp(photographs).sum()) - sharp * ground + np.log(np.exp(names).sum()))
     np.testing.assert_allclose(choice.odds, sorted(odds), rtol=1e-7, atol=1e-7)
 
 
@@ -213,8 +217,9 @@ def test_offset(width, counts):
         assert float(choice.offset) == pytest.approx(alone, abs=1e-9)
         return
     wide = float(choice.background)
-    ground = temper * (-0.5 * squared / wide - 0.5 * width * math.log(wide))
-    names, photographs = ground[:, None] + scale * cosines, temper * refits.table(kappa)
+    sharp = temper * refits.tail()
+    ground = sharp * (-0.5 * squared / wide - 0.5 * width * math.log(wide))
+    names, photographs = ground[:, None] + scale * cosines, sharp[:, None] * refits.table(kappa)
     order = torch.rand(HALVINGS, classes, generator=torch.Generator().manual_seed(0)).argsort(1).numpy()
     masks = [*(order < classes / 2), *(order >= classes / 2)]
     each = np.array([(refits.y == c).sum() for c in refits.y])
@@ -248,6 +253,27 @@ def test_the_order_of_classes_does_not_matter(counts):
         if name != "offset":  # which halves of the classes it is fitted to goes by their order
             torch.testing.assert_close(value, getattr(other, name), rtol=1e-7, atol=1e-9)
     assert abs(float(one.offset - other.offset)) < 0.5
+
+
+def test_look_alikes_make_it_less_sure():
+    """Every photograph twice: judged without its copy, the model is no surer than by the photographs once."""
+    images, labels, texts = problem(16, [3] * 6, noise=0.3)
+    twice, both = images.repeat(2, 1), labels.repeat(2)
+    frame = make_frame(Statistics.of(twice, both, 6), texts)
+    rotated = twice @ frame.basis
+    alone = choose(frame, rotated, both, SCALE)
+    known = choose(frame, rotated, both, SCALE, alike=Alike(rotated, rotated.new_full((len(both),), 2.0)))
+    mean = lambda choice: float((choice.weight * choice.temper.log()).sum())  # noqa: E731
+    assert mean(known) < mean(alone)
+
+
+def test_the_texts_of_zero_shot_set_the_prior_of_the_temperature():
+    """One photograph a class says nothing of T: it goes as decided as zero-shot is."""
+    images, labels, texts = problem(6, [1, 1, 1, 1])
+    frame = make_frame(Statistics.of(images, labels, 4), texts)
+    usual = choose(frame, images @ frame.basis, labels, SCALE)
+    tame = choose(frame, images @ frame.basis, labels, SCALE, plain=0.5 * texts @ frame.basis)
+    torch.testing.assert_close(tame.temper, 0.5 * usual.temper)
 
 
 def test_names_tell_what_they_tell():

@@ -5,6 +5,7 @@ import torch
 
 from pbprompt.core.conjugate import Statistics, covariance, distances, make_frame, text_slope
 from pbprompt.core.leave_one_out import leave_one_out
+from pbprompt.core.look_alikes import Alike
 
 CASES = {
     "equal": (5, [4, 4, 4]),
@@ -95,6 +96,32 @@ def test_copies_within_a_class():
     images, labels, texts = problem(5, [3, 3, 3])
     copies = torch.stack([images[labels == c][0] for c in range(3)])
     check_distances(copies[labels], labels, texts)
+
+
+@pytest.mark.parametrize("counts", [[4, 3, 5], [3, 0, 4, 1], [2, 6, 2]], ids=str)
+@pytest.mark.parametrize("width", [5, 24])
+def test_look_alikes_leave_together(width, counts):
+    """As one point of their weight: what they differ by among themselves stays in S."""
+    images, labels, texts = problem(width, counts)
+    frame = frame_of(images, labels, texts)
+    rows = torch.arange(len(labels))
+    groups = [rows[(labels == labels[i]) & ((rows == i) | (rows % 3 == i % 3))] for i in range(len(labels))]
+    means = torch.stack([images[group].mean(0) for group in groups])
+    sizes = torch.tensor([float(len(group)) for group in groups], dtype=torch.float64)
+    assert (sizes > 1).any() and (sizes < frame.counts[labels]).any()
+    left = leave_one_out(frame, images @ frame.basis, labels, Alike(means @ frame.basis, sizes))
+    assert left.several.equal(frame.counts[labels] > sizes)
+    whole = Statistics.of(images, labels, len(texts))
+    for i in left.several.nonzero().squeeze(1).tolist():
+        g, m, own = sizes[i], means[i], torch.eye(len(texts), dtype=torch.float64)[labels[i]]
+        rest = Statistics(
+            whole.counts - g * own, whole.sums - g * own.outer(m), whole.moment - g * m.outer(m)
+        )
+        refitted = make_frame(rest, texts)._replace(freedom=frame.freedom - 1, floor=frame.floor)
+        sigma = covariance(refitted)
+        far = distances(refitted, sigma, text_slope(refitted, sigma), images[i : i + 1] @ refitted.basis)
+        assert torch.equal(left.counts[i], refitted.counts)
+        torch.testing.assert_close(left.distances(2.0)[i], far(2.0)[0], rtol=1e-8, atol=0)
 
 
 def test_some_of_the_photographs_stand_for_all():

@@ -9,11 +9,13 @@ from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.conjugate import Statistics, make_frame
 from pbprompt.core.evidence_choice import choose
 from pbprompt.core.likelihood import Uncertainty, unit
+from pbprompt.core.look_alikes import look_alikes
+from pbprompt.core.text_map import learn_text_map, move
 from pbprompt.errors import InputError
 from pbprompt.features.bank import Features
 from pbprompt.methods import conjugate
 from pbprompt.methods.base import Batch, build_method
-from pbprompt.methods.conjugate import Conjugate, ConjugateConfig, _student_tail
+from pbprompt.methods.conjugate import Conjugate, ConjugateConfig
 from pbprompt.methods.zeroshot import ENSEMBLE, sentence_features
 from pbprompt.model.folder import describe_model, load_model, save_model
 from pbprompt.model.predictor import predictive
@@ -53,7 +55,7 @@ def rows(images: Encoded, index) -> Encoded:
 
 
 def fit(backbone: Backbone, images: Encoded, labels, names=NAMES, **settings) -> Conjugate:
-    method = build_method(Conjugate, ConjugateConfig(**settings), backbone, seed=0)
+    method = build_method(Conjugate, ConjugateConfig(**{"prior": "sentence", **settings}), backbone, seed=0)
     method.prepare(names, TEMPLATE)
     method.begin(images, labels, seed=0)
     method.finish()
@@ -92,26 +94,54 @@ class Plain:
         freedom = len(x) - len(seen)
         variance = (np.sum(r * r) + between / 2) / (self.d * (freedom + 1))
         self.sigma = (r.T @ r + self.d * variance * np.eye(self.d)) / (freedom + self.d)
-        away = t[seen] - self.tbar
+        self.plain = {c: t[c] for c in seen}
+        self.texts = {c: self.moved(t[c], c) for c in seen}
+        self.centre = np.mean([*self.texts.values()], 0)
+        away = np.array([self.texts[c] for c in seen]) - self.centre
         along = sum(a @ (self.mean[c] - self.b) for a, c in zip(away, seen, strict=True))
         self.slope = max(0.0, along / np.sum(away @ self.sigma * away))
+
+    def moved(self, text, label: int) -> np.ndarray:
+        """A text where the photographs of the other classes put it."""
+        every = [*self.plain]
+        names = np.array([self.plain[c] for c in every]) - self.tbar
+        means = np.array([self.mean[c] for c in every]) - self.b
+        size = np.sum(names**2) / len(every)
+        gain = np.sum(names * means) / np.sum(names**2)
+        if gain <= 0:
+            return text
+        worth = 40 * (1 + 2 * np.mean([1 / self.n[c] for c in every])) * size
+        others = [row for row, c in enumerate(every) if c != label]
+        names, left = names[others], (means - gain * names)[others]
+        ridge = np.linalg.solve(names.T @ names + worth * np.eye(self.d), names.T @ left)
+        direction = gain * (text - self.tbar) + (text - self.tbar) @ ridge
+        return self.tbar + np.sqrt(size) * direction / np.linalg.norm(direction)
+
+    def tail(self, x) -> np.ndarray:
+        """2d/(d + u)."""
+        return 2 * self.d / (self.d + self.nearest(x))
+
+    def nearest(self, x) -> np.ndarray:
+        return np.min([self.density(x, self.texts[c], c, 2.0)[1] for c in self.texts], axis=0)
 
     def density(self, x, text, label: int, kappa: float) -> tuple[np.ndarray, np.ndarray]:
         """L_c and ‖x − μ̂_c‖²_P/ι_c."""
         n = self.n[label]
-        name = self.b + 2 * self.slope * self.sigma @ (text - self.tbar)
+        name = self.b + 2 * self.slope * self.sigma @ (text - self.centre)
         off = x - (kappa * name + n * self.mean[label]) / (kappa + n)
         iota = 1 + 1 / (kappa + n)
         far = np.sum(off @ np.linalg.inv(self.sigma) * off, axis=1) / iota
         return -0.5 * far - 0.5 * self.d * np.log(iota), far
 
     def logits(self, x, text, label: int, kappa: float, temper: float) -> np.ndarray:
+        temper = temper * self.tail(x)
+        text = self.moved(text, label)
         if label >= 0 and self.n[label]:
             return temper * self.density(x, text, label, kappa)[0]
         wide, off = self.choice["background"], x - self.b
         far = np.sum(off @ np.linalg.inv(self.sigma) * off, axis=1)
         ground = temper * (-0.5 * far / wide - 0.5 * self.d * np.log(wide))
-        return ground + self.choice["name_scale"] * off @ (text - self.tbar) + self.choice["offset"]
+        return ground + self.choice["name_scale"] * off @ (text - self.centre) + self.choice["offset"]
 
     def probabilities(self, images: Encoded, texts, labels) -> np.ndarray:
         x, t = unit(images.global_).double().numpy(), texts.double().numpy()
@@ -121,10 +151,6 @@ class Plain:
             columns = [self.logits(x, t[c], label, kappa, temper) for c, label in enumerate(labels)]
             total = total + weight * softmax(np.stack(columns, 1))
         return total
-
-    def nearest(self, images: Encoded, texts, labels) -> np.ndarray:
-        x, t, kappa = unit(images.global_).double().numpy(), texts.double().numpy(), self.choice["kappa"][0]
-        return np.min([self.density(x, t[c], label, kappa)[1] for c, label in enumerate(labels)], axis=0)
 
 
 def plain(backbone: Backbone, method: Conjugate, counts=COUNTS, names=NAMES) -> Plain:
@@ -153,8 +179,12 @@ def test_the_choice_is_that_of_the_core(tiny_vit):
     method, labels = usual(tiny_vit), labels_of()
     x = unit(photographs(tiny_vit, NAMES, labels, seed=1).global_).double()
     texts = texts_of(tiny_vit, NAMES).double()
-    frame = make_frame(Statistics.of(x, labels, 4), texts)
-    expected = choose(frame, x @ frame.basis, labels, float(tiny_vit.logit_scale))
+    statistics = Statistics.of(x, labels, 4)
+    text_map = learn_text_map(statistics.sums / statistics.counts[:, None], statistics.counts, texts)
+    frame = make_frame(statistics, move(text_map, texts, torch.arange(4)))
+    rotated = x @ frame.basis
+    alike = look_alikes(rotated, labels)
+    expected = choose(frame, rotated, labels, float(tiny_vit.logit_scale), texts @ frame.basis, alike)
     for name, value in expected._asdict().items():
         torch.testing.assert_close(getattr(method, f"choice_{name}"), value.reshape(-1), rtol=1e-6, atol=1e-6)
 
@@ -182,8 +212,12 @@ def test_new_names_alone_are_told_by_their_text(tiny_vit):
     names = ("tree", "house", "owl")
     method.prepare(names, TEMPLATE)
     new = photographs(tiny_vit, NAMES, torch.arange(8) % 4, seed=2)
-    x = unit(new.global_).double() - torch.from_numpy(plain(tiny_vit, method).b)
-    expected = (method.choice_name_scale * x @ texts_of(tiny_vit, names).double().T).softmax(1)
+    reference = plain(tiny_vit, method)
+    x = unit(new.global_).double() - torch.from_numpy(reference.b)
+    moved = [
+        torch.from_numpy(reference.moved(text.double().numpy(), -1)) for text in texts_of(tiny_vit, names)
+    ]
+    expected = (method.choice_name_scale * x @ torch.stack(moved).T).softmax(1)
     close(ask(method, new).probabilities, expected)
 
 
@@ -224,28 +258,22 @@ def test_sources_are_what_name_and_photographs_add(tiny_vit):
     found = method.sources(new)
     off = unit(new.global_).double().numpy() - reference.b
     kappa, temper = reference.choice["kappa"][0], reference.choice["temper"][0]
+    temper = temper * reference.tail(unit(new.global_).double().numpy())
     for c, label in enumerate(labels):
-        text = texts_of(tiny_vit, names)[c].double().numpy() - reference.tbar
+        text = reference.moved(texts_of(tiny_vit, names)[c].double().numpy(), label) - reference.centre
         if label < 0:
             by_name, by_photographs = reference.choice["name_scale"] * off @ text, np.zeros(8)
         else:
             n = reference.n[label]
             scale = temper / (1 + 1 / (kappa + n)) / (kappa + n)
-            by_name = scale * kappa * 2 * reference.slope * off @ text
+            by_name = scale * kappa * 2 * reference.slope * (off @ text)
             precise = np.linalg.solve(reference.sigma, reference.mean[label] - reference.b)
-            by_photographs = scale * n * off @ precise
+            by_photographs = scale * n * (off @ precise)
         close(found["name"][:, c], by_name, 1e-4)
         close(found["photographs"][:, c], by_photographs, 1e-4)
 
 
 # the gate
-
-
-@pytest.mark.parametrize("freedom", [3, 5, 20, 400])
-def test_student_tail(freedom):
-    t = torch.linspace(-40, 40, 2001, dtype=torch.float64)
-    expected = scipy.stats.t.sf(t.numpy(), freedom)
-    np.testing.assert_allclose(_student_tail(t, freedom), expected, atol=1e-3)
 
 
 @pytest.mark.parametrize("information", [1.0, 0.3])
@@ -259,7 +287,7 @@ def test_gate(tiny_vit, information):
     reference, texts = plain(tiny_vit, method), texts_of(tiny_vit, NAMES)
     usual_far = method.choice_nearest.numpy()
     n = len(usual_far)
-    far = reference.nearest(new, texts, range(4))
+    far = reference.nearest(unit(new.global_).double().numpy())
     p = scipy.stats.t.sf((far - usual_far.mean()) / (usual_far.std(ddof=1) * np.sqrt(1 + 1 / n)), n - 1)
     share = np.sqrt(method.choice_information.numpy()) * (1 - np.minimum(1, p / 0.1))
     assert (share == 0).any() and (share > 0.3 * share.max()).any() and share.max() > 0.1
@@ -357,7 +385,7 @@ def test_learning_what_is_no_number_changes_nothing(tiny_vit):
 def test_learning_from_nothing_is_a_fit(tiny_vit):
     labels = labels_of()
     images = photographs(tiny_vit, NAMES, labels, seed=1)
-    method = build_method(Conjugate, ConjugateConfig(), tiny_vit, seed=0)
+    method = build_method(Conjugate, ConjugateConfig(prior="sentence"), tiny_vit, seed=0)
     method.prepare(NAMES, TEMPLATE)
     method.learn(images, labels)
     same(method, fit(tiny_vit, images, labels))
@@ -368,7 +396,7 @@ def test_learning_from_nothing_is_a_fit(tiny_vit):
 
 def test_state(tiny_vit):
     method = usual(tiny_vit)
-    loaded = build_method(Conjugate, ConjugateConfig(), tiny_vit, seed=1)
+    loaded = build_method(Conjugate, ConjugateConfig(prior="sentence"), tiny_vit, seed=1)
     loaded.load_state_dict({name: value.clone() for name, value in method.state_dict().items()})
     new = photographs(tiny_vit, NAMES, torch.arange(12) % 4, seed=2)
     for names in (NAMES, ("tree", NAMES[1])):
@@ -402,6 +430,16 @@ def test_ensemble(tiny_vit):
     reference = Plain(method, photographs(tiny_vit, NAMES, labels, seed=1), labels, texts)
     new = photographs(tiny_vit, NAMES, torch.arange(12) % 4, seed=2)
     close(ask(method, new).probabilities, reference.probabilities(new, texts, range(4)))
+
+
+def test_the_datas_sentence_and_general_ones(tiny_vit):
+    """The usual prior: the mean of both kinds, each of length 1."""
+    labels = labels_of()
+    method = fit(
+        tiny_vit, photographs(tiny_vit, NAMES, labels, seed=1), labels, prior=ConjugateConfig().prior
+    )
+    general = unit(torch.stack([unit(sentence_features(tiny_vit, NAMES, s)) for s in ENSEMBLE]).mean(0))
+    torch.testing.assert_close(method.texts, unit(texts_of(tiny_vit, NAMES) + general).double())
 
 
 def test_without_names(tiny_vit):
@@ -492,7 +530,7 @@ def test_no_number_is_refused(tiny_vit):
     for bad in (float("nan"), float("inf")):
         broken = images.global_.clone()
         broken[3, 2] = bad
-        method = build_method(Conjugate, ConjugateConfig(), tiny_vit, seed=0)
+        method = build_method(Conjugate, ConjugateConfig(prior="sentence"), tiny_vit, seed=0)
         method.prepare(NAMES, TEMPLATE)
         with pytest.raises(InputError, match="NaN or infinity"):
             method.begin(with_patches(broken), torch.arange(8) % 4, seed=0)
@@ -501,7 +539,7 @@ def test_no_number_is_refused(tiny_vit):
 
 
 def test_unfitted_says_so(tiny_vit):
-    method = build_method(Conjugate, ConjugateConfig(), tiny_vit, seed=0)
+    method = build_method(Conjugate, ConjugateConfig(prior="sentence"), tiny_vit, seed=0)
     method.prepare(NAMES, TEMPLATE)
     with pytest.raises(InputError, match="fit it"):
         predictive(method)
@@ -552,7 +590,7 @@ def test_trained_by_the_loop_and_resumed(tiny_vit, tmp_path):
     new = photographs(tiny_vit, NAMES, torch.arange(8) % 4, seed=2)
     results = []
     for _ in range(2):  # the second run goes on from the first one's checkpoint
-        method = build_method(Conjugate, ConjugateConfig(), tiny_vit, seed=0)
+        method = build_method(Conjugate, ConjugateConfig(prior="sentence"), tiny_vit, seed=0)
         method.prepare(NAMES, TEMPLATE)
         run = Run(epochs=0, seed=0, identity="one", folder=tmp_path, progress=False)
         assert train(method, lambda epoch: data, len(labels), run) == {}

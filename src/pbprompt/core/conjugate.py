@@ -19,6 +19,11 @@
 | s, γ     | `slope`       | how far along Σ t̃ the classes lie, fitted; γ = 2 trusts the names more     |
 | κ        | `kappa`       | how many photographs a name is worth                                       |
 
+An image far from every class says less than a Gaussian thinks. Under Student's t with d degrees of freedom a
+difference of squared distances counts (d + d)/(d + u) times, u the least of ‖x − μ̂_c‖²_P / ι_c at κ = 2:
+
+    logit_c(x) = T h(x) L_c(x),   h(x) = 2d/(d + u(x))
+
 The linear part of L_c under m_c alone is the text classifier itself: without photographs the prompts answer,
 and s → 0 where names mean nothing to the backbone. σ̄² counts half of the spread of the class means as one
 more degree of freedom, which decides it where every class has a single photograph.
@@ -35,6 +40,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 GAMMA = 2.0
+KAPPA = 2.0  # before anything is known of it
 FLOOR = 1e-8  # of the variance, relative to an image's own square: all images may be equal
 
 
@@ -177,3 +183,8 @@ def log_density(
     """L_c(x), up to what all classes share."""
     iota = inflation(counts, kappa)
     return -0.5 * squared / iota - 0.5 * width * iota.log()
+
+
+def tail_factor(nearest: Float[Tensor, "*n"], width: int) -> Float[Tensor, "*n"]:
+    """h: 1 for an image as far from its class as expected, less for one farther off."""
+    return 2 * width / (width + nearest)

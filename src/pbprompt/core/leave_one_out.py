@@ -7,16 +7,23 @@ Leaving image i out changes x̄_y, b, t̄, S, σ̄², Σ, s and m, and all of it
 
 with a = ν σ̄⁻². A class whose only photograph is left out is known by its name alone, and leaves b and t̄
 (β = 0). The result is that of really fitting without the image, to rounding; tests do that.
+
+With its look-alikes (`core/look_alikes.py`) an image leaves as one point of weight g, their mean x̄_G:
+
+    r = x̄_G − x̄_y      x̄_y⁻ = x̄_y − g r/(n − g)      β = g n/(n − g)
+
+What they differ by among themselves stays in S: it is spread within a class as any other.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pbprompt.core.conjugate import GAMMA, Frame, within_variance
+from pbprompt.core.look_alikes import Alike
 
 
 class LeftOut(NamedTuple):
@@ -26,6 +33,8 @@ class LeftOut(NamedTuple):
     """κ ↦ squared distances to the posterior means"""
     counts: Float[Tensor, "n k"]
     """photographs of each class, without the image"""
+    several: Bool[Tensor, " n"]
+    """whether the image's class has photographs left"""
     own_background: Float[Tensor, " n"]
     """‖x_i − b‖²_P"""
     own_cosines: Float[Tensor, "n k"]
@@ -36,20 +45,29 @@ class LeftOut(NamedTuple):
     """the same with its whole class out of b and t̄"""
 
 
-def leave_one_out(frame: Frame, images: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> LeftOut:
-    """For photographs in the eigenbasis, all or some of those that the frame was made of."""
+def leave_one_out(
+    frame: Frame, images: Float[Tensor, "n d"], labels: Int[Tensor, " n"], alike: Alike | None = None
+) -> LeftOut:
+    """For photographs in the eigenbasis, all or some of those that the frame was made of.
+
+    `alike`: what leaves with each, in the eigenbasis too; itself alone unless told.
+    """
+    gone = Alike.none(images) if alike is None else alike
+    number = gone.sizes
     means, texts, spectrum = frame.means, frame.texts, frame.spectrum
     n, rows, d = frame.counts[labels], torch.arange(len(labels), device=labels.device), frame.width
-    several = n > 1
+    several = n > number
     zero = n.new_zeros(())
-    r = images - means[labels]
-    beta = torch.where(several, n / (n - 1).clamp(min=1), zero).unsqueeze(1)
-    step = torch.where(several, 1 / (n - 1).clamp(min=1), zero).unsqueeze(1)
+    r = gone.means - means[labels]
+    step = torch.where(several, number / (n - number).clamp(min=1), zero).unsqueeze(1)
+    beta = n.unsqueeze(1) * step
     seen = frame.seen - (~several).double()
     freedom = frame.freedom - several.double()
     own = means[labels] - step * r
     kept, left = several.unsqueeze(1), seen.clamp(min=1).unsqueeze(1)
-    b = torch.where(kept, frame.centre - step / frame.seen * r, (frame.seen * frame.centre - images) / left)
+    b = torch.where(
+        kept, frame.centre - step / frame.seen * r, (frame.seen * frame.centre - means[labels]) / left
+    )
     tb = torch.where(kept, frame.text_centre, (frame.seen * frame.text_centre - texts[labels]) / left)
 
     # Σ without the image: W and the rank-one part
@@ -93,7 +111,7 @@ def leave_one_out(frame: Frame, images: Float[Tensor, "n d"], labels: Int[Tensor
     vv = tt - 2 * beta * rt.square() + beta.square() * rt.square() * rr
     uv, xv, rv = ut - beta * rt * ur, xt - beta * rt * rx, rt * (1 - beta * rr)
     counts = frame.counts.repeat(len(labels), 1)
-    counts[rows, labels] -= 1
+    counts[rows, labels] -= number
 
     def distances(kappa: float) -> Float[Tensor, "n k"]:
         f, p = counts / (kappa + counts), slope * kappa / (kappa + counts)
@@ -111,7 +129,7 @@ def leave_one_out(frame: Frame, images: Float[Tensor, "n d"], labels: Int[Tensor
     e = images - bc
     background = (size * (_dot(w * e, e) + g * _dot(wr, e).square()))[:, 0]
     own_background = (size * (uu + g * ur.square()))[:, 0]
-    return LeftOut(distances, counts, own_background, ut, background, e @ texts.T - _dot(e, tc))
+    return LeftOut(distances, counts, several, own_background, ut, background, e @ texts.T - _dot(e, tc))
 
 
 def _dot(p: Float[Tensor, "n d"], q: Float[Tensor, "n d"]) -> Float[Tensor, "n 1"]:

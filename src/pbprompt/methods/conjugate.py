@@ -1,25 +1,20 @@
 """Prompts as prior, photographs as evidence: the closed-form classifier (see `core/conjugate.py`).
 
-    p(c | x) = mean over draws of (κ, T) of softmax_c( T·L_c(x) )                 classes with photographs
+    p(c | x) = mean over (κ, T) of softmax_c( T h(x) L_c(x) )                     classes with photographs
     p(c | x) = (1 − g)·p(c | x) + g·softmax_c( ψ x·t_c )                          an image unlike any of them
 
-A name (its sentence, or the prompts of any method that reads names) says where a class lies among images, the
-labelled photographs correct it, and how much each counts is what left-out photographs say. Nothing is
-trained but such a prior method, and no validation image is used. A class of which there is no photograph is
-known by its name.
-
-g is 0 for images that look like the photographs, and grows where one is farther from all classes than nine in
-ten left-out photographs are (a drawing, where the photographs are photos), as far as names tell anything:
-
-    g = √I · (1 − min(1, p/0.1))       p: that an image of these classes lies as far off (Student's t)
+A name (its sentences, or the prompts of any method that reads names) says where a class lies among images
+(`core/text_map.py`), the labelled photographs correct it, and how much each counts is what left-out
+photographs say (`core/evidence_choice.py`). Nothing is trained but such a prior method, and no validation
+image is used. A class of which there is no photograph is known by its name (`core/names_alone.py`); g is the
+gate for other domains (`core/domain_gate.py`).
 
 Prior art: Gaussian discriminant analysis for CLIP (Wang et al., ICLR 2024), Tip-Adapter, ProKeR, LP++, CLAP.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -27,6 +22,7 @@ from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.conjugate import (
+    KAPPA,
     Frame,
     Statistics,
     covariance,
@@ -35,10 +31,16 @@ from pbprompt.core.conjugate import (
     log_density,
     make_frame,
     posterior_means,
+    tail_factor,
     text_slope,
 )
-from pbprompt.core.evidence_choice import Choice, background_density, choose, known_odds
+from pbprompt.core.domain_gate import share_of_names
+from pbprompt.core.evidence_bank import EXTRA, asked_frame, make_rows, row_distances, row_logits, split_rows
+from pbprompt.core.evidence_choice import Choice, choose
 from pbprompt.core.likelihood import mean_features, unit
+from pbprompt.core.look_alikes import look_alikes
+from pbprompt.core.names_alone import NamesAlone, background_density, known_odds
+from pbprompt.core.text_map import TextMap, learn_text_map, move
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, setting
 from pbprompt.methods.exemplars import Memory
@@ -46,8 +48,13 @@ from pbprompt.methods.zeroshot import ZeroShot, ZeroShotConfig
 from pbprompt.registry import find_method, register
 
 KEPT = 4096  # photographs that stand for all where there are more
+SENTENCES: Mapping[str, Literal["single", "ensemble", "both"]] = {
+    "sentence": "single",
+    "ensemble": "ensemble",
+    "sentences": "both",
+}
 TABLE = 1 << 24  # cells of a table of left-out photographs by classes
-UNTYPICAL = 0.1
+SAMPLES = 20  # draws of a prior's prompts, for the mean that κ and T are chosen with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +62,9 @@ class ConjugateConfig(MethodConfig):
     """Nothing is chosen by hand; training settings are those of the prior, where that is tuned."""
 
     prior: str = setting(
-        "sentence", "what a name says: sentence, ensemble, none, or a method that reads names, tuned first"
+        "sentences",
+        "what a name says: sentence (the data's), ensemble (general ones), sentences (both), none, "
+        "or a method that reads names, tuned first",
     )
     beside: str = setting(
         "none", "a method that is tuned too and whose probabilities are averaged in, or none"
@@ -70,8 +79,8 @@ class View(NamedTuple):
     whiten: Float[Tensor, "d d"]
     names: Float[Tensor, "c d"]
     """text features of length 1"""
-    best: Float[Tensor, "c k"]
-    """the bank's rows for the most probable κ, at T = 1"""
+    known: Float[Tensor, "n k"]
+    """rows of all classes with photographs, at the usual κ and T = 1"""
 
 
 @register("conjugate")
@@ -79,6 +88,7 @@ class Conjugate(Memory):
     """Names place the classes, photographs move them; both in closed form."""
 
     Config = ConjugateConfig
+    revision = 2
     tags = ("closed form",)
     stepwise = False
     leaves_out = True
@@ -173,10 +183,12 @@ class Conjugate(Memory):
         own = [labels.index(label) for label in range(len(self.seen))]
         draws = self._draws(SAMPLES, torch.Generator().manual_seed(0))[:, own]
         self.texts.data = (draws[0] if len(draws) == 1 else mean_features(draws)).double()
-        frame = self._frame()
+        frame, _ = self._frame()
         rows = torch.arange(0, len(self.kept), max(1, -(-len(self.kept) * len(own) // TABLE)))
-        rotated = self.kept[rows].double() @ frame.basis
-        choice = choose(frame, rotated, self.kept_labels[rows], float(self.backbone.logit_scale))
+        images = self.kept.double() @ frame.basis
+        alike = look_alikes(images, self.kept_labels).at(rows)
+        scale, plain = float(self.backbone.logit_scale), self.texts @ frame.basis
+        choice = choose(frame, images[rows], self.kept_labels[rows], scale, plain, alike)
         for name, value in choice._asdict().items():
             getattr(self, f"choice_{name}").data = value.to(self.counts).reshape(-1)
 
@@ -216,8 +228,21 @@ class Conjugate(Memory):
             images, labels = images[rows], labels[rows]
         self.kept.data, self.kept_labels.data = images.to(self.kept.device), labels.to(self.kept.device)
 
-    def _frame(self) -> Frame:
-        return make_frame(Statistics(self.counts, self.sums, self.moment), self.texts)
+    def _frame(self) -> tuple[Frame, TextMap | None]:
+        """All classes ever learned, their texts moved to where the others' photographs put them."""
+        known = (self.counts > 0).nonzero().squeeze(1)
+        means = self.sums[known] / self.counts[known].unsqueeze(1)
+        text_map = learn_text_map(means, self.counts[known], self.texts[known])
+        texts = self._moved(text_map, self.texts, torch.arange(len(self.counts)).to(known))
+        return make_frame(Statistics(self.counts, self.sums, self.moment), texts), text_map
+
+    def _moved(
+        self, text_map: TextMap | None, texts: Float[Tensor, "c d"], labels: Int[Tensor, " c"]
+    ) -> Float[Tensor, "c d"]:
+        """Texts of classes by their label, −1 for a new one; the map has those with photographs alone."""
+        has = self.counts > 0
+        rank = torch.where(has, has.cumsum(0) - 1, -1)
+        return move(text_map, texts, torch.where(labels >= 0, rank[labels.clamp(min=0)], -1))
 
     def _choice(self) -> Choice:
         one = ("name_scale", "background", "offset", "information")
@@ -227,14 +252,15 @@ class Conjugate(Memory):
     # prediction
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c k"]:
-        """For each class a direction [d], the weight of ‖x − b‖²_P, and a constant, side by side.
+        """The rows of `core/evidence_bank.py`, one bank a pair (κ, T).
 
         Behind them come the features of the method beside it, where there is one.
         """
         if not self.seen:
             raise InputError(f"{self.name} has no photographs yet: fit it on images first")
-        frame, choice = self._frame(), self._choice()
+        (frame, text_map), choice = self._frame(), self._choice()
         sigma = covariance(frame)
+        slope, by_name = text_slope(frame, sigma), _names(choice)
         draws = self._draws(samples, generator).double()
         beside = None
         if self.beside is not None:
@@ -244,13 +270,16 @@ class Conjugate(Memory):
         one = len(draws) == 1
         self._weights = choice.weight.float() if one else None
         kappa, temper = (choice.kappa, choice.temper) if one else _strata(choice, len(draws))
+        asked = [asked_frame(frame, self._moved(text_map, texts, labels), labels) for texts in draws]
         rows = [
-            self._rows(frame, choice, sigma, draws[index % len(draws)], labels, *pair)
+            make_rows(asked[index % len(asked)], sigma, slope, by_name, *pair)
             for index, pair in enumerate(zip(kappa.tolist(), temper.tolist(), strict=True))
         ]
-        plain = mean_features(draws).double() if len(draws) > 1 else draws[0]
-        best = self._rows(frame, choice, sigma, plain, labels, float(choice.kappa[0]), 1.0)
-        view = View(frame.basis @ frame.centre, frame.basis / sigma.sqrt(), plain, best)
+        plain = mean_features(draws) if len(draws) > 1 else draws[0]
+        known = frame.known
+        seen = frame._replace(means=frame.means[known], counts=frame.counts[known], texts=frame.texts[known])
+        nearest = make_rows(seen, sigma, slope, by_name, KAPPA, 1.0)
+        view = View(frame.basis @ frame.centre, frame.basis / sigma.sqrt(), plain, nearest)
         self._view = View(*(part.float() for part in view))
         self._all_seen = bool((labels >= 0).all() and (self.counts[labels] > 0).all())
         bank = torch.stack(rows).float()
@@ -262,98 +291,66 @@ class Conjugate(Memory):
         """Of a prior without draws, the bank holds every pair (κ, T) with its weight."""
         return self._weights
 
-    def _rows(
-        self,
-        frame: Frame,
-        choice: Choice,
-        sigma: Float[Tensor, " d"],
-        texts: Float[Tensor, "c d"],
-        labels: Int[Tensor, " c"],
-        kappa: float,
-        temper: float,
-    ) -> Float[Tensor, "c k"]:
-        d = frame.width
-        asked = _asked(frame, texts, labels)
-        counts, rotated = asked.counts, asked.texts
-        name, photographs = posterior_means(asked, sigma, text_slope(frame, sigma), kappa)
-        mean = name + photographs
-        iota = inflation(counts, kappa)
-        constant = -0.5 * (mean.square() / sigma).sum(1) / iota - 0.5 * d * iota.log()
-        photo = temper * torch.stack([1 / iota, constant], 1)
-        direction = temper * (mean / sigma / iota.unsqueeze(1)) @ frame.basis.T
-        wide = choice.background
-        ground = temper * background_density(wide.new_zeros(1), wide, d) + choice.offset
-        by_name = choice.name_scale * (rotated - frame.text_centre) @ frame.basis.T
-        by_ground = torch.stack([temper / wide, ground.squeeze()]).expand(len(labels), 2)
-        has = (counts > 0).unsqueeze(1)
-        return torch.cat([torch.where(has, direction, by_name), torch.where(has, photo, by_ground)], dim=1)
-
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s b c"]:
         x = unit(images.global_).float()
-        u, squared = self._centred(x)
-        logits = _apply(self._own(features), u, squared)
+        u = x - self._view.centre
+        squared = (u @ self._view.whiten).square().sum(1, keepdim=True)
+        near = row_distances(self._view.known, u, squared).amin(1, keepdim=True)
+        logits = row_logits(self._own(features), u, squared, tail_factor(near, self.backbone.embed_dim))
         if self.config.gate and self._all_seen and len(self.choice_nearest) > 2:
-            share = self._share_of_names(u, squared).unsqueeze(1)
+            share = share_of_names(near.squeeze(1), self.choice_nearest, self.choice_information.squeeze())
             names = self.choice_name_scale.float() * x @ self._view.names.T
-            logits = _mixed(logits, names, share)
+            logits = _mixed(logits, names, share.unsqueeze(1))
         if self.beside is None:
             return logits
-        theirs = self.beside.sample_logits(images, features[..., self.backbone.embed_dim + 2 :])
+        theirs = self.beside.sample_logits(images, features[..., self.backbone.embed_dim + EXTRA :])
         return _mixed(logits, theirs, logits.new_tensor(0.5))
 
     def _own(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c own"]:
-        return features[..., : self.backbone.embed_dim + 2]
-
-    def _centred(self, x: Float[Tensor, "b d"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b 1"]]:
-        u = x - self._view.centre
-        return u, (u @ self._view.whiten).square().sum(1, keepdim=True)
-
-    def _share_of_names(self, u: Float[Tensor, "b d"], squared: Float[Tensor, "b 1"]) -> Float[Tensor, " b"]:
-        """g: how far an image is left to the names."""
-        direction, weight, constant = _parts(self._view.best)
-        iota_part = 0.5 * self.backbone.embed_dim * weight.log()  # −½ d ln ι, since weight = 1/ι
-        far = (weight * squared - 2 * u @ direction.T - 2 * (constant - iota_part)).amin(1)
-        usual = self.choice_nearest
-        n = len(usual)
-        deviation = usual.std().clamp(min=1e-9) * math.sqrt(1 + 1 / n)
-        tail = _student_tail((far - usual.mean().float()) / deviation.float(), n - 1)
-        return self.choice_information.float().sqrt() * (1 - (tail / UNTYPICAL).clamp(max=1))
+        return features[..., : self.backbone.embed_dim + EXTRA]
 
     def familiarity(self, images: Encoded) -> Float[Tensor, " b"]:
         """(1 + #{odds_i ≤ odds}) / (n + 1): the rank of its log-odds among those of left-out photographs.
 
         All classes with photographs count, whichever are asked for.
         """
-        frame, choice = self._frame(), self._choice()
-        known, sigma, temper = frame.known, covariance(frame), float(choice.temper[0])
+        frame, choice = self._frame()[0], self._choice()
+        known, sigma = frame.known, covariance(frame)
         z = unit(images.global_).double() @ frame.basis
-        u = z - frame.centre
-        squared = distances(frame, sigma, text_slope(frame, sigma), z)(float(choice.kappa[0]))
-        density = log_density(squared, frame.counts, float(choice.kappa[0]), frame.width)[:, known]
+        u, kappa = z - frame.centre, float(choice.kappa[0])
+        squared = distances(frame, sigma, text_slope(frame, sigma), z)
+        sharp = float(choice.temper[0]) * self._tail(frame, squared(KAPPA))
+        density = log_density(squared(kappa), frame.counts, kappa, frame.width)[:, known]
         ground = background_density((u.square() / sigma).sum(1), choice.background, frame.width)
         names = choice.name_scale * u @ (frame.texts[known] - frame.text_centre).T
-        rank = torch.searchsorted(
-            choice.odds, known_odds(temper * density, temper * ground, names), right=True
-        )
+        odds = known_odds(sharp.unsqueeze(1) * density, sharp * ground, names)
+        rank = torch.searchsorted(choice.odds, odds, right=True)
         return ((1 + rank) / (len(choice.odds) + 1)).float()
+
+    def _tail(self, frame: Frame, squared: Float[Tensor, "b k"]) -> Float[Tensor, " b"]:
+        """h of images by their squared distances to all classes, at the usual κ."""
+        near = (squared / inflation(frame.counts, KAPPA))[:, frame.known].amin(1)
+        return tail_factor(near, frame.width)
 
     def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
         return self._view.names.expand(len(features), -1, -1)
 
     def directions(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
-        return _parts(self._own(features))[0]
+        return split_rows(self._own(features)).direction
 
     def sources(self, images: Encoded) -> dict[str, Float[Tensor, "b c"]]:
         """What name and photographs add to a class's logit, for the most probable κ and T."""
-        frame, choice = self._frame(), self._choice()
-        sigma, kappa, temper = covariance(frame), float(choice.kappa[0]), float(choice.temper[0])
+        (frame, text_map), choice = self._frame(), self._choice()
+        sigma, kappa = covariance(frame), float(choice.kappa[0])
+        slope = text_slope(frame, sigma)
         labels = torch.tensor(self.labels_of_classes(), device=self.counts.device)
-        asked = _asked(frame, self._view.names.double(), labels)
-        u = unit(images.global_).double() @ frame.basis - frame.centre
-        iota = inflation(asked.counts, kappa)
+        asked = asked_frame(frame, self._moved(text_map, self._view.names.double(), labels), labels)
+        z = unit(images.global_).double() @ frame.basis
+        u, iota = z - frame.centre, inflation(asked.counts, kappa)
+        sharp = float(choice.temper[0]) * self._tail(frame, distances(frame, sigma, slope, z)(KAPPA))
         by_name, by_photographs = (
-            temper * (u / sigma) @ part.T / iota
-            for part in posterior_means(asked, sigma, text_slope(frame, sigma), kappa)
+            sharp.unsqueeze(1) * (u / sigma) @ part.T / iota
+            for part in posterior_means(asked, sigma, slope, kappa)
         )
         alone = choice.name_scale * u @ (asked.texts - frame.text_centre).T
         return {
@@ -362,7 +359,8 @@ class Conjugate(Memory):
         }
 
 
-SAMPLES = 20  # draws of a prior's prompts, for the mean that κ and T are chosen with
+def _names(choice: Choice) -> NamesAlone:
+    return NamesAlone(choice.name_scale, choice.background, choice.offset, choice.information)
 
 
 def _mixed(
@@ -376,8 +374,8 @@ def _reader(name: str, backbone: Backbone) -> Method | None:
     """A method that reads names."""
     if name == "none":
         return None
-    if name in ("sentence", "ensemble"):
-        return ZeroShot(ZeroShotConfig(templates="single" if name == "sentence" else "ensemble"), backbone)
+    if name in SENTENCES:
+        return ZeroShot(ZeroShotConfig(templates=SENTENCES[name]), backbone)
     kind = find_method(name)
     prior: Method = kind(kind.Config(), backbone)
     if prior.image_conditioned or isinstance(prior, Memory):
@@ -396,13 +394,6 @@ def _trained_as(prior: MethodConfig, config: ConjugateConfig) -> ConjugateConfig
     return replace(config, **own)
 
 
-def _asked(frame: Frame, texts: Float[Tensor, "c d"], labels: Int[Tensor, " c"]) -> Frame:
-    """The frame of the classes with these labels (−1: none) and texts, around the centres of all."""
-    at = labels.clamp(min=0)
-    counts = torch.where(labels >= 0, frame.counts[at], 0.0)
-    return frame._replace(means=frame.means[at], counts=counts, texts=texts @ frame.basis)
-
-
 def _checked(images: Encoded) -> Float[Tensor, "n d"]:
     if not images.global_.isfinite().all():
         raise InputError("the images' features hold NaN or infinity: encode them again, or leave them out")
@@ -416,21 +407,3 @@ def _strata(choice: Choice, samples: int) -> tuple[Float[Tensor, " s"], Float[Te
     middles = (torch.arange(samples, dtype=ends.dtype, device=ends.device) + 0.5) / samples
     places = order[torch.searchsorted(ends, middles).clamp(max=len(order) - 1)]
     return choice.kappa[places], choice.temper[places]
-
-
-def _parts(rows: Float[Tensor, "*s c k"]) -> tuple[Tensor, Tensor, Tensor]:
-    return rows[..., :-2], rows[..., -2], rows[..., -1]
-
-
-def _apply(
-    rows: Float[Tensor, "s c k"], u: Float[Tensor, "b d"], squared: Float[Tensor, "b 1"]
-) -> Float[Tensor, "s b c"]:
-    """u·direction − ½ weight·‖x − b‖²_P + constant."""
-    direction, weight, constant = _parts(rows)
-    return u @ direction.transpose(-1, -2) - 0.5 * squared * weight.unsqueeze(-2) + constant.unsqueeze(-2)
-
-
-def _student_tail(value: Float[Tensor, " b"], freedom: int) -> Float[Tensor, " b"]:
-    """P(t > value), by Wallace's normal approximation, which exported models can hold too."""
-    size = (8 * freedom + 1) / (8 * freedom + 3) * (freedom * (1 + value.square() / freedom).log()).sqrt()
-    return 0.5 * (1 - torch.erf(value.sign() * size / math.sqrt(2)))

@@ -3,6 +3,7 @@
     p(y = c | x) = softmax_c( s·cos(f(x), g_c) )
     single:    g_c = g("a photo of a {c}.")                the dataset's own sentence
     ensemble:  g_c = (1/T) Σ_t g(t(c)) / ‖g(t(c))‖         T general sentences, each of which counts alike
+    both:      the mean of the two, each of length 1
 
 f and g are the frozen towers, s is exp(logit scale).
 """
@@ -45,8 +46,9 @@ CLIP_SEVEN = (  # those of its 80 that CLIP's authors found enough on ImageNet
 class ZeroShotConfig(MethodConfig):
     """Nothing is trained: only the sentences are a choice."""
 
-    templates: Literal["single", "ensemble", "clip"] = setting(
-        "single", "the dataset's sentence, or the mean over several general ones: ours, or CLIP's own seven"
+    templates: Literal["single", "ensemble", "both", "clip"] = setting(
+        "single",
+        "the dataset's sentence, the mean over several general ones (ours, or CLIP's own seven), or both",
     )
 
 
@@ -67,12 +69,15 @@ class ZeroShot(Method):
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         super().prepare(classes, template)
-        if self.config.templates != "single":
-            several = CLIP_SEVEN if self.config.templates == "clip" else ENSEMBLE
-            each = [sentence_features(self.backbone, classes, general) for general in several]
-            self._features = mean_features(torch.stack(each))
-        else:
-            self._features = sentence_features(self.backbone, classes, template)
+        own = sentence_features(self.backbone, classes, template)
+        if self.config.templates == "single":
+            self._features = own
+            return
+        several = CLIP_SEVEN if self.config.templates == "clip" else ENSEMBLE
+        each = [sentence_features(self.backbone, classes, sentence) for sentence in several]
+        general = mean_features(torch.stack(each))
+        both = self.config.templates == "both"
+        self._features = mean_features(torch.stack([own, general])) if both else general
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         return self._features.unsqueeze(0)

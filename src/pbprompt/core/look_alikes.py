@@ -1,0 +1,48 @@
+"""Photographs that are nearly the same picture: a burst, a shelf seen twice, a resized copy.
+
+A photograph judged by its own look-alikes is judged too kindly: those that nobody has labelled yet have none.
+Image j is a look-alike of image i of its class if it is less than half as far from i as the class's images
+are on the average, in squared distance:
+
+    G_i = {i} ∪ {j : y_j = y_i, ‖x_i − x_j‖² < ½ · mean over k ≠ i of the class of ‖x_i − x_k‖²}
+
+Distances among independent images of one class differ little in many dimensions, so that few are so near.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+NEAR = 0.5
+
+
+class Alike(NamedTuple):
+    """Of each image its look-alikes, itself among them."""
+
+    means: Float[Tensor, "n d"]
+    sizes: Float[Tensor, " n"]
+
+    @classmethod
+    def none(cls, images: Float[Tensor, "n d"]) -> "Alike":
+        """Every image stands for itself."""
+        return cls(images, images.new_ones(len(images)))
+
+    def at(self, rows: Int[Tensor, " m"]) -> "Alike":
+        return Alike(self.means[rows], self.sizes[rows])
+
+
+def look_alikes(images: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> Alike:
+    """Class by class, so that no table of all pairs is made."""
+    means, sizes = images.clone(), images.new_ones(len(images))
+    order = labels.argsort(stable=True)
+    for rows in order.split(labels.bincount().tolist()):
+        if len(rows) > 2:  # of two images neither is nearer than the average
+            own = images[rows]
+            squared = torch.cdist(own, own).square()
+            near = squared < NEAR * squared.sum(1, keepdim=True) / (len(rows) - 1)
+            member = near.fill_diagonal_(True).to(images)
+            sizes[rows] = member.sum(1)
+            means[rows] = member @ own / member.sum(1, keepdim=True)
+    return Alike(means, sizes)
