@@ -255,3 +255,61 @@ def test_the_published_second_stage():
         20,
         4096,
     )
+
+
+def shifted(backbone: Backbone, parameters: dict[str, Tensor], x: Tensor, names: tuple[str, ...]) -> Tensor:
+    """Logits of one feature of length 1 under the prompts that CoCoOp's network makes for it."""
+    bias = layers(parameters, "meta_net", x)
+    context = torch.stack([vector + bias for vector in parameters["context"]])
+    return 100 * torch.stack([plain_text(backbone, context, name) for name in names]) @ x
+
+
+def test_with_cocoop_as_student_real_and_synthetic_features_shift_their_own_prompts(double_vit):
+    method, data = made(double_vit, student="cocoop"), batch(double_vit)
+    for part in (*method.generator.parameters(), *method.meta_net.parameters()):
+        part.data.mul_(5)
+    parameters = copied(method)
+    generator = torch.Generator().manual_seed(6)
+    drawn = torch.randint(3, 5, (4,), generator=generator)
+    latents = torch.randn(4, double_vit.embed_dim, generator=generator).double()
+    every = (*NAMES, *UNSEEN)
+    losses = []
+    for image, label in zip(data.images.global_, data.labels, strict=True):
+        losses.append(-shifted(double_vit, parameters, image / image.norm(), every).log_softmax(0)[label])
+    for label, z in zip(drawn, latents, strict=True):
+        x = plain_made(double_vit, parameters, z, every[label]).detach()
+        losses.append(-shifted(double_vit, parameters, x, every).log_softmax(0)[label])
+    total = sum(losses) / 8
+    terms = method.loss(data, torch.Generator().manual_seed(6), examples=4)
+    assert terms["total"].item() == pytest.approx(total.item(), rel=1e-9)
+    total.backward()
+    method.backward(terms)
+    for name, value in method.named_parameters():
+        if name == "context" or name.startswith("meta_net"):
+            torch.testing.assert_close(value.grad, parameters[name].grad, rtol=1e-7, atol=1e-10)
+        else:
+            assert value.grad is None
+    assert len(method.trainable()) == 5
+
+
+def test_with_cocoop_as_student_it_predicts_for_new_names(double_vit, monkeypatch):
+    method, data = made(double_vit, student="cocoop"), batch(double_vit)
+    method.prepare(UNSEEN, TEMPLATE)
+    parameters = copied(method)
+    expected = torch.stack(
+        [shifted(double_vit, parameters, x / x.norm(), UNSEEN).softmax(0) for x in data.images.global_]
+    )
+    for at_once in (1 << 12, 4):  # all images, then two
+        monkeypatch.setattr("pbprompt.methods.ship.PROMPTS_AT_ONCE", at_once)
+        found = predictive(method)(data.images).probabilities
+        torch.testing.assert_close(found.double(), expected.detach(), rtol=1e-6, atol=1e-8)
+    assert method.image_conditioned and not method.exportable
+
+
+def test_cocoop_is_a_variant_with_its_own_recipe(tiny_vit):
+    config = make_config(SHIP, "published", "cocoop")
+    assert (config.student, config.batch_size, config.epochs) == ("cocoop", 1, 10)
+    plain, other = (
+        build_method(SHIP, SHIPConfig(**SMALL, student=s), tiny_vit, 1) for s in ("coop", "cocoop")
+    )
+    assert torch.equal(plain.encoder[0].weight, other.encoder[0].weight)  # the same start besides the network

@@ -19,8 +19,10 @@ and as many synthetic features x̂_c(z), z ~ N(0, I), of new names c drawn evenl
 | u_1 … u_b | `synth_context` | stage 1's context, [b, w]                                                 |
 | v_1 … v_b | `context`       | CoOp's context, [b, w]: all that stage 2 trains and predictions use       |
 
-The new names are `unseen_names`, which a task sets. Without any there is nothing to
-synthesise: stage 1 is left out, and stage 2 is CoOp.
+The new names are `unseen_names`, which a task sets. Without any there is nothing to synthesise: stage 1 is
+left out, and stage 2 is CoOp. With the variant `cocoop` stage 2 is CoCoOp, whose meta-net π shifts the
+context by the feature that is to be told, v_j + π(x), be it real or synthetic; the authors' code has CoOp
+alone.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +41,7 @@ from pbprompt.clip.prompts import Prompt, named_prompts
 from pbprompt.core.likelihood import class_logits, unit
 from pbprompt.core.variational import draw_noise, gaussian_kl, sample
 from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, accuracy, setting
+from pbprompt.methods.cocoop import PROMPTS_AT_ONCE, make_meta_net, own_prompt_logits, shift
 from pbprompt.methods.coop import start_context
 from pbprompt.registry import register
 
@@ -61,6 +64,7 @@ class SHIPConfig(MethodConfig):
         "first", "stage 1: the first epoch's views of the images, or those of each epoch", later=True
     )
     generator_slope: float = setting(0.0, "slope of the generator's ReLU below zero", later=True)
+    student: Literal["coop", "cocoop"] = setting("coop", "what stage 2 trains: coop or cocoop", later=True)
 
 
 STAGE_2 = {"batch_size": 256, "warmup_epochs": 0, "anneal": "step", "synth_views": "fresh"}
@@ -85,6 +89,9 @@ class SHIP(Method):
             "synth_epochs": 10,
         },
     }
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "cocoop": {"student": "cocoop", "batch_size": 1, "epochs": 10}  # CoCoOp's own recipe
+    }
     needs_unseen_names = True
     paper = "Wang et al., ICCV 2023"
     config: SHIPConfig
@@ -106,10 +113,14 @@ class SHIP(Method):
             if isinstance(part, nn.Linear):
                 nn.init.normal_(part.weight, std=INITIAL_STD)
                 nn.init.zeros_(part.bias)
+        self.image_conditioned = config.student == "cocoop"
+        self.exportable = not self.image_conditioned
+        if self.image_conditioned:
+            self.meta_net = make_meta_net(joint, width)
 
     def trainable(self) -> list[nn.Parameter]:
         """Stage 2 leaves what stage 1 made as it is."""
-        return [self.context]
+        return [self.context, *(self.meta_net.parameters() if self.image_conditioned else ())]
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         super().prepare(classes, template)
@@ -173,7 +184,7 @@ class SHIP(Method):
         if len(prompts) > len(self.classes):
             made, names = self._synthetic(prompts, real, generator)
             x, labels = torch.cat([x, made.to(x)]), torch.cat([labels, names])
-        logits = class_logits(x, engine(self.context[None, None]), self.backbone.logit_scale).squeeze(0)
+        logits = self._logits(x, engine)
         nll = F.cross_entropy(logits, labels, reduction="none")
         terms = {"total": nll.mean(), "real": nll[:real].mean()}
         if len(labels) > real:
@@ -199,5 +210,21 @@ class SHIP(Method):
         made = self.synthesise([prompts[label] for label in labels.tolist()], z)
         return made, labels.to(made.device)
 
+    def _logits(self, x: Float[Tensor, "b d"], engine: TextEngine) -> Float[Tensor, "b c"]:
+        """s·cos(x, g_c), with prompts of each feature's own where the student is CoCoOp."""
+        if not self.image_conditioned:
+            return class_logits(x, engine(self.context[None, None]), self.backbone.logit_scale).squeeze(0)
+        context = self.context + shift(self.meta_net, x).unsqueeze(1)
+        return own_prompt_logits(x, engine(context.unsqueeze(1)), self.backbone.logit_scale)
+
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        """One bank; without content where the prompts wait for the images."""
+        if self.image_conditioned:
+            return self.context.new_empty(1, len(self.classes), 0)
         return self._engine(self.context[None, None])
+
+    def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
+        if not self.image_conditioned:
+            return super().sample_logits(images, features)
+        some = images.global_.split(max(1, PROMPTS_AT_ONCE // len(self.classes)))
+        return torch.cat([self._logits(part, self._engine) for part in some]).unsqueeze(0)
