@@ -21,6 +21,7 @@ try:
 except ImportError:  # Windows: an append is then still a single write, only unguarded
     fcntl = None  # type: ignore[assignment]
 
+CONTROL = re.compile(r"[\x00-\x1f]")
 LONGEST_NAME = 255  # bytes, of a file; systems refuse longer ones with an error of their own
 
 
@@ -35,9 +36,10 @@ def inside(text: str, where: str) -> str:
     slashed = text.replace("\\", "/")
     if slashed.startswith("/") or re.match(r"[A-Za-z]:", slashed):
         raise InputError(f"{where}: {text!r} is an absolute path: give it relative to the dataset's folder")
-    if any(ord(char) < 32 for char in slashed):
+    if CONTROL.search(slashed):
         raise InputError(f"{where}: {text!r} has a control character in it: correct the path")
-    if any(len(part.encode("utf-8", "surrogatepass")) > LONGEST_NAME for part in slashed.split("/")):
+    parts = slashed.split("/") if 4 * len(slashed) > LONGEST_NAME else ()
+    if any(len(part.encode("utf-8", "surrogatepass")) > LONGEST_NAME for part in parts):
         raise InputError(f"{where}: '{text[:40]}…' has a name of over {LONGEST_NAME} bytes: correct the path")
     normal = os.path.normpath(slashed).replace(os.sep, "/")
     if normal in (".", "..") or normal.startswith("../"):

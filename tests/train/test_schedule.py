@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from pbprompt.methods.base import Method, MethodConfig
+from pbprompt.methods.base import Method, MethodConfig, build_method
+from pbprompt.registry import find_method
 from pbprompt.train.schedule import learning_rate, make_optimiser
 
 
@@ -98,3 +99,9 @@ def test_adamw_trains_what_the_method_says(tiny_vit):
 def test_a_method_that_learns_nothing_has_an_optimiser(tiny_vit):
     config = MethodConfig()
     make_optimiser(Method(config, tiny_vit), config).step()
+
+
+def test_a_method_without_steps_needs_no_optimiser(tiny_vit):
+    """Making one would import torch's compiler, seconds of work beside a fit in closed form."""
+    method = build_method(find_method("conjugate"), find_method("conjugate").Config(), tiny_vit, seed=0)
+    assert make_optimiser(method, method.config) is None

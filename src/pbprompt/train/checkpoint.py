@@ -27,11 +27,11 @@ class Tally:
 
 
 def write_checkpoint(
-    path: Path, method: Method, optimiser: torch.optim.Optimizer, step: int, run: str, tally: Tally
+    path: Path, method: Method, optimiser: torch.optim.Optimizer | None, step: int, run: str, tally: Tally
 ) -> None:
     """Save after `step` steps; `run` names what is being trained, `tally` is the log so far."""
     tensors = {f"parameters/{name}": value for name, value in method.state_dict().items()}
-    for index, values in optimiser.state_dict()["state"].items():
+    for index, values in optimiser.state_dict()["state"].items() if optimiser else ():
         for key, value in values.items():
             if isinstance(value, Tensor):
                 tensors[f"optimiser/{index}/{key}"] = value
@@ -42,7 +42,7 @@ def write_checkpoint(
 
 
 def read_checkpoint(
-    path: Path, method: Method, optimiser: torch.optim.Optimizer, run: str
+    path: Path, method: Method, optimiser: torch.optim.Optimizer | None, run: str
 ) -> tuple[int, Tally]:
     """Continue where the file stands; returns its step and tally. A checkpoint of another run is refused."""
     try:
@@ -74,5 +74,6 @@ def read_checkpoint(
         if key.startswith("optimiser/"):
             _, index, name = key.split("/", 2)
             state.setdefault(int(index), {})[name] = value
-    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+    if optimiser:
+        optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
     return step, tally

@@ -18,8 +18,13 @@ def learning_rate(config: MethodConfig, epoch: float, epochs: int) -> float:
     return 0.5 * config.learning_rate * (1 + math.cos(math.pi * (epoch - config.warmup_epochs) / epochs))
 
 
-def make_optimiser(method: Method, config: MethodConfig) -> torch.optim.Optimizer:
-    """The optimiser over what a method trains, which stays in fp32."""
+def make_optimiser(method: Method, config: MethodConfig) -> torch.optim.Optimizer | None:
+    """The optimiser over what a method trains, which stays in fp32; None for a method that takes no step.
+
+    Making one imports torch's compiler, which takes longer than a fit in closed form.
+    """
+    if not method.stepwise:
+        return None
     parameters = method.trainable() or [torch.nn.Parameter(torch.zeros(0))]  # a method may learn nothing
     kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
         "sgd": partial(torch.optim.SGD, momentum=config.momentum),
