@@ -1,0 +1,65 @@
+"""How a model fares on each class.
+
+    precision_c = right_c / answered_c    of the images it calls c, the share that are
+    recall_c    = right_c / images_c      of the images of c, the share it calls so
+    F1_c        = 2·right_c / (images_c + answered_c)
+
+A share of nothing is no number: precision is None where the class is never the answer, recall where no image
+is of the class, F1 where neither is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pbprompt.evaluate.arrays import Integers
+
+
+@dataclass(frozen=True)
+class ClassFigures:
+    """One class: images of it, answers that name it, and those that are right."""
+
+    name: str
+    images: int
+    answered: int
+    right: int
+
+    @property
+    def precision(self) -> float | None:
+        return self.right / self.answered if self.answered else None
+
+    @property
+    def recall(self) -> float | None:
+        return self.right / self.images if self.images else None
+
+    @property
+    def f1(self) -> float | None:
+        both = self.images + self.answered
+        return 2 * self.right / both if both else None
+
+    def to_dict(self) -> dict[str, str | int | float | None]:
+        counts = {"images": self.images, "answered": self.answered, "right": self.right}
+        return {
+            "class": self.name,
+            **counts,
+            "precision": self.precision,
+            "recall": self.recall,
+            "f1": self.f1,
+        }
+
+
+def per_class(matrix: Integers, classes: Sequence[str]) -> list[ClassFigures]:
+    """The figures of every class, in order, from a confusion matrix: rows are the truth."""
+    counts = zip(matrix.sum(1).tolist(), matrix.sum(0).tolist(), np.diag(matrix).tolist(), strict=True)
+    return [ClassFigures(name, *three) for name, three in zip(classes, counts, strict=True)]
+
+
+def worst_first(figures: Sequence[ClassFigures]) -> list[ClassFigures]:
+    """By recall, then precision, lowest first; classes without images last."""
+
+    def key(one: ClassFigures) -> tuple[float, float]:
+        recall = 2.0 if one.recall is None else one.recall
+        return recall, 2.0 if one.precision is None else one.precision
+
+    return sorted(figures, key=key)
