@@ -1,20 +1,18 @@
 """The runs of a folder as one HTML file that needs nothing besides itself: tables, figures, failures."""
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 
-from pbprompt import __version__
 from pbprompt.errors import InputError
 from pbprompt.files import write_text
 from pbprompt.recipes import Recipe, load_recipe, recipe_names
 from pbprompt.report import plots
 from pbprompt.report.comparisons import Comparison, make_comparisons
 from pbprompt.report.figures import Drawing, draw, draw_table
+from pbprompt.report.html_page import document, facts_list, figures_html
 from pbprompt.report.html_tables import comparison_table, recipe_table
 from pbprompt.report.tables import Table, build_table
 from pbprompt.runs.record import Failure, Record
@@ -74,7 +72,7 @@ def _page(
     title = "Runs of " + (_listed(one.title for one in comparisons) or store.folder.name)
     parts = {"What was run": _facts(records, failures)}
     for table, some in zip(tables, drawings, strict=False):
-        parts[table.title] = "\n".join([recipe_table(table), *_figures(some)])
+        parts[table.title] = "\n".join([recipe_table(table), *figures_html(some)])
     for number, (comparison, some) in enumerate(zip(comparisons, drawings[len(tables) :], strict=True)):
         heading = f"{comparison.title[:1].upper()}{comparison.title[1:]}, {comparison.backbone}"
         parts[heading if heading not in parts else f"{heading} ({number + 1})"] = _comparison(
@@ -82,30 +80,7 @@ def _page(
         )
     if failures:
         parts["Failures"] = _failures(failures)
-    return "\n".join(
-        [
-            "<!DOCTYPE html>",
-            '<html lang="en">',
-            '<head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(_shortened(title))}</title>",
-            f"<style>\n{(files('pbprompt.report') / 'page.css').read_text(encoding='utf-8')}</style></head>",
-            f"<body>\n<header><h1>{escape(_shortened(title))}</h1></header>",
-            _contents(list(parts)[1:]),
-            "<main>",
-            *(
-                f'<section id="part-{n}"><h2>{escape(name)}</h2>\n{body}\n</section>'
-                for n, (name, body) in enumerate(parts.items())
-            ),
-            f'</main>\n<footer class="quiet"><p>Written by pbprompt {escape(__version__)}.</p></footer>',
-            "</body>\n</html>\n",
-        ]
-    )
-
-
-def _contents(names: Sequence[str]) -> str:
-    links = (f'<li><a href="#part-{n}">{escape(name)}</a></li>' for n, name in enumerate(names, start=1))
-    return f'<nav aria-label="Contents"><ul>{"".join(links)}</ul></nav>' if len(names) > 1 else ""
+    return document(title, parts)
 
 
 def _facts(records: Sequence[Record], failures: Sequence[Failure]) -> str:
@@ -123,11 +98,9 @@ def _facts(records: Sequence[Record], failures: Sequence[Failure]) -> str:
         "Library": _listed(f"pbprompt {record.library}" for record in records if record.library),
         "Commit": _listed(record.commit for record in records if record.commit),
     }
-    rows = (f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts.items() if text)
     notices = [LITE] if any(record.backbone.name == "lite" for record in records) else []
     notices += [] if plots.available() else [NO_FIGURES]
-    boxes = (f'<p class="notice" role="note">{escape(notice)}</p>' for notice in notices)
-    return "\n".join([f"<dl>{''.join(rows)}</dl>", *boxes])
+    return facts_list(facts, notices)
 
 
 def _comparison(comparison: Comparison, drawings: Sequence[Drawing]) -> str:
@@ -138,26 +111,7 @@ def _comparison(comparison: Comparison, drawings: Sequence[Drawing]) -> str:
             f'<p class="quiet">{count} older {"run was" if count == 1 else "runs were"} made with other '
             "code, data or defaults than the newest of the same row and left out.</p>"
         )
-    return "\n".join([*parts, *_figures(drawings)])
-
-
-def _figures(drawings: Sequence[Drawing]) -> Iterator[str]:
-    """The large ones, then the small ones."""
-    for small in (False, True):
-        if shown := [drawing for drawing in drawings if drawing.small is small]:
-            yield f'<div class="figures">{"".join(map(_figure, shown))}</div>'
-
-
-def _figure(drawing: Drawing) -> str:
-    """The SVG inline, with ids of its own and its ink in the page's colour."""
-    svg = plots.render(drawing.figure, transparent=True).decode()
-    svg = svg[svg.index("<svg") :].replace(plots.INK, "currentColor")
-    svg = re.sub(r"<!--.*?-->| xmlns(:xlink)?=\"[^\"]*\"| version=\"1\.1\"", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{drawing.name}-", svg)
-    label = escape(f"{drawing.caption} {drawing.description}")
-    svg = svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
-    kind = ' class="small"' if drawing.small else ""
-    return f"<figure{kind}>{svg}<figcaption>{escape(drawing.caption)}</figcaption></figure>\n"
+    return "\n".join([*parts, *figures_html(drawings)])
 
 
 def _failures(failures: Sequence[Failure]) -> str:
@@ -177,10 +131,6 @@ def _failures(failures: Sequence[Failure]) -> str:
 def _listed(words: Iterable[str]) -> str:
     """Each word once, in the order they first come."""
     return ", ".join(dict.fromkeys(words))
-
-
-def _shortened(text: str, most: int = 120) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _duration(seconds: float) -> str:
