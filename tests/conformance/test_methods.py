@@ -7,7 +7,7 @@ import pytest
 from pbprompt.cli.methods import _counts
 from pbprompt.registry import methods
 from pbprompt.testing import method_checks
-from pbprompt.testing.behaviours import learns
+from pbprompt.testing.behaviours import keeps_classes_of_one_name_apart, learns
 
 METHODS = methods()
 COUNTED = {"coop": 2048, "cocoop": 35360, "plot": 8192, "pbprompt": 1577984}
@@ -23,6 +23,21 @@ TO_LEARN: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", METHODS)
 def test_conforms(name, check):
     check(METHODS[name], **(TO_LEARN.get(name, {}) if check is learns else {}))
+
+
+QUICK = {"warmup_epochs": 0, "learning_rate": 0.5}  # three steps have to tell
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("coop", {"class_specific": True, **QUICK}),
+        ("prograd", {"class_specific": True, **QUICK}),
+        ("tip-adapter", {"finetune": True}),
+    ],
+)
+def test_variants_with_something_for_each_class_keep_those_of_one_name_apart(name, settings):
+    keeps_classes_of_one_name_apart(METHODS[name], **settings)
 
 
 @pytest.mark.parametrize("name", sorted(COUNTED))
