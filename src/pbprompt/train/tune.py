@@ -62,7 +62,7 @@ def tune(
     if method.chooses and not dataset.val:
         raise InputError(
             f"{dataset.name} has no validation images, on which {method.name} chooses by these settings: "
-            "give it some, or settings that search nothing"
+            "give it some, or take a preset that searches nothing"
         )
     shots = shots or max(Counter(item.label for item in dataset.train).values())
     epochs = config.epochs or method.epochs_for(shots)
