@@ -41,8 +41,12 @@ bench: $(VENV)/.dev ## timings, as ratios in one run
 	$(BIN)/python -m benchmarks.speed measure
 
 MUTATIONS ?= 700
-chaos: $(VENV)/.dev ## faults at every call of the file layer, and hostile inputs; MUTATIONS=60 is the short form
-	OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore $(BIN)/python -m benchmarks.chaos --mutations $(MUTATIONS)
+POINTS ?= 1000
+REQUESTS ?= 200
+MINUTES ?= 0
+chaos: $(VENV)/.dev ## faults of the disk, kills, hostile inputs and clients; MINUTES=60 goes on for an hour
+	OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore $(BIN)/python -m benchmarks.chaos --mutations $(MUTATIONS) \
+		--points $(POINTS) --requests $(REQUESTS) --minutes $(MINUTES)
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -34,7 +34,7 @@ from pbprompt.train.schedule import make_optimiser
 
 CALLS = ("open", "write", "fsync", "replace", "unlink", "ftruncate")
 FAULTS = ("killed before", "killed after", "ENOSPC", "EIO", "short")
-SECONDS = 60.0  # after which a child counts as hung
+SECONDS = 300.0  # after which a child counts as hung
 
 Outcome = str  # survived, refused, lost or hung
 
@@ -115,8 +115,7 @@ def _child(work: Callable[[], None], fault: str, at: int) -> int | None:
 def attack() -> Iterator[tuple[str, Counter[Outcome]]]:
     """Each thing that is kept, and how it fared at all of its points."""
     torch.set_num_threads(1)  # a forked child has none of the others
-    text = TextConfig(context_length=77, vocab_size=49408, width=64, heads=4, layers=1)
-    backbone = random_backbone(BackboneConfig("tiny-vit", 32, VitConfig(32, 8, 64, 1, 4), text))
+    backbone = tiny_backbone()
     for case in (_saved_model, _checkpoint, _run_store, _features):
         counts: Counter[Outcome] = Counter()
         for fault in FAULTS:
@@ -130,6 +129,12 @@ def attack() -> Iterator[tuple[str, Counter[Outcome]]]:
                     if code != 5:
                         counts["hung" if code is None else _judged(code, work, look)] += 1
         yield case.__name__.strip("_").replace("_", " "), counts
+
+
+def tiny_backbone() -> Backbone:
+    """Of random weights, which take milliseconds."""
+    text = TextConfig(context_length=77, vocab_size=49408, width=64, heads=4, layers=1)
+    return random_backbone(BackboneConfig("tiny-vit", 32, VitConfig(32, 8, 64, 1, 4), text))
 
 
 def _judged(code: int, work: Callable[[], None], look: Callable[[], bool]) -> Outcome:
@@ -150,7 +155,8 @@ def _judged(code: int, work: Callable[[], None], look: Callable[[], bool]) -> Ou
 Case = tuple[Callable[[], None], Callable[[], None], Callable[[], bool]]
 
 
-def _method(backbone: Backbone, value: float, classes: tuple[str, ...]) -> Method:
+def tiny_method(backbone: Backbone, value: float, classes: tuple[str, ...]) -> Method:
+    """One all of whose parameters have this value."""
     kind = find_method("coop")
     method = build_method(kind, make_config(kind), backbone, seed=1)
     method.prepare(classes, "a photo of a {}.")
@@ -161,7 +167,7 @@ def _method(backbone: Backbone, value: float, classes: tuple[str, ...]) -> Metho
 
 
 def _saved_model(folder: Path, backbone: Backbone) -> Case:
-    old, new = _method(backbone, 1.0, ("cat", "dog")), _method(backbone, 2.0, ("hen", "owl"))
+    old, new = tiny_method(backbone, 1.0, ("cat", "dog")), tiny_method(backbone, 2.0, ("hen", "owl"))
 
     def look() -> bool:
         found, _ = load_model(folder, backbone)
@@ -180,11 +186,11 @@ def _checkpoint(folder: Path, backbone: Backbone) -> Case:
     path = folder / "checkpoint.safetensors"
 
     def write(step: int) -> None:
-        method = _method(backbone, float(step), ("cat", "dog"))
+        method = tiny_method(backbone, float(step), ("cat", "dog"))
         write_checkpoint(path, method, make_optimiser(method, method.config), step, "run", Tally())
 
     def look() -> bool:
-        method = _method(backbone, 0.0, ("cat", "dog"))
+        method = tiny_method(backbone, 0.0, ("cat", "dog"))
         step, _ = read_checkpoint(path, method, make_optimiser(method, method.config), "run")
         assert next(method.parameters()).flatten()[0].item() == step
         return step == 2

@@ -88,7 +88,7 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     temporaries: dict[str, str] = {}
     try:
         for name, content in contents.items():
-            handle, temporaries[name] = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
+            handle, temporaries[name] = tempfile.mkstemp(dir=folder, prefix=f".{name.lstrip('.')}.")
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
                 file.flush()

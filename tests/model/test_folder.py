@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,6 +142,25 @@ def test_a_model_that_is_replaced_while_it_is_read_is_one_of_the_two(folder, tin
     assert found.classes == new.classes and found.calibration == CALIBRATED
     wanted = new.state_dict()
     assert all(torch.equal(value, wanted[name]) for name, value in found.method.state_dict().items())
+
+
+def test_all_that_a_kill_can_leave_is_known_to_the_next_save(folder, tiny_vit, monkeypatch):
+    """Files that are being written have names that it looks for."""
+    fsync, seen = os.fsync, set()
+
+    def looking(handle):
+        seen.update(path.name for path in folder.iterdir())
+        fsync(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", looking)
+        saved(folder, another(tiny_vit))
+    kept = {path.name for path in folder.iterdir()}
+    assert len(seen - kept) >= 4
+    for name in seen - kept:
+        (folder / name).write_bytes(b"left by a kill")
+    saved(folder, another(tiny_vit))
+    assert {path.name for path in folder.iterdir()} == kept
 
 
 def test_an_interrupt_right_after_the_config_keeps_what_it_names(folder, tiny_vit, monkeypatch):

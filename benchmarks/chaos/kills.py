@@ -1,0 +1,267 @@
+"""Whole jobs, each a process of its own that is killed at a random moment: fit, sweep, export, save, cache.
+
+Moments are drawn with a seed, as a part of the time that a job takes undisturbed. Then what is on the disk is
+looked at, the same job is done again, and its result must be that of a job that nobody disturbed.
+"""
+
+import os
+import random
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnxruntime
+import torch
+from PIL import Image
+
+from benchmarks.chaos.disk import Outcome, tiny_backbone, tiny_method
+from pbprompt.clip.backbone import Backbone
+from pbprompt.data.items import Item
+from pbprompt.data.sources import open_dataset
+from pbprompt.export import export_onnx
+from pbprompt.features import claims, store
+from pbprompt.features.bank import FeatureBank
+from pbprompt.methods.base import make_config
+from pbprompt.model.claim import claim
+from pbprompt.model.folder import describe_model, load_model, save_model
+from pbprompt.model.manifest import is_model
+from pbprompt.model.tuned import TunedModel
+from pbprompt.registry import find_method
+from pbprompt.runs.config import RunConfig
+from pbprompt.runs.store import RunStore
+from pbprompt.sweep import sweep
+from pbprompt.sweep.executor import Ended, Job, attempt
+from pbprompt.train import loop
+
+SECONDS = 600.0  # after which a job that nobody kills counts as hung
+PHOTOS = 12
+
+
+class Killed(NamedTuple):
+    """A job: what it does in a folder, how to look at what it left (raising where that is wrong), and how
+    to look at what it made in the end."""
+
+    work: Callable[[], None]
+    look: Callable[[], None]
+    result: Callable[[], Any]
+
+
+def attack(points: int, seed: int = 0) -> Iterator[tuple[str, Counter[Outcome]]]:
+    """Each job, and how it fared at its share of the points."""
+    torch.set_num_threads(1)  # a forked child has none of the others
+    backbone, source = tiny_backbone(), random.Random(f"{seed}/kills")
+    claims.SMALLEST, store.SHARD_IMAGES, loop.SAVE_EVERY = 2, 2, 0.0  # many writes in little work
+    whole = sum(share for _, share in JOBS)
+    with tempfile.TemporaryDirectory() as folder:
+        photos = Path(folder)
+        _draw_photos(photos)
+        for job, share in JOBS:
+            counts: Counter[Outcome] = Counter()
+            wanted, takes = _undisturbed(job, photos, backbone)
+            for _ in range(max(1, round(points * share / whole))):
+                counts[_point(job, photos, backbone, wanted, source.random() * takes)] += 1
+            yield f"killed {job.__name__.strip('_')}", counts
+
+
+def _undisturbed(job: "Make", photos: Path, backbone: Backbone) -> tuple[Any, float]:
+    """The result of a job, and the seconds it takes. The first is done here: what it loads, children have."""
+    results = []
+    for here in (True, False):
+        with tempfile.TemporaryDirectory() as folder:
+            killed, started = job(Path(folder), photos, backbone), time.monotonic()
+            if here:
+                killed.work()
+            elif _run(killed.work, None) != 0:
+                raise RuntimeError(f"{job.__name__} fails undisturbed")
+            took = time.monotonic() - started
+            results.append(killed.result())
+    if results[0] != results[1]:
+        raise RuntimeError(f"{job.__name__} has another result each time")
+    return results[0], took
+
+
+def _point(job: "Make", photos: Path, backbone: Backbone, wanted: Any, moment: float) -> Outcome:
+    with tempfile.TemporaryDirectory() as folder:
+        killed = job(Path(folder), photos, backbone)
+        code = _run(killed.work, moment)
+        try:
+            if code not in (0, -signal.SIGKILL):
+                return "lost"
+            killed.look()
+            code = _run(killed.work, None)
+            if code is None:
+                return "hung"
+            return "survived" if code == 0 and killed.result() == wanted else "lost"
+        except Exception:
+            return "lost"
+
+
+def _run(work: Callable[[], None], moment: float | None) -> int | None:
+    """How a process ended that does the work, killed at the moment; None: it hung."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            os.setsid()
+            with open(os.devnull, "w") as nowhere:  # noqa: PTH123 - so that `os.dup2` is all there is to do
+                os.dup2(nowhere.fileno(), 2)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    ends = time.monotonic() + (SECONDS if moment is None else moment)
+    while time.monotonic() < ends:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.001)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)  # where it had not yet its own group
+    _, status = os.waitpid(child, 0)
+    return None if moment is None else os.waitstatus_to_exitcode(status)
+
+
+def _draw_photos(folder: Path) -> None:
+    draws = np.random.default_rng(0)
+    for place in range(PHOTOS):
+        file = folder / ("cat", "dog")[place % 2] / f"{place}.png"
+        file.parent.mkdir(exist_ok=True)
+        Image.fromarray(draws.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(file)
+
+
+def _fit(folder: Path, photos: Path, backbone: Backbone) -> Killed:
+    """As `pbprompt fit` does it, with a checkpoint after every step."""
+    out, kind = folder / "model", find_method("coop")
+
+    def work() -> None:
+        if is_model(out):
+            return
+        bank = FeatureBank(backbone, cache=folder / "cache", progress=False)
+        config = make_config(kind, overrides=["epochs=3", "batch_size=4"])
+        with claim(out):
+            model = TunedModel.fit(
+                open_dataset(photos), bank, kind, config, folder=out, samples=2, progress=False
+            )
+            model.save(out)
+
+    def look() -> None:
+        if is_model(out):
+            TunedModel.load(out, backbone)
+
+    return Killed(work, look, lambda: (out / "model.safetensors").read_bytes())
+
+
+class _Here:
+    """An executor whose one worker is the sweep itself, so that a kill meets both."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        self.jobs += jobs
+
+    def wait(self, timeout: float) -> list[Ended]:
+        job = self.jobs.pop(0)
+        return [Ended(job, *attempt(job.function, job.arguments))]
+
+    def running(self) -> int:
+        return len(self.jobs)
+
+    def close(self) -> None:
+        self.jobs.clear()
+
+
+def _sweep(folder: Path, photos: Path, backbone: Backbone) -> Killed:
+    """Three runs on `lite`, encoded and trained."""
+    runs = [
+        RunConfig(task="few-shot", dataset=str(photos), method="nearest-mean", shots=2, seed=seed, samples=1)
+        for seed in (1, 2, 3)
+    ]
+    kept = RunStore(folder / "runs")
+
+    def work() -> None:
+        os.environ["PBPROMPT_CACHE"] = str(folder / "cache")
+        outcome = sweep(runs, backbone="lite", root=None, store=kept, executor=_Here(), progress=False)
+        if outcome.failed:
+            raise RuntimeError("a run failed")
+
+    def look() -> None:
+        for record in kept.records():
+            kept.arrays(record.id)
+
+    def result() -> Any:
+        look()
+        return sorted((record.id, str(record.results)) for record in kept.records())
+
+    return Killed(work, look, result)
+
+
+def _export(folder: Path, photos: Path, backbone: Backbone) -> Killed:
+    """Over an earlier file."""
+    out, method = folder / "model.onnx", tiny_method(backbone, 1.0, ("cat", "dog"))
+    model = TunedModel(method, describe_model(method), samples=1)
+    out.write_bytes(b"earlier")
+
+    def look() -> None:
+        if out.read_bytes() != b"earlier":
+            onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
+
+    def result() -> Any:
+        look()
+        return out.read_bytes() != b"earlier", [path.name for path in folder.iterdir()]
+
+    return Killed(lambda: export_onnx(model, out) and None, look, result)
+
+
+def _save(folder: Path, photos: Path, backbone: Backbone) -> Killed:
+    """Two models that take each other's place, again and again."""
+    two = [
+        tiny_method(backbone, value, names) for value, names in ((1.0, ("cat", "dog")), (2.0, ("hen", "owl")))
+    ]
+    save_model(folder, two[0], describe_model(two[0]))
+
+    def work() -> None:
+        for turn in range(9):
+            save_model(folder, two[(turn + 1) % 2], describe_model(two[(turn + 1) % 2]))
+
+    def look() -> None:
+        found, _ = load_model(folder, backbone)
+        value = next(found.parameters()).flatten()[0].item()
+        if (value, found.classes) not in ((1.0, two[0].classes), (2.0, two[1].classes)):
+            raise AssertionError("two models in one")
+
+    def result() -> Any:
+        return load_model(folder, backbone)[1].classes, sorted(path.name for path in folder.iterdir())
+
+    return Killed(work, look, result)
+
+
+def _cache(folder: Path, photos: Path, backbone: Backbone) -> Killed:
+    """Photographs encoded and kept, in shards of two."""
+    paths = sorted(path.relative_to(photos) for path in photos.rglob("*.png"))
+    items = [Item(str(path), 0) for path in paths]
+
+    def encoded() -> Any:
+        bank = FeatureBank(backbone, cache=folder / "cache", progress=False)
+        features = bank.encode(photos, items)
+        return features.global_.numpy().tobytes(), features.patches.numpy().tobytes()
+
+    def result() -> Any:
+        if not list((folder / "cache").glob("*/*.safetensors")):
+            raise AssertionError("nothing was kept")
+        return encoded()
+
+    return Killed(lambda: encoded() and None, lambda: None, result)
+
+
+Make = Callable[[Path, Path, Backbone], Killed]
+# With its share of the points. A streaming predict is one more function here, once there is one.
+JOBS: tuple[tuple[Make, int], ...] = ((_fit, 6), (_sweep, 2), (_export, 1), (_save, 14), (_cache, 14))
