@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL := $(PIP) -c constraints.txt
 
-.PHONY: help demo test lint docs bench chaos clean
+.PHONY: help demo test lint docs bench chaos audit lock clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile
@@ -18,7 +19,11 @@ $(VENV)/.run: $(BIN)/python pyproject.toml constraints.txt
 	$(INSTALL) -e .
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.run
+# what the lock of this kind of machine names, by its hashes; then what it leaves to each machine
+$(VENV)/.dev: $(VENV)/.run $(wildcard locks/*.txt)
+	@lock=$$($(BIN)/python scripts/lock.py --name); \
+	if [ -f $$lock ]; then $(PIP) --no-deps --require-hashes -r $$lock; \
+	else echo "$$lock is not there: packages are installed without a look at their hashes"; fi
 	$(INSTALL) -e '.[dev]'
 	touch $@
 
@@ -47,6 +52,14 @@ MINUTES ?= 0
 chaos: $(VENV)/.dev ## faults of the disk, kills, hostile inputs and clients; MINUTES=60 goes on for an hour
 	OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore $(BIN)/python -m benchmarks.chaos --mutations $(MUTATIONS) \
 		--points $(POINTS) --requests $(REQUESTS) --minutes $(MINUTES)
+
+audit: $(VENV)/.dev ## known vulnerabilities of what is installed, where their data can be reached
+	$(BIN)/python scripts/audit.py
+
+lock: $(VENV)/.dev ## the lock of this kind of machine, the licences and the SBOM anew
+	$(BIN)/python scripts/lock.py
+	$(BIN)/python scripts/licences.py
+	$(BIN)/python scripts/sbom.py
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -28,6 +28,7 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
+PATIENCE = 120.0  # seconds for an answer
 BOUNDARY = "----mixed-requests"
 JSON = {"Content-Type": "application/json"}
 FORM = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
@@ -176,7 +177,7 @@ def send(url: str, case: Case, key: str = "", tries: int = 20) -> Answer:
     status, body, used = 0, b"", 0
     while used < tries:
         used += 1
-        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=120)
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE)
         content = case.body if isinstance(case.body, bytes) else case.body()  # an iterator goes in chunks
         try:
             connection.request("POST", "/predict", content, case.headers | {"X-API-Key": key})
@@ -230,7 +231,7 @@ def send_all(url: str, count: int, seed: int = 0, key: str = "") -> list[tuple[C
 def healthy(url: str) -> bool:
     """Whether the server still answers."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE)
     try:
         connection.request("GET", "/healthz")
         return connection.getresponse().status == 200

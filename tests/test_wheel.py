@@ -1,10 +1,12 @@
 """What is built can be used: the wheel in an environment of its own; the sdist builds and tests itself."""
 
+import json
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -50,7 +52,16 @@ def test_the_sdist_carries_what_builds_and_tests_it(built):
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {"Makefile", "constraints.txt", "CONTRIBUTING.md", "CITATION.cff", "LICENSE", "mkdocs.yml"}
-    assert wanted | {"pyproject.toml", "tests/conftest.py", "docs/README.md"} <= names
+    wanted |= {"pyproject.toml", "tests/conftest.py", "docs/README.md", "sbom/pbprompt.cdx.json"}
+    assert wanted <= names
+
+
+def test_the_wheel_carries_what_it_needs_as_an_sbom(built):
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if "/sboms/" in name]
+        assert name.endswith(".dist-info/sboms/pbprompt.cdx.json")
+        assert json.loads(archive.read(name))["metadata"]["component"]["version"] == pbprompt.__version__
 
 
 def test_the_wheel_works_away_from_the_checkout(installed, tmp_path):

@@ -1,11 +1,14 @@
 """The attack can find what it looks for, and finds nothing here in a few points."""
 
 import os
+import signal
 import sys
+import time
 
 import pytest
 
-from benchmarks.chaos import disk, inputs
+from benchmarks import serve_load
+from benchmarks.chaos import disk, inputs, kills, server
 from pbprompt.data.workers import Workers
 from pbprompt.errors import InputError
 
@@ -34,6 +37,29 @@ def test_every_fault_of_a_careless_writer_is_found(tmp_path):
     assert outcome("killed before", 0) == "survived"
     assert outcome("killed before", 1) == outcome("ENOSPC", 1) == outcome("short", 1) == "lost"
     assert disk._child(lambda: careless(b"new one"), "EIO", 2) == 5, "there is no third call"
+
+
+def test_a_job_that_a_kill_spoils_is_found(tmp_path):
+    """Whatever the moment: here it is at once."""
+    assert kills._run(lambda: time.sleep(600), 0.0) == -signal.SIGKILL
+    assert kills._run(lambda: None, None) == 0
+    assert kills._run(lambda: 1 / 0, None) == 1
+
+    def outcome(look, result):
+        made = kills.Killed(lambda: None, look, result)
+        return kills._point(lambda *_: made, tmp_path, None, "whole", 0.0)
+
+    assert outcome(lambda: None, lambda: "whole") == "survived"
+    assert outcome(lambda: None, lambda: "another") == "lost"
+    assert outcome(lambda: 1 / 0, lambda: "whole") == "lost"
+
+
+def test_what_a_server_does_is_judged():
+    good, bad = serve_load.Case("a", True, b""), serve_load.Case("b", False, b"")
+    right, wrong = (serve_load.Answer(200, "", 1.0, 1, is_right) for is_right in (True, False))
+    silent = serve_load.Answer(0, "TimeoutError('timed out')", 120.0, 1, False)
+    judged = [server._outcome(*pair) for pair in ((good, right), (bad, right), (bad, wrong), (good, silent))]
+    assert judged == ["survived", "refused", "lost", "hung"]
 
 
 def test_good_inputs_are_read_and_tracebacks_are_found(tmp_path, monkeypatch):

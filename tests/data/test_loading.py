@@ -54,7 +54,8 @@ def test_only_a_few_are_loaded_ahead(files):
 
     stream = load_images(files, transform, workers=2)
     next(stream)
-    time.sleep(0.2)  # long enough for the workers to run through all they were given
+    while len(started) < 8:  # all that the workers were given
+        time.sleep(0.01)
     assert len(started) == 8
     next(stream)
     stream.close()

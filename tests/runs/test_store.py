@@ -35,7 +35,9 @@ def write_many(folder, worker):
 
 def test_two_processes_lose_and_double_nothing(tmp_path):
     context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=write_many, args=(str(tmp_path), worker)) for worker in (1, 2)]
+    workers = [
+        context.Process(target=write_many, args=(str(tmp_path), worker), daemon=True) for worker in (1, 2)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pbprompt.serve import protocol
+from pbprompt.serve.limits import Limits
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "serve_load.py"
 
 
@@ -20,14 +23,23 @@ def load(monkeypatch):
     return module
 
 
-def test_every_good_request_is_answered_and_every_bad_one_refused_with_a_reason(load, running):
+@pytest.fixture
+def patient(load, model, serve_at, monkeypatch) -> str:
+    """A server whose limits of time no busy machine reaches, and clients that wait as long."""
+    for module, name in ((protocol, "HEADER_SECONDS"), (protocol, "REQUEST_SECONDS"), (load, "PATIENCE")):
+        monkeypatch.setattr(module, name, 36_000.0)
+    times = dict.fromkeys(("decode_seconds", "receive_seconds", "answer_seconds"), 36_000.0)
+    return serve_at(model, limits=Limits(**times))
+
+
+def test_every_good_request_is_answered_and_every_bad_one_refused_with_a_reason(load, patient):
     kinds = len(load.cases())
-    outcomes = load.send_all(running, 60)
+    outcomes = load.send_all(patient, 60)
     assert len(outcomes) == 60 and kinds <= 60
     wrong = [(case.name, answer.status, answer.reason) for case, answer in outcomes if not answer.right]
     assert not wrong
     assert {case.name for case, _ in outcomes} == {case.name for case in load.cases()}
-    assert load.healthy(running)
+    assert load.healthy(patient)
 
 
 def test_the_judge_can_say_no(load):

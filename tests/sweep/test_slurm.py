@@ -42,11 +42,13 @@ def test_runs_come_back_and_what_raises_or_dies_is_tried_once_more(tmp_path, stu
 
 def test_closing_cancels_what_runs(tmp_path):
     executor = SlurmExecutor(tmp_path, cluster="local")
-    executor.submit([Job("long", 0, time.sleep, (60,))])
-    assert executor.wait(0.1) == [] and executor.running() == 1
-    handle = executor._jobs[0][0]
-    executor.close()
-    assert handle._process.wait(20) != 0
+    executor.submit([Job("long", 0, time.sleep, (36_000,))])
+    try:
+        assert executor.wait(0.1) == [] and executor.running() == 1
+        handle = executor._jobs[0][0]
+    finally:
+        executor.close()
+    assert handle._process.wait() != 0
 
 
 def test_without_sbatch_it_says_so(tmp_path, monkeypatch):

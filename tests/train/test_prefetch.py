@@ -18,7 +18,7 @@ def test_the_next_is_made_while_this_one_is_in_use():
 
     get = one_ahead(make, 3)
     assert get(0) == 0
-    assert second.wait(10)  # nobody has asked for it yet
+    assert second.wait()  # nobody has asked for it yet
     assert [get(1), get(2)] == [10, 20]
     assert made == [0, 1, 2]
 
