@@ -239,28 +239,21 @@ def test_a_missing_extra_and_a_folder_as_file_are_told(tiny_resnet, tmp_path, mo
     with pytest.raises(InputError, match="is a folder"):
         export_onnx(tuned(method), tmp_path)
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(InputError, match=r"needs onnxscript: run pip install 'pbprompt\[onnx\]'"):
+    with pytest.raises(InputError, match=r"needs onnxscript: run pip install -e '.*\[onnx\]'"):
         export_onnx(tuned(method), tmp_path / "model.onnx")
 
 
 def test_thresholds_of_validation_images():
-    # Accepting all five: 3 right of 5. From 0.6: 3 of 4. From 0.7: 2 of 3. From 0.8: all.
-    calibration = Calibration(
-        confidence=(0.9, 0.8, 0.7, 0.6, 0.5),
-        right=(True, True, False, True, False),
-        true=(0.9, 0.8, 0.2, 0.6, 0.1),
-        classes=4,
-        classes_seen=3,
-        samples=SAMPLES,
-        seed=5,
-    )
+    # 50 right images, then a wrong one: 45 promise 0.95, 22 promise 0.9
+    right = (True,) * 50 + (False,)
+    confidence = tuple(round(0.9 - at / 1000, 3) for at in range(51))
+    true = tuple(best if hit else 0.1 for best, hit in zip(confidence, right, strict=True))
+    calibration = Calibration(confidence, right, true, classes=4, classes_seen=3, samples=SAMPLES, seed=5)
     said = thresholds(calibration)
-    assert said["images"] == 5
-    assert said["unsure_below"] == {"0.8": 0.8, "0.9": 0.8, "0.95": 0.8, "0.99": 0.8}
-    # rank ⌈6·0.8⌉ = 5: the largest 1 − p; the others need more images than five
-    assert said["set_quantile"] == {"0.8": pytest.approx(0.9), "0.9": None, "0.95": None, "0.99": None}
-    never = Calibration((0.9,), (False,), (0.1,), 4, 1, SAMPLES, 5)
-    assert thresholds(never)["unsure_below"]["0.9"] is None
+    assert said["images"] == 51 and said["certainty"] == 0.9
+    assert said["unsure_below"] == {"0.8": 0.85, "0.9": 0.85, "0.95": 0.851, "0.99": None}
+    # rank ⌈52·0.9⌉ = 47 of the 1 − p; 0.99 needs more images
+    assert said["set_quantile"]["0.9"] == pytest.approx(1 - true[46]) and said["set_quantile"]["0.99"] is None
 
 
 def test_thresholds_found_with_another_seed_are_left_out(tiny_resnet, tmp_path):

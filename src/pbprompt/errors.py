@@ -1,7 +1,9 @@
 """Errors and warnings that speak to the person who ran the command."""
 
+import json
 import sys
 import warnings
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 LONGEST_MESSAGE = 500
@@ -11,7 +13,6 @@ def one_line(message: str) -> str:
     """Without line breaks, its middle left out where it is very long."""
     line = " ".join(message.split()) if len(message.splitlines()) > 1 else message.strip()
     return line if len(line) <= LONGEST_MESSAGE else f"{line[:300]} … {line[-150:]}"
-
 
 class InputError(ValueError):
     """What the user gave cannot be used. The message is one line: the file, the field and the fix.
@@ -42,3 +43,18 @@ def warn_in_sentences() -> None:
         print(f"pbprompt: {one_line(whose + str(message))}", file=sys.stderr)
 
     warnings.showwarning = show  # type: ignore[assignment]
+
+
+def install_command(extra: str) -> str:
+    """What installs an extra here: from the checkout or the file that the package came from.
+
+    The package is on no index, so that its name alone finds nothing.
+    """
+    checkout = Path(__file__).parents[2]
+    if (checkout / "pyproject.toml").is_file():
+        return f"pip install -e '{checkout}[{extra}]'"
+    try:
+        origin = json.loads(distribution("pbprompt").read_text("direct_url.json") or "{}").get("url")
+    except (PackageNotFoundError, ValueError):
+        origin = None
+    return f"pip install 'pbprompt[{extra}] @ {origin or 'file:///PATH/TO/THE.whl'}'"

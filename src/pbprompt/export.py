@@ -29,10 +29,10 @@ from pbprompt.clip.backbone import Encoded
 from pbprompt.config import to_dict
 from pbprompt.core.likelihood import uncertainty
 from pbprompt.core.temperature import tempered
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, install_command
 from pbprompt.files import held, write_bytes
 from pbprompt.methods.base import Method
-from pbprompt.model.calibration import Calibration
+from pbprompt.model.calibration import CERTAINTY, Calibration
 from pbprompt.model.predictor import Predictor
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import methods
@@ -191,10 +191,12 @@ def thresholds(calibration: Calibration) -> dict[str, Any]:
     """When to be unsure and what a set of classes holds, for usual accuracies and coverages."""
     return {
         "images": len(calibration),
+        "certainty": CERTAINTY,
         "unsure_below": {str(share): _finite(calibration.threshold(share)) for share in SHARES},
         "set_quantile": {str(share): _finite(calibration.quantile(share)) for share in SHARES},
         "meaning": "unsure: the top probability, rounded to 6 digits, is below unsure_below[accuracy] (null: "
-        "always); set: the classes with 1 - probability <= set_quantile[coverage] (null: all), at least one",
+        "always); the others are right that often, promised with the certainty; set: the classes with "
+        "1 - probability <= set_quantile[coverage] (null: all), at least one",
     }
 
 
@@ -258,7 +260,7 @@ def _need_extra() -> None:
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise InputError(f"ONNX export needs {error.name}: run pip install 'pbprompt[onnx]'") from None
+        raise InputError(f"ONNX export needs {error.name}: run {install_command('onnx')}") from None
 
 
 def _not_exportable(method: Method, why: str) -> InputError:

@@ -87,7 +87,7 @@ def test_the_validation_images_are_answered_and_kept(run, photos, tmp_path):
     dataset, (method, _) = open_dataset(str(photos), seed=1), load_model(model)
     features = FeatureBank(method.backbone, progress=False).encode(dataset.root, dataset.val)
     assert calibrate(predictive(method), features) == kept
-    assert "6 images of 3 of 3 classes" in (model / "README.md").read_text()
+    assert "6 validation images, of 3 of 3 classes" in (model / "README.md").read_text()
 
 
 def test_without_validation_images_it_says_what_is_lost(run, photos, tmp_path):
@@ -99,8 +99,8 @@ def test_without_validation_images_it_says_what_is_lost(run, photos, tmp_path):
             for file in sorted((photos / name).iterdir())[at]:
                 shutil.copy(file, split / part / name)
     model = tmp_path / "model"
-    code, out, err = run("fit", split, *QUICK, "--out", model)
-    assert code == 0 and "test split, 12 images" in out
+    code, out, err = run("fit", split, *QUICK, "--shots", "4", "--out", model)
+    assert code == 0 and "test split, 12 images" in out and "sets for" not in out
     assert (
         "no validation images to calibrate on: `predict` can mark no image as unsure" in err
         and "add a val/ folder" in err
@@ -365,3 +365,44 @@ def test_calibrate_scales_the_probabilities_of_any_method(run, photos, tmp_path)
     assert code == 0 and f"temperature {info['temperature']:.3f}: probabilities are" in err
     code, out, _ = run("evaluate", tmp_path / "model", photos, "--json")
     assert code == 0 and json.loads(out)["nll"] == info["metrics"]["nll"]
+
+
+@pytest.fixture(scope="module")
+def train_and_test(photos, tmp_path_factory) -> Path:
+    """train/ and test/ alone: five and three drawings a class."""
+    split = tmp_path_factory.mktemp("split")
+    for part, at in (("train", slice(0, 5)), ("test", slice(5, 8))):
+        for name in CLASSES:
+            (split / part / name).mkdir(parents=True)
+            for file in sorted((photos / name).iterdir())[at]:
+                shutil.copy(file, split / part / name)
+    return split
+
+
+def test_training_images_that_were_not_drawn_are_validation_images(run, train_and_test, tmp_path):
+    model = tmp_path / "model"
+    code, out, err = run("fit", train_and_test, *QUICK, "--calibrate", "--out", model)
+    assert code == 0 and "rest on 9 validation images" in err and "temperature" in err
+    kept = json.loads((model / "calibration.json").read_text())
+    assert sorted(kept["labels"]) == sorted(CLASSES * 3) and kept["source"] == "validation"
+    assert "worst class: " in out and "sets for --coverage 0.9 hold the true class of" in out
+    figures = json.loads(run("evaluate", model, train_and_test, "--json")[1])["sets"]
+    assert (
+        figures["asked"] == 0.9 and figures["worst_class"] in CLASSES and figures["worst_class_images"] == 3
+    )
+    assert 0 <= figures["worst_class_coverage"] <= figures["coverage"] <= 1
+    assert "sets" not in json.loads(run("evaluate", model, train_and_test, "--split", "train", "--json")[1])
+
+
+def test_with_none_left_conjugate_leaves_its_own_images_out(run, train_and_test, tmp_path):
+    model = tmp_path / "model"
+    code, _, err = run("fit", train_and_test, "--calibrate", "--out", model)
+    assert code == 0 and "rest on 15 training images, each left out in turn" in err
+    assert "conjugate's probabilities are calibrated already" in err
+    image = next((train_and_test / "test" / "heart").iterdir())
+    code, out, err = run(
+        "predict", image, "--model", model, "--coverage", "0.8", "--reject-at", "0.5", "--json"
+    )
+    said = json.loads(out)
+    assert code == 0 and said["prediction_set"] and said["unsure"] is not None
+    assert "15 training images, each left out in turn" in err

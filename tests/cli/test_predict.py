@@ -156,16 +156,16 @@ def calibrated(model: Path, answers: list[tuple[float, bool]]) -> None:
     """Give the model other validation answers: (confidence, right)."""
     confidence, right = zip(*answers, strict=True)
     true = [best if hit else 0.0 for best, hit in answers]
-    change_calibration(model, images=len(answers), confidence=confidence, right=right, true=true)
+    change_calibration(model, images=len(answers), confidence=confidence, right=right, true=true, labels=[])
 
 
 def test_a_model_marks_what_it_is_unsure_of(run, photos, model):
-    calibrated(model, [(0.8, True)] * 9 + [(0.8, False)] + [(0.5, False)] * 5)  # 90 % right from 0.8 on
+    calibrated(model, [(0.8, True)] * 38 + [(0.8, False)] + [(0.5, False)] * 5)
     code, out, err = run("predict", str(photos), "--model", str(model), "--json")
     assert code == 0
     assert err == (
-        "pbprompt: unsure: top probability below 0.800; 10 of 15 validation images are above, "
-        "90.0% of them right\n"
+        "pbprompt: unsure: top probability below 0.800; the others are right 90% of the time, with 90% "
+        "certainty, by 44 validation images (39 above, 97.4% right)\n"
     )
     said = records(out)
     assert {record["unsure"] for record in said} == {True, False}
@@ -175,7 +175,7 @@ def test_a_model_marks_what_it_is_unsure_of(run, photos, model):
 
 
 def test_reject_at_asks_for_another_accuracy(run, photos, model):
-    calibrated(model, [(0.95, True)] * 4 + [(0.9, False)] + [(0.4, True)] * 5)
+    calibrated(model, [(0.95, True)] * 45 + [(0.9, False)] * 3 + [(0.4, True)] * 9)
     marked = {}
     for accuracy, threshold in (("0.8", 0.4), ("0.95", 0.95)):
         _, out, err = run("predict", str(photos), "--model", str(model), "--reject-at", accuracy, "--json")
@@ -185,11 +185,36 @@ def test_reject_at_asks_for_another_accuracy(run, photos, model):
     assert sum(marked["0.8"]) < sum(marked["0.95"])
 
 
-def test_an_accuracy_out_of_reach_marks_all_and_warns(run, photos, model):
-    calibrated(model, [(0.95, False), (0.9, True), (0.8, True), (0.7, True)])
+def test_an_accuracy_that_cannot_be_promised(run, photos, model):
+    """Asked for, it marks all; by itself it marks none: either is said, with how many images it rests on."""
+    calibrated(model, [(0.95, True), (0.9, True), (0.8, True), (0.7, True)])
+    says = "4 validation images, cannot promise --reject-at 0.9 with 90% certainty (it takes 22 accepted ones"
     code, out, err = run("predict", str(photos), "--model", str(model), "--json")
+    assert code == 0 and {record["unsure"] for record in records(out)} == {None}
+    assert says in err and "so no image is marked unsure" in err
+    code, out, err = run("predict", str(photos), "--model", str(model), "--reject-at", "0.9", "--json")
     assert code == 0 and all(record["unsure"] for record in records(out))
-    assert "warning: --reject-at 0.9 is out of reach" in err and "more than 75.0%" in err
+    assert says in err and "so every image is marked unsure" in err
+
+
+def test_coverage_for_each_class(run, photos, model):
+    names = ["bird"] * 9 + ["heart"] * 9
+    calibrated(model, [(0.9, True)] * 9 + [(0.6, True)] * 9)
+    change_calibration(model, labels=names)
+    options = ("predict", str(photos), "--model", str(model), "--coverage", "0.9", "--per-class", "--json")
+    code, out, err = run(*options)
+    assert code == 0, err
+    limits = {"bird": 1 - 0.9, "heart": 1 - 0.6}
+    others = set(records(out)[0]["scores"]) - set(limits)
+    assert (
+        f"1 of 3 classes have too few validation images of their own and are in every set: {others.pop()}"
+        in err
+    )
+    for record in records(out):
+        likely = {name for name, score in record["scores"].items() if 1 - score <= limits.get(name, 1)}
+        assert set(record["prediction_set"]) == likely
+    code, _, err = run("predict", str(photos), "--model", str(model), "--per-class")
+    assert code == 2 and "--coverage" in err
 
 
 def test_coverage_gives_sets(run, photos, model):
@@ -205,15 +230,14 @@ def test_coverage_gives_sets(run, photos, model):
 def test_too_few_validation_images_for_a_coverage(run, photos, model):
     code, out, err = run("predict", str(photos), "--model", str(model), "--coverage", "0.99", "--json")
     assert code == 0
-    assert "warning: --coverage 0.99 takes 99 validation images and there are 6" in err
+    assert "warning: --coverage 0.99 takes 99 images and there are 6" in err
     assert all(len(record["prediction_set"]) == 3 for record in records(out))
 
 
 def test_the_table_shows_marks_and_sets(run, photos, model):
     calibrated(model, [(0.95, False), (0.2, True)])
-    code, out, _ = run(
-        "predict", str(photos / "bird"), "--model", str(model), "--coverage", "0.5", "--top-k", "1"
-    )
+    options = ("--coverage", "0.5", "--top-k", "1", "--reject-at", "0.9")
+    code, out, _ = run("predict", str(photos / "bird"), "--model", str(model), *options)
     lines = out.splitlines()
     assert code == 0 and lines[0].split() == ["image", "1.", "entropy", "epistemic", "set"]
     assert sum("unsure" in line for line in lines) == 10

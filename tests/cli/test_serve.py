@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from pbprompt.cli.serve import serve
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, install_command
 
 RUN = "import typer; from pbprompt.cli.serve import serve; app = typer.Typer(); app.command()(serve); app()"
 
@@ -33,7 +33,7 @@ def test_a_folder_without_a_model(tmp_path):
 def test_a_missing_extra_names_its_cure(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     error = run(str(tmp_path)).exception
-    assert isinstance(error, InputError) and "pip install 'pbprompt[serve]'" in str(error)
+    assert isinstance(error, InputError) and install_command("serve") in str(error)
 
 
 def test_a_key_that_no_header_can_carry(tmp_path):

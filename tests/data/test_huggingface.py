@@ -131,5 +131,5 @@ def test_what_the_library_refuses(hub):
 
 def test_without_the_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(InputError, match=r"pip install 'pbprompt\[hf\]'"):
+    with pytest.raises(InputError, match=r"pip install -e '.*\[hf\]'"):
         open_dataset("hf:me/pets")

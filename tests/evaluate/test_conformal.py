@@ -9,7 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbprompt.errors import InputError
-from pbprompt.evaluate.conformal import conformal_quantile, fewest_images, prediction_set
+from pbprompt.evaluate.conformal import (
+    class_quantiles,
+    conformal_quantile,
+    fewest_images,
+    prediction_set,
+)
 
 probability = st.integers(0, 50).map(lambda step: step / 50)  # coarse, so that ties are common
 coverages = st.integers(1, 99).map(lambda percent: percent / 100)
@@ -79,3 +84,29 @@ def test_sets_grow_with_the_quantile(row, quantiles):
 def test_a_coverage_is_a_share(coverage):
     with pytest.raises(InputError, match="give a share between 0 and 1"):
         conformal_quantile([0.5], coverage)
+
+
+def test_a_quantile_for_each_class_covers_each_class():
+    """One class is much harder: on average over images both cover, for its images only the second does."""
+    generator = np.random.default_rng(0)
+
+    def images(n: int) -> tuple[np.ndarray, np.ndarray]:
+        labels = (generator.random(n) < 0.1).astype(int)
+        own = np.where(labels == 1, generator.beta(1, 4, n), generator.beta(9, 1, n))
+        return np.stack([np.where(labels == 1, 1 - own, own), np.where(labels == 1, own, 1 - own)], 1), labels
+
+    rows, labels = images(2000)
+    true, names = rows[np.arange(len(rows)), labels], ("easy", "hard")
+    marginal = conformal_quantile(true, 0.9)
+    by_class = class_quantiles(true, [names[label] for label in labels], (*names, "unseen"), 0.9)
+    assert by_class[2] == math.inf
+    rows, labels = images(4000)
+    hard = labels == 1
+
+    def covered(quantile) -> np.ndarray:
+        return np.array(
+            [label in prediction_set(row, quantile) for row, label in zip(rows, labels, strict=True)]
+        )
+
+    assert covered(marginal).mean() > 0.88 and covered(marginal)[hard].mean() < 0.75
+    assert covered(by_class[:2])[hard].mean() > 0.85 and covered(by_class[:2])[~hard].mean() > 0.85

@@ -1,14 +1,24 @@
 """AUROC against scikit-learn and over pairs; the risk-coverage curve against every order of the ties."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binom
 from sklearn.metrics import roc_auc_score
 
-from pbprompt.evaluate.selective import area_under_risk_coverage, auroc, risk_coverage
+from pbprompt.evaluate.selective import (
+    _starts,
+    area_under_risk_coverage,
+    auroc,
+    few_errors,
+    fewest_right,
+    risk_coverage,
+    sure_threshold,
+)
 
 QUICK = settings(deadline=None, max_examples=50)
 SCORED = st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=2, max_size=25)
@@ -97,3 +107,54 @@ def test_the_curve_ends_at_the_error_rate_whatever_the_order(items, random):
 def test_wrong_arrays_are_refused(figure, values, truth, message):
     with pytest.raises(ValueError, match=message):
         figure(values, truth)
+
+
+@pytest.mark.parametrize(
+    ("items", "errors", "rate"), [(22, 0, 0.1), (100, 7, 0.1), (4000, 350, 0.1), (5, 5, 0.3)]
+)
+def test_few_errors_agrees_with_scipy(items, errors, rate):
+    assert few_errors(items, errors, rate) == pytest.approx(binom.cdf(errors, items, rate), rel=1e-9)
+    assert few_errors(items, errors, 0.0) == 1.0
+
+
+def test_the_fewest_right_items_by_hand():
+    assert fewest_right(0.9) == 22  # 0.9²² = 0.098
+    assert fewest_right(0.5, 0.75) == 2 and fewest_right(1.0) == math.inf
+    assert math.isinf(sure_threshold([0.9] * 21, [1] * 21, 0.9))
+    assert sure_threshold([0.9] * 22, [1] * 22, 0.9) == 0.9
+    assert _starts(21, 0.9, 0.9) == [] and _starts(100, 0.9, 0.9) == [22]
+    assert _starts(116, 0.9, 0.9) == [29, 116]  # two starts share the risk: 0.9²⁹ = 0.047
+
+
+def test_the_sequence_stops_at_the_first_threshold_that_fails():
+    """30 right items, a wrong one, and a hundred right ones below it, which are never looked at."""
+    confidence = np.linspace(1, 0.5, 100)
+    right = np.ones(100)
+    right[24:28] = 0
+    assert sure_threshold(confidence, right, 0.9) == confidence[23]
+    assert math.isinf(sure_threshold(confidence, 1 - right, 0.9))
+    one_level = sure_threshold([0.7] * 100, right, 0.9)  # ties come together: 4 errors of 100
+    assert one_level == 0.7
+
+
+@pytest.mark.parametrize(("items", "accuracy"), [(100, 0.8), (300, 0.9)])
+def test_the_promised_accuracy_is_broken_at_most_as_rarely_as_promised(items, accuracy):
+    """Items as likely to be right as their confidence says: what is above a threshold is known exactly."""
+    generator, runs, certainty = np.random.default_rng(0), 500, 0.9
+    broken = naive = accepting = 0
+
+    def right_above(threshold: float) -> float:
+        return (1 + threshold) / 2  # confidence is uniform
+
+    for _ in range(runs):
+        confidence = generator.random(items)
+        right = generator.random(items) < confidence
+        threshold = sure_threshold(confidence, right, accuracy, certainty)
+        accepting += math.isfinite(threshold)
+        broken += math.isfinite(threshold) and right_above(threshold) < accuracy
+        order = np.argsort(-confidence)
+        reached = right[order].cumsum() / np.arange(1, items + 1) >= accuracy
+        naive += reached.any() and right_above(confidence[order][reached.nonzero()[0].max()]) < accuracy
+    assert broken <= binom.ppf(0.999, runs, 1 - certainty)
+    assert naive > 0.3 * runs  # the empirical choice breaks its word: the simulation can tell
+    assert accepting > 0.2 * runs  # and the promise is not kept by accepting nothing

@@ -640,3 +640,44 @@ def test_familiarity_does_not_depend_on_what_is_asked(tiny_vit, names):
     method.prepare(names, TEMPLATE)
     predictive(method)
     torch.testing.assert_close(method.familiarity(new), whole)
+
+
+@pytest.mark.parametrize("asked", [NAMES, ("traffic light", "owl", "cat", "moon"), NAMES[::-1][1:]])
+@pytest.mark.parametrize("counts", [COUNTS, (4, 1, 5, 3)])
+def test_left_out_answers_are_nearly_those_of_fits_without_each_image(tiny_vit, counts, asked):
+    """The choice and the place of names stay (`core/left_out.py`); a class's only photograph is not judged."""
+    labels = labels_of(counts)
+    images = photographs(tiny_vit, NAMES, labels, seed=0)
+    method = fit(tiny_vit, images, labels)
+    method.prepare(asked, TEMPLATE)
+    found, own = method.left_out()
+    judged = [i for i, label in enumerate(labels.tolist()) if counts[label] > 1 and NAMES[label] in asked]
+    assert [asked[place] for place in own.tolist()] == [NAMES[labels[i]] for i in judged]
+    apart = []
+    for row, i in enumerate(judged):
+        rest = [j for j in range(len(labels)) if j != i]
+        without = fit(tiny_vit, rows(images, rest), labels[rest])
+        without.prepare(asked, TEMPLATE)
+        refitted = ask(without, rows(images, [i])).probabilities[0]
+        kept = ask(method, rows(images, [i])).probabilities[0]
+        apart.append([float((found[row] - other).abs().max()) for other in (refitted, kept)])
+    to_refitted, to_kept = np.mean(apart, axis=0)
+    assert to_refitted < 0.1 and to_refitted < 0.75 * to_kept
+
+
+def test_left_out_answers_know_the_gate(tiny_vit):
+    """An image far from all others is left to the names, as it would be in a prediction."""
+    labels = labels_of()
+    images = photographs(tiny_vit, NAMES, labels, seed=0)
+    images = with_patches(torch.cat([-images.global_[:1], images.global_[1:]]))
+    method, plain = (fit(tiny_vit, images, labels, gate=gate) for gate in (True, False))
+    for one in (method, plain):
+        one.choice_information.data = torch.ones_like(one.choice_information)
+    changed = (method.left_out()[0] - plain.left_out()[0]).abs().amax(1)
+    assert changed.argmax() == 0 and changed[0] > 1e-3
+
+
+def test_methods_without_left_out_answers(tiny_vit):
+    assert usual(tiny_vit, counts=(1, 1, 1, 1)).left_out() is None
+    beside = build_method(Conjugate, ConjugateConfig(beside="coop"), tiny_vit, seed=1)
+    assert not beside.leaves_out and beside.left_out() is None

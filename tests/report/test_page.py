@@ -114,10 +114,47 @@ def test_mean_and_deviation_of_every_method_and_shots_with_the_best_marked(runs)
     for (method, shots), place in printed.items():
         values = [100 * value for value in scores[method, shots]]
         wanted = [method, "2", f"{fmean(values):.2f} ± {pstdev(values):.2f}"]
-        assert rows(page, method)[place][:3] == wanted
+        label, seeds, _, accuracy, *_ = rows(page, method)[place]
+        assert [label, seeds, accuracy] == wanted
     assert "<strong>45.00 ± 5.00</strong>" in page.text
     assert "<strong>30.00" not in page.text and "<strong>65.00" not in page.text  # alone: nothing to mark
     assert rows(page, "1 shot") and rows(page, "4 shots")
+
+
+def test_different_epochs_are_told(runs):
+    """A difference between two methods may be one of their training."""
+    runs.add(method="coop", settings={"epochs": 50})
+    assert "different numbers of epochs" not in runs.page().text
+    runs.add(method="pbprompt", settings={"epochs": 60})
+    runs.add(method="plot", settings={"epochs": 0})
+    runs.add(method="conjugate", settings={"epochs": 0})
+    runs.add(method="zeroshot")
+    page = runs.page()
+    assert "different numbers of epochs" in page.text
+    told = {name: rows(page, name)[0][2] for name in ("coop", "pbprompt", "plot", "conjugate", "zeroshot")}
+    assert told == {
+        "coop": "50",
+        "pbprompt": "60",
+        "plot": "its own",
+        "conjugate": "none",
+        "zeroshot": "none",
+    }
+
+
+def test_one_shot_is_one_shot(runs):
+    for shots in (1, 1):
+        runs.add(method="coop", shots=shots)
+    assert "1 shots" not in runs.page().text
+
+
+def test_a_cell_says_its_column_where_a_row_is_a_card(runs):
+    """On a phone a table as wide as this would be cut: there each cell has its head beside it."""
+    runs.add(method="coop")
+    page = runs.page()
+    heads = re.findall(r'data-head="([^"]*)"', page.text)
+    assert heads[:2] == ["Seeds", "Epochs"] and "Accuracy %\N{NO-BREAK SPACE}↑" in heads
+    assert page.text.count("<td ") == len(heads) == page.tags.count("td")
+    assert "content: attr(data-head)" in page.text and "max-width: 44rem" in page.text
 
 
 def test_tables_name_their_rows_and_columns(runs):
@@ -149,7 +186,7 @@ def test_runs_on_the_validation_split_are_a_comparison_of_their_own(runs):
     page = runs.page()
     assert "<h2>Few-shot on sample, ViT-B/16</h2>" in page.text
     assert "<h2>Few-shot on sample, val, ViT-B/16</h2>" in page.text
-    assert [cells[2] for cells in rows(page, "coop")] == ["40.00", "80.00"]
+    assert [cells[3] for cells in rows(page, "coop")] == ["40.00", "80.00"]
 
 
 def test_the_page_is_whole_in_itself(runs):
@@ -258,7 +295,7 @@ def test_older_code_does_not_enter_the_mean(runs):
     runs.add(0.1, method="coop", seed=2, code="old")
     runs.add(0.6, method="coop", seed=1, code="new")
     page = runs.page()
-    assert rows(page, "coop")[0][1:3] == ["1", "60.00"]
+    assert rows(page, "coop")[0][1:4:2] == ["1", "60.00"]
     assert "2 older runs were made with other code" in page.text
 
 
@@ -273,7 +310,7 @@ def test_without_matplotlib(runs, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     page = runs.page()
     assert "svg" not in page.tags and rows(page, "coop")
-    assert "pip install &#x27;pbprompt[plots]&#x27;" in page.text
+    assert "the extra `plots` brings it" in page.text
 
 
 def test_nothing_to_show(runs, tmp_path):

@@ -164,7 +164,7 @@ def test_without_matplotlib(monkeypatch):
     assert not plots.available()
     empty = ReliabilityBins(np.array([0.0, 1.0]), np.array([1]), np.array([0.5]), np.array([0.5]))
     for draw in (lambda: plots.few_shot_curves(LINES), lambda: plots.reliability_diagram(empty)):
-        with pytest.raises(InputError, match=r"pip install 'pbprompt\[plots\]'"):
+        with pytest.raises(InputError, match=r"pip install -e '.*\[plots\]'"):
             draw()
 
 

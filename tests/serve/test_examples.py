@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from fastapi.testclient import TestClient
@@ -133,3 +134,19 @@ def test_what_it_learned_can_be_looked_at(pupil, cat):
     pupil.post("/examples", files=form(cat), data={"labels": ["red panda"]})
     shown = pupil.post("/explain", files=form(cat), data={"class": "red panda"})
     assert shown.status_code == 200 and 0 < shown.json()["score"] < 1
+
+
+def test_a_method_that_leaves_images_out_judges_added_classes_by_the_others(learner, cat, guitar, jpeg):
+    """Marks and sets stay, and it says whose images they rest on."""
+    taught = learner.partial_fit(seen(learner, jpeg, guitar, cat), ["cat", "guitar", "cat"])
+    taught = replace(taught, calibration=None)
+    with TestClient(create_app(taught), "http://localhost") as client:
+        plain = client.post("/predict", files=form(cat)).json()
+        assert plain["predictions"][0]["prediction_set"] is None
+        fields = {"classes": ["otter"], "reject_at": "0.01", "coverage": "0.2"}
+        said = client.post("/predict", files=form(cat), data=fields).json()
+    counted = taught.with_classes(["otter"]).with_left_out().calibration
+    assert counted.source == "left out" and counted.classes == len(taught.classes) + 1
+    assert said["predictions"][0]["prediction_set"]
+    assert said["predictions"][0]["unsure"] is not None
+    assert said["note"] == f"no image of an added class was judged, only {counted.rests_on}"

@@ -100,7 +100,8 @@ class PromptClassifier(Estimator):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Tune on images and their labels, or on a folder (a table, a benchmark's name) without y.
 
-        Validation images of a folder are not trained on: they make `calibration_`.
+        Validation images of a folder, and images that were not drawn, are not trained on: they make
+        `calibration_`. Without any, a method that leaves its images out in turn makes it of these.
         """
         self._check_parameters()
         config = tuning.method_config(self.method, self.preset, self.variant, self.settings)
@@ -170,7 +171,7 @@ class PromptClassifier(Estimator):
 
     @property
     def calibration_(self) -> Calibration | None:
-        """What the answers on validation images were; None without such images."""
+        """What the answers on images were that it was not tuned on; None where there are none."""
         return self.model_.calibration
 
     def predict_uncertainty(self, X: Any) -> PredictedUncertainty:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from pbprompt.errors import install_command
+
 # extra -> the module that shows it is installed
 EXTRAS = {
     "serve": "fastapi",
@@ -25,6 +27,7 @@ def doctor() -> None:
     The exit code is 1 when something needed is broken. An extra that is absent breaks nothing.
     """
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     checks = [_python, _torch, _embedded_model, _cache]
@@ -39,7 +42,7 @@ def doctor() -> None:
         table.add_row(
             "[green]ok[/]" if here else "[dim]–[/]",
             f"extra {extra}",
-            "present" if here else f"absent; pip install 'pbprompt\\[{extra}]'",
+            "present" if here else f"absent; {escape(install_command(extra))}",
         )
     Console().print(table)
     if broken:

@@ -22,6 +22,8 @@ def evaluate(
 ) -> None:
     """Accuracy, NLL, calibration error and more, with zero-shot of the same backbone beside them.
 
+    On the test split also how often prediction sets hold the true class, and of which class they do worst.
+
     The data's own class names are used: names the model was not tuned on need no training.
     """
     from pbprompt import distributed
@@ -38,7 +40,7 @@ def evaluate(
         raise InputError(f"{dataset.name} has no {split} items: choose another --split")
     bank = FeatureBank(tuned.backbone, progress=distributed.is_main() and not as_json)
     tuned = tuned.for_classes(dataset.classes, dataset.template)
-    figures = tuned.evaluate(bank.encode(dataset.root, items))
+    figures = tuned.evaluate(bank.encode(dataset.root, items), sets=split == "test")
     main = distributed.is_main()
     distributed.stop()
     if not main:

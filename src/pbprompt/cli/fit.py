@@ -144,12 +144,12 @@ def tell_calibration(calibration: "Calibration | None") -> str:
     if calibration is None:
         return (
             "no validation images to calibrate on: `predict` can mark no image as unsure and give no sets "
-            "for --coverage; "
-            "add a val/ folder beside train/ and test/ (or more images per class) and fit again"
+            "for --coverage; add a val/ folder beside train/ and test/, draw fewer --shots, or fit "
+            "`conjugate` on two images per class or more"
         )
     missing = calibration.classes - calibration.classes_seen
     note = f"; classes without one: {missing} (marks and sets may be too sure of them)" if missing else ""
-    return f"`predict --reject-at` and `--coverage` rest on {len(calibration):,} validation images{note}"
+    return f"`predict --reject-at` and `--coverage` rest on {calibration.rests_on}{note}"
 
 
 def print_figures(metrics: dict[str, Any]) -> None:
@@ -162,6 +162,12 @@ def print_figures(metrics: dict[str, Any]) -> None:
         table.add_row(name, f"{values['accuracy']:.2%}", f"{values['nll']:.3f}", f"{values['ece']:.2%}")
     Console().print(table)
     Console().print(f"[dim]{metrics['split']} split, {metrics['images']} images[/]")
+    if sets := metrics.get("sets"):
+        Console(markup=False, highlight=False, soft_wrap=True).print(
+            f"sets for --coverage {sets['asked']:g} hold the true class of {sets['coverage']:.1%} of them, "
+            f"with {sets['mean_size']:.1f} classes on average; worst class: {sets['worst_class']}, "
+            f"{sets['worst_class_coverage']:.1%} of {sets['worst_class_images']}"
+        )
 
 
 def _views(text: str) -> "Views":

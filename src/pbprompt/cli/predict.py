@@ -36,10 +36,13 @@ def predict(
     seed: int = typer.Option(0, help="Seed of the sampled prompts."),
     top_k: int = typer.Option(3, min=1, help="How many classes to show for each image."),
     reject_at: float | None = typer.Option(
-        None, help=f"Mark as unsure so that the others are this accurate, on validation images. [{REJECT_AT}]"
+        None, help=f"Mark as unsure so that the others are this accurate, with 90 % certainty. [{REJECT_AT}]"
     ),
     coverage: float | None = typer.Option(
         None, help="Give sets of classes that hold the true one this often, such as 0.9."
+    ),
+    per_class: bool = typer.Option(
+        False, "--per-class", help="Hold --coverage for the images of every class, not on average."
     ),
     none_at: float | None = typer.Option(
         None,
@@ -54,12 +57,13 @@ def predict(
     [bold]pbprompt predict holiday/ --model model/ --reject-at 0.95 --coverage 0.9[/bold]
 
     With a model, `entropy` is the whole doubt about an image in nats and `epistemic` the part of it that the
-    sampled prompts disagree on. An image is `unsure` where its top probability is below the threshold at
-    which the model's validation images are right as often as --reject-at asks; where no threshold is high
-    enough, all are. --coverage lists the classes an image may be of: on images like the validation images,
-    the true one is among them at least that often. --none-at 0.05 marks what looks like none of the classes
-    (five in a hundred images of the classes are marked too), where the method can tell. An image that cannot
-    be read is reported and skipped; exit code 1.
+    sampled prompts disagree on. An image is `unsure` where its top probability is below a threshold: images
+    above it, if they are like the validation images, are right as often as --reject-at asks, with 90 %
+    certainty. Where so few images can promise no such thing, all are unsure if --reject-at was given.
+    --coverage lists the classes an image may be of: the true one is among them at least that often, on
+    average over images or, with --per-class, for the images of each class. --none-at 0.05 marks what looks
+    like none of the classes (five in a hundred images of the classes are marked too), where the method can
+    tell. An image that cannot be read is reported and skipped; exit code 1.
     """
     from pbprompt.clip.loading.load import load_backbone
     from pbprompt.data.images import list_images
@@ -82,17 +86,21 @@ def predict(
         tuned = TunedModel.load(model, backbone, device, samples=samples, seed=seed)
         if none_at is not None and not tuned.method.learns_on:
             raise InputError(f"--none-at: {tuned.method.name} cannot tell: fit with --method conjugate")
-        notes = _notes(model, tuned.calibration, reject_at, coverage)
+        if per_class and coverage is None:
+            raise InputError("--per-class says how --coverage is meant: give both")
         other_template = template not in (None, tuned.info.template)
         if names or other_template:
-            tuned = tuned.for_classes(distinct([*tuned.classes, *names]), template)
-        for note in (*notes, *_differences(tuned, other_template)):
-            _tell(note)
-        if tuned.calibration and reject_at is None:
+            tuned = tuned.for_classes(distinct([*tuned.classes, *names]), template).with_left_out()
+        notes = _notes(model, tuned.calibration, reject_at, coverage)
+        if tuned.calibration and reject_at is None and math.isfinite(tuned.calibration.threshold(REJECT_AT)):
             reject_at = REJECT_AT
+        for note in (*notes, *_differences(tuned, bool(names), other_template)):
+            _tell(note)
     if none_at is not None and not 0 < none_at < 1:
         raise InputError(f"--none-at {none_at:g}: give a share between 0 and 1, such as 0.05")
-    rule = tuned.rule(reject_at, coverage, none_at)
+    rule = tuned.rule(reject_at, coverage, none_at, per_class=per_class)
+    if per_class and isinstance(rule.quantile, tuple):
+        _tell_full(tuned, rule.quantile)
     rows, failures = [], 0
     for path, said in tuned.predict_files(paths, rule, progress=not as_json):
         if isinstance(said, InputError):
@@ -135,6 +143,8 @@ def _notes(
 ) -> list[str]:
     """What the user should know of what the options ask of the model's validation images."""
     from pbprompt.evaluate.conformal import fewest_images
+    from pbprompt.evaluate.selective import fewest_right
+    from pbprompt.model.calibration import CERTAINTY
     from pbprompt.model.manifest import CALIBRATION
 
     if calibration is None:
@@ -149,33 +159,45 @@ def _notes(
     accepted = calibration.accepted(threshold)
     if accepted.images:
         notes = [
-            f"unsure: top probability below {threshold:.3f}; {accepted.images} of {images} validation images "
-            f"are above, {accepted.right / accepted.images:.1%} of them right"
+            f"unsure: top probability below {threshold:.3f}; the others are right {accuracy:.0%} of the "
+            f"time, with {CERTAINTY:.0%} certainty, by {calibration.rests_on} ({accepted.images} above, "
+            f"{accepted.right / accepted.images:.1%} right)"
         ]
     else:
+        so = "no image is marked unsure" if reject_at is None else "every image is marked unsure"
         notes = [
-            f"warning: --reject-at {accuracy:g} is out of reach, so every image is marked unsure: no "
-            f"threshold makes more than {calibration.best_accuracy():.1%} of the accepted validation images "
-            f"right ({images} in all)"
+            f"warning: {calibration.rests_on}, cannot promise --reject-at {accuracy:g} with {CERTAINTY:.0%} "
+            f"certainty (it takes {fewest_right(accuracy, CERTAINTY)} accepted ones, if all are right), "
+            f"so {so}"
         ]
     if coverage is not None and math.isinf(calibration.quantile(coverage)):
         notes.append(
-            f"warning: --coverage {coverage:g} takes {fewest_images(coverage):,} validation images and there "
-            f"are {images}, so every set holds all classes"
+            f"warning: --coverage {coverage:g} takes {fewest_images(coverage):,} images and there are "
+            f"{images}, so every set holds all classes"
         )
     return notes
 
 
-def _differences(tuned: "TunedModel", other_template: bool) -> list[str]:
+def _tell_full(tuned: "TunedModel", quantiles: tuple[float, ...]) -> None:
+    """Say which classes are in every set for want of images."""
+    always = [name for name, q in zip(tuned.classes, quantiles, strict=True) if math.isinf(q)]
+    if always:
+        _tell(
+            f"warning: {len(always)} of {len(quantiles)} classes have too few validation images of their own "
+            f"and are in every set: {_shortened(tuple(always))}"
+        )
+
+
+def _differences(tuned: "TunedModel", added: bool, other_template: bool) -> list[str]:
     """In what the validation images were answered otherwise than these will be."""
     calibration, notes = tuned.calibration, []
     if calibration is None:
         return []
-    if not tuned.calibrated:
+    if added:
         notes.append("warning: no validation image is of an added class: marks and sets cannot vouch for it")
     samples = tuned.predictor.bank.shape[0]
     other_seed = samples > 1 and tuned.seed != calibration.seed
-    if samples != calibration.samples or other_seed or other_template:
+    if samples != calibration.samples or other_seed or (other_template and calibration.source != "left out"):
         made = f"--samples {calibration.samples}, --seed {calibration.seed} and the model's template"
         notes.append(f"note: the thresholds were made with {made}; with others they are approximate")
     return notes

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, install_command
 
 
 def serve(
@@ -47,7 +47,7 @@ def serve(
     except ImportError as error:
         if (error.name or "").startswith("pbprompt"):
             raise
-        raise InputError(f"serving needs {error.name}: pip install 'pbprompt[serve]'") from None
+        raise InputError(f"serving needs {error.name}: {install_command('serve')}") from None
 
     image_bytes = int(max_upload_mb * MIB)
     limits = Limits(

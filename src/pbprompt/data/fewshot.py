@@ -62,11 +62,16 @@ class Draw:
     def describe(self) -> str:
         """One line: sizes, and the classes that have fewer items than shots."""
         sizes = f"{len(self.train):,} train, {len(self.val):,} val"
-        text = f"{self.dataset}, {self.shots} shots, seed {self.seed}: {sizes}"
+        text = f"{self.dataset}, {shots_in_words(self.shots)}, seed {self.seed}: {sizes}"
         if self.short:
             names = some([f"{name} {count}" for name, count in self.short])
             text += f"; {len(self.short)} classes have fewer training items than shots ({names})"
         return text
+
+
+def shots_in_words(shots: int) -> str:
+    """1 shot, 2 shots."""
+    return "1 shot" if shots == 1 else f"{shots} shots"
 
 
 def draw(dataset: Dataset, shots: int, seed: int) -> Draw:

@@ -10,7 +10,7 @@ from typing import Any
 from pbprompt.data.assemble import SPLIT_WORDS, Choices
 from pbprompt.data.items import Dataset
 from pbprompt.data.tables import open_table
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, install_command
 from pbprompt.files import is_special, write_bytes, write_text
 from pbprompt.paths import cache_folder
 
@@ -32,9 +32,7 @@ def open_huggingface(source: str, choices: Choices) -> Dataset:
     try:
         import datasets
     except ImportError:
-        raise InputError(
-            f"{source}: Hugging Face datasets need an extra: pip install 'pbprompt[hf]'"
-        ) from None
+        raise InputError(f"{source}: Hugging Face datasets need an extra: {install_command('hf')}") from None
     if not source.startswith(PREFIX):
         for path in Path(source).rglob("*"):
             if is_special(path):

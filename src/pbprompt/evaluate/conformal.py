@@ -6,7 +6,8 @@
 
 Where a new image is exchangeable with the validation images (none of them trained on), its true class is in
 the set with a probability of at least `coverage`, however wrong the model is: its own s is equally likely to
-take any rank among the n + 1. This holds on average over images and classes, not for each class.
+take any rank among the n + 1. This holds on average over images and classes. With a q for each class, of the
+validation images of that class alone, it holds for the images of every class; it takes n of each.
 
 The score 1 − p(true class) gives the smallest sets on average of all scores with that guarantee when the
 probabilities are right, needs no random numbers, and needs one number per image to be kept (adaptive sets,
@@ -14,6 +15,7 @@ which add up the likelier classes, need a random tie-break to be exact and are l
 """
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -30,22 +32,33 @@ def conformal_quantile(true_probabilities: ArrayLike, coverage: float) -> float:
     return float(scores[rank - 1]) if rank <= len(scores) else math.inf
 
 
+def class_quantiles(
+    true_probabilities: ArrayLike, labels: Sequence[str], classes: Sequence[str], coverage: float
+) -> tuple[float, ...]:
+    """q of each class; infinite where it has too few validation images, so that it is in every set."""
+    true, own = numbers(true_probabilities, "probabilities"), np.asarray(labels, dtype=object)
+    return tuple(
+        conformal_quantile(true[own == name], coverage) if (own == name).any() else math.inf
+        for name in classes
+    )
+
+
 def fewest_images(coverage: float) -> int:
     """The least n for which q is finite: ⌈(n + 1)·coverage⌉ ≤ n."""
     wanted = _exact(coverage)
     return max(1, math.ceil(wanted / (1 - wanted)))
 
 
-def prediction_set(probabilities: ArrayLike, quantile: float) -> list[int]:
-    """The classes of one image's set, likeliest first.
+def prediction_set(probabilities: ArrayLike, quantile: float | Sequence[float]) -> list[int]:
+    """The classes of one image's set, likeliest first; `quantile`: one for all classes, or one for each.
 
     Where no class is likely enough the set is the likeliest class: an answer of nothing helps nobody, and a
     larger set covers no less.
     """
     row = numbers(probabilities, "probabilities")
     order = np.argsort(-row, kind="stable")
-    size = int((1 - row <= quantile).sum())
-    return [int(index) for index in order[: max(1, size)]]
+    likely = 1 - row <= np.asarray(quantile)
+    return [int(index) for index in order if likely[index]] or [int(order[0])]
 
 
 def _exact(coverage: float) -> Fraction:

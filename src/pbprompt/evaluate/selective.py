@@ -1,5 +1,7 @@
 """What uncertainty is good for: telling new from known, and abstaining where a mistake is likely."""
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -42,3 +44,60 @@ def area_under_risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> float
     """AURC = (1/n) Σ_k risk_k: lower is better; the error rate itself where confidence says nothing."""
     _, risk = risk_coverage(confidence, correct)
     return float(risk.mean())
+
+
+def sure_threshold(
+    confidence: ArrayLike, correct: ArrayLike, accuracy: float, certainty: float = 0.9
+) -> float:
+    """A confidence from which on items are right as often as `accuracy`, promised with a certainty.
+
+        P( accuracy of what is accepted < wanted ) ≤ 1 − certainty         over draws of the judged items
+
+    A threshold passes where so few errors among its n accepted items would be rarer than δ if the accuracy
+    were no better than wanted: P(Bin(n, 1 − accuracy) ≤ errors) ≤ δ, which is Clopper and Pearson's bound.
+    Thresholds are tried one after the other, from few accepted items to many, up to the first that fails, so
+    that all of them together err no more often than one (fixed-sequence testing; Angelopoulos et al., 2021).
+    The sequence starts where n errorless items are just enough; with many items it also starts at 4n, 16n, …
+    and the starts share 1 − certainty. Infinite where nothing can be promised.
+
+    The empirical choice (the lowest threshold at which the judged items are right often enough) breaks its
+    word about every other time: it is the luckiest of many thresholds.
+    """
+    values = numbers(confidence, "confidence")
+    levels, group = np.unique(-values, return_inverse=True)  # the surest first
+    errors = np.bincount(group, weights=1 - flags(correct, "correct", len(values))).cumsum()
+    accepted = np.bincount(group).cumsum()
+    lowest = math.inf
+    starts = _starts(len(values), accuracy, certainty)
+    for start in starts:
+        for place in range(int(np.searchsorted(accepted, start)), len(levels)):
+            if few_errors(accepted[place], errors[place], 1 - accuracy) > (1 - certainty) / len(starts):
+                break
+            lowest = min(lowest, -float(levels[place]))
+    return lowest
+
+
+def few_errors(items: int, errors: int, rate: float) -> float:
+    """P(Bin(items, rate) ≤ errors)."""
+    if errors >= items or rate <= 0:
+        return 1.0
+    k = np.arange(int(errors) + 1)
+    factorials = np.concatenate([[0.0], np.log(np.arange(1, int(items) + 1)).cumsum()])
+    ways = factorials[int(items)] - factorials[k] - factorials[int(items) - k]
+    return float(np.exp(ways + k * math.log(rate) + (items - k) * math.log1p(-rate)).sum())
+
+
+def fewest_right(accuracy: float, certainty: float = 0.9) -> float:
+    """How many items, all of them right, promise an accuracy: the least n with accuracyⁿ ≤ 1 − certainty."""
+    return math.ceil(math.log(1 - certainty) / math.log(accuracy)) if accuracy < 1 else math.inf
+
+
+def _starts(items: int, accuracy: float, certainty: float) -> list[int]:
+    """n, 4n, 16n, … up to the number of items, as many as share the risk and still fit."""
+    starts: list[int] = []
+    while True:
+        count = len(starts) + 1
+        first = fewest_right(accuracy, 1 - (1 - certainty) / count)
+        if first * 4 ** (count - 1) > items:
+            return starts
+        starts = [int(first) * 4**power for power in range(count)]

@@ -171,6 +171,11 @@ class Method(nn.Module):
         """Add labelled images of the present classes, where `learns_on`."""
         raise InputError(f"{self.name} cannot learn on: fit it again on all images, or use `conjugate`")
 
+    def left_out(self) -> "tuple[Float[Tensor, 'n c'], Int[Tensor, ' n']] | None":
+        """Where it `leaves_out`: probabilities of its training images as if each had been left out, with
+        their places among the present classes; None where nothing can be left out."""
+        return None
+
     def familiarity(self, images: Encoded) -> Float[Tensor, " b"] | None:
         """p-value of each image as one of the classes with images: low, where it shows none of them."""
         return None

@@ -37,6 +37,7 @@ from pbprompt.core.conjugate import (
 from pbprompt.core.domain_gate import share_of_names
 from pbprompt.core.evidence_bank import EXTRA, asked_frame, make_rows, row_distances, row_logits, split_rows
 from pbprompt.core.evidence_choice import Choice, choose
+from pbprompt.core.left_out import left_out_answers, with_names
 from pbprompt.core.likelihood import mean_features, unit
 from pbprompt.core.look_alikes import look_alikes
 from pbprompt.core.names_alone import NamesAlone, background_density, known_odds
@@ -308,6 +309,33 @@ class Conjugate(Memory):
 
     def _own(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c own"]:
         return features[..., : self.backbone.embed_dim + EXTRA]
+
+    def left_out(self) -> "tuple[Float[Tensor, 'n c'], Int[Tensor, ' n']] | None":
+        """Of photographs that are not their class's only ones; without these, nothing is known of how the
+        model does. Classes known by their names alone take part as they do in predictions."""
+        if not (self.leaves_out and len(self.choice_nearest)):
+            return None
+        labels = torch.tensor(self.labels_of_classes(), device=self.counts.device)
+        draws = self._draws(SAMPLES, torch.Generator().manual_seed(0))
+        texts = (draws[0] if len(draws) == 1 else mean_features(draws)).double()
+        frame, text_map = self._frame()
+        new = labels < 0
+        wide = with_names(frame, self._moved(text_map, texts, labels)[new])
+        columns = labels.clone()
+        columns[new] = torch.arange(len(frame.counts), len(wide.counts), device=labels.device)
+        kept = self.kept.double() @ frame.basis
+        alike = look_alikes(kept, self.kept_labels)
+        rows = torch.isin(self.kept_labels, labels).nonzero().squeeze(1)
+        rows = rows[:: max(1, -(-len(rows) * len(wide.counts) // TABLE))]
+        own = self.kept_labels[rows]
+        said, near, several = left_out_answers(wide, self._choice(), kept[rows], own, columns, alike.at(rows))
+        if not several.any():
+            return None
+        if self.config.gate and bool((labels >= 0).all() and (self.counts[labels] > 0).all()):
+            names = (self.choice_name_scale * kept[rows] @ (texts @ frame.basis).T).softmax(1)
+            share = share_of_names(near.float(), self.choice_nearest, self.choice_information.squeeze())
+            said = (1 - share.double()).unsqueeze(1) * said + share.double().unsqueeze(1) * names
+        return said[several].float(), (own[several].unsqueeze(1) == labels).int().argmax(1)
 
     def familiarity(self, images: Encoded) -> Float[Tensor, " b"]:
         """(1 + #{odds_i ≤ odds}) / (n + 1): the rank of its log-odds among those of left-out photographs.

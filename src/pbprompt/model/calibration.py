@@ -1,28 +1,32 @@
 """What a tuned model's answers on validation images say about when to trust it.
 
 A `Calibration` keeps those answers and is saved beside the model, so that any wanted accuracy or coverage can
-be asked for later. Images that were trained on must not be among them: the model is too sure of those.
+be asked for later. Images that were trained on must not be among them: the model is too sure of those. A
+method that leaves its training images out in turn can do without others: then they are these.
 """
 
 import json
-import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
-import numpy as np
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from pbprompt.core.temperature import fit_temperature
 from pbprompt.errors import InputError
-from pbprompt.evaluate.conformal import conformal_quantile
+from pbprompt.evaluate.conformal import class_quantiles, conformal_quantile
+from pbprompt.evaluate.selective import sure_threshold
 from pbprompt.features.bank import Features
 from pbprompt.model.manifest import CALIBRATION, ModelFiles, opened
-from pbprompt.model.predictor import Predictor
+from pbprompt.model.predictor import DIGITS, Predictor
 from pbprompt.model.scoring import predict_features
 
 FORMAT = "pbprompt-calibration"
-DIGITS = 6  # probabilities are compared as they are saved and shown, so that what is read is what decided
+CERTAINTY = 0.9  # with which a promised accuracy holds
+Source = Literal["validation", "left out"]
 
 
 class Accepted(NamedTuple):
@@ -43,6 +47,10 @@ class Calibration:
     classes_seen: int  # that validation images are of
     samples: int  # prompts of each class
     seed: int  # of the sampled prompts
+    labels: tuple[
+        str, ...
+    ] = ()  # the true class; not in calibrations from before there was `class_quantiles`
+    source: Source = "validation"  # left out: training images, each judged by the model without it
 
     def __post_init__(self) -> None:
         n = len(self.confidence)
@@ -54,30 +62,28 @@ class Calibration:
             raise ValueError("there must be 0 ≤ true ≤ confidence ≤ 1 for each image")
         if not (1 <= self.classes_seen <= self.classes and self.samples >= 1):
             raise ValueError("classes, classes_seen and samples must be counts")
+        if self.labels and len(self.labels) != n:
+            raise ValueError("labels must have one value for each image, or none")
 
     def __len__(self) -> int:
         return len(self.confidence)
 
-    def threshold(self, accuracy: float) -> float:
-        """The lowest confidence of a validation image at which the accepted ones reach the wanted accuracy.
+    @property
+    def rests_on(self) -> str:
+        """Its images in words."""
+        if self.source == "validation":
+            return f"{len(self):,} validation images"
+        return f"{len(self):,} training images, each left out in turn"
 
-            t = min {c_i : (right among {j : c_j ≥ c_i}) / |{j : c_j ≥ c_i}| ≥ accuracy}
-
-        Infinite where no threshold reaches it: then no image is accepted. This is the empirical choice,
-        which is a little optimistic where few images are accepted (a lucky streak counts in full), so
-        `accepted` should be told beside it. Bounds strict enough to promise the accuracy accept next to
-        nothing on the tens of images that few-shot users have.
+    def threshold(self, accuracy: float, certainty: float = CERTAINTY) -> float:
+        """The confidence from which on images are this accurate, promised with a certainty
+        (`selective.sure_threshold`); infinite where these images are too few, or too often wrong, to promise
+        it: then no image is accepted. `accepted` says how these images fare at it.
         """
-        if not 0 < accuracy <= 1:
-            raise InputError(f"accuracy is {accuracy:g}: give a share between 0 and 1, such as 0.9")
-        levels, accepted, right = self._by_threshold()
-        reached = right / accepted >= accuracy
-        return float(levels[reached.argmax()]) if reached.any() else math.inf
-
-    def best_accuracy(self) -> float:
-        """The highest accuracy that some threshold reaches."""
-        _, accepted, right = self._by_threshold()
-        return float((right / accepted).max())
+        for name, share in (("accuracy", accuracy), ("certainty", certainty)):
+            if not 0 < share < 1:
+                raise InputError(f"{name} is {share:g}: give a share between 0 and 1, such as 0.9")
+        return sure_threshold(self.confidence, self.right, accuracy, certainty)
 
     def accepted(self, threshold: float) -> Accepted:
         """How the validation images fare at a threshold."""
@@ -88,18 +94,32 @@ class Calibration:
         """q of `conformal.py`, for `prediction_set`; infinite where n is too small for the coverage."""
         return conformal_quantile(self.true, coverage)
 
-    def _by_threshold(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Every distinct confidence, ascending, with the images at or above it and the right ones of them."""
-        levels, group = np.unique(self.confidence, return_inverse=True)
-        images = np.bincount(group)
-        right = np.bincount(group, weights=np.asarray(self.right, dtype=np.float64))
-        return levels, images[::-1].cumsum()[::-1], right[::-1].cumsum()[::-1]
+    def class_quantiles(self, classes: Sequence[str], coverage: float) -> tuple[float, ...]:
+        """q of each class, for sets that hold the true one this often whatever class it is."""
+        if not self.labels:
+            raise InputError("the model was fitted before coverage was kept by class: fit it again")
+        return class_quantiles(self.true, self.labels, classes, coverage)
 
 
 def calibrate(predictor: Predictor, features: Features, seed: int = 0) -> Calibration:
     """Answer validation images with a tuned predictor; `seed`: the one its prompts were sampled with."""
     probabilities = predict_features(predictor, features).probabilities.cpu()
-    labels = features.labels.cpu()
+    return _judged(probabilities, features.labels.cpu(), predictor, seed, "validation")
+
+
+def calibrate_left_out(predictor: Predictor, seed: int = 0) -> Calibration | None:
+    """The same of training images, each judged by the model without it; None where the method cannot."""
+    said = predictor.method.left_out()
+    return None if said is None else _judged(said[0].cpu(), said[1].cpu(), predictor, seed, "left out")
+
+
+def _judged(
+    probabilities: Float[Tensor, "n c"],
+    labels: Int[Tensor, " n"],
+    predictor: Predictor,
+    seed: int,
+    source: Source,
+) -> Calibration:
     best, predicted = probabilities.max(-1)
     true = probabilities.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     return Calibration(
@@ -110,6 +130,8 @@ def calibrate(predictor: Predictor, features: Features, seed: int = 0) -> Calibr
         classes_seen=len(labels.unique()),
         samples=predictor.bank.shape[0],
         seed=seed,
+        labels=tuple(predictor.classes[label] for label in labels.tolist()),
+        source=source,
     )
 
 
@@ -158,7 +180,9 @@ def _parsed(values: dict[str, Any]) -> Calibration:
     for key in ("classes", "classes_seen", "samples", "seed"):
         if type(values[key]) is not int:
             raise ValueError(f"{key} must be a whole number")
-    columns = {key: tuple(values[key]) for key in ("confidence", "right", "true")}
+    columns = {key: tuple(values.get(key, ())) for key in ("confidence", "right", "true", "labels")}
+    if values.get("source", "validation") not in get_args(Source):
+        raise ValueError(f"source is {values['source']!r}")
     calibration = Calibration(**{**values, **columns})
     if images != len(calibration):
         raise ValueError(f"images is {images}, but there are {len(calibration)}")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pbprompt import __version__
-from pbprompt.model.calibration import Calibration
+from pbprompt.model.calibration import CERTAINTY, Calibration
 
 ACCURACIES = (0.9, 0.95, 0.99)
 
@@ -75,16 +75,17 @@ def _figures(info: ModelInfo) -> str:
 
 
 def _thresholds(calibration: Calibration | None) -> str:
-    """What rejecting unsure images buys, on the validation split."""
+    """What rejecting unsure images buys."""
     if calibration is None:
         return ""
     lines = []
     for accuracy in ACCURACIES:
         threshold = calibration.threshold(accuracy)
         kept = calibration.accepted(threshold).images
-        cells = f"{threshold:.3f} | {kept / len(calibration):.1%}" if kept else "not reached | none"
+        cells = f"{threshold:.3f} | {kept / len(calibration):.1%}" if kept else "cannot be promised | none"
         lines.append(f"| {accuracy:.0%} | {cells} |")
     head = ["| `--reject-at` | top probability at least | images accepted |", "|---|---|---|"]
-    source = f"{len(calibration)} images of {calibration.classes_seen} of {calibration.classes} classes"
+    source = f"{calibration.rests_on}, of {calibration.classes_seen} of {calibration.classes} classes"
     table = "\n".join([*head, *lines])
-    return f"\n{table}\n\nOn the validation split, {source}; `--coverage` rests on the same images.\n"
+    holds = f"Each accuracy is promised with a certainty of {CERTAINTY:.0%}, judged by {source}"
+    return f"\n{table}\n\n{holds}; `--coverage` rests on the same images.\n"

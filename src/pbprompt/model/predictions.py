@@ -7,16 +7,17 @@ import torch
 
 from pbprompt.clip.backbone import Encoded
 from pbprompt.evaluate.conformal import prediction_set
-from pbprompt.model.calibration import DIGITS, rounded
-from pbprompt.model.predictor import Predictor
+from pbprompt.model.calibration import rounded
+from pbprompt.model.predictor import DIGITS, Predictor
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What decides: a confidence threshold, a conformal quantile, a rate of wrong refusals; None: nothing."""
+    """What decides: a confidence threshold, a conformal quantile (of all classes, or of each), a rate of
+    wrong refusals; None: nothing."""
 
     threshold: float | None = None
-    quantile: float | None = None
+    quantile: float | tuple[float, ...] | None = None
     refusal: float | None = None
 
 

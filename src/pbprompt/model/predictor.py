@@ -14,6 +14,7 @@ from pbprompt.methods.base import Method
 from pbprompt.seeding import generator
 
 SAMPLES = 20
+DIGITS = 6  # probabilities are compared as they are saved and shown, so that what is read is what decided
 MOST_SAMPLES = 10_000  # the figures of many fewer no longer move; more only fill the memory
 CHUNK = 1 << 26  # logits [S, B, C] held at once
 

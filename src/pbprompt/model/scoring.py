@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from pbprompt import distributed
@@ -11,7 +12,7 @@ from pbprompt.core.likelihood import Uncertainty
 from pbprompt.evaluate.metrics import summary
 from pbprompt.features.bank import Features
 from pbprompt.methods.zeroshot import ZeroShot
-from pbprompt.model.predictor import Predictor, predictive
+from pbprompt.model.predictor import DIGITS, Predictor, predictive
 
 
 def zero_shot(backbone: Backbone, classes: Sequence[str], template: str) -> Predictor:
@@ -47,3 +48,25 @@ def compare(predictor: Predictor, features: Features) -> dict[str, Any]:
     method = predictor.method
     plain = zero_shot(method.backbone, method.classes, method.template)
     return {**score(predictor, features), "images": len(features), "zero_shot": score(plain, features)}
+
+
+def set_figures(
+    predictor: Predictor, features: Features, coverage: float, quantile: float
+) -> dict[str, str | int | float]:
+    """How often prediction sets hold the true class, how large they are, and the class that fares worst."""
+    said = predict_features(predictor, features).probabilities.cpu().double().numpy().round(DIGITS)
+    labels = features.labels.cpu().numpy()
+    likely = 1 - said <= quantile
+    likely[np.arange(len(said)), said.argmax(1)] = True  # no set is empty
+    held = likely[np.arange(len(said)), labels]
+    images = np.bincount(labels, minlength=len(predictor.classes))
+    shares = np.bincount(labels, weights=held, minlength=len(images)) / np.maximum(images, 1)
+    worst = int(np.where(images > 0, shares, np.inf).argmin())
+    return {
+        "asked": coverage,
+        "coverage": float(held.mean()),
+        "mean_size": float(likely.sum(1).mean()),
+        "worst_class": predictor.classes[worst],
+        "worst_class_coverage": float(shares[worst]),
+        "worst_class_images": int(images[worst]),
+    }

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from random import Random
 from typing import Any, Self
 
 import torch
@@ -17,15 +18,23 @@ from pbprompt.data.names import name_key
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.methods.base import Method, MethodConfig
-from pbprompt.model.calibration import Calibration, calibrate, read_calibration, temperature_of
+from pbprompt.model.calibration import (
+    Calibration,
+    calibrate,
+    calibrate_left_out,
+    read_calibration,
+    temperature_of,
+)
 from pbprompt.model.card import ModelInfo
 from pbprompt.model.folder import copy_method, describe_model, load_model, save_model
 from pbprompt.model.manifest import ModelFiles, opened
 from pbprompt.model.predictions import NO_RULE, Prediction, Rule, predictions
 from pbprompt.model.predictor import SAMPLES, Predictor, predictive
-from pbprompt.model.scoring import compare, zero_shot
+from pbprompt.model.scoring import compare, set_figures, zero_shot
 from pbprompt.train.tune import Bank, Views, draw_facts, tune
 
+COVERAGE = 0.9  # of the sets whose figures `evaluate` gives
+MOST_HELD_OUT = 1000  # training images that were not drawn and are judged instead
 PATHS_AT_ONCE = 256  # of many files: answers come as they are made
 
 
@@ -165,7 +174,10 @@ class TunedModel:
         figures: bool = True,
         temperature: bool = False,
     ) -> Self:
-        """With its answers on validation images that it was not tuned on and, unless left out, its figures.
+        """With its answers on images that it was not tuned on and, unless left out, its figures.
+
+        The answers are on validation images; where there are none, on training images that were not drawn;
+        where all were, on these, each left out in turn, if the method does that.
 
         Those are of the test split, or of the validation split where there is no other and it chose nothing
         there. With `temperature` its probabilities are scaled first, as the validation images ask for;
@@ -173,7 +185,8 @@ class TunedModel:
         """
         held_out = validation_items(dataset, drawn, chooses=self.method.chooses)
         if not held_out:
-            return self._measured(dataset, bank, figures, None)
+            calibration = calibrate_left_out(self.predictor, self.seed)
+            return self._measured(dataset, bank, figures, calibration)
         features = bank.encode(dataset.root, held_out)
         model = self
         if temperature:
@@ -185,12 +198,34 @@ class TunedModel:
         split = "test" if dataset.test else "val"
         metrics: dict[str, Any] = {}
         if figures and (items := dataset.split(split)) and not (split == "val" and self.method.chooses):
-            metrics = {"split": split, **self.evaluate(bank.encode(dataset.root, items))}
+            judged = replace(self, calibration=calibration)
+            features = bank.encode(dataset.root, items)
+            metrics = {"split": split, **judged.evaluate(features, sets=split == "test")}
         return replace(self, info=replace(self.info, metrics=metrics), calibration=calibration)
 
-    def evaluate(self, features: Features) -> dict[str, Any]:
-        """Its figures on labelled images, and under `zero_shot` those of the untuned backbone."""
-        return compare(self.predictor, features)
+    def with_left_out(self) -> Self:
+        """Calibrated for its present classes by its training images, each left out, where its method does so.
+
+        They vouch for images of their own classes, among all classes: not for those of an added one.
+        """
+        calibration = calibrate_left_out(self.predictor, self.seed)
+        if calibration is None:
+            return self
+        judged = replace(self, calibration=calibration)
+        judged.__dict__["predictor"] = self.predictor  # its prompts are drawn already
+        return judged
+
+    def evaluate(self, features: Features, *, sets: bool = True) -> dict[str, Any]:
+        """Its figures on labelled images, and under `zero_shot` those of the untuned backbone.
+
+        Where it is calibrated for its classes, `sets` are how well prediction sets hold the true class, over
+        all and of the class that they hold worst; not for the images that it was calibrated with.
+        """
+        figures = compare(self.predictor, features)
+        if not (sets and self.calibration is not None and self.calibrated):
+            return figures
+        quantile = self.calibration.quantile(COVERAGE)
+        return figures | {"sets": set_figures(self.predictor, features, COVERAGE, quantile)}
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[Float[Tensor, "3 size size"]]) -> Encoded:
@@ -198,11 +233,16 @@ class TunedModel:
         return self.backbone.image(torch.stack(list(pixels)).to(self.backbone.device))
 
     def rule(
-        self, accuracy: float | None = None, coverage: float | None = None, refusal: float | None = None
+        self,
+        accuracy: float | None = None,
+        coverage: float | None = None,
+        refusal: float | None = None,
+        *,
+        per_class: bool = False,
     ) -> Rule:
         """What marks an image as unsure so that the others are this accurate, and fills sets that hold the
-        true class this often, judged by the validation images; and what marks one as none of the classes,
-        wrongly so for this share of images of theirs."""
+        true class this often (`per_class`: whatever class it is), judged by the validation images; and what
+        marks one as none of the classes, wrongly so for this share of images of theirs."""
         if self.calibration is None:
             if accuracy is None and coverage is None:
                 return Rule(refusal=refusal)
@@ -210,11 +250,12 @@ class TunedModel:
                 "the model was fitted without validation images, on which thresholds and sets rest: "
                 "fit it again on data that has some"
             )
-        return Rule(
-            None if accuracy is None else self.calibration.threshold(accuracy),
-            None if coverage is None else self.calibration.quantile(coverage),
-            refusal,
-        )
+        quantile: float | tuple[float, ...] | None = None
+        if coverage is not None and per_class:
+            quantile = self.calibration.class_quantiles(self.classes, coverage)
+        elif coverage is not None:
+            quantile = self.calibration.quantile(coverage)
+        return Rule(None if accuracy is None else self.calibration.threshold(accuracy), quantile, refusal)
 
     def predict(self, images: Encoded, rule: Rule = NO_RULE) -> list[Prediction]:
         """What is in each image, how sure that is and, by a rule, what to do with it."""
@@ -236,10 +277,19 @@ class TunedModel:
 
 
 def validation_items(dataset: Dataset, drawn: Draw | None, *, chooses: bool = False) -> list[Item]:
-    """Labelled images that a model is not tuned on (nor `chooses` by), beside those of the test split."""
+    """Labelled images that a model is not tuned on (nor `chooses` by), beside those of the test split.
+
+    Those of the validation split, or else training images that were not drawn: any thousand of them, so that
+    classes are as frequent among them as they are.
+    """
     few = drawn.apply(dataset) if drawn else dataset
     used = {item.path for item in (*few.train, *(few.val if chooses else ()))}
-    return [item for item in dataset.val if item.path not in used]
+    held_out = [item for item in dataset.val if item.path not in used]
+    if held_out or drawn is None:
+        return held_out
+    left = [item for item in dataset.train if item.path not in used]
+    some = Random(drawn.seed).sample(range(len(left)), min(len(left), MOST_HELD_OUT))
+    return [left[place] for place in sorted(some)]
 
 
 def check_temperature(dataset: Dataset, drawn: Draw | None, kind: type[Method]) -> None:
@@ -249,6 +299,6 @@ def check_temperature(dataset: Dataset, drawn: Draw | None, kind: type[Method]) 
     """
     if not validation_items(dataset, drawn) and not kind.leaves_out:
         raise InputError(
-            f"{dataset.name} has no validation images, which a temperature is fitted to: add some (a val/ "
-            "folder), or fit `conjugate`, which is calibrated by its training images"
+            f"{dataset.name} has no validation images, which a temperature is fitted to: draw fewer shots, "
+            "add a val/ folder, or fit `conjugate`, which is calibrated by its training images"
         )

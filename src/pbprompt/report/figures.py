@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pbprompt.data.fewshot import shots_in_words
 from pbprompt.errors import InputError
 from pbprompt.evaluate.reliability import ReliabilityBins, confidence_bins
 from pbprompt.evaluate.selective import area_under_risk_coverage, risk_coverage
@@ -99,7 +100,7 @@ def _settings(comparison: Comparison) -> Iterator[Drawing]:
             knobs, config = _knobs(run), run.config
             if key in knobs:
                 value = knobs.pop(key)
-                label = f"{config.row(without=key)}, {config.shots} shots"
+                label = f"{config.row(without=key)}, {shots_in_words(config.shots)}"
                 group = (label, json.dumps([knobs, config.shots], sort_keys=True))
                 lines.setdefault(group, {}).setdefault(value, []).append(run.score)
         varied = {label: points for (label, _), points in lines.items() if len(points) > 2}
@@ -137,7 +138,7 @@ def _uncertainty(comparison: Comparison, store: RunStore) -> Iterator[Drawing]:
                 lines[label] = whole
         if not lines:
             continue
-        where = f"{title}, {shots} shots" if title else f"{shots} shots"
+        where = ", ".join(filter(None, (title, shots_in_words(shots))))
         curves = {label: _mean_curve(seeds) for label, seeds in lines.items()}
         areas = {
             label: fmean(area_under_risk_coverage(*pair) for pair in seeds) for label, seeds in lines.items()

@@ -1,10 +1,13 @@
 """Tables as HTML: a recipe's, in the paper's shape, and a comparison's, with every figure of quality."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from statistics import fmean, pstdev
 
+from pbprompt.data.fewshot import shots_in_words
+from pbprompt.registry import methods
 from pbprompt.report.comparisons import Comparison
 from pbprompt.report.render import Style, footer_lines, head_cells, lead_cells, row_cells
 from pbprompt.report.tables import Table
@@ -12,6 +15,12 @@ from pbprompt.runs.record import Record
 
 HTML = Style(escape, "<strong>{}</strong>", "<u>{}</u>")
 NOTHING = "–"
+UNEQUAL = (
+    '<p class="notice" role="note">These methods trained for different numbers of epochs (“its own”: its '
+    "schedule by shots; “none”: closed form or untrained): a difference between them is one of method and "
+    "training together.</p>"
+)
+_TAG = re.compile("<[^>]*>")
 
 
 @dataclass(frozen=True)
@@ -66,14 +75,13 @@ def recipe_table(table: Table) -> str:
 def comparison_table(comparison: Comparison) -> str:
     """Every method's figures, mean ± standard deviation over seeds, grouped by shots."""
     columns = _columns(comparison)
-    bodies = [
-        (f"{shots} shot{'s' if shots > 1 else ''}", _cells(comparison.at(shots), columns))
-        for shots in comparison.shots
-    ]
+    bodies = [(shots_in_words(shots), _cells(comparison.at(shots), columns)) for shots in comparison.shots]
     caption = (
         "Mean ± standard deviation over seeds; bold: the best of a column. ↑: higher is better, ↓: lower."
     )
-    return _table(caption, ["Method", "Seeds", *(column.title for column in columns)], bodies)
+    table = _table(caption, ["Method", "Seeds", "Epochs", *(column.title for column in columns)], bodies)
+    trained = {_epochs(line[0]) for shots in comparison.shots for line in comparison.at(shots).values()}
+    return f"{table}\n{UNEQUAL}" if len(trained) > 1 else table
 
 
 def _columns(comparison: Comparison) -> list[Column]:
@@ -111,13 +119,21 @@ def _columns(comparison: Comparison) -> list[Column]:
 
 
 def _cells(lines: dict[str, Sequence[Record]], columns: Sequence[Column]) -> list[list[str]]:
-    rows = [[escape(label), str(len(runs))] for label, runs in lines.items()]
+    rows = [[escape(label), str(len(runs)), _epochs(runs[0])] for label, runs in lines.items()]
     for column in columns:
         said = [[column.value(run) for run in runs] for runs in lines.values()]
         cells = column.cells([[value for value in some if value is not None] for some in said])
         for row, cell in zip(rows, cells, strict=True):
             row.append(cell)
     return rows
+
+
+def _epochs(run: Record) -> str:
+    """How long the runs of a row trained: one of them tells, since they were made alike."""
+    kind = methods().get(run.config.method)
+    if kind is not None and not (kind.trains and kind.stepwise) and not run.train:
+        return "none"
+    return str(run.settings.get("epochs") or "its own")
 
 
 def _table(caption: str, heads: Sequence[str], bodies: Sequence[tuple[str, Sequence[Sequence[str]]]]) -> str:
@@ -130,7 +146,8 @@ def _table(caption: str, heads: Sequence[str], bodies: Sequence[tuple[str, Seque
         if name:
             lines.append(f'<tr><th scope="rowgroup" colspan="{len(heads)}">{name}</th></tr>')
         for first, *cells in rows:
-            data = "".join(f"<td>{cell}</td>" for cell in cells)
+            named = zip(heads[1:], cells, strict=True)  # a narrow screen shows the head beside each cell
+            data = "".join(f'<td data-head="{_TAG.sub("", head)}">{cell}</td>' for head, cell in named)
             lines.append(f'<tr><th scope="row">{first}</th>{data}</tr>')
         lines.append("</tbody>")
     return "\n".join([*lines, "</table></div>"])

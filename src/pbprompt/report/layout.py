@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pbprompt.data import catalog
+from pbprompt.data.fewshot import shots_in_words
 from pbprompt.recipes import Recipe
 from pbprompt.report.published import AVERAGE
 
@@ -42,7 +43,7 @@ def layout(recipe: Recipe) -> list[tuple[str, list[Column]]]:
         groups = [(title_of(d), [d]) for d in recipe.datasets] + _average(recipe, recipe.datasets)
         return [
             (
-                title if len(recipe.shots) == 1 else f"{title}, {_shots(shots)}",
+                title if len(recipe.shots) == 1 else f"{title}, {shots_in_words(shots)}",
                 [
                     Column(heading, tuple((d, key) for d in datasets), shots, title, heading)
                     for key, heading in METRICS.items()
@@ -55,15 +56,21 @@ def layout(recipe: Recipe) -> list[tuple[str, list[Column]]]:
         groups = [(title_of(d), [d]) for d in recipe.datasets] + _average(recipe, recipe.datasets)
         if len(recipe.shots) > 1:
             return [
-                (title, [Column(_shots(k), tuple((d, d) for d in datasets), k, title) for k in recipe.shots])
+                (
+                    title,
+                    [
+                        Column(shots_in_words(k), tuple((d, d) for d in datasets), k, title)
+                        for k in recipe.shots
+                    ],
+                )
                 for title, datasets in groups
             ]
         shots = recipe.shots[0]
         columns = [Column(title, tuple((d, d) for d in datasets), shots, title) for title, datasets in groups]
-        return [(_shots(shots), columns)]
+        return [(shots_in_words(shots), columns)]
     return [
         (
-            f"tuned on {title_of(source)}, {_shots(shots)}",
+            f"tuned on {title_of(source)}, {shots_in_words(shots)}",
             [
                 Column(title, tuple((source, test) for test in tests), shots, title)
                 for title, tests in [(title_of(d), [d]) for d in (source, *recipe.targets)]
@@ -78,7 +85,3 @@ def layout(recipe: Recipe) -> list[tuple[str, list[Column]]]:
 def _average(recipe: Recipe, datasets: Sequence[str]) -> list[tuple[str, list[str]]]:
     counted = [dataset for dataset in datasets if dataset not in recipe.apart]
     return [(AVERAGE, counted)] if len(counted) > 1 else []
-
-
-def _shots(shots: int) -> str:
-    return "1 shot" if shots == 1 else f"{shots} shots"

@@ -19,9 +19,7 @@ from pbprompt.runs.record import Failure, Record
 from pbprompt.runs.store import RunStore
 
 LITE = "The backbone lite is not CLIP: its figures are not comparable with those of papers on CLIP."
-NO_FIGURES = (
-    "Figures are left out, since matplotlib is not installed: pip install 'pbprompt[plots]' adds them."
-)
+NO_FIGURES = "Figures are left out, since matplotlib is not installed: the extra `plots` brings it."
 
 
 def write_page(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, install_command
 from pbprompt.evaluate.reliability import ReliabilityBins
 from pbprompt.files import write_bytes
 
@@ -87,7 +87,7 @@ def _style() -> AbstractContextManager[None]:
     try:
         from matplotlib import style
     except ImportError:
-        raise InputError("figures need matplotlib: pip install 'pbprompt[plots]'") from None
+        raise InputError(f"figures need matplotlib: {install_command('plots')}") from None
     return style.context(["default", _STYLE])
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from pbprompt.data.fewshot import shots_in_words
 from pbprompt.train.tune import Views
 
 Task = Literal["few-shot", "base-to-new", "cross-dataset", "domain-shift"]
@@ -45,4 +46,4 @@ class RunConfig:
         )
 
     def __str__(self) -> str:
-        return f"{self.task} on {self.place}: {self.row()}, {self.shots} shots, seed {self.seed}"
+        return f"{self.task} on {self.place}: {self.row()}, {shots_in_words(self.shots)}, seed {self.seed}"

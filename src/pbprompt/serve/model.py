@@ -9,6 +9,7 @@ from torch import Tensor
 from pbprompt.data.names import name_key
 from pbprompt.errors import InputError, NoNumberError
 from pbprompt.explain.heat_maps import HeatMaps, heat_maps
+from pbprompt.model.calibration import Calibration
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.limits import Limits, Refused
 
@@ -33,6 +34,18 @@ def no_doubt(model: TunedModel, fitted: TunedModel) -> str | None:
     return ADDED
 
 
+def others_alone(model: TunedModel) -> str:
+    """What marks and sets are worth where classes were added and the method could still be judged."""
+    on = model.calibration.rests_on if model.calibration else "no images"
+    return f"no image of an added class was judged, only {on}"
+
+
+def no_promise(model: TunedModel, accuracy: float) -> str:
+    """Why no image can be told from the unsure ones."""
+    on = model.calibration.rests_on if model.calibration else "no images"
+    return f"{on}, cannot promise that answers are right {accuracy:.0%} of the time"
+
+
 def with_classes(model: TunedModel, names: Sequence[str], limits: Limits) -> TunedModel:
     """The model with more class names; those that are there are there already."""
     if not model.method.takes_new_names:
@@ -40,18 +53,26 @@ def with_classes(model: TunedModel, names: Sequence[str], limits: Limits) -> Tun
     if not (more := new_names(names, model.classes, limits)):
         return model
     try:
-        return ready(model.with_classes(more))
+        return ready(model.with_classes(more).with_left_out())
     except InputError as error:
         raise Refused(422, str(error)) from None
 
 
-def without_class(model: TunedModel, name: str, own: Collection[str]) -> TunedModel:
-    """The model without a class that was added; one that is not there is gone already."""
+def without_class(
+    model: TunedModel, name: str, own: Collection[str], calibration: Calibration | None
+) -> TunedModel:
+    """The model without a class that was added; one that is not there is gone already.
+
+    `calibration`: that of its own classes alone.
+    """
     name = tidied(name)
     if name in own:
         raise Refused(409, f"class {name!r} is the model's own: only added ones can be removed")
     left = [one for one in model.classes if one != name]
-    return model if len(left) == len(model.classes) else ready(model.for_classes(left))
+    if len(left) == len(model.classes):
+        return model
+    fewer = model.for_classes(left)
+    return ready(replace(fewer, calibration=calibration) if set(left) <= set(own) else fewer.with_left_out())
 
 
 def with_examples(

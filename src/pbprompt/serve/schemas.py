@@ -150,7 +150,9 @@ class Prediction(BaseModel):
 
 class Predictions(BaseModel):
     predictions: list[Prediction]
-    note: str | None = Field(description="why unsure and prediction_set are null, where they are")
+    note: str | None = Field(
+        description="why unsure or prediction_set are null, where they are, or what they cannot vouch for"
+    )
 
 
 class Explanation(BaseModel):

@@ -3,10 +3,11 @@
 import asyncio
 import base64
 import io
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple, TypeVar
 
@@ -27,6 +28,8 @@ from pbprompt.serve.metrics import Metrics
 from pbprompt.serve.model import (
     explain,
     no_doubt,
+    no_promise,
+    others_alone,
     ready,
     tidied,
     with_classes,
@@ -73,6 +76,7 @@ class Service:
         self.model, self.limits, self.metrics = ready(model), limits, metrics
         self._fitted = model
         self._own = set(model.classes)  # fitted or learned, not only named
+        self._calibration = model.calibration  # of these
         self._visits: OrderedDict[tuple[TunedModel, tuple[str, ...]], TunedModel] = OrderedDict()
         self.batcher: Batcher[Question, Prediction] = Batcher(
             self._predict_batch,
@@ -113,8 +117,11 @@ class Service:
             async with in_time(self.limits.answer_seconds):
                 model = await self._visited(asked.classes)
                 note = no_doubt(model, self._fitted)
+                caveat = others_alone(model) if set(model.classes) - self._own else None
                 accuracy, coverage = (None, None) if note else (asked.reject_at, asked.coverage)
                 rule = model.rule(accuracy, coverage, asked.none_at)
+                if rule.threshold is not None and math.isinf(rule.threshold):
+                    rule, note = replace(rule, threshold=None), no_promise(model, asked.reject_at)
                 squares = await self._decoded(asked.images, decode_square, see.size)
                 said = await self.batcher.submit([Question(see(square), model, rule) for square in squares])
         records = []
@@ -122,7 +129,7 @@ class Service:
             finite(one.entropy)
             name = image.name or f"image {number}"
             records.append(schemas.Prediction(image=name, **one.to_dict(asked.top_k)))
-        return Predictions(predictions=records, note=note)
+        return Predictions(predictions=records, note=note or caveat)
 
     async def explain(self, asked: Explain) -> Explanation | Picture:
         with self.batcher.reserve(1):
@@ -138,7 +145,9 @@ class Service:
 
     async def remove_class(self, name: str) -> None:
         async with in_time(self.limits.answer_seconds), self._changing:
-            self.model = await self._aside(lambda: without_class(self.model, name, self._own))
+            self.model = await self._aside(
+                lambda: without_class(self.model, name, self._own, self._calibration)
+            )
 
     async def learn(self, asked: Examples) -> None:
         if len(asked.labels) != len(asked.images):
@@ -154,6 +163,7 @@ class Service:
                         lambda: with_examples(self.model, pixels, asked.labels, self.limits)
                     )
                     self._own |= set(map(tidied, asked.labels))
+                    self._calibration = None
         self.metrics.examples.inc(len(pixels))
 
     async def _visited(self, names: Sequence[str]) -> TunedModel:

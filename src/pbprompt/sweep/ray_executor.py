@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, install_command
 from pbprompt.sweep.executor import Ended, Job, attempt
 
 ANSWER_SECONDS = 10.0
@@ -32,7 +32,7 @@ class RayExecutor:
             import ray
         except ImportError:
             raise InputError(
-                "executor ray: Ray is not installed: pip install 'pbprompt[ray]', or choose local"
+                f"executor ray: Ray is not installed: {install_command('ray')}, or choose local"
             ) from None
         if not gpus_per_run >= 0 or (gpus_per_run > 1 and gpus_per_run % 1):
             raise InputError(f"gpus_per_run is {gpus_per_run}: give a fraction of one, or a whole number")

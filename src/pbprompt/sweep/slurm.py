@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, install_command
 from pbprompt.sweep.executor import Ended, Job, attempt
 
 MINUTES = 24 * 60
@@ -32,7 +32,7 @@ class SlurmExecutor:
             import submitit
         except ImportError:
             raise InputError(
-                "executor slurm: submitit is not installed: pip install 'pbprompt[slurm]', or choose local"
+                f"executor slurm: submitit is not installed: {install_command('slurm')}, or choose local"
             ) from None
         if cluster == "slurm" and shutil.which("sbatch") is None:
             raise InputError(

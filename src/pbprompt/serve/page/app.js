@@ -87,10 +87,11 @@ function showAnswer(count) {
   const names = Object.keys(scores).sort((one, other) => scores[other] - scores[one]);
   byId("status").textContent = `${label}, ${percent(score)}`;
   byId("unsure").hidden = !unsure;
-  byId("unjudged").hidden = !note;
+  byId("unjudged").hidden = unsure !== null;
   byId("unknown").hidden = !unknown;
   byId("set").textContent = among
-    ? `Nine times in ten the true class is among: ${shortened(among)} (●).`
+    ? `Nine times in ten the true class is among: ${shortened(among)} (●).` +
+      (note ? ` But ${note}.` : "")
     : `Whether this is unsure, and which classes it may be, is not known: ${note}.` +
       (added.length ? " Remove the added classes to see both again." : "");
   const rows = names.slice(0, count).map((name) => row(name, scores[name], spreads[name], among || []));

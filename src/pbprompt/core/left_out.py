@@ -1,0 +1,76 @@
+"""What the conjugate model without a photograph says of that photograph: answers that can be checked.
+
+    p⁻ⁱ(c | x_i) = Σ_j w_j softmax_c( logit_c(x_i; κ_j, T_j) of the model without image i )
+
+The posterior of (κ, T), the rest of the choice and where names were moved to stay those of all photographs:
+one image changes them little, and making them anew for each would cost n fits. T is taken as it was before it
+was let grow for the image that now is missing. Everything else is carried through (`leave_one_out.py`),
+look-alikes leave with their image.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from pbprompt.core.conjugate import KAPPA, Frame, inflation, log_density, tail_factor
+from pbprompt.core.evidence_choice import GROWTH, Choice
+from pbprompt.core.leave_one_out import LeftOut, leave_one_out
+from pbprompt.core.look_alikes import Alike
+from pbprompt.core.names_alone import background_density
+
+
+class LeftOutAnswers(NamedTuple):
+    """Of each photograph, left out."""
+
+    probabilities: Float[Tensor, "n c"]
+    nearest: Float[Tensor, " n"]
+    """squared distance to the nearest class, at κ = 2"""
+    several: Bool[Tensor, " n"]
+    """whether its class has photographs left: without, the answer is about its name"""
+
+
+def with_names(frame: Frame, texts: Float[Tensor, "k d"]) -> Frame:
+    """The frame with more classes, of which only the texts are known; its centres stay."""
+    return frame._replace(
+        means=torch.cat([frame.means, frame.means.new_zeros(len(texts), frame.width)]),
+        counts=torch.cat([frame.counts, frame.counts.new_zeros(len(texts))]),
+        texts=torch.cat([frame.texts, texts.to(frame.texts) @ frame.basis]),
+    )
+
+
+def left_out_answers(
+    frame: Frame,
+    choice: Choice,
+    images: Float[Tensor, "n d"],
+    labels: Int[Tensor, " n"],
+    columns: Int[Tensor, " c"],
+    alike: Alike | None = None,
+) -> LeftOutAnswers:
+    """For photographs in the eigenbasis, among some classes: columns of the frame."""
+    left = leave_one_out(frame, images, labels, alike)
+    near = (left.distances(KAPPA) / inflation(left.counts, KAPPA))[:, frame.known].amin(1)
+    tail = tail_factor(near, frame.width) / _growth(frame, left, labels)
+    said = images.new_zeros(len(images), len(columns))
+    for weight, kappa, temper in zip(choice.weight.tolist(), choice.kappa.tolist(), choice.temper, strict=True):
+        said += weight * _logits(frame, choice, left, kappa, temper * tail)[:, columns].softmax(1)
+    return LeftOutAnswers(said, near, left.several)
+
+
+def _growth(frame: Frame, left: LeftOut, labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
+    """What `choose` multiplied T by."""
+    own = labels[left.several]
+    if not len(own):
+        return frame.centre.new_ones(())
+    return (GROWTH * (frame.counts[own] / left.counts[left.several, own]).log().mean()).exp()
+
+
+def _logits(
+    frame: Frame, choice: Choice, left: LeftOut, kappa: float, sharp: Float[Tensor, " n"]
+) -> Float[Tensor, "n k"]:
+    """T h L_c of classes with photographs; of the others, the background tilted by the name."""
+    density = sharp.unsqueeze(1) * log_density(left.distances(kappa), left.counts, kappa, frame.width)
+    ground = sharp * background_density(left.own_background, choice.background, frame.width)
+    names = (ground + choice.offset).unsqueeze(1) + choice.name_scale * left.own_cosines
+    return torch.where(left.counts > 0, density, names)
