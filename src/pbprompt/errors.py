@@ -14,6 +14,7 @@ def one_line(message: str) -> str:
     line = " ".join(message.split()) if len(message.splitlines()) > 1 else message.strip()
     return line if len(line) <= LONGEST_MESSAGE else f"{line[:300]} … {line[-150:]}"
 
+
 class InputError(ValueError):
     """What the user gave cannot be used. The message is one line: the file, the field and the fix.
 

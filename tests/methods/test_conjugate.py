@@ -645,7 +645,7 @@ def test_familiarity_does_not_depend_on_what_is_asked(tiny_vit, names):
 @pytest.mark.parametrize("asked", [NAMES, ("traffic light", "owl", "cat", "moon"), NAMES[::-1][1:]])
 @pytest.mark.parametrize("counts", [COUNTS, (4, 1, 5, 3)])
 def test_left_out_answers_are_nearly_those_of_fits_without_each_image(tiny_vit, counts, asked):
-    """The choice and the place of names stay (`core/left_out.py`); a class's only photograph is not judged."""
+    """The choice and the place of names stay; a class's only photograph is not judged."""
     labels = labels_of(counts)
     images = photographs(tiny_vit, NAMES, labels, seed=0)
     method = fit(tiny_vit, images, labels)

@@ -53,7 +53,9 @@ def left_out_answers(
     near = (left.distances(KAPPA) / inflation(left.counts, KAPPA))[:, frame.known].amin(1)
     tail = tail_factor(near, frame.width) / _growth(frame, left, labels)
     said = images.new_zeros(len(images), len(columns))
-    for weight, kappa, temper in zip(choice.weight.tolist(), choice.kappa.tolist(), choice.temper, strict=True):
+    for weight, kappa, temper in zip(
+        choice.weight.tolist(), choice.kappa.tolist(), choice.temper, strict=True
+    ):
         said += weight * _logits(frame, choice, left, kappa, temper * tail)[:, columns].softmax(1)
     return LeftOutAnswers(said, near, left.several)
 
