@@ -209,6 +209,12 @@ def test_unreadable_images_are_named_after_the_rest_is_done(tiny_vit, folder, it
         assert own.last_report.encoded == 0
 
 
+def test_nothing_but_unreadable_images_are_left_out_too(tiny_vit, folder, items):
+    (folder / "2.png").write_bytes(b"text")
+    failures = {}
+    assert len(bank(tiny_vit).encode(folder, items[2:3], failures)) == 0 and list(failures) == ["2.png"]
+
+
 def test_many_unreadable_images_are_counted(tiny_vit, folder, items):
     for place in range(8):
         (folder / f"{place}.png").write_bytes(b"text %d" % place)

@@ -53,7 +53,7 @@ class Features:
 
     def subset(self, index: Index) -> "Features":
         """The rows at `index`; a slice shares memory."""
-        rows = index if isinstance(index, slice) else torch.as_tensor(index, device=self.labels.device)
+        rows = index if isinstance(index, slice) else _long(index, self.labels.device)
         return Features(self.global_[rows], self.patches[rows], self.labels[rows])
 
     def to(self, device: torch.device | str) -> "Features":
@@ -313,6 +313,11 @@ class FeatureBank:
             patches = torch.empty(shape, dtype=torch.float16)
         global_ = torch.empty(len(labels), dim, device=patches.device)
         return Features(global_, patches, torch.tensor(labels, dtype=torch.long, device=patches.device))
+
+
+def _long(index: Sequence[int] | Int[Tensor, " k"], device: torch.device) -> Int[Tensor, " k"]:
+    """Also of none, which torch would take for real numbers."""
+    return torch.as_tensor(index, dtype=torch.long, device=device)
 
 
 def _mapped(shape: tuple[int, int, int], folder: Path) -> Tensor:
