@@ -188,7 +188,9 @@ def test_reject_at_asks_for_another_accuracy(run, photos, model):
 def test_an_accuracy_that_cannot_be_promised(run, photos, model):
     """Asked for, it marks all; by itself it marks none: either is said, with how many images it rests on."""
     calibrated(model, [(0.95, True), (0.9, True), (0.8, True), (0.7, True)])
-    says = "4 validation images, cannot promise --reject-at 0.9 with 90% certainty (it takes 22 accepted ones"
+    says = (
+        "--reject-at 0.9 cannot be promised with 90% certainty by 4 validation images (it takes 22 accepted"
+    )
     code, out, err = run("predict", str(photos), "--model", str(model), "--json")
     assert code == 0 and {record["unsure"] for record in records(out)} == {None}
     assert says in err and "so no image is marked unsure" in err

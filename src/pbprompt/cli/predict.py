@@ -166,9 +166,9 @@ def _notes(
     else:
         so = "no image is marked unsure" if reject_at is None else "every image is marked unsure"
         notes = [
-            f"warning: {calibration.rests_on}, cannot promise --reject-at {accuracy:g} with {CERTAINTY:.0%} "
-            f"certainty (it takes {fewest_right(accuracy, CERTAINTY)} accepted ones, if all are right), "
-            f"so {so}"
+            f"warning: --reject-at {accuracy:g} cannot be promised with {CERTAINTY:.0%} certainty by "
+            f"{calibration.rests_on} (it takes {fewest_right(accuracy, CERTAINTY)} accepted ones, if all are "
+            f"right), so {so}"
         ]
     if coverage is not None and math.isinf(calibration.quantile(coverage)):
         notes.append(

@@ -43,7 +43,7 @@ def others_alone(model: TunedModel) -> str:
 def no_promise(model: TunedModel, accuracy: float) -> str:
     """Why no image can be told from the unsure ones."""
     on = model.calibration.rests_on if model.calibration else "no images"
-    return f"{on}, cannot promise that answers are right {accuracy:.0%} of the time"
+    return f"that answers are right {accuracy:.0%} of the time cannot be promised by {on}"
 
 
 def with_classes(model: TunedModel, names: Sequence[str], limits: Limits) -> TunedModel:
