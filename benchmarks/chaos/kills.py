@@ -7,6 +7,7 @@ looked at, the same job is done again, and its result must be that of a job that
 import os
 import random
 import signal
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -30,7 +31,7 @@ from pbprompt.features.bank import FeatureBank
 from pbprompt.methods.base import make_config
 from pbprompt.model.claim import claim
 from pbprompt.model.folder import describe_model, load_model, save_model
-from pbprompt.model.manifest import is_model
+from pbprompt.model.manifest import WEIGHTS, is_model, opened
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.runs.config import RunConfig
@@ -97,9 +98,14 @@ def _point(job: "Make", photos: Path, backbone: Backbone, wanted: Any, moment: f
             code = _run(killed.work, None)
             if code is None:
                 return "hung"
-            return "survived" if code == 0 and killed.result() == wanted else "lost"
-        except Exception:
-            return "lost"
+            if code == 0 and killed.result() == wanted:
+                return "survived"
+            why = f"the same again ended with {code}, or has another result"
+        except Exception as error:
+            why = repr(error)
+        left = sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*"))
+        print(f"chaos: {job.__name__} killed after {moment:.3f} s: {why}; there: {left}", file=sys.stderr)
+        return "lost"
 
 
 def _run(work: Callable[[], None], moment: float | None) -> int | None:
@@ -156,7 +162,7 @@ def _fit(folder: Path, photos: Path, backbone: Backbone) -> Killed:
         if is_model(out):
             TunedModel.load(out, backbone)
 
-    return Killed(work, look, lambda: (out / "model.safetensors").read_bytes())
+    return Killed(work, look, lambda: opened(out).part(WEIGHTS))
 
 
 class _Here:
