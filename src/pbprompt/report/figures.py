@@ -155,7 +155,7 @@ def _uncertainty(comparison: Comparison, store: RunStore) -> Iterator[Drawing]:
             yield Drawing(
                 _name(comparison, title, label, "reliability"),
                 f"Reliability of {label}, {where}, images of all seeds together.",
-                "Accuracy by mean confidence in per cent: " + _listed(_bin_words(bins)),
+                "Accuracy by mean confidence in per cent: " + reliability_words(bins),
                 plots.reliability_diagram(bins, ", ".join(filter(None, (label, title)))),
                 small=True,
             )
@@ -195,10 +195,11 @@ def _in_words(lines: Mapping[str, plots.Points], measured: str, axis: str) -> st
     return f"{measured} in per cent by {axis}. {_listed(parts)}"
 
 
-def _bin_words(bins: ReliabilityBins) -> dict[str, str]:
+def reliability_words(bins: ReliabilityBins) -> str:
+    """The diagram for those who do not see it."""
     full = bins.count > 0
     pairs = zip(bins.confidence[full], bins.accuracy[full], strict=True)
-    return {f"{100 * confidence:.0f}": f"{100 * accuracy:.0f}" for confidence, accuracy in pairs}
+    return _listed({f"{100 * confidence:.0f}": f"{100 * accuracy:.0f}" for confidence, accuracy in pairs})
 
 
 def _listed(parts: Mapping[str, str]) -> str:
