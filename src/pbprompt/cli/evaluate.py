@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 from pbprompt.cli.output import print_json
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, install_command
 
 
 def evaluate(
@@ -18,19 +18,35 @@ def evaluate(
     device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
     root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA)."),
     classes_file: Path | None = typer.Option(None, help="Maps folder names or labels to class names."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    html: Path | None = typer.Option(
+        None, help="Write the model report, one page with pictures of what it confuses, to this file."
+    ),
+    figures_folder: Path | None = typer.Option(
+        None, "--figures", help="Write the confusion matrix and more, as CSV, SVG and PNG, into this folder."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print everything as one JSON object."),
 ) -> None:
-    """Accuracy, NLL, calibration error and more, with zero-shot of the same backbone beside them.
+    """See how good a model is and where it fails: figures, weakest classes, what it confuses.
+
+    Accuracy, NLL and calibration error stand beside zero-shot's, of the same backbone. A class's recall is
+    the share of its images that are named so; its precision, the share of images named so that are of it.
+
+    [bold]pbprompt evaluate model/ photos/ --html report.html[/bold]
 
     On the test split also how often prediction sets hold the true class, and of which class they do worst.
 
     The data's own class names are used: names the model was not tuned on need no training.
     """
+    from rich.console import Console
+
     from pbprompt import distributed
     from pbprompt.cli.fit import print_figures
     from pbprompt.data.sources import open_dataset
     from pbprompt.features.bank import FeatureBank
     from pbprompt.model.tuned import TunedModel
+    from pbprompt.report import plots
+    from pbprompt.report.model_page import write_model_page
+    from pbprompt.report.model_tables import terminal_tables, write_figures
 
     tuned = TunedModel.load(model, backbone, distributed.start(device), samples=samples, seed=seed)
     # a folder without a split is split by seed: another seed would test on what was trained on
@@ -40,12 +56,34 @@ def evaluate(
         raise InputError(f"{dataset.name} has no {split} items: choose another --split")
     bank = FeatureBank(tuned.backbone, progress=distributed.is_main() and not as_json)
     tuned = tuned.for_classes(dataset.classes, dataset.template)
-    figures = tuned.evaluate(bank.encode(dataset.root, items), sets=split == "test")
+    features = bank.encode(dataset.root, items)
+    figures, answers = tuned.judge(features, [item.path for item in items], sets=split == "test")
     main = distributed.is_main()
     distributed.stop()
     if not main:
         return
+    told = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+    if html is not None:
+        facts = {
+            "Model": str(model),
+            "Method": tuned.info.method,
+            "Backbone": tuned.info.backbone["name"],
+            "Data": dataset.name,
+            "Split": f"{split}, {len(items):,} images of {len(dataset.classes)} classes",
+        }
+        write_model_page(html, facts, figures, answers, dataset.root)
+        told.print(f"wrote {html}")
+    if figures_folder is not None:
+        told.print(f"wrote {figures_folder}: {', '.join(write_figures(answers, figures_folder))}")
+        if not plots.available():
+            told.print(f"pictures need matplotlib: {install_command('plots')}")
     if as_json:
-        print_json({"model": str(model), "data": dataset.name, "split": split, **figures})
-    else:
-        print_figures({"split": split, **figures})
+        facts = {"model": str(model), "data": dataset.name, "root": str(dataset.root), "split": split}
+        print_json({**facts, **figures, **answers.to_dict()})
+        return
+    print_figures({"split": split, **figures})
+    console = Console(highlight=False)
+    for part in terminal_tables(answers, dataset.root, console.width):
+        console.print(part)
+    if html is None:
+        told.print("--html FILE writes all of this as one page, with pictures")

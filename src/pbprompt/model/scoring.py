@@ -38,35 +38,40 @@ def predict_features(predictor: Predictor, features: Features) -> Uncertainty:
 
 def score(predictor: Predictor, features: Features) -> dict[str, float]:
     """The standard figures of a predictor on a split."""
-    predicted = predict_features(predictor, features)
+    return standard_figures(predict_features(predictor, features), features)
+
+
+def standard_figures(said: Uncertainty, features: Features) -> dict[str, float]:
+    """The same of what was said already."""
     floor = torch.finfo(torch.float32).tiny
-    return summary(predicted.probabilities.clamp_min(floor).log().cpu(), features.labels.cpu())
+    return summary(said.probabilities.clamp_min(floor).log().cpu(), features.labels.cpu())
 
 
-def compare(predictor: Predictor, features: Features) -> dict[str, Any]:
-    """The tuned model's figures and, under `zero_shot`, those of the untuned backbone."""
+def compare(predictor: Predictor, features: Features, said: Uncertainty) -> dict[str, Any]:
+    """The figures of what a tuned model said and, under `zero_shot`, those of the untuned backbone."""
     method = predictor.method
     plain = zero_shot(method.backbone, method.classes, method.template)
-    return {**score(predictor, features), "images": len(features), "zero_shot": score(plain, features)}
+    own = standard_figures(said, features)
+    return {**own, "images": len(features), "zero_shot": score(plain, features)}
 
 
 def set_figures(
-    predictor: Predictor, features: Features, coverage: float, quantile: float
+    said: Uncertainty, features: Features, classes: Sequence[str], coverage: float, quantile: float
 ) -> dict[str, str | int | float]:
     """How often prediction sets hold the true class, how large they are, and the class that fares worst."""
-    said = predict_features(predictor, features).probabilities.cpu().double().numpy().round(DIGITS)
+    shown = said.probabilities.cpu().double().numpy().round(DIGITS)
     labels = features.labels.cpu().numpy()
-    likely = 1 - said <= quantile
-    likely[np.arange(len(said)), said.argmax(1)] = True  # no set is empty
-    held = likely[np.arange(len(said)), labels]
-    images = np.bincount(labels, minlength=len(predictor.classes))
+    likely = 1 - shown <= quantile
+    likely[np.arange(len(shown)), shown.argmax(1)] = True  # no set is empty
+    held = likely[np.arange(len(shown)), labels]
+    images = np.bincount(labels, minlength=len(classes))
     shares = np.bincount(labels, weights=held, minlength=len(images)) / np.maximum(images, 1)
     worst = int(np.where(images > 0, shares, np.inf).argmin())
     return {
         "asked": coverage,
         "coverage": float(held.mean()),
         "mean_size": float(likely.sum(1).mean()),
-        "worst_class": predictor.classes[worst],
+        "worst_class": classes[worst],
         "worst_class_coverage": float(shares[worst]),
         "worst_class_images": int(images[worst]),
     }

@@ -16,6 +16,7 @@ from pbprompt.data.fewshot import Draw
 from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset, Item
 from pbprompt.data.names import name_key
 from pbprompt.errors import InputError
+from pbprompt.evaluate.answers import Answers
 from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.methods.base import Method, MethodConfig
 from pbprompt.model.calibration import (
@@ -30,7 +31,7 @@ from pbprompt.model.folder import copy_method, describe_model, load_model, save_
 from pbprompt.model.manifest import ModelFiles, opened
 from pbprompt.model.predictions import NO_RULE, Prediction, Rule, predictions
 from pbprompt.model.predictor import SAMPLES, Predictor, predictive
-from pbprompt.model.scoring import compare, set_figures, zero_shot
+from pbprompt.model.scoring import compare, predict_features, set_figures, zero_shot
 from pbprompt.train.tune import Bank, Views, draw_facts, tune
 
 COVERAGE = 0.9  # of the sets whose figures `evaluate` gives
@@ -221,11 +222,19 @@ class TunedModel:
         Where it is calibrated for its classes, `sets` are how well prediction sets hold the true class, over
         all and of the class that they hold worst; not for the images that it was calibrated with.
         """
-        figures = compare(self.predictor, features)
-        if not (sets and self.calibration is not None and self.calibrated):
-            return figures
-        quantile = self.calibration.quantile(COVERAGE)
-        return figures | {"sets": set_figures(self.predictor, features, COVERAGE, quantile)}
+        return self.judge(features, [""] * len(features), sets=sets)[0]
+
+    def judge(
+        self, features: Features, paths: Sequence[str], *, sets: bool = True
+    ) -> tuple[dict[str, Any], Answers]:
+        """The figures of `evaluate`, and what it said of each image, which is known by its path."""
+        said = predict_features(self.predictor, features)
+        answers = Answers.of(said.probabilities.cpu(), features.labels.cpu(), self.classes, paths)
+        figures = compare(self.predictor, features, said)
+        if sets and self.calibration is not None and self.calibrated:
+            quantile = self.calibration.quantile(COVERAGE)
+            figures["sets"] = set_figures(said, features, self.classes, COVERAGE, quantile)
+        return figures, answers
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[Float[Tensor, "3 size size"]]) -> Encoded:

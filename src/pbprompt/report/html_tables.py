@@ -138,7 +138,7 @@ def _epochs(run: Record) -> str:
 
 def _table(caption: str, heads: Sequence[str], bodies: Sequence[tuple[str, Sequence[Sequence[str]]]]) -> str:
     """Escaped texts as a table; a body with a name starts with a row that says it."""
-    lines = [f'<div class="wide" role="region" aria-label="{caption}" tabindex="0"><table>']
+    lines = [f'<div class="wide cards" role="region" aria-label="{caption}" tabindex="0"><table>']
     lines.append(f"<caption>{caption}</caption>")
     lines.append("<thead><tr>" + "".join(f'<th scope="col">{head}</th>' for head in heads) + "</tr></thead>")
     for name, rows in bodies:

@@ -31,7 +31,12 @@ th:first-child { overflow-wrap: anywhere; min-width: 7rem; }
 .matrix td { min-width: 2.2rem; border: 1px solid var(--rule); }
 .matrix thead th { writing-mode: vertical-rl; transform: rotate(180deg); text-align: left; }
 .matrix thead th:first-child { writing-mode: horizontal-tb; transform: none; }
-@media (max-width: 30rem) { dl { grid-template-columns: 1fr; } dd { margin-bottom: 0.4rem; } }
+@media (max-width: 30rem) {
+  dl { grid-template-columns: 1fr; }
+  dd { margin-bottom: 0.4rem; }
+  th:first-child { min-width: 5rem; }
+  th, td { padding: 0.3rem 0.35rem; }
+}
 """
 
 
@@ -63,9 +68,10 @@ def _summary(figures: Mapping[str, Any], answers: Answers) -> str:
         [name, percent(one["accuracy"]), percent(one["macro_f1"]), f"{one['nll']:.3f}", percent(one["ece"])]
         for name, one in rows
     ]
-    heads = ("", "Accuracy", "Macro-F1", "NLL", "Calibration error (ECE)")
+    heads = ("", "Accuracy", "Macro-F1", "NLL", "ECE")
     sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in findings(answers))
-    return f"{_table('The figures, with the untuned backbone beside them', heads, cells)}<ul>{sentences}</ul>"
+    caption = "The figures beside those of the untuned backbone; ECE: calibration error"
+    return f"{_table(caption, heads, cells)}<ul>{sentences}</ul>"
 
 
 def _pairs(answers: Answers, root: Path) -> str:
@@ -101,7 +107,7 @@ def _pairs(answers: Answers, root: Path) -> str:
 
 def _classes(answers: Answers) -> str:
     ordered = worst_first(answers.per_class)
-    heads = ("Class", "Images", "Recall", "Precision", "F1", "Answered")
+    heads = ("Class", "Images", "Recall", "Precision", "F1")
     lead = (
         "<p>Weakest first. Recall: of the images of the class, the share named so. Precision: of the "
         "images named so, the share that are of the class.</p>"
@@ -114,8 +120,7 @@ def _classes(answers: Answers) -> str:
 
 
 def _class_cells(one: ClassFigures) -> list[str]:
-    shares = (percent(one.recall), percent(one.precision), percent(one.f1))
-    return [one.name, f"{one.images:,}", *shares, f"{one.answered:,}"]
+    return [one.name, f"{one.images:,}", percent(one.recall), percent(one.precision), percent(one.f1)]
 
 
 def _confusion(answers: Answers, drawn: bool) -> str:
@@ -136,8 +141,9 @@ def _confusion(answers: Answers, drawn: bool) -> str:
         "" if every else f"; the {len(places)} classes with the most errors"
     )
     table = (
+        f'<p class="quiet">{caption}.</p>'  # no caption of the table, which would be as wide as that
         f'<div class="wide" role="region" aria-label="{caption}" tabindex="0"><table class="matrix">'
-        f"<caption>{caption}</caption><thead><tr><th></th>{head}</tr></thead>"
+        f"<thead><tr><th></th>{head}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
     picture = [] if every or not drawn else figures_html([draw_confusion(answers)])

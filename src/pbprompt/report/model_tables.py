@@ -24,7 +24,7 @@ def terminal_tables(answers: Answers, root: Path, width: int) -> Iterator[Table 
     """Classes (the weakest of many), the confusion matrix of few, and the pairs confused most often."""
     shown = worst_first(answers.per_class)[:MOST_CLASSES]
     every = len(shown) == len(answers.classes)
-    yield Text("Classes" if every else f"Weakest {len(shown)} of {len(answers.classes)} classes", "bold")
+    yield Text("\nClasses" if every else f"\nWeakest {len(shown)} of {len(answers.classes)} classes", "bold")
     table = _table("class", "images", "recall", "precision", "F1")
     for one in answers.per_class if every else shown:
         table.add_row(

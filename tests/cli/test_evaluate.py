@@ -1,0 +1,38 @@
+"""`pbprompt evaluate`: what it says of each class, as a user sees it, for programs, and as a page."""
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def judged(run, model):
+    """Evaluate the shared model on its photos."""
+    return lambda *options: run("evaluate", model, model.parent / "photos", "--samples", "2", *options)
+
+
+def test_one_run_prints_the_classes_and_writes_the_page_and_the_files(judged, model, tmp_path):
+    code, out, err = judged("--split", "train", "--html", tmp_path / "r.html", "--figures", tmp_path / "made")
+    assert code == 0, err
+    assert "recall" in out and "heart" in out and "Confusion matrix" in out
+    page = (tmp_path / "r.html").read_text()
+    assert page.startswith("<!DOCTYPE html>") and "train, " in page and "lite is not CLIP" in page
+    assert {"confusion.csv", "classes.csv"} < {path.name for path in (tmp_path / "made").iterdir()}
+    assert f"wrote {tmp_path / 'r.html'}" in err and "--html FILE" not in err
+
+
+def test_json_holds_what_the_tables_say(judged, model):
+    code, out, _ = judged("--split", "train", "--json")
+    said = json.loads(out)
+    assert code == 0 and len(out.splitlines()) == 1
+    right = sum(row[place] for place, row in enumerate(said["confusion"]["matrix"]))
+    assert right / said["images"] == pytest.approx(said["accuracy"])
+    assert [one["class"] for one in said["per_class"]] == said["confusion"]["classes"]
+    for pair in said["confused_pairs"]:
+        assert (model.parent / "photos" / pair["examples"][0]["path"]).is_file()
+    assert said["risk_coverage"]["risk"][-1] == pytest.approx(1 - said["accuracy"])
+
+
+def test_a_split_that_is_not_there_is_named(judged):
+    code, _, err = judged("--split", "tset")
+    assert code == 2 and "tset" in err
