@@ -31,6 +31,7 @@ LAYERS = [
     ("runs",),
     ("recipes",),
     ("report",),
+    ("findings",),
     ("explain",),
     ("sweep",),
     ("classifier",),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pbprompt.data.sources import open_dataset as open_dataset
     from pbprompt.errors import InputError as InputError
     from pbprompt.export import export_onnx as export_onnx
+    from pbprompt.findings.look import look as look
     from pbprompt.methods.base import Method as Method
     from pbprompt.methods.base import MethodConfig as MethodConfig
     from pbprompt.methods.base import setting as setting
@@ -33,6 +34,7 @@ _PUBLIC = {
     "TunedModel": "pbprompt.model.tuned",
     "export_onnx": "pbprompt.export",
     "load_backbone": "pbprompt.clip.loading.load",
+    "look": "pbprompt.findings.look",
     "open_dataset": "pbprompt.data.sources",
     "register": "pbprompt.registry",
     "setting": "pbprompt.methods.base",

@@ -17,6 +17,7 @@ from pbprompt.cli import (
     explain,
     export,
     fit,
+    look,
     methods,
     predict,
     prompts,
@@ -85,6 +86,7 @@ def options(
 
 
 app.command()(predict.predict)
+app.command()(look.look)
 app.command()(fit.fit)
 app.command()(evaluate.evaluate)
 app.command()(export.export)

@@ -1,0 +1,130 @@
+"""`pbprompt look`: what is in a folder of images."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from pbprompt.cli.output import print_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pbprompt.findings.look import Look
+
+SHOWN_CLASSES = 12
+
+
+def look(
+    data: str = typer.Argument(
+        ..., help="A folder, table or split file; a benchmark's name with --root; images without labels."
+    ),
+    html: Path | None = typer.Option(None, help="Write one page with small pictures to this file."),
+    most: int = typer.Option(8, min=1, help="Findings of each kind to print."),
+    backbone: str = typer.Option("lite", help="lite, an OpenAI name, a file, folder or hub id."),
+    activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell."),
+    device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
+    root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA)."),
+    classes_file: Path | None = typer.Option(None, help="Maps folder names or labels to class names."),
+    as_json: bool = typer.Option(False, "--json", help="Print everything that was found as one JSON object."),
+) -> None:
+    """See what is in your images before you fit: counts, sizes, duplicates, wrong labels.
+
+    [bold]pbprompt look photos/ --html look.html[/bold]
+
+    Every image is judged by a classifier that was fitted to all the others. A label is likely wrong where
+    another class is at least twenty times as likely; two classes overlap where their images are taken for
+    each other; the least familiar images look least like any of the classes. Duplicates are compared by their
+    pixels, also across splits (then a test flatters) and across classes (then one label is wrong). Nothing is
+    changed: look at what is listed, and mend what is wrong.
+    """
+    from rich.console import Console
+
+    from pbprompt.clip.loading.load import load_backbone
+    from pbprompt.findings.look import look as look_at
+    from pbprompt.findings.page import write_page
+
+    towers = load_backbone(backbone, activation=activation, device=device)
+    found = look_at(data, root, backbone=towers, classes_file=classes_file, progress=not as_json)
+    if html is not None:
+        write_page(found, html)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _show(found, most, Console(markup=False, highlight=False))
+    if html is not None:
+        Console(stderr=True, soft_wrap=True).print(f"wrote {html}", markup=False, highlight=False)
+
+
+def _show(found: "Look", most: int, console: "Console") -> None:
+    from pbprompt.findings.words import class_lines, duplicate_words, headline, size_words
+
+    console.print(headline(found))
+    console.print(size_words(found))
+    for note in found.notes:
+        console.print(f"{note}.")
+    if found.labelled:
+        lines = class_lines(found)
+        half = SHOWN_CLASSES // 2
+        shown = lines if len(lines) <= SHOWN_CLASSES else [*lines[:half], *lines[-half:]]
+        title = "Images per class" + ("" if shown is lines else f" (smallest and largest of {len(lines)})")
+        columns = ("class", "train", "val", "test", "all")
+        _table(console, title, columns, [list(map(str, line)) for line in shown], len(shown))
+
+    def where(row: int) -> str:
+        return found.images[row].path
+
+    errors = [
+        [
+            where(error.row),
+            found.classes[error.label],
+            f"{found.classes[error.suggested]} {error.suggested_probability:.0%}",
+        ]
+        for error in found.label_errors[:most]
+    ]
+    _table(
+        console, "Likely label errors", ("image", "labelled", "looks like"), errors, len(found.label_errors)
+    )
+    ordered = sorted(found.duplicates, key=lambda group: -len(duplicate_words(found, group)))
+    groups = [
+        ["\n".join(map(where, group.rows)), ", ".join(duplicate_words(found, group))]
+        for group in ordered[:most]
+    ]
+    _table(console, "Duplicates", ("images", "what"), groups, len(ordered))
+    pairs = [
+        [found.classes[pair.first], found.classes[pair.second], f"{pair.confused} of {pair.images}"]
+        for pair in found.overlaps[:most]
+    ]
+    _table(console, "Overlapping classes", ("class", "class", "confused"), pairs, len(found.overlaps))
+    far = [[where(one.row), found.classes[found.images[one.row].label]] for one in found.outliers[:most]]
+    _table(console, "Least familiar images", ("image", "labelled"), far, len(found.outliers))
+    _table(
+        console,
+        "Unreadable files",
+        ("file", "why"),
+        [list(line) for line in found.unreadable[:most]],
+        len(found.unreadable),
+    )
+
+
+def _table(
+    console: "Console", title: str, columns: tuple[str, ...], rows: list[list[str]], count: int
+) -> None:
+    """A table that folds long cells to the width of the terminal; nothing found is said in a line."""
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    console.print()
+    if not rows:
+        console.print(f"{title}: none")
+        return
+    more = f", {len(rows)} shown (--most, --json or --html for more)" if count > len(rows) else ""
+    console.print(f"{title}: {count:,}{more}" if "(" not in title else title, style="bold")
+    numeric = ("train", "val", "test", "all", "confused")
+    heads = [
+        Column(name, overflow="fold", justify="right" if name in numeric else "left") for name in columns
+    ]
+    table = Table(*heads, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)

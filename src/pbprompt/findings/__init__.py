@@ -1,0 +1,1 @@
+"""What is in a folder of images: counts, duplicates, overlaps, likely label errors, outliers."""

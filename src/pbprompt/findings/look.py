@@ -1,0 +1,230 @@
+"""`look`: what is in a folder of images, before anything is fitted to it."""
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from jaxtyping import UInt8
+from PIL import Image
+from torch import Tensor
+
+from pbprompt.clip.backbone import Backbone
+from pbprompt.clip.loading.load import load_backbone
+from pbprompt.data.images import open_image
+from pbprompt.data.items import SPLITS, Dataset, Item
+from pbprompt.data.loading import load_images
+from pbprompt.errors import InputError
+from pbprompt.features.bank import FeatureBank
+from pbprompt.features.file_hashes import file_hashes
+from pbprompt.features.progress import Progress
+from pbprompt.findings.duplicates import Duplicates, find_duplicates
+from pbprompt.findings.label_errors import LabelError, label_errors
+from pbprompt.findings.left_out import left_out_answers
+from pbprompt.findings.open_folder import open_any
+from pbprompt.findings.outliers import Outlier, outliers
+from pbprompt.findings.overlap import Overlap, overlaps
+from pbprompt.findings.same_picture import DRAFT, small_square
+from pbprompt.model.scoring import zero_shot
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One readable image; `label` is a place in the classes."""
+
+    path: str
+    label: int
+    split: str
+    width: int
+    height: int
+    format: str
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was found. Findings name images by their row in `images`, and the clearest come first."""
+
+    name: str
+    root: Path
+    classes: tuple[str, ...]
+    labelled: bool
+    images: tuple[Picture, ...]
+    unreadable: tuple[tuple[str, str], ...]
+    """path, and why"""
+    duplicates: tuple[Duplicates, ...]
+    overlaps: tuple[Overlap, ...]
+    label_errors: tuple[LabelError, ...]
+    outliers: tuple[Outlier, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def counts(self) -> list[int]:
+        """Readable images of each class."""
+        counted = Counter(image.label for image in self.images)
+        return [counted[label] for label in range(len(self.classes))]
+
+    @property
+    def imbalance(self) -> float | None:
+        """Images of the largest class for one of the smallest that has any."""
+        present = [count for count in self.counts if count]
+        return max(present) / min(present) if self.labelled and present else None
+
+    def across_splits(self, group: Duplicates) -> bool:
+        """Whether a picture is in two splits: what is tested on was trained on."""
+        return len({self.images[row].split for row in group.rows}) > 1
+
+    def across_classes(self, group: Duplicates) -> bool:
+        """Whether a picture has two labels, one of which is wrong."""
+        return len({self.images[row].label for row in group.rows}) > 1
+
+    def sizes(self) -> dict[str, Any]:
+        """Pixels: the smallest, the median and the largest image, and how many there are of each format."""
+        ordered = sorted(self.images, key=lambda image: image.width * image.height)
+        typical = [round(median(side)) for side in zip(*((i.width, i.height) for i in ordered), strict=True)]
+        smallest, largest = ([image.width, image.height] for image in (ordered[0], ordered[-1]))
+        formats = Counter(image.format for image in ordered)
+        return {
+            "smallest": smallest,
+            "median": typical,
+            "largest": largest,
+            "formats": dict(formats.most_common()),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `--json` prints it: paths and class names in place of rows and labels."""
+        return {
+            "data": self.name,
+            "images": len(self.images),
+            "splits": dict(Counter(image.split for image in self.images)),
+            "classes": dict(zip(self.classes, self.counts, strict=True)) if self.labelled else None,
+            "imbalance": self.imbalance,
+            "sizes": self.sizes(),
+            "unreadable": [{"image": path, "why": why} for path, why in self.unreadable],
+            "duplicates": [
+                {
+                    "images": [self._where(row) for row in group.rows],
+                    "exact": group.exact,
+                    "across_splits": self.across_splits(group),
+                    "across_classes": self.across_classes(group),
+                }
+                for group in self.duplicates
+            ],
+            "overlaps": [
+                {
+                    "classes": [self.classes[pair.first], self.classes[pair.second]],
+                    "confused": pair.confused,
+                    "images": pair.images,
+                }
+                for pair in self.overlaps
+            ],
+            "label_errors": [
+                {
+                    **self._where(error.row),
+                    "suggested": self.classes[error.suggested],
+                    "label_probability": error.label_probability,
+                    "suggested_probability": error.suggested_probability,
+                }
+                for error in self.label_errors
+            ],
+            "outliers": [{**self._where(far.row), "familiarity": far.familiarity} for far in self.outliers],
+            "notes": list(self.notes),
+        }
+
+    def _where(self, row: int) -> dict[str, Any]:
+        image = self.images[row]
+        label = self.classes[image.label] if self.labelled else None
+        return {"image": image.path, "label": label, "split": image.split}
+
+
+def look(
+    source: str | Path | Dataset,
+    root: str | Path | None = None,
+    *,
+    backbone: str | Backbone = "lite",
+    device: str = "cpu",
+    classes_file: str | Path | None = None,
+    progress: bool = False,
+) -> Look:
+    """Look at a folder, table, split file or benchmark, or at a folder of images without labels.
+
+    Nothing is trained and nothing is changed. Features come from the cache where they are there.
+    """
+    dataset, labelled = (
+        (source, True) if isinstance(source, Dataset) else open_any(source, root, classes_file=classes_file)
+    )
+    towers = load_backbone(backbone, device=device) if isinstance(backbone, str) else backbone
+    bank = FeatureBank(towers, progress=progress)
+    failures: dict[str, InputError] = {}
+    features = bank.encode(dataset.root, dataset.items, failures)
+    unreadable = [*dataset.skipped, *((path, _why(error)) for path, error in failures.items())]
+    split = {item.path: name for name in SPLITS for item in dataset.split(name)}
+    items = [item for item in dataset.items if item.path not in failures]
+    if not items:
+        raise InputError(f"{dataset.name}: none of its {len(dataset.items):,} images can be read")
+    hashes = file_hashes(bank.cache, dataset.root, [item.path for item in items])
+    squares = _squares([dataset.file(item) for item in items], progress)
+
+    def same_pixels(first: int, second: int) -> bool:
+        one, other = (open_image(dataset.file(items[row])) for row in (first, second))
+        return one.size == other.size and one.tobytes() == other.tobytes()
+
+    global_, labels = features.global_.cpu(), features.labels.cpu()
+    keys = [str(hashes[item.path]) for item in items]
+    duplicates = find_duplicates(keys, global_, squares, same_pixels)
+    answers = None
+    if labelled and len(dataset.classes) > 1:
+        texts = zero_shot(towers, dataset.classes, dataset.template).bank[0].cpu()
+        answers = left_out_answers(global_, labels, texts, float(towers.logit_scale))
+    judged = () if answers is None else (answers.probabilities, labels, answers.judged)
+    return Look(
+        name=dataset.name,
+        root=dataset.root,
+        classes=dataset.classes,
+        labelled=labelled,
+        images=tuple(_picture(dataset, item, split[item.path]) for item in items),
+        unreadable=tuple(unreadable),
+        duplicates=tuple(duplicates),
+        overlaps=tuple(overlaps(*judged)) if judged else (),
+        label_errors=tuple(label_errors(*judged)) if judged else (),
+        outliers=tuple(outliers(answers.odds)) if answers else (),
+        notes=(*dataset.notes, *_notes(labelled, answers is not None, labels)),
+    )
+
+
+def _notes(labelled: bool, answered: bool, labels: Tensor) -> list[str]:
+    if not labelled:
+        return ["No class folders: without labels there are no overlaps, label errors or outliers to find"]
+    if not answered:
+        return ["A single class: overlaps, label errors and outliers need a second one to compare with"]
+    single = int((labels.bincount() == 1).sum())
+    if single == 1:
+        return ["One class has a single image, whose label cannot be judged"]
+    return [f"{single} classes have a single image each, whose label cannot be judged"] if single else []
+
+
+def _squares(files: Sequence[Path], progress: bool) -> UInt8[Tensor, "n 3 side side"]:
+    found = []
+    with Progress("comparing images", shown=progress) as bar:
+        bar.expect(len(files))
+        for _, square in load_images(files, small_square, draft=DRAFT):
+            if isinstance(square, InputError):  # it was read a moment ago
+                raise square
+            found.append(square)
+            bar.advance(1)
+    return torch.stack(found)
+
+
+def _picture(dataset: Dataset, item: Item, split: str) -> Picture:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # only its header is read
+        with Image.open(dataset.file(item)) as image:
+            return Picture(item.path, item.label, split, *image.size, str(image.format))
+
+
+def _why(error: InputError) -> str:
+    """The reason at the end of the message, which begins with the path."""
+    return str(error).rpartition(": ")[2]

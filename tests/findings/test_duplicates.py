@@ -1,0 +1,77 @@
+"""Groups of duplicates, and the search by blocks against every pair."""
+
+import torch
+
+from pbprompt.core.likelihood import unit
+from pbprompt.findings import duplicates
+from pbprompt.findings.duplicates import RULES, Duplicates, find_duplicates, joined, near_pairs
+from pbprompt.findings.same_picture import SIDE, differences, outlines
+
+
+def scattered(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Features and squares in a few clusters, so that some pairs are near, some nearly so."""
+    generator = torch.Generator().manual_seed(3)
+    kind = torch.randint(5, (count,), generator=generator)
+    noise = torch.rand(count, 1, generator=generator)
+    x = torch.randn(5, 8, generator=generator)[kind] + 0.5 * noise * torch.randn(
+        count, 8, generator=generator
+    )
+    base = torch.rand(5, 3, 6, 6, generator=generator)[kind]
+    drawn = base + 0.2 * noise[:, :, None, None] * torch.randn(count, 3, 6, 6, generator=generator)
+    squares = torch.nn.functional.interpolate(drawn.clamp(0, 1), (SIDE, SIDE), mode="bilinear")
+    return x, (255 * squares).to(torch.uint8)
+
+
+def test_blocks_find_what_all_pairs_hold(monkeypatch):
+    x, squares = scattered(40)
+    cosine, outline = unit(x) @ unit(x).T, outlines(squares) @ outlines(squares).T
+    expected = []
+    for i in range(40):
+        for j in range(i + 1, 40):
+            difference = float(differences(squares, torch.tensor([[i, j]])))
+            if any(
+                cosine[i, j] >= rule.cosine
+                and outline[i, j] >= rule.outline
+                and difference <= rule.difference
+                for rule in RULES
+            ):
+                expected.append((i, j))
+    assert 5 < len(expected) < 300
+    for rows in (7, 1000):
+        monkeypatch.setattr(duplicates, "ROWS_AT_ONCE", rows)
+        monkeypatch.setattr(duplicates, "MOST_OF_A_ROW", 40)
+        assert [(i, j) for i, j, _ in near_pairs(x, squares)] == expected
+
+
+def test_of_many_alike_all_are_in_one_group():
+    x, squares = scattered(1)
+    pairs = near_pairs(x.repeat(60, 1), squares.repeat(60, 1, 1, 1))
+    assert len(pairs) < 60 * duplicates.MOST_OF_A_ROW
+    assert joined(60, [(i, j) for i, j, _ in pairs]) == [tuple(range(60))]
+
+
+def test_pairs_are_joined():
+    assert joined(7, [(5, 1), (1, 3), (2, 4)]) == [(1, 3, 5), (2, 4)]
+
+
+def test_exact_by_key_or_pixels_and_near_by_sight():
+    x, squares = scattered(40)
+    one, other = squares[0], squares[(squares - squares[0]).float().abs().flatten(1).mean(1).argmax()]
+    slightly = (one.float() * 0.98).to(torch.uint8)
+    stack = torch.stack([one, one, other, one, slightly])
+    features = torch.stack([x[0], x[0], -x[0], x[0], x[0]])
+    asked: list[tuple[int, int]] = []
+
+    def same_pixels(first: int, second: int) -> bool:
+        asked.append((first, second))
+        return True
+
+    found = find_duplicates(["a", "a", "b", "c", "d"], features, stack, same_pixels)
+    assert found == [Duplicates((0, 1, 3, 4), exact=False)] and asked == [(0, 3)]
+    assert find_duplicates(["a", "a", "b", "c"], features[:4], stack[:4], same_pixels) == [
+        Duplicates((0, 1, 3), exact=True)
+    ]
+    assert find_duplicates(["a", "a", "b"], features[:3], stack[:3], same_pixels) == [
+        Duplicates((0, 1), exact=True)
+    ]
+    assert find_duplicates(["b"], features[2:3], stack[2:3], same_pixels) == []
