@@ -180,7 +180,7 @@ def test_code_compiles(page: Path):
         compile(code, str(page), "exec")
 
 
-@pytest.mark.parametrize("name", ["classifier.md", "faq.md"])
+@pytest.mark.parametrize("name", ["classifier.md", "faq.md", "look.md", "label-next.md"])
 def test_code_runs(name: str, folder: Path, monkeypatch):
     pytest.importorskip("sklearn")
     monkeypatch.chdir(folder)

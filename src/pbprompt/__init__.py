@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pbprompt.errors import InputError as InputError
     from pbprompt.export import export_onnx as export_onnx
     from pbprompt.findings.look import look as look
+    from pbprompt.findings.next_images import next_images as next_images
     from pbprompt.methods.base import Method as Method
     from pbprompt.methods.base import MethodConfig as MethodConfig
     from pbprompt.methods.base import setting as setting
@@ -35,6 +36,7 @@ _PUBLIC = {
     "export_onnx": "pbprompt.export",
     "load_backbone": "pbprompt.clip.loading.load",
     "look": "pbprompt.findings.look",
+    "next_images": "pbprompt.findings.next_images",
     "open_dataset": "pbprompt.data.sources",
     "register": "pbprompt.registry",
     "setting": "pbprompt.methods.base",

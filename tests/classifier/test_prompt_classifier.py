@@ -301,5 +301,13 @@ def test_partial_fit_is_a_fit_on_all(photos):
     np.testing.assert_allclose(parts.predict_proba(vectors), whole.predict_proba(vectors), atol=2e-6)
 
 
+def test_the_images_to_label_next_are_those_in_doubt(fitted, photos):
+    files, _ = paths(photos, "test")
+    p = np.sort(fitted.predict_proba(files), axis=1)
+    chosen = fitted.next_images(files, 3, "margin")
+    assert [one.row for one in chosen] == np.argsort(p[:, -1] - p[:, -2], kind="stable")[:3].tolist()
+    assert len(fitted.next_images(files, 2)) == 2
+
+
 def test_only_methods_that_learn_on_have_partial_fit():
     assert hasattr(PromptClassifier(), "partial_fit") and not hasattr(PromptClassifier("coop"), "partial_fit")

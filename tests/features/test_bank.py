@@ -269,13 +269,6 @@ def test_no_items(tiny_vit, folder):
     assert len(features) == 0 and features.patches.shape == (0, 16, tiny_vit.embed_dim)
 
 
-def test_nothing_but_unreadable_images(tiny_vit, tmp_path):
-    (tmp_path / "torn.jpg").write_bytes(b"torn")
-    failures: dict[str, InputError] = {}
-    assert len(FeatureBank(tiny_vit).encode(tmp_path, [Item("torn.jpg", 0)], failures)) == 0
-    assert list(failures) == ["torn.jpg"]
-
-
 def test_subset_to_and_concatenate():
     features = Features(torch.randn(4, 2), torch.randn(4, 3, 2).half(), torch.arange(4))
     part = features.subset(torch.tensor([2, 0]))

@@ -2,9 +2,21 @@
 
 import torch
 
-from pbprompt.core.conjugate import Statistics, covariance, distances, log_density, make_frame, text_slope
+from pbprompt.core.conjugate import (
+    KAPPA,
+    Statistics,
+    covariance,
+    distances,
+    inflation,
+    log_density,
+    make_frame,
+    tail_factor,
+    text_slope,
+)
 from pbprompt.core.evidence_choice import choose
 from pbprompt.core.likelihood import unit
+from pbprompt.core.look_alikes import look_alikes
+from pbprompt.core.text_map import learn_text_map, move
 from pbprompt.findings import left_out
 from pbprompt.findings.left_out import left_out_answers
 
@@ -14,28 +26,43 @@ SCALE = 20.0
 
 def drawn() -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    centres = torch.randn(4, 6, generator=generator)
-    images = centres[LABELS] + 0.6 * torch.randn(len(LABELS), 6, generator=generator)
-    return images, centres + torch.randn(4, 6, generator=generator)
+    centres = torch.randn(4, 64, generator=generator)
+    images = centres[LABELS] + 0.6 * torch.randn(len(LABELS), 64, generator=generator)
+    return images, centres + torch.randn(4, 64, generator=generator)
 
 
 def test_each_is_judged_by_a_model_without_it():
     images, texts = drawn()
     said = left_out_answers(images, LABELS, texts, SCALE)
     assert said is not None
-    x = unit(images).double()
-    whole = make_frame(Statistics.of(x, LABELS, 4), unit(texts))
-    choice = choose(whole, x @ whole.basis, LABELS, SCALE)
+    x, plain = unit(images).double(), unit(texts).double()
+    whole = Statistics.of(x, LABELS, 4)
+    text_map = learn_text_map(whole.sums / whole.counts.unsqueeze(1), whole.counts, plain)
+    moved = move(text_map, plain, torch.arange(4))
+    frame = make_frame(whole, moved)
+    z = x @ frame.basis
+    alike = look_alikes(z, LABELS)
+    assert (alike.sizes == 1).all()  # so that leaving out is fitting without
+    choice = choose(frame, z, LABELS, SCALE, plain @ frame.basis, alike)
     for row in range(len(LABELS)):
         rest = torch.arange(len(LABELS)) != row
-        frame = make_frame(Statistics.of(x[rest], LABELS[rest], 4), unit(texts))
-        sigma = covariance(frame)
-        at = distances(frame, sigma, text_slope(frame, sigma), x[row : row + 1] @ frame.basis)
+        other = make_frame(Statistics.of(x[rest], LABELS[rest], 4), moved)
+        sigma = covariance(other)
+        at = distances(other, sigma, text_slope(other, sigma), x[row : row + 1] @ other.basis)
+        far = (at(KAPPA) / inflation(other.counts, KAPPA)).amin()
         expected = torch.zeros(4, dtype=torch.float64)
         for kappa, temper, weight in zip(choice.kappa, choice.temper, choice.weight, strict=True):
-            density = log_density(at(float(kappa)), frame.counts, float(kappa), frame.width)
-            expected += weight * (temper * density[0]).softmax(0)
+            density = log_density(at(float(kappa)), other.counts, float(kappa), other.width)
+            expected += weight * (temper * tail_factor(far, other.width) * density[0]).softmax(0)
         torch.testing.assert_close(said.probabilities[row].double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_copy_does_not_vouch_for_a_label():
+    images, texts = drawn()
+    wrong = images[5] + 1e-3  # an image of class 1, thrice among those of class 0
+    many = torch.cat([images, wrong.repeat(3, 1)])
+    said = left_out_answers(many, torch.cat([LABELS, torch.zeros(3, dtype=torch.long)]), texts, SCALE)
+    assert said is not None and (said.probabilities[-3:, 1] > said.probabilities[-3:, 0]).all()
 
 
 def test_an_only_image_is_not_judged():
@@ -45,7 +72,7 @@ def test_an_only_image_is_not_judged():
 
 def test_parts_give_what_the_whole_gives(monkeypatch):
     whole = left_out_answers(*_inputs(LABELS))
-    monkeypatch.setattr(left_out, "CELLS", 18)  # three rows at once
+    monkeypatch.setattr(left_out, "CELLS", 192)  # three rows at once
     parts = left_out_answers(*_inputs(LABELS))
     assert whole is not None and parts is not None
     for one, other in zip(whole, parts, strict=True):

@@ -36,7 +36,9 @@ from pbprompt.registry import find_method
 from pbprompt.train.tune import Bank
 
 if TYPE_CHECKING:
+    from pbprompt.core.acquisition import By
     from pbprompt.explain.heat_maps import HeatMaps
+    from pbprompt.findings.next_images import Suggestion
 
 
 class PredictedUncertainty(NamedTuple):
@@ -246,6 +248,16 @@ class PromptClassifier(Estimator):
         check_distinct([*map(str, labels)], names, "y")
         named = dict(zip(labels.tolist(), names, strict=True))
         return self._take(model.partial_fit(images, [named[label] for label in given.tolist()]), labels)
+
+    def next_images(self, X: Any, n: int, by: "By" = "diverse", seed: int = 0) -> "list[Suggestion]":
+        """Which `n` of the unlabelled images X to label next, in order: `row` is the place in X.
+
+        `by` is "diverse", "margin", "epistemic" or "random" (docs/label-next.md).
+        """
+        from pbprompt.findings.next_images import next_images
+
+        images = encode_inputs(X, self.model_.backbone, progress=bool(self.verbose))
+        return next_images(images.global_, self.model_.predict(images), n, by, seed)
 
     def explain(self, image: Any, names: Sequence[Any] | None = None, samples: int = 4) -> "HeatMaps":
         """Where in an image (a path, PIL image or array) the prompts of some classes look.

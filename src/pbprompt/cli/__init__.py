@@ -19,6 +19,7 @@ from pbprompt.cli import (
     fit,
     look,
     methods,
+    next_images,
     predict,
     prompts,
     report,
@@ -89,6 +90,7 @@ app.command()(predict.predict)
 app.command()(look.look)
 app.command()(fit.fit)
 app.command()(evaluate.evaluate)
+app.command("next")(next_images.next_images)
 app.command()(export.export)
 app.command()(explain.explain)
 app.command()(captions.captions)

@@ -6,7 +6,7 @@
 
 p is what the model without image i says of it, so that no image vouches for its own label. The count is
 that of Northcutt et al. (JAIR 2021); which images they are, the ratio tells better than membership in that
-count (docs/look.md has both).
+count (`python -m benchmarks.look` measures both).
 """
 
 from dataclasses import dataclass

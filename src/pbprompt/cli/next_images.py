@@ -1,0 +1,125 @@
+"""`pbprompt next`: which unlabelled images to label next."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from pbprompt.cli.output import print_json
+from pbprompt.errors import InputError
+
+if TYPE_CHECKING:
+    from pbprompt.findings.next_images import Suggestion
+
+
+def next_images(
+    folder: Path = typer.Argument(..., help="A folder of images without labels, at any depth."),
+    model: Path = typer.Option(..., help="A folder that `pbprompt fit` wrote."),
+    count: int = typer.Option(20, "--count", "-n", min=1, help="How many images to choose."),
+    by: str = typer.Option("diverse", help="diverse, margin, epistemic or random; see below."),
+    out: Path = typer.Option(Path("next.csv"), "--out", "-o", help="Table to write, or to add rows to."),
+    seed: int = typer.Option(0, help="Seed of `diverse` and `random`."),
+    backbone: str | None = typer.Option(None, help="Where the model's backbone is now, if it has moved."),
+    device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object per image."),
+) -> None:
+    """Choose the images whose labels would teach the model most, and write a table to fill in.
+
+    [bold]pbprompt next unlabelled/ --model model/ -n 20 --out labels.csv[/bold]
+
+    Fill in the column `label` (`suggested` is what the model would say), then fit to the table:
+    [bold]pbprompt fit labels.csv --root unlabelled/ --out model2/[/bold]. The same command with the new model
+    adds further images below those that are there.
+
+    `diverse` takes images that the model is in doubt about and that are unlike each other, `margin` those
+    where one class leads the next by the least, `epistemic` those on which the sampled classifiers disagree
+    most, `random` any. How many labels each saves: docs/label-next.md.
+    """
+    from pbprompt.clip.backbone import Encoded
+    from pbprompt.core.acquisition import RULES
+    from pbprompt.data.images import list_images
+    from pbprompt.data.items import Item
+    from pbprompt.features.bank import FeatureBank
+    from pbprompt.findings.label_table import Row, read_table, write_table
+    from pbprompt.findings.next_images import next_images as choose
+    from pbprompt.model.tuned import TunedModel
+    from pbprompt.suggest import suggest
+
+    if by not in RULES:
+        raise InputError(f"--by {by}: {suggest(by, RULES)}")
+    if not folder.is_dir():
+        raise InputError(f"{folder}: not a folder: give one that holds the images to choose from")
+    root = _common_root(folder, out)
+    names = [path.resolve().relative_to(root).as_posix() for path in list_images(folder)]
+    former = read_table(out) if out.exists() else []
+    listed = {row.image for row in former}
+    items = [Item(name, 0) for name in names if name not in listed]
+    if not items:
+        raise InputError(f"{folder}: all of its {len(names):,} images are in {out} already: nothing to label")
+    _check_enough(count, len(items), folder, out)
+    tuned = TunedModel.load(model, backbone, device)
+    failures: dict[str, InputError] = {}
+    features = FeatureBank(tuned.backbone, progress=not as_json).encode(root, items, failures)
+    for error in failures.values():
+        _tell(error)
+    items = [item for item in items if item.path not in failures]
+    _check_enough(count, len(items), folder, out)
+    said = tuned.predict(Encoded(features.global_, features.patches))
+    chosen = choose(features.global_, said, count, by, seed)
+    new = [
+        Row(items[one.row].path, "", one.label, f"{one.probability:.4f}", f"{one.score:.4f}")
+        for one in chosen
+    ]
+    write_table(out, [*former, *new])
+    if as_json:
+        for row, one in zip(new, chosen, strict=True):
+            print_json(
+                {
+                    "image": row.image,
+                    "suggested": one.label,
+                    "probability": one.probability,
+                    "score": one.score,
+                }
+            )
+    else:
+        _print_table([(row.image, one) for row, one in zip(new, chosen, strict=True)])
+    empty = sum(not row.label for row in former)
+    if empty:
+        _tell(f"{empty} earlier rows of {out} have no label yet")
+    option = "" if root == out.parent.resolve() else f" --root {folder}"
+    _tell(f"wrote {out}: fill in its column `label`, then: pbprompt fit {out}{option} --out NEW-MODEL")
+
+
+def _common_root(folder: Path, out: Path) -> Path:
+    """What the table's paths are relative to: its own folder, as `fit` expects, if that holds the images."""
+    home = out.parent.resolve()
+    return home if folder.resolve().is_relative_to(home) else folder.resolve()
+
+
+def _check_enough(wanted: int, there: int, folder: Path, out: Path) -> None:
+    if wanted > there:
+        others = f" that are not in {out} and can be read" if out.exists() else " that can be read"
+        raise InputError(f"-n {wanted}: {folder} has {there:,} images{others}: ask for {there:,} or fewer")
+
+
+def _print_table(rows: "list[tuple[str, Suggestion]]") -> None:
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    table = Table(
+        Column("image", overflow="fold"),
+        Column("suggested", overflow="fold"),
+        Column("probability", justify="right"),
+        Column("score", justify="right"),
+        box=None,
+        pad_edge=False,
+    )
+    for image, one in rows:
+        table.add_row(Text(image), Text(one.label), f"{one.probability:.1%}", f"{one.score:.3f}")
+    Console(markup=False, highlight=False).print(table)
+
+
+def _tell(message: object) -> None:
+    print(f"pbprompt: {message}", file=sys.stderr)

@@ -1,0 +1,46 @@
+"""A table to be filled in by a person: image, label (empty at first), and what the model would call it.
+
+`fit` reads it once every row has a label; further rows are added below those that are there.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pbprompt.errors import InputError
+from pbprompt.files import read_text, write_text
+
+HEADER = ["image", "label", "suggested", "probability", "score"]
+
+
+class Row(NamedTuple):
+    """A line of the table, as text."""
+
+    image: str
+    label: str
+    suggested: str
+    probability: str
+    score: str
+
+
+def read_table(path: Path) -> list[Row]:
+    """The rows of a table that `write_table` wrote and a person edited; spreadsheets may put ; for ,."""
+    text = read_text(path)
+    for delimiter in (",", ";", "\t"):
+        lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+        if lines and [cell.strip() for cell in lines[0]] == HEADER:
+            wrong = [at for at, line in enumerate(lines, 1) if line and len(line) != len(HEADER)]
+            if wrong:
+                raise InputError(f"{path} line {wrong[0]}: {len(HEADER)} fields belong there: correct it")
+            return [Row(*(cell.strip() for cell in line)) for line in lines[1:] if any(line)]
+    raise InputError(f"{path}: not a table of images to label ({','.join(HEADER)}): choose another name")
+
+
+def write_table(path: Path, rows: Sequence[Row]) -> None:
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(HEADER)
+    writer.writerows(rows)
+    write_text(path, stream.getvalue())
