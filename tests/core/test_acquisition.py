@@ -15,6 +15,7 @@ def test_margin_equals_a_sort_of_each_row():
     p = torch.rand(30, 7, generator=generator()).softmax(1)
     expected = [1 - (row[-1] - row[-2]) for row in (sorted(line) for line in p.tolist())]
     torch.testing.assert_close(margin_doubt(p), torch.tensor(expected))
+    assert margin_doubt(torch.tensor([[1.0000001, 0.0]])).tolist() == [0]
     assert margin_doubt(torch.ones(3, 1)).tolist() == [0, 0, 0]  # a single class is never in doubt
 
 

@@ -24,7 +24,7 @@ def margin_doubt(probabilities: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
     if probabilities.shape[1] < 2:
         return torch.zeros(len(probabilities))
     first, second = probabilities.topk(2, dim=1).values.unbind(1)
-    return 1 - (first - second)
+    return (1 - (first - second)).clamp(min=0)  # rounding may put a probability above 1
 
 
 def spread_out(
