@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from benchmarks.study.claims import HIGHER_IS_BETTER, Lead, Outcome, find_lead, first_row, judge, losses
+from benchmarks.study.claims import HIGHER_IS_BETTER, Lead, Outcome, find_lead, first_row, judge
 from benchmarks.study.parts import AVERAGE, shots_in_words
-from benchmarks.study.tables import UNITS, number, plain_lead
+from benchmarks.study.tables import number, plain_lead
 
 Study = Mapping[str, Any]
 VERDICTS = {"yes": "met", "no": "NOT met", "open": "not shown"}
@@ -45,44 +45,11 @@ def goals(study: Study) -> Iterator[Goal]:
     if "base-to-new" in parts:
         harmonic = mean_of(study, "base-to-new", first_row(study, "base-to-new"), f"{AVERAGE}, H")
         outcome: Outcome = "open" if harmonic is None else "yes" if harmonic >= H_LIMIT else "no"
-        yield Goal(f"H of at least {100 * H_LIMIT:.1f} %", outcome, _shown("accuracy", harmonic))
+        yield Goal(f"H of at least {100 * H_LIMIT:.1f} %", outcome, shown("accuracy", harmonic))
         yield _joint(study)
         yield _unknown(study)
     if "domain-shift" in parts:
         yield _other_domains(study)
-
-
-def answer(study: Study) -> str:
-    """Five sentences."""
-    sentences = []
-    if "few-shot" in study["parts"]:
-        sentences.append(f"Its accuracy in %, averaged over the datasets: {_by_shots(study, 'accuracy')}.")
-        sentences.append(
-            f"Its negative log-likelihood: {_by_shots(study, 'nll')}; and its calibration "
-            f"error in %: {_by_shots(study, 'ece')}."
-        )
-    if "base-to-new" in study["parts"]:
-        first = first_row(study, "base-to-new")
-        refused = [
-            _shown(metric, mean_of(study, "base-to-new", first, JOINT, metric))
-            for metric in ("refused_known", "refused_new")
-        ]
-        sentences.append(
-            f"Tuned on half of the classes, its H is {_beside(study, 'base-to-new', f'{AVERAGE}, H')}, its "
-            f"accuracy under all names {_beside(study, 'base-to-new', JOINT)}, and its AUROC for images of "
-            f"classes it does not know {_beside(study, 'base-to-new', JOINT, 'auroc_none_of_these')}; it "
-            f"refuses {refused[0]} % of the known and {refused[1]} % of the unknown ones."
-        )
-    if "domain-shift" in study["parts"]:
-        first = first_row(study, "domain-shift")
-        mine, theirs = (
-            _shown("accuracy", mean_of(study, "domain-shift", row, AVERAGE)) for row in (first, "zero-shot")
-        )
-        sentences.append(
-            f"Tuned on photographs of PACS, its accuracy on the three other domains is {mine} %, that of "
-            f"zero-shot {theirs} %, and the best other is {_best_other(study, 'domain-shift', AVERAGE)}."
-        )
-    return "\n".join(f"{number}. {text}" for number, text in enumerate([*sentences, _lost(study)], start=1))
 
 
 def mean_of(study: Study, part: str, row: str, column: str, metric: str = "accuracy") -> float | None:
@@ -96,29 +63,7 @@ def other_methods(study: Study, part: str) -> list[str]:
     return [row for row, method in rows.items() if method != rows[first_row(study, part)]]
 
 
-def _best_other(study: Study, part: str, column: str, metric: str = "accuracy") -> str:
-    values = {row: mean_of(study, part, row, column, metric) for row in other_methods(study, part)}
-    known = {row: value for row, value in values.items() if value is not None}
-    if not known:
-        return "not run"
-    sign = 1 if metric in HIGHER_IS_BETTER else -1
-    best = max(known, key=lambda row: sign * known[row])
-    return f"{best} {number(metric, known[best])}"
-
-
-def _beside(study: Study, part: str, column: str, metric: str = "accuracy") -> str:
-    """The first row's figure beside the best of the other methods."""
-    mine = mean_of(study, part, first_row(study, part), column, metric)
-    return f"**{_shown(metric, mine)}** against {_best_other(study, part, column, metric)}"
-
-
-def _by_shots(study: Study, metric: str) -> str:
-    return ", ".join(
-        f"{_beside(study, 'few-shot', f'{AVERAGE}, {shots}', metric)} ({shots})" for shots in SHOTS
-    )
-
-
-def _shown(metric: str, value: float | None) -> str:
+def shown(metric: str, value: float | None) -> str:
     return "not run" if value is None else number(metric, value)
 
 
@@ -143,7 +88,7 @@ def _ahead_of_all(study: Study, text: str, shots: str, metric: str) -> Goal:
     better = sum(lead.outcome() == "yes" for lead in sure.values())
     outcome = judge([lead.outcome() if lead else "open" for lead in leads.values()])
     mine = mean_of(study, "few-shot", first_row(study, "few-shot"), column, metric)
-    counted = f"{_shown(metric, mine)}; better than {better} of {len(rows)}"
+    counted = f"{shown(metric, mine)}; better than {better} of {len(rows)}"
     return Goal(text, outcome, "; ".join([counted, *figures]))
 
 
@@ -165,7 +110,7 @@ def _calibrated(study: Study) -> Goal:
         outcomes.append("open" if average is None else "yes" if average < ECE_LIMIT else "no")
         worst = max(found, key=lambda key: found[key], default="")
         highest = f", highest on {worst.split(',')[0]}: {number('ece', found[worst])}" if worst else ""
-        figures.append(f"{shots}: {_shown('ece', average)}{highest}")
+        figures.append(f"{shots}: {shown('ece', average)}{highest}")
     text = f"ECE below {100 * ECE_LIMIT:g} % from 4 shots on, on average"
     return Goal(text, judge(outcomes), "; ".join(figures))
 
@@ -207,15 +152,3 @@ def _other_domains(study: Study) -> Goal:
     ]
     figures = "; ".join(f"{column}: {plain_lead(lead)}" for column, lead in leads.items())
     return Goal("Not below zero-shot in any other domain of PACS, by the means", judge(outcomes), figures)
-
-
-def _lost(study: Study) -> str:
-    """The sentence of the losses, to other methods than the first row's own."""
-    told = []
-    for part, row, metric, lost in losses(study, list(study["parts"])):
-        if row in other_methods(study, part):
-            where = "; ".join(column for column, _ in lost)
-            told.append(f"{row} in {UNITS[metric].split(',')[0]} ({part}: {where})")
-    if not told:
-        return "No other method is better by an interval that leaves out zero, where intervals could be made."
-    return f"Better than it by an interval that leaves out zero: {', '.join(told)}."

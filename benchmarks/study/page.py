@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.study.answers import answer, headline
 from benchmarks.study.claims import (
     NEAR,
     VERDICTS,
@@ -22,7 +23,7 @@ from benchmarks.study.claims import (
     standings,
 )
 from benchmarks.study.figures import draw_curves
-from benchmarks.study.goals import answer, goals
+from benchmarks.study.goals import goals
 from benchmarks.study.maps import draw_maps
 from benchmarks.study.parts import STUDIES, TASKS
 from benchmarks.study.tables import (
@@ -56,6 +57,7 @@ def write_page(study: Study, template: str, out: Path) -> None:
         "none_of_these": none_of_these,
         "claims": _claims,
         "answer": answer,
+        "headline": headline,
         "goals": _goals,
         "counts": _counts,
         "machines": _machines,

@@ -4,7 +4,8 @@ import pytest
 
 from benchmarks.study import __main__ as command
 from benchmarks.study import page
-from benchmarks.study.goals import answer, goals
+from benchmarks.study.answers import answer, headline
+from benchmarks.study.goals import goals
 from benchmarks.study.parts import STUDIES, load_parts
 
 AHEAD = {"accuracy": [0.7, 0.01, 0.1, 0.05, 0.15], "nll": [1.2, 0.0, -0.2, -0.3, -0.1], "ece": [0.05, 0.0]}
@@ -108,13 +109,23 @@ def test_a_method_that_was_not_run_leaves_a_goal_open_and_is_named():
     assert one.verdict == "not shown" and "not run: CLAP" in one.figures
 
 
-def test_the_answer_has_five_sentences_and_names_who_is_better():
+def test_the_headline_names_the_best_other_method_and_how_far_behind_it_is():
     study = made()
-    assert answer(study).count("\n") == 4
+    study["parts"]["few-shot"]["cells"]["CLAP"]["average, 4 shots"]["nll"] = [1.1, 0, -0.1, -0.2, 0.1]
+    del study["parts"]["few-shot"]["cells"]["conjugate"]["average, 8 shots"]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in headline(study).splitlines()]
+    assert rows[0] == ["", "1 shot", "2 shots", "4 shots", "8 shots", "16 shots"]
+    assert [row[3] for row in rows[5:8]] == ["1.000", "CLAP 1.100", "−0.100 [−0.200, +0.100]"]
+    assert [row[4] for row in rows[2:4]] == ["not run", "PBPrompt 70.00"]
+
+
+def test_the_answer_has_a_sentence_for_each_task_and_names_who_is_better():
+    study = made()
+    assert answer(study).count("\n") == 3
     assert "No other method is better" in answer(study)
     cell = study["parts"]["few-shot"]["cells"]["nearest mean"]["Flowers102, 1 shot"]
     cell["accuracy"] = [0.9, 0, -0.1, -0.2, -0.05]
-    assert "nearest mean in accuracy (few-shot: Flowers102, 1 shot)" in answer(study)
+    assert "zero in accuracy on Flowers102, 1 shot (few-shot): nearest mean." in answer(study)
 
 
 def test_the_page_is_whole(tmp_path):
