@@ -38,7 +38,9 @@ def test_fit_then_evaluate(run, photos, tmp_path):
     code, out, err = run("fit", photos, *QUICK, "--seed", "3", "--out", model)
     assert code == 0, err
     assert "3 classes" in err and "6 train" in err and "learnable parameters as the paper counts" in err
-    assert "zero-shot" in out and "tuned" in out and "test split, 6 images" in out
+    names = ("zero-shot", "class mean", "linear probe", "tuned")
+    assert [line.split("  ")[0].strip() for line in out.splitlines()[1:5]] == list(names)
+    assert "test split, 6 images" in out and "no linear probe" not in err
     assert set(contents(model)) == {
         "README.md",
         "calibration.json",
@@ -60,6 +62,7 @@ def test_fit_then_evaluate(run, photos, tmp_path):
     assert code == 0 and len(out.splitlines()) == 1
     assert {"accuracy", "nll", "ece", "zero_shot"} < set(figures)
     assert {"accuracy", "nll", "ece"} < set(figures["zero_shot"])
+    assert set(info["metrics"].pop("rivals")) == {"nearest-mean", "linear-probe"}
     for key, value in info["metrics"].items():  # the same images, though the folder has no split of its own
         assert figures[key] == value
 

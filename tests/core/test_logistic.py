@@ -56,3 +56,11 @@ def test_single_precision_comes_as_near_as_it_can():
         (rough,) = logistic_regression(x.float(), y, [5.0], tolerance=tolerance)
         (fine,) = logistic_regression(x, y, [5.0])
         assert (rough.logits(x.float()).softmax(-1) - fine.logits(x).softmax(-1)).abs().max() < 1e-3
+
+
+def test_small_fits_run_on_one_processor_and_give_the_others_back(monkeypatch):
+    calls = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    monkeypatch.setattr(torch, "set_num_threads", calls.append)
+    logistic_regression(*data(12, 4, 3), [1.0])
+    assert calls == [1, 7]

@@ -36,6 +36,12 @@ def test_figures_beside_zero_shot():
     assert "test split, 640 images" in card
 
 
+def test_plain_classifiers_stand_beside_them():
+    rivals = {"nearest-mean": {"accuracy": 0.75, "nll": 1.0, "ece": 0.1}}
+    card = model_card(info(metrics={**FIGURES, "rivals": rivals}), "model")
+    assert "| nearest-mean, same training images | 75.00% | 1.000 | 10.00% |" in card
+
+
 def test_commands_name_the_folder():
     card = model_card(info(), "runs/one")
     assert "pbprompt predict IMAGE --model runs/one\n" in card

@@ -45,6 +45,9 @@ def fit(
     The default, `conjugate`, takes what a class's name says as a first guess and lets its photographs correct
     it: no training, seconds. [bold]--method pbprompt[/bold] tunes the paper's prompts, in minutes.
 
+    Its figures stand beside those of zero-shot and of two plain classifiers of the same training images, the
+    class mean and the linear probe: what tuning bought is seen at once.
+
     Validation images are not trained on: they tell `predict` when the model is unsure and, with
     [bold]--calibrate[/bold], how far to trust its probabilities.
 
@@ -64,6 +67,7 @@ def fit(
     from pbprompt.features.bank import FeatureBank
     from pbprompt.methods.base import make_config
     from pbprompt.model.claim import check_free, claim
+    from pbprompt.model.rivals import probe_is_quick
     from pbprompt.model.tuned import TunedModel, check_temperature
     from pbprompt.registry import find_method
 
@@ -111,6 +115,12 @@ def fit(
         model.save(out)
     if model.info.metrics:
         print_figures(model.info.metrics)
+        few = drawn.apply(dataset) if drawn else dataset
+        if method != "linear-probe" and not probe_is_quick(few, bank):
+            console.print(
+                f"no linear probe beside them, since {len(few.train):,} images of {len(few.classes):,} "
+                "classes take it longer: --method linear-probe fits it"
+            )
     if calibrate:
         console.print(tell_temperature(model))
     console.print(tell_calibration(model.calibration))
@@ -153,12 +163,15 @@ def tell_calibration(calibration: "Calibration | None") -> str:
 
 
 def print_figures(metrics: dict[str, Any]) -> None:
-    """Tuned beside zero-shot."""
+    """Tuned beside zero-shot and, where they were fitted, plain classifiers of the same training images."""
     from rich.console import Console
     from rich.table import Table
 
+    from pbprompt.model.rivals import RIVALS
+
     table = Table("", "accuracy", "NLL", "ECE", box=None)
-    for name, values in (("zero-shot", metrics["zero_shot"]), ("tuned", metrics)):
+    rivals = ((RIVALS[name], figures) for name, figures in metrics.get("rivals", {}).items())
+    for name, values in (("zero-shot", metrics["zero_shot"]), *rivals, ("tuned", metrics)):
         table.add_row(name, f"{values['accuracy']:.2%}", f"{values['nll']:.3f}", f"{values['ece']:.2%}")
     Console().print(table)
     Console().print(f"[dim]{metrics['split']} split, {metrics['images']} images[/]")

@@ -15,7 +15,8 @@ The biases sum to 0, which fixes what the loss leaves open. Newton's method gets
 steps even under a weak penalty, where it is far from 0.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ from torch import Tensor
 STEPS = 200
 CURVATURES = 250  # most products with the Hessian a step
 ENOUGH = 1e-4  # of the decrease that the slope promises; a step is halved until it brings that much
+ALONE = 1 << 24  # multiplications in a product of features and weights up to which one processor is faster
 SMALLEST = 1e-6  # step below which the arithmetic is at its end
 
 
@@ -50,9 +52,31 @@ def logistic_regression(
     Every class of `labels` (0 to their largest) should have an image: the bias of another has no minimum.
     `tolerance` bounds every entry of the loss's gradient by the scaled variables.
     """
+    classes = int(labels.max()) + 1
+    with _alone() if x.device.type == "cpu" and x.numel() * classes <= ALONE else nullcontext():
+        return _along(x, labels, classes, strengths, tolerance)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """On one processor: thousands of small products, after each of which several would wait for another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _along(
+    x: Float[Tensor, "n d"],
+    labels: Int[Tensor, " n"],
+    classes: int,
+    strengths: Sequence[float],
+    tolerance: float,
+) -> list[Affine]:
     centre = x.mean(0)
     rows, spread, directions = torch.linalg.svd(x - centre, full_matrices=False)
-    classes = int(labels.max()) + 1
     probe = x.new_zeros(classes, len(spread) + 1)  # the bias is the last column
     inputs = torch.cat([rows * spread, x.new_ones(len(x), 1)], dim=1)
     found = []

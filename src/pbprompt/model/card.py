@@ -65,7 +65,9 @@ def _temperature(info: ModelInfo) -> str:
 def _figures(info: ModelInfo) -> str:
     if "accuracy" not in info.metrics:
         return ""
+    rivals = info.metrics.get("rivals", {})
     rows = [("tuned", info.metrics), ("zero-shot, same backbone", info.metrics["zero_shot"])]
+    rows += [(f"{name}, same training images", figures) for name, figures in rivals.items()]
     lines = [f"| {name} | {v['accuracy']:.2%} | {v['nll']:.3f} | {v['ece']:.2%} |" for name, v in rows]
     split, count = info.metrics.get("split", "test"), info.metrics.get("images", 0)
     lite = info.backbone["name"] == "lite"

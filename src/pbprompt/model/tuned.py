@@ -31,6 +31,7 @@ from pbprompt.model.folder import copy_method, describe_model, load_model, save_
 from pbprompt.model.manifest import ModelFiles, opened
 from pbprompt.model.predictions import NO_RULE, Prediction, Rule, predictions
 from pbprompt.model.predictor import SAMPLES, Predictor, predictive
+from pbprompt.model.rivals import rival_figures
 from pbprompt.model.scoring import compare, predict_features, set_figures, zero_shot
 from pbprompt.train.tune import Bank, Views, draw_facts, tune
 
@@ -180,28 +181,44 @@ class TunedModel:
         The answers are on validation images; where there are none, on training images that were not drawn;
         where all were, on these, each left out in turn, if the method does that.
 
-        Those are of the test split, or of the validation split where there is no other and it chose nothing
-        there. With `temperature` its probabilities are scaled first, as the validation images ask for;
-        without such images they stay.
+        The figures are of the test split, or of the validation split where there is no other and it chose
+        nothing there; under `rivals`, what plain classifiers make of the same training images.
+
+        With `temperature` its probabilities are scaled first, as the validation images ask for; without such
+        images they stay.
         """
         held_out = validation_items(dataset, drawn, chooses=self.method.chooses)
         if not held_out:
             calibration = calibrate_left_out(self.predictor, self.seed)
-            return self._measured(dataset, bank, figures, calibration)
+            return self._measured(dataset, bank, drawn, figures, calibration)
         features = bank.encode(dataset.root, held_out)
         model = self
         if temperature:
             scaled = temperature_of(self.predictor, features)
             model = replace(self, info=replace(self.info, temperature=scaled))
-        return model._measured(dataset, bank, figures, calibrate(model.predictor, features, self.seed))
+        calibration = calibrate(model.predictor, features, self.seed)
+        return model._measured(dataset, bank, drawn, figures, calibration)
 
-    def _measured(self, dataset: Dataset, bank: Bank, figures: bool, calibration: Calibration | None) -> Self:
+    def _measured(
+        self,
+        dataset: Dataset,
+        bank: Bank,
+        drawn: Draw | None,
+        figures: bool,
+        calibration: Calibration | None,
+    ) -> Self:
         split = "test" if dataset.test else "val"
         metrics: dict[str, Any] = {}
         if figures and (items := dataset.split(split)) and not (split == "val" and self.method.chooses):
             judged = replace(self, calibration=calibration)
             features = bank.encode(dataset.root, items)
-            metrics = {"split": split, **judged.evaluate(features, sets=split == "test")}
+            few = drawn.apply(dataset) if drawn else dataset
+            rivals = rival_figures(few, bank, features, self.info.seed, own=self.info.method)
+            metrics = {
+                "split": split,
+                **judged.evaluate(features, sets=split == "test"),
+                "rivals": rivals,
+            }
         return replace(self, info=replace(self.info, metrics=metrics), calibration=calibration)
 
     def with_left_out(self) -> Self:
