@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    backbone = load_backbone("lite")
+    at, backbone = commit(), load_backbone("lite")  # of the code that runs, whatever is checked out later
     bank = Bank(backbone)
     datasets = {name: open_dataset(name, given.root) for name in DATA}
     found: dict[str, dict[str, dict[str, Any]]] = {}
@@ -147,7 +147,7 @@ def main() -> None:
             acc, nll, ece = (mean(values) for values in zip(*each, strict=True))
             cells.append(f"{acc:.1f} / {nll:.3f} / {ece:.1f}")
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
-    record = {"commit": commit(), "backbone": "lite", "seeds": SEEDS, "parts": found}
+    record = {"commit": at, "backbone": "lite", "seeds": SEEDS, "parts": found}
     write_text(given.out, json.dumps(record, indent=1) + "\n")
 
 

@@ -100,8 +100,9 @@ class LibraryStep:
 
     def __init__(self, method: Method, batch: Batch) -> None:
         self.gradients = Gradients(method, SHOTS * len(method.classes))
-        self.optimiser = make_optimiser(method, method.config)
-        self.batch, self.seeds = batch, count()
+        optimiser = make_optimiser(method, method.config)
+        assert optimiser is not None  # only methods that take steps are timed
+        self.optimiser, self.batch, self.seeds = optimiser, batch, count()
 
     def __call__(self) -> None:
         self.gradients(self.batch, next(self.seeds))

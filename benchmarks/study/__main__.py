@@ -3,7 +3,7 @@
     python -m benchmarks.study plan --study evidence --root DATA [--runs RUNS]
     pbprompt reproduce benchmarks/study/recipes/evidence-few-shot.yaml --root DATA --runs RUNS --jobs 8 …
     python -m benchmarks.study summarise --study evidence --runs RUNS --out SUMMARY.json
-    python -m benchmarks.study render SUMMARY.json --out docs/study.md
+    python -m benchmarks.study render SUMMARY.json --out docs/study.md [--readme README.md]
 
 `evidence` compares `conjugate` with its rivals, `prompts` PBPrompt with the methods that tune prompts. `plan`
 counts runs and training steps; `summarise` needs the store of runs, with its arrays; `maps` (of `prompts`)
@@ -20,6 +20,7 @@ from benchmarks.study.maps import measure_maps
 from benchmarks.study.page import write_page
 from benchmarks.study.parts import STUDIES, load_parts
 from benchmarks.study.plan import print_plan
+from benchmarks.study.readme import write_readme
 from benchmarks.study.summary import summarise
 from pbprompt.errors import InputError
 from pbprompt.files import write_text
@@ -45,6 +46,7 @@ def main() -> None:
     render = verbs.add_parser("render", help="from the JSON file to the page and its figures")
     render.add_argument("summary", type=Path)
     render.add_argument("--out", type=Path, required=True, help="the page; figures go to images/ beside it")
+    render.add_argument("--readme", type=Path, help="also write the table of this README (of `evidence`)")
     options = parser.parse_args()
     try:
         if options.verb == "plan":
@@ -59,6 +61,8 @@ def main() -> None:
         else:
             study = json.loads(options.summary.read_text(encoding="utf-8"))
             write_page(study, template_of(study["study"]), options.out)
+            if options.readme:
+                write_readme(study, options.readme)
     except InputError as error:
         raise SystemExit(f"error: {error}") from None
 
