@@ -165,56 +165,80 @@ def needed(curves: dict[str, Any], split: str) -> dict[str, dict[str, NDArray[np
     return found
 
 
-def saving(
-    labels: dict[str, dict[str, NDArray[np.float64]]], by: str, resamples: int = 10_000
-) -> tuple[float, float, float]:
-    """The mean share of labels saved against random choice, and its 95 % interval.
+def paired_interval(values: NDArray[np.float64], resamples: int = 10_000) -> tuple[float, float, float]:
+    """The mean of figures [dataset, seed], each paired with random choice already, and its 95 % interval.
 
-    A paired bootstrap: seeds are drawn anew within each dataset, the same for the rule and for random choice.
+    Seeds are drawn anew within each dataset.
     """
-    generator = np.random.default_rng(0)
-    saved = np.stack([1 - rules[by] / rules["random"] for rules in labels.values()])
-    picks = generator.integers(saved.shape[1], size=(resamples, *saved.shape))
-    means = np.take_along_axis(saved[None], picks, axis=2).mean((1, 2))
+    picks = np.random.default_rng(0).integers(values.shape[1], size=(resamples, *values.shape))
+    means = np.take_along_axis(values[None], picks, axis=2).mean((1, 2))
     low, high = np.quantile(means, [0.025, 0.975])
-    return float(saved.mean()), float(low), float(high)
+    return float(values.mean()), float(low), float(high)
+
+
+def gained(curves: dict[str, Any], split: str, by: str) -> NDArray[np.float64]:
+    """Accuracy over random choice, mean over the rounds in points, [dataset, seed]."""
+    column = 1 + SPLITS.index(split)
+
+    def mean(name: str, rule: str, seed: int) -> float:
+        return float(np.mean([point[column] for point in curves[_key(name, rule, seed)][1:]]))
+
+    return np.array(
+        [[100 * (mean(name, by, seed) - mean(name, "random", seed)) for seed in SEEDS] for name in DATASETS]
+    )
 
 
 def report(kept: dict[str, Any]) -> str:
     curves = kept["curves"]
+    titles = {"val": "On the validation splits, which choose the default", "test": "On the test splits"}
     parts = []
-    for split, title in (
-        ("val", "On the validation splits, which choose the default"),
-        ("test", "On the test splits"),
-    ):
-        labels = needed(curves, split)
-        rows = []
+    for split, title in titles.items():
+        labels, rows = needed(curves, split), []
         for by in RULES:
-            figures = [f"{labels[name][by].mean():.0f}" for name in DATASETS]
-            mean, low, high = saving(labels, by)
-            against = "–" if by == "random" else f"{100 * mean:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
-            rows.append((f"`{by}`", *figures, against))
+            cells = [_labels_cell(labels[name][by], _most(curves, name)) for name in DATASETS]
+            against = ["–", "–"]
+            if by != "random":
+                saved = np.stack([1 - rules[by] / rules["random"] for rules in labels.values()])
+                against = [
+                    _interval(paired_interval(100 * saved), " %"),
+                    _interval(paired_interval(gained(curves, split, by)), ""),
+                ]
+            rows.append((f"`{by}`", *cells, *against))
+        head = ("rule", *DATASETS, "labels saved", "points gained")
         parts.append(f"{title}: labels needed for {ENOUGH:.0%} of the accuracy with all labels.")
-        parts.append(table(("rule", *DATASETS, "saved against random (95 % interval)"), rows, figures=True))
-    full = ", ".join(
-        f"{name} {100 * curves[_key(name, None, 0)][0][2]:.1f} % with {curves[_key(name, None, 0)][0][0]:,}"
-        for name in DATASETS
-    )
-    most = {name: int(curves[_key(name, "random", 1)][-1][0]) for name in DATASETS}
-    open_ends = sum(
-        int(labels_at == most[name])
-        for name, rules in needed(curves, "test").items()
+        parts.append(table(head, rows, figures=True))
+    column = 1 + SPLITS.index("test")
+    rows = [
+        (
+            f"`{by}`",
+            *(
+                f"{100 * np.mean([curves[_key(name, by, seed)][-1][column] for seed in SEEDS]):.1f}"
+                for name in DATASETS
+            ),
+        )
         for by in RULES
-        for labels_at in rules[by]
-    )
-    runs = len(DATASETS) * len(RULES) * len(SEEDS)
-    parts.append(
-        f"Test accuracy with all labels: {full}. {open_ends} of {runs} test curves do not reach the mark "
-        "within the rounds: they count as if they did in the last."
-    )
-    made = f"seeds {SEEDS[0]} to {SEEDS[-1]}, {A_ROUND} labels a round, commit {kept['commit'] or 'unknown'}"
-    parts.insert(0, f"Made by `python -m benchmarks.label_next`, `lite`, {made}.")
-    return "\n\n".join(parts)
+    ]
+    full = [f"{100 * curves[_key(name, None, 0)][0][column]:.1f}" for name in DATASETS]
+    parts.append("Test accuracy in % at the end of the rounds, and with the labels of all training images.")
+    parts.append(table(("rule", *DATASETS), [*rows, ("all labels", *full)], figures=True))
+    seeds = f"seeds {SEEDS[0]} to {SEEDS[-1]}, {A_ROUND} labels a round, {ROUNDS} rounds"
+    made = f"`python -m benchmarks.label_next`, `lite`, {seeds}, commit {kept['commit'] or 'unknown'}"
+    return "\n\n".join([f"Made by {made}.", *parts])
+
+
+def _most(curves: dict[str, Any], name: str) -> int:
+    return int(curves[_key(name, "random", SEEDS[0])][-1][0])
+
+
+def _labels_cell(labels: NDArray[np.float64], most: int) -> str:
+    """The mean; with a sign where runs ended below the mark, which count as if they reached it at the end."""
+    short = int((labels >= most).sum())
+    return f"{'> ' if short == len(labels) else '≥ ' if short else ''}{labels.mean():.0f}"
+
+
+def _interval(values: tuple[float, float, float], unit: str) -> str:
+    mean, low, high = values
+    return f"{mean:.1f}{unit} ({low:.1f} to {high:.1f})"
 
 
 def draw(kept: dict[str, Any], out: Path) -> None:
