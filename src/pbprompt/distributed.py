@@ -23,8 +23,14 @@ from pbprompt.errors import InputError
 T = TypeVar("T")
 
 
+def pick(device: str) -> str:
+    """The device itself, where it says "auto": a GPU if torch sees one, or else the CPU."""
+    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+
+
 def start(device: str) -> str:
     """Join the other processes where torchrun started several; returns the device of this one."""
+    device = pick(device)
     if int(os.environ.get("WORLD_SIZE", "1")) <= 1 or dist.is_initialized():
         return device
     if device == "cuda":

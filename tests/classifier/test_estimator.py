@@ -49,7 +49,12 @@ class AnyWidth(PromptClassifier):
         return np.pad(table, ((0, 0), (0, self._towers().embed_dim - table.shape[1])))
 
 
-@parametrize_with_checks([AnyWidth(method="nearest-mean")])
+NO_WEIGHTS = {
+    "check_class_weight_classifiers": "a class's mean is where it is, however much the class counts"
+}
+
+
+@parametrize_with_checks([AnyWidth("nearest-mean")], expected_failed_checks=lambda estimator: NO_WEIGHTS)
 def test_scikit_learns_checks(estimator, check):
     check(estimator)
 
@@ -115,6 +120,34 @@ def test_a_search_over_methods_and_settings(table):
     assert scores[2] == 1.0 > scores[3]  # clusters that are far apart, at places no text knows of
     assert search.best_estimator_.method == "nearest-mean"
     assert search.predict(x).tolist() == y.tolist()
+
+
+def test_a_search_over_single_settings(table):
+    x, y = table
+    classifier = PromptClassifier("taskres", settings={"warmup_epochs": 0, "learning_rate": 0.1})
+    grid = {"settings__epochs": np.array([1, 20]), "settings__alpha": [0.5]}
+    search = GridSearchCV(classifier, grid, cv=2, error_score="raise").fit(x, y)
+    assert search.best_params_ == {"settings__epochs": 20, "settings__alpha": 0.5}
+    assert search.best_estimator_.method_.config.epochs == 20
+    assert search.best_estimator_.method_.config.learning_rate == 0.1
+    assert classifier.settings == {"warmup_epochs": 0, "learning_rate": 0.1}
+
+
+def test_single_settings_are_parameters():
+    asked = {"epochs": 2}
+    classifier = PromptClassifier("coop", settings=asked)
+    assert classifier.get_params()["settings__epochs"] == 2
+    assert "settings__epochs" not in classifier.get_params(deep=False)
+    classifier.set_params(settings__epochs=3, settings__words="", shots=2)
+    assert classifier.settings == {"epochs": 3, "words": ""} and asked == {"epochs": 2}
+    assert clone(classifier).settings == classifier.settings
+
+
+def test_weights_through_scikit_learn(table):
+    x, y = table
+    search = GridSearchCV(PromptClassifier(), {"class_weight": [None, "balanced"]}, cv=2, error_score="raise")
+    search.fit(x, y, sample_weight=np.linspace(1, 2, len(y)))
+    assert search.score(x, y) == 1.0
 
 
 def test_a_pipeline(table):

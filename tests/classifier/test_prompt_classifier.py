@@ -1,3 +1,4 @@
+import inspect
 import shutil
 from pathlib import Path
 
@@ -7,11 +8,13 @@ import torch
 from PIL import Image
 
 from pbprompt import InputError, PromptClassifier
+from pbprompt.classifier.tuning import SHOTS
+from pbprompt.cli.fit import fit
 from pbprompt.clip.backbone import Encoded
 from pbprompt.data.fewshot import draw
 from pbprompt.data.items import Dataset, Item
 from pbprompt.data.sources import open_dataset
-from pbprompt.features.bank import FeatureBank
+from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.methods.base import make_config
 from pbprompt.model.calibration import calibrate
 from pbprompt.model.predictor import predictive
@@ -114,7 +117,7 @@ def test_every_kind_of_image_is_answered_alike(photos, lite, fitted):
 
 def test_fit_takes_encoded_images_for_the_images_themselves(photos, fitted):
     files, labels = paths(photos, "train")
-    again = PromptClassifier(**fitted.get_params()).fit(fitted.encode(files), labels)
+    again = PromptClassifier(**fitted.get_params(deep=False)).fit(fitted.encode(files), labels)
     np.testing.assert_allclose(again.predict_proba(files), fitted.predict_proba(files), atol=1e-5)
     assert again.n_features_in_ == 256
 
@@ -249,7 +252,9 @@ def test_explain_looks_with_the_prompts_in_use(photos, fitted):
         ({"samples": 0}, "samples is 0"),
         ({"samples": 2.5}, "give a whole number"),
         ({"random_state": None}, "random_state is None"),
-        ({"shots": 0}, "shots is 0"),
+        ({"shots": -1}, "shots is -1"),
+        ({"shots": 2.5}, "shots is 2.5"),
+        ({"class_weight": "even"}, "class_weight is 'even'"),
         ({"class_names": {"clock": "clock"}}, "none for label 'fruit'"),
     ],
 )
@@ -261,7 +266,7 @@ def test_parameters_are_checked_by_fit(photos, parameters, message):
 
 def test_a_folder_has_its_own_labels(photos):
     for classifier, y in ((PromptClassifier(), ["a"]), (PromptClassifier(class_names={}), None)):
-        with pytest.raises(InputError, match="leave y and class_names out"):
+        with pytest.raises(InputError, match="leave y, class_names, sample_weight and eval_set out"):
             classifier.fit(photos, y)
 
 
@@ -311,3 +316,97 @@ def test_the_images_to_label_next_are_those_in_doubt(fitted, photos):
 
 def test_only_methods_that_learn_on_have_partial_fit():
     assert hasattr(PromptClassifier(), "partial_fit") and not hasattr(PromptClassifier("coop"), "partial_fit")
+
+
+@pytest.fixture(scope="module")
+def table(tiny_vit):
+    """Features around three directions: eight images to train on, four to validate with."""
+    random = np.random.default_rng(0)
+    rows = np.tile(np.arange(2), 6)
+    x = random.normal(size=(2, tiny_vit.embed_dim))[rows] + random.normal(size=(12, tiny_vit.embed_dim))
+    x, y = x.astype(np.float32), np.array(["cat", "dog"])[rows]
+    return (x[:8], y[:8]), (x[8:], y[8:])
+
+
+def test_an_eval_set_is_what_validation_images_are(tiny_vit, table):
+    train, held_out = table
+    plain = PromptClassifier(backbone=tiny_vit).fit(*train)
+    checked = PromptClassifier(backbone=tiny_vit).fit(*train, eval_set=held_out)
+    np.testing.assert_array_equal(checked.predict_proba(train[0]), plain.predict_proba(train[0]))
+    labels = torch.tensor(np.searchsorted(checked.classes_, held_out[1]))
+    x = torch.from_numpy(held_out[0])
+    assert checked.calibration_ == calibrate(checked.model_.predictor, Features(x, x[:, None], labels))
+    figures = checked.model_.info.metrics
+    assert figures["split"] == "val" and figures["accuracy"] == checked.score(*held_out)
+    assert checked.history_ == [
+        {"step": 0, **{f"validation_{name}": figures[name] for name in ("accuracy", "nll", "ece")}}
+    ]
+    warm = PromptClassifier("nearest-mean", backbone=tiny_vit, calibrate=True).fit(*train, eval_set=held_out)
+    assert warm.model_.info.temperature != 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: [x, y], "eval_set is no pair"),
+        (lambda x, y: (x, ["bird"] * len(x)), "eval_set has the label 'bird', which y has not"),
+        (lambda x, y: (x, range(len(x))), "eval_set has the label 0"),
+        (lambda x, y: (x[:, None].repeat(3, 1), y), "other patches"),
+    ],
+)
+def test_an_eval_set_is_checked(tiny_vit, table, change, message):
+    train, held_out = table
+    with pytest.raises(InputError, match=message):
+        PromptClassifier(backbone=tiny_vit).fit(*train, eval_set=change(*held_out))
+
+
+def test_the_history_is_the_log(tiny_vit, table):
+    seen = []
+    settings = {"epochs": 2, "batch_size": 4}
+    classifier = PromptClassifier("taskres", settings=settings, backbone=tiny_vit)
+    classifier.fit(*table[0], on_log=seen.append)
+    assert classifier.history_ == seen
+    assert [row["step"] for row in seen] == [2, 2, 4, 4]
+    assert {"total", "accuracy"} <= set(seen[0]) and seen[1]["epoch"] == 0
+
+
+def test_the_defaults_are_the_command_lines(photos):
+    theirs = {name: option.default for name, option in inspect.signature(fit).parameters.items()}
+    ours = PromptClassifier().get_params()
+    for name in ("method", "preset", "variant", "backbone", "activation", "device", "calibrate"):
+        assert theirs[name].default == ours[name], name
+    assert ours["random_state"] == theirs["seed"].default
+    assert (ours["shots"], SHOTS) == (None, theirs["shots"].default)
+    assert PromptClassifier("nearest-mean").fit(photos).model_.info.shots == SHOTS
+    assert PromptClassifier("nearest-mean", shots=0).fit(photos).model_.info.shots == 0
+
+
+def test_paths_folders_and_single_pictures(photos, fitted):
+    files = sorted((photos / "test" / "clock").iterdir())
+    expected = fitted.predict_proba(files)
+    np.testing.assert_array_equal(fitted.predict_proba(photos / "test" / "clock"), expected)
+    np.testing.assert_allclose(fitted.predict_proba(str(files[0])), expected[:1], atol=1e-6)
+    np.testing.assert_allclose(fitted.predict_proba(Image.open(files[0])), expected[:1], atol=1e-4)
+    with pytest.raises(InputError, match="does not exist"):
+        fitted.predict(photos / "nowhere")
+
+
+def test_nothing_of_numpy_is_in_messages_and_names(tiny_vit, table):
+    (x, y), _ = table
+    classifier = PromptClassifier(np.str_("nearest-mean"), backbone=tiny_vit, shots=np.int64(2)).fit(x, y)
+    assert {type(name) for name in classifier.method_.classes} == {str}
+    assert type(classifier.model_.info.shots) is int
+    told = []
+    for call in (
+        lambda: PromptClassifier(backbone=tiny_vit).fit(x, np.array(["cat"] * len(x))),
+        lambda: PromptClassifier(backbone=tiny_vit, class_names={"cat": "cat"}).fit(x, y),
+        lambda: PromptClassifier(np.str_("nowhere"), backbone=tiny_vit).fit(x, y),
+        lambda: PromptClassifier(class_weight={np.str_("bird"): 2}, backbone=tiny_vit).fit(x, y),
+        lambda: classifier.add_classes(np.array([3])),
+        lambda: classifier.add_classes(np.array(["cat"])),
+        lambda: classifier.explain(Image.new("RGB", (40, 40)), names=np.array(["bird"])),
+    ):
+        with pytest.raises(InputError) as error:
+            call()
+        told.append(str(error.value))
+    assert not [text for text in told if "np." in text or "<U" in text], told

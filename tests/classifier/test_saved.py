@@ -74,7 +74,9 @@ def test_labels_and_their_names_come_back(images, tmp_path):
         (int, [7, 3] * 3, {7: "cat", 3: "dog"}),
         (str, ["n1", "n0"] * 3, {"n1": "cat", "n0": "dog"}),
     ):
-        PromptClassifier("tip-adapter", class_names=names).fit(images, y).save_pretrained(tmp_path)
+        PromptClassifier("tip-adapter", class_names=names).fit(images, y).save_pretrained(
+            tmp_path, overwrite=True
+        )
         again = PromptClassifier.from_pretrained(tmp_path)
         assert again.class_names == names
         assert {type(label) for label in again.predict(images).tolist()} == {kind}
@@ -84,13 +86,13 @@ def test_the_calibration_stays_with_the_model(fitted, images, tmp_path):
     held_out = Features(*images, labels=torch.tensor([0, 1, 2, 0, 1, 2]))
     calibration = calibrate(fitted.model_.predictor, held_out)
     model = replace(fitted.model_, calibration=calibration)
-    with_it = PromptClassifier(**fitted.get_params())._take(model, fitted._labels)
+    with_it = PromptClassifier(**fitted.get_params(deep=False))._take(model, fitted._labels)
     with_it.save_pretrained(tmp_path / "a")
     assert read_calibration(tmp_path / "a") == calibration
     again = PromptClassifier.from_pretrained(tmp_path / "a")
     assert again.calibration_ == calibration
     assert pickle.loads(pickle.dumps(again)).calibration_ == calibration
-    fitted.save_pretrained(tmp_path / "a")  # a model without one takes the place
+    fitted.save_pretrained(tmp_path / "a", overwrite=True)  # a model without one takes the place
     assert PromptClassifier.from_pretrained(tmp_path / "a").calibration_ is None
 
 
@@ -183,8 +185,10 @@ def test_a_damaged_file_is_told(fitted, tmp_path, content, message):
 
 def test_a_file_of_somebody_else_is_not_overwritten(fitted, tmp_path):
     (tmp_path / "README.md").write_text("mine")
-    with pytest.raises(InputError, match=r"holds a README\.md that is no saved model's"):
+    with pytest.raises(InputError, match=r"holds README\.md, which is of no training"):
         fitted.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"holds a README\.md that is no saved model's"):
+        fitted.save_pretrained(tmp_path, overwrite=True)
     assert (tmp_path / "README.md").read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
 
 
@@ -268,3 +272,21 @@ def test_the_folder_is_the_librarys(fitted, images, tmp_path, lite):
     assert info.seed == 2
     for name, value in method.state_dict().items():
         torch.testing.assert_close(value, fitted.method_.state_dict()[name])
+
+
+def test_a_model_is_replaced_only_if_asked_to(fitted, images, tmp_path):
+    fitted.save_pretrained(tmp_path)
+    other = PromptClassifier("nearest-mean").fit(images, np.tile(NAMES, 2))
+    with pytest.raises(InputError, match=r"holds a finished model: .*overwrite=True"):
+        other.save_pretrained(tmp_path)
+    assert PromptClassifier.from_pretrained(tmp_path).method == "pbprompt"
+    other.save_pretrained(tmp_path, overwrite=True)
+    assert PromptClassifier.from_pretrained(tmp_path).method == "nearest-mean"
+
+
+def test_the_log_beside_a_model_is_its_history(fitted, tmp_path):
+    fitted.save_pretrained(tmp_path)
+    assert PromptClassifier.from_pretrained(tmp_path).history_ == []
+    assert pickle.loads(pickle.dumps(fitted)).history_ == fitted.history_ != []
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "total": 0.5}\n{"step": 2, "tot')
+    assert PromptClassifier.from_pretrained(tmp_path).history_ == [{"step": 1, "total": 0.5}]

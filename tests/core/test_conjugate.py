@@ -260,3 +260,12 @@ def test_a_weight_of_nothing_drops_its_sample():
     weighted = uncertainty(table, torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64))
     for mine, without in zip(weighted, uncertainty(table[[0, 2]]), strict=True):
         torch.testing.assert_close(mine, without)
+
+
+def test_a_weight_counts_a_photograph_so_often():
+    images, labels, _ = problem(5, [3, 0, 2, 4])
+    often = torch.arange(len(labels)) % 3 + 1
+    weighted = Statistics.of(images, labels, 4, often.double())
+    repeated = Statistics.of(images.repeat_interleave(often, 0), labels.repeat_interleave(often), 4)
+    for mine, theirs in zip(weighted, repeated, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)

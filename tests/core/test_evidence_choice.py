@@ -262,7 +262,8 @@ def test_look_alikes_make_it_less_sure():
     frame = make_frame(Statistics.of(twice, both, 6), texts)
     rotated = twice @ frame.basis
     alone = choose(frame, rotated, both, SCALE)
-    known = choose(frame, rotated, both, SCALE, alike=Alike(rotated, rotated.new_full((len(both),), 2.0)))
+    ones = rotated.new_ones(len(both))
+    known = choose(frame, rotated, both, SCALE, alike=Alike(rotated, 2 * ones, ones))
     mean = lambda choice: float((choice.weight * choice.temper.log()).sum())  # noqa: E731
     assert mean(known) < mean(alone)
 

@@ -109,7 +109,9 @@ def test_look_alikes_leave_together(width, counts):
     means = torch.stack([images[group].mean(0) for group in groups])
     sizes = torch.tensor([float(len(group)) for group in groups], dtype=torch.float64)
     assert (sizes > 1).any() and (sizes < frame.counts[labels]).any()
-    left = leave_one_out(frame, images @ frame.basis, labels, Alike(means @ frame.basis, sizes))
+    left = leave_one_out(
+        frame, images @ frame.basis, labels, Alike(means @ frame.basis, sizes, torch.ones_like(sizes))
+    )
     assert left.several.equal(frame.counts[labels] > sizes)
     whole = Statistics.of(images, labels, len(texts))
     for i in left.several.nonzero().squeeze(1).tolist():
@@ -177,3 +179,24 @@ def test_a_single_class_cannot_be_left_out():
     left = left_out(images, labels, texts)
     assert left.background.isfinite().all() and (left.cosines.abs() < 1e-12).all()
     check_distances(images, labels, texts)
+
+
+@cases
+def test_images_that_count_unequally(width, counts):
+    """Leaving a weighted photograph out equals fitting the others with their weights."""
+    images, labels, texts = problem(width, counts)
+    weights = 0.2 + 1.6 * torch.rand(len(labels), generator=torch.Generator().manual_seed(1)).double()
+    weights = weights / weights.mean()  # as training has them
+
+    def weighted(rows):
+        return make_frame(Statistics.of(images[rows], labels[rows], len(texts), weights[rows]), texts)
+
+    frame = weighted(labels >= 0)
+    left = leave_one_out(frame, images @ frame.basis, labels, Alike.none(images @ frame.basis, weights))
+    for i, rest in each_without(images, labels):
+        refitted = weighted(rest)
+        sigma = covariance(refitted)
+        far = distances(refitted, sigma, text_slope(refitted, sigma), images[i : i + 1] @ refitted.basis)
+        torch.testing.assert_close(left.counts[i], refitted.counts)
+        for kappa in (0.25, 7.3):
+            torch.testing.assert_close(left.distances(kappa)[i], far(kappa)[0], rtol=1e-7, atol=0)

@@ -52,3 +52,15 @@ def test_none_and_at():
     images = draw(4, 3)
     some = Alike.none(images).at(torch.tensor([2, 0]))
     assert some.means.equal(images[[2, 0]]) and some.sizes.tolist() == [1, 1]
+
+
+def test_weights_count_among_look_alikes():
+    images, labels = burst()
+    weights = torch.linspace(0.5, 2, len(labels)).to(images)
+    plain, weighted = look_alikes(images, labels), look_alikes(images, labels, weights)
+    assert plain.sizes[3] == 3
+    row, near = 3, torch.tensor([0, 3, 4])
+    torch.testing.assert_close(weighted.sizes[row], weights[near].sum())
+    expected = (weights[near].unsqueeze(1) * images[near]).sum(0) / weights[near].sum()
+    torch.testing.assert_close(weighted.means[row], expected)
+    assert weighted.weights.equal(weights)

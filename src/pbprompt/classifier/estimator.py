@@ -4,13 +4,36 @@ Without it a classifier fits, predicts and is saved all the same; what only scik
 (`get_params`, `set_params`, tags) is not there.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 from pbprompt.errors import InputError
 
+SETTING = "settings__"
+
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.base import BaseEstimator as PlainEstimator
+    from sklearn.base import ClassifierMixin
     from sklearn.exceptions import DataConversionWarning, NotFittedError
+
+    class BaseEstimator(PlainEstimator):  # type: ignore[misc]
+        """With `settings__epochs` and the like as parameters of their own, which a search can set."""
+
+        settings: Mapping[str, Any] | None
+
+        def get_params(self, deep: bool = True) -> dict[str, Any]:
+            known: dict[str, Any] = super().get_params(deep)
+            own = self.settings.items() if deep and isinstance(self.settings, Mapping) else ()
+            return known | {SETTING + name: value for name, value in own}
+
+        def set_params(self, **params: Any) -> Self:
+            own = {name: value for name, value in params.items() if name.startswith(SETTING)}
+            super().set_params(**{name: value for name, value in params.items() if name not in own})
+            if own:  # another dict: clones share it
+                changed = {name.removeprefix(SETTING): value for name, value in own.items()}
+                self.settings = {**(self.settings or {}), **changed}
+            return self
+
 except ImportError:
     if not TYPE_CHECKING:
 

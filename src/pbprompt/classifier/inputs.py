@@ -3,7 +3,8 @@
 | X                                          | is                                                            |
 |--------------------------------------------|---------------------------------------------------------------|
 | a list or array of paths                   | images, whose features are kept in the cache                  |
-| a list of PIL images or uint8 [h, w, 3]    | images                                                        |
+| one path, a folder or a glob               | the image, or the images in it, sorted by their paths         |
+| a list of PIL images or uint8 [h, w, 3]    | images; a single PIL image is a list of one                   |
 | a uint8 array [n, h, w, 3]                 | images                                                        |
 | `Features`, `Encoded`, numbers [n, 1+m, d] | features of the backbone: the global vector, then m patches   |
 | numbers [n, d]                             | global vectors alone: each is its image's one and only patch  |
@@ -27,7 +28,7 @@ from PIL import Image
 from pbprompt.classifier.estimator import DataConversionWarning
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.data import names
-from pbprompt.data.images import open_image, upright_rgb
+from pbprompt.data.images import list_images, open_image, upright_rgb
 from pbprompt.data.items import Item
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank, Features
@@ -57,8 +58,10 @@ def encode_inputs(X: Any, backbone: Backbone, *, progress: bool = False) -> Enco
 
 def as_pictures(X: Any) -> list[Any] | None:
     """The images of X, each a path, a PIL image or an array [h, w, 3]; None where X is a table of numbers."""
-    if isinstance(X, (*PATHS, Image.Image)):
-        raise InputError("X is a single image: give a list, such as ['photo.jpg']")
+    if isinstance(X, PATHS):
+        return list(list_images(Path(X).expanduser()))
+    if isinstance(X, Image.Image):
+        return [X]
     if hasattr(X, "__array__"):
         array = np.asarray(X)
         if array.dtype == np.uint8 and array.ndim > 2:
@@ -179,7 +182,7 @@ def read_labels(y: Any, images: int, fewest: int = 2) -> NDArray[Any]:
         raise InputError(f"Unknown label type: y holds {found}: give strings or whole numbers, all of a kind")
     labels = np.array(labels.tolist())  # of objects: what they are
     if len(classes := np.unique(labels)) < fewest:
-        raise InputError(f"y has 1 class ({classes[0]!r}): a classifier needs at least two")
+        raise InputError(f"y has 1 class ({classes.tolist()[0]!r}): a classifier needs at least two")
     return labels
 
 

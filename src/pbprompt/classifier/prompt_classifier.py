@@ -1,6 +1,7 @@
 """`PromptClassifier`: tune, predict, look into, keep and share a classifier, with scikit-learn's verbs."""
 
 # ruff: noqa: N803 - X is scikit-learn's name
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
@@ -20,20 +21,22 @@ from pbprompt.classifier.inputs import (
     names_of,
     read_labels,
 )
+from pbprompt.classifier.summary import summary_html
+from pbprompt.classifier.weights import ClassWeight, item_weights
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.data.fewshot import draw
 from pbprompt.data.names import check_distinct
-from pbprompt.data.sources import open_dataset
 from pbprompt.errors import InputError
-from pbprompt.features.bank import FeatureBank
+from pbprompt.files import read_records
 from pbprompt.methods.base import Method
 from pbprompt.model.calibration import Calibration
+from pbprompt.model.claim import check_free
 from pbprompt.model.folder import read_info
 from pbprompt.model.manifest import opened
 from pbprompt.model.predictor import SAMPLES
 from pbprompt.model.tuned import TunedModel, check_temperature
 from pbprompt.registry import find_method
-from pbprompt.train.tune import Bank
+from pbprompt.train.journal import LOG, OnLog
 
 if TYPE_CHECKING:
     from pbprompt.core.acquisition import By
@@ -56,15 +59,20 @@ class PromptClassifier(Estimator):
 
     `fit(X, y)` takes images or features (`pbprompt.classifier.inputs` lists what X may be) and labels;
     `fit(folder)` takes what `pbprompt fit` takes. `settings` changes the method's own settings, such as
-    {"epochs": 20}. The text tower reads the labels as names, or what `class_names` has for them:
-    {label: name}, or a list for the labels 0, 1, …. At most `shots` images per class are drawn; None: all are
-    used. Each class gets `samples` prompts to predict with. `calibrate` scales the probabilities by a
-    temperature fitted to validation images. `random_state` seeds the draw, the start values and the training.
+    {"epochs": 20}; a search sets them one by one, as `settings__epochs`. The text tower reads the labels as
+    names, or what `class_names` has for them: {label: name}, or a list for the labels 0, 1, …. At most
+    `shots` images per class are drawn; 0: all are used; None: all of (X, y), 16 of a folder, as `pbprompt
+    fit` does.
+    Each class gets `samples` prompts to predict with. `calibrate` scales the probabilities by a temperature
+    fitted to validation images. `class_weight` says how much images of a class count: {label: weight}, or
+    "balanced" for all classes alike. `random_state` seeds the draw, the start values and the training.
     `verbose=1` shows bars for what takes long.
 
     After `fit`: `classes_` (sorted), `method_` (the tuned method), `calibration_` (None without validation
-    images), and `n_features_in_` where X was features.
+    images), `history_` (the records of the training's log), and `n_features_in_` where X was features.
     """
+
+    history_: list[dict[str, float]]
 
     def __init__(
         self,
@@ -75,13 +83,14 @@ class PromptClassifier(Estimator):
         settings: Mapping[str, Any] | None = None,
         backbone: str | Backbone = "lite",
         activation: str | None = None,
-        device: str = "cpu",
+        device: str = "auto",
         template: str | None = None,
         class_names: Mapping[Any, str] | Sequence[str] | None = None,
         shots: int | None = None,
         samples: int = SAMPLES,
         calibrate: bool = False,
-        random_state: int = 0,
+        class_weight: ClassWeight = None,
+        random_state: int = 1,
         verbose: int = 0,
     ) -> None:
         self.method = method
@@ -96,48 +105,82 @@ class PromptClassifier(Estimator):
         self.shots = shots
         self.samples = samples
         self.calibrate = calibrate
+        self.class_weight = class_weight
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        eval_set: tuple[Any, Any] | None = None,
+        on_log: OnLog | None = None,
+    ) -> Self:
         """Tune on images and their labels, or on a folder (a table, a benchmark's name) without y.
 
-        Validation images of a folder, and images that were not drawn, are not trained on: they make
-        `calibration_`. Without any, a method that leaves its images out in turn makes it of these.
+        Validation images, and images that were not drawn, are not trained on: they make `calibration_`.
+        Without any, a method that leaves its images out in turn makes it of these. A folder has its own
+        validation images; for images and labels they are `eval_set`, another pair (X, y). `sample_weight`
+        says how much each image counts. `on_log` is called with each record of the training's log, a dict
+        with `step`.
         """
         self._check_parameters()
-        config = tuning.method_config(self.method, self.preset, self.variant, self.settings)
-        backbone, seed, progress = self._towers(), int(self.random_state), bool(self.verbose)
+        config = tuning.method_config(str(self.method), self.preset, self.variant, self.settings)
+        kind, backbone = find_method(str(self.method)), self._towers()
+        seed, progress = int(self.random_state), bool(self.verbose)
         own_images = not isinstance(X, PATHS)
-        bank: Bank
         if own_images:
-            images = encode_inputs(X, backbone, progress=progress)
-            labels, rows = np.unique(read_labels(y, len(images.global_)), return_inverse=True)
-            dataset = tuning.given_dataset(
-                names_of(labels.tolist(), self.class_names), rows.tolist(), self.template
+            training = tuning.own_images(
+                X,
+                y,
+                backbone,
+                eval_set=eval_set,
+                sample_weight=sample_weight,
+                class_names=self.class_names,
+                template=self.template,
+                progress=progress,
             )
-            bank = tuning.GivenFeatures(backbone, images)
-        elif y is None and self.class_names is None:
-            dataset = open_dataset(X, template=self.template, seed=seed)
-            labels, bank = np.array(dataset.classes), FeatureBank(backbone, progress=progress)
+        elif all(given is None for given in (y, self.class_names, sample_weight, eval_set)):
+            training = tuning.own_dataset(X, backbone, self.template, seed, progress)
         else:
-            raise InputError(f"{X}: a dataset has its own labels and names: leave y and class_names out")
-        drawn = None if self.shots is None else draw(dataset, self.shots, seed)
+            raise InputError(
+                f"{X}: a dataset has its own labels, names and validation images: leave y, class_names, "
+                "sample_weight and eval_set out"
+            )
+        dataset, bank, labels, default, weights = training
+        shots = default if self.shots is None else int(self.shots)
+        drawn = draw(dataset, shots, seed) if shots else None
         if self.calibrate:
-            check_temperature(dataset, drawn, find_method(self.method))
+            check_temperature(dataset, drawn, kind)
+        few = drawn.apply(dataset) if drawn else dataset
+        history: list[dict[str, float]] = []
+
+        def log(record: dict[str, float]) -> None:
+            history.append(record)
+            if on_log is not None:
+                on_log(record)
+
         model = TunedModel.fit(
             dataset,
             bank,
-            find_method(self.method),
+            kind,
             config,
             drawn=drawn,
             seed=seed,
             samples=int(self.samples),
             progress=progress,
-        ).checked(dataset, bank, drawn, figures=False, temperature=bool(self.calibrate))
+            weights=item_weights(few.train, labels.tolist(), self.class_weight, weights),
+            on_log=log,
+        ).checked(dataset, bank, drawn, figures=eval_set is not None, temperature=bool(self.calibrate))
+        if figures := model.info.metrics:
+            told = {f"validation_{name}": figures[name] for name in ("accuracy", "nll", "ece")}
+            log({"step": history[-1]["step"] if history else 0, **told})
         self.__dict__.pop("n_features_in_", None)  # of an earlier fit
         if own_images and as_pictures(X) is None:
             self.n_features_in_ = backbone.embed_dim
+        self.history_ = history
         return self._take(model, labels)
 
     def _check_parameters(self) -> None:
@@ -147,6 +190,8 @@ class PromptClassifier(Estimator):
                 raise InputError(f"{name} is {getattr(self, name)!r}: give a whole number")
         if self.samples < 1:
             raise InputError(f"samples is {self.samples}: give 1 or more")
+        if self.shots is not None and not (isinstance(self.shots, Integral) and self.shots >= 0):
+            raise InputError(f"shots is {self.shots!r}: give a whole number, 0 for all images, or None")
 
     def _towers(self) -> Backbone:
         if isinstance(self.backbone, Backbone):
@@ -210,11 +255,12 @@ class PromptClassifier(Estimator):
         `classes_` stays sorted, so the columns of `predict_proba` move.
         """
         model, old = self.model_, self._labels
-        if isinstance(names, str) or not names:
+        if isinstance(names, str) or not len(names):
             raise InputError(f"names is {names!r}: give a list of class names, such as ['zebra']")
         new = np.array(list(names))  # of a mapping, its labels
         if new.dtype.kind != old.dtype.kind:
-            raise InputError(f"the labels {new.tolist()} are no {old.dtype} as y's are: give {{label: name}}")
+            kind = type(old.tolist()[0]).__name__
+            raise InputError(f"the labels {new.tolist()} are no {kind} as y's are: give {{label: name}}")
         read = names_of(new.tolist(), names if isinstance(names, Mapping) else None)
         labels = np.concatenate([old, new])
         check_distinct([*map(str, labels)], [*model.classes, *read], "names")
@@ -229,7 +275,7 @@ class PromptClassifier(Estimator):
         Labels may be new, or of classes that were added by name; the first call is a fit. There is none for
         methods that cannot learn on, as scikit-learn expects.
         """
-        if not find_method(self.method).learns_on:
+        if not find_method(str(self.method)).learns_on:
             raise AttributeError(f"{self.method} cannot learn on: fit it again, or use 'conjugate'")
         return self._partial_fit
 
@@ -242,7 +288,8 @@ class PromptClassifier(Estimator):
         given = read_labels(y, len(images.global_), fewest=1)
         new = np.setdiff1d(given, old)
         if len(new) and new.dtype.kind != old.dtype.kind:
-            raise InputError(f"the labels {new.tolist()} are no {old.dtype} as the former ones are")
+            kind = type(old.tolist()[0]).__name__
+            raise InputError(f"the labels {new.tolist()} are no {kind} as the former ones are")
         labels = np.concatenate([old, new])
         names = (*model.classes, *names_of(new.tolist(), self.class_names))
         check_distinct([*map(str, labels)], names, "y")
@@ -268,12 +315,22 @@ class PromptClassifier(Estimator):
 
         model = self.model_
         known = dict(zip(self._labels.tolist(), model.classes, strict=True))
-        chosen = None if names is None else [known.get(label, label) for label in names]
+        asked = None if names is None else np.asarray(names).tolist()
+        chosen = None if asked is None else [known.get(label, label) for label in asked]
         return heat_maps(model.method, as_image(image), chosen, samples, predictor=model.predictor)
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write a model folder, which `from_pretrained` and the command line (`--model`) read."""
-        saved.write_folder(Path(folder).expanduser(), self.model_, self._labels, str(folder))
+    def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write a model folder, which `from_pretrained` and the command line (`--model`) read.
+
+        A folder that holds anything is refused; with `overwrite` a model that is there is replaced.
+        """
+        path, model = Path(folder).expanduser(), self.model_
+        if not overwrite:
+            try:
+                check_free(path)
+            except InputError as error:
+                raise InputError(f"{error}, or replace a model by overwrite=True") from None
+        saved.write_folder(path, model, self._labels, str(folder))
 
     @classmethod
     def from_pretrained(
@@ -281,7 +338,7 @@ class PromptClassifier(Estimator):
         source: str | Path,
         *,
         backbone: str | Backbone | None = None,
-        device: str = "cpu",
+        device: str = "auto",
         token: str | None = None,
     ) -> Self:
         """A saved classifier: a folder of `save_pretrained` or `pbprompt fit`, or a hub id such as ORG/NAME.
@@ -297,13 +354,14 @@ class PromptClassifier(Estimator):
             activation=None if info.backbone["name"] == "lite" else info.backbone["activation"],
             device=device,
             template=info.template,
-            shots=info.shots or None,
+            shots=info.shots,
             calibrate=info.temperature != 1,
             random_state=info.seed,
         )
         model, labels = saved.read_folder(files, made._towers())
         named = dict(zip(labels.tolist(), info.classes, strict=True))
         made.samples = model.samples
+        made.history_ = [row for row in read_records(files.folder / LOG) if isinstance(row, dict)]
         made.class_names = None if list(named) == list(info.classes) else named
         return made._take(model, labels)
 
@@ -312,6 +370,20 @@ class PromptClassifier(Estimator):
     ) -> str:
         """Save into a repository of the Hugging Face hub, made where there is none; returns its address."""
         return saved.upload(self.model_, self._labels, repo_id, private=private, token=token, message=message)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        usual = inspect.signature(type(self)).parameters
+        given = {name: getattr(self, name) for name in usual}
+        chosen = {name: value for name, value in given.items() if value is not usual[name].default}
+        fitted = self.__sklearn_is_fitted__()
+        if not fitted:
+            return summary_html({"method": self.method} | chosen)
+        return summary_html({"method": self.method} | chosen, self._model, self.classes_.tolist())
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """Ours in place of scikit-learn's, which notebooks would take before `_repr_html_`."""
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def __getstate__(self) -> dict[str, Any]:
         """A pickle carries the model folder's files; the towers are loaded again."""

@@ -1,21 +1,29 @@
 """From a classifier's parameters and its images to what `TunedModel.fit` takes."""
 
+# ruff: noqa: N803 - X is scikit-learn's name
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from pbprompt.classifier.inputs import encode_inputs, names_of, read_labels
+from pbprompt.classifier.weights import read_sample_weight
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.config import from_dict, to_dict
 from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset, Item
+from pbprompt.data.sources import open_dataset
 from pbprompt.errors import InputError
-from pbprompt.features.bank import Features
+from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.methods.base import MethodConfig, make_config
 from pbprompt.registry import find_method
+from pbprompt.train.tune import Bank
+
+SHOTS = 16  # per class of a dataset, unless told
 
 
 class GivenFeatures:
@@ -30,12 +38,83 @@ class GivenFeatures:
         return Features(self.images.global_[rows], self.images.patches[rows], labels)
 
 
-def given_dataset(names: Sequence[str], rows: Sequence[int], template: str | None) -> Dataset:
-    """Images of the classes `rows` as a dataset whose features `GivenFeatures` has."""
+class Training(NamedTuple):
+    """What a classifier is fitted on."""
+
+    dataset: Dataset
+    bank: Bank
+    labels: NDArray[Any]  # of the classes, in their order
+    shots: int  # per class, to draw; 0: all
+    weights: dict[str, float] | None = None  # of images, by their items' paths
+
+
+def own_dataset(
+    X: str | Path, backbone: Backbone, template: str | None, seed: int, progress: bool
+) -> Training:
+    """A folder, table or benchmark, as `pbprompt fit` takes it."""
+    dataset = open_dataset(X, template=template, seed=seed)
+    return Training(dataset, FeatureBank(backbone, progress=progress), np.array(dataset.classes), SHOTS)
+
+
+def own_images(
+    X: Any,
+    y: Any,
+    backbone: Backbone,
+    *,
+    eval_set: Any = None,
+    sample_weight: Any = None,
+    class_names: Mapping[Any, str] | Sequence[str] | None = None,
+    template: str | None = None,
+    progress: bool = False,
+) -> Training:
+    """Images and labels as a dataset whose features `GivenFeatures` has.
+
+    Images of `eval_set` are its validation images; those of weight 0 are left out.
+    """
     if template is not None and template.count("{}") != 1:
         raise InputError(f"template {template!r}: write it with one {{}} where the class name goes")
-    items = tuple(Item(str(place), label) for place, label in enumerate(rows))
-    return Dataset("own images", Path(), tuple(names), items, template=template or DEFAULT_TEMPLATE)
+    images = encode_inputs(X, backbone, progress=progress)
+    given = read_labels(y, len(images.global_))
+    weights = read_sample_weight(sample_weight, len(given))
+    rows = np.arange(len(given)) if weights is None else np.flatnonzero(weights)
+    labels = np.unique(read_labels(given[rows], len(rows)))
+    train = _items(0, given, labels, rows)
+    held_out: tuple[Item, ...] = ()
+    if eval_set is not None:
+        others, theirs = _read_eval_set(eval_set, backbone, labels, progress)
+        held_out = _items(len(given), theirs, labels, np.arange(len(theirs)))
+        images = Encoded(*(torch.cat(pair) for pair in _alike(images, others)))
+    names = names_of(labels.tolist(), class_names)
+    template = template or DEFAULT_TEMPLATE
+    dataset = Dataset("own images", Path(), tuple(names), train, held_out, template=template)
+    by_path = None if weights is None else {item.path: float(weights[int(item.path)]) for item in train}
+    return Training(dataset, GivenFeatures(backbone, images), labels, 0, by_path)
+
+
+def _items(start: int, given: NDArray[Any], labels: NDArray[Any], rows: NDArray[np.intp]) -> tuple[Item, ...]:
+    classes = np.searchsorted(labels, given[rows])
+    return tuple(
+        Item(str(start + row), label) for row, label in zip(rows.tolist(), classes.tolist(), strict=True)
+    )
+
+
+def _read_eval_set(
+    eval_set: Any, backbone: Backbone, labels: NDArray[Any], progress: bool
+) -> tuple[Encoded, NDArray[Any]]:
+    if not isinstance(eval_set, tuple) or len(eval_set) != 2:
+        raise InputError("eval_set is no pair: give (X, y) of the validation images")
+    images = encode_inputs(eval_set[0], backbone, progress=progress)
+    given = read_labels(eval_set[1], len(images.global_), fewest=1)
+    if given.dtype.kind != labels.dtype.kind or len(strange := np.setdiff1d(given, labels)):
+        first = (given if given.dtype.kind != labels.dtype.kind else strange).tolist()[0]
+        raise InputError(f"eval_set has the label {first!r}, which y has not: give images of y's classes")
+    return images, given
+
+
+def _alike(images: Encoded, others: Encoded) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    if images.patches.shape[1:] != others.patches.shape[1:]:
+        raise InputError("eval_set has other patches than X: give both as images, or both as such features")
+    return [(mine, theirs.to(mine)) for mine, theirs in zip(images, others, strict=True)]
 
 
 def method_config(method: str, preset: str, variant: str, settings: Mapping[str, Any] | None) -> MethodConfig:

@@ -16,7 +16,7 @@ def bench() -> None:
 def text(
     classes: int = typer.Option(1000, min=1, help="How many class names."),
     ctx: int = typer.Option(4, min=1, help="How many context vectors."),
-    device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
+    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
     dtype: str = typer.Option("float32", help="float32, bfloat16 or float16."),
     repeats: int = typer.Option(3, min=1, help="How often each is timed; the median counts."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of tables."),
@@ -26,9 +26,10 @@ def text(
     from rich.console import Console
     from rich.table import Table
 
+    from pbprompt import distributed
     from pbprompt.bench.text import bench_text
 
-    report = bench_text(classes, ctx, device=device, dtype=dtype, repeats=repeats)
+    report = bench_text(classes, ctx, device=distributed.pick(device), dtype=dtype, repeats=repeats)
     if as_json:
         print_json(report)
         return

@@ -19,7 +19,7 @@ def captions(
     backbone: str | None = typer.Option(
         None, help="Where to load the backbone from, if not from where it was."
     ),
-    device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
+    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
     as_json: bool = typer.Option(False, "--json", help="A JSON object per line: class, prompt, captions."),
 ) -> None:
     """Find the captions nearest to each sampled prompt of a class, by the cosine of their text features.

@@ -34,7 +34,7 @@ def explain(
     backbone: str | None = typer.Option(
         None, help="Where to load the backbone from, if not from where it was."
     ),
-    device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
+    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
 ) -> None:
     """Draw heat maps of where in an image the sampled prompts of a class find it.
 

@@ -29,7 +29,7 @@ def fit(
     overrides: list[str] = typer.Option([], "--set", help="A setting as key=value; may be repeated."),
     backbone: str = typer.Option("lite", help="lite, an OpenAI name, a file, folder or hub id."),
     activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell."),
-    device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
+    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
     root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA)."),
     classes_file: Path | None = typer.Option(None, help="Maps folder names or labels to class names."),
     draw_file: Path | None = typer.Option(None, "--draw", help="A draw file to train on instead of drawing."),

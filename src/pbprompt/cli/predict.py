@@ -31,7 +31,7 @@ def predict(
     ),
     backbone: str | None = typer.Option(None, help="lite (default), an OpenAI name, a file, folder, hub id."),
     activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell."),
-    device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
+    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
     samples: int = typer.Option(20, min=1, help="Prompts sampled for each class of a tuned model."),
     seed: int = typer.Option(0, help="Seed of the sampled prompts."),
     top_k: int = typer.Option(3, min=1, help="How many classes to show for each image."),

@@ -34,7 +34,7 @@ def prompts(
     backbone: str | None = typer.Option(
         None, help="Where to load the backbone from, if not from where it was."
     ),
-    device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
+    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
     as_json: bool = typer.Option(False, "--json", help="A JSON object per class: class, cosine, words."),
 ) -> None:
     """Show how alike the sampled prompts of each class are, the words near them, and a map of them.

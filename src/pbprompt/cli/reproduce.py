@@ -29,7 +29,7 @@ def reproduce(
     overrides: list[str] = typer.Option([], "--set", help="A setting of every method as key=value."),
     runs: Path = typer.Option(Path("runs"), help="The folder of results; finished runs are not run again."),
     root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA)."),
-    device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
+    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
     executor: str = typer.Option("local", help="What spreads the runs: local, ray or slurm."),
     jobs: int | None = typer.Option(None, min=1, help="Runs at a time (default: one a GPU, or up to 4)."),
     gpus_per_run: float | None = typer.Option(None, min=0, help="Ray and Slurm; a fraction shares a GPU."),
@@ -55,11 +55,13 @@ def reproduce(
     _check(executor, style, ray_address, gpus_per_run)
     import contextlib
 
+    from pbprompt import distributed
     from pbprompt.recipes import load_recipe
     from pbprompt.recipes.pictures import find_picture
     from pbprompt.runs.store import RunStore
     from pbprompt.sweep import sweep
 
+    device = distributed.pick(device)
     narrowed = (dataset, _numbers("shots", shots), _numbers("seeds", seeds), overrides)
     pictures = {name: picture for name in names if (picture := find_picture(name))}
     tables = [name for name in names if name != COST and name not in pictures]

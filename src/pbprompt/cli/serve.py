@@ -15,7 +15,7 @@ def serve(
         "", envvar="PBPROMPT_API_KEY", help="Clients must send this key; better given as the variable."
     ),
     backbone: str | None = typer.Option(None, help="Where the backbone is, if not where it was for `fit`."),
-    device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
+    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
     examples: bool = typer.Option(False, "--examples", help="Let clients teach it: POST /examples."),
     shared_classes: bool = typer.Option(
         False, "--shared-classes", help="Keep classes that clients add, for all: POST and DELETE /classes."

@@ -53,10 +53,19 @@ class Statistics(NamedTuple):
     """Σ_i x_i x_iᵀ"""
 
     @classmethod
-    def of(cls, images: Float[Tensor, "n d"], labels: Int[Tensor, " n"], classes: int) -> Self:
+    def of(
+        cls,
+        images: Float[Tensor, "n d"],
+        labels: Int[Tensor, " n"],
+        classes: int,
+        weights: Float[Tensor, " n"] | None = None,
+    ) -> Self:
+        """`weights`: how often each photograph counts, once unless told."""
         images = images.double()
-        sums = images.new_zeros(classes, images.shape[1]).index_add_(0, labels, images)
-        return cls(labels.bincount(minlength=classes).double(), sums, images.T @ images)
+        weights = images.new_ones(len(images)) if weights is None else weights.to(images)
+        weighted = weights.unsqueeze(1) * images
+        sums = images.new_zeros(classes, images.shape[1]).index_add_(0, labels, weighted)
+        return cls(images.new_zeros(classes).index_add_(0, labels, weights), sums, images.T @ weighted)
 
     def merged(self, other: Self) -> Self:
         """With the photographs of another part."""
@@ -102,14 +111,15 @@ def make_frame(statistics: Statistics, texts: Float[Tensor, "k d"]) -> Frame:
     """Diagonalise S = Σ_i x_i x_iᵀ − Σ_c n_c x̄_c x̄_cᵀ; a class without photographs has the mean 0, unused."""
     counts, sums, moment = statistics
     has, texts = counts > 0, texts.double()
-    means = sums / counts.clamp(min=1).unsqueeze(1)
+    means = sums / torch.where(has, counts, 1).unsqueeze(1)
     spectrum, basis = torch.linalg.eigh(moment - sums.T @ means)
     means, texts = means @ basis, texts @ basis
     images, seen = float(counts.sum()), int(has.sum())
     floor = FLOOR * float(moment.diagonal().sum()) / images / len(spectrum)
     centre, text_centre = means[has].mean(0), texts[has].mean(0)
     spectrum = spectrum.clamp(min=0)
-    return Frame(basis, spectrum, means, counts, texts, centre, text_centre, seen, images - seen, floor)
+    freedom = max(0.0, images - seen)
+    return Frame(basis, spectrum, means, counts, texts, centre, text_centre, seen, freedom, floor)
 
 
 def within_variance(

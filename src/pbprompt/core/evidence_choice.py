@@ -83,10 +83,11 @@ def choose(
         return _without_choice(frame, scale)
     known = frame.known
     column = torch.searchsorted(known, labels)  # of each label among the known
+    alike = Alike.none(images) if alike is None else alike
     left = leave_one_out(frame, images, labels, alike)
     near = (left.distances(KAPPA) / inflation(left.counts, KAPPA))[:, known].amin(1)
     zero_shot = _spread(scale * images @ (frame.texts if plain is None else plain)[known].T)
-    kappa, temper, weight, table = _pairs(frame, left, images, near, column, zero_shot)
+    kappa, temper, weight, table = _pairs(frame, left, images, near, column, zero_shot, alike.weights)
     n = frame.counts[labels][left.several]
     if len(n):
         temper = temper * (GROWTH * (n / left.counts[left.several, labels[left.several]]).log().mean()).exp()
@@ -113,6 +114,7 @@ def _pairs(
     near: Float[Tensor, " n"],
     column: Int[Tensor, " n"],
     zero_shot: float,
+    counted: Float[Tensor, " n"],
 ) -> tuple[Float[Tensor, " j"], Float[Tensor, " j"], Float[Tensor, " j"], Float[Tensor, "n k"]]:
     """(κ, T, weight) of what is left of the grid, the best first, and its left-out log densities."""
     known, several = frame.known, left.several
@@ -132,7 +134,8 @@ def _pairs(
         for ratio in TEMPERS:
             score = -0.5 * (math.log(kappa / KAPPA) / KAPPA_SPREAD) ** 2
             score -= 0.5 * (math.log(ratio) / TEMPER_SPREAD) ** 2
-            score += float(own_log_probability(centre * ratio * table[several], column[several]).sum())
+            told = own_log_probability(centre * ratio * table[several], column[several])
+            score += float((counted[several] * told).sum())
             rows.append((kappa, centre * ratio, score))
     kappa, temper, score = table.new_tensor(rows).T
     weight = score.softmax(0)

@@ -12,7 +12,8 @@ With its look-alikes (`core/look_alikes.py`) an image leaves as one point of wei
 
     r = x̄_G − x̄_y      x̄_y⁻ = x̄_y − g r/(n − g)      β = g n/(n − g)
 
-What they differ by among themselves stays in S: it is spread within a class as any other.
+What they differ by among themselves stays in S: it is spread within a class as any other. An image that
+counts w times leaves in the same way, as one point of weight w, and N falls by w.
 """
 
 from collections.abc import Callable
@@ -56,13 +57,14 @@ def leave_one_out(
     number = gone.sizes
     means, texts, spectrum = frame.means, frame.texts, frame.spectrum
     n, rows, d = frame.counts[labels], torch.arange(len(labels), device=labels.device), frame.width
-    several = n > number
+    several = n - number > 1e-9 * n  # of weights, the sums are rounded
     zero = n.new_zeros(())
     r = gone.means - means[labels]
-    step = torch.where(several, number / (n - number).clamp(min=1), zero).unsqueeze(1)
+    remaining = torch.where(several, n - number, zero)
+    step = torch.where(several, number / torch.where(several, remaining, zero + 1), zero).unsqueeze(1)
     beta = n.unsqueeze(1) * step
     seen = frame.seen - (~several).double()
-    freedom = frame.freedom - several.double()
+    freedom = (frame.freedom - gone.weights + (~several).double()).clamp(min=0)
     own = means[labels] - step * r
     kept, left = several.unsqueeze(1), seen.clamp(min=1).unsqueeze(1)
     b = torch.where(
@@ -111,7 +113,7 @@ def leave_one_out(
     vv = tt - 2 * beta * rt.square() + beta.square() * rt.square() * rr
     uv, xv, rv = ut - beta * rt * ur, xt - beta * rt * rx, rt * (1 - beta * rr)
     counts = frame.counts.repeat(len(labels), 1)
-    counts[rows, labels] -= number
+    counts[rows, labels] = remaining
 
     def distances(kappa: float) -> Float[Tensor, "n k"]:
         f, p = counts / (kappa + counts), slope * kappa / (kappa + counts)

@@ -23,26 +23,33 @@ class Alike(NamedTuple):
 
     means: Float[Tensor, "n d"]
     sizes: Float[Tensor, " n"]
+    """how often they count together"""
+    weights: Float[Tensor, " n"]
+    """how often the image itself counts"""
 
     @classmethod
-    def none(cls, images: Float[Tensor, "n d"]) -> "Alike":
+    def none(cls, images: Float[Tensor, "n d"], weights: Float[Tensor, " n"] | None = None) -> "Alike":
         """Every image stands for itself."""
-        return cls(images, images.new_ones(len(images)))
+        weights = images.new_ones(len(images)) if weights is None else weights.to(images)
+        return cls(images, weights, weights)
 
     def at(self, rows: Int[Tensor, " m"]) -> "Alike":
-        return Alike(self.means[rows], self.sizes[rows])
+        return Alike(*(part[rows] for part in self))
 
 
-def look_alikes(images: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> Alike:
-    """Class by class, so that no table of all pairs is made."""
-    means, sizes = images.clone(), images.new_ones(len(images))
+def look_alikes(
+    images: Float[Tensor, "n d"], labels: Int[Tensor, " n"], weights: Float[Tensor, " n"] | None = None
+) -> Alike:
+    """Class by class, so that no table of all pairs is made. `weights`: how often each image counts."""
+    alone = Alike.none(images, weights)
+    means, sizes, weights = images.clone(), alone.sizes.clone(), alone.weights
     order = labels.argsort(stable=True)
     for rows in order.split(labels.bincount().tolist()):
         if len(rows) > 2:  # of two images neither is nearer than the average
             own = images[rows]
             squared = torch.cdist(own, own).square()
             near = squared < NEAR * squared.sum(1, keepdim=True) / (len(rows) - 1)
-            member = near.fill_diagonal_(True).to(images)
+            member = near.fill_diagonal_(True) * weights[rows]
             sizes[rows] = member.sum(1)
             means[rows] = member @ own / member.sum(1, keepdim=True)
-    return Alike(means, sizes)
+    return Alike(means, sizes, weights)

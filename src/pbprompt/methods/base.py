@@ -91,6 +91,7 @@ class Method(nn.Module):
     image_conditioned: bool = False  # each image has prompts of its own, so that there is no bank to look at
     leaves_out: bool = False  # it judges each training image as if that one had been left out
     learns_on: bool = False  # `learn` adds labelled images to a fitted one, as if it were fitted on all
+    takes_weights: bool = False  # training images may count unequally, by `image_weights`
     chooses: bool = False  # `choose` sets some of it by validation images, which training then needs
     exportable: bool = True  # its prediction is one fixed computation on a bank, which ONNX can hold
     # Whether every step runs the same kernels: no value is looked at on the host, nothing is moved there, and
@@ -104,6 +105,8 @@ class Method(nn.Module):
         self.classes: tuple[str, ...] = ()
         self.template = ""
         self.unseen_names: tuple[str, ...] = ()  # set by a task, used where `needs_unseen_names`
+        # how often each training image counts, 1 on the average; set before training, where `takes_weights`
+        self.image_weights: Tensor | None = None
 
     @property
     def backbone(self) -> Backbone:

@@ -73,6 +73,7 @@ class CoCoOp(Method):
     exportable = False
     paper = "Zhou et al., CVPR 2022"
     capturable = True
+    takes_weights = True
     config: CoCoOpConfig
 
     def __init__(self, config: CoCoOpConfig, backbone: Backbone) -> None:

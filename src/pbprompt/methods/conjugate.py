@@ -94,6 +94,7 @@ class Conjugate(Memory):
     stepwise = False
     leaves_out = True
     learns_on = True
+    takes_weights = True
     paper = "this library, after Wang et al., ICLR 2024"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"with-pbprompt": {"beside": "pbprompt"}}
     config: ConjugateConfig
@@ -102,6 +103,7 @@ class Conjugate(Memory):
     moment: Tensor
     kept: Tensor
     kept_labels: Tensor
+    kept_weights: Tensor
     texts: Tensor
     choice_name_scale: Tensor
     choice_information: Tensor
@@ -120,12 +122,14 @@ class Conjugate(Memory):
         self.stepwise = bool(tuned)
         self.takes_new_names = prior is not None
         self.learns_on = not self.stepwise
+        self.takes_weights = all(method.takes_weights for method in tuned)
         self.leaves_out = not self.stepwise and beside is None
         d = backbone.embed_dim
         for name, shape in {"counts": (0,), "sums": (0, d), "moment": (0, d), "texts": (0, d)}.items():
             self.register_buffer(name, torch.empty(shape, dtype=torch.float64))
         self.register_buffer("kept", torch.empty(0, d))
         self.register_buffer("kept_labels", torch.empty(0, dtype=torch.long))
+        self.register_buffer("kept_weights", torch.empty(0, dtype=torch.float64))
         for name in Choice._fields:
             self.register_buffer(f"choice_{name}", torch.empty(0, dtype=torch.float64))
 
@@ -175,8 +179,9 @@ class Conjugate(Memory):
             method.unseen_names = self.unseen_names
             method.begin(images, labels, seed)
         self.remember()
-        self._keep(Statistics.of(x, labels, len(self.classes)))
-        self._keep_some(x.float(), labels)
+        weights = torch.ones(len(x), device=x.device) if self.image_weights is None else self.image_weights
+        self._keep(Statistics.of(x, labels, len(self.classes), weights))
+        self._keep_some(x.float(), labels, weights)
 
     def finish(self) -> None:
         """Choose κ, T and the rest, once the prior is what it will be."""
@@ -187,7 +192,7 @@ class Conjugate(Memory):
         frame, _ = self._frame()
         rows = torch.arange(0, len(self.kept), max(1, -(-len(self.kept) * len(own) // TABLE)))
         images = self.kept.double() @ frame.basis
-        alike = look_alikes(images, self.kept_labels).at(rows)
+        alike = look_alikes(images, self.kept_labels, self.kept_weights).at(rows)
         scale, plain = float(self.backbone.logit_scale), self.texts @ frame.basis
         choice = choose(frame, images[rows], self.kept_labels[rows], scale, plain, alike)
         for name, value in choice._asdict().items():
@@ -211,7 +216,8 @@ class Conjugate(Memory):
         former = Statistics(self.counts, self.sums, self.moment).widened(len(self.seen))
         self._keep(former.merged(Statistics.of(x, present, len(self.seen))))
         together = torch.cat([self.kept, x.float().to(self.kept)])
-        self._keep_some(together, torch.cat([self.kept_labels, present]))
+        weights = torch.cat([self.kept_weights, self.kept_weights.new_ones(len(x))])
+        self._keep_some(together, torch.cat([self.kept_labels, present]), weights)
         self.prepare(self.seen, self.template)  # the choice rests on all that was learned
         self.finish()
         self.prepare(asked, self.template)
@@ -220,14 +226,17 @@ class Conjugate(Memory):
         for name, value in statistics._asdict().items():
             getattr(self, name).data = value.to(self.counts.device)
 
-    def _keep_some(self, images: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> None:
+    def _keep_some(
+        self, images: Float[Tensor, "n d"], labels: Int[Tensor, " n"], weights: Float[Tensor, " n"]
+    ) -> None:
         """Photographs to leave out: all of few; of many, those a hash of their values picks, in any order."""
         if len(images) > KEPT:
             odd = torch.arange(images.shape[1], device=images.device) * 2654435761 + 40503
             keys = (images.contiguous().view(torch.int32).long() * (odd | 1)).sum(1)
             rows = keys.sort(stable=True).indices[:KEPT]
-            images, labels = images[rows], labels[rows]
+            images, labels, weights = images[rows], labels[rows], weights[rows]
         self.kept.data, self.kept_labels.data = images.to(self.kept.device), labels.to(self.kept.device)
+        self.kept_weights.data = weights.to(self.kept_weights)
 
     def _frame(self) -> tuple[Frame, TextMap | None]:
         """All classes ever learned, their texts moved to where the others' photographs put them."""
@@ -324,7 +333,7 @@ class Conjugate(Memory):
         columns = labels.clone()
         columns[new] = torch.arange(len(frame.counts), len(wide.counts), device=labels.device)
         kept = self.kept.double() @ frame.basis
-        alike = look_alikes(kept, self.kept_labels)
+        alike = look_alikes(kept, self.kept_labels, self.kept_weights)
         rows = torch.isin(self.kept_labels, labels).nonzero().squeeze(1)
         rows = rows[:: max(1, -(-len(rows) * len(wide.counts) // TABLE))]
         own = self.kept_labels[rows]

@@ -69,6 +69,7 @@ class CoOp(Method):
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"class-specific": {"class_specific": True}}
     paper = "Zhou et al., IJCV 2022"
     capturable = True
+    takes_weights = True
     config: CoOpConfig
 
     def __init__(self, config: CoOpConfig, backbone: Backbone) -> None:

@@ -134,6 +134,7 @@ class PBPrompt(Method):
     paper = "Liu, Wang et al., UAI 2024"
     revision = 2
     capturable = True
+    takes_weights = True
     config: PBPromptConfig
 
     def __init__(self, config: PBPromptConfig, backbone: Backbone) -> None:

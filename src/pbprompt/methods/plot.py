@@ -66,6 +66,7 @@ class PLOT(Method):
         "published": {"tokens": 16, "batch_size": 128, "epochs": 50},  # its configuration on RN50
     }
     tags = ("uses patches",)
+    takes_weights = True
     exportable = False  # it iterates until an image's transport has converged
     paper = "Chen et al., ICLR 2023"
     config: PLOTConfig

@@ -58,6 +58,7 @@ class ProDA(Method):
     """Many learned prompts whose features' mean and covariance make the classifier."""
 
     Config = ProDAConfig
+    takes_weights = True
     paper = "Lu et al., CVPR 2022"
     config: ProDAConfig
 

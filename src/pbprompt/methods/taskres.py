@@ -40,6 +40,7 @@ class TaskRes(TextResidual):
         "flowers": {"alpha": 1.0},
         "imagenet": {"learning_rate": 2e-4},
     }
+    takes_weights = True
     paper = "Yu et al., CVPR 2023"
     config: TaskResConfig
 

@@ -73,6 +73,7 @@ class VPT(Method):
     tags = ("stochastic",)
     paper = "Derakhshani et al., ICCV 2023"
     capturable = True
+    takes_weights = True
     config: VPTConfig
 
     def __init__(self, config: VPTConfig, backbone: Backbone) -> None:

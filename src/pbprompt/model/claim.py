@@ -8,6 +8,7 @@ from pbprompt.errors import InputError
 from pbprompt.files import try_lock
 from pbprompt.model.manifest import CALIBRATION, CARD, CONFIG, WEIGHTS, is_model
 from pbprompt.train.checkpoint import CHECKPOINT
+from pbprompt.train.journal import LOG
 
 CLAIM = ".pbprompt-fit"  # in a folder from the first file of a training until its model is whole
 OURS = {
@@ -18,7 +19,7 @@ OURS = {
     CARD,
     "draw.jsonl",
     "last-good.safetensors",
-    "log.jsonl",
+    LOG,
     "tensorboard",
 }
 

@@ -1,6 +1,6 @@
 """`TunedModel`: what the command line, the classifier, the server and the exporter all hold."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +33,7 @@ from pbprompt.model.predictions import NO_RULE, Prediction, Rule, predictions
 from pbprompt.model.predictor import SAMPLES, Predictor, predictive
 from pbprompt.model.rivals import rival_figures
 from pbprompt.model.scoring import compare, predict_features, set_figures, zero_shot
+from pbprompt.train.journal import OnLog
 from pbprompt.train.tune import Bank, Views, draw_facts, tune
 
 COVERAGE = 0.9  # of the sets whose figures `evaluate` gives
@@ -86,11 +87,14 @@ class TunedModel:
         max_steps: int | None = None,
         progress: bool = True,
         announce: Callable[[Method], None] = lambda method: None,
+        weights: Mapping[str, float] | None = None,
+        on_log: OnLog | None = None,
     ) -> Self:
         """Tune a method on the drawn training items (all of them without a draw).
 
         With a `folder` the training is logged and checkpointed there. `announce` gets the method before the
-        first step.
+        first step. `weights`: how much each training item counts, by its path. `on_log` is called with each
+        record of the training's log.
         """
         few = drawn.apply(dataset) if drawn else dataset
         method, terms = tune(
@@ -105,6 +109,8 @@ class TunedModel:
             max_steps=max_steps,
             progress=progress,
             announce=announce,
+            weights=weights,
+            on_log=on_log,
         )
         shots = drawn.shots if drawn else 0
         info = describe_model(method, seed=seed, shots=shots, data=draw_facts(dataset, drawn))

@@ -1,23 +1,30 @@
-"""What happened in a run, step by step: JSON lines always, TensorBoard where it is installed."""
+"""What happened in a run, step by step: JSON lines always, TensorBoard where it is installed.
+
+A callback `on_log(record)` gets each line of the log as it is written: `{"step": 40, "total": 0.31, …}`.
+"""
 
 import json
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pbprompt.files import write_text
 
+LOG = "log.jsonl"
+OnLog = Callable[[dict[str, float]], object]
+
 
 class Journal:
     """Appends one line a record to `log.jsonl`; lines past `step` (of a run that was killed) are dropped."""
 
-    def __init__(self, folder: Path | None, step: int = 0) -> None:
-        self._file = None
+    def __init__(self, folder: Path | None, step: int = 0, on_log: OnLog | None = None) -> None:
+        self._file, self._on_log = None, on_log
         self._board: Any = None
         if folder is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "log.jsonl"
+        path = folder / LOG
         write_text(path, "".join(_lines_until(path, step)))
         self._file = path.open("a", encoding="utf-8")
         if find_spec("tensorboard"):
@@ -26,6 +33,8 @@ class Journal:
             self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step)
 
     def write(self, step: int, values: dict[str, float]) -> None:
+        if self._on_log is not None:
+            self._on_log({"step": step, **values})
         if self._file is not None:
             self._file.write(json.dumps({"step": step, **values}) + "\n")
             self._file.flush()

@@ -21,7 +21,8 @@ from pbprompt.files import write_bytes
 from pbprompt.methods.base import Batch, Method
 from pbprompt.seeding import stream, stream_seed
 from pbprompt.train.checkpoint import CHECKPOINT, Tally, read_checkpoint, write_checkpoint
-from pbprompt.train.journal import Journal
+from pbprompt.train.journal import Journal, OnLog
+from pbprompt.train.order import epoch_order
 from pbprompt.train.schedule import learning_rate, make_optimiser
 from pbprompt.train.step import Gradients
 
@@ -42,6 +43,7 @@ class Run:
     folder: Path | None = None
     max_steps: int | None = None
     progress: bool = True
+    on_log: OnLog | None = None
 
 
 class DivergedError(InputError):
@@ -71,8 +73,8 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
     if checkpoint and resumes:
         done, tally = read_checkpoint(checkpoint, method, optimiser, run.identity)
     if not distributed.is_main():
-        run, checkpoint = replace(run, folder=None, progress=False), None
-    journal = Journal(run.folder, done)
+        run, checkpoint = replace(run, folder=None, progress=False, on_log=None), None
+    journal = Journal(run.folder, done, run.on_log)
     watch = _Watch(method, journal, run, total, done, tally)
     saved = time.monotonic()
     whole = True  # parameters, step and log belong together: not so within an update
@@ -138,7 +140,7 @@ def _batches(
     device = method.backbone.device
     for epoch in range(done // steps_an_epoch, -(-total // steps_an_epoch)):
         data = features(epoch).to(device)
-        order = torch.randperm(len(data), generator=stream(run.seed, "order", epoch))
+        order = epoch_order(len(data), method.image_weights, stream(run.seed, "order", epoch))
         places = order.to(device)
         first = epoch * steps_an_epoch
         for step in range(max(first, done), min(first + steps_an_epoch, total)):

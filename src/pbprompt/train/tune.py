@@ -3,9 +3,13 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from pbprompt import distributed
 from pbprompt.clip.backbone import Backbone, Encoded
@@ -15,6 +19,7 @@ from pbprompt.data.items import Dataset, Item
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.methods.base import Method, MethodConfig, build_method
+from pbprompt.train.journal import OnLog
 from pbprompt.train.loop import EpochFeatures, Run, train
 from pbprompt.train.prefetch import one_ahead
 
@@ -43,6 +48,8 @@ def tune(
     max_steps: int | None = None,
     progress: bool = True,
     announce: Callable[[Method], None] = lambda method: None,
+    weights: Mapping[str, float] | None = None,
+    on_log: OnLog | None = None,
 ) -> tuple[Method, dict[str, float]]:
     """Train a method on all of a dataset's training items; returns it with the last epoch's terms.
 
@@ -50,12 +57,16 @@ def tune(
     each epoch. `shots` (None: as many as the largest class has) chooses the method's own number of epochs
     where its settings do not say. `announce` is called with the method before the first step. What trains
     nothing only learns the names. A method that `chooses` does so on the dataset's validation items.
+    `weights`: how much each training item counts, by its path. `on_log` is called with each record of the
+    log.
     """
     if not dataset.train:
         raise InputError(f"{dataset.name} has no training items: nothing to tune on")
     backbone = bank.backbone
     method = build_method(kind, config, backbone, seed)
     method.prepare(dataset.classes, dataset.template)
+    if weights is not None:
+        method.image_weights = relative_weights(method, dataset.train, weights).to(backbone.device)
     announce(method)
     if not kind.trains:
         return method, {}
@@ -67,7 +78,7 @@ def tune(
     shots = shots or max(Counter(item.label for item in dataset.train).values())
     epochs = config.epochs or method.epochs_for(shots)
     identity = run_identity(dataset, method, seed, epochs, views)
-    run = Run(epochs, seed, identity, folder, max_steps, progress)
+    run = Run(epochs, seed, identity, folder, max_steps, progress, on_log)
     source = epoch_features(bank, dataset, seed, views, epochs)
     terms = train(method, source, len(dataset.train), run)
     if method.chooses:
@@ -97,6 +108,19 @@ def epoch_features(bank: Bank, dataset: Dataset, seed: int, views: Views, epochs
     return lambda epoch: kept.subset(slice(epoch % draws * count, (epoch % draws + 1) * count))
 
 
+def relative_weights(
+    method: Method, items: Sequence[Item], weights: Mapping[str, float]
+) -> Float[Tensor, " n"]:
+    """How often each item counts, once on the average; refused where a method has no such thing."""
+    if not method.takes_weights:
+        raise InputError(
+            f"{method.name} cannot weigh images: give no weights, or use a method that can, such as "
+            "conjugate or pbprompt"
+        )
+    given = torch.tensor([weights[item.path] for item in items], dtype=torch.float64)
+    return given / given.mean()
+
+
 def run_identity(dataset: Dataset, method: Method, seed: int, epochs: int, views: Views) -> str:
     """A name for exactly this training run."""
     facts = [
@@ -110,6 +134,8 @@ def run_identity(dataset: Dataset, method: Method, seed: int, epochs: int, views
         epochs,
         views,
     ]
+    if method.image_weights is not None:
+        facts.append(method.image_weights.tolist())
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pbprompt import distributed
 from pbprompt.clip.backbone import Backbone, BackboneConfig
 from pbprompt.clip.loading.architecture import check_tensors, find_architecture
 from pbprompt.clip.loading.checkpoint_config import (
@@ -60,11 +61,12 @@ def load_backbone(
 
 
 def _device(wanted: str | torch.device) -> torch.device:
+    wanted = distributed.pick(wanted) if isinstance(wanted, str) else wanted
     try:
         torch.zeros(1, device=wanted).tolist()  # a meta device holds no values
     except (RuntimeError, AssertionError):  # a name torch does not know, or a device that is not there
         raise InputError(
-            f"device {str(wanted)!r} cannot be used here: use cpu, or a CUDA device torch sees"
+            f"device {str(wanted)!r} cannot be used here: use auto, cpu, or a CUDA device torch sees"
         ) from None
     return torch.device(wanted)
 
