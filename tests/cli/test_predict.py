@@ -51,6 +51,42 @@ def test_an_unreadable_image_does_not_stop_the_others(run, images):
     assert "broken.jpg" in err and "1 of 3" in err
 
 
+def test_an_image_from_standard_input(run, images, monkeypatch):
+    with (images / "felix.jpg").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        code, out, err = run("predict", "-", "--classes", "guitar,cat", "--json")
+    assert code == 0, err
+    record = json.loads(out)
+    assert (record["image"], record["label"]) == ("-", "cat")
+
+
+def test_answers_as_a_file(run, images, tmp_path):
+    (images / "broken.jpg").write_bytes(b"not an image")
+    out = tmp_path / "answers.jsonl"
+    code, printed, err = run("predict", images, "--classes", "guitar,cat", "--out", out)
+    assert (code, printed) == (1, "") and "2 answers in" in err and "1 of 3 images" in err
+    _, printed, _ = run("predict", images, "--classes", "guitar,cat", "--json")
+    assert out.read_text(encoding="utf-8") == printed
+    code, _, err = run("predict", images, "--classes", "guitar,cat", "--out", tmp_path / "answers.xls")
+    assert code == 2 and "ends in .csv" in err
+
+
+def test_images_of_before_are_not_encoded_again(run, images, monkeypatch):
+    first = run("predict", images, "--classes", "guitar,cat", "--json")
+
+    def encoded_again(*_):
+        raise AssertionError
+
+    monkeypatch.setattr("pbprompt.clip.backbone.Backbone.image", encoded_again)
+    assert run("predict", images, "--classes", "guitar,cat", "--json") == first
+    assert first[0] == 0
+
+
+def test_addresses_only_if_asked_for(run):
+    code, _, err = run("predict", "https://example.invalid/a.jpg", "--classes", "guitar,cat")
+    assert code == 2 and "--allow-urls" in err and len(err.splitlines()) == 1
+
+
 def test_class_names_with_brackets_are_only_names(run, images):
     code, out, err = run("predict", str(images), "--classes", "[/bold]cat[/],[red]dog", "--top-k", "2")
     assert code == 0, err

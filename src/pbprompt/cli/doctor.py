@@ -17,6 +17,7 @@ EXTRAS = {
     "slurm": "submitit",
     "hf": "datasets",
     "track": "tensorboard",
+    "parquet": "pyarrow",
     "dev": "pytest",
 }
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from pbprompt.cli.answers import check_answers, write_answers
+from pbprompt.cli.given_images import fetched, listed
 from pbprompt.cli.output import print_json
 from pbprompt.data.items import DEFAULT_TEMPLATE
 from pbprompt.errors import InputError
@@ -22,7 +24,9 @@ REJECT_AT = 0.9
 
 
 def predict(
-    images: list[str] = typer.Argument(..., help="Image files, folders or globs."),
+    images: list[str] = typer.Argument(
+        ..., help="Image files, folders or globs; - is an image from standard input."
+    ),
     classes: str = typer.Option("", "--classes", "-c", help="Class names, separated by commas."),
     classes_file: Path | None = typer.Option(None, help="A file, one class name a line."),
     model: Path | None = typer.Option(None, help="A folder that `pbprompt fit` wrote; --classes adds to it."),
@@ -49,6 +53,12 @@ def predict(
         help="Mark what looks like none of the classes, wrongly so for this share of their images: 0.05.",
     ),
     as_json: bool = typer.Option(False, "--json", help="A JSON object per line: image, label, score, …"),
+    out: Path | None = typer.Option(
+        None, "--out", "-o", help="Write the fields of --json to a .csv, .jsonl or .parquet file."
+    ),
+    allow_urls: bool = typer.Option(
+        False, "--allow-urls", help="Take http and https addresses as images too, and fetch them."
+    ),
 ) -> None:
     """Classify images by class names alone (zero-shot), or with a tuned model and its uncertainty.
 
@@ -63,16 +73,18 @@ def predict(
     --coverage lists the classes an image may be of: the true one is among them at least that often, on
     average over images or, with --per-class, for the images of each class. --none-at 0.05 marks what looks
     like none of the classes (five in a hundred images of the classes are marked too), where the method can
-    tell. An image that cannot be read is reported and skipped; exit code 1.
+    tell. An image that cannot be read is reported and skipped; exit code 1. Features are kept in the cache,
+    so that images of before need not be encoded again.
     """
     from pbprompt.clip.loading.load import load_backbone
-    from pbprompt.data.images import list_images
     from pbprompt.model.tuned import TunedModel
 
     if template is not None and "{}" not in template:
         raise InputError(f"--template {template!r} has no {{}}: write where the class name goes")
+    if out is not None:
+        check_answers(out)
     names = class_names(classes, classes_file)
-    paths = [path for given in images for path in list_images(given)]
+    found = listed(images, allow_urls)
     if model is None:
         if any(share is not None for share in (reject_at, coverage, none_at)):
             raise InputError(
@@ -101,19 +113,29 @@ def predict(
     rule = tuned.rule(reject_at, coverage, none_at, per_class=per_class)
     if per_class and isinstance(rule.quantile, tuple):
         _tell_full(tuned, rule.quantile)
-    rows, failures = [], 0
-    for path, said in tuned.predict_files(paths, rule, progress=not as_json):
-        if isinstance(said, InputError):
-            failures += 1
-            _tell(said)
-        elif as_json:
-            print_json({"image": str(path), **said.to_dict()})
-        else:
-            rows.append((path, said))
-    if rows:
+    rows: list[tuple[str, Prediction]] = []
+    answered = 0
+    with fetched(found) as given:
+        for failure in given.failures:
+            _tell(failure)
+        failures = len(given.failures)
+        for path, said in tuned.predict_files(given.paths, rule, progress=not as_json):
+            if isinstance(said, InputError):
+                failures += 1
+                _tell(given.told(path, said))
+                continue
+            answered += 1
+            if as_json:
+                print_json({"image": given.name(path), **said.to_dict()})
+            if out is not None or not as_json:
+                rows.append((given.name(path), said))
+    if rows and out is not None:
+        write_answers(out, [{"image": name, **said.to_dict()} for name, said in rows])
+        _tell(f"{len(rows):,} answers in {out}")
+    elif rows:
         _print_table(rows, top_k, tuned=model is not None)
     if failures:
-        _tell(f"{failures} of {len(paths)} images could not be read")
+        _tell(f"{failures} of {answered + failures} images could not be read")
         raise typer.Exit(1)
 
 
@@ -207,7 +229,7 @@ def _tell(message: object) -> None:
     print(f"pbprompt: {message}", file=sys.stderr)
 
 
-def _print_table(rows: list[tuple[Path, "Prediction"]], top_k: int, tuned: bool) -> None:
+def _print_table(rows: list[tuple[str, "Prediction"]], top_k: int, tuned: bool) -> None:
     from rich.console import Console
     from rich.table import Column, Table
 
@@ -217,14 +239,14 @@ def _print_table(rows: list[tuple[Path, "Prediction"]], top_k: int, tuned: bool)
     columns += ["entropy", "epistemic", ""] if tuned else []
     columns += ["set"] if first.prediction_set is not None else []
     table = Table(Column("image", overflow="fold"), *columns, box=None)
-    for path, said in rows:
-        cells = [f"{name} {score:.1%}" for name, score in said.likeliest(shown)]
+    for name, said in rows:
+        cells = [f"{label} {score:.1%}" for label, score in said.likeliest(shown)]
         if tuned:
             marks = [mark for mark, on in (("unsure", said.unsure), ("none of these", said.unknown)) if on]
             cells += [f"{said.entropy:.3f}", f"{said.epistemic:.3f}", ", ".join(marks)]
         if said.prediction_set is not None:
             cells.append(_shortened(said.prediction_set))
-        table.add_row(str(path), *cells)
+        table.add_row(name, *cells)
     wide = None if sys.stdout.isatty() else 200  # a file or a pipe has no screen to fit
     Console(width=wide, markup=False, highlight=False).print(table)
 
