@@ -64,7 +64,7 @@ def test_answers_as_a_file(run, images, tmp_path):
     (images / "broken.jpg").write_bytes(b"not an image")
     out = tmp_path / "answers.jsonl"
     code, printed, err = run("predict", images, "--classes", "guitar,cat", "--out", out)
-    assert (code, printed) == (1, "") and "2 answers in" in err and "1 of 3 images" in err
+    assert (code, printed) == (1, "") and "with 2 answers" in err and "1 of 3 images" in err
     _, printed, _ = run("predict", images, "--classes", "guitar,cat", "--json")
     assert out.read_text(encoding="utf-8") == printed
     code, _, err = run("predict", images, "--classes", "guitar,cat", "--out", tmp_path / "answers.xls")

@@ -131,7 +131,7 @@ def predict(
                 rows.append((given.name(path), said))
     if rows and out is not None:
         write_answers(out, [{"image": name, **said.to_dict()} for name, said in rows])
-        _tell(f"{len(rows):,} answers in {out}")
+        _tell(f"saved: {out}, with {len(rows):,} answer{'s' if len(rows) > 1 else ''}")
     elif rows:
         _print_table(rows, top_k, tuned=model is not None)
     if failures:
