@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from pbprompt import distributed
+
 SCRIPT = """
 import json, os, sys
 import torch
@@ -76,3 +78,10 @@ def test_two_processes_equal_one(tmp_path):
             found = torch.tensor(two[name]["weights"][key])
             torch.testing.assert_close(found, torch.tensor(wanted), rtol=1e-3, atol=1e-5, msg=f"{name} {key}")
         assert (tmp_path / "two" / name / "log.jsonl").exists()
+
+
+def test_auto_is_a_gpu_where_there_is_one(monkeypatch):
+    for here, expected in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda here=here: here)
+        assert distributed.pick("auto") == expected
+    assert distributed.pick("cuda:1") == "cuda:1"

@@ -7,6 +7,7 @@ import sys
 import warnings
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from pbprompt import __version__
@@ -118,3 +119,13 @@ def test_bench_text_on_a_few_classes():
     report = json.loads(result.output.strip().splitlines()[-1])
     assert [row["context"] for row in report["rows"]] == ["per class", "per class", "shared", "shared"]
     assert all(row["speedup"] > 0 and row["plain_gib"] > 0 for row in report["rows"])
+
+
+def test_every_verb_takes_a_gpu_where_there_is_one():
+    def options(command):
+        for below in getattr(command, "commands", {}).values():
+            yield from options(below)
+        yield from (one for one in command.params if one.name == "device")
+
+    found = list(options(typer.main.get_command(app)))
+    assert len(found) > 8 and {one.default for one in found} == {"auto"}

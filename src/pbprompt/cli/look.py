@@ -23,7 +23,7 @@ def look(
     most: int = typer.Option(8, min=1, help="Findings of each kind to print."),
     backbone: str = typer.Option("lite", help="lite, an OpenAI name, a file, folder or hub id."),
     activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell."),
-    device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
+    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
     root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA)."),
     classes_file: Path | None = typer.Option(None, help="Maps folder names or labels to class names."),
     as_json: bool = typer.Option(False, "--json", help="Print everything that was found as one JSON object."),

@@ -21,7 +21,7 @@ def next_images(
     out: Path = typer.Option(Path("next.csv"), "--out", "-o", help="Table to write, or to add rows to."),
     seed: int = typer.Option(0, help="Seed of `diverse` and `random`."),
     backbone: str | None = typer.Option(None, help="Where the model's backbone is now, if it has moved."),
-    device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
+    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object per image."),
 ) -> None:
     """Choose the images whose labels would teach the model most, and write a table to fill in.
