@@ -41,6 +41,19 @@ def test_a_key_that_no_header_can_carry(tmp_path):
     assert isinstance(error, InputError) and "--api-key" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--label-out", "labels.csv"), "with --label"),
+        (("--label", ".", "--examples"), "leave out --examples"),
+        (("--label", ".", "--shared-classes"), "leave out --examples and --shared-classes"),
+    ],
+)
+def test_options_of_labelling_that_do_not_go_together(tmp_path, options, says):
+    error = run(str(tmp_path), *options).exception
+    assert isinstance(error, InputError) and says in str(error)
+
+
 def test_it_serves_with_the_key_of_the_environment_and_stops_on_ctrl_c(lite, child, tmp_path):
     pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
     from pbprompt.methods.base import build_method, make_config

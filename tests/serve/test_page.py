@@ -15,6 +15,15 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
+from pbprompt.findings.label_table import read_table
+from pbprompt.methods.base import build_method, make_config
+from pbprompt.model.folder import describe_model
+from pbprompt.model.tuned import TunedModel
+from pbprompt.registry import find_method
+from pbprompt.serve.images import decode_square
+from pbprompt.serve.labelling import Labelling
+from pbprompt.serve.limits import Limits
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
@@ -174,3 +183,54 @@ def test_shared_classes_are_everybodys_until_somebody_removes_them(browser, mode
     browser.find_element(By.CSS_SELECTOR, "#names button").click()
     until(browser, lambda: "5 classes" in by_id(browser, "model").text)
     assert not by_id(browser, "added").is_displayed()
+
+
+def test_labelling_by_key_by_pointer_and_by_a_new_name(browser, lite, cat, guitar, serve_at, tmp_path):
+    learner = taught(lite, cat, guitar)
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name, data in (("cat", cat), ("guitar", guitar)):
+        for angle in (5, 10, 15):
+            image = Image.open(io.BytesIO(data)).convert("RGB").rotate(angle, fillcolor="white")
+            image.save(folder / f"{name}-{angle}.png")
+    address = serve_at(learner, labelling=Labelling.open(learner, folder, progress=False))
+    browser.get(address)
+    until(browser, lambda: by_id(browser, "to-label").is_displayed())
+    by_id(browser, "to-label").click()
+
+    def labelled(count: int) -> None:
+        until(browser, lambda: by_id(browser, "progress").text.startswith(f"{count} labelled"))
+        until(browser, lambda: by_id(browser, "picture").is_displayed())
+
+    labelled(0)
+    assert by_id(browser, "picture").get_property("naturalWidth") == 128
+    assert by_id(browser, "estimate").text == "Not known yet."
+    body = browser.find_element(By.TAG_NAME, "body")
+    body.send_keys("1")
+    labelled(1)
+    browser.find_elements(By.CSS_SELECTOR, "#classes button")[1].click()
+    labelled(2)
+    assert "Right on" in by_id(browser, "estimate").text
+    by_id(browser, "name").send_keys("banjo 1", Keys.ENTER)  # digits typed into the field label nothing
+    labelled(3)
+    assert [row.label for row in read_table(folder / "labels.csv")] == ["cat", "guitar", "banjo 1"]
+    assert "banjo 1" in by_id(browser, "classes").text
+    by_id(browser, "undo").click()
+    labelled(2)
+    for count in (3, 4, 5):
+        browser.find_element(By.TAG_NAME, "body").send_keys("2")
+        labelled(count)
+    body.send_keys("s")
+    until(browser, lambda: by_id(browser, "done").is_displayed())
+    assert not by_id(browser, "picture").is_displayed() and len(read_table(folder / "labels.csv")) == 5
+    assert not browser.get_log("browser")
+
+
+def taught(lite, cat, guitar) -> TunedModel:
+    """A model that can learn on, with one image of each class."""
+    kind = find_method("conjugate")
+    method = build_method(kind, make_config(kind), lite, seed=1)
+    method.prepare(("cat", "guitar"), "a photo of a {}.")
+    start, see = TunedModel(method, describe_model(method)), lite.preprocess
+    images = [see(decode_square(data, Limits(), see.size)) for data in (cat, guitar)]
+    return start.partial_fit(start.encode(images), ["cat", "guitar"])

@@ -41,7 +41,7 @@ def next_images(
     from pbprompt.data.images import list_images
     from pbprompt.data.items import Item
     from pbprompt.features.bank import FeatureBank
-    from pbprompt.findings.label_table import Row, read_table, write_table
+    from pbprompt.findings.label_table import Row, read_table, table_root, write_table
     from pbprompt.findings.next_images import next_images as choose
     from pbprompt.model.tuned import TunedModel
     from pbprompt.suggest import suggest
@@ -50,7 +50,7 @@ def next_images(
         raise InputError(f"--by {by}: {suggest(by, RULES)}")
     if not folder.is_dir():
         raise InputError(f"{folder}: not a folder: give one that holds the images to choose from")
-    root = _common_root(folder, out)
+    root = table_root(folder, out)
     names = [path.resolve().relative_to(root).as_posix() for path in list_images(folder)]
     former = read_table(out) if out.exists() else []
     listed = {row.image for row in former}
@@ -89,12 +89,6 @@ def next_images(
         _tell(f"{empty} earlier rows of {out} have no label yet")
     option = "" if root == out.parent.resolve() else f" --root {folder}"
     _tell(f"wrote {out}: fill in its column `label`, then: pbprompt fit {out}{option} --out NEW-MODEL")
-
-
-def _common_root(folder: Path, out: Path) -> Path:
-    """What the table's paths are relative to: its own folder, as `fit` expects, if that holds the images."""
-    home = out.parent.resolve()
-    return home if folder.resolve().is_relative_to(home) else folder.resolve()
 
 
 def _check_enough(wanted: int, there: int, folder: Path, out: Path) -> None:

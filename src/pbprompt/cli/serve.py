@@ -1,5 +1,6 @@
 """`pbprompt serve`: a tuned model behind HTTP, with a web page to try it."""
 
+import sys
 from pathlib import Path
 
 import typer
@@ -20,6 +21,10 @@ def serve(
     shared_classes: bool = typer.Option(
         False, "--shared-classes", help="Keep classes that clients add, for all: POST and DELETE /classes."
     ),
+    label: Path | None = typer.Option(None, help="A folder of images to label, on a page at /label."),
+    label_out: Path | None = typer.Option(
+        None, help="Table that keeps the labels; default: labels.csv in that folder."
+    ),
     max_queue: int = typer.Option(512, min=1, help="Images that may wait; beyond that clients get a 429."),
     max_batch: int = typer.Option(32, min=1, help="Images that go through the tower at once."),
     max_upload_mb: float = typer.Option(10.0, min=0.01, help="Size of one image, in MiB."),
@@ -31,18 +36,27 @@ def serve(
 
     [bold]curl -F files=@photo.jpg http://127.0.0.1:8000/predict[/bold]
 
-    The endpoints are described at /docs. Nothing that clients send is written to disk. Classes that they add
-    by name are theirs alone and sent with each request; with --shared-classes they are everybody's. These,
-    and with --examples what it learns of their images, last until the server stops. Ctrl-C answers what
-    waits, then stops.
+    The endpoints are described at /docs. Nothing that clients send is written to disk, but labels. Classes
+    that they add by name are theirs alone and sent with each request; with --shared-classes they are
+    everybody's. These, and with --examples what it learns of their images, last until the server stops.
+    Ctrl-C answers what waits, then stops.
+
+    [bold]pbprompt serve model/ --label unlabelled/[/bold] shows the images whose labels would teach the model
+    most, one after another; it learns each as soon as you click its class. Every label is in the table at
+    once, which `fit` reads, and the same command goes on from there.
     """
     if not (api_key.isascii() and (api_key.isprintable() or not api_key)):
         raise InputError("--api-key: use plain letters, digits and signs, since it travels in a header")
+    if label_out and not label:
+        raise InputError("--label-out: give the folder of images too, with --label")
+    if label and (examples or shared_classes):
+        raise InputError("--label: leave out --examples and --shared-classes, so that a label can be undone")
     try:
         import uvicorn
 
         from pbprompt.model.tuned import TunedModel
         from pbprompt.serve.app import create_app, server_config
+        from pbprompt.serve.labelling import Labelling
         from pbprompt.serve.limits import MIB, Limits
     except ImportError as error:
         if (error.name or "").startswith("pbprompt"):
@@ -59,6 +73,9 @@ def serve(
         batch=max_batch,
     )
     tuned = TunedModel.load(model, backbone, device)
+    labelling = Labelling.open(tuned, label, label_out) if label else None
+    for note in labelling.notes if labelling else ():
+        print(f"pbprompt: {note}", file=sys.stderr)
     app = create_app(
         tuned,
         limits=limits,
@@ -66,5 +83,9 @@ def serve(
         host=host,
         examples=examples,
         shared_classes=shared_classes,
+        labelling=labelling,
     )
+    if labelling:
+        said, left = labelling.shown.labelled, labelling.shown.left
+        print(f"pbprompt: {said:,} images labelled, {left:,} to go: open /label", file=sys.stderr)
     uvicorn.Server(server_config(app, host, port)).run()

@@ -25,6 +25,12 @@ class Row(NamedTuple):
     score: str
 
 
+def table_root(folder: Path, table: Path) -> Path:
+    """What its paths are relative to: its own folder, as `fit` expects, if that holds the images."""
+    home = table.parent.resolve()
+    return home if folder.resolve().is_relative_to(home) else folder.resolve()
+
+
 def read_table(path: Path) -> list[Row]:
     """The rows of a table that `write_table` wrote and a person edited; spreadsheets may put ; for ,."""
     text = read_text(path)

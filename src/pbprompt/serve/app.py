@@ -15,9 +15,12 @@ from pbprompt import __version__
 from pbprompt.errors import NoNumberError, one_line
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.docs_page import docs_page
+from pbprompt.serve.label_endpoints import add_labelling
+from pbprompt.serve.labelling import Labelling
 from pbprompt.serve.limits import Limits, Refused
 from pbprompt.serve.metrics import Metrics
 from pbprompt.serve.middleware import Middleware
+from pbprompt.serve.problems import BUSY, UNUSABLE, problems
 from pbprompt.serve.protocol import SELDOM, GuardedProtocol
 from pbprompt.serve.schemas import (
     AddClasses,
@@ -28,26 +31,17 @@ from pbprompt.serve.schemas import (
     Health,
     Predict,
     Predictions,
-    Problem,
     request_body,
 )
 from pbprompt.serve.service import Picture, Service
 from pbprompt.serve.uploads import HeldBytes, receive
 
 PAGE = {"/": ("index.html", "text/html"), "/style.css": ("style.css", "text/css")}
-PAGE |= {"/app.js": ("app.js", "text/javascript")}
+PAGE |= {"/app.js": ("app.js", "text/javascript"), "/common.js": ("common.js", "text/javascript")}
+LABEL_PAGE = {"/label": ("label.html", "text/html"), "/label.js": ("label.js", "text/javascript")}
 PNG = {"image/png": {"schema": {"type": "string", "format": "binary"}}}
 UNSHARED = {403: "the server keeps no classes: send `classes` with each request"}
 DAMAGED = {500: "the model's weights are damaged: it answers no numbers"}
-BUSY = {429: "too many at once: Retry-After says when to come again", 503: "no answer in time"}
-UNUSABLE = {
-    400: "not readable as what it says it is",
-    401: "no API key, or a wrong one",
-    408: "sent too slowly",
-    413: "too many bytes, pixels or images",
-    415: "no image, or no known type of body",
-    422: "a field is wrong or an image damaged",
-}
 
 
 def create_app(
@@ -58,13 +52,15 @@ def create_app(
     host: str = "localhost",
     examples: bool = False,
     shared_classes: bool = False,
+    labelling: Labelling | None = None,
 ) -> FastAPI:
     """The app that serves a model.
 
     With an API key, only the page, /docs, /openapi.json and /healthz are open. Without one, requests must be
     to an IP address, `localhost`, this machine's name or `host`. With `examples`, whoever may use it may
     teach it labelled images; with `shared_classes`, add classes and remove added ones for all. Without, a
-    client sends its further classes with each request, and nothing of them is kept.
+    client sends its further classes with each request, and nothing of them is kept. With `labelling`, whoever
+    may use it may label a folder's images at /label.
     """
     limits = limits or Limits()
     metrics = Metrics()
@@ -88,7 +84,7 @@ def create_app(
 
     @app.post(
         "/predict",
-        responses=_problems(UNUSABLE | BUSY | DAMAGED),
+        responses=problems(UNUSABLE | BUSY | DAMAGED),
         openapi_extra=request_body(Predict, form="files"),
     )
     async def predict(request: Request) -> Predictions:
@@ -99,7 +95,7 @@ def create_app(
     @app.post(
         "/explain",
         response_model=Explanation,
-        responses=_problems(UNUSABLE | BUSY | DAMAGED | {404: "unknown class"}) | {200: {"content": PNG}},
+        responses=problems(UNUSABLE | BUSY | DAMAGED | {404: "unknown class"}) | {200: {"content": PNG}},
         openapi_extra=request_body(Explain, form="file"),
     )
     async def explain(request: Request) -> Explanation | Response:
@@ -108,7 +104,7 @@ def create_app(
             said = await service.explain(asked)
         return Response(said.png, media_type="image/png") if isinstance(said, Picture) else said
 
-    @app.get("/classes", responses=_problems({401: UNUSABLE[401]}))
+    @app.get("/classes", responses=problems({401: UNUSABLE[401]}))
     async def classes() -> Classes:
         """The classes the model tells apart."""
         now = service.model
@@ -116,7 +112,7 @@ def create_app(
 
     @app.post(
         "/classes",
-        responses=_problems(
+        responses=problems(
             UNUSABLE | BUSY | UNSHARED | {409: "there in another spelling, or the method takes none"}
         ),
         openapi_extra=request_body(AddClasses),
@@ -128,7 +124,7 @@ def create_app(
             await service.add_classes(asked)
         return await classes()
 
-    @app.delete("/classes", responses=_problems(BUSY | UNSHARED | {409: "a class of the model's own"}))
+    @app.delete("/classes", responses=problems(BUSY | UNSHARED | {409: "a class of the model's own"}))
     async def remove_class(name: str = "") -> Classes:
         """Remove an added class, by `?name=`, for all clients; one that is not there is removed already."""
         check_shared()
@@ -143,7 +139,7 @@ def create_app(
 
         @app.post(
             "/examples",
-            responses=_problems(UNUSABLE | BUSY | {409: "a class in another spelling, or the method cannot"}),
+            responses=problems(UNUSABLE | BUSY | {409: "a class in another spelling, or the method cannot"}),
             openapi_extra=request_body(Examples, form="files"),
         )
         async def learn(request: Request) -> Classes:
@@ -151,6 +147,9 @@ def create_app(
             async with receive(request, Examples, limits, held, form="files") as asked:
                 await service.learn(asked)
             return await classes()
+
+    if labelling:
+        add_labelling(app, service, labelling, limits, held)
 
     @app.get("/healthz")
     async def healthz() -> Health:
@@ -161,10 +160,11 @@ def create_app(
             backbone=model.info.backbone["name"],
             classes=len(service.model.classes),
             shared_classes=shared_classes,
+            labelling=labelling is not None,
             needs_key=bool(api_key),
         )
 
-    @app.get("/metrics", response_class=Response, responses=_problems({401: UNUSABLE[401]}))
+    @app.get("/metrics", response_class=Response, responses=problems({401: UNUSABLE[401]}))
     async def prometheus() -> Response:
         """Counters in Prometheus' text format."""
         return Response(metrics.page(), media_type="text/plain; version=0.0.4")
@@ -173,7 +173,7 @@ def create_app(
     async def docs() -> HTMLResponse:
         return HTMLResponse(docs_page(app.openapi()))
 
-    _add_page(app)
+    _add_page(app, PAGE | (LABEL_PAGE if labelling else {}))
     _add_error_handlers(app)
     endpoints = frozenset(getattr(route, "path", "") for route in app.routes)
     hosts = frozenset({"localhost", host.lower(), gethostname().lower()})
@@ -199,14 +199,10 @@ def server_config(app: FastAPI, host: str, port: int) -> uvicorn.Config:
     return config
 
 
-def _problems(reasons: dict[int, str]) -> dict[int | str, dict[str, object]]:
-    return {status: {"model": Problem, "description": text} for status, text in sorted(reasons.items())}
-
-
-def _add_page(app: FastAPI) -> None:
-    """The web page, read once: no request reaches the file system."""
+def _add_page(app: FastAPI, pages: dict[str, tuple[str, str]]) -> None:
+    """The web pages, read once: no request reaches the file system."""
     folder = files("pbprompt.serve").joinpath("page")
-    for path, (name, kind) in PAGE.items():
+    for path, (name, kind) in pages.items():
         content = folder.joinpath(name).read_bytes()
 
         async def send(content: bytes = content, kind: str = kind) -> Response:

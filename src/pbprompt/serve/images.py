@@ -38,6 +38,18 @@ def decode_image(data: bytes, limits: Limits) -> Image.Image:
         raise Refused(422, f"the image cannot be used: {why}") from None
 
 
+def shown_jpeg(path: str, side: int) -> bytes:
+    """An image file of any type, small enough to look at."""
+    try:
+        image = open_image(path, draft=side)
+    except InputError:
+        raise Refused(422, "the image cannot be read any more") from None
+    image.thumbnail((side, side))
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=90)
+    return buffer.getvalue()
+
+
 def _size(data: bytes, limits: Limits) -> tuple[int, int]:
     """Width and height as the header says, if the content is of an allowed type."""
     try:

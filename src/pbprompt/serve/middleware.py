@@ -27,6 +27,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 GUARDED = frozenset({"/predict", "/explain", "/classes", "/examples", "/metrics"})
+GUARDED |= {"/labelling", "/labelling/undo", "/labelling/image"}
 HEADER_BYTES = 16 << 10
 DRAIN_BYTES, DRAIN_SECONDS = 256 << 20, 10.0
 

@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from PIL import Image
-from torch import Tensor
 
+from pbprompt.clip.backbone import Encoded
 from pbprompt.data.names import name_key
 from pbprompt.errors import InputError, NoNumberError
 from pbprompt.explain.heat_maps import HeatMaps, heat_maps
@@ -75,15 +75,13 @@ def without_class(
     return ready(replace(fewer, calibration=calibration) if set(left) <= set(own) else fewer.with_left_out())
 
 
-def with_examples(
-    model: TunedModel, pixels: Sequence[Tensor], labels: Sequence[str], limits: Limits
-) -> TunedModel:
+def with_examples(model: TunedModel, images: Encoded, labels: Sequence[str], limits: Limits) -> TunedModel:
     """The model having learned images too; labels that are no classes yet become classes."""
     if not model.method.learns_on:
         raise Refused(409, f"{model.method.name} cannot learn on: fit it again on all images")
     new_names(labels, model.classes, limits)
     try:
-        return ready(model.partial_fit(model.encode(pixels), [tidied(label) for label in labels]))
+        return ready(model.partial_fit(images, [tidied(label) for label in labels]))
     except InputError as error:
         raise Refused(422, str(error)) from None
 

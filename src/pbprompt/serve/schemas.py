@@ -91,6 +91,11 @@ class Examples(Asked):
     labels: list[str] = Field(description="the class of each image, in the same order; a new name is added")
 
 
+class Label(Asked):
+    image: str = Field(description="the image, as GET /labelling names it")
+    label: str | None = Field(None, description="its class, a new one too; left out: skip the image")
+
+
 Body = TypeVar("Body", bound=Asked)
 
 
@@ -169,12 +174,33 @@ class Classes(BaseModel):
     calibrated: bool = Field(description="whether predictions carry `unsure` and `prediction_set`")
 
 
+class Estimate(BaseModel):
+    """How many images, each judged by the model without it, are judged right."""
+
+    right: int
+    of: int
+
+
+class ToLabel(BaseModel):
+    image: str | None = Field(description="the image to label now; null: none is left")
+    after: str | None = Field(description="the one that comes next, as far as is known")
+    suggested: str | None = Field(description="the class that the model would say")
+    scores: dict[str, float] = Field(description="the probability of every class for the image")
+    labelled: int = Field(description="images that have a label")
+    left: int = Field(description="images that have none and were not skipped")
+    estimate: Estimate | None = Field(description="of the model now; null: it cannot be judged yet")
+    estimate_at_start: Estimate | None = Field(description="of the model before any of these labels")
+    may_undo: bool = Field(description="whether there is something to take back")
+    table: str = Field(description="the file that keeps the labels")
+
+
 class Health(BaseModel):
     status: str
     method: str
     backbone: str
     classes: int
     shared_classes: bool = Field(description="whether classes that clients add are kept, for all of them")
+    labelling: bool = Field(description="whether there is a page to label images at /label")
     needs_key: bool = Field(description="whether other endpoints want an API key")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from PIL import Image
@@ -22,7 +23,7 @@ from pbprompt.model.predictions import Prediction, Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve import schemas
 from pbprompt.serve.batching import Batcher
-from pbprompt.serve.images import decode_image, decode_square
+from pbprompt.serve.images import decode_image, decode_square, shown_jpeg
 from pbprompt.serve.limits import MIB, Limits, Refused, in_time, too_busy
 from pbprompt.serve.metrics import Metrics
 from pbprompt.serve.model import (
@@ -47,7 +48,7 @@ from pbprompt.serve.schemas import (
     finite,
 )
 
-SHOWN_SIDE = 640  # pixels of a heat map's longer side
+SHOWN_SIDE = 640  # pixels of the longer side of a heat map, or of an image to label
 DECODERS = 4  # processes at most: each may hold a whole photograph
 PIXEL_BYTES = 32  # that decoding and converting a pixel may take
 
@@ -158,13 +159,27 @@ class Service:
                 pixels = [
                     see(square) for square in await self._decoded(asked.images, decode_square, see.size)
                 ]
-                async with self._changing:
-                    self.model = await self._aside(
-                        lambda: with_examples(self.model, pixels, asked.labels, self.limits)
-                    )
-                    self._own |= set(map(tidied, asked.labels))
-                    self._calibration = None
+                await self.teach(
+                    lambda model: with_examples(model, model.encode(pixels), asked.labels, self.limits),
+                    asked.labels,
+                )
         self.metrics.examples.inc(len(pixels))
+
+    async def teach(self, learned: Callable[[TunedModel], TunedModel], labels: Sequence[str]) -> None:
+        """Let the model become what it is after labelled images, which `learned` makes of it."""
+        async with self._changing:
+            self.take(await self._aside(lambda: learned(self.model)), labels)
+
+    def take(self, model: TunedModel, labels: Sequence[str]) -> None:
+        """Answer by what the model has become; the classes of its labels are its own from now on."""
+        self.model = ready(model)
+        self._own |= set(map(tidied, labels))
+        self._calibration = None
+
+    async def picture(self, path: Path) -> bytes:
+        """An image of this machine as a JPEG that any browser shows."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._decoding, self._decode, shown_jpeg, str(path), SHOWN_SIDE)
 
     async def _visited(self, names: Sequence[str]) -> TunedModel:
         """The model with a request's own classes: nobody else's request has them."""
@@ -208,7 +223,7 @@ class Service:
             decoded.append(result)
         return decoded
 
-    def _decode(self, decode: Callable[..., Image.Image], *given: object) -> Image.Image:
+    def _decode(self, decode: Callable[..., T], *given: object) -> T:
         """In another process, which is ended when it is late: no thread could be."""
         try:
             return self._decoders.ask(decode, *given)

@@ -2,9 +2,7 @@
 
 const SHOWN = 8; // classes before "show all"
 const HOVER_MS = 120; // a pointer that only passes asks for nothing
-const byId = (id) => document.getElementById(id);
 
-let key = "";
 let image = null; // the file that is shown
 let answer = null; // what the server said of it
 let note = null; // why it could not say whether it is unsure
@@ -14,32 +12,6 @@ let wanted = null; // class whose heat map should be shown
 let hovering = 0;
 let shared = false; // whether the server keeps added classes, for everybody
 let added = []; // class names that were added: by this visit, or by anybody where they are shared
-
-async function call(path, options = {}) {
-  const headers = { ...options.headers, ...(key ? { "X-API-Key": key } : {}) };
-  const response = await fetch(path, { ...options, headers });
-  if (response.status === 429) {
-    const seconds = Number(response.headers.get("Retry-After")) || 1;
-    await new Promise((done) => setTimeout(done, 1000 * seconds));
-    return call(path, options);
-  }
-  const body = await response.json().catch(() => ({}));
-  if (response.status === 401) askForKey();
-  if (!response.ok) throw new Error(body.error || `the server answered ${response.status}`);
-  return body;
-}
-
-function askForKey() {
-  byId("key-form").hidden = false;
-  byId("key").focus();
-}
-
-function complain(error) {
-  byId("problem").textContent = error ? error.message : "";
-  byId("problem").hidden = !error;
-}
-
-const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
 async function take(file) {
   if (!file) return;
@@ -137,8 +109,6 @@ function row(name, score, spread, among) {
   return item;
 }
 
-const element = (tag, properties) => Object.assign(document.createElement(tag), properties);
-
 async function showHeat(name) {
   wanted = name;
   const heat = byId("heat");
@@ -171,6 +141,7 @@ async function askHeat(name) {
 async function showModel() {
   const health = await call("healthz");
   shared = health.shared_classes;
+  byId("to-label").hidden = !health.labelling;
   const count = health.classes + (shared ? 0 : added.length);
   byId("model").textContent = `${health.method} on ${health.backbone}, ${count} classes`;
   if (health.needs_key && !key) askForKey();
@@ -249,10 +220,7 @@ document.addEventListener("paste", (event) => take(event.clipboardData.files[0])
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") showHeat(null);
 });
-byId("key-form").addEventListener("submit", (event) => {
-  event.preventDefault();
-  key = byId("key").value;
-  byId("key-form").hidden = true;
+onKey(() => {
   byId("file").focus();
   showModel().catch(complain);
   if (image) predict();
