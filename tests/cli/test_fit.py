@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import pbprompt
+from pbprompt.cli.fit import tell_stopped
 
 SAMPLE = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
 CLASSES = ("clock", "heart", "mammal")
@@ -303,14 +304,21 @@ def test_ctrl_c_and_the_same_command_again(run, photos, tmp_path, monkeypatch):
         patch.setattr(PBPrompt, "loss", interrupted)
         code, _, err = run("fit", photos, *QUICK, "--out", tmp_path / "stopped")
     assert code == 130 and "Traceback" not in err
+    assert "stopped: the same command continues from step 4" in err
     assert (tmp_path / "stopped" / "checkpoint.safetensors").exists()
     code, _, err = run("fit", photos, *QUICK, "--set", "ct_weight=0.5", "--out", tmp_path / "stopped")
     assert code == 2 and "another run" in err
-    assert run("fit", photos, *QUICK, "--out", tmp_path / "stopped")[0] == 0
+    code, _, err = run("fit", photos, *QUICK, "--out", tmp_path / "stopped")
+    assert code == 0 and "continuing from step 4 of 6" in err
     whole, stopped = contents(tmp_path / "whole"), contents(tmp_path / "stopped")
     assert set(stopped) == set(whole)
     for name in ("model.safetensors", "log.jsonl", "config.json"):
         assert stopped[name] == whole[name], name
+
+
+@pytest.mark.parametrize("step", [None, 0])
+def test_ctrl_c_before_the_first_step_promises_no_more_than_there_is(step):
+    assert tell_stopped(step).startswith("stopped before the first step: the same command starts again")
 
 
 DIES = """

@@ -6,7 +6,7 @@ from safetensors.torch import load, save_file
 
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Method, MethodConfig
-from pbprompt.train.checkpoint import Tally, read_checkpoint, write_checkpoint
+from pbprompt.train.checkpoint import CHECKPOINT, Tally, checkpoint_step, read_checkpoint, write_checkpoint
 from pbprompt.train.schedule import make_optimiser
 
 TALLY = Tally(3, {"total": 0.1 + 0.2}, [{"total": 1 / 3}])
@@ -124,3 +124,9 @@ def test_values_that_are_no_numbers_are_refused(tiny_vit, tmp_path):
     write_checkpoint(tmp_path / "c", method, optimiser, 2, "run", TALLY)
     with pytest.raises(InputError, match="parameters/memory holds values that are no numbers"):
         read_checkpoint(tmp_path / "c", method, optimiser, "run")
+
+
+def test_the_step_of_a_folder_is_none_where_a_run_would_start_anew(tmp_path):
+    assert checkpoint_step(tmp_path) is None
+    (tmp_path / CHECKPOINT).write_bytes(b"cut short")
+    assert checkpoint_step(tmp_path) is None

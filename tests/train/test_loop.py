@@ -9,11 +9,13 @@ import torch
 from safetensors.torch import load
 
 from pbprompt.errors import InputError
+from pbprompt.features import progress
 from pbprompt.features.bank import Features
 from pbprompt.methods.base import Method, MethodConfig, build_method, make_config
 from pbprompt.methods.pbprompt import PBPrompt
 from pbprompt.seeding import stream
 from pbprompt.train import loop
+from pbprompt.train.checkpoint import checkpoint_step
 from pbprompt.train.loop import DivergedError, Run, train
 from pbprompt.train.schedule import learning_rate
 
@@ -250,6 +252,18 @@ def test_ctrl_c_in_a_step_and_on_to_the_same_bits(tiny_vit, tmp_path, uninterrup
     assert len(again.seen) == 24 - (step - 1)  # no step was lost
     assert_same_parameters(method, again)
     assert log_of(tmp_path) == log
+
+
+def test_a_log_gets_lines_and_says_where_a_run_goes_on(tiny_vit, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        stopped = made(tiny_vit, kind=stops_at(12, KeyboardInterrupt()))
+        train(stopped, epochs_of, COUNT, run_of(tmp_path, progress=True))
+    told = capsys.readouterr().err
+    assert "step 1 of 24: training\n" in told and "step 11 of 24: loss " in told
+    assert "continuing" not in told and "\n\n" not in told and checkpoint_step(tmp_path) == 11
+    train(made(tiny_vit), epochs_of, COUNT, run_of(tmp_path, progress=True))
+    assert capsys.readouterr().err.startswith("continuing from step 11 of 24\nstep 12 of 24: ")
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])

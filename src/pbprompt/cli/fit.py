@@ -1,7 +1,8 @@
 """`pbprompt fit`: tune a classifier on a few labelled images."""
 
 import re
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ import typer
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from pbprompt.methods.base import Method
     from pbprompt.model.calibration import Calibration
     from pbprompt.model.tuned import TunedModel
@@ -55,8 +58,8 @@ def fit(
 
     [bold]pbprompt fit caltech101 --root DATA --method pbprompt --preset paper --out model/[/bold]
 
-    Ctrl-C keeps a checkpoint: the same command goes on from there. Under torchrun several processes share one
-    run: [bold]torchrun --nproc-per-node 4 -m pbprompt fit …[/bold]
+    Ctrl-C keeps a checkpoint: the same command continues from there. Under torchrun several processes share
+    one run: [bold]torchrun --nproc-per-node 4 -m pbprompt fit …[/bold]
     """
     from rich.console import Console
 
@@ -66,7 +69,7 @@ def fit(
     from pbprompt.data.sources import open_dataset
     from pbprompt.features.bank import FeatureBank
     from pbprompt.methods.base import make_config
-    from pbprompt.model.claim import check_free, claim
+    from pbprompt.model.claim import check_free
     from pbprompt.model.rivals import probe_is_quick
     from pbprompt.model.tuned import TunedModel, check_temperature
     from pbprompt.registry import find_method
@@ -88,7 +91,7 @@ def fit(
     if calibrate:
         check_temperature(dataset, drawn, kind)
     bank = FeatureBank(load_backbone(backbone, activation=activation, device=device), progress=main)
-    with nullcontext() if dry_run or not main else claim(out):
+    with nullcontext() if dry_run or not main else _held(out, console):
         model = TunedModel.fit(
             dataset,
             bank,
@@ -125,6 +128,27 @@ def fit(
         console.print(tell_temperature(model))
     console.print(tell_calibration(model.calibration))
     console.print(f"saved: {out}")
+
+
+@contextmanager
+def _held(out: Path, console: "Console") -> Iterator[None]:
+    """The folder for this run alone; Ctrl-C says where the same command goes on."""
+    from pbprompt.model.claim import claim
+    from pbprompt.train.checkpoint import checkpoint_step
+
+    try:
+        with claim(out):
+            yield
+    except KeyboardInterrupt:
+        console.print(tell_stopped(checkpoint_step(out)))
+        raise
+
+
+def tell_stopped(step: int | None) -> str:
+    """What the same command does after Ctrl-C."""
+    if not step:
+        return "stopped before the first step: the same command starts again; encoded images are kept"
+    return f"stopped: the same command continues from step {step:,}"
 
 
 def parameters(method: "Method") -> str:

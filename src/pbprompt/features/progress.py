@@ -1,27 +1,51 @@
-"""A bar on stderr for work that takes longer than a second."""
+"""What long work says on stderr: a bar where someone watches, and in a log a line every few seconds."""
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 import rich.progress as bars
 from rich.console import Console
 
 PATIENCE_SECONDS = 1.0
+LINE_SECONDS = 5.0
+
+
+def watched(console: Console) -> bool:
+    """Whether a bar is seen there as it moves."""
+    return console.is_terminal or console.is_jupyter
+
+
+class Lines:
+    """A line now and then for a log, in which a bar would not be seen; none in a terminal."""
+
+    def __init__(self, console: Console, *, shown: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._shown, self._clock = console, shown and not watched(console), clock
+        self._last = clock()
+
+    def say(self, text: Callable[[], str]) -> None:
+        """Print the text if it is time for it."""
+        if self._shown and self._clock() - self._last >= LINE_SECONDS:
+            self._last = self._clock()
+            self._console.print(text(), markup=False, highlight=False, soft_wrap=True)
 
 
 class Progress:
     """Counts images; shows the bar, the rate and the time left once a second has passed."""
 
     def __init__(self, what: str, *, shown: bool) -> None:
+        console = Console(stderr=True)
+        self._lines = Lines(console, shown=shown)
+        self._what = what
         self._bars = bars.Progress(
             bars.TextColumn("{task.description}"),
             bars.BarColumn(),
             bars.MofNCompleteColumn(),
             bars.TextColumn("{task.fields[rate]:.0f} images/s"),
             bars.TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=console,
             transient=True,
-            disable=not shown,
+            disable=not (shown and watched(console)),
         )
         self._task = self._bars.add_task(what, total=0, rate=0.0)
         self._total = self._done = 0
@@ -39,7 +63,9 @@ class Progress:
         if not self._visible and seconds > PATIENCE_SECONDS:
             self._bars.start()
             self._visible = True
-        self._bars.update(self._task, completed=self._done, rate=self._done / max(seconds, 1e-9))
+        rate = self._done / max(seconds, 1e-9)
+        self._bars.update(self._task, completed=self._done, rate=rate)
+        self._lines.say(lambda: f"{self._what}: {self._done:,} of {self._total:,}, {rate:.0f} images/s")
 
     def __enter__(self) -> "Progress":
         return self

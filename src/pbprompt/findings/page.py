@@ -8,8 +8,8 @@ from pathlib import Path
 from pbprompt import __version__
 from pbprompt.files import write_text
 from pbprompt.findings.look import Look
-from pbprompt.findings.thumbnails import data_uri
 from pbprompt.findings.words import class_lines, duplicate_words, headline, size_words
+from pbprompt.report.thumbnails import data_uri
 
 MOST = 24  # findings of a kind with pictures
 MOST_OF_A_GROUP = 4

@@ -77,3 +77,12 @@ def read_checkpoint(
     if optimiser:
         optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
     return step, tally
+
+
+def checkpoint_step(folder: Path) -> int | None:
+    """The step that a run in this folder goes on from; None where it would start anew."""
+    try:
+        with safe_open(folder / CHECKPOINT, framework="pt") as file:
+            return int(json.loads((file.metadata() or {})["pbprompt"])["step"])
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError, RecursionError):
+        return None

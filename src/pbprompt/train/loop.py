@@ -17,6 +17,7 @@ from pbprompt import distributed
 from pbprompt.clip.backbone import Encoded
 from pbprompt.errors import InputError
 from pbprompt.features.bank import Features
+from pbprompt.features.progress import Lines, watched
 from pbprompt.files import write_bytes
 from pbprompt.methods.base import Batch, Method
 from pbprompt.seeding import stream, stream_seed
@@ -160,20 +161,26 @@ class _Watch:
         self.last_epoch: dict[str, float] = {}
         self._pending: list[tuple[int, dict[str, Tensor], Tensor]] = []
         self._good = self._copy()
+        self._total, self._text = total, "training"
+        console = Console(stderr=True, quiet=not run.progress)
+        self._lines = Lines(console, shown=run.progress)
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=console,
             transient=True,
-            disable=not run.progress,
+            disable=not (run.progress and watched(console)),
         )
+        if done:
+            console.print(f"continuing from step {done:,} of {total:,}", highlight=False)
         self._bar.start()
-        self._task = self._bar.add_task("training", total=total, completed=done)
+        self._task = self._bar.add_task(self._text, total=total, completed=done)
 
     def saw(self, step: int, terms: dict[str, Tensor], chosen: Tensor) -> None:
         self._pending.append((step, terms, chosen))
+        self._lines.say(lambda: f"step {step + 1:,} of {self._total:,}: {self._text}")
 
     def settle(self) -> None:
         """Wait for the terms of the last steps, count them, and make sure that all is finite."""
@@ -204,8 +211,8 @@ class _Watch:
         recent = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
         rows.clear()
         self.journal.write(done, recent)
-        text = f"loss {recent['total']:.3f}  accuracy {recent.get('accuracy', math.nan):.1%}"
-        self._bar.update(self._task, completed=done, description=text)
+        self._text = f"loss {recent['total']:.3f}  accuracy {recent.get('accuracy', math.nan):.1%}"
+        self._bar.update(self._task, completed=done, description=self._text)
 
     def mean(self) -> dict[str, float]:
         """Mean terms of the epoch under way."""
