@@ -13,6 +13,7 @@ from pbprompt.features import progress
 from pbprompt.features.bank import Features
 from pbprompt.methods.base import Method, MethodConfig, build_method, make_config
 from pbprompt.methods.pbprompt import PBPrompt
+from pbprompt.registry import find_method
 from pbprompt.seeding import stream
 from pbprompt.train import loop
 from pbprompt.train.checkpoint import checkpoint_step
@@ -448,3 +449,14 @@ def test_a_method_that_learns_nothing(tiny_vit, tmp_path):
 
     method = Still(MethodConfig(), tiny_vit)
     assert train(method, epochs_of, COUNT, run_of(tmp_path, epochs=0)) == {}
+
+
+def test_a_method_without_steps_that_is_given_epochs_says_so(tiny_vit):
+    """It has no optimiser, and must not get as far as asking for one."""
+    kind = find_method("nearest-mean")
+    method = build_method(kind, kind.Config(), tiny_vit, seed=0)
+    method.prepare(("cat", "dog"), "a photo of a {}.")
+    x = torch.randn(4, tiny_vit.embed_dim)
+    data = Features(x, x.unsqueeze(1), torch.tensor([0, 1, 0, 1]))
+    with pytest.raises(InputError, match="leave epochs at 0"):
+        train(method, lambda epoch: data, 4, Run(epochs=1, seed=0, progress=False))

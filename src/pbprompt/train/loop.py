@@ -87,11 +87,11 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
 
     try:
         for step, epoch, batch, chosen in _batches(method, features, run, size, steps_an_epoch, done, total):
-            assert optimiser is not None  # a method without one takes no step
+            terms = gradients(batch, stream_seed(run.seed, "noise", step))
+            assert optimiser is not None  # a method without one has refused to give a loss
             for group in optimiser.param_groups:
                 now = step / steps_an_epoch if method.config.anneal == "step" else epoch
                 group["lr"] = learning_rate(method.config, now, run.epochs)
-            terms = gradients(batch, stream_seed(run.seed, "noise", step))
             distributed.average(
                 [parameter.grad for parameter in method.trainable() if parameter.grad is not None]
             )
