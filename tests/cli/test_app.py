@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import warnings
+from itertools import pairwise
 
 import pytest
 import typer
@@ -129,3 +130,25 @@ def test_every_verb_takes_a_gpu_where_there_is_one():
 
     found = list(options(typer.main.get_command(app)))
     assert len(found) > 8 and {one.default for one in found} == {"auto"}
+
+
+def verbs(command, name=()):
+    """Every verb and the verbs below it, as the words that call it."""
+    yield name
+    for below, nested in getattr(command, "commands", {}).items():
+        yield from verbs(nested, (*name, below))
+
+
+@pytest.mark.parametrize("words", list(verbs(typer.main.get_command(app))), ids=" ".join)
+def test_help_is_wrapped_by_the_width_alone(words, monkeypatch):
+    """A paragraph of a help text is on one line where the terminal is wide enough for all of it."""
+    monkeypatch.setenv("COLUMNS", "1200")
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", None)
+    shown = CliRunner().invoke(app, [*words, "--help"]).output
+    prose = shown.partition("Usage:")[2].partition("╭")[0].splitlines()[1:]
+    filled = [bool(line.strip()) for line in prose]
+    assert any(filled) and not any(one and below for one, below in pairwise(filled))
+
+
+def test_help_teaches_the_first_command():
+    assert "pbprompt predict IMAGE --classes cat,dog,car" in CliRunner().invoke(app, ["--help"]).output

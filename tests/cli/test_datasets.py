@@ -79,3 +79,13 @@ def test_draw(photos, tmp_path):
     result = run("draw", photos, "--shots", 2, "--seed", 3, "--out", out)
     drawn = read_draw(out, open_dataset(photos, seed=3))
     assert result.exit_code == 0 and drawn.hash in result.output and len(drawn.train) == 4
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_the_list_cuts_nothing(width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    output = run().output
+    assert "…" not in output
+    if width == 80:
+        assert "imagenet-adversarial" in output and "20,200" in output and "1,281,167" in output
+        assert all(len(line) <= 80 for line in output.partition("Licences")[0].splitlines())

@@ -1,5 +1,6 @@
 """The command line: verbs -> functions. Each verb is one file here and imports what it needs when it runs."""
 
+import inspect
 import os
 import sys
 from typing import Any
@@ -55,7 +56,6 @@ def _shortened(error: Exception) -> Exception:
 app = typer.Typer(
     name="pbprompt",
     cls=_Commands,
-    help="Few-shot image classifiers from CLIP-like models that know what they do not know.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -104,6 +104,19 @@ app.add_typer(datasets.app, name="datasets")
 app.add_typer(runs.app, name="runs")
 app.add_typer(cache.app, name="cache")
 app.add_typer(bench.app, name="bench")
+
+
+def _wrap_by_width(verbs: typer.Typer) -> None:
+    """Make a paragraph of help one line, which the terminal breaks: typer keeps the source's line breaks."""
+    for verb in verbs.registered_commands:
+        text = verb.help or inspect.getdoc(verb.callback) or ""
+        verb.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+    for group in verbs.registered_groups:
+        if group.typer_instance is not None:
+            _wrap_by_width(group.typer_instance)
+
+
+_wrap_by_width(app)
 
 
 def main() -> None:

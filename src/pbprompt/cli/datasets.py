@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -24,12 +23,12 @@ def list_benchmarks(context: typer.Context) -> None:
         return
     from pbprompt.data.catalog import benchmarks
 
-    table = Table("name", "classes", "train", "val", "test", "folder", box=box.SIMPLE)
+    table = Table("name", "classes", "train", "val", "test", "folder", box=None, pad_edge=False)
     for entry in benchmarks().values():
         counts = ["–" if count is None else f"{count:,}" for count in (entry.classes, *entry.counts)]
         table.add_row(entry.name, *counts, entry.folder)
     for column in table.columns:
-        column.no_wrap = True
+        column.overflow = "fold"  # no name is cut, however narrow the terminal
         column.justify = "right" if column.header in ("classes", "train", "val", "test") else "left"
     console = Console(soft_wrap=True)
     console.print(table)
