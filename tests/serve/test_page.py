@@ -1,5 +1,6 @@
 """The web page in a real browser, by keyboard and pointer."""
 
+import base64
 import io
 import json
 import shutil
@@ -138,6 +139,102 @@ def test_from_an_image_to_its_heat_map_and_a_new_class(browser, running, model, 
     assert requested_hosts(browser) == {running.removeprefix("http://")}
     refused = [entry for entry in browser.get_log("browser") if "409" not in entry["message"]]
     assert not refused
+
+
+# The ratio of every shown text to what lies behind it, as WCAG counts it; those below 4.5 to 1 come back.
+CONTRAST = """
+const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+const luminance = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+  .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+  .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+const behind = (node) => {
+  for (; node; node = node.parentElement) {
+    const colour = numbers(getComputedStyle(node).backgroundColor);
+    if (colour.length < 4 || colour[3] === 1) return colour;
+  }
+  return [255, 255, 255];
+};
+let seen = 0;
+const low = [];
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walker.nextNode()) {
+  const node = walker.currentNode.parentElement;
+  if (!walker.currentNode.data.trim() || !node.checkVisibility()) continue;
+  seen += 1;
+  const pair = [numbers(getComputedStyle(node).color), behind(node)].map(luminance);
+  const [dark, light] = pair.sort((one, other) => one - other);
+  if ((light + 0.05) / (dark + 0.05) < 4.5) low.push(walker.currentNode.data);
+}
+return [seen, low];
+"""
+
+
+def test_an_empty_page_offers_samples_and_what_is_written_can_be_read(browser, running):
+    browser.get(running)
+    samples = browser.find_elements(By.CSS_SELECTOR, "#samples button")
+    assert len(samples) == 6 and not by_id(browser, "shown").is_displayed()
+    images = browser.find_elements(By.CSS_SELECTOR, "#samples img")
+    until(browser, lambda: all(image.get_property("naturalWidth") == 128 for image in images))
+    samples[0].click()
+    until(browser, lambda: by_id(browser, "status").text.startswith("cat, "))
+    assert by_id(browser, "shown").is_displayed() and not by_id(browser, "samples").is_displayed()
+    assert "nats" not in by_id(browser, "doubt").text and "doubt" in by_id(browser, "doubt").text
+    for scheme in ("light", "dark"):
+        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        seen, low = browser.execute_script(CONTRAST)
+        assert seen > 10 and not low, scheme
+
+
+# a file as if a person had brought it: browsers let no script drag from, or paste from, elsewhere
+BRING = """
+const [bytes, how] = arguments;
+const data = new DataTransfer();
+data.items.add(new File([Uint8Array.from(atob(bytes), (c) => c.charCodeAt(0))], "brought.webp"));
+const options = { bubbles: true, cancelable: true, dataTransfer: data, clipboardData: data };
+if (how === "paste") document.dispatchEvent(new ClipboardEvent("paste", options));
+else return document.getElementById("drop").dispatchEvent(new DragEvent("drop", options));
+"""
+
+
+def test_images_are_dropped_and_pasted_and_a_bad_one_leaves_nothing_broken(browser, running, cat, guitar):
+    browser.get(running)
+    until(browser, lambda: "5 classes" in by_id(browser, "model").text)
+    bring = lambda data, how: browser.execute_script(BRING, base64.b64encode(data).decode(), how)  # noqa: E731
+    assert bring(cat, "drop") is False  # the browser itself would open the file and leave the page
+    until(browser, lambda: by_id(browser, "status").text.startswith("cat, "))
+    bring(guitar, "paste")
+    until(browser, lambda: by_id(browser, "status").text.startswith("guitar, "))
+    until(browser, lambda: by_id(browser, "preview").is_displayed())
+    bring(b"no image", "paste")
+    until(browser, lambda: "no image of these types" in by_id(browser, "problem").text)
+    assert not by_id(browser, "preview").is_displayed()
+
+
+def test_nothing_is_drawn_for_zero(browser, running, photo):
+    browser.get(running)
+    upload(browser, photo)
+    zero = "const one = row('none', 0, 0, []); document.getElementById('scores').append(one);"
+    browser.execute_script(zero)
+    bar = rows_of(browser)[-1].find_element(By.CLASS_NAME, "bar")
+    assert [part.size["width"] for part in bar.find_elements(By.TAG_NAME, "span")] == [0]
+
+
+def test_on_a_phone_the_heat_map_stays_in_view(browser, running, photo):
+    metrics = {"width": 360, "height": 640, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.get(running)
+    upload(browser, photo)
+    last = rows_of(browser)[-1]
+    browser.execute_script("arguments[0].scrollIntoView({ block: 'end' })", last)
+    last.click()
+    until(browser, lambda: by_id(browser, "heat").is_displayed())
+    place = "const { top, bottom } = arguments[0].getBoundingClientRect(); return [top, bottom];"
+    assert browser.execute_script("return scrollY") > 0
+    top, bottom = browser.execute_script(place, by_id(browser, "heat"))
+    assert top >= 0 and bottom <= browser.execute_script(place, last)[0]
+    width = browser.execute_script("return document.documentElement.scrollWidth")
+    assert width <= 360
 
 
 def test_a_refused_image_says_why_and_the_docs_page_opens(browser, running, tmp_path):

@@ -12,6 +12,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
 from pbprompt import __version__
+from pbprompt.data.catalog.sample import FOLDER as SAMPLE
 from pbprompt.errors import NoNumberError, one_line
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.docs_page import docs_page
@@ -38,6 +39,14 @@ from pbprompt.serve.uploads import HeldBytes, receive
 
 PAGE = {"/": ("index.html", "text/html"), "/style.css": ("style.css", "text/css")}
 PAGE |= {"/app.js": ("app.js", "text/javascript"), "/common.js": ("common.js", "text/javascript")}
+SAMPLES = {  # images to try, where there is none at hand
+    "/samples/cat.webp": "mammal/1f408.webp",
+    "/samples/guitar.webp": "musical-instrument/1f3b8.webp",
+    "/samples/apple.webp": "fruit/1f34e.webp",
+    "/samples/engine.webp": "train/1f682.webp",
+    "/samples/owl.webp": "bird/1f989.webp",
+    "/samples/hammer.webp": "tool/1f528.webp",
+}
 LABEL_PAGE = {"/label": ("label.html", "text/html"), "/label.js": ("label.js", "text/javascript")}
 PNG = {"image/png": {"schema": {"type": "string", "format": "binary"}}}
 UNSHARED = {403: "the server keeps no classes: send `classes` with each request"}
@@ -200,10 +209,12 @@ def server_config(app: FastAPI, host: str, port: int) -> uvicorn.Config:
 
 
 def _add_page(app: FastAPI, pages: dict[str, tuple[str, str]]) -> None:
-    """The web pages, read once: no request reaches the file system."""
+    """The web pages and what they show, read once: no request for them reaches the file system."""
     folder = files("pbprompt.serve").joinpath("page")
-    for path, (name, kind) in pages.items():
-        content = folder.joinpath(name).read_bytes()
+    contents = {path: (folder.joinpath(name).read_bytes(), kind) for path, (name, kind) in pages.items()}
+    drawn = SAMPLE / "images" / "fluent"
+    contents |= {path: ((drawn / name).read_bytes(), "image/webp") for path, name in SAMPLES.items()}
+    for path, (content, kind) in contents.items():
 
         async def send(content: bytes = content, kind: str = kind) -> Response:
             return Response(content, media_type=kind)

@@ -1,6 +1,7 @@
 "use strict";
 
 const SHOWN = 8; // classes before "show all"
+const NO_SPREAD = 0.0005; // what is written as ± 0.0
 const HOVER_MS = 120; // a pointer that only passes asks for nothing
 
 let image = null; // the file that is shown
@@ -21,9 +22,16 @@ async function take(file) {
   URL.revokeObjectURL(byId("preview").src);
   byId("preview").src = URL.createObjectURL(file);
   byId("preview").alt = `Your image ${file.name}`;
-  byId("shown").hidden = false;
+  byId("shown").hidden = true; // until it has loaded: a file that is no image is not shown as a broken one
+  byId("samples").hidden = true;
   byId("result").hidden = true;
   await predict();
+}
+
+async function trySample({ src, alt }) {
+  const response = await fetch(src);
+  await take(new File([await response.blob()], `${alt}.webp`));
+  byId("file").focus(); // the button that was focused is gone
 }
 
 async function predict() {
@@ -70,10 +78,20 @@ function showAnswer(count) {
   byId("scores").replaceChildren(...rows);
   byId("more").hidden = names.length <= count;
   byId("more").textContent = `Show all ${names.length} classes`;
-  byId("doubt").textContent =
-    `Doubt ${entropy.toFixed(2)} nats, of which ${epistemic.toFixed(2)} because the sampled prompts disagree. ` +
-    "The line across a bar is one standard deviation between them.";
+  byId("doubt").textContent = doubt(entropy, epistemic);
   byId("result").hidden = false;
+}
+
+// exp(entropy) classes, all as likely as each other, would leave as much doubt
+function doubt(entropy, epistemic) {
+  const classes = Math.exp(entropy).toFixed(1);
+  if (classes === "1.0") return "The model is in next to no doubt.";
+  const share = Math.round((100 * epistemic) / entropy);
+  return (
+    `The model is as undecided as between ${classes} equally likely classes. ` +
+    (share ? `${share} % of that doubt is between its sampled classifiers: more labelled images may settle it. ` : "") +
+    "The line across a bar is one standard deviation between them."
+  );
 }
 
 const shortened = (names) =>
@@ -87,7 +105,7 @@ function row(name, score, spread, among) {
   fill.style.setProperty("--p", score);
   line.style.setProperty("--low", Math.max(0, score - spread));
   line.style.setProperty("--high", Math.min(1, score + spread));
-  bar.append(fill, line);
+  bar.append(fill, ...(spread < NO_SPREAD ? [] : [line])); // its ends alone are a few pixels wide
   button.append(
     element("span", { className: "name", textContent: name }),
     element("span", { className: "value", textContent: `${percent(score)} ± ${(100 * spread).toFixed(1)}` }),
@@ -114,7 +132,7 @@ async function showHeat(name) {
   const heat = byId("heat");
   if (name === null) {
     heat.hidden = true;
-    byId("caption").textContent = "Hover or focus a class to see where it is found.";
+    byId("caption").textContent = "Point at a class, or tap it, to see what speaks for it.";
     return;
   }
   if (!heats.has(name)) heats.set(name, askHeat(name));
@@ -200,6 +218,10 @@ async function add(name) {
 
 byId("preview").addEventListener("load", ({ target }) => {
   target.parentElement.style.setProperty("--ratio", target.naturalWidth / target.naturalHeight);
+  byId("shown").hidden = false;
+});
+document.querySelectorAll("#samples button").forEach((button) => {
+  button.addEventListener("click", () => trySample(button.firstChild).catch(complain));
 });
 byId("file").addEventListener("change", (event) => take(event.target.files[0]));
 byId("more").addEventListener("click", () => {
