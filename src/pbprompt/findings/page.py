@@ -2,31 +2,22 @@
 
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 
-from pbprompt import __version__
 from pbprompt.files import write_text
 from pbprompt.findings.look import Look
 from pbprompt.findings.words import class_lines, duplicate_words, headline, size_words
+from pbprompt.report.html_page import document
 from pbprompt.report.thumbnails import data_uri
 
 MOST = 24  # findings of a kind with pictures
 MOST_OF_A_GROUP = 4
-STYLE = """
-.finds { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 17rem), 1fr)); gap: 1rem; }
-.find { border: 1px solid var(--rule); border-radius: 6px; padding: 0.6rem; min-width: 0; }
-.find p { margin: 0.25rem 0; overflow-wrap: anywhere; }
-.pictures { display: flex; flex-wrap: wrap; gap: 0.4rem; }
-.pictures img { max-width: 72px; max-height: 72px; border-radius: 3px; }
-th:first-child { overflow-wrap: anywhere; }
-@media (max-width: 30rem) { dl { grid-template-columns: 1fr; } th:first-child { min-width: 6rem; } }
-"""
 
 
 def write_page(found: Look, out: Path) -> None:
     """Write the page to the file `out`."""
     parts = {
+        "Overview": _overview(found),
         "Classes": _classes(found),
         "Likely label errors": _label_errors(found),
         "Duplicates": _duplicates(found),
@@ -34,29 +25,13 @@ def write_page(found: Look, out: Path) -> None:
         "Least familiar images": _outliers(found),
         "Unreadable files": _unreadable(found),
     }
-    title = escape(f"A look at {found.name}"[:120])
-    style = (files("pbprompt.report") / "page.css").read_text(encoding="utf-8") + STYLE
-    sections = (f"<section><h2>{name}</h2>\n{body}\n</section>" for name, body in parts.items() if body)
-    write_text(
-        out,
-        "\n".join(
-            [
-                "<!DOCTYPE html>",
-                '<html lang="en">',
-                '<head><meta charset="utf-8">',
-                '<meta name="viewport" content="width=device-width, initial-scale=1">',
-                f"<title>{title}</title>",
-                f"<style>\n{style}</style></head>",
-                f"<body>\n<header><h1>{title}</h1></header>",
-                f"<main>\n<p>{escape(headline(found))}</p>",
-                f"<p>{escape(size_words(found))}</p>",
-                *(f'<p class="notice" role="note">{escape(note)}.</p>' for note in found.notes),
-                *sections,
-                f'</main>\n<footer class="quiet"><p>Written by pbprompt {escape(__version__)}.</p></footer>',
-                "</body>\n</html>\n",
-            ]
-        ),
-    )
+    title = f"A look at {found.name}"
+    write_text(out, document(title, {name: body for name, body in parts.items() if body}))
+
+
+def _overview(found: Look) -> str:
+    notes = (f'<p class="notice" role="note">{escape(note)}.</p>' for note in found.notes)
+    return "\n".join([f"<p>{escape(headline(found))}</p>", f"<p>{escape(size_words(found))}</p>", *notes])
 
 
 def _classes(found: Look) -> str:

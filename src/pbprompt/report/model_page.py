@@ -21,22 +21,9 @@ from pbprompt.report.thumbnails import data_uri
 MOST_CLASSES = 30  # that stand open; the others are folded away
 MOST_IN_MATRIX = 20
 STYLE = """
-.finds { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 17rem), 1fr)); gap: 1rem; }
-.find { border: 1px solid var(--rule); border-radius: 6px; padding: 0.6rem; min-width: 0; }
-.find p { margin: 0.25rem 0; overflow-wrap: anywhere; }
-.find figure { flex: 0 0 72px; }
-.pictures { display: flex; flex-wrap: wrap; gap: 0.5rem; }
-.pictures img { display: block; width: 72px; height: 72px; object-fit: cover; border-radius: 3px; }
-th:first-child { overflow-wrap: anywhere; min-width: 7rem; }
 .matrix td { min-width: 2.2rem; border: 1px solid var(--rule); }
 .matrix thead th { writing-mode: vertical-rl; transform: rotate(180deg); text-align: left; }
 .matrix thead th:first-child { writing-mode: horizontal-tb; transform: none; }
-@media (max-width: 30rem) {
-  dl { grid-template-columns: 1fr; }
-  dd { margin-bottom: 0.4rem; }
-  th:first-child { min-width: 5rem; }
-  th, td { padding: 0.3rem 0.35rem; }
-}
 """
 
 
