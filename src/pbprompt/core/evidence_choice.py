@@ -99,6 +99,15 @@ def choose(
     return Choice(kappa, temper, weight, *names, near, odds.sort().values)
 
 
+def strata(choice: Choice, samples: int) -> tuple[Float[Tensor, " s"], Float[Tensor, " s"]]:
+    """κ and T at the middles of equal shares of their posterior: draws without chance."""
+    order = choice.temper.argsort(stable=True)
+    ends = choice.weight[order].cumsum(0)
+    middles = (torch.arange(samples, dtype=ends.dtype, device=ends.device) + 0.5) / samples
+    places = order[torch.searchsorted(ends, middles).clamp(max=len(order) - 1)]
+    return choice.kappa[places], choice.temper[places]
+
+
 def _without_choice(frame: Frame, scale: float) -> Choice:
     """Of one class: the middles of the priors."""
     number = frame.centre.new_tensor

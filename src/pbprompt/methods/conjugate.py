@@ -13,8 +13,8 @@ Prior art: Gaussian discriminant analysis for CLIP (Wang et al., ICLR 2024), Tip
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -36,7 +36,7 @@ from pbprompt.core.conjugate import (
 )
 from pbprompt.core.domain_gate import share_of_names
 from pbprompt.core.evidence_bank import EXTRA, asked_frame, make_rows, row_distances, row_logits, split_rows
-from pbprompt.core.evidence_choice import Choice, choose
+from pbprompt.core.evidence_choice import Choice, choose, strata
 from pbprompt.core.left_out import left_out_answers, with_names
 from pbprompt.core.likelihood import mean_features, unit
 from pbprompt.core.look_alikes import look_alikes
@@ -45,15 +45,10 @@ from pbprompt.core.text_map import TextMap, learn_text_map, move
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, setting
 from pbprompt.methods.exemplars import Memory
-from pbprompt.methods.zeroshot import ZeroShot, ZeroShotConfig
-from pbprompt.registry import find_method, register
+from pbprompt.methods.prior_reader import prior_reader, trained_as
+from pbprompt.registry import register
 
 KEPT = 4096  # photographs that stand for all where there are more
-SENTENCES: Mapping[str, Literal["single", "ensemble", "both"]] = {
-    "sentence": "single",
-    "ensemble": "ensemble",
-    "sentences": "both",
-}
 TABLE = 1 << 24  # cells of a table of left-out photographs by classes
 SAMPLES = 20  # draws of a prior's prompts, for the mean that κ and T are chosen with
 
@@ -110,12 +105,12 @@ class Conjugate(Memory):
     choice_nearest: Tensor
 
     def __init__(self, config: ConjugateConfig, backbone: Backbone) -> None:
-        prior, beside = _reader(config.prior, backbone), _reader(config.beside, backbone)
+        prior, beside = prior_reader(config.prior, backbone), prior_reader(config.beside, backbone)
         tuned = [method for method in (prior, beside) if method is not None and method.stepwise]
         if len(tuned) > 1:
             raise InputError("settings 'prior' and 'beside' both name a method to tune: choose one")
         if tuned:
-            config = _trained_as(tuned[0].config, config)
+            config = trained_as(tuned[0].config, config)
         super().__init__(config, backbone)
         self.prior, self.beside = prior, beside
         self._tuned = tuple(tuned)  # a tuple: it is part of the state already
@@ -279,7 +274,7 @@ class Conjugate(Memory):
         labels = torch.tensor(self.labels_of_classes(), device=self.counts.device)
         one = len(draws) == 1
         self._weights = choice.weight.float() if one else None
-        kappa, temper = (choice.kappa, choice.temper) if one else _strata(choice, len(draws))
+        kappa, temper = (choice.kappa, choice.temper) if one else strata(choice, len(draws))
         asked = [asked_frame(frame, self._moved(text_map, texts, labels), labels) for texts in draws]
         rows = [
             make_rows(asked[index % len(asked)], sigma, slope, by_name, *pair)
@@ -407,40 +402,7 @@ def _mixed(
     return ((1 - share) * logits.softmax(-1) + share * others.softmax(-1)).clamp(min=1e-37).log()
 
 
-def _reader(name: str, backbone: Backbone) -> Method | None:
-    """A method that reads names."""
-    if name == "none":
-        return None
-    if name in SENTENCES:
-        return ZeroShot(ZeroShotConfig(templates=SENTENCES[name]), backbone)
-    kind = find_method(name)
-    prior: Method = kind(kind.Config(), backbone)
-    if prior.image_conditioned or isinstance(prior, Memory):
-        raise InputError(f"method {name!r} has no text feature per class: conjugate needs one that has")
-    return prior
-
-
-def _trained_as(prior: MethodConfig, config: ConjugateConfig) -> ConjugateConfig:
-    """The settings, where they are not changed, as the prior's own recipe has them."""
-    plain = MethodConfig()
-    own: dict[str, Any] = {
-        field.name: getattr(prior, field.name)
-        for field in fields(MethodConfig)
-        if getattr(config, field.name) == getattr(plain, field.name)
-    }
-    return replace(config, **own)
-
-
 def _checked(images: Encoded) -> Float[Tensor, "n d"]:
     if not images.global_.isfinite().all():
         raise InputError("the images' features hold NaN or infinity: encode them again, or leave them out")
     return unit(images.global_)
-
-
-def _strata(choice: Choice, samples: int) -> tuple[Float[Tensor, " s"], Float[Tensor, " s"]]:
-    """κ and T at the middles of equal shares of their posterior: draws without chance."""
-    order = choice.temper.argsort(stable=True)
-    ends = choice.weight[order].cumsum(0)
-    middles = (torch.arange(samples, dtype=ends.dtype, device=ends.device) + 0.5) / samples
-    places = order[torch.searchsorted(ends, middles).clamp(max=len(order) - 1)]
-    return choice.kappa[places], choice.temper[places]
