@@ -228,9 +228,10 @@ def test_outputs_of_the_example_are_replaced_not_added():
     assert example.BLOCK.sub("```\\1\n\\2```\n\n```text\nnew\n```\n", once) == once
 
 
-def test_pictures_are_small_and_used():
-    page = (DOCS / "example.md").read_text(encoding="utf-8")
-    pictures = list((DOCS / "images").glob("example-*"))
+@pytest.mark.parametrize("name", ["example", "loop"])
+def test_pictures_are_small_and_used(name):
+    page = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    pictures = list((DOCS / "images").glob(f"{name}-*"))
     assert pictures and all(f"(images/{picture.name})" in page for picture in pictures)
     sizes = [picture.stat().st_size for picture in pictures]
     assert max(sizes) < 60_000 and sum(sizes) < 400_000
