@@ -22,6 +22,7 @@ from PIL import Image
 from render_example import BLOCK, DOCS, run_commands, tidy
 from selenium import webdriver
 from selenium.webdriver.common.by import By
+from selenium.webdriver.support.expected_conditions import text_to_be_present_in_element
 from selenium.webdriver.support.ui import WebDriverWait
 
 from pbprompt.clip.backbone import Encoded
@@ -144,9 +145,7 @@ def label(browser: webdriver.Chrome, truth: dict[str, str]) -> str:
         lines = []
         for count in range(LABELS + 1):
             wait = WebDriverWait(browser, 120)
-            wait.until(
-                lambda page, n=count: page.find_element(By.ID, "progress").text.startswith(f"{n} labelled")
-            )
+            wait.until(text_to_be_present_in_element((By.ID, "progress"), f"{count} labelled, "))
             wait.until(lambda page: page.find_element(By.ID, "picture").is_displayed())
             if count % 10 == 0:
                 lines.append(f"{count:2} labelled: {browser.find_element(By.ID, 'estimate').text}")

@@ -1,7 +1,7 @@
 "use strict";
 
 const SHOWN = 8; // classes before "show all"
-const NO_SPREAD = 0.0005; // what is written as ± 0.0
+const NO_SPREAD = 0.005; // below it the line's ends, two pixels each, would be wider than the line
 const HOVER_MS = 120; // a pointer that only passes asks for nothing
 
 let image = null; // the file that is shown
@@ -89,8 +89,8 @@ function doubt(entropy, epistemic) {
   const share = Math.round((100 * epistemic) / entropy);
   return (
     `The model is as undecided as between ${classes} equally likely classes. ` +
-    (share ? `${share} % of that doubt is between its sampled classifiers: more labelled images may settle it. ` : "") +
-    "The line across a bar is one standard deviation between them."
+    (share ? `${share} % of that is disagreement among its sampled classifiers: more labelled images may settle it. ` : "") +
+    "The line across a bar is one standard deviation among the sampled classifiers."
   );
 }
 
@@ -105,7 +105,7 @@ function row(name, score, spread, among) {
   fill.style.setProperty("--p", score);
   line.style.setProperty("--low", Math.max(0, score - spread));
   line.style.setProperty("--high", Math.min(1, score + spread));
-  bar.append(fill, ...(spread < NO_SPREAD ? [] : [line])); // its ends alone are a few pixels wide
+  bar.append(fill, ...(spread < NO_SPREAD ? [] : [line]));
   button.append(
     element("span", { className: "name", textContent: name }),
     element("span", { className: "value", textContent: `${percent(score)} ± ${(100 * spread).toFixed(1)}` }),
