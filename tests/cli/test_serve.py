@@ -82,3 +82,45 @@ def test_it_serves_with_the_key_of_the_environment_and_stops_on_ctrl_c(lite, chi
     server.send_signal(signal.SIGINT)
     log = server.communicate()[1]
     assert "shutdown complete" in log and "Traceback" not in log
+
+
+def test_labels_outlive_ctrl_c_and_a_method_that_cannot_learn_is_refused(lite, child, tmp_path):
+    pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+    import torch
+    from PIL import Image
+
+    from pbprompt.clip.backbone import Encoded
+    from pbprompt.methods.base import build_method, make_config
+    from pbprompt.model.folder import describe_model
+    from pbprompt.model.tuned import TunedModel
+    from pbprompt.registry import find_method
+
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for colour in ("red", "blue", "green"):
+        Image.new("RGB", (64, 64), colour).save(photos / f"{colour}.png")
+    for name in ("conjugate", "pbprompt"):
+        kind = find_method(name)
+        method = build_method(kind, make_config(kind), lite, seed=1)
+        method.prepare(("cat", "dog"), "a photo of a {}.")
+        model = TunedModel(method, describe_model(method, seed=1, shots=1))
+        if model.method.learns_on:
+            images = torch.randn(2, lite.embed_dim, generator=torch.Generator().manual_seed(0))
+            model = model.partial_fit(Encoded(images, images.unsqueeze(1)), ["cat", "dog"])
+        model.save(tmp_path / name)
+    error = run(str(tmp_path / "pbprompt"), "--label", str(photos)).exception
+    assert isinstance(error, InputError) and "cannot learn while images are labelled" in str(error)
+
+    command = [sys.executable, "-c", RUN, str(tmp_path / "conjugate"), "--port", "0", "--label", str(photos)]
+    for labelled in (0, 1):
+        server = child(command, stderr=subprocess.PIPE)
+        address = next(m[0] for line in server.stderr if (m := re.search(r"http://127\.0\.0\.1:\d+", line)))
+        with urllib.request.urlopen(f"{address}/labelling") as answer:
+            state = json.load(answer)
+        assert (state["labelled"], state["left"]) == (labelled, 3 - labelled)
+        body = json.dumps({"image": state["image"], "label": "dog"}).encode()
+        sent = urllib.request.Request(f"{address}/labelling", body, {"Content-Type": "application/json"})
+        urllib.request.urlopen(sent).close()
+        server.send_signal(signal.SIGINT)
+        assert "Traceback" not in server.communicate()[1]
+        assert (photos / "labels.csv").read_text().count(",dog,") == labelled + 1

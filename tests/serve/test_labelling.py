@@ -1,5 +1,6 @@
 """`serve --label`: a person labels a folder's images, and the model learns each at once."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -199,7 +200,9 @@ def test_what_becomes_a_link_out_of_the_folder_is_not_shown(served, folder):
 
 def test_it_is_behind_the_key_and_off_unless_asked_for(served, learner):
     client = served(api_key="k")
-    assert client.get("/label").status_code == 200  # the page itself says nothing of the images
+    for path in ("/label", "/label.js"):  # the page itself says nothing of the images, and loads nothing
+        page = client.get(path)
+        assert page.status_code == 200 and "//" not in re.sub(r"(?m)(^|\s)// .*$", "", page.text)
     for path in ("/labelling", "/labelling/image?name=cat-20.tif"):
         assert client.get(path).status_code == 401
         assert client.get(path, headers={"x-api-key": "k"}).status_code == 200
