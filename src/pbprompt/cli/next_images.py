@@ -41,7 +41,7 @@ def next_images(
     from pbprompt.data.images import list_images
     from pbprompt.data.items import Item
     from pbprompt.features.bank import FeatureBank
-    from pbprompt.findings.label_table import Row, read_table, table_root, write_table
+    from pbprompt.findings.label_table import Row, name_in_table, read_table, table_root, write_table
     from pbprompt.findings.next_images import next_images as choose
     from pbprompt.model.tuned import TunedModel
     from pbprompt.suggest import suggest
@@ -51,7 +51,7 @@ def next_images(
     if not folder.is_dir():
         raise InputError(f"{folder}: not a folder: give one that holds the images to choose from")
     root = table_root(folder, out)
-    names = [path.resolve().relative_to(root).as_posix() for path in list_images(folder)]
+    names = [name_in_table(path, folder, root) for path in list_images(folder)]
     former = read_table(out) if out.exists() else []
     listed = {row.image for row in former}
     items = [Item(name, 0) for name in names if name not in listed]

@@ -31,6 +31,11 @@ def table_root(folder: Path, table: Path) -> Path:
     return home if folder.resolve().is_relative_to(home) else folder.resolve()
 
 
+def name_in_table(path: Path, folder: Path, root: Path) -> str:
+    """An image of the folder as the table calls it; a link in the folder keeps its own name."""
+    return (folder.resolve() / path.relative_to(folder)).relative_to(root).as_posix()
+
+
 def read_table(path: Path) -> list[Row]:
     """The rows of a table that `write_table` wrote and a person edited; spreadsheets may put ; for ,."""
     text = read_text(path)

@@ -13,7 +13,7 @@ from pbprompt.data.images import list_images
 from pbprompt.data.items import Item
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank, Features
-from pbprompt.findings.label_table import Row, read_table, table_root, write_table
+from pbprompt.findings.label_table import Row, name_in_table, read_table, table_root, write_table
 from pbprompt.findings.next_images import next_images
 from pbprompt.model.calibration import calibrate_left_out
 from pbprompt.model.tuned import TunedModel
@@ -67,7 +67,7 @@ class Labelling:
         rows = {row.image: row for row in read_table(table)} if table.exists() else {}
         there = list_images(folder)
         inside = [path for path in there if path.resolve().is_relative_to(home)]
-        names = [_below(path, folder, root) for path in inside]
+        names = [name_in_table(path, folder, root) for path in inside]
         failures: dict[str, InputError] = {}
         bank = FeatureBank(model.backbone, progress=progress)
         features = bank.encode(root, [Item(name, 0) for name in names], failures)
@@ -178,8 +178,3 @@ class Labelling:
     def _encoded(self, names: Sequence[str]) -> Encoded:
         some = self.features.subset([self._place[name] for name in names])
         return Encoded(some.global_, some.patches)
-
-
-def _below(path: Path, folder: Path, root: Path) -> str:
-    """Its name in the table, through the folder's own links, not through those in it."""
-    return (folder.resolve() / path.relative_to(folder)).relative_to(root).as_posix()
