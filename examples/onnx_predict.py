@@ -54,7 +54,7 @@ def main(model: str, *paths: str) -> None:
             record |= {"entropy": round(float(entropy), 6), "epistemic": round(float(epistemic), 6)}
             if "calibration" in facts:
                 threshold = facts["calibration"]["unsure_below"][ACCURACY]
-                record["unsure"] = threshold is None or scores[label] < threshold
+                record["unsure"] = None if threshold is None else scores[label] < threshold
             print(json.dumps(record, ensure_ascii=False))
 
 

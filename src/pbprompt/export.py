@@ -195,8 +195,8 @@ def thresholds(calibration: Calibration) -> dict[str, Any]:
         "unsure_below": {str(share): _finite(calibration.threshold(share)) for share in SHARES},
         "set_quantile": {str(share): _finite(calibration.quantile(share)) for share in SHARES},
         "meaning": "unsure: the top probability, rounded to 6 digits, is below unsure_below[accuracy] (null: "
-        "always); the others are right that often, promised with the certainty; set: the classes with "
-        "1 - probability <= set_quantile[coverage] (null: all), at least one",
+        "that accuracy cannot be promised); the others are right that often, promised with the certainty; "
+        "set: the classes with 1 - probability <= set_quantile[coverage] (null: all), at least one",
     }
 
 

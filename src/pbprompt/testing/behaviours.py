@@ -173,7 +173,12 @@ def keeps_classes_as_they_are(kind: Kind, settings: Settings) -> None:
     others = [NAMES[::-1], NAMES[:2], *([(NEW[0], *NAMES)] if method.takes_new_names else [])]
     for classes in others:
         asked = tuple(name for name in NAMES if name in classes)
-        apart = _farthest(before[..., : len(asked)], between(classes, asked))
+        try:
+            after = between(classes, asked)
+        except InputError:
+            demand(not method.takes_new_names, f"it refuses {', '.join(classes)}")
+            continue
+        apart = _farthest(before[..., : len(asked)], after)
         demand(apart < NEAR, f"for {', '.join(classes)}, logits are {apart:.2g} apart")
 
 
