@@ -8,6 +8,7 @@ Prints a JSON object per image: label, score, scores of all classes, entropy and
 
 import json
 import sys
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -29,23 +30,28 @@ def open_rgb(path: str) -> Image.Image:
     return image.convert("RGB")
 
 
-def preprocess(image: Image.Image, size: int) -> np.ndarray:
-    """Short side to `size` by Pillow's bicubic filter, centre crop: uint8 [size, size, 3]."""
+def preprocess(image: Image.Image, facts: dict[str, Any]) -> np.ndarray:
+    """As the metadata says: short side to `size` and centre crop, or all squashed: uint8 [size, size, 3]."""
+    size, how = facts["size"], Image.Resampling.BICUBIC
+    if "BILINEAR" in facts["resize"]:
+        how = Image.Resampling.BILINEAR
+    if "crop" not in facts:
+        return np.asarray(image.resize((size, size), how))
     width, height = image.size
     long = int(size * max(width, height) / min(width, height))
     width, height = (size, long) if width <= height else (long, size)
     left, top = round((width - size) / 2), round((height - size) / 2)
-    resized = image.resize((width, height), Image.Resampling.BICUBIC)
+    resized = image.resize((width, height), how)
     return np.asarray(resized.crop((left, top, left + size, top + size)))
 
 
 def main(model: str, *paths: str) -> None:
     session = onnxruntime.InferenceSession(model)
     facts = json.loads(session.get_modelmeta().custom_metadata_map["pbprompt"])
-    classes, size = facts["classes"], facts["preprocessing"]["size"]
+    classes, see = facts["classes"], facts["preprocessing"]
     for start in range(0, len(paths), BATCH):
         some = paths[start : start + BATCH]
-        pixels = np.stack([preprocess(open_rgb(path), size) for path in some])
+        pixels = np.stack([preprocess(open_rgb(path), see) for path in some])
         outputs = session.run(["probabilities", "entropy", "epistemic"], {"image": pixels})
         for path, probabilities, entropy, epistemic in zip(some, *outputs, strict=True):
             scores = {name: round(float(p), 6) for name, p in zip(classes, probabilities, strict=True)}

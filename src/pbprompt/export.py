@@ -29,6 +29,7 @@ from pbprompt.clip.backbone import Encoded
 from pbprompt.config import to_dict
 from pbprompt.core.likelihood import uncertainty
 from pbprompt.core.temperature import tempered
+from pbprompt.data.transforms import Preprocess
 from pbprompt.errors import InputError, install_command
 from pbprompt.files import held, write_bytes
 from pbprompt.methods.base import Method
@@ -176,14 +177,24 @@ def metadata(predictor: Predictor, precision: Precision, seed: int) -> dict[str,
         "preprocessing": {
             "size": backbone.preprocess.size,
             "open": "first frame, EXIF orientation applied, transparency laid on white, 8-bit RGB",
-            "resize": "Pillow's BICUBIC: short side to size, long side to int(size * long / short)",
-            "crop": "size x size, left = round((width - size) / 2), top = round((height - size) / 2)",
+            **_resizing(backbone.preprocess),
             "input": "uint8 [batch, size, size, 3], values 0 to 255",
             "in_the_model": "(x / 255 - mean) / std",
             "mean": list(backbone.preprocess.mean),
             "std": list(backbone.preprocess.std),
         },
         "outputs": OUTPUTS,
+    }
+
+
+def _resizing(see: Preprocess) -> dict[str, str]:
+    """How the square that the model sees is made, in words."""
+    how = f"Pillow's {see.interpolation.upper()}"
+    if see.fit == "squash":
+        return {"resize": f"{how}: the whole image to size x size, its shape given up"}
+    return {
+        "resize": f"{how}: short side to size, long side to int(size * long / short)",
+        "crop": "size x size, left = round((width - size) / 2), top = round((height - size) / 2)",
     }
 
 

@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 import torch
-from torch import Tensor
+from plain_text import plain, relative, with_gradient
 
-from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone
+from pbprompt.clip.backbone import BackboneConfig, random_backbone
 from pbprompt.clip.engine import TextEngine, encode_texts
-from pbprompt.clip.prompts import Prompt, common_length, named_prompts
+from pbprompt.clip.prompts import common_length, named_prompts
 from pbprompt.clip.text import TextConfig
 from pbprompt.clip.vit import VitConfig
 
@@ -17,34 +17,6 @@ SWITCHES = [
     dict(zip(("pack", "share", "eot_only", "memory_budget"), values, strict=True))
     for values in itertools.product([True, False], [True, False], [True, False], [1 << 32, 1 << 19])
 ]
-
-
-def plain(backbone: Backbone, prompts: list[Prompt], context: Tensor) -> Tensor:
-    """All positions of every prompt, one sample at a time. context: [s, C or 1, b, w]."""
-    full = backbone.context_length
-    lengths = torch.tensor([len(prompt) for prompt in prompts])
-    samples = []
-    for sample in context:
-        rows = []
-        for at, prompt in enumerate(prompts):
-            own = sample[at if len(sample) > 1 else 0]
-            padded = prompt + [0] * (full - len(prompt))
-            rows.append(
-                torch.stack(
-                    [own[-t - 1] if t < 0 else backbone.token_embedding(torch.tensor(t)) for t in padded]
-                )
-            )
-        samples.append(backbone.text(torch.stack(rows), lengths))
-    return torch.stack(samples)
-
-
-def with_gradient(features: Tensor, context: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    (gradient,) = torch.autograd.grad((features * weights).sum(), context)
-    return features.detach(), gradient
-
-
-def relative(found: Tensor, wanted: Tensor) -> float:
-    return ((found - wanted).abs().max() / wanted.abs().max()).item()
 
 
 @pytest.mark.parametrize("position", ["end", "middle", "front"])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pbprompt.bench.text import NAME_LENGTHS, VIT_B16_TEXT
 from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone
-from pbprompt.clip.tokenizer import Tokenizer
+from pbprompt.clip.prompts import AnyTokenizer
 from pbprompt.clip.vit import VitConfig
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.model.predictor import predictive
@@ -75,10 +75,13 @@ def _measured(name: str, backbone: Backbone, images: Tensor, classes: int, repea
     return method.counted_parameters(), len(images) / sorted(seconds[1:])[repeats // 2]
 
 
-def class_names(tokenizer: Tokenizer, count: int) -> list[str]:
+def class_names(tokenizer: AnyTokenizer, count: int) -> list[str]:
     """Random words, each one token, in names of ImageNet's lengths."""
     random = Random(0)
-    drawn = [tokenizer.decode([random.randrange(512, tokenizer.sos)]).strip() for _ in range(WORDS_TRIED)]
+    drawn = [
+        tokenizer.decode([random.randrange(512, tokenizer.vocab_size - 2)]).strip()
+        for _ in range(WORDS_TRIED)
+    ]
     words = [word for word in drawn if word.isascii() and word.isalpha() and len(tokenizer.encode(word)) == 1]
     lengths = random.choices(list(NAME_LENGTHS), list(NAME_LENGTHS.values()), k=count)
     return [" ".join(random.choices(words, k=length)) for length in lengths]

@@ -32,6 +32,13 @@ def attend_causally(qkv: Float[Tensor, "s n w3"], layout: Layout, heads: int) ->
     return torch.cat(out, dim=1)
 
 
+def attend_fully(qkv: Float[Tensor, "s n w3"], layout: Layout, heads: int) -> Float[Tensor, "s n w"]:
+    """What every position takes from all of its own prompt: all are of one length, and there is no lead."""
+    ((_, length),) = layout.groups
+    q, k, v = _tails(qkv, 3, length, heads)
+    return merge_heads(F.scaled_dot_product_attention(q, k, v)).view(*qkv.shape[:2], -1)
+
+
 def attend_from_eot(
     q: Float[Tensor, "s r w"], kv: Float[Tensor, "s n w2"], layout: Layout, heads: int
 ) -> Float[Tensor, "s r w"]:

@@ -5,18 +5,22 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pbprompt.clip.lite import LiteConfig, LiteTower
+from pbprompt.clip.prompts import AnyTokenizer
 from pbprompt.clip.resnet import ModifiedResNet, ResNetConfig
+from pbprompt.clip.siglip import SiglipImageTower, SiglipTextConfig, SiglipTextTower, SiglipVisionConfig
 from pbprompt.clip.text import TextConfig, TextTower
 from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.clip.vit import VisionTransformer, VitConfig
+from pbprompt.data.square import Fit, Interpolation
 from pbprompt.data.transforms import Preprocess
 
-Activation = Literal["quick_gelu", "gelu"]
-VisionConfig = VitConfig | ResNetConfig | LiteConfig
+Activation = Literal["quick_gelu", "gelu", "gelu_tanh"]
+VisionConfig = VitConfig | ResNetConfig | LiteConfig | SiglipVisionConfig
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
@@ -29,10 +33,12 @@ class BackboneConfig:
     name: str
     embed_dim: int
     vision: VisionConfig
-    text: TextConfig
+    text: TextConfig | SiglipTextConfig
     activation: Activation = "quick_gelu"
     mean: tuple[float, float, float] = CLIP_MEAN
     std: tuple[float, float, float] = CLIP_STD
+    fit: Fit = "crop"
+    interpolation: Interpolation = "bicubic"
 
 
 class Encoded(NamedTuple):
@@ -50,8 +56,11 @@ class Backbone(nn.Module):
     towers depends on train mode, and the mode cannot be entered.
     """
 
-    def __init__(self, config: BackboneConfig) -> None:
-        """Lay the towers out without values: `load_weights` or `random_backbone` gives them."""
+    def __init__(self, config: BackboneConfig, tokenizer: AnyTokenizer | None = None) -> None:
+        """Lay the towers out without values: `load_weights` or `random_backbone` gives them.
+
+        Without a tokenizer, CLIP's own is used.
+        """
         super().__init__()
         self.config = config
         self.embed_dim = config.embed_dim
@@ -59,21 +68,30 @@ class Backbone(nn.Module):
         self.context_length = config.text.context_length
         self.grid = config.vision.grid
         self.logit_scale = 1.0
+        self.logit_bias = 0.0
         self.fingerprint = ""
-        self.preprocess = Preprocess(config.vision.image_size, config.mean, config.std)
-        self.tokenizer = Tokenizer(config.text.vocab_size, config.text.context_length)
+        self.preprocess = Preprocess(
+            config.vision.image_size,
+            config.mean,
+            config.std,
+            fit=config.fit,
+            interpolation=config.interpolation,
+        )
+        self.tokenizer = tokenizer or Tokenizer(config.text.vocab_size, config.text.context_length)
         with torch.device("meta"):
             self.visual = _vision_tower(config)
-            self.textual = TextTower(config.text, config.embed_dim, config.activation)
+            self.textual = _text_tower(config)
         _parameters_to_buffers(self)
         super().train(False)
 
-    def load_weights(self, state: dict[str, Tensor], logit_scale: float, fingerprint: str) -> "Backbone":
+    def load_weights(
+        self, state: dict[str, Tensor], logit_scale: float, fingerprint: str, logit_bias: float = 0.0
+    ) -> "Backbone":
         """Take the towers' values. Keys: `visual.*` and `textual.*`; `logit_scale` is the factor itself."""
         self.load_state_dict(state, assign=True)
         for buffer in self.buffers():
             buffer.requires_grad_(False)
-        self.logit_scale = logit_scale
+        self.logit_scale, self.logit_bias = logit_scale, logit_bias
         self.fingerprint = fingerprint
         return self
 
@@ -86,8 +104,21 @@ class Backbone(nn.Module):
         return self.textual.token_embedding(ids)
 
     def text(self, embeddings: Float[Tensor, "n l w"], lengths: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
-        """Encode prompts given as embeddings, SOS and EOT included: every position is computed."""
+        """Encode prompts given as embeddings, with all that encloses them: every position is computed.
+
+        A tower that sees padding gets the model's own behind each prompt, whatever was given there.
+        """
+        if not self.textual.causal:
+            embeddings = self._padded(embeddings, lengths)
         return self.textual(embeddings, lengths)
+
+    def _padded(
+        self, embeddings: Float[Tensor, "n l w"], lengths: Int[Tensor, " n"]
+    ) -> Float[Tensor, "n full w"]:
+        positions = torch.arange(self.context_length, device=embeddings.device)
+        padding = self.token_embedding(torch.tensor(self.tokenizer.pad, device=self.device))
+        whole = F.pad(embeddings, (0, 0, 0, self.context_length - embeddings.shape[1]))
+        return torch.where((positions < lengths.unsqueeze(1)).unsqueeze(-1), whole, padding.to(whole))
 
     @cached_property
     def embedding_scale(self) -> float:
@@ -107,9 +138,9 @@ class Backbone(nn.Module):
         return super().train(False)
 
 
-def random_backbone(config: BackboneConfig, seed: int = 0) -> Backbone:
+def random_backbone(config: BackboneConfig, seed: int = 0, tokenizer: AnyTokenizer | None = None) -> Backbone:
     """A backbone with random weights of CLIP's initial scales: for tests and benchmarks."""
-    backbone = Backbone(config)
+    backbone = Backbone(config, tokenizer)
     generator = torch.Generator().manual_seed(seed)
     state = {}
     for key, meta in backbone.state_dict().items():
@@ -131,6 +162,13 @@ def _vision_tower(config: BackboneConfig) -> nn.Module:
             return ModifiedResNet(config.vision, config.embed_dim)
         case LiteConfig():
             return LiteTower(config.vision, config.embed_dim)
+        case SiglipVisionConfig():
+            return SiglipImageTower(config.vision, config.activation)
+
+
+def _text_tower(config: BackboneConfig) -> TextTower | SiglipTextTower:
+    kind = SiglipTextTower if isinstance(config.text, SiglipTextConfig) else TextTower
+    return kind(config.text, config.embed_dim, config.activation)  # type: ignore[arg-type]
 
 
 def _parameters_to_buffers(module: nn.Module) -> None:

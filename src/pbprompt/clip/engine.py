@@ -10,6 +10,10 @@ features and the same gradients, and leaves out what cannot matter (each saving 
 3. `eot_only`: the last block is evaluated at EOT alone.
 4. `memory_budget`: classes are cut into chunks whose activations fit, recomputed in the backward pass.
 
+A tower that is not causal (SigLIP's) sees the padding behind a prompt, and what comes late changes what came
+early: every prompt is then computed over the whole context, padding included, nothing is packed or shared,
+and of these savings the last two remain, with the last position in the place of EOT.
+
 On CUDA the training call is captured once as a CUDA graph (`graph`), since its kernels are short.
 """
 
@@ -24,7 +28,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pbprompt import distributed
-from pbprompt.clip.attention import attend_causally, attend_from_eot
+from pbprompt.clip.attention import attend_causally, attend_from_eot, attend_fully
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.packing import Layout, build_layouts, count_slots
 from pbprompt.clip.prompts import Prompt, common_length, text_prompts
@@ -59,6 +63,11 @@ class TextEngine:
         self.prompts = [
             list(prompt) for prompt in (distributed.own(prompts) if self._shared_out else prompts)
         ]
+        if not backbone.textual.causal:
+            full, padding = backbone.context_length, [backbone.tokenizer.pad]
+            self.prompts = [prompt + padding * (full - len(prompt)) for prompt in self.prompts]
+            share = False
+        self._attend = attend_causally if backbone.textual.causal else attend_fully
         self.pack, self.share, self.eot_only, self.graph = pack, share, eot_only, graph
         self.memory_budget = memory_budget
         self._order = sorted(range(len(self.prompts)), key=lambda c: len(self.prompts[c]))
@@ -109,13 +118,13 @@ class TextEngine:
             x = x.index_add(1, layout.slot_at, context.index_select(1, layout.slot_from))
         *body, last = tower.transformer.blocks
         for block in body:
-            x = block.finish(x, attend_causally(block.queries_keys_values(x), layout, block.attn.heads))
+            x = block.finish(x, self._attend(block.queries_keys_values(x), layout, block.attn.heads))
         if self.eot_only:
             eot = x.index_select(1, layout.eot)
             keys_values = last.keys_values(x)
             attended = attend_from_eot(last.queries(eot), keys_values, layout, last.attn.heads)
             return tower.project(last.finish(eot, attended))
-        x = last.finish(x, attend_causally(last.queries_keys_values(x), layout, last.attn.heads))
+        x = last.finish(x, self._attend(last.queries_keys_values(x), layout, last.attn.heads))
         return tower.project(x.index_select(1, layout.eot))
 
     def _graphed(self, context: Float[Tensor, "s k b w"]) -> Float[Tensor, "s c d"]:

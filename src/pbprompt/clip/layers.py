@@ -1,4 +1,4 @@
-"""The transformer block that CLIP's image and text towers share."""
+"""The transformer block that the image and text towers of CLIP and SigLIP share."""
 
 from typing import Any, cast
 
@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+CLIP_EPS = 1e-5
 QUICK = 1.702  # QuickGELU(x) = x·sigmoid(1.702 x)
 
 
@@ -22,17 +23,18 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """c_proj(act(c_fc(x))), with act either GELU or QuickGELU."""
+    """c_proj(act(c_fc(x))), with act GELU, its tanh form, or QuickGELU; 4·width inside by default."""
 
-    def __init__(self, width: int, activation: str) -> None:
+    def __init__(self, width: int, activation: str, hidden: int | None = None) -> None:
         super().__init__()
         self.quick = activation == "quick_gelu"
-        self.c_fc = nn.Linear(width, 4 * width)
-        self.c_proj = nn.Linear(4 * width, width)
+        self.approximate = "tanh" if activation == "gelu_tanh" else "none"
+        self.c_fc = nn.Linear(width, hidden or 4 * width)
+        self.c_proj = nn.Linear(hidden or 4 * width, width)
 
     def forward(self, x: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w"]:
         if not self.quick:
-            return self.c_proj(F.gelu(self.c_fc(x)))
+            return self.c_proj(F.gelu(self.c_fc(x), approximate=self.approximate))
         flat = x.flatten(0, -2)
         weights = self.c_fc.weight, self.c_fc.bias, self.c_proj.weight, self.c_proj.bias
         return _QuickMlp.apply(flat, *weights).view(x.shape)  # type: ignore[no-untyped-call]
@@ -64,12 +66,14 @@ class Block(nn.Module):
     Split into `queries_keys_values` and `finish`, so that the text engine can put its own attention between.
     """
 
-    def __init__(self, width: int, heads: int, activation: str) -> None:
+    def __init__(
+        self, width: int, heads: int, activation: str, hidden: int | None = None, eps: float = CLIP_EPS
+    ) -> None:
         super().__init__()
-        self.ln_1 = nn.LayerNorm(width)
+        self.ln_1 = nn.LayerNorm(width, eps)
         self.attn = Attention(width, heads)
-        self.ln_2 = nn.LayerNorm(width)
-        self.mlp = Mlp(width, activation)
+        self.ln_2 = nn.LayerNorm(width, eps)
+        self.mlp = Mlp(width, activation, hidden)
 
     def queries_keys_values(self, x: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w3"]:
         return F.linear(self.ln_1(x), self.attn.in_proj_weight, self.attn.in_proj_bias)
@@ -96,9 +100,17 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """A stack of blocks."""
 
-    def __init__(self, width: int, layers: int, heads: int, activation: str) -> None:
+    def __init__(
+        self,
+        width: int,
+        layers: int,
+        heads: int,
+        activation: str,
+        hidden: int | None = None,
+        eps: float = CLIP_EPS,
+    ) -> None:
         super().__init__()
-        self.resblocks = nn.ModuleList(Block(width, heads, activation) for _ in range(layers))
+        self.resblocks = nn.ModuleList(Block(width, heads, activation, hidden, eps) for _ in range(layers))
 
     @property
     def blocks(self) -> list[Block]:

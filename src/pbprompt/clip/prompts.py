@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
+from pbprompt.clip.sentence_tokenizer import SentenceTokenizer
 from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.errors import InputError
 
@@ -10,10 +11,11 @@ NamePosition = Literal["end", "middle", "front"]
 
 # A prompt is a list of ints: a token id, or −(k+1) where the k-th context vector goes.
 Prompt = list[int]
+AnyTokenizer = Tokenizer | SentenceTokenizer
 
 
 def named_prompts(
-    tokenizer: Tokenizer,
+    tokenizer: AnyTokenizer,
     names: Sequence[str],
     context: int,
     position: NamePosition = "end",
@@ -28,21 +30,28 @@ def named_prompts(
     stop = tokenizer.encode(ending)
     prompts = []
     for name in names:
-        tokens = tokenizer.encode(name.replace("_", " "), specials=False)
-        if not tokens:
-            raise InputError(f"class name {name!r} holds no token: give every class a name")
+        tokens = name_tokens(tokenizer, name, inside=before > 0)
         body = [*slots[:before], *tokens, *slots[before:], *stop]
         prompts.append(_enclosed(tokenizer, body, f"class name {name!r} with {context} context vectors"))
     return prompts
 
 
-def text_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Prompt]:
+def name_tokens(tokenizer: AnyTokenizer, name: str, inside: bool = True) -> list[int]:
+    """A class name's token ids. Inside a sentence a space goes before it, which Gemma's tokens show."""
+    words = name.replace("_", " ").strip()
+    tokens = tokenizer.encode(f" {words}" if inside else words, specials=False) if words else []
+    if not tokens:
+        raise InputError(f"class name {name!r} holds no token: give every class a name")
+    return tokens
+
+
+def text_prompts(tokenizer: AnyTokenizer, texts: Sequence[str]) -> list[Prompt]:
     """[SOS] text [EOT], for each text; no slots."""
     return [_enclosed(tokenizer, tokenizer.encode(text, specials=False), f"text {text!r}") for text in texts]
 
 
-def _enclosed(tokenizer: Tokenizer, body: list[int], what: str) -> Prompt:
-    prompt = [tokenizer.sos, *body, tokenizer.eot]
+def _enclosed(tokenizer: AnyTokenizer, body: list[int], what: str) -> Prompt:
+    prompt = tokenizer.enclose(body)
     if len(prompt) > tokenizer.context_length:
         raise InputError(
             f"{what} takes {len(prompt)} tokens, but the model reads {tokenizer.context_length}: shorten it"

@@ -23,6 +23,8 @@ class TextConfig:
 class TextTower(nn.Module):
     """Token embeddings -> the projected state at EOT."""
 
+    causal = True
+
     def __init__(self, config: TextConfig, embed_dim: int, activation: str) -> None:
         super().__init__()
         # from_pretrained skips the random start, which on the meta device imports the whole compiler

@@ -48,6 +48,8 @@ class Tokenizer:
                 f"not {self.vocab_size} and {self.context_length}"
             )
 
+    pad = 0
+
     @property
     def sos(self) -> int:
         return self.vocab_size - 2
@@ -67,6 +69,25 @@ class Tokenizer:
         for piece in WORD_PIECES.findall(clean(text)):
             ids.extend([known[piece]] if piece in known else vocabulary.word_ids(piece))
         return ids
+
+    def enclose(self, ids: list[int]) -> list[int]:
+        """What the tower reads around a text: [SOS] text [EOT]."""
+        return [self.sos, *ids, self.eot]
+
+    def words(self) -> dict[int, str]:
+        """Tokens that can be read as a word: those that end one, of lower-case letters or digits alone.
+
+        Bytes that are no character, pieces from inside a word, punctuation, emoji, the special tokens, and
+        capitals, which no text has once it is cleaned, are left out. A word's last piece cannot be told from
+        a whole word: the tokeniser does not mark beginnings.
+        """
+        words = {}
+        for token in range(BYTES, self.vocab_size - 2):  # before: bytes inside a word; behind: SOS and EOT
+            spelling = self.decode([token])
+            word = spelling[:-1]
+            if spelling.endswith(" ") and word.isalnum() and word == word.lower():
+                words[token] = word
+        return words
 
     def decode(self, ids: Iterable[int] | Int[Tensor, " n"]) -> str:
         """The text of token ids: cleaned text with a space after every word, specials spelt out."""

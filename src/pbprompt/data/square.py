@@ -1,19 +1,32 @@
 """The square of an image that a tower sees; without torch, for processes that only decode."""
 
+from typing import Literal
+
 from PIL import Image
 
+Fit = Literal["crop", "squash"]
+Interpolation = Literal["bicubic", "bilinear"]
+
 THIN = 64  # times as long as wide: from here on, what the crop cuts away is not computed
+RESAMPLING = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 
 
-def central_square(image: Image.Image, size: int) -> Image.Image:
-    """CLIP's test crop: bicubic resize of the short side to `size`, then the centre."""
-    before = image.size
+def square_of(image: Image.Image, size: int, fit: Fit, interpolation: Interpolation) -> Image.Image:
+    """crop: the short side resized to `size`, then the centre; squash: the whole image, out of shape."""
+    if fit == "squash":
+        return image.resize((size, size), RESAMPLING[interpolation])
+    return central_square(image, size, interpolation)
+
+
+def central_square(image: Image.Image, size: int, interpolation: Interpolation = "bicubic") -> Image.Image:
+    """CLIP's test crop: resize of the short side to `size`, then the centre."""
+    before, how = image.size, RESAMPLING[interpolation]
     short, long = min(before), max(before)
     width, height = (int(size * side / short) if side > short else size for side in before)
     left, top = round((width - size) / 2), round((height - size) / 2)
     if long > THIN * short:  # resized as a whole it would take `size`² · long / short pixels
         x, y = before[0] / width, before[1] / height
         box = (left * x, top * y, (left + size) * x, (top + size) * y)
-        return image.resize((size, size), Image.Resampling.BICUBIC, box=box)
-    resized = image.resize((width, height), Image.Resampling.BICUBIC)
+        return image.resize((size, size), how, box=box)
+    resized = image.resize((width, height), how)
     return resized.crop((left, top, left + size, top + size))

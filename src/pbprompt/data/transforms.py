@@ -11,7 +11,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from pbprompt.data.square import central_square
+from pbprompt.data.square import Fit, Interpolation, square_of
 
 Triple = tuple[float, float, float]
 Box = tuple[int, int, int, int]  # left, top, right, bottom
@@ -50,7 +50,8 @@ def _named(kind: str, **values: object) -> str:
 
 @dataclass(frozen=True)
 class Preprocess:
-    """CLIP's test transform, bit for bit: bicubic resize of the short side, centre crop, normalise.
+    """A model's test transform, bit for bit: CLIP's is a bicubic resize of the short side, centre crop,
+    normalise; SigLIP's squashes the whole image to the square (`fit`).
 
     `draft`, where given, asks the loader for the faster, approximate JPEG decoding of `open_image`.
     """
@@ -59,19 +60,36 @@ class Preprocess:
     mean: Triple
     std: Triple
     draft: int | None = None
+    fit: Fit = "crop"
+    interpolation: Interpolation = "bicubic"
 
     def __call__(self, image: Image.Image) -> Float[Tensor, "3 size size"]:
-        return _normalised(central_square(image, self.size), self.mean, self.std)
+        return _normalised(self.square(image), self.mean, self.std)
 
     def pixels(self, image: Image.Image) -> UInt8[Tensor, "size size 3"]:
         """The same before it is normalised."""
-        return pixels_of(central_square(image, self.size))
+        return pixels_of(self.square(image))
+
+    def square(self, image: Image.Image) -> Image.Image:
+        """The square that the tower sees."""
+        return square_of(image, *self.geometry)
+
+    @property
+    def geometry(self) -> tuple[int, Fit, Interpolation]:
+        """What `square_of` needs, for processes that have no torch."""
+        return self.size, self.fit, self.interpolation
 
     @property
     def identity(self) -> str:
         """A text naming the transform and all its numbers, for cache keys."""
         return _named(
-            "clip-test", size=self.size, mean=tuple(self.mean), std=tuple(self.std), draft=self.draft
+            "clip-test",
+            size=self.size,
+            mean=tuple(self.mean),
+            std=tuple(self.std),
+            draft=self.draft,
+            fit=None if self.fit == "crop" else self.fit,
+            interpolation=None if self.interpolation == "bicubic" else self.interpolation,
         )
 
 

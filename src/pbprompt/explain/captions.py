@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from pbprompt.clip.engine import encode_texts
-from pbprompt.clip.tokenizer import Tokenizer
+from pbprompt.clip.prompts import AnyTokenizer
 from pbprompt.core.likelihood import cosines
 from pbprompt.errors import InputError
 from pbprompt.explain.sampled import class_rows, sampled_prompts
@@ -29,7 +29,7 @@ class PromptCaptions:
     captions: tuple[tuple[str, float], ...]
 
 
-def read_captions(path: Path, tokenizer: Tokenizer) -> list[str]:
+def read_captions(path: Path, tokenizer: AnyTokenizer) -> list[str]:
     """A text file's captions, one per line; blank lines and repetitions are left out."""
     captions: dict[str, None] = {}
     for number, line in enumerate(read_text(path).splitlines(), start=1):
@@ -37,7 +37,7 @@ def read_captions(path: Path, tokenizer: Tokenizer) -> list[str]:
         if not caption:
             continue
         ids = tokenizer.encode(caption)
-        room = tokenizer.context_length - 2
+        room = tokenizer.context_length - len(tokenizer.enclose([]))
         if not ids:
             raise InputError(f"{path}:{number}: the caption holds no word that the model reads: remove it")
         if len(ids) > room:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
+from pbprompt.data.square import Fit
 from pbprompt.explain.captions import PromptCaptions
 from pbprompt.explain.colours import heat_colours
 from pbprompt.explain.heat_maps import HeatMaps, Maps, Reading
@@ -23,8 +24,9 @@ def overlay(
     heat: Float[np.ndarray, "h w"],
     hottest: float | None = None,
     side: int | None = None,
+    fit: Fit = "crop",
 ) -> Image.Image:
-    """The centre square of the image, which is all that the model saw, under its heat.
+    """The square of the image that the model saw, its centre or the whole squashed (`fit`), under its heat.
 
     `hottest` is the value of full colour, 0 that of none; `full_colour` of the map unless given. `side`:
     pixels of the result; the image's shorter side unless given.
@@ -34,7 +36,7 @@ def overlay(
     relative = heat / hottest if hottest > 0 else np.zeros_like(heat)
     smooth = Image.fromarray(relative.astype(np.float32)).resize((side, side), Image.Resampling.BICUBIC)
     share = np.clip(np.asarray(smooth), 0, 1)  # bicubic overshoots at steep edges
-    photo = np.asarray(ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.BICUBIC), np.float32)
+    photo = np.asarray(_seen(image, side, fit), np.float32)
     opacity = (0.45 + 0.2 * share)[..., None]  # cold is tinted too, so that cold and untouched differ
     return Image.fromarray(np.rint(photo * (1 - opacity) + heat_colours(share) * opacity).astype(np.uint8))
 
@@ -65,19 +67,23 @@ def draw_heat_maps(maps: HeatMaps, image: Image.Image, reading: Reading = "evide
     draw = ImageDraw.Draw(canvas)
     for column, title in enumerate(columns):
         _write(draw, (GAP + column * step, GAP), title, SIDE, FAINT)
-    view = ImageOps.fit(image.convert("RGB"), (SIDE, SIDE), Image.Resampling.BICUBIC)
+    view = _seen(image, SIDE, maps.fit)
     for row, (name, probability) in enumerate(zip(maps.classes, maps.probabilities, strict=True)):
         top, width = header + row * row_height, canvas.width - 2 * GAP
         hottest, scale = _scale(heat, row, reading, maps.temperature)
         _write(draw, (GAP, top), f"{name}, probability {probability:.1%}", width, INK)
         _write(draw, (GAP, top + LINE), f"{reading} {scale}", width, FAINT)
         shown = [heat[:, row].mean(0), *heat[:, row]] if samples > 1 else [heat[0, row]]
-        for column, tile in enumerate([view, *(overlay(image, one, hottest, SIDE) for one in shown)]):
+        for column, tile in enumerate(
+            [view, *(overlay(image, one, hottest, SIDE, maps.fit) for one in shown)]
+        ):
             canvas.paste(tile, (GAP + column * step, top + 2 * LINE))
     return canvas
 
 
-def draw_captions(name: str, image: Image.Image, prompts: Sequence[PromptCaptions]) -> Image.Image:
+def draw_captions(
+    name: str, image: Image.Image, prompts: Sequence[PromptCaptions], fit: Fit = "crop"
+) -> Image.Image:
     """The square that the model sees, and beside it each prompt's captions with their cosines."""
     lines = [(name, INK)]
     for prompt in prompts:
@@ -86,11 +92,18 @@ def draw_captions(name: str, image: Image.Image, prompts: Sequence[PromptCaption
     width = 2 * GAP + max(int(_length(text)) for text, _ in lines) + 1
     height = 2 * GAP + max(SIDE, LINE * len(lines))
     canvas = Image.new("RGB", (SIDE + 2 * GAP + width, height), "white")
-    canvas.paste(ImageOps.fit(image.convert("RGB"), (SIDE, SIDE), Image.Resampling.BICUBIC), (GAP, GAP))
+    canvas.paste(_seen(image, SIDE, fit), (GAP, GAP))
     draw = ImageDraw.Draw(canvas)
     for number, (text, colour) in enumerate(lines):
         _write(draw, (SIDE + 3 * GAP, GAP + number * LINE), text, width, colour)
     return canvas
+
+
+def _seen(image: Image.Image, side: int, fit: Fit) -> Image.Image:
+    image = image.convert("RGB")
+    if fit == "squash":
+        return image.resize((side, side), Image.Resampling.BICUBIC)
+    return ImageOps.fit(image, (side, side), Image.Resampling.BICUBIC)
 
 
 def stacked(pictures: Sequence[Image.Image]) -> Image.Image:

@@ -37,6 +37,7 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Encoded
 from pbprompt.core.transport import transport_plans
+from pbprompt.data.square import Fit
 from pbprompt.errors import InputError
 from pbprompt.explain.sampled import as_prompts, class_rows
 from pbprompt.files import write_bytes
@@ -67,6 +68,8 @@ class HeatMaps:
     """T of the plans"""
     sources: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     """[c] each: logits above the mean of all classes by where they come from; empty for a single source"""
+    fit: Fit = "crop"
+    """how the model saw the image: its centre, or the whole squashed to a square"""
 
     def of(self, reading: Reading) -> Maps:
         """The maps of one reading."""
@@ -138,6 +141,7 @@ def heat_maps(
             source: (logits - logits.mean(1, keepdim=True))[0, rows].float().cpu().numpy()
             for source, logits in method.sources(encoded).items()
         },
+        fit=backbone.preprocess.fit,
     )
 
 

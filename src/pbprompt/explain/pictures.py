@@ -106,4 +106,5 @@ def _captions(picture: Picture, model: TunedModel, name: str, image: Image.Image
         }
         for prompt in found
     ]
-    return draw_captions(name, image, found), {"prompts": prompts}
+    fit = model.backbone.preprocess.fit
+    return draw_captions(name, image, found, fit), {"prompts": prompts}

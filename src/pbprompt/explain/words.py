@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone
-from pbprompt.clip.tokenizer import BYTES, Tokenizer
+from pbprompt.clip.prompts import AnyTokenizer
 from pbprompt.core.likelihood import cosines
 
 Word = tuple[str, float]  # spelling, cosine
@@ -34,17 +34,6 @@ def nearest_words(backbone: Backbone, vectors: Float[Tensor, "n w"], top_k: int 
 
 
 @lru_cache(maxsize=4)
-def vocabulary_words(tokenizer: Tokenizer) -> dict[int, str]:
-    """Tokens that can be read as a word: those that end one and are lower-case letters or digits throughout.
-
-    Bytes that are no character, pieces from inside a word, punctuation, emoji, the special tokens, and
-    capitals, which no text has once it is cleaned, are left out. A word's last piece cannot be told from a
-    whole word: the tokeniser does not mark beginnings.
-    """
-    words = {}
-    for token in range(BYTES, tokenizer.vocab_size - 2):  # before: bytes inside a word; behind: SOS and EOT
-        spelling = tokenizer.decode([token])
-        word = spelling[:-1]
-        if spelling.endswith(" ") and word.isalnum() and word == word.lower():
-            words[token] = word
-    return words
+def vocabulary_words(tokenizer: AnyTokenizer) -> dict[int, str]:
+    """The tokens that can be read as a word."""
+    return tokenizer.words()

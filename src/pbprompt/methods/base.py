@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.clip.prompts import name_tokens
 from pbprompt.config import with_overrides
 from pbprompt.core.likelihood import class_logits, unit
 from pbprompt.errors import InputError
@@ -260,8 +261,6 @@ def name_embeddings(backbone: Backbone, classes: Sequence[str]) -> Float[Tensor,
     """e_c: the mean of the token embeddings of a class name's own tokens."""
     rows = []
     for name in classes:
-        ids = backbone.tokenizer.encode(name.replace("_", " "), specials=False)
-        if not ids:
-            raise InputError(f"class name {name!r} holds no token: give every class a name")
+        ids = name_tokens(backbone.tokenizer, name)
         rows.append(backbone.token_embedding(torch.tensor(ids, device=backbone.device)).float().mean(dim=0))
     return torch.stack(rows)

@@ -32,8 +32,7 @@ from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.clip.engine import TextEngine
-from pbprompt.clip.prompts import NamePosition, Prompt, named_prompts
-from pbprompt.clip.tokenizer import Tokenizer
+from pbprompt.clip.prompts import AnyTokenizer, NamePosition, Prompt, named_prompts
 from pbprompt.core.likelihood import unit
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, accuracy, setting
@@ -126,9 +125,9 @@ def name_positions(prompts: int) -> list[NamePosition]:
     return [position for position, count in counts.items() for _ in range(count)]
 
 
-def class_free_prompt(tokenizer: Tokenizer, tokens: int) -> Prompt:
+def class_free_prompt(tokenizer: AnyTokenizer, tokens: int) -> Prompt:
     """[SOS] context [.] [EOT]"""
-    return [tokenizer.sos, *(-(k + 1) for k in range(tokens)), *tokenizer.encode("."), tokenizer.eot]
+    return tokenizer.enclose([*(-(k + 1) for k in range(tokens)), *tokenizer.encode(".")])
 
 
 def mean_logits(

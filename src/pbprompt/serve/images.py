@@ -6,16 +6,18 @@ import warnings
 from PIL import Image, UnidentifiedImageError
 
 from pbprompt.data.images import open_image
-from pbprompt.data.square import central_square
+from pbprompt.data.square import Fit, Interpolation, square_of
 from pbprompt.errors import InputError
 from pbprompt.serve.limits import Limits, Refused, too_large
 
 TYPES = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 
 
-def decode_square(data: bytes, limits: Limits, size: int) -> Image.Image:
+def decode_square(
+    data: bytes, limits: Limits, size: int, fit: Fit, interpolation: Interpolation
+) -> Image.Image:
     """The part of the image that the tower sees."""
-    return central_square(decode_image(data, limits), size)
+    return square_of(decode_image(data, limits), size, fit, interpolation)
 
 
 def decode_image(data: bytes, limits: Limits) -> Image.Image:

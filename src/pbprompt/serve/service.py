@@ -123,7 +123,7 @@ class Service:
                 rule = model.rule(accuracy, coverage, asked.none_at)
                 if rule.threshold is not None and math.isinf(rule.threshold):
                     rule, note = replace(rule, threshold=None), no_promise(model, asked.reject_at)
-                squares = await self._decoded(asked.images, decode_square, see.size)
+                squares = await self._decoded(asked.images, decode_square, *see.geometry)
                 said = await self.batcher.submit([Question(see(square), model, rule) for square in squares])
         records = []
         for number, (image, one) in enumerate(zip(asked.images, said, strict=True), 1):
@@ -157,7 +157,7 @@ class Service:
         with self.batcher.reserve(len(asked.images)):
             async with in_time(self.limits.answer_seconds):
                 pixels = [
-                    see(square) for square in await self._decoded(asked.images, decode_square, see.size)
+                    see(square) for square in await self._decoded(asked.images, decode_square, *see.geometry)
                 ]
                 await self.teach(
                     lambda model: with_examples(model, model.encode(pixels), asked.labels, self.limits),
@@ -205,7 +205,7 @@ class Service:
         return said
 
     async def _decoded(
-        self, images: Sequence[Upload], decode: Callable[..., Image.Image], *options: int
+        self, images: Sequence[Upload], decode: Callable[..., Image.Image], *options: object
     ) -> list[Image.Image]:
         loop = asyncio.get_running_loop()
         jobs = [
@@ -255,8 +255,8 @@ class Service:
             class_name=asked.class_name,
             score=finite(float(maps.probabilities[0])),
             range=(float(heat.mean(0).min()), float(heat.mean(0).max())),
-            mean=_base64(overlay(image, heat.mean(0), hottest)),
-            samples=[_base64(overlay(image, one, hottest)) for one in heat],
+            mean=_base64(overlay(image, heat.mean(0), hottest, fit=maps.fit)),
+            samples=[_base64(overlay(image, one, hottest, fit=maps.fit)) for one in heat],
         )
 
 

@@ -9,7 +9,10 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Activation, Backbone, BackboneConfig, VisionConfig
 from pbprompt.clip.loading.checkpoint_config import Told
+from pbprompt.clip.loading.shapes import count, shape
+from pbprompt.clip.loading.siglip import find_siglip
 from pbprompt.clip.resnet import ResNetConfig
+from pbprompt.clip.siglip import SiglipTextConfig
 from pbprompt.clip.text import TextConfig
 from pbprompt.clip.vit import VitConfig
 from pbprompt.errors import InputError
@@ -21,15 +24,20 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 def find_architecture(source: str, name: str, state: dict[str, Tensor], told: Told) -> BackboneConfig:
     """The architecture of a state dict in OpenAI's layout; `told.activation` must be known by now."""
-    activation: Activation = "quick_gelu" if told.activation == "quick_gelu" else "gelu"
-    embed_dim = _shape(source, state, "text_projection", 2)[1]
-    vision, text = _vision(source, state, told), _text(source, state, told)
-    config = BackboneConfig(name, embed_dim, vision, text, activation, told.mean, told.std)
+    find = find_siglip if told.family == "siglip" else _find_clip
+    config = find(source, name, state, told)
     for place, expected in told.sizes.items():
         found = _size(config, place)
         if found is not None and found != expected:
             raise InputError(f"{source}: the config says {place} is {expected}, the tensors say {found}")
     return config
+
+
+def _find_clip(source: str, name: str, state: dict[str, Tensor], told: Told) -> BackboneConfig:
+    activation: Activation = "quick_gelu" if told.activation == "quick_gelu" else "gelu"
+    embed_dim = shape(source, state, "text_projection", 2)[1]
+    vision, text = _vision(source, state, told), _text(source, state, told)
+    return BackboneConfig(name, embed_dim, vision, text, activation, told.mean, told.std)
 
 
 def check_tensors(source: str, config: BackboneConfig, state: dict[str, Tensor]) -> None:
@@ -39,10 +47,10 @@ def check_tensors(source: str, config: BackboneConfig, state: dict[str, Tensor])
         raise InputError(f"{source}: lacks {_some(missing)}; fetch the whole checkpoint again")
     if unknown := sorted(state.keys() - expected.keys()):
         raise InputError(f"{source}: has {_some(unknown)} that CLIP's towers lack; give a plain CLIP model")
-    for key, shape in expected.items():
-        if state[key].shape != shape:
+    for key, wanted in expected.items():
+        if state[key].shape != wanted:
             raise InputError(
-                f"{source}: the tensor {key} is {list(state[key].shape)}, expected {list(shape)}; "
+                f"{source}: the tensor {key} is {list(state[key].shape)}, expected {list(wanted)}; "
                 "the file is damaged or of another architecture"
             )
         if state[key].dtype not in FLOATS:
@@ -53,20 +61,20 @@ def check_tensors(source: str, config: BackboneConfig, state: dict[str, Tensor])
 
 
 def _text(source: str, state: dict[str, Tensor], told: Told) -> TextConfig:
-    vocab_size, width = _shape(source, state, "token_embedding.weight", 2)
-    context_length = _shape(source, state, "positional_embedding", 2)[0]
-    layers = _count(state, r"transformer\.resblocks\.(\d+)\.")
+    vocab_size, width = shape(source, state, "token_embedding.weight", 2)
+    context_length = shape(source, state, "positional_embedding", 2)[0]
+    layers = count(state, r"transformer\.resblocks\.(\d+)\.")
     heads = told.sizes.get("text.heads") or _heads(source, "text", width)
     return TextConfig(context_length, vocab_size, width, heads, layers)
 
 
 def _vision(source: str, state: dict[str, Tensor], told: Told) -> VisionConfig:
     if "visual.layer1.0.conv1.weight" in state:
-        width = _shape(source, state, "visual.layer1.0.conv1.weight", 4)[0]
-        first, second, third, fourth = (_count(state, rf"visual\.layer{n}\.(\d+)\.") for n in (1, 2, 3, 4))
+        width = shape(source, state, "visual.layer1.0.conv1.weight", 4)[0]
+        first, second, third, fourth = (count(state, rf"visual\.layer{n}\.(\d+)\.") for n in (1, 2, 3, 4))
         size = _image_size(source, state, "visual.attnpool.positional_embedding", 32, told)
         return ResNetConfig(size, (first, second, third, fourth), width, _heads(source, "image", width * 32))
-    width, _, _, patch = _shape(source, state, "visual.conv1.weight", 4)
+    width, _, _, patch = shape(source, state, "visual.conv1.weight", 4)
     heads = told.sizes.get("vision.heads")
     if heads is None and width > WIDEST_KNOWN_VIT:
         raise InputError(
@@ -77,14 +85,14 @@ def _vision(source: str, state: dict[str, Tensor], told: Told) -> VisionConfig:
         image_size=_image_size(source, state, "visual.positional_embedding", patch, told),
         patch_size=patch,
         width=width,
-        layers=_count(state, r"visual\.transformer\.resblocks\.(\d+)\."),
+        layers=count(state, r"visual\.transformer\.resblocks\.(\d+)\."),
         heads=heads or _heads(source, "image", width),
     )
 
 
 def _image_size(source: str, state: dict[str, Tensor], key: str, patch: int, told: Told) -> int:
     """Positions are a square grid and one more for the whole image."""
-    positions = _shape(source, state, key, 2)[0]
+    positions = shape(source, state, key, 2)[0]
     side = math.isqrt(max(positions - 1, 0))
     if side == 0 or side * side + 1 != positions:
         raise InputError(
@@ -104,22 +112,6 @@ def _heads(source: str, tower: str, width: int) -> int:
     return width // HEAD_WIDTH
 
 
-def _count(state: dict[str, Tensor], pattern: str) -> int:
-    """One more than the largest index, so that a hole in the numbering shows as a missing tensor."""
-    found = (re.match(pattern, key) for key in state)
-    return max((int(match[1]) + 1 for match in found if match), default=0)
-
-
-def _shape(source: str, state: dict[str, Tensor], key: str, ndim: int) -> tuple[int, ...]:
-    if key not in state:
-        raise InputError(f"{source}: lacks the tensor {key}; give a whole CLIP model, image and text tower")
-    if state[key].ndim != ndim or 0 in state[key].shape:
-        raise InputError(
-            f"{source}: the tensor {key} is {list(state[key].shape)}; {ndim} dimensions are expected"
-        )
-    return tuple(state[key].shape)
-
-
 def _size(config: BackboneConfig, place: str) -> Any:
     value: Any = config
     for part in place.split("."):
@@ -130,6 +122,8 @@ def _size(config: BackboneConfig, place: str) -> Any:
 def expected_shapes(config: BackboneConfig) -> dict[str, torch.Size]:
     """Keys and shapes in OpenAI's layout: batch norms apart, `logit_scale` among them."""
     shapes = {"logit_scale": torch.Size([])}
+    if isinstance(config.text, SiglipTextConfig):
+        shapes["logit_bias"] = torch.Size([])
     for key, meta in Backbone(config).state_dict().items():
         key = key.removeprefix("textual.")
         if not isinstance(config.vision, ResNetConfig) or not re.search(r"\.(conv\d|downsample)\.", key):

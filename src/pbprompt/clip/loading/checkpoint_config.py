@@ -3,9 +3,10 @@
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pbprompt.clip.backbone import CLIP_MEAN, CLIP_STD
+from pbprompt.data.square import Fit, Interpolation
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
 
@@ -14,6 +15,8 @@ Triple = tuple[float, float, float]
 OPEN_CLIP_CONFIG = "open_clip_config.json"
 HF_CONFIG = "config.json"
 HF_PREPROCESSOR = "preprocessor_config.json"
+HF_TOKENIZER = "tokenizer.json"
+HF_TOKENIZER_CONFIG = "tokenizer_config.json"
 
 # open_clip's settings that are read, or that the tensors' shapes show; any other one changes the computation.
 OPEN_CLIP_MODEL = {"embed_dim", "quick_gelu", "vision_cfg", "text_cfg", "custom_text", "init_logit_scale"}
@@ -30,11 +33,14 @@ class Told:
     sizes: dict[str, Any] = field(default_factory=dict)
     mean: Triple = CLIP_MEAN
     std: Triple = CLIP_STD
+    family: Literal["clip", "siglip"] = "clip"
+    fit: Fit = "crop"
+    interpolation: Interpolation = "bicubic"
 
 
 def read_open_clip(path: Path) -> Told:
     """open_clip's config: an absent `quick_gelu` means GELU there."""
-    config = _read(path)
+    config = read_json(path)
     model = _section(path, config, "model_cfg")
     vision, text = _section(path, model, "vision_cfg"), _section(path, model, "text_cfg")
     for part, known in ((model, OPEN_CLIP_MODEL), (vision, OPEN_CLIP_VISION), (text, OPEN_CLIP_TEXT)):
@@ -54,23 +60,21 @@ def read_open_clip(path: Path) -> Told:
             raise InputError(f"{path}: preprocess_cfg.{name} is {images[name]!r}; only {ours!r} is supported")
     return Told(
         activation="quick_gelu" if model.get("quick_gelu") else "gelu",
-        sizes=_known(sizes),
-        mean=_triple(path, images, "mean", CLIP_MEAN),
-        std=_triple(path, images, "std", CLIP_STD),
+        sizes=known_sizes(sizes),
+        mean=triple(path, images, "mean", CLIP_MEAN),
+        std=triple(path, images, "std", CLIP_STD),
     )
 
 
 def read_hugging_face(path: Path, preprocessor: Path | None) -> Told:
     """Hugging Face's CLIP config; what it leaves out has transformers' default."""
-    config = _read(path)
+    config = read_json(path)
     if config.get("model_type") != "clip":
         raise InputError(
-            f"{path}: model_type is {config.get('model_type')!r}; only 'clip' models are supported"
+            f"{path}: model_type is {config.get('model_type')!r}; "
+            "only 'clip' models and 'siglip' models of a fixed resolution are supported"
         )
-    vision, text = (
-        (config.get(f"{tower}_config") or {}) | (config.get(f"{tower}_config_dict") or {})
-        for tower in ("vision", "text")
-    )
+    vision, text = towers(config)
     activations = {tower.get("hidden_act", "quick_gelu") for tower in (vision, text)}
     if len(activations) > 1 or not activations <= {"quick_gelu", "gelu"}:
         raise InputError(
@@ -94,16 +98,25 @@ def read_hugging_face(path: Path, preprocessor: Path | None) -> Told:
         "text.layers": text.get("num_hidden_layers", 12),
         "text.heads": text.get("num_attention_heads", 8),
     }
-    images = _read(preprocessor) if preprocessor else {}
+    images = read_json(preprocessor) if preprocessor else {}
     return Told(
         activation=activations.pop(),
-        sizes=_known(sizes),
-        mean=_triple(preprocessor, images, "image_mean", CLIP_MEAN),
-        std=_triple(preprocessor, images, "image_std", CLIP_STD),
+        sizes=known_sizes(sizes),
+        mean=triple(preprocessor, images, "image_mean", CLIP_MEAN),
+        std=triple(preprocessor, images, "image_std", CLIP_STD),
     )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def towers(config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The sections of the image and of the text tower."""
+    vision, text = (
+        (config.get(f"{tower}_config") or {}) | (config.get(f"{tower}_config_dict") or {})
+        for tower in ("vision", "text")
+    )
+    return vision, text
+
+
+def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
@@ -122,7 +135,7 @@ def _section(path: Path, config: dict[str, Any], name: str) -> dict[str, Any]:
     return section
 
 
-def _known(sizes: dict[str, Any]) -> dict[str, Any]:
+def known_sizes(sizes: dict[str, Any]) -> dict[str, Any]:
     return {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in sizes.items()
@@ -130,7 +143,7 @@ def _known(sizes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _triple(path: Path | None, images: dict[str, Any], name: str, default: Triple) -> Triple:
+def triple(path: Path | None, images: dict[str, Any], name: str, default: Triple) -> Triple:
     values = images.get(name, default)
     try:
         first, second, third = (float(value) for value in values)

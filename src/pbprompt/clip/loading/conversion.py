@@ -22,6 +22,11 @@ HF_NAMES = (
     (r"vision_model\.embeddings\.position_embedding\.weight", "visual.positional_embedding"),
     (r"vision_model\.pre_layrnorm\.", "visual.ln_pre."),
     (r"vision_model\.post_layernorm\.", "visual.ln_post."),
+    (r"text_model\.head\.", "text_head."),  # SigLIP's from here
+    (r"vision_model\.head\.probe", "visual.pool.probe"),
+    (r"vision_model\.head\.attention\.", "visual.pool.attn."),
+    (r"vision_model\.head\.layernorm\.", "visual.pool.ln_1."),
+    (r"vision_model\.head\.mlp\.", "visual.pool.mlp."),
     (r"text_model\.encoder\.layers\.", "transformer.resblocks."),
     (r"vision_model\.encoder\.layers\.", "visual.transformer.resblocks."),
 )

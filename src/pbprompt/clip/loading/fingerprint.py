@@ -7,15 +7,14 @@ import torch
 from torch import Tensor
 
 from pbprompt.clip.backbone import BackboneConfig
-from pbprompt.clip.resnet import ResNetConfig
-from pbprompt.clip.vit import VitConfig
+from pbprompt.clip.lite import LiteConfig
 
 
 def fingerprint(config: BackboneConfig, state: dict[str, Tensor]) -> str:
     """SHA-256 over what decides the features: the weights in OpenAI's layout, as float32, and the settings
-    that the weights do not show (activation, heads, input size and normalisation)."""
-    heads = config.vision.heads if isinstance(config.vision, VitConfig | ResNetConfig) else None
-    settings = (
+    that the weights do not show (activation, heads, input size and normalisation, how an image is fitted)."""
+    heads = None if isinstance(config.vision, LiteConfig) else config.vision.heads
+    settings: tuple[object, ...] = (
         config.activation,
         heads,
         config.text.heads,
@@ -23,6 +22,8 @@ def fingerprint(config: BackboneConfig, state: dict[str, Tensor]) -> str:
         config.mean,
         config.std,
     )
+    if config.fit != "crop":  # left out for CLIP, whose fingerprints are older than the setting
+        settings += (config.fit, config.interpolation)
     whole = hashlib.sha256(repr(settings).encode())
     keys = sorted(state)
     with ThreadPoolExecutor() as pool:  # hashing lets go of the interpreter, and large towers take seconds

@@ -7,7 +7,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from pbprompt.clip.loading.checkpoint_config import HF_CONFIG, HF_PREPROCESSOR, OPEN_CLIP_CONFIG
+from pbprompt.clip.loading.checkpoint_config import (
+    HF_CONFIG,
+    HF_PREPROCESSOR,
+    HF_TOKENIZER,
+    HF_TOKENIZER_CONFIG,
+    OPEN_CLIP_CONFIG,
+    read_json,
+)
 from pbprompt.errors import InputError
 from pbprompt.suggest import nearest, suggest
 
@@ -60,12 +67,15 @@ def find_weights(name: str) -> Path:
 def _choose(source: str, fetch: Fetch) -> Path:
     """The first of the usual files that a folder or a hub repository has."""
     for config, weights in LAYOUTS:
-        if fetch(config) is None:
+        if (described := fetch(config)) is None:
             continue
         for file in weights:
             if (found := fetch(file)) is not None:
                 if config == HF_CONFIG:
                     fetch(HF_PREPROCESSOR)  # brings it beside the weights
+                    if read_json(described).get("model_type") == "siglip":  # CLIP's comes with the package
+                        fetch(HF_TOKENIZER)
+                        fetch(HF_TOKENIZER_CONFIG)
                 return found
         if any(fetch(f"{file}.index.json") is not None for file in weights):
             raise InputError(

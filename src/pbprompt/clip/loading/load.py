@@ -22,10 +22,13 @@ from pbprompt.clip.loading.embedded import read_lite
 from pbprompt.clip.loading.fingerprint import fingerprint
 from pbprompt.clip.loading.formats import check_finite, read_tensors
 from pbprompt.clip.loading.hub import OPENAI_MODELS, find_weights
+from pbprompt.clip.loading.siglip import is_siglip, read_siglip_config, read_tokenizer
 from pbprompt.clip.resnet import ResNetConfig, fold_batch_norms
+from pbprompt.clip.sentence_tokenizer import SentenceTokenizer
+from pbprompt.clip.siglip import SiglipTextConfig
 from pbprompt.errors import InputError
 
-ACTIVATIONS = ("quick_gelu", "gelu")
+ACTIVATIONS = ("quick_gelu", "gelu", "gelu_tanh")
 
 
 def load_backbone(
@@ -38,11 +41,12 @@ def load_backbone(
     """A frozen backbone by name, path or hub id.
 
     "lite" is embedded. OpenAI's names ("RN50", "ViT-B/16", …) and hub ids ("hf-hub:ORG/NAME") are downloaded
-    once. A path is an OpenAI `.pt`, an open_clip `.safetensors` or `.bin`, or a Hugging Face CLIP folder.
+    once. A path is an OpenAI `.pt`, an open_clip `.safetensors` or `.bin`, or a Hugging Face folder of CLIP
+    or SigLIP.
     `activation` is needed only where the file does not tell whether the model uses QuickGELU or GELU.
     """
     name = str(name_or_path)
-    target = _device(device)
+    target, tokenizer = _device(device), None
     if activation not in (None, *ACTIVATIONS):
         raise InputError(f"activation {activation!r} is unknown: use quick_gelu or gelu")
     if name == "lite":
@@ -57,7 +61,9 @@ def load_backbone(
         config = find_architecture(str(path), name, state, told)
         check_tensors(str(path), config, state)
         check_finite(path, state)
-    return _assemble(config, state, target, dtype)
+        if isinstance(config.text, SiglipTextConfig):
+            tokenizer = read_tokenizer(path.parent, config.text)
+    return _assemble(config, state, target, dtype, tokenizer)
 
 
 def _device(wanted: str | torch.device) -> torch.device:
@@ -75,8 +81,11 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], Told]:
     """A file's tensors in OpenAI's layout, and what the file and the configs beside it tell of the model."""
     raw, activation = read_tensors(path)
     state = to_openai(path, raw)
-    if "logit_scale" in state and state["logit_scale"].numel() == 1:
-        state["logit_scale"] = state["logit_scale"].reshape(())
+    for number in ("logit_scale", "logit_bias"):
+        if number in state and state[number].numel() == 1:
+            state[number] = state[number].reshape(())
+    if is_siglip(state):
+        return state, read_siglip_config(path)
     companion = path.parent / (HF_CONFIG if is_hugging_face(raw) else OPEN_CLIP_CONFIG)
     if activation is not None or not companion.is_file():
         return state, Told(activation)
@@ -98,15 +107,22 @@ def _settle(source: str, told: str | None, asked: str | None) -> str:
 
 
 def _assemble(
-    config: BackboneConfig, state: dict[str, Tensor], device: torch.device, dtype: torch.dtype
+    config: BackboneConfig,
+    state: dict[str, Tensor],
+    device: torch.device,
+    dtype: torch.dtype,
+    tokenizer: SentenceTokenizer | None,
 ) -> Backbone:
     identity = fingerprint(config, state)
     logit_scale = float(state["logit_scale"].double().exp())
+    logit_bias = float(state.get("logit_bias", 0.0))
     visual = {key: value for key, value in state.items() if key.startswith("visual.")}
     textual = {
-        f"textual.{key}": value for key, value in state.items() if key not in visual and key != "logit_scale"
+        f"textual.{key}": value
+        for key, value in state.items()
+        if key not in visual and key not in ("logit_scale", "logit_bias")
     }
     if isinstance(config.vision, ResNetConfig):
         visual = fold_batch_norms(visual)
     towers = {key: value.to(device, dtype).contiguous() for key, value in (visual | textual).items()}
-    return Backbone(config).load_weights(towers, logit_scale, identity)
+    return Backbone(config, tokenizer).load_weights(towers, logit_scale, identity, logit_bias)

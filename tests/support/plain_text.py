@@ -1,0 +1,35 @@
+"""The plain computation that the text engine is held to."""
+
+import torch
+from torch import Tensor
+
+from pbprompt.clip.backbone import Backbone
+from pbprompt.clip.prompts import Prompt
+
+
+def plain(backbone: Backbone, prompts: list[Prompt], context: Tensor) -> Tensor:
+    """All positions of every prompt, one sample at a time. context: [s, C or 1, b, w]."""
+    full = backbone.context_length
+    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    samples = []
+    for sample in context:
+        rows = []
+        for at, prompt in enumerate(prompts):
+            own = sample[at if len(sample) > 1 else 0]
+            padded = prompt + [0] * (full - len(prompt))
+            rows.append(
+                torch.stack(
+                    [own[-t - 1] if t < 0 else backbone.token_embedding(torch.tensor(t)) for t in padded]
+                )
+            )
+        samples.append(backbone.text(torch.stack(rows), lengths))
+    return torch.stack(samples)
+
+
+def with_gradient(features: Tensor, context: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    (gradient,) = torch.autograd.grad((features * weights).sum(), context)
+    return features.detach(), gradient
+
+
+def relative(found: Tensor, wanted: Tensor) -> float:
+    return ((found - wanted).abs().max() / wanted.abs().max()).item()
