@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from benchmarks.speed.plain import slots_of
 from pbprompt.clip.prompts import Prompt, common_length, named_prompts
 from pbprompt.clip.text import TextConfig
+from pbprompt.errors import InputError
 from pbprompt.methods.base import Method
 from pbprompt.methods.pbprompt import PBPrompt
 from pbprompt.methods.plot import PLOT
@@ -59,7 +60,10 @@ def step_flops(method: Method, batch: int, patches: int) -> int:
     backbone = method.backbone
     slots = slots_of(method)
     prompts = named_prompts(backbone.tokenizer, method.classes, slots)
-    text = text_flops(prompts, not isinstance(method, PBPrompt), backbone.config.text, backbone.embed_dim)
+    sizes = backbone.config.text
+    if not isinstance(sizes, TextConfig):
+        raise InputError(f"{backbone.config.name}: operations are counted for causal text towers alone")
+    text = text_flops(prompts, not isinstance(method, PBPrompt), sizes, backbone.embed_dim)
     contexts, vectors = _sizes(method, batch, patches)
     return contexts * (text.forward + text.backward) + 2 * 2 * vectors * len(prompts) * backbone.embed_dim
 

@@ -1,4 +1,4 @@
-"""SigLIP's towers against transformers' own, from a folder with random weights, and the text engine on them."""
+"""SigLIP's towers against transformers' own, from a folder of random weights, and the text engine."""
 
 import itertools
 
@@ -16,7 +16,7 @@ from pbprompt.clip.prompts import named_prompts, text_prompts
 NAMES = ["cat", "dog", "golden retriever", "x", "a b c d e f g", "tench", "Red_panda"]
 SWITCHES = [
     dict(zip(("pack", "share", "eot_only", "memory_budget"), values, strict=True))
-    for values in itertools.product([True, False], [True, False], [True, False], [1 << 32, 1 << 17])
+    for values in itertools.product([True, False], [True, False], [True, False], [1 << 32, 1 << 18])
 ]
 
 

@@ -9,36 +9,17 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import SiglipConfig, SiglipModel
 
 WORDS = [
-    "a",
-    "photo",
-    "of",
-    "cat",
-    "dog",
-    "tench",
-    "golden",
-    "retriever",
-    "car",
-    "red",
-    "panda",
-    "flower",
-    "the",
-    "word",
-    "x",
-    "b",
-    "c",
-    "d",
-    "e",
-    "f",
-    "g",
+    *("a", "photo", "of", "the", "cat", "dog", "tench", "golden", "retriever", "red", "panda", "word"),
+    *("x", "b", "c", "d", "e", "f", "g"),
 ]
 SIZES = {"hidden_size": 32, "intermediate_size": 52, "num_hidden_layers": 2, "num_attention_heads": 4}
-CONTEXT = 24
+CONTEXT = 64
 
 
-def siglip_model(seed: int = 0, vocab_size: int = 600) -> SiglipModel:
+def siglip_model(seed: int = 0) -> SiglipModel:
     """transformers' own, every tensor random: zeros and ones would hide a norm or a bias left out."""
     config = SiglipConfig(
-        text_config={**SIZES, "vocab_size": vocab_size, "max_position_embeddings": CONTEXT},
+        text_config={**SIZES, "vocab_size": 600, "max_position_embeddings": CONTEXT},
         vision_config={**SIZES, "image_size": 32, "patch_size": 8},
     )
     model = SiglipModel(config).eval()

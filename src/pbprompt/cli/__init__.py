@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from pbprompt.cli import (
+    backbones,
     bench,
     cache,
     captions,
@@ -101,6 +102,7 @@ app.command()(reproduce.reproduce)
 app.command()(report.report)
 app.command()(doctor.doctor)
 app.add_typer(datasets.app, name="datasets")
+app.add_typer(backbones.app, name="backbones")
 app.add_typer(runs.app, name="runs")
 app.add_typer(cache.app, name="cache")
 app.add_typer(bench.app, name="bench")

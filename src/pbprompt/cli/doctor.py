@@ -16,6 +16,7 @@ EXTRAS = {
     "ray": "ray",
     "slurm": "submitit",
     "hf": "datasets",
+    "siglip": "tokenizers",
     "track": "tensorboard",
     "parquet": "pyarrow",
     "dev": "pytest",
@@ -23,7 +24,7 @@ EXTRAS = {
 
 
 def doctor() -> None:
-    """Check the installation: Python, torch, devices, the embedded model, the cache folder, extras.
+    """Check the installation: Python, torch, devices, embedded model, cache folder, backbones, extras.
 
     The exit code is 1 when something needed is broken. An extra that is absent breaks nothing.
     """
@@ -45,6 +46,8 @@ def doctor() -> None:
             f"extra {extra}",
             "present" if here else f"absent; {escape(install_command(extra))}",
         )
+    for ready, family, found in _families():
+        table.add_row("[green]ok[/]" if ready else "[dim]–[/]", f"backbones {family}", found)
     Console().print(table)
     if broken:
         raise typer.Exit(1)
@@ -82,6 +85,18 @@ def _embedded_model() -> list[Row]:
     except Exception as error:  # torch missing, files missing or damaged: the message says which
         return [(False, "embedded model", str(error))]
     return [(True, "embedded model", f"{config.name}, checksum good")]
+
+
+def _families() -> list[Row]:
+    """Which families of models can be loaded; the extra that one lacks has a row of its own."""
+    try:
+        from pbprompt.clip.families import FAMILIES
+    except Exception:  # torch cannot be imported, which has a row of its own
+        return []
+    return [
+        (not family.missing, family.name, f"needs the extra {family.missing}" if family.missing else "ready")
+        for family in FAMILIES
+    ]
 
 
 def _cache() -> list[Row]:

@@ -7,8 +7,14 @@ the tower sees.
 
 import re
 import string
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from pbprompt.clip.tokenizer import warn_cut
 
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 SPACE = "▁"  # how the vocabulary spells the space before a word
@@ -35,7 +41,7 @@ class SentenceTokenizer:
         return re.sub(r"\s+", " ", text.translate(NO_PUNCTUATION)).strip()
 
     def encode(self, text: str, *, specials: bool = True) -> list[int]:
-        """The text's token ids, without EOS, however many; special tokens that it spells out are text."""
+        """The text's token ids, without EOS, however many; `specials` are CLIP's and change nothing here."""
         cleaned = self.clean(text)
         return list(self._backend.encode(cleaned, add_special_tokens=False).ids) if cleaned else []
 
@@ -46,6 +52,20 @@ class SentenceTokenizer:
     def enclose(self, ids: list[int]) -> list[int]:
         """What the tower reads of a text, before the padding: text [EOS]."""
         return [*ids, self.eot]
+
+    def __call__(self, texts: str | Sequence[str]) -> tuple[Int[Tensor, "n l"], Int[Tensor, " n"]]:
+        """Ids with EOS, padded to the context, and the lengths: EOS is at `lengths - 1`."""
+        texts = [texts] if isinstance(texts, str) else texts
+        ids = torch.full((len(texts), self.context_length), self.pad)
+        lengths = torch.zeros(len(texts), dtype=torch.long)
+        for row, text in enumerate(texts):
+            tokens = self.enclose(self.encode(text))
+            if len(tokens) > self.context_length:
+                warn_cut(text, len(tokens), self.context_length)
+                tokens = self.enclose(tokens[: self.context_length - 1])
+            ids[row, : len(tokens)] = torch.tensor(tokens)
+            lengths[row] = len(tokens)
+        return ids, lengths
 
     def words(self) -> dict[int, str]:
         """Tokens that can be read as a word: those that begin one, of lower-case letters or digits."""

@@ -34,6 +34,17 @@ def clean(text: str) -> str:
     return " ".join(html.unescape(html.unescape(ftfy.fix_text(text))).split()).lower()
 
 
+def warn_cut(text: str, length: int, context_length: int) -> None:
+    """Say that a text lost its end; to be called by the tokenizer that its user called."""
+    shown = text if len(text) <= 60 else f"{text[:57]}..."
+    warnings.warn(
+        f"{shown!r} is {length} tokens long with its start and end; "
+        f"the context holds {context_length}: its end was cut off",
+        TruncationWarning,
+        stacklevel=3,
+    )
+
+
 @dataclass(frozen=True)
 class Tokenizer:
     """CLIP's tokeniser for a vocabulary of 2·256 bytes, `vocab_size` − 514 merges, SOS and EOT."""
@@ -106,20 +117,11 @@ class Tokenizer:
         for row, text in enumerate(texts):
             tokens = [self.sos, *self.encode(text), self.eot]
             if len(tokens) > self.context_length:
-                self._warn_cut(text, len(tokens))
+                warn_cut(text, len(tokens), self.context_length)
                 tokens = [*tokens[: self.context_length - 1], self.eot]
             ids[row, : len(tokens)] = torch.tensor(tokens)
             lengths[row] = tokens.index(self.eot) + 1
         return ids, lengths
-
-    def _warn_cut(self, text: str, length: int) -> None:
-        shown = text if len(text) <= 60 else f"{text[:57]}..."
-        warnings.warn(
-            f"{shown!r} is {length} tokens long with its start and end; "
-            f"the context holds {self.context_length}: its end was cut off",
-            TruncationWarning,
-            stacklevel=3,
-        )
 
 
 class _Vocabulary:

@@ -122,6 +122,7 @@ def test_download_order_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """A Hugging Face repository without safetensors: every file is asked for once."""
     asked = []
     present = {"config.json", "pytorch_model.bin", "preprocessor_config.json"}
+    (tmp_path / "config.json").write_text('{"model_type": "clip"}')
 
     def download(repository: str, file: str, **_: object) -> str:
         asked.append(file)
@@ -138,6 +139,10 @@ def test_download_order_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "pytorch_model.bin",
         "preprocessor_config.json",
     ]
+    asked.clear()
+    (tmp_path / "config.json").write_text('{"model_type": "siglip"}')
+    find_weights("hf-hub:org/model")
+    assert asked[-2:] == ["tokenizer.json", "tokenizer_config.json"]
     present.clear()
     with pytest.raises(InputError, match="hf-hub:org/model: holds no CLIP weights"):
         find_weights("hf-hub:org/model")

@@ -300,3 +300,17 @@ def test_a_missing_file_beside_the_config(tmp_path: Path) -> None:
     shutil.rmtree(folder)
     with pytest.raises(InputError, match="hf"):
         load_backbone(folder)
+
+
+def test_long_clip_has_two_tables_of_positions(tmp_path: Path) -> None:
+    """Its tower adds the first 20 of one and the others of the other; the context is as long as they are."""
+    state = vit_state()
+    short, long = torch.randn(248, 64), torch.randn(248, 64)
+    save_file(state | {"positional_embedding": short, "positional_embedding_res": long}, tmp_path / "long.pt")
+    backbone = load_backbone(tmp_path / "long.pt", activation="quick_gelu")
+    assert backbone.context_length == backbone.tokenizer.context_length == 248
+    kept = torch.arange(248).unsqueeze(1) < 20
+    assert torch.equal(backbone.textual.positional_embedding, torch.where(kept, short, long))
+    save_file(state | {"positional_embedding_res": long}, tmp_path / "torn.pt")
+    with pytest.raises(InputError, match="positional_embedding does not fit positional_embedding_res"):
+        load_backbone(tmp_path / "torn.pt", activation="quick_gelu")

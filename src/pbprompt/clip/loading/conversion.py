@@ -13,6 +13,9 @@ NOT_WEIGHTS = re.compile(
     r"(input_resolution|context_length|vocab_size|attn_mask|(.*\.)?position_ids|(.*\.)?num_batches_tracked)"
 )
 
+LONG_POSITIONS = "positional_embedding_res"
+LONG_KEEPS = 20  # positions that LongCLIP leaves as CLIP has them
+
 HF_NAMES = (
     (r"text_model\.embeddings\.token_embedding\.weight", "token_embedding.weight"),
     (r"text_model\.embeddings\.position_embedding\.weight", "positional_embedding"),
@@ -57,7 +60,19 @@ def to_openai(path: Path, state: dict[str, Tensor]) -> dict[str, Tensor]:
             f"{path}: its image tower is a timm model; only CLIP's own ViT and ResNet are supported"
         )
     # open_clip's other layout keeps the whole text tower under one name
-    return {key.removeprefix("text."): value for key, value in state.items()}
+    state = {key.removeprefix("text."): value for key, value in state.items()}
+    return _with_long_positions(path, state) if LONG_POSITIONS in state else state
+
+
+def _with_long_positions(path: Path, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """LongCLIP's two tables of positions as the one its tower adds: CLIP's first 20, then the stretched."""
+    long, short = state[LONG_POSITIONS], state.get("positional_embedding")
+    if short is None or short.shape != long.shape:
+        raise InputError(
+            f"{path}: positional_embedding does not fit {LONG_POSITIONS}; fetch the checkpoint again"
+        )
+    rest = {key: value for key, value in state.items() if key != LONG_POSITIONS}
+    return rest | {"positional_embedding": torch.cat([short[:LONG_KEEPS], long[LONG_KEEPS:]])}
 
 
 def _from_hugging_face(path: Path, state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -31,6 +31,7 @@ OPENAI_MODELS = {
     "ViT-L/14@336px": "openai/clip-vit-large-patch14-336",
 }
 HUB_PREFIX = "hf-hub:"
+HUB_ID = r"[\w.-]+/[\w.-]+"
 WEIGHT_SUFFIXES = {".pt", ".pth", ".bin", ".ckpt", ".safetensors"}
 LAYOUTS = (
     (OPEN_CLIP_CONFIG, ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")),
@@ -43,8 +44,7 @@ Fetch = Callable[[str], Path | None]
 def find_weights(name: str) -> Path:
     """The file of weights behind a name, a path or a hub id; its companions lie beside it."""
     if name in OPENAI_MODELS:
-        own_folder = Path("~/.cache/clip").expanduser()  # where OpenAI's package puts it
-        cached = own_folder / f"{name.replace('/', '-')}.pt"
+        cached = _openai_file(name)
         return cached if cached.is_file() else _from_hub(OPENAI_MODELS[name])
     if name.startswith(HUB_PREFIX):
         return _from_hub(name.removeprefix(HUB_PREFIX))
@@ -58,10 +58,28 @@ def find_weights(name: str) -> Path:
             f"{name}: no such file or folder; give the path of a checkpoint, or a name such as lite"
         )
     known = ("lite", *OPENAI_MODELS)
-    if not nearest(name, known, cutoff=0.7) and re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+    if not nearest(name, known, cutoff=0.7) and re.fullmatch(HUB_ID, name):
         return _from_hub(name)
     hint = suggest(name, known)
     raise InputError(f"unknown backbone {name!r}: {hint} (a file, a folder and a hub id ORG/NAME also work)")
+
+
+def in_cache(name: str) -> bool:
+    """Whether a known name's or a hub id's weights are on this machine, so that no network is needed."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if name == "lite" or (name in OPENAI_MODELS and _openai_file(name).is_file()):
+        return True
+    repository = OPENAI_MODELS.get(name, name)
+    if not re.fullmatch(HUB_ID, repository):
+        return False
+    files = [file for _, weights in LAYOUTS for file in weights]
+    return any(isinstance(try_to_load_from_cache(repository, file), str) for file in files)
+
+
+def _openai_file(name: str) -> Path:
+    """Where OpenAI's package puts a model."""
+    return Path("~/.cache/clip").expanduser() / f"{name.replace('/', '-')}.pt"
 
 
 def _choose(source: str, fetch: Fetch) -> Path:

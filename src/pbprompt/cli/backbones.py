@@ -1,0 +1,70 @@
+"""`pbprompt backbones`: which image-text models can be loaded, and whether one of them is sound."""
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+app = typer.Typer(help="Image-text models: list, check.", invoke_without_command=True)
+
+
+@app.callback()
+def list_families(context: typer.Context) -> None:
+    """List the families that can be loaded, their ids, and which of these are in the local cache."""
+    if context.invoked_subcommand is not None:
+        return
+    from pbprompt.clip.families import FAMILIES
+    from pbprompt.clip.loading.hub import in_cache
+    from pbprompt.errors import install_command
+
+    console = Console(soft_wrap=True)
+    for family in FAMILIES:
+        about = f"{family.name}: {family.pixels} pixels, licence {family.licence}"
+        console.print(about, style="bold", markup=False, highlight=False)
+        for name in family.ids:
+            here = "  (here)" if in_cache(name) else ""
+            console.print(f"  {name}{here}", markup=False, highlight=False)
+    for family in FAMILIES:
+        if family.missing:
+            console.print(f"{family.name} needs an extra: {escape(install_command(family.missing))}")
+    console.print(
+        "Others of a family work by their hub id too. Licences are as their pages said; read them there."
+    )
+
+
+@app.command()
+def check(
+    backbone: Annotated[str, typer.Argument(help="Name, file, folder or hub id.")],
+    activation: Annotated[
+        str | None, typer.Option(help="quick_gelu or gelu, for weights that do not tell.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
+) -> None:
+    """Load a model, encode the sample images, and print its shapes, logit scale and zero-shot accuracy."""
+    from pbprompt.clip.loading.load import load_backbone
+    from pbprompt.data.sources import open_dataset
+    from pbprompt.features.bank import FeatureBank
+    from pbprompt.model.scoring import score, zero_shot
+
+    towers = load_backbone(backbone, activation=activation, device=device)
+    sample = open_dataset("sample")
+    features = FeatureBank(towers, progress=False).encode(sample.root, sample.test)
+    figures = score(zero_shot(towers, sample.classes, sample.template), features)
+    see, text = towers.preprocess, towers.config.text
+    accuracy = f"{figures['accuracy']:.1%} of {len(features)} images, {len(sample.classes)} classes"
+    rows = {
+        "images": f"{see.size} × {see.size}, {see.fit}, {see.interpolation}",
+        "joint space": f"{towers.embed_dim} wide, {towers.grid[0]} × {towers.grid[1]} patches",
+        "text tower": f"{text.layers} layers, {text.width} wide, {text.context_length} positions, "
+        f"{text.vocab_size:,} tokens",
+        "features": f"{list(features.global_.shape)}, patches {list(features.patches.shape)}",
+        "activation": towers.config.activation,
+        "logit scale": f"{towers.logit_scale:.4g}",
+        "logit bias": f"{towers.logit_bias:.4g}",
+        "fingerprint": towers.fingerprint,
+        "zero-shot on sample": accuracy,
+    }
+    console = Console(soft_wrap=True)  # whole lines: a fingerprint that is cut off is none
+    for what, found in rows.items():
+        console.print(f"{what:<20} {found}", markup=False, highlight=False)

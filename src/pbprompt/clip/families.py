@@ -1,0 +1,89 @@
+"""The families of models that can be loaded: for `pbprompt backbones`, `pbprompt doctor` and the docs."""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from pbprompt.clip.loading.hub import OPENAI_MODELS
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family; `licence` is what the models' pages said, `needs` (extra, module) where it takes an extra."""
+
+    name: str
+    ids: tuple[str, ...]
+    licence: str
+    pixels: str
+    needs: tuple[str, str] | None = None
+
+    @property
+    def missing(self) -> str | None:
+        """The extra that is not installed here, if one is needed."""
+        if self.needs is None or find_spec(self.needs[1]) is not None:
+            return None
+        return self.needs[0]
+
+
+TOKENIZERS = ("siglip", "tokenizers")
+
+FAMILIES = (
+    Family("lite", ("lite",), "with the package: THIRD_PARTY_NOTICES.md", "224"),
+    Family("OpenAI CLIP", tuple(OPENAI_MODELS), "MIT", "224 to 448"),
+    Family(
+        "LAION",
+        (
+            "laion/CLIP-ViT-B-32-laion2B-s34B-b79K",
+            "laion/CLIP-ViT-B-16-laion2B-s34B-b88K",
+            "laion/CLIP-ViT-L-14-laion2B-s32B-b82K",
+            "laion/CLIP-ViT-H-14-laion2B-s32B-b79K",
+        ),
+        "MIT",
+        "224",
+    ),
+    Family(
+        "DataComp",
+        (
+            "laion/CLIP-ViT-B-32-DataComp.XL-s13B-b90K",
+            "laion/CLIP-ViT-B-16-DataComp.XL-s13B-b90K",
+            "laion/CLIP-ViT-L-14-DataComp.XL-s13B-b90K",
+        ),
+        "MIT",
+        "224",
+    ),
+    Family("DFN", ("apple/DFN2B-CLIP-ViT-B-16", "apple/DFN2B-CLIP-ViT-L-14"), "Apple's own", "224"),
+    Family(
+        "MetaCLIP 1",
+        (
+            "facebook/metaclip-b32-400m",
+            "facebook/metaclip-b16-fullcc2.5b",
+            "facebook/metaclip-l14-fullcc2.5b",
+        ),
+        "CC BY-NC 4.0",
+        "224",
+    ),
+    Family("LongCLIP", ("a file: longclip-B.pt", "a file: longclip-L.pt"), "Apache 2.0", "224"),
+    Family(
+        "SigLIP",
+        (
+            "google/siglip-base-patch16-224",
+            "google/siglip-base-patch16-384",
+            "google/siglip-large-patch16-256",
+            "google/siglip-so400m-patch14-384",
+        ),
+        "Apache 2.0",
+        "224 to 512",
+        TOKENIZERS,
+    ),
+    Family(
+        "SigLIP 2 (fixed resolution)",
+        (
+            "google/siglip2-base-patch16-224",
+            "google/siglip2-base-patch16-384",
+            "google/siglip2-large-patch16-256",
+            "google/siglip2-so400m-patch14-384",
+        ),
+        "Apache 2.0",
+        "224 to 512",
+        TOKENIZERS,
+    ),
+)
