@@ -41,9 +41,12 @@ def test_runs_come_back_and_what_raises_or_dies_is_tried_once_more(tmp_path, stu
 
 
 def test_closing_cancels_what_runs(tmp_path):
-    executor = SlurmExecutor(tmp_path, cluster="local")
-    executor.submit([Job("long", 0, time.sleep, (36_000,))])
+    executor, started = SlurmExecutor(tmp_path, cluster="local"), tmp_path / "started"
+    endless = f"import pathlib, time; pathlib.Path({str(started)!r}).touch(); time.sleep(36_000)"
+    executor.submit([Job("long", 0, exec, (endless,))])
     try:
+        while not started.exists():  # submitit forgets a task that is cancelled before it has begun
+            time.sleep(0.05)
         assert executor.wait(0.1) == [] and executor.running() == 1
         handle = executor._jobs[0][0]
     finally:
