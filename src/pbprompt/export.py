@@ -66,8 +66,8 @@ class Exported(NamedTuple):
 class ImageClassifier(nn.Module):
     """The graph: pixels in, what the sampled classifiers say out. Float32 but for the tower."""
 
-    mean: Tensor
-    std: Tensor
+    pixel_mean: Tensor
+    pixel_std: Tensor
     bank: Tensor
 
     def __init__(self, predictor: Predictor, tower_dtype: torch.dtype) -> None:
@@ -77,14 +77,16 @@ class ImageClassifier(nn.Module):
         self.temperature = predictor.temperature
         self.tower_dtype = tower_dtype
         self.visual = copy.deepcopy(backbone.visual).to(tower_dtype)
-        for name, values in (("mean", backbone.preprocess.mean), ("std", backbone.preprocess.std)):
+        see = backbone.preprocess
+        # not "mean": that is what the graph calls a method's own mean, and a name can stand for one thing
+        for name, values in (("pixel_mean", see.mean), ("pixel_std", see.std)):
             self.register_buffer(name, torch.tensor(values, device=backbone.device).view(3, 1, 1))
         self.register_buffer("bank", predictor.bank)
 
     def forward(
         self, image: UInt8[Tensor, "b r r 3"]
     ) -> tuple[Float[Tensor, "b c"], Float[Tensor, " b"], Float[Tensor, " b"]]:
-        pixels = (image.permute(0, 3, 1, 2).float() / 255 - self.mean) / self.std
+        pixels = (image.permute(0, 3, 1, 2).float() / 255 - self.pixel_mean) / self.pixel_std
         encoded = Encoded(*(part.float() for part in self.visual(pixels.to(self.tower_dtype))))
         logits = self.method.sample_logits(encoded, self.bank)
         said = tempered(uncertainty(logits, self.method.sample_weights(self.bank)), self.temperature)

@@ -1,13 +1,17 @@
 """Methods on a text tower that is not causal and an image tower that pools by attention: a tiny SigLIP."""
 
+import json
+
 import pytest
 import torch
 from siglip_folder import siglip_model, write_siglip
 
 from pbprompt.clip.loading.load import load_backbone
+from pbprompt.export import export_onnx
 from pbprompt.model.folder import describe_model, load_model, save_model
 from pbprompt.model.predictor import predictive
 from pbprompt.model.scoring import score, zero_shot
+from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.testing import behaviours
 from pbprompt.testing.fits import NAMES, fitted, prepared, probabilities, random_images, train_recorded
@@ -49,3 +53,13 @@ def test_a_saved_model_finds_its_towers_by_itself(siglip, tmp_path):
     save_model(tmp_path / "model", method, describe_model(method))
     loaded, _ = load_model(tmp_path / "model")
     assert torch.equal(probabilities(method, images), probabilities(loaded, images))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_is_exported_and_says_that_images_are_squashed(siglip, tmp_path, name):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    method = fitted(find_method(name), {}, siglip)
+    export_onnx(TunedModel(method, describe_model(method)), tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    facts = json.loads(session.get_modelmeta().custom_metadata_map["pbprompt"])["preprocessing"]
+    assert "BILINEAR: the whole image to size x size" in facts["resize"] and "crop" not in facts

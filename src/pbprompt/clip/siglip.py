@@ -62,9 +62,9 @@ class AttentionPool(nn.Module):
         self.mlp = Mlp(width, activation, hidden)
 
     def forward(self, x: Float[Tensor, "b m w"]) -> Float[Tensor, "b n w"]:
-        matrices = self.attn.in_proj_weight.chunk(3), self.attn.in_proj_bias.chunk(3)
-        probe = self.probe.expand(x.shape[0], 1, -1)
-        q, k, v = (F.linear(given, w, b) for given, w, b in zip((probe, x, x), *matrices, strict=True))
+        weight, bias, width = self.attn.in_proj_weight, self.attn.in_proj_bias, x.shape[-1]
+        q = F.linear(self.probe, weight[:width], bias[:width]).expand(x.shape[0], 1, -1)
+        k, v = F.linear(x, weight[width:], bias[width:]).chunk(2, dim=-1)
         heads = self.attn.heads
         seen = F.scaled_dot_product_attention(
             split_heads(q, heads), split_heads(k, heads), split_heads(v, heads)
