@@ -29,7 +29,7 @@ def list_families(context: typer.Context) -> None:
         if family.missing:
             console.print(f"{family.name} needs an extra: {escape(install_command(family.missing))}")
     console.print(
-        "Others of a family work by their hub id too. Licences are as their pages said; read them there."
+        "Others of a family work by their hub id too. Licences are a reminder: read a model's own page."
     )
 
 

@@ -8,7 +8,7 @@ from pbprompt.clip.loading.hub import OPENAI_MODELS
 
 @dataclass(frozen=True)
 class Family:
-    """A family; `licence` is what the models' pages said, `needs` (extra, module) where it takes an extra."""
+    """A family; `licence` is an unchecked reminder, `needs` (extra, module) where it takes an extra."""
 
     name: str
     ids: tuple[str, ...]
