@@ -94,6 +94,7 @@ def _child(work: Callable[[], None], fault: str, at: int) -> int | None:
     if not child:
         code = 4
         try:
+            torch.set_num_threads(1)  # renews torch's pool, which threads of a forked child would race for
             made = _inject(fault, at)
             work()
             code = 0 if at < len(made) else 5  # there is no at-th call

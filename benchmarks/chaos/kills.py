@@ -117,6 +117,7 @@ def _run(work: Callable[[], None], moment: float | None) -> int | None:
             os.setsid()
             with open(os.devnull, "w") as nowhere:  # noqa: PTH123 - so that `os.dup2` is all there is to do
                 os.dup2(nowhere.fileno(), 2)
+            torch.set_num_threads(1)  # renews torch's pool, which threads of a forked child would race for
             work()
             code = 0
         finally:
