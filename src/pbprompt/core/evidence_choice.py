@@ -88,15 +88,21 @@ def choose(
     near = (left.distances(KAPPA) / inflation(left.counts, KAPPA))[:, known].amin(1)
     zero_shot = _spread(scale * images @ (frame.texts if plain is None else plain)[known].T)
     kappa, temper, weight, table = _pairs(frame, left, images, near, column, zero_shot, alike.weights)
-    n = frame.counts[labels][left.several]
-    if len(n):
-        temper = temper * (GROWTH * (n / left.counts[left.several, labels[left.several]]).log().mean()).exp()
+    temper = temper * growth(frame, left, labels)
     sharp = float(temper[0]) * tail_factor(near, frame.width)
     photographs = sharp.unsqueeze(1) * table
     names = names_alone(frame, left, labels, photographs, sharp, scale, float(kappa[0]))
     ground = sharp * background_density(left.own_background, names.background, frame.width)
     odds = known_odds(photographs, ground, names.scale * left.own_cosines[:, known])
     return Choice(kappa, temper, weight, *names, near, odds.sort().values)
+
+
+def growth(frame: Frame, left: LeftOut, labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
+    """exp(¼ mean ln(n / (n − g))): T with all photographs of a class, against T without those left out."""
+    own = labels[left.several]
+    if not len(own):
+        return frame.centre.new_ones(())
+    return (GROWTH * (frame.counts[own] / left.counts[left.several, own]).log().mean()).exp()
 
 
 def strata(choice: Choice, samples: int) -> tuple[Float[Tensor, " s"], Float[Tensor, " s"]]:

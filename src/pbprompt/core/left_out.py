@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pbprompt.core.conjugate import KAPPA, Frame, inflation, log_density, tail_factor
-from pbprompt.core.evidence_choice import GROWTH, Choice
+from pbprompt.core.evidence_choice import Choice, growth
 from pbprompt.core.leave_one_out import LeftOut, leave_one_out
 from pbprompt.core.look_alikes import Alike
 from pbprompt.core.names_alone import background_density
@@ -51,21 +51,13 @@ def left_out_answers(
     """For photographs in the eigenbasis, among some classes: columns of the frame."""
     left = leave_one_out(frame, images, labels, alike)
     near = (left.distances(KAPPA) / inflation(left.counts, KAPPA))[:, frame.known].amin(1)
-    tail = tail_factor(near, frame.width) / _growth(frame, left, labels)
+    tail = tail_factor(near, frame.width) / growth(frame, left, labels)
     said = images.new_zeros(len(images), len(columns))
     for weight, kappa, temper in zip(
         choice.weight.tolist(), choice.kappa.tolist(), choice.temper, strict=True
     ):
         said += weight * _logits(frame, choice, left, kappa, temper * tail)[:, columns].softmax(1)
     return LeftOutAnswers(said, near, left.several)
-
-
-def _growth(frame: Frame, left: LeftOut, labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
-    """What `choose` multiplied T by."""
-    own = labels[left.several]
-    if not len(own):
-        return frame.centre.new_ones(())
-    return (GROWTH * (frame.counts[own] / left.counts[left.several, own]).log().mean()).exp()
 
 
 def _logits(
