@@ -225,3 +225,19 @@ def test_every_dataset_is_opened_and_every_draw_made_once(tmp_path, monkeypatch)
     assert len(outcome.done) == 2 and not outcome.failed, store.failures()
     assert opened == ["sample:fluent", "sample:openmoji"] and drawn == [(1, 1)]
     assert all(set(record.results) == set(opened) for record in store.records())
+
+
+def test_ctrl_c_right_after_a_record_was_kept_counts_it(tmp_path, monkeypatch, capsys):
+    kept = RunStore.add
+
+    def interrupted(store, *record):
+        kept(store, *record)
+        raise KeyboardInterrupt
+
+    write_plan(tmp_path)
+    store = RunStore(tmp_path / "runs")
+    monkeypatch.setattr(RunStore, "add", interrupted)
+    functions = {"work": partial(sweep_stubs.work, tmp_path), "encode": partial(sweep_stubs.encode, tmp_path)}
+    with pytest.raises(KeyboardInterrupt):
+        sweep(runs(1, 2), backbone="lite", root=tmp_path, store=store, executor=Inline(), **functions)
+    assert "stopped with 1 of 2 runs" in capsys.readouterr().err and len(store.finished()) == 1

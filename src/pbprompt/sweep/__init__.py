@@ -57,7 +57,11 @@ def sweep(
     done: list[str] = []
     failed: list[str] = []
     retried: set[Job] = set()
-    with Progress(total=len(missing), skipped=len(skipped), shown=progress) as display:
+
+    def kept() -> int:
+        return len(missing.keys() & store.finished())
+
+    with Progress(total=len(missing), skipped=len(skipped), shown=progress, kept=kept) as display:
         executor.submit(list(groups))
         while len(done) + len(failed) < len(missing):
             display.show(executor.running())

@@ -1,6 +1,7 @@
 """Where a sweep stands, on stderr: a table that renews itself, or a line per run where nobody watches."""
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
 
@@ -12,11 +13,14 @@ from rich.text import Text
 
 
 class Progress:
-    """Counts the runs of a sweep and estimates the time left from the pace so far."""
+    """Counts the runs of a sweep and estimates the time left from the pace so far.
 
-    def __init__(self, *, total: int, skipped: int, shown: bool) -> None:
+    Ctrl-C may come between a run's record and our count of it, so what is then said is what `kept` counts.
+    """
+
+    def __init__(self, *, total: int, skipped: int, shown: bool, kept: Callable[[], int]) -> None:
         self._console = Console(stderr=True, quiet=not shown, markup=False, highlight=False, soft_wrap=True)
-        self._total, self._skipped = total, skipped
+        self._total, self._skipped, self._kept = total, skipped, kept
         self._done = self._failed = self._running = 0
         self._last = ""
         self._started = time.monotonic()
@@ -63,5 +67,5 @@ class Progress:
         self._running = 0
         self._live.stop()
         if kind is KeyboardInterrupt:
-            ended = self._done + self._failed
+            ended = self._kept() + self._failed
             self._console.print(f"stopped with {ended} of {self._total} runs: the same command goes on")
