@@ -1,5 +1,7 @@
 """The text engine returns the plain computation's features and gradients, whatever it leaves out."""
 
+import copy
+import gc
 import itertools
 
 import pytest
@@ -131,6 +133,40 @@ def test_a_graph_is_not_replayed_before_its_backward(tiny_vit, monkeypatch):
     (first.sum() + second.sum()).backward()
     engine._graphed(context)
     assert len(replays) == 2
+
+
+def test_a_graph_that_cannot_be_captured_is_done_without(tiny_vit, monkeypatch):
+    seen = []
+
+    def refuse(function, sample):
+        seen.append(gc.isenabled())
+        raise RuntimeError("operation failed due to a previous error during capture\nmore")
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", refuse)
+    engine = TextEngine(tiny_vit, named_prompts(tiny_vit.tokenizer, NAMES, 4))
+    context = torch.randn(1, 1, 4, 64, requires_grad=True)
+    for _ in range(3):
+        engine._graphed(context)
+    with pytest.warns(UserWarning, match="without a CUDA graph, slower: .* during capture$"):
+        features = engine._graphed(context)
+    assert torch.equal(features, engine._features(context)) and not engine.graph
+    assert seen == [False] and gc.isenabled(), "nothing is collected while a graph is captured"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_several_engines_have_their_graphs_beside_each_other_and_beside_dead_ones(tiny_vit):
+    """In one process, called in a loop of one's own: each keeps its graph and the plain values."""
+    backbone = copy.deepcopy(tiny_vit).to("cuda")
+    for turn, names in enumerate((NAMES, NAMES[:2], NAMES * 3)):
+        engine = TextEngine(backbone, named_prompts(backbone.tokenizer, names, 4))
+        plain = TextEngine(backbone, named_prompts(backbone.tokenizer, names, 4), graph=False)
+        shapes = [(1, 1, 4, backbone.text_width), (turn + 2, len(names), 4, backbone.text_width)]
+        contexts = [torch.randn(shape, device="cuda", requires_grad=True) for shape in shapes]
+        for context in contexts * 6:
+            (gradient,) = torch.autograd.grad(engine(context).square().sum(), context)
+            (wanted,) = torch.autograd.grad(plain(context).square().sum(), context)
+            assert relative(gradient, wanted) <= 1e-5
+        assert len(engine._graphs) == len(shapes)
 
 
 def test_common_length_keeps_an_eot_for_everyone():

@@ -17,8 +17,11 @@ and of these savings the last two remain, with the last position in the place of
 On CUDA the training call is captured once as a CUDA graph (`graph`), since its kernels are short.
 """
 
+import gc
+import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import cast
 
@@ -141,16 +144,28 @@ class TextEngine:
         self._calls[shape] += 1
         if self._calls[shape] <= GRAPH_AFTER or shape in self._awaiting_backward:
             return self._features(context)
-        if shape not in self._graphs:
-            # the sample's gradient belongs to the capture, on a stream of its own: nothing to warn of
-            torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
-            sample = context.detach().clone().requires_grad_()
-            graphed = torch.cuda.make_graphed_callables(self._features, (sample,))
-            self._graphs[shape] = cast(Callable[[Tensor], Tensor], graphed)
+        if shape not in self._graphs and not self._capture(context):
+            return self._features(context)
         features = self._graphs[shape](context).clone()  # the next replay overwrites the graph's own output
         self._awaiting_backward.add(shape)
         features.register_hook(lambda gradient: self._awaiting_backward.discard(shape))
         return features
+
+    def _capture(self, context: Float[Tensor, "s k b w"]) -> bool:
+        """Whether the call is now a graph; where the GPU refuses, the engine goes on without, and says so."""
+        # the sample's gradient belongs to the capture, on a stream of its own: nothing to warn of
+        torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
+        sample = context.detach().clone().requires_grad_()
+        try:
+            with _nothing_freed():
+                graphed = torch.cuda.make_graphed_callables(self._features, (sample,))
+        except RuntimeError as error:
+            self.graph = False
+            reason = str(error).partition("\n")[0]
+            warnings.warn(f"text features are computed without a CUDA graph, slower: {reason}", stacklevel=2)
+            return False
+        self._graphs[context.shape] = cast(Callable[[Tensor], Tensor], graphed)
+        return True
 
     def _chunks(self, context: Float[Tensor, "s k b w"]) -> list[Layout]:
         """Layouts whose activations fit the memory budget, one after the other."""
@@ -169,6 +184,19 @@ class TextEngine:
             padded_to=None if self.pack else self.backbone.context_length,
             chunk_tokens=chunk_tokens,
         )
+
+
+@contextmanager
+def _nothing_freed() -> Iterator[None]:
+    """No garbage collection meanwhile: to free another engine's graph would spoil the one being captured."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def encode_texts(backbone: Backbone, texts: Sequence[str]) -> Float[Tensor, "n d"]:
