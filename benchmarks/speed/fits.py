@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
+from benchmarks.speed.flops import step_flops
 from benchmarks.speed.pictures import make_dataset
 from benchmarks.speed.plain import PlainLoss, plain_optimiser
-from benchmarks.speed.rates import seconds_of
+from benchmarks.speed.rates import matrix_rate, seconds_of
 from benchmarks.speed.setups import (
     METHODS,
     OVERRIDES,
@@ -156,7 +157,8 @@ def _plain_epochs(fit: Fit, backbone: Backbone) -> float:
 def cached_row(name: str, options: Options) -> dict[str, Any]:
     """Seconds of a run from cached features with the method's own settings.
 
-    The whole of it is run, or its time is told from its first steps.
+    The whole of it is run, or its time is told from its first steps. The floor is what its matrix products
+    would take at this machine's best rate, measured in the same process.
     """
     backbone = make_backbone("tiny" if options.quick else "lite", options.device)
     classes, epochs = (6, 2) if options.quick else (GOAL_CLASSES, GOAL_EPOCHS)
@@ -170,6 +172,8 @@ def cached_row(name: str, options: Options) -> dict[str, Any]:
     steps = epochs * (len(features) // batch)
     measured = steps if options.whole else min(steps, 100)
     job = Run(epochs, SEED, max_steps=measured, progress=False)
+    rate = matrix_rate(torch.float32, options.device)
+    floor = steps * step_flops(method, batch, images.patches.shape[1]) / rate
     seconds, _ = seconds_of(lambda: train(method, lambda epoch: features, len(features), job), options.device)
     return {
         "method": name,
@@ -181,6 +185,7 @@ def cached_row(name: str, options: Options) -> dict[str, Any]:
         "batch": batch,
         "from": "cached features",
         "ours_s": seconds * steps / measured,
+        "floor_s": floor,
         "steps": steps,
         "steps_run": measured,
     }

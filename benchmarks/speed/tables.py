@@ -90,6 +90,7 @@ COLUMNS: dict[str, Sequence[Column]] = {
         Column("our loss", "ours_loss", "{:.4f}".format),
         Column("steps", "steps", number),
         Column("of which run", "steps_run", number),
+        Column("floor, s", "floor_s", digits),
     ),
     "predict": (
         Column("what", "what"),

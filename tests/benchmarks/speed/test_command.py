@@ -36,6 +36,7 @@ def test_fits_end_at_the_same_loss():
     assert len(compared) == 5
     for row in compared:
         assert row["ours_loss"] == pytest.approx(row["plain_loss"], rel=1e-3)
+    assert all(row["floor_s"] > 0 for row in rows if row.get("from") == "cached features")
     assert [row["steps_run"] for row in rows if row.get("from") == "cached features"] == [6, 6]
 
 
