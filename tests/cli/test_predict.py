@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import math
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from siglip_folder import siglip_model, write_siglip
 
 import pbprompt
 from pbprompt.cli import main
@@ -41,6 +43,20 @@ def test_table_globs_and_classes_file(run, images, tmp_path):
     code, out, _ = run("predict", str(images / "*.jpg"), "--classes-file", str(names), "--top-k", "2")
     assert code == 0
     assert "strat.jpg" in out and "guitar" in out and " 3. " not in out
+
+
+def test_each_name_by_itself(run, images, tmp_path):
+    folder = write_siglip(tmp_path / "siglip", siglip_model())
+    asked = ("predict", images / "felix.jpg", "--backbone", folder, "--json", "--classes")
+    code, out, err = run(*asked, "dog,cat", "--independent")
+    assert code == 0, err
+    both = json.loads(out)["scores"]
+    assert sum(both.values()) != pytest.approx(1, abs=1e-3) and all(0 < p < 1 for p in both.values())
+    assert json.loads(run(*asked, "cat", "--independent")[1])["scores"]["cat"] == both["cat"]
+    logit = {name: math.log(p / (1 - p)) for name, p in both.items()}
+    softmax = json.loads(run(*asked, "dog,cat")[1])["scores"]
+    between = math.log(softmax["cat"] / softmax["dog"])  # the bias and the others cancel
+    assert logit["cat"] - logit["dog"] == pytest.approx(between, abs=1e-3)
 
 
 def test_an_unreadable_image_does_not_stop_the_others(run, images):
@@ -104,6 +120,7 @@ def test_class_names_with_brackets_are_only_names(run, images):
         (["--classes", "a,b", "--classes-file", "x"], "choose one"),
         (["--classes-file", "absent.txt"], "absent.txt"),
         (["--classes", "a,b", "--device", "cuda:99"], "cuda:99"),
+        (["--classes", "a,b", "--independent"], "lite has no logit bias"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(run, images, arguments, says):
@@ -320,6 +337,11 @@ def test_a_model_without_validation_images(run, photos, model):
 def test_shares_out_of_range(run, photos, model, options, says):
     code, _, err = run("predict", str(photos / "bird"), "--model", str(model), *options)
     assert code == 2 and says in err and len(err.splitlines()) == 1
+
+
+def test_a_fitted_model_tells_its_classes_from_each_other(run, photos, model):
+    code, _, err = run("predict", photos, "--model", model, "--independent")
+    assert code == 2 and "leave out --model" in err
 
 
 def test_decisions_need_a_model(run, images):

@@ -61,7 +61,7 @@ def check(
         "features": f"{list(features.global_.shape)}, patches {list(features.patches.shape)}",
         "activation": towers.config.activation,
         "logit scale": f"{towers.logit_scale:.4g}",
-        "logit bias": f"{towers.logit_bias:.4g}",
+        "logit bias": "none" if towers.logit_bias is None else f"{towers.logit_bias:.4g}",
         "fingerprint": towers.fingerprint,
         "zero-shot on sample": accuracy,
     }

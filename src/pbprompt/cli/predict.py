@@ -52,6 +52,11 @@ def predict(
         None,
         help="Mark what looks like none of the classes, wrongly so for this share of their images: 0.05.",
     ),
+    independent: bool = typer.Option(
+        False,
+        "--independent",
+        help="Each name by itself: an image may show several or none. Without --model; SigLIP only.",
+    ),
     as_json: bool = typer.Option(False, "--json", help="A JSON object per line: image, label, score, …"),
     out: Path | None = typer.Option(
         None, "--out", "-o", help="Write the fields of --json to a .csv, .jsonl or .parquet file."
@@ -93,8 +98,14 @@ def predict(
         if not names:
             raise InputError("no class names: give --classes cat,dog,car, --classes-file FILE or --model DIR")
         tower = load_backbone(backbone or "lite", activation=activation, device=device)
-        tuned = TunedModel.zero_shot(tower, distinct(names), template or DEFAULT_TEMPLATE)
+        sentence = template or DEFAULT_TEMPLATE
+        tuned = TunedModel.zero_shot(tower, distinct(names), sentence, independent=independent)
     else:
+        if independent:
+            raise InputError(
+                "--independent: a fitted model tells its classes from each other, so that no class has a "
+                "probability of its own: leave out --model, or leave out --independent"
+            )
         tuned = TunedModel.load(model, backbone, device, samples=samples, seed=seed)
         if none_at is not None and not tuned.method.learns_on:
             raise InputError(f"--none-at: {tuned.method.name} cannot tell: fit with --method conjugate")

@@ -68,7 +68,7 @@ class Backbone(nn.Module):
         self.context_length = config.text.context_length
         self.grid = config.vision.grid
         self.logit_scale = 1.0
-        self.logit_bias = 0.0
+        self.logit_bias: float | None = None  # of models trained with a sigmoid loss
         self.fingerprint = ""
         self.preprocess = Preprocess(
             config.vision.image_size,
@@ -85,7 +85,7 @@ class Backbone(nn.Module):
         super().train(False)
 
     def load_weights(
-        self, state: dict[str, Tensor], logit_scale: float, fingerprint: str, logit_bias: float = 0.0
+        self, state: dict[str, Tensor], logit_scale: float, fingerprint: str, logit_bias: float | None = None
     ) -> "Backbone":
         """Take the towers' values. Keys: `visual.*` and `textual.*`; `logit_scale` is the factor itself."""
         self.load_state_dict(state, assign=True)

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pbprompt.clip.backbone import Encoded
+from pbprompt.core.independent import independent
 from pbprompt.core.likelihood import Uncertainty, uncertainty
 from pbprompt.core.temperature import tempered
 from pbprompt.errors import InputError, NoNumberError
@@ -27,6 +28,7 @@ class Predictor:
     bank: Float[Tensor, "s c d"]
     classes: tuple[str, ...]
     temperature: float = 1.0  # of the mean over the samples
+    independent: bool = False  # each name by itself, see `core/independent.py`
 
     @torch.no_grad()
     def __call__(self, images: Encoded) -> Uncertainty:
@@ -36,7 +38,7 @@ class Predictor:
         at_once = max(1, CHUNK // (self.bank.shape[0] * self.bank.shape[1]))
         weights = self.method.sample_weights(self.bank)
         parts = [
-            uncertainty(self.method.sample_logits(Encoded(*chunk), self.bank), weights)
+            self._read(self.method.sample_logits(Encoded(*chunk), self.bank), weights)
             for chunk in zip(images.global_.split(at_once), images.patches.split(at_once), strict=True)
         ]
         said = Uncertainty(*(torch.cat(values) for values in zip(*parts, strict=True)))
@@ -45,7 +47,12 @@ class Predictor:
                 "the answer is no number, since the towers' features or the model's weights are none: "
                 "take float32, or fit the model again"
             )
-        return tempered(said, self.temperature)
+        return said if self.independent else tempered(said, self.temperature)
+
+    def _read(self, logits: Float[Tensor, "s b c"], weights: Float[Tensor, " s"] | None) -> Uncertainty:
+        if self.independent:
+            return independent(logits, self.method.backbone.logit_bias or 0.0)
+        return uncertainty(logits, weights)
 
 
 @torch.no_grad()

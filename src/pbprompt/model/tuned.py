@@ -51,12 +51,13 @@ class TunedModel:
     samples: int = SAMPLES  # prompts of each class
     seed: int = 0  # of the sampled prompts
     terms: dict[str, float] = field(default_factory=dict)  # of the loss in the last epoch of training
+    independent: bool = False  # each name by itself, as `zero_shot` says
 
     @cached_property
     def predictor(self) -> Predictor:
         """The sampled classifiers, drawn when they are first needed."""
         drawn = predictive(self.method, self.samples, self.seed)
-        return replace(drawn, temperature=self.info.temperature)
+        return replace(drawn, temperature=self.info.temperature, independent=self.independent)
 
     @property
     def backbone(self) -> Backbone:
@@ -117,10 +118,26 @@ class TunedModel:
         return cls(method, info, samples=samples, terms=terms)
 
     @classmethod
-    def zero_shot(cls, backbone: Backbone, classes: Sequence[str], template: str = DEFAULT_TEMPLATE) -> Self:
-        """The untuned backbone, which knows the classes by their names alone."""
+    def zero_shot(
+        cls,
+        backbone: Backbone,
+        classes: Sequence[str],
+        template: str = DEFAULT_TEMPLATE,
+        *,
+        independent: bool = False,
+    ) -> Self:
+        """The untuned backbone, which knows the classes by their names alone.
+
+        `independent`: the probability of each name by itself, so that an image may show several or none;
+        for backbones with a logit bias, such as SigLIP's.
+        """
+        if independent and backbone.logit_bias is None:
+            raise InputError(
+                f"{backbone.config.name} has no logit bias, by which each name would have a probability of "
+                "its own: use a SigLIP backbone, or let the names share one"
+            )
         method = zero_shot(backbone, classes, template).method
-        return cls(method, describe_model(method))
+        return cls(method, describe_model(method), independent=independent)
 
     @classmethod
     def load(

@@ -115,7 +115,7 @@ def _assemble(
 ) -> Backbone:
     identity = fingerprint(config, state)
     logit_scale = float(state["logit_scale"].double().exp())
-    logit_bias = float(state.get("logit_bias", 0.0))
+    logit_bias = float(state["logit_bias"]) if "logit_bias" in state else None
     visual = {key: value for key, value in state.items() if key.startswith("visual.")}
     textual = {
         f"textual.{key}": value
