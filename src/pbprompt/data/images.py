@@ -2,7 +2,6 @@
 
 import glob
 import os
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
@@ -10,6 +9,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
+from pbprompt.data.walk import files_below
 from pbprompt.errors import InputError
 from pbprompt.files import is_special
 
@@ -125,21 +125,7 @@ def looks_like_image(path: str | os.PathLike[str]) -> bool:
 
 def walk_files(folder: str | Path) -> list[Path]:
     """All files below a folder, through links, sorted by relative path; hidden ones are left out."""
-    folder = Path(folder)
-    return sorted(_below(folder, frozenset()), key=lambda path: path.relative_to(folder).as_posix())
-
-
-def _below(folder: Path, above: frozenset[str]) -> Iterator[Path]:
-    real = os.path.realpath(folder)
-    if real in above:  # a link to a folder it lies in
-        return
-    for entry in os.scandir(folder):
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir():
-            yield from _below(folder / entry.name, above | {real})
-        else:
-            yield folder / entry.name
+    return list(files_below(Path(folder)))
 
 
 def list_images(path_or_glob: str | os.PathLike[str]) -> list[Path]:

@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pbprompt.data.assemble import SPLIT_WORDS, Choices, Row, assemble, keep_images
@@ -12,7 +12,7 @@ from pbprompt.errors import InputError
 from pbprompt.files import inside, read_text
 
 # What a header may call each field.
-_COLUMNS = {
+COLUMNS = {
     "image": ("image", "path", "file", "filename", "file_name", "filepath", "image_path"),
     "label": ("label", "class", "category", "class_name", "classname"),
     "split": ("split", "subset"),
@@ -50,20 +50,30 @@ def read_csv(path: Path) -> Iterator[Row]:
 
 
 def _header(path: Path, text: str) -> tuple[str, dict[int, str]]:
-    """The separator and, by place, the field each column holds ("" where it is none of ours)."""
     first = text.splitlines()[0] if text.strip() else ""
+    found = columns_of(first, ("image", "label"))
+    if found is None:
+        raise InputError(
+            f"{path} line 1: columns 'image' and 'label' not found in {first[:60]!r}: write {_NEEDED}"
+        )
+    return found
+
+
+def columns_of(first: str, needed: Sequence[str]) -> tuple[str, dict[int, str]] | None:
+    """The separator and, by place, the field each column holds ("" where it is none of ours).
+
+    None where the first line names no columns for what is needed.
+    """
     for delimiter in ("\t", ";", ","):
         cells = next(csv.reader([first], delimiter=delimiter), [])
         header: dict[int, str] = {}
         for place, cell in enumerate(cells):
             word = cell.strip().lower()
-            field = next((field for field, words in _COLUMNS.items() if word in words), "")
+            field = next((field for field, words in COLUMNS.items() if word in words), "")
             header[place] = "" if field in header.values() else field
-        if {"image", "label"} <= set(header.values()):
+        if set(needed) <= set(header.values()):
             return delimiter, header
-    raise InputError(
-        f"{path} line 1: columns 'image' and 'label' not found in {first[:60]!r}: write {_NEEDED}"
-    )
+    return None
 
 
 def read_jsonl(path: Path) -> Iterator[Row]:
@@ -79,7 +89,7 @@ def read_jsonl(path: Path) -> Iterator[Row]:
         if not isinstance(value, dict):
             raise InputError(f'{where}: not an object: write {{"image": "cats/1.jpg", "label": "cat"}}')
         fields = {}
-        for field in _COLUMNS:
+        for field in COLUMNS:
             cell = value.get(field)
             if cell is None and field in ("split", "domain"):
                 continue

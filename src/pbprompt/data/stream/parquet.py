@@ -1,0 +1,150 @@
+"""Parquet files of images: their bytes, a Hugging Face image column, or paths; read a few rows at a time."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pbprompt.data.stream.places import Place, opened, state, told
+from pbprompt.data.stream.records import FILES_AT_ONCE, MOST_BYTES, Record, too_large
+from pbprompt.data.stream.tables import row_record
+from pbprompt.data.tables import COLUMNS
+from pbprompt.errors import InputError, install_command
+
+ROWS_AT_ONCE = 16  # images of which so many lie in memory
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns hold the image, its label and its split; `names` are a Hugging Face dataset's classes."""
+
+    image: str
+    label: str | None
+    split: str | None
+    names: tuple[str, ...] | None
+
+    @property
+    def wanted(self) -> list[str]:
+        return [name for name in (self.image, self.label, self.split) if name is not None]
+
+
+@dataclass(frozen=True)
+class RowGroups:
+    """Some row groups of a file that follow one another, `first` the number of their first row."""
+
+    file: Place
+    groups: tuple[int, ...]
+    first: int
+    rows: int
+    columns: Columns
+    allow_urls: bool
+    state: str
+
+    @property
+    def identity(self) -> str:
+        return f"{self.file} {self.state} rows {self.first} to {self.first + self.rows}"
+
+    def count(self) -> int:
+        return self.rows
+
+    def records(self, skip: int = 0) -> Iterator[Record]:
+        with opened(self.file) as file, told(self.file):
+            parquet = _library(self.file).ParquetFile(file)
+            groups, row = list(self.groups), self.first
+            while groups and skip >= (rows := parquet.metadata.row_group(groups[0]).num_rows):
+                skip, row = skip - rows, row + rows
+                groups.pop(0)
+            batches = parquet.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=self.columns.wanted)
+            for batch in batches if groups else ():
+                for cells in batch.slice(skip).to_pylist() if skip < len(batch) else ():
+                    yield self._record(row + skip, cells)
+                    row += 1
+                row += min(skip, len(batch))
+                skip = max(0, skip - len(batch))
+
+    def _record(self, row: int, cells: dict[str, Any]) -> Record:
+        value, columns = cells[self.columns.image], self.columns
+        label = "" if columns.label is None or cells[columns.label] is None else cells[columns.label]
+        if columns.names is not None and isinstance(label, int):
+            label = columns.names[label] if 0 <= label < len(columns.names) else ""
+        fields = {"label": str(label), "split": str(cells[columns.split] or "") if columns.split else ""}
+        if isinstance(value, dict):
+            value = value["path"] if value.get("bytes") is None else value["bytes"]
+        if isinstance(value, str) or value is None:
+            where = f"{self.file} row {row}"
+            return row_record(self.file, where, {**fields, "image": value or ""}, self.allow_urls)
+        name = f"{self.file}#{row}"
+        content = too_large(name) if len(value) > MOST_BYTES else value
+        return Record(name, content, fields["label"], fields["split"])
+
+
+def row_groups(place: Place, allow_urls: bool) -> Iterator[RowGroups]:
+    """The row groups, joined up to about a thousand rows."""
+    library = _library(place)
+    with opened(place) as file, told(place):
+        try:
+            parquet = library.ParquetFile(file)
+        except Exception as error:
+            why = str(error).splitlines()[0]
+            raise InputError(f"{place}: not a whole Parquet file ({why}): fetch or write it again") from None
+        columns, version = _columns(place, parquet.schema_arrow), state(place)
+        sizes = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
+    groups: list[int] = []
+    first = rows = 0
+    for group, size in enumerate(sizes):
+        groups.append(group)
+        rows += size
+        if rows >= FILES_AT_ONCE or group == len(sizes) - 1:
+            yield RowGroups(place, tuple(groups), first, rows, columns, allow_urls, version)
+            groups, first, rows = [], first + rows, 0
+
+
+def _library(place: Place) -> Any:
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise InputError(f"{place}: Parquet needs pyarrow: {install_command('parquet')}") from None
+    return parquet
+
+
+def _columns(place: Place, schema: Any) -> Columns:
+    """A Hugging Face image column, or else bytes, or else paths; by their names where there are several."""
+    from pyarrow import types
+
+    def of_kind(is_kind: Any) -> list[str]:
+        found = [field.name for field in schema if is_kind(field.type)]
+        return [name for name in found if name.lower() in COLUMNS["image"]] or found
+
+    def is_binary(kind: Any) -> bool:
+        return types.is_binary(kind) or types.is_large_binary(kind)
+
+    def is_struct(kind: Any) -> bool:
+        return types.is_struct(kind) and any(part.name == "bytes" and is_binary(part.type) for part in kind)
+
+    def is_text(kind: Any) -> bool:
+        kind = kind.value_type if types.is_dictionary(kind) else kind
+        return types.is_string(kind) or types.is_large_string(kind)
+
+    paths = [name for name in of_kind(is_text) if name.lower() in COLUMNS["image"]]
+    image = next(
+        (found[0] for found in (of_kind(is_struct), of_kind(is_binary), paths) if len(found) == 1), None
+    )
+    if image is None:
+        raise InputError(
+            f"{place}: no image column among {', '.join(schema.names[:10])}: call the one with the "
+            "images' bytes or paths `image`"
+        )
+    label, split = (
+        next((name for name in schema.names if name.lower() in COLUMNS[field] and name != image), None)
+        for field in ("label", "split")
+    )
+    return Columns(image, label, split, _class_names(schema, label))
+
+
+def _class_names(schema: Any, label: str | None) -> tuple[str, ...] | None:
+    """What the `datasets` library calls the numbers of a label column."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        return tuple(str(name) for name in features[label]["names"])
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,134 @@
+"""Files here and elsewhere: paths, and addresses of whatever scheme fsspec knows (s3, gs, http, …)."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from pbprompt.data.download import download, is_address
+from pbprompt.errors import InputError, install_command
+
+Place = Path | str  # a path here, or an address
+BLOCK = 4 << 20  # of what is elsewhere, fetched at once
+_WEB = ("http://", "https://")
+_DENIED = (
+    "credential",
+    "forbidden",
+    "access denied",
+    "accessdenied",
+    "unauthorized",
+    "anonymous",
+    "permission",
+)
+_EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs"}
+_VARIABLES = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "gcs": "GOOGLE_APPLICATION_CREDENTIALS",
+}
+
+
+def place_of(word: str) -> Place:
+    """A path where the word names something here."""
+    if word.startswith("file://"):
+        return Path(word.removeprefix("file://"))
+    return word if is_address(word) else Path(word)
+
+
+def name_of(place: Place) -> str:
+    return str(place)
+
+
+def suffix_of(place: Place) -> str:
+    """Lower case, of the last part: ".tar.gz" counts as ".gz"."""
+    last = place.name if isinstance(place, Path) else place.split("?")[0].rstrip("/").rsplit("/", 1)[-1]
+    return Path(last).suffix.lower()
+
+
+def beside(place: Place, relative: str) -> Place:
+    """What a file names by a path that is relative to its own folder."""
+    return place.parent / relative if isinstance(place, Path) else f"{place.rsplit('/', 1)[0]}/{relative}"
+
+
+@contextlib.contextmanager
+def told(place: Place) -> Iterator[None]:
+    """Whatever goes wrong there as one sentence."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # each library beneath fsspec has errors of its own
+        why = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
+        if is_address(str(place)) and _denied(error):
+            scheme = str(place).split("://")[0]
+            variables = _VARIABLES.get(scheme, f"what fsspec's {scheme} reads from the environment")
+            raise InputError(f"{place}: no access without credentials ({why}): set {variables}") from None
+        if isinstance(error, FileNotFoundError):
+            raise InputError(f"{place}: not there: check the name") from None
+        raise InputError(f"{place}: cannot be read: {why}") from None
+
+
+def _denied(error: BaseException | None) -> bool:
+    """Whether it, or what it was raised from, is for want of credentials."""
+    while error is not None:
+        words = f"{type(error).__name__} {error}".lower()
+        if getattr(error, "status", None) in (401, 403) or any(word in words for word in _DENIED):
+            return True
+        error = error.__cause__
+    return False
+
+
+def filesystem(address: str) -> tuple[Any, str]:
+    """fsspec's file system of an address, and the path there."""
+    try:
+        import fsspec
+    except ImportError:
+        raise InputError(f"{address}: addresses need fsspec: {install_command('remote')}") from None
+    try:
+        return fsspec.core.url_to_fs(address)
+    except ImportError as error:
+        extra = _EXTRAS.get(address.split("://")[0], "remote")
+        raise InputError(f"{address}: {error}: {install_command(extra)}") from None
+    except ValueError as error:  # an unknown scheme
+        raise InputError(f"{address}: {str(error).splitlines()[0]}: check the address") from None
+
+
+@contextlib.contextmanager
+def opened(place: Place) -> Iterator[IO[bytes]]:
+    """A file for reading, which can seek where its place can."""
+    with contextlib.ExitStack() as stack:
+        with told(place):
+            if isinstance(place, Path):
+                file: IO[bytes] = stack.enter_context(place.open("rb"))
+            else:
+                system, path = filesystem(place)
+                file = stack.enter_context(system.open(path, "rb", block_size=BLOCK, cache_type="readahead"))
+        yield file
+
+
+def state(place: Place) -> str:
+    """Another text once the file has changed, as far as its place tells: size, time or tag."""
+    with told(place):
+        if isinstance(place, Path):
+            facts = place.stat()
+            return f"{facts.st_size} {facts.st_mtime_ns}"
+        system, path = filesystem(place)
+        info = system.info(path)
+        marks = [
+            info.get(key) for key in ("size", "ETag", "etag", "mtime", "LastModified", "created", "md5Hash")
+        ]
+        return " ".join(str(mark) for mark in marks if mark is not None)
+
+
+def read_address(address: str, most_bytes: int) -> bytes:
+    """An image file from elsewhere. What the web sends has stricter limits."""
+    if address.startswith(_WEB):
+        return download(address)
+    try:
+        with told(address):
+            system, path = filesystem(address)
+            if (system.info(path).get("size") or 0) > most_bytes:
+                raise InputError(f"{address}: the file is larger than {most_bytes >> 20} MiB")
+            return system.cat_file(path)
+    except InputError as error:
+        raise InputError(f"cannot read image {error}") from None

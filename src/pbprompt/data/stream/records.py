@@ -1,0 +1,97 @@
+"""One image of a stream, and some that lie together."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pbprompt.data.stream.places import read_address
+from pbprompt.errors import InputError
+from pbprompt.files import is_special
+
+MOST_BYTES = 256 << 20  # of an image file that is held in memory
+FILES_AT_ONCE = 1024  # of a unit
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An image: what its source calls it, and its bytes, its file, its address, or why it has none."""
+
+    name: str
+    content: bytes | Path | str | InputError
+    label: str = ""
+    split: str = ""
+
+    def read(self) -> bytes:
+        """The bytes of its image file, not looked at."""
+        content = self.content
+        if isinstance(content, InputError):
+            raise content
+        if isinstance(content, bytes):
+            return content
+        if isinstance(content, str):
+            return read_address(content, MOST_BYTES)
+        if is_special(content):
+            raise InputError(f"cannot read image {self.name}: a pipe, socket or device, no regular file")
+        try:
+            if content.stat().st_size > MOST_BYTES:
+                raise too_large(self.name)
+            return content.read_bytes()
+        except OSError as error:
+            why = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or error
+            raise InputError(f"cannot read image {self.name}: {why}") from None
+
+
+def too_large(name: str) -> InputError:
+    return InputError(f"cannot read image {name}: the file is larger than {MOST_BYTES >> 20} MiB")
+
+
+class Unit(Protocol):
+    """Some images that lie together; see the package."""
+
+    @property
+    def identity(self) -> str: ...
+
+    def count(self) -> int | None: ...
+
+    def records(self, skip: int = 0) -> Iterator[Record]: ...
+
+
+@dataclass(frozen=True)
+class Files:
+    """Images that are files of their own."""
+
+    files: tuple[Record, ...]
+
+    @property
+    def identity(self) -> str:
+        """Of the names, not of what is in the files: that would be to read them all."""
+        digest = hashlib.sha256()
+        for record in self.files:
+            digest.update(json.dumps([record.name, record.label, record.split]).encode() + b"\n")
+            if isinstance(record.content, bytes):
+                digest.update(record.content)
+        return digest.hexdigest()
+
+    def count(self) -> int:
+        return len(self.files)
+
+    def records(self, skip: int = 0) -> Iterator[Record]:
+        return iter(self.files[skip:])
+
+
+def in_units(found: Iterable["Record | Unit"]) -> Iterator[Unit]:
+    """Files that follow one another as units of so many; other units as they are, in their place."""
+    files: list[Record] = []
+    for one in found:
+        if isinstance(one, Record):
+            files.append(one)
+        if files and (len(files) == FILES_AT_ONCE or not isinstance(one, Record)):
+            yield Files(tuple(files))
+            files = []
+        if not isinstance(one, Record):
+            yield one
+    if files:
+        yield Files(tuple(files))
