@@ -61,6 +61,19 @@ FAMILIES = (
         "CC BY-NC 4.0",
         "224",
     ),
+    Family(
+        "MetaCLIP 2",
+        (
+            "facebook/metaclip-2-worldwide-s16",
+            "facebook/metaclip-2-worldwide-b16",
+            "facebook/metaclip-2-worldwide-l14",
+            "facebook/metaclip-2-worldwide-huge-quickgelu",
+            "facebook/metaclip-2-worldwide-giant-378",
+        ),
+        "CC BY-NC 4.0",
+        "224 to 384",
+        TOKENIZERS,
+    ),
     Family("LongCLIP", ("a file: longclip-B.pt", "a file: longclip-L.pt"), "Apache 2.0", "224"),
     Family(
         "SigLIP",

@@ -1,8 +1,9 @@
-"""SigLIP's tokenisers: SentencePiece vocabularies, as the `tokenizer.json` beside the weights has them.
+"""SentencePiece vocabularies, as the `tokenizer.json` beside the weights has them.
 
 SigLIP reads text in lower case without punctuation (its own vocabulary of 32,000), SigLIP 2 in lower case
 (Gemma's of 256,000). Both end a text with EOS, have no start token, and pad it to the whole context, which
-the tower sees.
+the tower sees. MetaCLIP 2 reads 300 languages as they are written (XLM-V's 901,629 tokens), between a start
+token and EOS, where its causal tower is read.
 """
 
 import re
@@ -21,21 +22,31 @@ SPACE = "▁"  # how the vocabulary spells the space before a word
 
 
 class SentenceTokenizer:
-    """Text to token ids with a `tokenizers.Tokenizer`; `punctuation` says whether the model reads it."""
+    """Text to token ids with a `tokenizers.Tokenizer`; `lower` and `punctuation` say what the model reads."""
 
     def __init__(
-        self, backend: Any, *, vocab_size: int, context_length: int, eot: int, pad: int, punctuation: bool
+        self,
+        backend: Any,
+        *,
+        vocab_size: int,
+        context_length: int,
+        sos: int | None = None,
+        eot: int,
+        pad: int,
+        lower: bool = True,
+        punctuation: bool,
     ) -> None:
         backend.no_padding()
         backend.no_truncation()
         backend.encode_special_tokens = True  # what spells a special token out is text
         self._backend = backend
         self.vocab_size, self.context_length = vocab_size, context_length
-        self.eot, self.pad, self.punctuation = eot, pad, punctuation
+        self.sos, self.eot, self.pad = sos, eot, pad
+        self.lower, self.punctuation = lower, punctuation
 
     def clean(self, text: str) -> str:
         """The text as the model was trained to read it."""
-        text = text.lower()
+        text = text.lower() if self.lower else text
         if self.punctuation:
             return text
         return re.sub(r"\s+", " ", text.translate(NO_PUNCTUATION)).strip()
@@ -50,8 +61,8 @@ class SentenceTokenizer:
         return str(self._backend.decode([int(token) for token in ids], skip_special_tokens=False))
 
     def enclose(self, ids: list[int]) -> list[int]:
-        """What the tower reads of a text, before the padding: text [EOS]."""
-        return [*ids, self.eot]
+        """What the tower reads of a text, before the padding: text [EOS], behind [SOS] where there is one."""
+        return [*([] if self.sos is None else [self.sos]), *ids, self.eot]
 
     def __call__(self, texts: str | Sequence[str]) -> tuple[Int[Tensor, "n l"], Int[Tensor, " n"]]:
         """Ids with EOS, padded to the context, and the lengths: EOS is at `lengths - 1`."""
@@ -62,7 +73,7 @@ class SentenceTokenizer:
             tokens = self.enclose(self.encode(text))
             if len(tokens) > self.context_length:
                 warn_cut(text, len(tokens), self.context_length)
-                tokens = self.enclose(tokens[: self.context_length - 1])
+                tokens = [*tokens[: self.context_length - 1], self.eot]
             ids[row, : len(tokens)] = torch.tensor(tokens)
             lengths[row] = len(tokens)
         return ids, lengths

@@ -11,13 +11,14 @@ from pbprompt.clip.layers import Transformer
 
 @dataclass(frozen=True)
 class VitConfig:
-    """Sizes of a vision transformer."""
+    """Sizes of a vision transformer; `hidden` is the width inside its MLPs, 4·width where it is not given."""
 
     image_size: int
     patch_size: int
     width: int
     layers: int
     heads: int
+    hidden: int | None = None
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -40,7 +41,7 @@ class VisionTransformer(nn.Module):
         self.class_embedding = nn.Parameter(torch.empty(width))
         self.positional_embedding = nn.Parameter(torch.empty(tokens, width))
         self.ln_pre = nn.LayerNorm(width)
-        self.transformer = Transformer(width, config.layers, config.heads, activation)
+        self.transformer = Transformer(width, config.layers, config.heads, activation, config.hidden)
         self.ln_post = nn.LayerNorm(width)
         self.proj = nn.Parameter(torch.empty(width, embed_dim))
 

@@ -203,7 +203,8 @@ def test_config_of_another_model(
         ("{}", "no section 'model_cfg'"),
         ('{"model_cfg": {}}', "no section 'vision_cfg'"),
         (json.dumps(open_clip_config() | {"preprocess_cfg": {"mean": [1, 2]}}), "three numbers"),
-        (json.dumps(open_clip_config() | {"preprocess_cfg": {"resize_mode": "squash"}}), "'squash'"),
+        (json.dumps(open_clip_config() | {"preprocess_cfg": {"resize_mode": "longest"}}), "'longest'"),
+        (json.dumps(open_clip_config() | {"preprocess_cfg": {"size": 20}}), "image_size is 16"),
     ],
 )
 def test_broken_open_clip_config(tmp_path: Path, content: str, message: str) -> None:

@@ -18,6 +18,7 @@ from pbprompt.clip.vit import VitConfig
 from pbprompt.errors import InputError
 
 HEAD_WIDTH = 64  # of every tower that OpenAI trained
+CLIP_VOCABULARY = 49408
 WIDEST_KNOWN_VIT = 1024  # wider ones, by others, have other head widths
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -37,7 +38,7 @@ def _find_clip(source: str, name: str, state: dict[str, Tensor], told: Told) -> 
     activation: Activation = "quick_gelu" if told.activation == "quick_gelu" else "gelu"
     embed_dim = shape(source, state, "text_projection", 2)[1]
     vision, text = _vision(source, state, told), _text(source, state, told)
-    return BackboneConfig(name, embed_dim, vision, text, activation, told.mean, told.std)
+    return BackboneConfig(name, embed_dim, vision, text, activation, *told.images)
 
 
 def check_tensors(source: str, config: BackboneConfig, state: dict[str, Tensor]) -> None:
@@ -64,6 +65,11 @@ def _text(source: str, state: dict[str, Tensor], told: Told) -> TextConfig:
     vocab_size, width = shape(source, state, "token_embedding.weight", 2)
     context_length = shape(source, state, "positional_embedding", 2)[0]
     layers = count(state, r"transformer\.resblocks\.(\d+)\.")
+    if told.vocabulary == "clip" and vocab_size > CLIP_VOCABULARY:
+        raise InputError(
+            f"{source}: has {vocab_size} tokens, CLIP's vocabulary {CLIP_VOCABULARY}; "
+            "give the folder of the model, with its config and its tokenizer.json"
+        )
     heads = told.sizes.get("text.heads") or _heads(source, "text", width)
     return TextConfig(context_length, vocab_size, width, heads, layers)
 
@@ -87,7 +93,14 @@ def _vision(source: str, state: dict[str, Tensor], told: Told) -> VisionConfig:
         width=width,
         layers=count(state, r"visual\.transformer\.resblocks\.(\d+)\."),
         heads=heads or _heads(source, "image", width),
+        hidden=_hidden(state, width),
     )
+
+
+def _hidden(state: dict[str, Tensor], width: int) -> int | None:
+    """The width inside the image tower's MLPs, where it is not 4·width."""
+    fc = state.get("visual.transformer.resblocks.0.mlp.c_fc.weight")
+    return None if fc is None or len(fc) == 4 * width else len(fc)
 
 
 def _image_size(source: str, state: dict[str, Tensor], key: str, patch: int, told: Told) -> int:

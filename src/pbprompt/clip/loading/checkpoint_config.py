@@ -1,41 +1,33 @@
-"""The JSON files that travel with weights and say what the tensors do not."""
+"""The configs that travel with weights and say what the tensors do not."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pbprompt.clip.backbone import CLIP_MEAN, CLIP_STD
-from pbprompt.data.square import Fit, Interpolation
+from pbprompt.clip.loading.images import CLIP_IMAGES, Images, read_open_clip_images, read_preprocessor
+from pbprompt.clip.loading.json_files import HF_PREPROCESSOR, read_json
 from pbprompt.errors import InputError
-from pbprompt.files import read_text
-
-Triple = tuple[float, float, float]
-
-OPEN_CLIP_CONFIG = "open_clip_config.json"
-HF_CONFIG = "config.json"
-HF_PREPROCESSOR = "preprocessor_config.json"
-HF_TOKENIZER = "tokenizer.json"
-HF_TOKENIZER_CONFIG = "tokenizer_config.json"
 
 # open_clip's settings that are read, or that the tensors' shapes show; any other one changes the computation.
 OPEN_CLIP_MODEL = {"embed_dim", "quick_gelu", "vision_cfg", "text_cfg", "custom_text", "init_logit_scale"}
 OPEN_CLIP_VISION = {"image_size", "layers", "width", "head_width", "patch_size", "mlp_ratio", "patch_dropout"}
 OPEN_CLIP_TEXT = {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"}
+OPEN_CLIP_EOS = {"pool_type", "eos_id", "hf_tokenizer_name"}  # together: MetaCLIP 2's text
 LAYER_NORM_EPS = 1e-5
 
 
 @dataclass(frozen=True)
 class Told:
-    """What is known of a model beside its tensors. `sizes` is keyed by where it belongs: `vision.heads`."""
+    """What is known of a model beside its tensors. `sizes` is keyed by where it belongs: `vision.heads`.
+
+    A vocabulary that is not CLIP's lies in files beside the weights.
+    """
 
     activation: str | None = None
     sizes: dict[str, Any] = field(default_factory=dict)
-    mean: Triple = CLIP_MEAN
-    std: Triple = CLIP_STD
+    images: Images = CLIP_IMAGES
     family: Literal["clip", "siglip"] = "clip"
-    fit: Fit = "crop"
-    interpolation: Interpolation = "bicubic"
+    vocabulary: Literal["clip", "siglip", "metaclip_2"] = "clip"
 
 
 def read_open_clip(path: Path) -> Told:
@@ -43,7 +35,9 @@ def read_open_clip(path: Path) -> Told:
     config = read_json(path)
     model = _section(path, config, "model_cfg")
     vision, text = _section(path, model, "vision_cfg"), _section(path, model, "text_cfg")
-    for part, known in ((model, OPEN_CLIP_MODEL), (vision, OPEN_CLIP_VISION), (text, OPEN_CLIP_TEXT)):
+    reads_to_eos = text.get("pool_type") == "eos"
+    of_text = OPEN_CLIP_TEXT | (OPEN_CLIP_EOS if reads_to_eos else set())
+    for part, known in ((model, OPEN_CLIP_MODEL), (vision, OPEN_CLIP_VISION), (text, of_text)):
         for name in sorted(part.keys() - known):
             if part[name]:
                 raise InputError(
@@ -54,25 +48,22 @@ def read_open_clip(path: Path) -> Told:
     sizes["embed_dim"] = model.get("embed_dim")
     if vision.get("patch_size") and vision.get("width"):
         sizes["vision.heads"] = vision["width"] // (vision.get("head_width") or 64)
-    images = config.get("preprocess_cfg") or {}
-    for name, ours in (("interpolation", "bicubic"), ("resize_mode", "shortest")):
-        if images.get(name) not in (None, ours):
-            raise InputError(f"{path}: preprocess_cfg.{name} is {images[name]!r}; only {ours!r} is supported")
     return Told(
         activation="quick_gelu" if model.get("quick_gelu") else "gelu",
         sizes=known_sizes(sizes),
-        mean=triple(path, images, "mean", CLIP_MEAN),
-        std=triple(path, images, "std", CLIP_STD),
+        images=read_open_clip_images(path, config.get("preprocess_cfg") or {}, vision.get("image_size")),
+        vocabulary="metaclip_2" if reads_to_eos else "clip",
     )
 
 
-def read_hugging_face(path: Path, preprocessor: Path | None) -> Told:
-    """Hugging Face's CLIP config; what it leaves out has transformers' default."""
+def read_hugging_face(path: Path) -> Told:
+    """Hugging Face's config of CLIP or MetaCLIP 2; what it leaves out has transformers' default."""
     config = read_json(path)
-    if config.get("model_type") != "clip":
+    kind = config.get("model_type")
+    if kind not in ("clip", "metaclip_2"):
         raise InputError(
-            f"{path}: model_type is {config.get('model_type')!r}; "
-            "only 'clip' models and 'siglip' models of a fixed resolution are supported"
+            f"{path}: model_type is {kind!r}; "
+            "only 'clip', 'metaclip_2', and 'siglip' models of a fixed resolution are supported"
         )
     vision, text = towers(config)
     activations = {tower.get("hidden_act", "quick_gelu") for tower in (vision, text)}
@@ -98,12 +89,11 @@ def read_hugging_face(path: Path, preprocessor: Path | None) -> Told:
         "text.layers": text.get("num_hidden_layers", 12),
         "text.heads": text.get("num_attention_heads", 8),
     }
-    images = read_json(preprocessor) if preprocessor else {}
     return Told(
         activation=activations.pop(),
         sizes=known_sizes(sizes),
-        mean=triple(preprocessor, images, "image_mean", CLIP_MEAN),
-        std=triple(preprocessor, images, "image_std", CLIP_STD),
+        images=read_preprocessor(path.parent / HF_PREPROCESSOR, sizes["vision.image_size"], CLIP_IMAGES),
+        vocabulary="clip" if kind == "clip" else "metaclip_2",
     )
 
 
@@ -114,18 +104,6 @@ def towers(config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         for tower in ("vision", "text")
     )
     return vision, text
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path}: not readable as JSON ({str(error).splitlines()[0]}); fetch it again"
-        ) from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: holds no JSON object; fetch it again")
-    return content
 
 
 def _section(path: Path, config: dict[str, Any], name: str) -> dict[str, Any]:
@@ -141,12 +119,3 @@ def known_sizes(sizes: dict[str, Any]) -> dict[str, Any]:
         for name, value in sizes.items()
         if value is not None
     }
-
-
-def triple(path: Path | None, images: dict[str, Any], name: str, default: Triple) -> Triple:
-    values = images.get(name, default)
-    try:
-        first, second, third = (float(value) for value in values)
-    except (TypeError, ValueError):
-        raise InputError(f"{path}: {name} is {values!r}; three numbers are needed") from None
-    return first, second, third

@@ -22,7 +22,7 @@ def fingerprint(config: BackboneConfig, state: dict[str, Tensor]) -> str:
         config.mean,
         config.std,
     )
-    if config.fit != "crop":  # left out for CLIP, whose fingerprints are older than the setting
+    if (config.fit, config.interpolation) != ("crop", "bicubic"):  # CLIP's, older than these settings
         settings += (config.fit, config.interpolation)
     whole = hashlib.sha256(repr(settings).encode())
     keys = sorted(state)

@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from pbprompt.clip.loading.checkpoint_config import (
+from pbprompt.clip.loading.json_files import (
     HF_CONFIG,
     HF_PREPROCESSOR,
     HF_TOKENIZER,
@@ -89,11 +89,8 @@ def _choose(source: str, fetch: Fetch) -> Path:
             continue
         for file in weights:
             if (found := fetch(file)) is not None:
-                if config == HF_CONFIG:
-                    fetch(HF_PREPROCESSOR)  # brings it beside the weights
-                    if read_json(described).get("model_type") == "siglip":  # CLIP's comes with the package
-                        fetch(HF_TOKENIZER)
-                        fetch(HF_TOKENIZER_CONFIG)
+                for companion in _companions(described):  # brings them beside the weights
+                    fetch(companion)
                 return found
         if any(fetch(f"{file}.index.json") is not None for file in weights):
             raise InputError(
@@ -101,6 +98,17 @@ def _choose(source: str, fetch: Fetch) -> Path:
             )
     expected = " or ".join(f"{config} with {' or '.join(weights)}" for config, weights in LAYOUTS)
     raise InputError(f"{source}: holds no CLIP weights; expected {expected}")
+
+
+def _companions(described: Path) -> tuple[str, ...]:
+    """The files beside the weights that a model's config asks for; CLIP's vocabulary is in the package."""
+    config = read_json(described)
+    tokenizer = (HF_TOKENIZER, HF_TOKENIZER_CONFIG)
+    if described.name == HF_CONFIG:
+        own = config.get("model_type") in ("siglip", "metaclip_2")
+        return (HF_PREPROCESSOR, *(tokenizer if own else ()))
+    text = (config.get("model_cfg") or {}).get("text_cfg") or {}
+    return tokenizer if text.get("hf_tokenizer_name") else ()
 
 
 def _hub_resolves() -> bool:

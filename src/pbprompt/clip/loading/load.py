@@ -9,23 +9,17 @@ from torch import Tensor
 from pbprompt import distributed
 from pbprompt.clip.backbone import Backbone, BackboneConfig
 from pbprompt.clip.loading.architecture import check_tensors, find_architecture
-from pbprompt.clip.loading.checkpoint_config import (
-    HF_CONFIG,
-    HF_PREPROCESSOR,
-    OPEN_CLIP_CONFIG,
-    Told,
-    read_hugging_face,
-    read_open_clip,
-)
+from pbprompt.clip.loading.checkpoint_config import Told, read_hugging_face, read_open_clip
 from pbprompt.clip.loading.conversion import is_hugging_face, to_openai
 from pbprompt.clip.loading.embedded import read_lite
 from pbprompt.clip.loading.fingerprint import fingerprint
 from pbprompt.clip.loading.formats import check_finite, read_tensors
 from pbprompt.clip.loading.hub import OPENAI_MODELS, find_weights
-from pbprompt.clip.loading.siglip import is_siglip, read_siglip_config, read_tokenizer
+from pbprompt.clip.loading.json_files import HF_CONFIG, OPEN_CLIP_CONFIG
+from pbprompt.clip.loading.siglip import is_siglip, read_siglip_config
+from pbprompt.clip.loading.vocabulary import read_tokenizer
 from pbprompt.clip.resnet import ResNetConfig, fold_batch_norms
 from pbprompt.clip.sentence_tokenizer import SentenceTokenizer
-from pbprompt.clip.siglip import SiglipTextConfig
 from pbprompt.errors import InputError
 
 ACTIVATIONS = ("quick_gelu", "gelu", "gelu_tanh")
@@ -41,8 +35,8 @@ def load_backbone(
     """A frozen backbone by name, path or hub id.
 
     "lite" is embedded. OpenAI's names ("RN50", "ViT-B/16", …) and hub ids ("hf-hub:ORG/NAME") are downloaded
-    once. A path is an OpenAI `.pt`, an open_clip `.safetensors` or `.bin`, or a Hugging Face folder of CLIP
-    or SigLIP.
+    once. A path is an OpenAI `.pt`, an open_clip `.safetensors` or `.bin`, or a Hugging Face folder of CLIP,
+    MetaCLIP 2 or SigLIP.
     `activation` is needed only where the file does not tell whether the model uses QuickGELU or GELU.
     """
     name = str(name_or_path)
@@ -61,8 +55,8 @@ def load_backbone(
         config = find_architecture(str(path), name, state, told)
         check_tensors(str(path), config, state)
         check_finite(path, state)
-        if isinstance(config.text, SiglipTextConfig):
-            tokenizer = read_tokenizer(path.parent, config.text)
+        if told.vocabulary != "clip":
+            tokenizer = read_tokenizer(path.parent, config.text, told.vocabulary)
     return _assemble(config, state, target, dtype, tokenizer)
 
 
@@ -91,8 +85,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], Told]:
         return state, Told(activation)
     if companion.name == OPEN_CLIP_CONFIG:
         return state, read_open_clip(companion)
-    preprocessor = path.parent / HF_PREPROCESSOR
-    return state, read_hugging_face(companion, preprocessor if preprocessor.is_file() else None)
+    return state, read_hugging_face(companion)
 
 
 def _settle(source: str, told: str | None, asked: str | None) -> str:

@@ -1,30 +1,17 @@
-"""SigLIP's files: its config and preprocessing, its architecture from the tensors, and its tokenizer."""
+"""SigLIP's files: its config and preprocessing, and its architecture from the tensors."""
 
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from pbprompt.clip.backbone import BackboneConfig
-from pbprompt.clip.loading.checkpoint_config import (
-    HF_CONFIG,
-    HF_PREPROCESSOR,
-    HF_TOKENIZER,
-    HF_TOKENIZER_CONFIG,
-    Told,
-    known_sizes,
-    read_json,
-    towers,
-    triple,
-)
+from pbprompt.clip.loading.checkpoint_config import Told, known_sizes, towers
+from pbprompt.clip.loading.images import SIGLIP_IMAGES, read_preprocessor
+from pbprompt.clip.loading.json_files import HF_CONFIG, HF_PREPROCESSOR, read_json
 from pbprompt.clip.loading.shapes import count, shape
-from pbprompt.clip.sentence_tokenizer import SentenceTokenizer
 from pbprompt.clip.siglip import SIGLIP_EPS, SiglipTextConfig, SiglipVisionConfig
-from pbprompt.data.square import Interpolation
-from pbprompt.errors import InputError, install_command
+from pbprompt.errors import InputError
 
-HALF = (0.5, 0.5, 0.5)
-INTERPOLATIONS: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 ACTIVATION = "gelu_pytorch_tanh"
 
 
@@ -35,7 +22,7 @@ def is_siglip(state: dict[str, Tensor]) -> bool:
 
 def read_siglip_config(path: Path) -> Told:
     """Hugging Face's SigLIP config beside the weights; what it leaves out has transformers' default."""
-    config_path, preprocessor = path.parent / HF_CONFIG, path.parent / HF_PREPROCESSOR
+    config_path = path.parent / HF_CONFIG
     if not config_path.is_file():
         raise InputError(f"{path}: a SigLIP model needs {HF_CONFIG} beside it; give the folder it came in")
     config = read_json(config_path)
@@ -65,25 +52,12 @@ def read_siglip_config(path: Path) -> Told:
         "text.heads": text.get("num_attention_heads", 12),
         "embed_dim": text.get("projection_size"),
     }
-    images = read_json(preprocessor) if preprocessor.is_file() else {}
-    resample = images.get("resample", 3)
-    if resample not in INTERPOLATIONS:
-        raise InputError(
-            f"{preprocessor}: resample is {resample!r}; 2 (bilinear) and 3 (bicubic) are supported"
-        )
-    size, side = images.get("size"), sizes["vision.image_size"]
-    if size is not None and size != {"height": side, "width": side}:
-        raise InputError(
-            f"{preprocessor}: size is {size}, but {config_path.name} says images of {side} pixels"
-        )
     return Told(
         activation="gelu_tanh",
         sizes=known_sizes(sizes),
-        mean=triple(preprocessor, images, "image_mean", HALF),
-        std=triple(preprocessor, images, "image_std", HALF),
+        images=read_preprocessor(path.parent / HF_PREPROCESSOR, sizes["vision.image_size"], SIGLIP_IMAGES),
         family="siglip",
-        fit="squash",
-        interpolation=INTERPOLATIONS[resample],
+        vocabulary="siglip",
     )
 
 
@@ -113,55 +87,7 @@ def find_siglip(source: str, name: str, state: dict[str, Tensor], told: Told) ->
         layers=count(state, r"transformer\.resblocks\.(\d+)\."),
         hidden=shape(source, state, "transformer.resblocks.0.mlp.c_fc.weight", 2)[0],
     )
-    return BackboneConfig(
-        name, width, vision, text, "gelu_tanh", told.mean, told.std, told.fit, told.interpolation
-    )
-
-
-def read_tokenizer(folder: Path, text: SiglipTextConfig) -> SentenceTokenizer:
-    """The tokenizer beside the weights."""
-    for file in (HF_TOKENIZER, HF_TOKENIZER_CONFIG):
-        if not (folder / file).is_file():
-            raise InputError(
-                f"{folder}: lacks {file}, without which SigLIP reads no text; fetch it from the hub"
-            )
-    try:
-        from tokenizers import Tokenizer as Backend
-    except ImportError:
-        raise InputError(f"SigLIP's text needs tokenizers: run {install_command('siglip')}") from None
-    path, told = folder / HF_TOKENIZER, read_json(folder / HF_TOKENIZER_CONFIG)
-    try:
-        backend = Backend.from_file(str(path))
-    except Exception as error:  # the library raises bare ones
-        raise InputError(
-            f"{path}: not readable ({str(error).splitlines()[0][:120]}); fetch it again"
-        ) from None
-    if (most := max(backend.get_vocab().values(), default=0)) >= text.vocab_size:
-        raise InputError(
-            f"{path}: has token ids up to {most}, but the model has {text.vocab_size} tokens; "
-            "give the tokenizer that came with the weights"
-        )
-    kind = str(told.get("tokenizer_class", ""))
-    return SentenceTokenizer(
-        backend,
-        vocab_size=text.vocab_size,
-        context_length=text.context_length,
-        eot=_special(folder, backend, told, "eos_token"),
-        pad=_special(folder, backend, told, "pad_token"),
-        punctuation=not kind.startswith("Siglip") or kind.startswith("Siglip2"),
-    )
-
-
-def _special(folder: Path, backend: Any, told: dict[str, Any], name: str) -> int:
-    spelled = told.get(name)
-    spelled = spelled.get("content") if isinstance(spelled, dict) else spelled
-    token = backend.token_to_id(spelled) if isinstance(spelled, str) else None
-    if token is None:
-        raise InputError(
-            f"{folder / HF_TOKENIZER_CONFIG}: {name} is {spelled!r}, which {HF_TOKENIZER} does not have; "
-            "give the two files that came with the weights"
-        )
-    return int(token)
+    return BackboneConfig(name, width, vision, text, "gelu_tanh", *told.images)
 
 
 def _heads(source: str, told: Told, tower: str, width: int) -> int:

@@ -1,0 +1,84 @@
+"""How a checkpoint's files say that images are prepared: cropped or squashed, the filter, normalised."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pbprompt.clip.backbone import CLIP_MEAN, CLIP_STD
+from pbprompt.clip.loading.json_files import HF_CONFIG, read_json
+from pbprompt.data.square import Fit, Interpolation
+from pbprompt.errors import InputError
+
+Triple = tuple[float, float, float]
+HALF = (0.5, 0.5, 0.5)
+PILLOW: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+RESIZE_MODES: dict[str, Fit] = {"shortest": "crop", "squash": "squash"}  # open_clip's words
+
+
+class Images(NamedTuple):
+    """A model's test transform, in the order in which `BackboneConfig` has it."""
+
+    mean: Triple = CLIP_MEAN
+    std: Triple = CLIP_STD
+    fit: Fit = "crop"
+    interpolation: Interpolation = "bicubic"
+
+
+CLIP_IMAGES = Images()
+SIGLIP_IMAGES = Images(HALF, HALF, "squash")
+
+
+def read_preprocessor(path: Path, side: Any, usual: Images) -> Images:
+    """Hugging Face's `preprocessor_config.json`, for images of `side` pixels; the rest is as `usual`."""
+    if not path.is_file():
+        return usual
+    told = read_json(path)
+    interpolation = PILLOW.get(told["resample"]) if "resample" in told else usual.interpolation
+    if interpolation is None:
+        raise InputError(
+            f"{path}: resample is {told['resample']!r}; 2 (bilinear) and 3 (bicubic) are supported"
+        )
+    fit = _fit(path, told, side, usual.fit)
+    mean, std = triple(path, told, "image_mean", usual.mean), triple(path, told, "image_std", usual.std)
+    return Images(mean, std, fit, interpolation)
+
+
+def _fit(path: Path, told: Mapping[str, Any], side: Any, usual: Fit) -> Fit:
+    """Squashed where both sides are given, cropped where the shorter one is."""
+    size = told.get("size")
+    if size is None:
+        return usual
+    square, shortest = {"height": side, "width": side}, {"shortest_edge": side}
+    if size == square or (size == side and usual == "squash"):
+        return "squash"
+    if size not in (shortest, side) or told.get("crop_size", side) not in (side, square):
+        raise InputError(f"{path}: size is {size}, but {HF_CONFIG} says images of {side} pixels")
+    if not told.get("do_center_crop", True):
+        raise InputError(f"{path}: size is {size} without a crop; a model of square images is needed")
+    return "crop"
+
+
+def read_open_clip_images(path: Path, told: Mapping[str, Any], side: Any) -> Images:
+    """The section `preprocess_cfg` of open_clip's config."""
+    words: dict[str, tuple[str, tuple[str, ...]]] = {
+        "interpolation": ("bicubic", tuple(PILLOW.values())),
+        "resize_mode": ("shortest", tuple(RESIZE_MODES)),
+    }
+    for name, (default, known) in words.items():
+        if told.get(name, default) not in known:
+            raise InputError(f"{path}: preprocess_cfg.{name} is {told[name]!r}; known are {', '.join(known)}")
+    if told.get("size", side) not in (side, [side, side]):
+        raise InputError(f"{path}: preprocess_cfg.size is {told['size']}, but image_size is {side}")
+    mean, std = triple(path, told, "mean", CLIP_MEAN), triple(path, told, "std", CLIP_STD)
+    return Images(
+        mean, std, RESIZE_MODES[told.get("resize_mode", "shortest")], told.get("interpolation", "bicubic")
+    )
+
+
+def triple(path: Path, images: Mapping[str, Any], name: str, default: Triple) -> Triple:
+    values = images.get(name, default)
+    try:
+        first, second, third = (float(value) for value in values)
+    except (TypeError, ValueError):
+        raise InputError(f"{path}: {name} is {values!r}; three numbers are needed") from None
+    return first, second, third

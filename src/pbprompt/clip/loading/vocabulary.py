@@ -1,0 +1,60 @@
+"""The tokenizer that lies beside the weights of a model whose vocabulary is not CLIP's."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pbprompt.clip.loading.json_files import HF_TOKENIZER, HF_TOKENIZER_CONFIG, read_json
+from pbprompt.clip.sentence_tokenizer import SentenceTokenizer
+from pbprompt.clip.siglip import SiglipTextConfig
+from pbprompt.clip.text import TextConfig
+from pbprompt.errors import InputError, install_command
+
+
+def read_tokenizer(
+    folder: Path, text: TextConfig | SiglipTextConfig, vocabulary: Literal["siglip", "metaclip_2"]
+) -> SentenceTokenizer:
+    """SigLIP's (lower case, no start token) or MetaCLIP 2's (as it is written, between <s> and </s>)."""
+    for file in (HF_TOKENIZER, HF_TOKENIZER_CONFIG):
+        if not (folder / file).is_file():
+            raise InputError(
+                f"{folder}: lacks {file}, without which the model reads no text; fetch it from the hub"
+            )
+    try:
+        from tokenizers import Tokenizer as Backend
+    except ImportError:
+        raise InputError(f"{folder}: its text needs tokenizers: run {install_command('siglip')}") from None
+    path, told = folder / HF_TOKENIZER, read_json(folder / HF_TOKENIZER_CONFIG)
+    try:
+        backend = Backend.from_file(str(path))
+    except Exception as error:  # the library raises bare ones
+        raise InputError(
+            f"{path}: not readable ({str(error).splitlines()[0][:120]}); fetch it again"
+        ) from None
+    if (most := max(backend.get_vocab().values(), default=0)) >= text.vocab_size:
+        raise InputError(
+            f"{path}: has token ids up to {most}, but the model has {text.vocab_size} tokens; "
+            "give the tokenizer that came with the weights"
+        )
+    kind, siglip = str(told.get("tokenizer_class", "")), vocabulary == "siglip"
+    return SentenceTokenizer(
+        backend,
+        vocab_size=text.vocab_size,
+        context_length=text.context_length,
+        sos=None if siglip else _special(folder, backend, told, "bos_token"),
+        eot=_special(folder, backend, told, "eos_token"),
+        pad=_special(folder, backend, told, "pad_token"),
+        lower=siglip,
+        punctuation=not kind.startswith("Siglip") or kind.startswith("Siglip2"),
+    )
+
+
+def _special(folder: Path, backend: Any, told: dict[str, Any], name: str) -> int:
+    spelled = told.get(name)
+    spelled = spelled.get("content") if isinstance(spelled, dict) else spelled
+    token = backend.token_to_id(spelled) if isinstance(spelled, str) else None
+    if token is None:
+        raise InputError(
+            f"{folder / HF_TOKENIZER_CONFIG}: {name} is {spelled!r}, which {HF_TOKENIZER} does not have; "
+            "give the two files that came with the weights"
+        )
+    return int(token)

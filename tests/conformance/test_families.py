@@ -1,0 +1,78 @@
+"""Methods on the towers of every family that differs from CLIP, from tiny folders that the tests write."""
+
+import json
+
+import pytest
+import torch
+from metaclip_folder import metaclip_model, write_metaclip
+from siglip_folder import siglip_model, write_siglip
+
+from pbprompt.clip.loading.load import load_backbone
+from pbprompt.export import export_onnx
+from pbprompt.model.folder import describe_model, load_model, save_model
+from pbprompt.model.predictor import predictive
+from pbprompt.model.scoring import score, zero_shot
+from pbprompt.model.tuned import TunedModel
+from pbprompt.registry import find_method
+from pbprompt.testing import behaviours
+from pbprompt.testing.fits import NAMES, fitted, prepared, probabilities, random_images, train_recorded
+
+CHECKS = [
+    behaviours.is_a_function_of_its_seed,
+    behaviours.saves_and_loads,
+    behaviours.goes_back_to_its_start,
+    behaviours.takes_new_names_or_refuses,
+    behaviours.keeps_classes_as_they_are,
+]
+METHODS = ("conjugate", "coop", "pbprompt")
+WRITE = {
+    "siglip": lambda folder: write_siglip(folder, siglip_model()),
+    "metaclip_2": lambda folder: write_metaclip(folder, metaclip_model()),
+}
+# the towers that no other test exports, each with another method, as a graph takes seconds to write
+EXPORTED = {"siglip": "pbprompt"}
+
+
+@pytest.fixture(scope="module")
+def towers(tmp_path_factory):
+    return {family: load_backbone(write(tmp_path_factory.mktemp(family))) for family, write in WRITE.items()}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", METHODS)
+def test_conforms_on_a_text_tower_that_is_not_causal(towers, monkeypatch, name, check):
+    monkeypatch.setattr(behaviours, "tiny_vit", lambda: towers["siglip"])
+    check(find_method(name))
+
+
+@pytest.mark.parametrize("family", WRITE)
+@pytest.mark.parametrize("name", METHODS)
+def test_learns(towers, name, family):
+    images = random_images(towers[family])
+    method = prepared(find_method(name), {}, towers[family])
+    losses = train_recorded(method, images, epochs=20)
+    assert not losses or min(losses[-5:]) < losses[0]
+    plain = score(zero_shot(towers[family], NAMES, "a {}."), images)["accuracy"]
+    assert score(predictive(method), images)["accuracy"] > plain
+
+
+@pytest.mark.parametrize("family", WRITE)
+def test_a_saved_model_finds_its_towers_by_itself(towers, tmp_path, family):
+    method, images = fitted(find_method("coop"), {}, towers[family]), random_images(towers[family])
+    save_model(tmp_path / "model", method, describe_model(method))
+    loaded, _ = load_model(tmp_path / "model")
+    assert torch.equal(probabilities(method, images), probabilities(loaded, images))
+
+
+@pytest.mark.parametrize("family", EXPORTED)
+def test_is_exported_and_says_how_images_are_prepared(towers, tmp_path, family):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    method = fitted(find_method(EXPORTED[family]), {}, towers[family])
+    model = TunedModel(method, describe_model(method))
+    export_onnx(model, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    facts = json.loads(session.get_modelmeta().custom_metadata_map["pbprompt"])["preprocessing"]
+    see = towers[family].preprocess
+    assert see.interpolation.upper() in facts["resize"]
+    assert ("crop" in facts) == (see.fit == "crop")
+    assert ("the whole image to size x size" in facts["resize"]) == (see.fit == "squash")
