@@ -9,7 +9,6 @@ import torch
 from pbprompt.core.conjugate import (
     FLOOR,
     GAMMA,
-    Statistics,
     covariance,
     distances,
     inflation,
@@ -19,6 +18,7 @@ from pbprompt.core.conjugate import (
     text_slope,
 )
 from pbprompt.core.likelihood import uncertainty
+from pbprompt.core.statistics import Statistics
 
 CASES = {
     "equal": (5, [4, 4, 4]),
@@ -76,42 +76,6 @@ class Loops:
 
 def frame_of(images, labels, texts):
     return make_frame(Statistics.of(images, labels, len(texts)), texts)
-
-
-def test_statistics_are_sums():
-    images, labels, _ = problem(4, [3, 0, 2, 5])
-    whole = Statistics.of(images, labels, 4)
-    for c in range(4):
-        rows = [image for image, label in zip(images, labels, strict=True) if label == c]
-        assert whole.counts[c] == len(rows)
-        torch.testing.assert_close(whole.sums[c], sum(rows, torch.zeros(4, dtype=torch.float64)))
-    torch.testing.assert_close(whole.moment, sum(torch.outer(x, x) for x in images))
-
-
-def test_statistics_of_parts_add_up():
-    images, labels, _ = problem(4, [3, 2, 4])
-    order = labels.argsort(stable=True)  # the last class comes in the last part alone
-    images, labels = images[order], labels[order]
-    parts = Statistics.of(images[:4], labels[:4], 2).widened(3)
-    parts = parts.merged(Statistics.of(images[4:5], labels[4:5], 3))
-    parts = parts.merged(Statistics.of(images[5:], labels[5:], 3))
-    for mine, whole in zip(parts, Statistics.of(images, labels, 3), strict=True):
-        torch.testing.assert_close(mine, whole)
-
-
-def test_statistics_widened_know_nothing_of_the_new():
-    images, labels, _ = problem(4, [3, 2])
-    former = Statistics.of(images, labels, 2)
-    wide = former.widened(5)
-    assert wide.counts.tolist() == [3, 2, 0, 0, 0] and wide.sums.shape == (5, 4)
-    assert (wide.sums[2:] == 0).all() and torch.equal(wide.sums[:2], former.sums)
-    assert torch.equal(wide.moment, former.moment)
-    assert all(map(torch.equal, former.widened(2), former))
-
-
-def test_statistics_are_double():
-    images, labels, _ = problem(4, [3, 2])
-    assert {value.dtype for value in Statistics.of(images.float(), labels, 2)} == {torch.float64}
 
 
 @cases

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from pbprompt.core.conjugate import (
-    Statistics,
     covariance,
     distances,
     inflation,
@@ -14,6 +13,7 @@ from pbprompt.core.conjugate import (
 )
 from pbprompt.core.evidence_bank import asked_frame, make_rows, row_distances, row_logits
 from pbprompt.core.names_alone import NamesAlone, background_density
+from pbprompt.core.statistics import Statistics
 
 unit = torch.nn.functional.normalize
 KAPPA, TEMPER = 3.0, 0.2

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from pbprompt.core.conjugate import Statistics, make_frame
+from pbprompt.core import left_out_tables
+from pbprompt.core.conjugate import make_frame
 from pbprompt.core.evidence_choice import KAPPAS, NEGLIGIBLE, TEMPERS, Choice, choose
 from pbprompt.core.look_alikes import Alike
 from pbprompt.core.names_alone import HALVINGS, background_density, known_odds
+from pbprompt.core.statistics import Statistics
 
 SCALE = 30.0
 CASES = {
@@ -253,6 +255,16 @@ def test_the_order_of_classes_does_not_matter(counts):
         if name != "offset":  # which halves of the classes it is fitted to goes by their order
             torch.testing.assert_close(value, getattr(other, name), rtol=1e-7, atol=1e-9)
     assert abs(float(one.offset - other.offset)) < 0.5
+
+
+@cases
+def test_the_blocks_it_is_made_in_do_not_matter(width, counts, monkeypatch):
+    inputs = problem(width, counts)
+    one = chosen(*inputs)
+    monkeypatch.setattr(left_out_tables, "CELLS", 2 * len(counts))
+    monkeypatch.setattr(left_out_tables, "IN_CACHE", 3 * len(counts))
+    for name, value in chosen(*inputs)._asdict().items():
+        torch.testing.assert_close(getattr(one, name), value, rtol=1e-9, atol=1e-9)
 
 
 def test_look_alikes_make_it_less_sure():

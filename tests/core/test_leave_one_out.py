@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from pbprompt.core.conjugate import Statistics, covariance, distances, make_frame, text_slope
+from pbprompt.core.conjugate import covariance, distances, make_frame, text_slope
 from pbprompt.core.leave_one_out import leave_one_out
 from pbprompt.core.look_alikes import Alike
+from pbprompt.core.statistics import Statistics
 
 CASES = {
     "equal": (5, [4, 4, 4]),

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from pbprompt.core import left_out
 from pbprompt.core.conjugate import (
     KAPPA,
-    Statistics,
     covariance,
     distances,
     inflation,
@@ -17,6 +17,7 @@ from pbprompt.core.conjugate import (
 from pbprompt.core.evidence_choice import GROWTH, Choice
 from pbprompt.core.left_out import left_out_answers, with_names
 from pbprompt.core.names_alone import background_density
+from pbprompt.core.statistics import Statistics
 
 unit = torch.nn.functional.normalize
 NUMBER = torch.tensor
@@ -33,8 +34,10 @@ CHOICE = Choice(
 )
 
 
+@pytest.mark.parametrize("cells", [left_out.CELLS, 10])
 @pytest.mark.parametrize(("width", "counts"), [(5, [3, 4, 2]), (24, [2, 3, 4]), (6, [5, 1, 4])])
-def test_with_two_names_beside_the_classes(width, counts):
+def test_with_two_names_beside_the_classes(width, counts, cells, monkeypatch):
+    monkeypatch.setattr(left_out, "CELLS", cells)
     generator = torch.Generator().manual_seed(width)
 
     def draw(*shape: int) -> torch.Tensor:

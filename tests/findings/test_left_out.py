@@ -4,7 +4,6 @@ import torch
 
 from pbprompt.core.conjugate import (
     KAPPA,
-    Statistics,
     covariance,
     distances,
     inflation,
@@ -16,6 +15,7 @@ from pbprompt.core.conjugate import (
 from pbprompt.core.evidence_choice import choose
 from pbprompt.core.likelihood import unit
 from pbprompt.core.look_alikes import look_alikes
+from pbprompt.core.statistics import Statistics
 from pbprompt.core.text_map import learn_text_map, move
 from pbprompt.findings import left_out
 from pbprompt.findings.left_out import left_out_answers

@@ -6,10 +6,12 @@ import scipy.stats
 import torch
 
 from pbprompt.clip.backbone import Backbone, Encoded
-from pbprompt.core.conjugate import Statistics, make_frame
+from pbprompt.core import evidence
+from pbprompt.core.conjugate import make_frame
 from pbprompt.core.evidence_choice import choose
 from pbprompt.core.likelihood import Uncertainty, unit
 from pbprompt.core.look_alikes import look_alikes
+from pbprompt.core.statistics import Statistics
 from pbprompt.core.text_map import learn_text_map, move
 from pbprompt.errors import InputError
 from pbprompt.features.bank import Features
@@ -350,7 +352,7 @@ def test_a_name_with_no_photograph_yet_is_learned_later(tiny_vit):
 
 
 def test_many_photographs_are_stood_for_by_some_in_any_order(tiny_vit, monkeypatch):
-    monkeypatch.setattr(conjugate, "KEPT", 10)
+    monkeypatch.setattr(evidence, "KEPT", 10)
     labels = labels_of((5, 4, 6, 3))
     images = photographs(tiny_vit, NAMES, labels, seed=1)
     whole = fit(tiny_vit, images, labels)
@@ -360,6 +362,43 @@ def test_many_photographs_are_stood_for_by_some_in_any_order(tiny_vit, monkeypat
     parts = fit(tiny_vit, rows(images, slice(0, 7)), labels[:7])
     parts.learn(rows(images, slice(7, 18)), labels[7:])
     same(parts, whole)
+
+
+@pytest.mark.parametrize("kept", [100, 10])
+def test_a_streamed_fit_is_the_fit(tiny_vit, monkeypatch, kept):
+    monkeypatch.setattr(evidence, "KEPT", kept)
+    labels = labels_of((5, 4, 6, 3))
+    images = photographs(tiny_vit, NAMES, labels, seed=1)
+    whole = fit(tiny_vit, images, labels)
+    order = torch.randperm(18, generator=torch.Generator().manual_seed(3))
+    shares = [
+        evidence.gather([(images.global_[rows], labels[rows])], tiny_vit.embed_dim, len(NAMES))
+        for rows in order.split(7)
+    ]
+    streamed = build_method(Conjugate, whole.config, tiny_vit, seed=0)
+    streamed.prepare(NAMES, TEMPLATE)
+    streamed.begin_with(shares[2].merged(shares[0]).merged(shares[1]))
+    streamed.finish()
+    new = photographs(tiny_vit, NAMES, torch.arange(8) % 4, seed=2)
+    torch.testing.assert_close(
+        streamed.class_features(1, torch.Generator()),
+        whole.class_features(1, torch.Generator()),
+        rtol=1e-6,
+        atol=1e-6,
+    )
+    for _ in range(2):  # and after one more image
+        found, expected = ask(streamed, new), ask(whole, new)
+        torch.testing.assert_close(found.probabilities, expected.probabilities, rtol=1e-6, atol=1e-6)
+        for method in (streamed, whole):
+            method.learn(rows(new, slice(0, 1)), torch.tensor([2]))
+
+
+def test_with_a_tuned_prior_there_is_no_streaming(tiny_vit):
+    method = build_method(Conjugate, ConjugateConfig(beside="coop"), tiny_vit, seed=0)
+    method.prepare(NAMES, TEMPLATE)
+    assert not method.streams and Conjugate.streams
+    with pytest.raises(InputError, match="leave coop out"):
+        method.begin_with(evidence.gather([], tiny_vit.embed_dim, len(NAMES)))
 
 
 def test_a_small_table_is_made_of_some_photographs(tiny_vit, monkeypatch):

@@ -33,51 +33,17 @@ matrices: O(N d² + d³ + N K d) in all, in float64.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pbprompt.core.statistics import Statistics
+
 GAMMA = 2.0
 KAPPA = 2.0  # before anything is known of it
 FLOOR = 1e-8  # of the variance, relative to an image's own square: all images may be equal
-
-
-class Statistics(NamedTuple):
-    """All that the model needs of its photographs, as sums: those of parts add up to those of the whole."""
-
-    counts: Float[Tensor, " k"]
-    sums: Float[Tensor, "k d"]
-    moment: Float[Tensor, "d d"]
-    """Σ_i x_i x_iᵀ"""
-
-    @classmethod
-    def of(
-        cls,
-        images: Float[Tensor, "n d"],
-        labels: Int[Tensor, " n"],
-        classes: int,
-        weights: Float[Tensor, " n"] | None = None,
-    ) -> Self:
-        """`weights`: how often each photograph counts, once unless told."""
-        images = images.double()
-        weights = images.new_ones(len(images)) if weights is None else weights.to(images)
-        weighted = weights.unsqueeze(1) * images
-        sums = images.new_zeros(classes, images.shape[1]).index_add_(0, labels, weighted)
-        return cls(images.new_zeros(classes).index_add_(0, labels, weights), sums, images.T @ weighted)
-
-    def merged(self, other: Self) -> Self:
-        """With the photographs of another part."""
-        return type(self)(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
-
-    def widened(self, classes: int) -> Self:
-        """With room for more classes, of which no photograph is known."""
-        more = classes - len(self.counts)
-        return self._replace(
-            counts=torch.cat([self.counts, self.counts.new_zeros(more)]),
-            sums=torch.cat([self.sums, self.sums.new_zeros(more, self.sums.shape[1])]),
-        )
 
 
 class Frame(NamedTuple):

@@ -29,14 +29,13 @@ from pbprompt.core.conjugate import (
     Frame,
     covariance,
     distances,
-    inflation,
     log_density,
     tail_factor,
     text_slope,
 )
-from pbprompt.core.leave_one_out import LeftOut, leave_one_out
+from pbprompt.core.left_out_tables import Tables, left_out_tables, own_log_probability
 from pbprompt.core.look_alikes import Alike
-from pbprompt.core.names_alone import background_density, known_odds, names_alone, own_log_probability
+from pbprompt.core.names_alone import background_density, known_odds, names_alone
 
 KAPPA_SPREAD = 1.0  # prior of ln κ, around ln KAPPA
 TEMPER_SPREAD = 0.5  # prior of ln T
@@ -84,25 +83,25 @@ def choose(
     known = frame.known
     column = torch.searchsorted(known, labels)  # of each label among the known
     alike = Alike.none(images) if alike is None else alike
-    left = leave_one_out(frame, images, labels, alike)
-    near = (left.distances(KAPPA) / inflation(left.counts, KAPPA))[:, known].amin(1)
+    left = left_out_tables(frame, images, labels, alike, KAPPAS)
+    near = left.nearest
     zero_shot = _spread(scale * images @ (frame.texts if plain is None else plain)[known].T)
-    kappa, temper, weight, table = _pairs(frame, left, images, near, column, zero_shot, alike.weights)
-    temper = temper * growth(frame, left, labels)
+    kappa, temper, weight, table = _pairs(frame, left, images, column, zero_shot, alike.weights)
+    temper = temper * growth(frame, labels, left.remaining)
     sharp = float(temper[0]) * tail_factor(near, frame.width)
     photographs = sharp.unsqueeze(1) * table
     names = names_alone(frame, left, labels, photographs, sharp, scale, float(kappa[0]))
     ground = sharp * background_density(left.own_background, names.background, frame.width)
-    odds = known_odds(photographs, ground, names.scale * left.own_cosines[:, known])
+    odds = known_odds(photographs, ground, names.scale * left.own_cosines)
     return Choice(kappa, temper, weight, *names, near, odds.sort().values)
 
 
-def growth(frame: Frame, left: LeftOut, labels: Int[Tensor, " n"]) -> Float[Tensor, ""]:
+def growth(frame: Frame, labels: Int[Tensor, " n"], remaining: Float[Tensor, " n"]) -> Float[Tensor, ""]:
     """exp(¼ mean ln(n / (n − g))): T with all photographs of a class, against T without those left out."""
-    own = labels[left.several]
-    if not len(own):
+    several = remaining > 0
+    if not several.any():
         return frame.centre.new_ones(())
-    return (GROWTH * (frame.counts[own] / left.counts[left.several, own]).log().mean()).exp()
+    return (GROWTH * (frame.counts[labels[several]] / remaining[several]).log().mean()).exp()
 
 
 def strata(choice: Choice, samples: int) -> tuple[Float[Tensor, " s"], Float[Tensor, " s"]]:
@@ -124,33 +123,31 @@ def _without_choice(frame: Frame, scale: float) -> Choice:
 
 def _pairs(
     frame: Frame,
-    left: LeftOut,
+    left: Tables,
     images: Float[Tensor, "n d"],
-    near: Float[Tensor, " n"],
     column: Int[Tensor, " n"],
     zero_shot: float,
     counted: Float[Tensor, " n"],
 ) -> tuple[Float[Tensor, " j"], Float[Tensor, " j"], Float[Tensor, " j"], Float[Tensor, "n k"]]:
     """(κ, T, weight) of what is left of the grid, the best first, and its left-out log densities."""
-    known, several = frame.known, left.several
-    informed = frame.seen > 2 or bool(several.any())  # two single photographs leave nothing to compare
-    sigma = covariance(frame)
-    inside = distances(frame, sigma, text_slope(frame, sigma), images)
-    tail = tail_factor(near, frame.width).unsqueeze(1)
+    several, tables = left.several, left.densities
+    informed = frame.seen > 2 or bool(several.any())
+    if not informed:  # two single photographs leave nothing to compare
+        sigma = covariance(frame)
+        inside = distances(frame, sigma, text_slope(frame, sigma), images)
+        every = [log_density(inside(kappa), frame.counts, kappa, frame.width) for kappa in KAPPAS]
+        tables = torch.stack(every)[:, :, frame.known]
+    tail = tail_factor(left.nearest, frame.width).unsqueeze(1)
     rows: list[tuple[float, float, float]] = []
-    tables = []
-    for kappa in KAPPAS:
-        squared, counts = (left.distances(kappa), left.counts) if informed else (inside(kappa), frame.counts)
-        table = log_density(squared, counts, kappa, frame.width)[:, known]
-        tables.append(table)
-        table = tail * table
-        usual = _spread(table[several] if frame.seen < 3 and informed else table)
+    for kappa, table in zip(KAPPAS, tables, strict=True):
+        scaled = tail * table
+        usual = _spread(scaled[several] if frame.seen < 3 and informed else scaled)
         centre = zero_shot / usual if usual > 0 and zero_shot > 0 else 2 / math.sqrt(frame.width)
         for ratio in TEMPERS:
             score = -0.5 * (math.log(kappa / KAPPA) / KAPPA_SPREAD) ** 2
             score -= 0.5 * (math.log(ratio) / TEMPER_SPREAD) ** 2
-            told = own_log_probability(centre * ratio * table[several], column[several])
-            score += float((counted[several] * told).sum())
+            told = own_log_probability(scaled, column, centre * ratio)
+            score += float((counted * told)[several].sum())
             rows.append((kappa, centre * ratio, score))
     kappa, temper, score = table.new_tensor(rows).T
     weight = score.softmax(0)

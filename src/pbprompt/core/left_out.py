@@ -17,6 +17,7 @@ from torch import Tensor
 from pbprompt.core.conjugate import KAPPA, Frame, inflation, log_density, tail_factor
 from pbprompt.core.evidence_choice import Choice, growth
 from pbprompt.core.leave_one_out import LeftOut, leave_one_out
+from pbprompt.core.left_out_tables import CELLS, row_blocks
 from pbprompt.core.look_alikes import Alike
 from pbprompt.core.names_alone import background_density
 
@@ -49,15 +50,23 @@ def left_out_answers(
     alike: Alike | None = None,
 ) -> LeftOutAnswers:
     """For photographs in the eigenbasis, among some classes: columns of the frame."""
-    left = leave_one_out(frame, images, labels, alike)
-    near = (left.distances(KAPPA) / inflation(left.counts, KAPPA))[:, frame.known].amin(1)
-    tail = tail_factor(near, frame.width) / growth(frame, left, labels)
-    said = images.new_zeros(len(images), len(columns))
-    for weight, kappa, temper in zip(
-        choice.weight.tolist(), choice.kappa.tolist(), choice.temper, strict=True
-    ):
-        said += weight * _logits(frame, choice, left, kappa, temper * tail)[:, columns].softmax(1)
-    return LeftOutAnswers(said, near, left.several)
+    gone = Alike.none(images) if alike is None else alike
+    n = frame.counts[labels]
+    remaining = torch.where(n - gone.sizes > 1e-9 * n, n - gone.sizes, 0.0)
+    grown = growth(frame, labels, remaining)
+    every = torch.arange(len(images), device=labels.device)
+    parts = []
+    for rows in row_blocks(len(images), len(frame.counts), CELLS):
+        left = leave_one_out(frame, images[rows], labels[rows], gone.at(every[rows]))
+        near = (left.distances(KAPPA) / inflation(left.counts, KAPPA))[:, frame.known].amin(1)
+        tail = tail_factor(near, frame.width) / grown
+        said = images.new_zeros(len(near), len(columns))
+        for weight, kappa, temper in zip(
+            choice.weight.tolist(), choice.kappa.tolist(), choice.temper, strict=True
+        ):
+            said += weight * _logits(frame, choice, left, kappa, temper * tail)[:, columns].softmax(1)
+        parts.append(LeftOutAnswers(said, near, left.several))
+    return LeftOutAnswers(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
 
 def _logits(

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.core.conjugate import Frame
-from pbprompt.core.leave_one_out import LeftOut
+from pbprompt.core.left_out_tables import Tables, logsumexp_of, own_log_probability
 
 NAME_SPREAD = 0.5  # prior of ln ψ, around the backbone's own scale
 NAME_SCALES = tuple(math.exp(step / 8) for step in range(-24, 9))
@@ -44,7 +44,7 @@ class NamesAlone(NamedTuple):
 
 def names_alone(
     frame: Frame,
-    left: LeftOut,
+    left: Tables,
     labels: Int[Tensor, " n"],
     photographs: Float[Tensor, "n k"],
     sharp: Float[Tensor, " n"],
@@ -54,7 +54,7 @@ def names_alone(
     """From left-out photographs, their logits under the known classes, T h of each, and the best κ."""
     known, several, d = frame.known, left.several, frame.width
     column = torch.searchsorted(known, labels)
-    cosines = left.cosines[:, known]
+    cosines = left.cosines
     name_scale = _name_scale(cosines, column, scale)
     wide = left.background[several].sum() / d
     background = (BACKGROUND_COUNT * (1 + 1 / kappa) + wide) / (BACKGROUND_COUNT + several.sum())
@@ -63,9 +63,9 @@ def names_alone(
     offset = math.log(cosines.numel()) - (name_scale * cosines.flatten()).logsumexp(0)
     if several.any() and frame.seen > 2:
         names = (ground + offset).unsqueeze(1) + name_scale * cosines
-        counts = frame.counts[labels][several]
-        offset = offset + _offset(photographs[several], names[several], column[several], counts)
-    told = own_log_probability(name_scale * cosines, column).mean()
+        counts = torch.where(several, frame.counts[labels], math.inf)
+        offset = offset + _offset(photographs, names, column, counts)
+    told = own_log_probability(cosines, column, float(name_scale)).mean()
     information = (1 + told / math.log(frame.seen)).clamp(min=0)
     return NamesAlone(name_scale, background, torch.as_tensor(offset), information)
 
@@ -86,7 +86,7 @@ def known_odds(
 
 def _name_scale(cosines: Float[Tensor, "n k"], column: Int[Tensor, " n"], scale: float) -> Float[Tensor, ""]:
     def score(factor: float) -> float:
-        fit = float(own_log_probability(factor * scale * cosines, column).sum())
+        fit = float(own_log_probability(cosines, column, factor * scale).sum())
         return fit - 0.5 * (math.log(factor) / NAME_SPREAD) ** 2
 
     return cosines.new_tensor(scale * max(NAME_SCALES, key=score))
@@ -101,19 +101,28 @@ def _offset(
     """δ under which known classes, half of which are treated as names alone, are told best.
 
     A class counts as one observation: its photographs are alike. The score is concave in δ, so that thirds
-    of an interval find its top.
+    of an interval find its top. With A the classes that are names, B the others and a, b the logarithms of
+    the sums of exp over them, a photograph's score is its own logit, plus δ if in A, less ln(eᵟ⁺ᵃ + eᵇ).
     """
     classes = photographs.shape[1]
     order = torch.rand(HALVINGS, classes, generator=torch.Generator().manual_seed(0)).argsort(1)
     halves = (order < classes / 2).to(photographs.device)
-    masks = torch.cat([halves, ~halves])
+    own_name, own_photograph = (
+        table.gather(1, column.unsqueeze(1)).squeeze(1) for table in (names, photographs)
+    )
+    parts = []
+    for half in halves:
+        sides = (half.nonzero().squeeze(1), (~half).nonzero().squeeze(1))
+        a, b = ([logsumexp_of(table, side) for side in sides] for table in (names, photographs))
+        parts += [(half[column], a[0], b[1]), (~half[column], a[1], b[0])]
 
     def score(offset: float) -> float:
         fits = (
-            own_log_probability(torch.where(mask, names + offset, photographs), column) / counts
-            for mask in masks
+            torch.where(named, own_name + offset, own_photograph) - torch.logaddexp(a + offset, b)
+            for named, a, b in parts
         )
-        return float(sum(fit.sum() for fit in fits)) / len(masks) - 0.5 * (offset / OFFSET_SPREAD) ** 2
+        total = float(sum((fit / counts).sum() for fit in fits))
+        return total / len(parts) - 0.5 * (offset / OFFSET_SPREAD) ** 2
 
     low, high = -10.0, 10.0
     while high - low > 0.02:
@@ -123,8 +132,3 @@ def _offset(
         else:
             high -= third
     return (low + high) / 2
-
-
-def own_log_probability(logits: Float[Tensor, "n k"], column: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """log softmax at each row's own column."""
-    return logits.log_softmax(1).gather(1, column.unsqueeze(1)).squeeze(1)

@@ -16,7 +16,6 @@ from torch import Tensor
 from pbprompt.core.conjugate import (
     KAPPA,
     Frame,
-    Statistics,
     inflation,
     log_density,
     make_frame,
@@ -27,6 +26,7 @@ from pbprompt.core.leave_one_out import leave_one_out
 from pbprompt.core.likelihood import unit
 from pbprompt.core.look_alikes import Alike, look_alikes
 from pbprompt.core.names_alone import background_density, known_odds
+from pbprompt.core.statistics import Statistics
 from pbprompt.core.text_map import learn_text_map, move
 
 CELLS = 1 << 20  # of tables of images by classes at once

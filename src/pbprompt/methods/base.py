@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.clip.prompts import name_tokens
 from pbprompt.config import with_overrides
+from pbprompt.core.evidence import Evidence
 from pbprompt.core.likelihood import class_logits, unit
 from pbprompt.errors import InputError
 from pbprompt.seeding import checked
@@ -92,6 +93,7 @@ class Method(nn.Module):
     image_conditioned: bool = False  # each image has prompts of its own, so that there is no bank to look at
     leaves_out: bool = False  # it judges each training image as if that one had been left out
     learns_on: bool = False  # `learn` adds labelled images to a fitted one, as if it were fitted on all
+    streams: bool = False  # `begin_with` takes evidence that one pass over any number of images gathered
     takes_weights: bool = False  # training images may count unequally, by `image_weights`
     chooses: bool = False  # `choose` sets some of it by validation images, which training then needs
     exportable: bool = True  # its prediction is one fixed computation on a bank, which ONNX can hold
@@ -133,6 +135,10 @@ class Method(nn.Module):
     def begin_on(self, views: Callable[[int], Batch], seed: int) -> None:
         """`begin` for a method that wants more of the training images than the first epoch's views."""
         self.begin(*views(0), seed)
+
+    def begin_with(self, evidence: Evidence) -> None:
+        """`begin` without the images themselves, where it `streams`: the labels are the classes' places."""
+        raise InputError(f"{self.name} needs all training images at once: use `conjugate`, or fewer images")
 
     def finish(self) -> None:
         """Once after the last step: what rests on the trained parameters and is kept as state."""

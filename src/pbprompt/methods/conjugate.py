@@ -24,7 +24,6 @@ from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.conjugate import (
     KAPPA,
     Frame,
-    Statistics,
     covariance,
     distances,
     inflation,
@@ -35,12 +34,14 @@ from pbprompt.core.conjugate import (
     text_slope,
 )
 from pbprompt.core.domain_gate import share_of_names
+from pbprompt.core.evidence import Evidence, Kept, checked
 from pbprompt.core.evidence_bank import EXTRA, asked_frame, make_rows, row_distances, row_logits, split_rows
 from pbprompt.core.evidence_choice import Choice, choose, strata
 from pbprompt.core.left_out import left_out_answers, with_names
 from pbprompt.core.likelihood import mean_features, unit
 from pbprompt.core.look_alikes import look_alikes
 from pbprompt.core.names_alone import NamesAlone, background_density, known_odds
+from pbprompt.core.statistics import Statistics
 from pbprompt.core.text_map import TextMap, learn_text_map, move
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, setting
@@ -48,7 +49,6 @@ from pbprompt.methods.exemplars import Memory
 from pbprompt.methods.prior_reader import prior_reader, trained_as
 from pbprompt.registry import register
 
-KEPT = 4096  # photographs that stand for all where there are more
 TABLE = 1 << 24  # cells of a table of left-out photographs by classes
 SAMPLES = 20  # draws of a prior's prompts, for the mean that κ and T are chosen with
 
@@ -89,6 +89,7 @@ class Conjugate(Memory):
     stepwise = False
     leaves_out = True
     learns_on = True
+    streams = True
     takes_weights = True
     paper = "this library, after Wang et al., ICLR 2024"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"with-pbprompt": {"beside": "pbprompt"}}
@@ -117,6 +118,7 @@ class Conjugate(Memory):
         self.stepwise = bool(tuned)
         self.takes_new_names = prior is not None
         self.learns_on = not self.stepwise
+        self.streams = not any(method.trains for method in self._readers)
         self.takes_weights = all(method.takes_weights for method in tuned)
         self.leaves_out = not self.stepwise and beside is None
         d = backbone.embed_dim
@@ -169,14 +171,19 @@ class Conjugate(Memory):
     # the evidence
 
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
-        x = _checked(images)
+        x = checked(images.global_)
         for method in self._readers:
             method.unseen_names = self.unseen_names
             method.begin(images, labels, seed)
         self.remember()
-        weights = torch.ones(len(x), device=x.device) if self.image_weights is None else self.image_weights
-        self._keep(Statistics.of(x, labels, len(self.classes), weights))
-        self._keep_some(x.float(), labels, weights)
+        self._keep(Evidence.of(x, labels, len(self.classes), self.image_weights))
+
+    def begin_with(self, evidence: Evidence) -> None:
+        if not self.streams:
+            other = next(method.name for method in self._readers if method.trains)
+            raise InputError(f"{self.name} with {other} needs all training images at once: leave {other} out")
+        self.remember()
+        self._keep(evidence)
 
     def finish(self) -> None:
         """Choose κ, T and the rest, once the prior is what it will be."""
@@ -203,35 +210,26 @@ class Conjugate(Memory):
             self.begin(images, labels, seed=0)
             self.finish()
             return
-        x = _checked(images)
+        x = checked(images.global_)
         asked = self.classes
         new = [name for name, label in zip(asked, self.labels_of_classes(), strict=True) if label < 0]
         self.remember((*self.seen, *new))
         present = torch.tensor(self.labels_of_classes(), device=labels.device)[labels]
-        former = Statistics(self.counts, self.sums, self.moment).widened(len(self.seen))
-        self._keep(former.merged(Statistics.of(x, present, len(self.seen))))
-        together = torch.cat([self.kept, x.float().to(self.kept)])
-        weights = torch.cat([self.kept_weights, self.kept_weights.new_ones(len(x))])
-        self._keep_some(together, torch.cat([self.kept_labels, present]), weights)
+        former = Evidence(
+            Statistics(self.counts, self.sums, self.moment),
+            Kept.of(self.kept, self.kept_labels, self.kept_weights),
+        )
+        self._keep(former.merged(Evidence.of(x, present, len(self.seen))))
         self.prepare(self.seen, self.template)  # the choice rests on all that was learned
         self.finish()
         self.prepare(asked, self.template)
 
-    def _keep(self, statistics: Statistics) -> None:
-        for name, value in statistics._asdict().items():
+    def _keep(self, evidence: Evidence) -> None:
+        for name, value in evidence.statistics._asdict().items():
             getattr(self, name).data = value.to(self.counts.device)
-
-    def _keep_some(
-        self, images: Float[Tensor, "n d"], labels: Int[Tensor, " n"], weights: Float[Tensor, " n"]
-    ) -> None:
-        """Photographs to leave out: all of few; of many, those a hash of their values picks, in any order."""
-        if len(images) > KEPT:
-            odd = torch.arange(images.shape[1], device=images.device) * 2654435761 + 40503
-            keys = (images.contiguous().view(torch.int32).long() * (odd | 1)).sum(1)
-            rows = keys.sort(stable=True).indices[:KEPT]
-            images, labels, weights = images[rows], labels[rows], weights[rows]
-        self.kept.data, self.kept_labels.data = images.to(self.kept.device), labels.to(self.kept.device)
-        self.kept_weights.data = weights.to(self.kept_weights)
+        kept, device = evidence.kept, self.kept.device
+        self.kept.data, self.kept_labels.data = kept.images.to(device), kept.labels.to(device)
+        self.kept_weights.data = kept.weights.to(self.kept_weights)
 
     def _frame(self) -> tuple[Frame, TextMap | None]:
         """All classes ever learned, their texts moved to where the others' photographs put them."""
@@ -276,10 +274,9 @@ class Conjugate(Memory):
         self._weights = choice.weight.float() if one else None
         kappa, temper = (choice.kappa, choice.temper) if one else strata(choice, len(draws))
         asked = [asked_frame(frame, self._moved(text_map, texts, labels), labels) for texts in draws]
-        rows = [
-            make_rows(asked[index % len(asked)], sigma, slope, by_name, *pair)
-            for index, pair in enumerate(zip(kappa.tolist(), temper.tolist(), strict=True))
-        ]
+        bank = self.kept.new_empty(len(kappa), len(labels), frame.width + EXTRA)
+        for index, pair in enumerate(zip(kappa.tolist(), temper.tolist(), strict=True)):
+            bank[index] = make_rows(asked[index % len(asked)], sigma, slope, by_name, *pair)
         plain = mean_features(draws) if len(draws) > 1 else draws[0]
         known = frame.known
         seen = frame._replace(means=frame.means[known], counts=frame.counts[known], texts=frame.texts[known])
@@ -287,7 +284,6 @@ class Conjugate(Memory):
         view = View(frame.basis @ frame.centre, frame.basis / sigma.sqrt(), plain, nearest)
         self._view = View(*(part.float() for part in view))
         self._all_seen = bool((labels >= 0).all() and (self.counts[labels] > 0).all())
-        bank = torch.stack(rows).float()
         if beside is None:
             return bank
         return torch.cat([bank, beside.to(bank).expand(len(bank), -1, -1)], dim=2)
@@ -400,9 +396,3 @@ def _mixed(
 ) -> Float[Tensor, "s b c"]:
     """log of a mixture of two class distributions; `share`: that of the others."""
     return ((1 - share) * logits.softmax(-1) + share * others.softmax(-1)).clamp(min=1e-37).log()
-
-
-def _checked(images: Encoded) -> Float[Tensor, "n d"]:
-    if not images.global_.isfinite().all():
-        raise InputError("the images' features hold NaN or infinity: encode them again, or leave them out")
-    return unit(images.global_)

@@ -1,0 +1,162 @@
+"""What is kept of photographs, however many they are: the sums of all, and some of them.
+
+The model itself rests on the sums alone (`core/statistics.py`). How far to trust it is chosen by photographs
+that are left out in turn, for which some stand: up to 4,096 all of them, of more those with the least
+
+    key(x) = Σ_j a_j · bits(x_j)   mod 2⁶⁴,   a_j odd         a hash of the feature in float32
+
+Which these are depends on nothing but the photographs: not on their order, nor on how they were shared out.
+The least of two parts are the least of the least of each, so that evidence adds up as sums do.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple, Self
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pbprompt.core.likelihood import unit
+from pbprompt.core.statistics import BLOCK, Statistics, Sums
+from pbprompt.errors import InputError
+
+KEPT = 4096  # photographs that stand for all where there are more
+
+
+def checked(features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """Image features of length 1; refused where one is no number."""
+    if not features.isfinite().all():
+        raise InputError("the images' features hold NaN or infinity: encode them again, or leave them out")
+    return unit(features)
+
+
+class Kept(NamedTuple):
+    """Photographs that stand for all."""
+
+    images: Float[Tensor, "n d"]
+    """float32"""
+    labels: Int[Tensor, " n"]
+    weights: Float[Tensor, " n"]
+    """how often each counts"""
+    keys: Int[Tensor, " n"]
+
+    @classmethod
+    def of(
+        cls,
+        images: Float[Tensor, "n d"],
+        labels: Int[Tensor, " n"],
+        weights: Float[Tensor, " n"] | None = None,
+        below: int | None = None,
+    ) -> Self:
+        """All of few, of many those with the least keys; `below`: none with a key above that."""
+        images = images.float()
+        weights = torch.ones(len(images), device=images.device) if weights is None else weights
+        every = cls(images, labels, weights.double(), _keys(images))
+        if below is not None:
+            every = every._at((every.keys <= below).nonzero().squeeze(1))
+        return every._least()
+
+    def merged(self, other: Self) -> Self:
+        """With those of another part."""
+        return type(self)(*(torch.cat(both) for both in zip(self, other, strict=True)))._least()
+
+    def in_order(self) -> Self:
+        """By their keys; of equal ones that with the lower label comes first."""
+        order = self.labels.argsort(stable=True)
+        return self._at(order[self.keys[order].argsort(stable=True)])
+
+    def _least(self) -> Self:
+        if len(self.keys) <= KEPT:
+            return self
+        return type(self)(*(part[:KEPT] for part in self.in_order()))
+
+    def _at(self, rows: Int[Tensor, " m"]) -> Self:
+        return type(self)(*(part[rows] for part in self))
+
+
+class Evidence(NamedTuple):
+    """All that `conjugate` learns from: parts of it add up."""
+
+    statistics: Statistics
+    kept: Kept
+
+    @classmethod
+    def of(
+        cls,
+        images: Float[Tensor, "n d"],
+        labels: Int[Tensor, " n"],
+        classes: int,
+        weights: Float[Tensor, " n"] | None = None,
+    ) -> Self:
+        """Of features of length 1 that are all there. `weights`: how often each photograph counts."""
+        return cls(Statistics.of(images, labels, classes, weights), Kept.of(images, labels, weights))
+
+    @property
+    def classes(self) -> int:
+        return len(self.statistics.counts)
+
+    def merged(self, other: Self) -> Self:
+        """With the photographs of another part, whose labels mean the same."""
+        classes = max(self.classes, other.classes)
+        mine, theirs = self.statistics.widened(classes), other.statistics.widened(classes)
+        return type(self)(mine.merged(theirs), self.kept.merged(other.kept))
+
+    def relabelled(self, labels: Int[Tensor, " k"], classes: int) -> Self:
+        """With each class under another label."""
+        kept = self.kept._replace(labels=labels[self.kept.labels])
+        return type(self)(self.statistics.relabelled(labels, classes), kept)
+
+
+class Gathering:
+    """Evidence from a stream: one pass, of which no more than a block and what is kept are held at a time."""
+
+    def __init__(self, width: int, device: torch.device | str = "cpu") -> None:
+        self.images = 0  # that were added
+        self._sums = Sums(width, device)
+        nothing = torch.empty(0, width, device=device)
+        self._kept = Kept.of(nothing, torch.empty(0, dtype=torch.long, device=device))
+        self._waiting: list[tuple[Tensor, Tensor]] = []
+        self.held = 0  # of them, those that wait for a block to be full
+
+    def add(self, features: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> None:
+        """Image features of any length, and their labels."""
+        images = checked(features)
+        self.images += len(images)
+        for rows in zip(images.split(BLOCK), labels.split(BLOCK), strict=True):
+            self._waiting.append(rows)
+            self.held += len(rows[1])
+            if self.held >= BLOCK:
+                self._add_block()
+
+    def _add_block(self) -> None:
+        if not self._waiting:
+            return
+        images, labels = (torch.cat(parts) for parts in zip(*self._waiting, strict=True))
+        self._waiting, self.held = [], 0
+        self._sums.add(images, labels)
+        full = len(self._kept.keys) == KEPT
+        some = Kept.of(images, labels, below=int(self._kept.keys.max()) if full else None)
+        if len(some.keys):
+            self._kept = self._kept.merged(some)
+
+    def evidence(self, classes: int | None = None) -> Evidence:
+        """Of all that was added, for so many classes; unless told, for those that were met."""
+        self._add_block()
+        kept = self._kept if self.images <= KEPT else self._kept.in_order()
+        return Evidence(self._sums.statistics(classes), kept)
+
+
+def gather(batches: Iterable[tuple[Tensor, Tensor]], width: int, classes: int | None = None) -> Evidence:
+    """One pass over (features, labels)."""
+    gathering = Gathering(width)
+    for features, labels in batches:
+        gathering.add(features, labels)
+    return gathering.evidence(classes)
+
+
+def _keys(images: Float[Tensor, "n d"]) -> Int[Tensor, " n"]:
+    odd = torch.arange(images.shape[1], device=images.device) * 2654435761 + 40503
+    bits = images.contiguous().view(torch.int32)
+    if images.device.type == "cpu":
+        return torch.mv(bits.long(), odd | 1)
+    return (bits.long() * (odd | 1)).sum(1)
