@@ -84,7 +84,7 @@ class Images:
 def prompt_clip(authors: Authors, path: str, told: str, **settings: Any) -> Any:
     """The authors' model of a trainer's file, on their text tower with the tiny one's weights."""
     backbone = tiny_vit(torch.float64)
-    text, tokenizer = backbone.config.text, backbone.tokenizer
+    text, tokenizer = backbone.text_sizes, backbone.tokenizer
     around: dict[str, Any] = {"OrderedDict": OrderedDict, "LayerNorm": nn.LayerNorm}  # theirs is in float32
     for name in ("QuickGELU", "ResidualAttentionBlock", "Transformer"):
         around[name] = authors.take("clip/model.py", name, **around)

@@ -191,11 +191,11 @@ def metadata(predictor: Predictor, precision: Precision, seed: int) -> dict[str,
 
 def _resizing(see: Preprocess) -> dict[str, str]:
     """How the square that the model sees is made, in words."""
-    how = f"Pillow's {see.interpolation.upper()}"
+    how, to = f"Pillow's {see.interpolation.upper()}", see.resize or "size"
     if see.fit == "squash":
         return {"resize": f"{how}: the whole image to size x size, its shape given up"}
     return {
-        "resize": f"{how}: short side to size, long side to int(size * long / short)",
+        "resize": f"{how}: short side to {to}, long side to int({to} * long / short)",
         "crop": "size x size, left = round((width - size) / 2), top = round((height - size) / 2)",
     }
 

@@ -48,3 +48,11 @@ def test_only_what_is_kept_is_computed(shape, monkeypatch):
     )
     assert central_square(Image.new("RGB", shape), 224).size == (224, 224)
     assert sizes == [(224, 224)]
+
+
+def test_the_short_side_may_be_longer_than_the_crop():
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8))
+    whole = np.asarray(image.resize((54, 36), Image.Resampling.BICUBIC))
+    assert np.array_equal(central_square(image, 32, resize=36), whole[2:34, 11:43])
+    thin = Image.new("RGB", (4, 4 * THIN + 4))
+    assert central_square(thin, 32, resize=36).size == (32, 32)

@@ -1,12 +1,17 @@
-"""`pbprompt backbones`: which image-text models can be loaded, and whether one of them is sound."""
+"""`pbprompt backbones`: which models can be loaded, and whether one of them is sound."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-app = typer.Typer(help="Image-text models: list, check.", invoke_without_command=True)
+if TYPE_CHECKING:
+    from pbprompt.clip.backbone import Backbone
+    from pbprompt.data.items import Dataset
+    from pbprompt.features.bank import FeatureBank, Features
+
+app = typer.Typer(help="Image and image-text models: list, check.", invoke_without_command=True)
 
 
 @app.callback()
@@ -41,30 +46,59 @@ def check(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
 ) -> None:
-    """Load a model, encode the sample images, and print its shapes, logit scale and zero-shot accuracy."""
+    """Load a model, encode the sample images, and print its shapes, logit scale and zero-shot accuracy.
+
+    Of an image tower without text, the accuracy is that of the class means of the sample's training images.
+    """
     from pbprompt.clip.loading.load import load_backbone
     from pbprompt.data.sources import open_dataset
     from pbprompt.features.bank import FeatureBank
-    from pbprompt.model.scoring import score, zero_shot
 
     towers = load_backbone(backbone, activation=activation, device=device)
     sample = open_dataset("sample")
-    features = FeatureBank(towers, progress=False).encode(sample.root, sample.test)
-    figures = score(zero_shot(towers, sample.classes, sample.template), features)
-    see, text = towers.preprocess, towers.config.text
-    accuracy = f"{figures['accuracy']:.1%} of {len(features)} images, {len(sample.classes)} classes"
+    bank = FeatureBank(towers, progress=False)
+    features = bank.encode(sample.root, sample.test)
+    see = towers.preprocess
+    resized = f", short side {see.resize}" if see.resize else ""
+    how, accuracy = _accuracy(towers, sample, bank, features)
     rows = {
-        "images": f"{see.size} × {see.size}, {see.fit}, {see.interpolation}",
+        "images": f"{see.size} × {see.size}, {see.fit}, {see.interpolation}{resized}",
         "joint space": f"{towers.embed_dim} wide, {towers.grid[0]} × {towers.grid[1]} patches",
-        "text tower": f"{text.layers} layers, {text.width} wide, {text.context_length} positions, "
-        f"{text.vocab_size:,} tokens",
+        "text tower": _text_tower(towers),
         "features": f"{list(features.global_.shape)}, patches {list(features.patches.shape)}",
         "activation": towers.config.activation,
         "logit scale": f"{towers.logit_scale:.4g}",
         "logit bias": "none" if towers.logit_bias is None else f"{towers.logit_bias:.4g}",
         "fingerprint": towers.fingerprint,
-        "zero-shot on sample": accuracy,
+        f"{how} on sample": f"{accuracy:.1%} of {len(features)} images, {len(sample.classes)} classes",
     }
     console = Console(soft_wrap=True)  # whole lines: a fingerprint that is cut off is none
     for what, found in rows.items():
-        console.print(f"{what:<20} {found}", markup=False, highlight=False)
+        console.print(f"{what:<22} {found}", markup=False, highlight=False)
+
+
+def _text_tower(towers: "Backbone") -> str:
+    if not towers.reads_text:
+        return "none: classes are known by their images alone"
+    text = towers.text_sizes
+    return (
+        f"{text.layers} layers, {text.width} wide, {text.context_length} positions, "
+        f"{text.vocab_size:,} tokens"
+    )
+
+
+def _accuracy(
+    towers: "Backbone", sample: "Dataset", bank: "FeatureBank", test: "Features"
+) -> tuple[str, float]:
+    """By names where it reads them, or else by the means of the training images."""
+    from pbprompt.methods.base import make_config
+    from pbprompt.model.predictor import predictive
+    from pbprompt.model.scoring import score, zero_shot
+    from pbprompt.registry import find_method
+    from pbprompt.train.tune import tune
+
+    if towers.reads_text:
+        return "zero-shot", score(zero_shot(towers, sample.classes, sample.template), test)["accuracy"]
+    means = find_method("nearest-mean")
+    method, _ = tune(sample, bank, means, make_config(means), seed=1, progress=False)
+    return "class means", score(predictive(method), test)["accuracy"]

@@ -156,7 +156,9 @@ def parameters(method: "Method") -> str:
     full = sum(parameter.numel() for parameter in method.parameters())
     counted = method.counted_parameters()
     extra = "" if counted == full else f" as the paper counts ({full:,} in full)"
-    return f"{method.name}: {counted:,} learnable parameters{extra}"
+    towers = method.backbone
+    note = "" if towers.reads_text else f"; {towers.config.name} reads no text: class names count for nothing"
+    return f"{method.name}: {counted:,} learnable parameters{extra}{note}"
 
 
 def tell_temperature(model: "TunedModel") -> str:
@@ -195,7 +197,8 @@ def print_figures(metrics: dict[str, Any]) -> None:
 
     table = Table("", "accuracy", "NLL", "ECE", box=None)
     rivals = ((RIVALS[name], figures) for name, figures in metrics.get("rivals", {}).items())
-    for name, values in (("zero-shot", metrics["zero_shot"]), *rivals, ("tuned", metrics)):
+    plain = [("zero-shot", metrics["zero_shot"])] if "zero_shot" in metrics else []
+    for name, values in (*plain, *rivals, ("tuned", metrics)):
         table.add_row(name, f"{values['accuracy']:.2%}", f"{values['nll']:.3f}", f"{values['ece']:.2%}")
     Console().print(table)
     Console().print(f"[dim]{metrics['split']} split, {metrics['images']} images[/]")

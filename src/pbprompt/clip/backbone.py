@@ -1,4 +1,4 @@
-"""One small interface over every frozen image-text model."""
+"""One small interface over every frozen image-text model, and over image towers without text."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from pbprompt.clip.dino import DinoConfig, DinoTower
 from pbprompt.clip.lite import LiteConfig, LiteTower
 from pbprompt.clip.prompts import AnyTokenizer
 from pbprompt.clip.resnet import ModifiedResNet, ResNetConfig
@@ -18,9 +19,11 @@ from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.clip.vit import VisionTransformer, VitConfig
 from pbprompt.data.square import Fit, Interpolation
 from pbprompt.data.transforms import Preprocess
+from pbprompt.errors import InputError
 
 Activation = Literal["quick_gelu", "gelu", "gelu_tanh"]
-VisionConfig = VitConfig | ResNetConfig | LiteConfig | SiglipVisionConfig
+VisionConfig = VitConfig | ResNetConfig | LiteConfig | SiglipVisionConfig | DinoConfig
+TextSizes = TextConfig | SiglipTextConfig
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
@@ -28,17 +31,22 @@ CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
 @dataclass(frozen=True)
 class BackboneConfig:
-    """What a model is, apart from its weights. The activation is part of it: weights do not tell."""
+    """What a model is, apart from its weights. The activation is part of it: weights do not tell.
+
+    `text` is None for an image tower alone. `resize`: what the short side of an image is resized to before
+    the crop, where that is more than the image size.
+    """
 
     name: str
     embed_dim: int
     vision: VisionConfig
-    text: TextConfig | SiglipTextConfig
+    text: TextSizes | None
     activation: Activation = "quick_gelu"
     mean: tuple[float, float, float] = CLIP_MEAN
     std: tuple[float, float, float] = CLIP_STD
     fit: Fit = "crop"
     interpolation: Interpolation = "bicubic"
+    resize: int | None = None
 
 
 class Encoded(NamedTuple):
@@ -59,13 +67,13 @@ class Backbone(nn.Module):
     def __init__(self, config: BackboneConfig, tokenizer: AnyTokenizer | None = None) -> None:
         """Lay the towers out without values: `load_weights` or `random_backbone` gives them.
 
-        Without a tokenizer, CLIP's own is used.
+        Without a tokenizer, CLIP's own is used where there is a text tower.
         """
         super().__init__()
         self.config = config
         self.embed_dim = config.embed_dim
-        self.text_width = config.text.width
-        self.context_length = config.text.context_length
+        self.text_width = config.text.width if config.text else 0
+        self.context_length = config.text.context_length if config.text else 0
         self.grid = config.vision.grid
         self.logit_scale = 1.0
         self.logit_bias: float | None = None  # of models trained with a sigmoid loss
@@ -76,11 +84,15 @@ class Backbone(nn.Module):
             config.std,
             fit=config.fit,
             interpolation=config.interpolation,
+            resize=config.resize,
         )
-        self.tokenizer = tokenizer or Tokenizer(config.text.vocab_size, config.text.context_length)
+        if tokenizer is None and config.text is not None:
+            tokenizer = Tokenizer(config.text.vocab_size, config.text.context_length)
+        self._tokenizer = tokenizer
         with torch.device("meta"):
             self.visual = _vision_tower(config)
-            self.textual = _text_tower(config)
+            if config.text is not None:
+                self.textual = _text_tower(config, config.text)
         _parameters_to_buffers(self)
         super().train(False)
 
@@ -94,6 +106,31 @@ class Backbone(nn.Module):
         self.logit_scale, self.logit_bias = logit_scale, logit_bias
         self.fingerprint = fingerprint
         return self
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether there is a text tower: without, a class is known by its images alone."""
+        return self.config.text is not None
+
+    @property
+    def text_sizes(self) -> TextSizes:
+        """Sizes of the text tower."""
+        if self.config.text is None:
+            raise self._without_text()
+        return self.config.text
+
+    @property
+    def tokenizer(self) -> AnyTokenizer:
+        """What turns texts into tokens, with which every use of the text tower begins."""
+        if self._tokenizer is None:
+            raise self._without_text()
+        return self._tokenizer
+
+    def _without_text(self) -> InputError:
+        return InputError(
+            f"{self.config.name} is an image tower that reads no text: use a backbone with a text tower, "
+            "such as lite"
+        )
 
     def image(self, x: Float[Tensor, "b 3 h w"]) -> Encoded:
         """Encode preprocessed images."""
@@ -127,11 +164,11 @@ class Backbone(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.textual.positional_embedding.dtype
+        return next(self.buffers()).dtype
 
     @property
     def device(self) -> torch.device:
-        return self.textual.positional_embedding.device
+        return next(self.buffers()).device
 
     def train(self, mode: bool = True) -> "Backbone":
         """Stay in eval mode, whatever is asked: a module that contains a backbone may call this freely."""
@@ -147,7 +184,7 @@ def random_backbone(config: BackboneConfig, seed: int = 0, tokenizer: AnyTokeniz
         if ".ln_" in key:
             value = torch.ones(meta.shape) if key.endswith("weight") else torch.zeros(meta.shape)
         else:
-            fan_in = meta[0].numel() if meta.ndim > 1 else 1
+            fan_in = meta.shape[1:].numel() if meta.ndim > 1 else 1
             scale = 0.02 if key.endswith(("bias", "embedding", "embedding.weight")) else fan_in**-0.5
             value = torch.randn(meta.shape, generator=generator) * scale
         state[key] = value
@@ -164,11 +201,13 @@ def _vision_tower(config: BackboneConfig) -> nn.Module:
             return LiteTower(config.vision, config.embed_dim)
         case SiglipVisionConfig():
             return SiglipImageTower(config.vision, config.activation)
+        case DinoConfig():
+            return DinoTower(config.vision)
 
 
-def _text_tower(config: BackboneConfig) -> TextTower | SiglipTextTower:
-    kind = SiglipTextTower if isinstance(config.text, SiglipTextConfig) else TextTower
-    return kind(config.text, config.embed_dim, config.activation)  # type: ignore[arg-type]
+def _text_tower(config: BackboneConfig, text: TextSizes) -> TextTower | SiglipTextTower:
+    kind = SiglipTextTower if isinstance(text, SiglipTextConfig) else TextTower
+    return kind(text, config.embed_dim, config.activation)  # type: ignore[arg-type]
 
 
 def _parameters_to_buffers(module: nn.Module) -> None:

@@ -169,7 +169,7 @@ class TextEngine:
 
     def _chunks(self, context: Float[Tensor, "s k b w"]) -> list[Layout]:
         """Layouts whose activations fit the memory budget, one after the other."""
-        tower = self.backbone.config.text
+        tower = self.backbone.text_sizes
         # in widths of activation a token: those kept for the backward pass, or those alive while a block runs
         kept = 14 * tower.layers if torch.is_grad_enabled() and context.requires_grad else 24
         a_token = kept * tower.width * context.element_size() * len(context)

@@ -99,4 +99,25 @@ FAMILIES = (
         "224 to 512",
         TOKENIZERS,
     ),
+    Family(
+        "DINOv2 (images only)",
+        (
+            "facebook/dinov2-small",
+            "facebook/dinov2-base",
+            "facebook/dinov2-large",
+            "facebook/dinov2-with-registers-base",
+        ),
+        "Apache 2.0",
+        "224",
+    ),
+    Family(
+        "DINOv3 ViT (images only)",
+        (
+            "facebook/dinov3-vits16-pretrain-lvd1689m",
+            "facebook/dinov3-vitb16-pretrain-lvd1689m",
+            "facebook/dinov3-vitl16-pretrain-lvd1689m",
+        ),
+        "DINOv3's own, accepted on the hub before the download",
+        "224",
+    ),
 )

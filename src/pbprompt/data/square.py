@@ -11,18 +11,24 @@ THIN = 64  # times as long as wide: from here on, what the crop cuts away is not
 RESAMPLING = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 
 
-def square_of(image: Image.Image, size: int, fit: Fit, interpolation: Interpolation) -> Image.Image:
-    """crop: the short side resized to `size`, then the centre; squash: the whole image, out of shape."""
+def square_of(
+    image: Image.Image, size: int, fit: Fit, interpolation: Interpolation, resize: int | None = None
+) -> Image.Image:
+    """crop: the short side resized to `resize`, or else to `size`, then the centre; squash: the whole image,
+    out of shape."""
     if fit == "squash":
         return image.resize((size, size), RESAMPLING[interpolation])
-    return central_square(image, size, interpolation)
+    return central_square(image, size, interpolation, resize)
 
 
-def central_square(image: Image.Image, size: int, interpolation: Interpolation = "bicubic") -> Image.Image:
-    """CLIP's test crop: resize of the short side to `size`, then the centre."""
+def central_square(
+    image: Image.Image, size: int, interpolation: Interpolation = "bicubic", resize: int | None = None
+) -> Image.Image:
+    """CLIP's test crop: resize of the short side to `size` (or to `resize`, if more), then the centre."""
     before, how = image.size, RESAMPLING[interpolation]
     short, long = min(before), max(before)
-    width, height = (int(size * side / short) if side > short else size for side in before)
+    to = resize or size
+    width, height = (int(to * side / short) if side > short else to for side in before)
     left, top = round((width - size) / 2), round((height - size) / 2)
     if long > THIN * short:  # resized as a whole it would take `size`² · long / short pixels
         x, y = before[0] / width, before[1] / height

@@ -51,7 +51,8 @@ def _named(kind: str, **values: object) -> str:
 @dataclass(frozen=True)
 class Preprocess:
     """A model's test transform, bit for bit: CLIP's is a bicubic resize of the short side, centre crop,
-    normalise; SigLIP's squashes the whole image to the square (`fit`).
+    normalise; SigLIP's squashes the whole image to the square (`fit`); DINOv2's makes the short side
+    longer than the crop (`resize`).
 
     `draft`, where given, asks the loader for the faster, approximate JPEG decoding of `open_image`.
     """
@@ -62,6 +63,7 @@ class Preprocess:
     draft: int | None = None
     fit: Fit = "crop"
     interpolation: Interpolation = "bicubic"
+    resize: int | None = None
 
     def __call__(self, image: Image.Image) -> Float[Tensor, "3 size size"]:
         return _normalised(self.square(image), self.mean, self.std)
@@ -75,9 +77,9 @@ class Preprocess:
         return square_of(image, *self.geometry)
 
     @property
-    def geometry(self) -> tuple[int, Fit, Interpolation]:
+    def geometry(self) -> tuple[int, Fit, Interpolation, int | None]:
         """What `square_of` needs, for processes that have no torch."""
-        return self.size, self.fit, self.interpolation
+        return self.size, self.fit, self.interpolation, self.resize
 
     @property
     def identity(self) -> str:
@@ -90,6 +92,7 @@ class Preprocess:
             draft=self.draft,
             fit=None if self.fit == "crop" else self.fit,
             interpolation=None if self.interpolation == "bicubic" else self.interpolation,
+            resize=self.resize,
         )
 
 

@@ -177,7 +177,9 @@ def look(
     duplicates = find_duplicates(keys, global_, squares, same_pixels)
     answers = None
     if labelled and len(dataset.classes) > 1:
-        texts = zero_shot(towers, dataset.classes, dataset.template).bank[0].cpu()
+        texts = torch.zeros(len(dataset.classes), towers.embed_dim)
+        if towers.reads_text:
+            texts = zero_shot(towers, dataset.classes, dataset.template).bank[0].cpu()
         answers = left_out_answers(global_, labels, texts, float(towers.logit_scale))
     judged = () if answers is None else (answers.probabilities, labels, answers.judged)
     return Look(

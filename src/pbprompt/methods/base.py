@@ -15,6 +15,7 @@ from pbprompt.config import with_overrides
 from pbprompt.core.evidence import Evidence
 from pbprompt.core.likelihood import class_logits, unit
 from pbprompt.errors import InputError
+from pbprompt.registry import methods
 from pbprompt.seeding import checked
 
 
@@ -89,6 +90,7 @@ class Method(nn.Module):
     trains: ClassVar[bool] = True  # it learns from images; without, there is nothing to tune
     needs_unseen_names: ClassVar[bool] = False  # it trains for classes without images: a task names them
     stepwise: bool = True  # the loop's steps train it; without, `begin` does all there is
+    needs_text: ClassVar[bool] = True  # it cannot do without a text tower; without, images are enough
     takes_new_names: bool = True  # it can tell classes that it had no image of, by their names
     image_conditioned: bool = False  # each image has prompts of its own, so that there is no bank to look at
     leaves_out: bool = False  # it judges each training image as if that one had been left out
@@ -103,6 +105,10 @@ class Method(nn.Module):
 
     def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
         super().__init__()
+        if not backbone.reads_text:
+            if self.needs_text:
+                raise _without_text(self.name, backbone)
+            self.takes_new_names = False
         self.config = config
         self._frozen = (backbone,)  # a tuple: the towers are no part of this module's state
         self.classes: tuple[str, ...] = ()
@@ -227,6 +233,14 @@ class Method(nn.Module):
     def counted_parameters(self) -> int:
         """Learnable parameters as the method's paper counts them."""
         return sum(parameter.numel() for parameter in self.parameters())
+
+
+def _without_text(name: str, backbone: Backbone) -> InputError:
+    able = ", ".join(other for other, kind in methods().items() if not kind.needs_text)
+    return InputError(
+        f"{name} reads class names, but {backbone.config.name} is an image tower that reads no text: "
+        f"use one of {able}, or a backbone with a text tower, such as lite"
+    )
 
 
 def make_config(

@@ -13,7 +13,7 @@ Prior art: Gaussian discriminant analysis for CLIP (Wang et al., ICLR 2024), Tip
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -59,8 +59,8 @@ class ConjugateConfig(MethodConfig):
 
     prior: str = setting(
         "sentences",
-        "what a name says: sentence (the data's), ensemble (general ones), sentences (both), none, "
-        "or a method that reads names, tuned first",
+        "what a name says: sentence (the data's), ensemble (general ones), sentences (both; none where the "
+        "backbone reads no text), none, or a method that reads names, tuned first",
     )
     beside: str = setting(
         "none", "a method that is tuned too and whose probabilities are averaged in, or none"
@@ -86,6 +86,7 @@ class Conjugate(Memory):
     Config = ConjugateConfig
     revision = 2
     tags = ("closed form",)
+    needs_text = False
     stepwise = False
     leaves_out = True
     learns_on = True
@@ -106,6 +107,8 @@ class Conjugate(Memory):
     choice_nearest: Tensor
 
     def __init__(self, config: ConjugateConfig, backbone: Backbone) -> None:
+        if config.prior == ConjugateConfig.prior and not backbone.reads_text:
+            config = replace(config, prior="none")
         prior, beside = prior_reader(config.prior, backbone), prior_reader(config.beside, backbone)
         tuned = [method for method in (prior, beside) if method is not None and method.stepwise]
         if len(tuned) > 1:

@@ -48,9 +48,10 @@ class Memory(Method):
     def prepare(self, classes: Sequence[str], template: str) -> None:
         labels = self.labels_of_classes(classes)
         if self.seen and not self.takes_new_names and -1 in labels:
+            other = "method" if self.backbone.reads_text else "backbone"
             raise InputError(
                 f"{self.name} knows only the classes it has images of, and {classes[labels.index(-1)]!r} "
-                "is none of them: use those, or a method that reads class names"
+                f"is none of them: use those, or a {other} that reads class names"
             )
         super().prepare(classes, template)
 

@@ -18,6 +18,8 @@ there are in the end, so it leans towards the text; with one image per class it 
 The paper estimates from ten augmented views per image; here it is the views that the run has. A name without
 images has its sentence, and the mean of the others' image part; the paper's own way to make up means and
 covariances for new names from their nearest images, which it uses among new names alone, is not here.
+
+On a backbone that reads no text T is left out: it is the discriminant analysis alone.
 """
 
 from collections.abc import Mapping
@@ -54,6 +56,7 @@ class GDA(LinearClassifier):
     """Class means and one covariance beside the text features."""
 
     Config = GDAConfig
+    needs_text = False
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cross-validated": {"alpha": 0.0}}
     paper = "Wang et al., ICLR 2024"
     config: GDAConfig

@@ -50,7 +50,10 @@ class LinearClassifier(Memory):
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         super().prepare(classes, template)
-        self._text = unit(sentence_features(self.backbone, classes, template))
+        if self.backbone.reads_text:
+            self._text = unit(sentence_features(self.backbone, classes, template))
+        else:
+            self._text = self.weights.new_zeros(len(classes), self.backbone.embed_dim)
 
     @torch.no_grad()
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:

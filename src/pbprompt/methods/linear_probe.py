@@ -50,6 +50,7 @@ class LinearProbe(LinearClassifier):
     """Logistic regression on frozen features."""
 
     Config = LinearProbeConfig
+    needs_text = False
     takes_new_names = False
     paper = "Radford et al., 2021"
     config: LinearProbeConfig

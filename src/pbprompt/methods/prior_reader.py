@@ -23,6 +23,11 @@ def prior_reader(name: str, backbone: Backbone) -> Method | None:
     """A method that reads names: sentences, or one of the registered; none by the name 'none'."""
     if name == "none":
         return None
+    if not backbone.reads_text:
+        raise InputError(
+            f"{backbone.config.name} is an image tower that reads no text, which {name!r} needs: "
+            "leave the settings 'prior' and 'beside' as they are"
+        )
     if name in SENTENCES:
         return ZeroShot(ZeroShotConfig(templates=SENTENCES[name]), backbone)
     kind = find_method(name)

@@ -26,8 +26,15 @@ class ModelInfo:
     temperature: float = 1.0  # of the probabilities; 1: as the method has them
 
 
-def model_card(info: ModelInfo, folder: str, calibration: Calibration | None = None) -> str:
+def model_card(
+    info: ModelInfo, folder: str, calibration: Calibration | None = None, *, takes_new_names: bool = True
+) -> str:
     """Markdown: what it is, how good it was on what, how to use it, what it rests on."""
+    more = (
+        f'\npbprompt predict IMAGE --model {folder} --classes "a new class,another"'
+        if takes_new_names
+        else ""
+    )
     names = ", ".join(info.classes[:20]) + (", …" if len(info.classes) > 20 else "")
     settings = "\n".join(f"- `{key}`: {value!r}" for key, value in info.config.items())
     data = "\n".join(f"- {key.replace('_', ' ')}: {value}" for key, value in info.data.items())
@@ -41,8 +48,7 @@ Tuned with pbprompt {info.library} on the frozen backbone `{info.backbone["name"
 ## Use
 
 ```sh
-pbprompt predict IMAGE --model {folder}
-pbprompt predict IMAGE --model {folder} --classes "a new class,another"
+pbprompt predict IMAGE --model {folder}{more}
 pbprompt evaluate {folder} DATA --split test
 ```
 
@@ -66,7 +72,9 @@ def _figures(info: ModelInfo) -> str:
     if "accuracy" not in info.metrics:
         return ""
     rivals = info.metrics.get("rivals", {})
-    rows = [("tuned", info.metrics), ("zero-shot, same backbone", info.metrics["zero_shot"])]
+    rows = [("tuned", info.metrics)]
+    if "zero_shot" in info.metrics:
+        rows.append(("zero-shot, same backbone", info.metrics["zero_shot"]))
     rows += [(f"{name}, same training images", figures) for name, figures in rivals.items()]
     lines = [f"| {name} | {v['accuracy']:.2%} | {v['nll']:.3f} | {v['ece']:.2%} |" for name, v in rows]
     split, count = info.metrics.get("split", "test"), info.metrics.get("images", 0)

@@ -48,11 +48,13 @@ def standard_figures(said: Uncertainty, features: Features) -> dict[str, float]:
 
 
 def compare(predictor: Predictor, features: Features, said: Uncertainty) -> dict[str, Any]:
-    """The figures of what a tuned model said and, under `zero_shot`, those of the untuned backbone."""
+    """The figures of what a tuned model said and, under `zero_shot`, those of the untuned backbone, if that
+    reads names."""
     method = predictor.method
-    plain = zero_shot(method.backbone, method.classes, method.template)
-    own = standard_figures(said, features)
-    return {**own, "images": len(features), "zero_shot": score(plain, features)}
+    figures: dict[str, Any] = {**standard_figures(said, features), "images": len(features)}
+    if method.backbone.reads_text:
+        figures["zero_shot"] = score(zero_shot(method.backbone, method.classes, method.template), features)
+    return figures
 
 
 def set_figures(

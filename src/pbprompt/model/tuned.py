@@ -131,6 +131,11 @@ class TunedModel:
         `independent`: the probability of each name by itself, so that an image may show several or none;
         for backbones with a logit bias, such as SigLIP's.
         """
+        if not backbone.reads_text:
+            raise InputError(
+                f"{backbone.config.name} is an image tower that reads no class names: fit it to a few images "
+                "of each class first, or use a backbone with a text tower, such as lite"
+            )
         if independent and backbone.logit_bias is None:
             raise InputError(
                 f"{backbone.config.name} has no logit bias, by which each name would have a probability of "

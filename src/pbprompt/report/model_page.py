@@ -50,14 +50,16 @@ def write_model_page(
 
 
 def _summary(figures: Mapping[str, Any], answers: Answers) -> str:
-    rows = [("zero-shot", figures["zero_shot"]), ("this model", figures)]
+    rows = [("zero-shot", figures["zero_shot"])] if "zero_shot" in figures else []
+    rows.append(("this model", figures))
     cells = [
         [name, percent(one["accuracy"]), percent(one["macro_f1"]), f"{one['nll']:.3f}", percent(one["ece"])]
         for name, one in rows
     ]
     heads = ("", "Accuracy", "Macro-F1", "NLL", "ECE")
     sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in findings(answers))
-    caption = "The figures beside those of the untuned backbone; ECE: calibration error"
+    beside = " beside those of the untuned backbone" if "zero_shot" in figures else ""
+    caption = f"The figures{beside}; ECE: calibration error"
     return f"{_table(caption, heads, cells)}<ul>{sentences}</ul>"
 
 

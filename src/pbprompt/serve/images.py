@@ -14,10 +14,10 @@ TYPES = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 
 
 def decode_square(
-    data: bytes, limits: Limits, size: int, fit: Fit, interpolation: Interpolation
+    data: bytes, limits: Limits, size: int, fit: Fit, interpolation: Interpolation, resize: int | None = None
 ) -> Image.Image:
     """The part of the image that the tower sees."""
-    return square_of(decode_image(data, limits), size, fit, interpolation)
+    return square_of(decode_image(data, limits), size, fit, interpolation, resize)
 
 
 def decode_image(data: bytes, limits: Limits) -> Image.Image:

@@ -31,6 +31,7 @@ from pbprompt.testing.fits import (
     prepared,
     probabilities,
     random_images,
+    tiny_dino,
     tiny_resnet,
     tiny_vit,
     train_recorded,
@@ -195,6 +196,24 @@ def works_on_other_towers(kind: Kind, settings: Settings) -> None:
         except Exception as error:
             where = f"{backbone.config.name}, {dtype}, {count} classes"
             raise AssertionError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+@_behaviour
+def does_without_text_or_refuses(kind: Kind, settings: Settings) -> None:
+    """work on an image tower without text where `needs_text` is false, or else be refused there"""
+    backbone = tiny_dino()
+    images = random_images(backbone)
+    try:
+        method = fitted(kind, settings, backbone)
+    except InputError as error:
+        demand(kind.needs_text, f"it says {str(error)!r}: set `needs_text = True`")
+        demand("text" in str(error) and "\n" not in str(error), f"it says {str(error)!r}, not what to do")
+        return
+    demand(not kind.needs_text, "it took one: set `needs_text = False`")
+    demand(not method.takes_new_names, "`takes_new_names` is true, though no name can be read")
+    said = probabilities(method, images)
+    own = said.gather(1, images.labels.unsqueeze(1)).mean()
+    demand(bool(own > 1 / len(NAMES)), f"its training images' own classes have {own:.1%} on the average")
 
 
 @_behaviour

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone
+from pbprompt.clip.dino import DinoConfig
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.clip.resnet import ResNetConfig
 from pbprompt.clip.text import TextConfig
@@ -41,6 +42,13 @@ def tiny_resnet(dtype: torch.dtype = torch.float32) -> Backbone:
     """A residual network and a text tower of random weights, which take milliseconds."""
     vision = ResNetConfig(64, (1, 1, 1, 1), 16, 8)
     return random_backbone(BackboneConfig("tiny-resnet", 32, vision, TINY_TEXT)).to(dtype)
+
+
+@cache
+def tiny_dino() -> Backbone:
+    """An image tower of random weights without a text tower beside it."""
+    vision = DinoConfig(32, 8, 32, layers=2, heads=4, hidden=64, registers=2, rope_theta=100.0)
+    return random_backbone(BackboneConfig("tiny-dino", 32, vision, None, "gelu"))
 
 
 class Few(NamedTuple):

@@ -47,7 +47,12 @@ def check_tensors(source: str, config: BackboneConfig, state: dict[str, Tensor])
     if missing := sorted(expected.keys() - state.keys()):
         raise InputError(f"{source}: lacks {_some(missing)}; fetch the whole checkpoint again")
     if unknown := sorted(state.keys() - expected.keys()):
-        raise InputError(f"{source}: has {_some(unknown)} that CLIP's towers lack; give a plain CLIP model")
+        towers, plain = (
+            ("CLIP's towers", "plain CLIP model")
+            if config.text
+            else ("the towers of its kind", "plain model")
+        )
+        raise InputError(f"{source}: has {_some(unknown)} that {towers} lack; give a {plain}")
     for key, wanted in expected.items():
         if state[key].shape != wanted:
             raise InputError(
@@ -134,7 +139,7 @@ def _size(config: BackboneConfig, place: str) -> Any:
 
 def expected_shapes(config: BackboneConfig) -> dict[str, torch.Size]:
     """Keys and shapes in OpenAI's layout: batch norms apart, `logit_scale` among them."""
-    shapes = {"logit_scale": torch.Size([])}
+    shapes = {"logit_scale": torch.Size([])} if config.text else {}
     if isinstance(config.text, SiglipTextConfig):
         shapes["logit_bias"] = torch.Size([])
     for key, meta in Backbone(config).state_dict().items():

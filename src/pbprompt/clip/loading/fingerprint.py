@@ -17,13 +17,15 @@ def fingerprint(config: BackboneConfig, state: dict[str, Tensor]) -> str:
     settings: tuple[object, ...] = (
         config.activation,
         heads,
-        config.text.heads,
+        config.text.heads if config.text else None,
         config.vision.image_size,
         config.mean,
         config.std,
     )
     if (config.fit, config.interpolation) != ("crop", "bicubic"):  # CLIP's, older than these settings
         settings += (config.fit, config.interpolation)
+    if config.text is None:
+        settings += (config.vision, config.resize, config.interpolation)
     whole = hashlib.sha256(repr(settings).encode())
     keys = sorted(state)
     with ThreadPoolExecutor() as pool:  # hashing lets go of the interpreter, and large towers take seconds

@@ -15,6 +15,7 @@ from pbprompt.clip.loading.embedded import read_lite
 from pbprompt.clip.loading.fingerprint import fingerprint
 from pbprompt.clip.loading.formats import check_finite, read_tensors
 from pbprompt.clip.loading.hub import OPENAI_MODELS, find_weights
+from pbprompt.clip.loading.image_only import image_only_reader
 from pbprompt.clip.loading.json_files import HF_CONFIG, OPEN_CLIP_CONFIG
 from pbprompt.clip.loading.siglip import is_siglip, read_siglip_config
 from pbprompt.clip.loading.vocabulary import read_tokenizer
@@ -23,6 +24,7 @@ from pbprompt.clip.sentence_tokenizer import SentenceTokenizer
 from pbprompt.errors import InputError
 
 ACTIVATIONS = ("quick_gelu", "gelu", "gelu_tanh")
+WITHOUT_TEXT = 100.0  # the scale of cosines between images, which an image tower has none of: CLIP's
 
 
 def load_backbone(
@@ -36,7 +38,7 @@ def load_backbone(
 
     "lite" is embedded. OpenAI's names ("RN50", "ViT-B/16", …) and hub ids ("hf-hub:ORG/NAME") are downloaded
     once. A path is an OpenAI `.pt`, an open_clip `.safetensors` or `.bin`, or a Hugging Face folder of CLIP,
-    MetaCLIP 2 or SigLIP.
+    MetaCLIP 2, SigLIP, DINOv2 or DINOv3; the last two are image towers without text.
     `activation` is needed only where the file does not tell whether the model uses QuickGELU or GELU.
     """
     name = str(name_or_path)
@@ -46,8 +48,12 @@ def load_backbone(
     if name == "lite":
         config, state = read_lite()
         _settle(name, config.activation, activation)
+    elif (read := image_only_reader(path := find_weights(name))) is not None:
+        config, state = read(path, name)
+        _settle(str(path), config.activation, activation)
+        check_tensors(str(path), config, state)
+        check_finite(path, state)
     else:
-        path = find_weights(name)
         state, told = read_checkpoint(path)
         if name in OPENAI_MODELS:
             told = replace(told, activation="quick_gelu")  # OpenAI trained every model with it
@@ -56,6 +62,7 @@ def load_backbone(
         check_tensors(str(path), config, state)
         check_finite(path, state)
         if told.vocabulary != "clip":
+            assert config.text is not None
             tokenizer = read_tokenizer(path.parent, config.text, told.vocabulary)
     return _assemble(config, state, target, dtype, tokenizer)
 
@@ -107,7 +114,7 @@ def _assemble(
     tokenizer: SentenceTokenizer | None,
 ) -> Backbone:
     identity = fingerprint(config, state)
-    logit_scale = float(state["logit_scale"].double().exp())
+    logit_scale = float(state["logit_scale"].double().exp()) if config.text else WITHOUT_TEXT
     logit_bias = float(state["logit_bias"]) if "logit_bias" in state else None
     visual = {key: value for key, value in state.items() if key.startswith("visual.")}
     textual = {
