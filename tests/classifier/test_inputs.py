@@ -122,7 +122,10 @@ def test_a_table_of_numbers_is_no_picture(rows, width, dtype):
     [
         (None, "requires y to be passed"),
         (["a", "b"], "one label for each of the 4 images"),
-        ([["a", "b"]] * 4, "one label for each"),
+        ([["a", "b"]] * 4, "several labels an image, and PromptClassifier takes one"),
+        ([["a"], ["a", "b"], [], ["b"]], "several labels an image, and PromptClassifier takes one"),
+        ([{"a", "b"}, {"a"}, {"b"}, {"a"}], "several labels an image, and PromptClassifier takes one"),
+        (np.eye(4), "several labels an image, and PromptClassifier takes one"),
         ([1.0, 2.0, np.nan, 1.0], "NaN"),
         ([1.0, 2.0, 1.5, 1.0], "Unknown label type: continuous"),
         (np.array(["a", 1, "b", 2], dtype=object), "Unknown label type: y holds int, str"),

@@ -159,6 +159,11 @@ def read_labels(y: Any, images: int, fewest: int = 2) -> NDArray[Any]:
     """y as a vector of at least `fewest` classes: strings, whole numbers or booleans, one for each image."""
     if y is None:
         raise InputError("PromptClassifier requires y to be passed, but the target y is None: give labels")
+    if _several_labels(y):
+        raise InputError(
+            "y has several labels an image, and PromptClassifier takes one: fit a table with a column "
+            "'labels' by MultiLabelModel"
+        )
     labels = np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         warnings.warn(
@@ -184,6 +189,15 @@ def read_labels(y: Any, images: int, fewest: int = 2) -> NDArray[Any]:
     if len(classes := np.unique(labels)) < fewest:
         raise InputError(f"y has 1 class ({classes.tolist()[0]!r}): a classifier needs at least two")
     return labels
+
+
+def _several_labels(y: Any) -> bool:
+    """Whether y has lists or sets of labels, or a table with a column for each; one of a single is none."""
+    rows = y.tolist() if isinstance(y, np.ndarray) else y
+    if not isinstance(rows, Sequence) or isinstance(rows, str):
+        return False
+    lists = [row for row in rows if isinstance(row, list | tuple | set | frozenset)]
+    return any(len(row) != 1 for row in lists)
 
 
 def names_of(labels: Sequence[Any], class_names: Mapping[Any, str] | Sequence[str] | None) -> tuple[str, ...]:

@@ -57,6 +57,7 @@ def _parquet(records: Records) -> bytes:
     kinds = {
         "image": pa.string(),
         "label": pa.string(),
+        "labels": pa.list_(pa.string()),
         "scores": by_class,
         "spreads": by_class,
         "unsure": pa.bool_(),

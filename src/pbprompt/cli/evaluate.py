@@ -36,18 +36,38 @@ def evaluate(
     On the test split also how often prediction sets hold the true class, and of which class they do worst.
 
     The data's own class names are used: names the model was not tuned on need no training.
+
+    Of a model of several labels an image: mAP, and precision, recall and F1 of all labels and of each.
     """
     from rich.console import Console
 
     from pbprompt import distributed
     from pbprompt.cli.fit import print_figures
+    from pbprompt.cli.multi_label import evaluate_labels, refuse
     from pbprompt.data.sources import open_dataset
     from pbprompt.features.bank import FeatureBank
+    from pbprompt.model.manifest import has_several_labels
     from pbprompt.model.tuned import TunedModel
     from pbprompt.report import plots
     from pbprompt.report.model_page import write_model_page
     from pbprompt.report.model_tables import terminal_tables, write_figures
 
+    if has_several_labels(model):
+        refuse(
+            {"--html": html, "--figures": figures_folder},
+            f"{model} gives several labels an image, of which there is no page and no confusion matrix",
+        )
+        evaluate_labels(
+            model,
+            data,
+            split,
+            backbone=backbone,
+            device=device,
+            root=root,
+            classes_file=classes_file,
+            as_json=as_json,
+        )
+        return
     tuned = TunedModel.load(model, backbone, distributed.start(device), samples=samples, seed=seed)
     # a folder without a split is split by seed: another seed would test on what was trained on
     dataset = open_dataset(data, root, classes_file=classes_file, seed=tuned.info.seed)

@@ -19,13 +19,18 @@ if TYPE_CHECKING:
     from pbprompt.train.tune import Views
 
 
+SHOTS = 16
+
+
 def fit(
     data: str = typer.Argument(..., help="A folder, table or split file; or a benchmark's name with --root."),
     out: Path = typer.Option(..., "--out", "-o", help="Folder for the model."),
     method: str = typer.Option(
         "conjugate", help="conjugate (seconds), pbprompt (the paper's), …; `pbprompt methods` lists them."
     ),
-    shots: int = typer.Option(16, min=0, help="Training images per class; 0: all."),
+    shots: int | None = typer.Option(
+        None, min=0, help=f"Training images per class; 0: all. [{SHOTS}; of several labels an image: all]"
+    ),
     seed: int = typer.Option(1, help="Seed of the draw, the start values and the training."),
     preset: str = typer.Option("default", help="A preset of the method, such as `paper`."),
     variant: str = typer.Option("", help="A variant of the method, such as `b-prompt`."),
@@ -58,14 +63,19 @@ def fit(
 
     [bold]pbprompt fit caltech101 --root DATA --method pbprompt --preset paper --out model/[/bold]
 
+    A table whose column is called `labels`, with cells such as beach|dog, gives an image several labels or
+    none: [bold]pbprompt fit labels.csv --out model/[/bold] (docs/multi-label.md).
+
     Ctrl-C keeps a checkpoint: the same command continues from there. Under torchrun several processes share
     one run: [bold]torchrun --nproc-per-node 4 -m pbprompt fit …[/bold]
     """
     from rich.console import Console
 
     from pbprompt import distributed
+    from pbprompt.cli.multi_label import fit_labels, refuse
     from pbprompt.clip.loading.load import load_backbone
     from pbprompt.data.fewshot import draw, read_draw, write_draw
+    from pbprompt.data.multi_label import is_multi_label
     from pbprompt.data.sources import open_dataset
     from pbprompt.features.bank import FeatureBank
     from pbprompt.methods.base import make_config
@@ -83,6 +93,34 @@ def fit(
     if not kind.trains:
         raise InputError(f"--method {method}: has nothing to tune: use `pbprompt predict` with --classes")
     config = make_config(kind, preset, variant, overrides)
+    if is_multi_label(data):
+        refuse(
+            {
+                "--shots": shots,
+                "--draw": draw_file,
+                "--views": None if views == "centre" else views,
+                "--max-steps": max_steps,
+                "--calibrate": calibrate or None,
+            },
+            f"{data} has several labels an image, which are fitted in one step to all training images and "
+            "calibrated by these, each left out",
+        )
+        fit_labels(
+            data,
+            out,
+            kind,
+            config,
+            seed=seed,
+            backbone=backbone,
+            activation=activation,
+            device=device,
+            root=root,
+            classes_file=classes_file,
+            held=_held(out, console),
+            dry_run=dry_run,
+        )
+        return
+    shots = SHOTS if shots is None else shots
     dataset = open_dataset(data, root, classes_file=classes_file, seed=seed)
     console.print(dataset.describe())
     drawn = read_draw(draw_file, dataset) if draw_file else draw(dataset, shots, seed) if shots else None

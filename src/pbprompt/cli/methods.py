@@ -46,6 +46,7 @@ def _tags(kind: type["Method"]) -> tuple[str, ...]:
         "no new classes": not kind.takes_new_names,
         "uses new names": kind.needs_unseen_names,
         "image-conditioned": kind.image_conditioned,
+        "several labels": kind.several_labels,
     }
     return (*(word for word, holds in said.items() if holds), *kind.tags)
 

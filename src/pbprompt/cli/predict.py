@@ -80,8 +80,12 @@ def predict(
     like none of the classes (five in a hundred images of the classes are marked too), where the method can
     tell. An image that cannot be read is reported and skipped; exit code 1. Features are kept in the cache,
     so that images of before need not be encoded again.
+
+    A model that was fitted to several labels an image says which of them each has, perhaps none.
     """
+    from pbprompt.cli.multi_label import predict_labels, refuse
     from pbprompt.clip.loading.load import load_backbone
+    from pbprompt.model.manifest import has_several_labels
     from pbprompt.model.tuned import TunedModel
 
     if template is not None and "{}" not in template:
@@ -100,6 +104,13 @@ def predict(
         tower = load_backbone(backbone or "lite", activation=activation, device=device)
         sentence = template or DEFAULT_TEMPLATE
         tuned = TunedModel.zero_shot(tower, distinct(names), sentence, independent=independent)
+    elif has_several_labels(model):
+        asked: dict[str, object] = {"--reject-at": reject_at, "--coverage": coverage, "--none-at": none_at}
+        asked |= {"--classes": names or None, "--template": template, "--per-class": per_class or None}
+        asked |= {"--independent": independent or None}
+        refuse(asked, f"{model} gives several labels an image, each by a threshold of its own")
+        predict_labels(model, found, backbone, device, top_k=top_k, as_json=as_json, out=out)
+        return
     else:
         if independent:
             raise InputError(

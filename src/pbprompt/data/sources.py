@@ -12,11 +12,10 @@ from pbprompt.data.folders import open_folders
 from pbprompt.data.huggingface import PREFIX, is_saved_dataset, open_huggingface
 from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset
 from pbprompt.data.split_json import open_split_json
-from pbprompt.data.tables import open_table
+from pbprompt.data.tables import SUFFIXES, open_table
 from pbprompt.errors import InputError
 
 ROOT_VARIABLE = "PBPROMPT_DATA"
-_TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 
 def open_dataset(
@@ -63,7 +62,7 @@ def open_dataset(
     if path.is_dir():
         return open_huggingface(str(path), choices) if is_saved_dataset(path) else open_folders(path, choices)
     if path.is_file():
-        if path.suffix.lower() in _TABLES:
+        if path.suffix.lower() in SUFFIXES:
             return open_table(path, images, choices)
         if path.suffix.lower() == ".json":
             return open_split_json(path, images, choices)

@@ -1,10 +1,14 @@
-"""Tables of images: CSV and TSV with a header `image,label[,split][,domain]`, JSONL with the same fields."""
+"""Tables of images: CSV and TSV with a header `image,label[,split][,domain]`, JSONL with the same fields.
+
+A column `labels` in place of `label` has several labels an image, as `beach|dog` (`data/multi_label.py`).
+"""
 
 import csv
 import io
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from pbprompt.data.assemble import SPLIT_WORDS, Choices, Row, assemble, keep_images
 from pbprompt.data.items import Dataset
@@ -15,19 +19,43 @@ from pbprompt.files import inside, read_text
 COLUMNS = {
     "image": ("image", "path", "file", "filename", "file_name", "filepath", "image_path"),
     "label": ("label", "class", "category", "class_name", "classname"),
+    "labels": ("labels",),
     "split": ("split", "subset"),
     "domain": ("domain", "style"),
 }
 _NEEDED = "a header 'image,label', with 'split' and 'domain' if you like"
+SEPARATOR = "|"  # between the labels of an image
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 
 def open_table(path: Path, root: Path | None, choices: Choices) -> Dataset:
     """The dataset of a .csv, .tsv or .jsonl file, with paths relative to `root` or to its own folder."""
+    if has_several_labels(path):
+        raise InputError(
+            f"{path}: its column 'labels' holds several labels an image, which this cannot use: name it "
+            "'label' and give one"
+        )
     root = root or path.parent
-    read = read_jsonl if path.suffix.lower() in (".jsonl", ".ndjson") else read_csv
-    rows = _distinct(path, list(read(path)))
+    rows = _distinct(path, list(read_rows(path)))
     kept, skipped = keep_images(root, rows)
     return assemble(path.stem, root, kept, choices, where=str(path), skipped=skipped)
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows of a table of either kind; of several labels an image, a row's key is its whole cell."""
+    return read_jsonl(path) if _is_jsonl(path) else read_csv(path)
+
+
+def has_several_labels(path: Path) -> bool:
+    """Whether a table has a column `labels`, and none for a single label (which then is all that counts)."""
+    if not _is_jsonl(path):
+        return "labels" in _header(path, read_text(path))[1].values()
+    first = next((value for _, value in _objects(path)), {})
+    return "labels" in first and "label" not in first
+
+
+def _is_jsonl(path: Path) -> bool:
+    return path.suffix.lower() in (".jsonl", ".ndjson")
 
 
 def read_csv(path: Path) -> Iterator[Row]:
@@ -51,7 +79,10 @@ def read_csv(path: Path) -> Iterator[Row]:
 
 def _header(path: Path, text: str) -> tuple[str, dict[int, str]]:
     first = text.splitlines()[0] if text.strip() else ""
-    found = columns_of(first, ("image", "label"))
+    if found := columns_of(first, ("image", "label")):
+        delimiter, header = found
+        return delimiter, {place: "" if field == "labels" else field for place, field in header.items()}
+    found = columns_of(first, ("image", "labels"))
     if found is None:
         raise InputError(
             f"{path} line 1: columns 'image' and 'label' not found in {first[:60]!r}: write {_NEEDED}"
@@ -78,6 +109,25 @@ def columns_of(first: str, needed: Sequence[str]) -> tuple[str, dict[int, str]] 
 
 def read_jsonl(path: Path) -> Iterator[Row]:
     """The rows of a JSONL file: an object per line with image, label and, if you like, split and domain."""
+    several = has_several_labels(path)
+    for where, value in _objects(path):
+        fields = {}
+        for field in COLUMNS:
+            cell = value.get(field)
+            if field == ("label" if several else "labels") or (cell is None and field in ("split", "domain")):
+                continue
+            if field == "label" and type(cell) is int:
+                cell = str(cell)
+            if field == "labels" and isinstance(cell, list):
+                cell = _joined(cell, where)
+            if not isinstance(cell, str):
+                raise InputError(f"{where}: field {field!r} is {json.dumps(cell)[:40]}: give it as text")
+            fields[field] = cell
+        yield _row(fields, where)
+
+
+def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each object of a JSONL file, with the place to name where it is wrong."""
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
@@ -88,22 +138,22 @@ def read_jsonl(path: Path) -> Iterator[Row]:
             raise InputError(f"{where}: not JSON ({error}): write one object per line") from None
         if not isinstance(value, dict):
             raise InputError(f'{where}: not an object: write {{"image": "cats/1.jpg", "label": "cat"}}')
-        fields = {}
-        for field in COLUMNS:
-            cell = value.get(field)
-            if cell is None and field in ("split", "domain"):
-                continue
-            if field == "label" and type(cell) is int:
-                cell = str(cell)
-            if not isinstance(cell, str):
-                raise InputError(f"{where}: field {field!r} is {json.dumps(cell)[:40]}: give it as text")
-            fields[field] = cell
-        yield _row(fields, where)
+        yield where, value
+
+
+def _joined(labels: list[Any], where: str) -> str:
+    """A list of labels as a CSV has it."""
+    for label in labels:
+        if not isinstance(label, str) or SEPARATOR in label:
+            raise InputError(
+                f"{where}: field 'labels' holds {json.dumps(label)[:40]}: give texts without {SEPARATOR!r}"
+            )
+    return SEPARATOR.join(labels)
 
 
 def _row(fields: dict[str, str], where: str) -> Row:
-    key = fields["label"].strip()
-    if not key:
+    key = fields["labels" if "labels" in fields else "label"].strip()
+    if not key and "label" in fields:
         raise InputError(f"{where}: the label is empty: give the class's name")
     word = fields.get("split", "").strip().lower()
     if word and word not in SPLIT_WORDS:
@@ -123,8 +173,16 @@ def _distinct(path: Path, rows: list[Row]) -> list[Row]:
         other = first.setdefault(row.path, row)
         if other != row:
             what = "label" if other.key != row.key else "split or domain"
-            raise InputError(f"{path}: {row.path} is listed twice with a different {what}: keep one line")
+            hint = ", or list both in a column 'labels'" if other.key != row.key else ""
+            raise InputError(
+                f"{path}: {row.path} is listed twice with a different {what}: keep one line{hint}"
+            )
+    check_splits(path, rows)
+    return list(first.values())
+
+
+def check_splits(path: Path, rows: Sequence[Row]) -> None:
+    """Refuse a table that gives some of its images a split, and others none."""
     unsplit = [row for row in rows if not row.split]
     if unsplit and len(unsplit) < len(rows):
         raise InputError(f"{path}: {unsplit[0].path} has no split but others have: give all or none a split")
-    return list(first.values())

@@ -13,6 +13,7 @@ from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.clip.prompts import name_tokens
 from pbprompt.config import with_overrides
 from pbprompt.core.evidence import Evidence
+from pbprompt.core.label_head import LabelHead
 from pbprompt.core.likelihood import class_logits, unit
 from pbprompt.errors import InputError
 from pbprompt.registry import methods
@@ -96,6 +97,7 @@ class Method(nn.Module):
     leaves_out: bool = False  # it judges each training image as if that one had been left out
     learns_on: bool = False  # `learn` adds labelled images to a fitted one, as if it were fitted on all
     streams: bool = False  # `begin_with` takes evidence that one pass over any number of images gathered
+    several_labels: bool = False  # images may have several labels each: `label_head` is fitted to such
     takes_weights: bool = False  # training images may count unequally, by `image_weights`
     chooses: bool = False  # `choose` sets some of it by validation images, which training then needs
     exportable: bool = True  # its prediction is one fixed computation on a bank, which ONNX can hold
@@ -186,6 +188,10 @@ class Method(nn.Module):
     def learn(self, images: Encoded, labels: Int[Tensor, " n"]) -> None:
         """Add labelled images of the present classes, where `learns_on`."""
         raise InputError(f"{self.name} cannot learn on: fit it again on all images, or use `conjugate`")
+
+    def label_head(self, images: Encoded, targets: Float[Tensor, "n k"]) -> LabelHead:
+        """Where it takes `several_labels`: what tells them. Targets: 1 for a label, else 0."""
+        raise InputError(f"{self.name} takes one label an image: use a method that takes several")
 
     def left_out(self) -> "tuple[Float[Tensor, 'n c'], Int[Tensor, ' n']] | None":
         """Where it `leaves_out`: probabilities of its training images as if each had been left out, with

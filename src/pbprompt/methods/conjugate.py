@@ -37,6 +37,7 @@ from pbprompt.core.domain_gate import share_of_names
 from pbprompt.core.evidence import Evidence, Kept, checked
 from pbprompt.core.evidence_bank import EXTRA, asked_frame, make_rows, row_distances, row_logits, split_rows
 from pbprompt.core.evidence_choice import Choice, choose, strata
+from pbprompt.core.label_head import LabelHead, fit_label_head
 from pbprompt.core.left_out import left_out_answers, with_names
 from pbprompt.core.likelihood import mean_features, unit
 from pbprompt.core.look_alikes import look_alikes
@@ -91,6 +92,7 @@ class Conjugate(Memory):
     leaves_out = True
     learns_on = True
     streams = True
+    several_labels = True
     takes_weights = True
     paper = "this library, after Wang et al., ICLR 2024"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"with-pbprompt": {"beside": "pbprompt"}}
@@ -123,7 +125,7 @@ class Conjugate(Memory):
         self.learns_on = not self.stepwise
         self.streams = not any(method.trains for method in self._readers)
         self.takes_weights = all(method.takes_weights for method in tuned)
-        self.leaves_out = not self.stepwise and beside is None
+        self.leaves_out = self.several_labels = not self.stepwise and beside is None
         d = backbone.embed_dim
         for name, shape in {"counts": (0,), "sums": (0, d), "moment": (0, d), "texts": (0, d)}.items():
             self.register_buffer(name, torch.empty(shape, dtype=torch.float64))
@@ -202,6 +204,13 @@ class Conjugate(Memory):
         choice = choose(frame, images[rows], self.kept_labels[rows], scale, plain, alike)
         for name, value in choice._asdict().items():
             getattr(self, f"choice_{name}").data = value.to(self.counts).reshape(-1)
+
+    def label_head(self, images: Encoded, targets: Float[Tensor, "n k"]) -> LabelHead:
+        """One-vs-rest by the same statistics (`core/one_vs_rest.py`); its own state stays as it is."""
+        if not self.several_labels:
+            return super().label_head(images, targets)
+        draws = self._draws(SAMPLES, torch.Generator().manual_seed(0))
+        return fit_label_head(checked(images.global_), targets, draws.mean(0))
 
     def learn(self, images: Encoded, labels: Int[Tensor, " n"]) -> None:
         """As if fitted on the former images and these; classes without a photograph so far get theirs."""

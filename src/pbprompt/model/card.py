@@ -24,6 +24,7 @@ class ModelInfo:
     metrics: dict[str, Any] = field(default_factory=dict)
     library: str = __version__
     temperature: float = 1.0  # of the probabilities; 1: as the method has them
+    several_labels: bool = False  # an image may have several of the classes: a `MultiLabelModel`
 
 
 def model_card(

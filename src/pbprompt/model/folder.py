@@ -117,15 +117,12 @@ def load_model(
     """
     files = opened(folder)
     folder, info = files.folder, read_info(files)
-    if not isinstance(backbone, Backbone):
-        name = backbone or info.backbone["name"]
-        activation = None if name == "lite" else info.backbone["activation"]
-        backbone = load_backbone(name, activation=activation, device=device)
-    if backbone.fingerprint != info.backbone["fingerprint"]:
+    if info.several_labels:
         raise InputError(
-            f"{folder}: tuned on {info.backbone['name']} with other weights than these "
-            f"({info.backbone['fingerprint'][:12]} ≠ {backbone.fingerprint[:12]}): give the same checkpoint"
+            f"{folder}: fitted to several labels an image, and this needs a model of one: such a model can "
+            "be used with `predict` and `evaluate`, or from Python as MultiLabelModel"
         )
+    backbone = towers_of(folder, info, backbone, device)
     kind = find_method(info.method)
     try:
         config = from_dict(kind.Config, info.config)
@@ -140,6 +137,22 @@ def load_model(
         why = str(error).splitlines()[0]
         raise InputError(f"{path}: does not hold this model's parameters ({why}): fit it again") from None
     return method, info
+
+
+def towers_of(
+    folder: Path, info: ModelInfo, backbone: Backbone | str | None, device: str | torch.device
+) -> Backbone:
+    """The frozen towers that a model was tuned on, and no others; loaded where they are not given."""
+    if not isinstance(backbone, Backbone):
+        name = backbone or info.backbone["name"]
+        activation = None if name == "lite" else info.backbone["activation"]
+        backbone = load_backbone(name, activation=activation, device=device)
+    if backbone.fingerprint != info.backbone["fingerprint"]:
+        raise InputError(
+            f"{folder}: tuned on {info.backbone['name']} with other weights than these "
+            f"({info.backbone['fingerprint'][:12]} ≠ {backbone.fingerprint[:12]}): give the same checkpoint"
+        )
+    return backbone
 
 
 def copy_method(method: Method) -> Method:

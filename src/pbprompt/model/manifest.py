@@ -92,6 +92,11 @@ def is_model(folder: Path) -> bool:
     return _config(folder).get("format") == FORMAT
 
 
+def has_several_labels(folder: Path) -> bool:
+    """Whether a saved model is here that was fitted to several labels an image."""
+    return is_model(folder) and _config(folder).get("several_labels") is True
+
+
 def check_replaceable(folder: Path) -> None:
     """Refuse to save over files that no model of ours accounts for."""
     if folder.exists() and not folder.is_dir():

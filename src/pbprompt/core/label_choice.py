@@ -1,0 +1,103 @@
+"""What one-vs-rest leaves open, chosen by images left out: κ, how sure to be, from when on to say yes.
+
+    ℓ_c(x) = T L_c(x) + ln (n_c + ½)/(N − n_c + ½) + B,   p(c | x) = σ(ℓ_c(x))
+    κ, T, B = argmax  p(κ) p(T) p(B) Π_ic p⁻ⁱ(y_ic | x_i)            each image by the model without it
+    p(κ) = LogNormal(ln 2, 1),  p(T) = LogNormal(ln 2/√d, 1),  p(B) = N(0, 1)
+
+T and B are the same for all classes: one class has too few images to fit two numbers to.
+
+The threshold of a class is the one that its left-out images have the best F1 at, where all classes together
+count as if they were `WORTH` more images with the label:
+
+    τ_c = argmax_τ  2 (TP_c(τ) + λ TP(τ)) / (n_c + λ P + Y_c(τ) + λ Y(τ)),   λ = WORTH / P
+
+TP are images rightly said to have the label, Y those said to have it at all; TP, Y and P = Σ_c n_c without an
+index are sums over the classes. A class of few images, or none, thus takes the threshold of the others.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from pbprompt.core.conjugate import KAPPA
+from pbprompt.core.evidence_choice import KAPPA_SPREAD, KAPPAS
+from pbprompt.core.one_vs_rest import Products, log_ratio, prior_odds
+
+STEPS = 50
+WORTH = 32.0  # images with a label that all classes together count as, for the threshold of one
+THRESHOLDS = torch.arange(1, 100, dtype=torch.float64) / 100
+
+
+class LabelChoice(NamedTuple):
+    """κ, T and B."""
+
+    kappa: float
+    temper: float
+    offset: float
+
+    def log_odds(self, parts: Products) -> Float[Tensor, "n k"]:
+        """ℓ_c of images."""
+        odds = prior_odds(parts.counts, parts.rest)
+        return self.temper * log_ratio(parts, self.kappa) + odds + self.offset
+
+
+def choose_label_settings(left: Products, targets: Float[Tensor, "n k"], width: int) -> LabelChoice:
+    """The most probable, by images left out."""
+    odds, y = prior_odds(left.counts, left.rest), targets.double()
+    best, least = LabelChoice(KAPPA, 2 / math.sqrt(width), 0.0), math.inf
+    for kappa in KAPPAS:
+        temper, offset, loss = _fit(log_ratio(left, kappa), odds, y, math.log(2 / math.sqrt(width)))
+        loss += 0.5 * (math.log(kappa / KAPPA) / KAPPA_SPREAD) ** 2
+        if loss < least:
+            best, least = LabelChoice(kappa, temper, offset), loss
+    return best
+
+
+def _fit(
+    ratio: Float[Tensor, "n k"], odds: Float[Tensor, "n k"], y: Float[Tensor, "n k"], centre: float
+) -> tuple[float, float, float]:
+    """T, B and the negative log posterior, by Fisher scoring of (ln T, B), a step halved until it helps."""
+    place = ratio.new_tensor([centre, 0.0])
+    prior = ratio.new_tensor([centre, 0.0])
+
+    def loss(at: Float[Tensor, "2"]) -> Float[Tensor, ""]:
+        told = F.binary_cross_entropy_with_logits(at[0].exp() * ratio + odds + at[1], y, reduction="sum")
+        return told + 0.5 * (at - prior).square().sum()
+
+    now = loss(place)
+    for _ in range(STEPS):
+        scaled = place[0].exp() * ratio
+        said = torch.sigmoid(scaled + odds + place[1])
+        wrong, weight = said - y, said * (1 - said)
+        slope = torch.stack([(wrong * scaled).sum(), wrong.sum()]) + place - prior
+        cross = (weight * scaled).sum()
+        curve = torch.stack([(weight * scaled.square()).sum(), cross, cross, weight.sum()]).view(2, 2)
+        step = torch.linalg.solve(curve + torch.eye(2).to(curve), slope)
+        step = step * min(1.0, 2.0 / float(step.abs().max().clamp(min=1e-30)))  # far off, T is not to leap
+        while (after := loss(place - step)) > now and float(step.abs().max()) > 1e-9:
+            step = step / 2
+        if after > now or float(step.abs().max()) < 1e-9:
+            break
+        place, now = place - step, after
+    return float(place[0].exp()), float(place[1]), float(now)
+
+
+def choose_thresholds(
+    probabilities: Float[Tensor, "n k"], targets: Float[Tensor, "n k"], worth: float = WORTH
+) -> Float[Tensor, " k"]:
+    """τ_c, from left-out probabilities; ½ where no image has any label."""
+    y, levels = targets.double(), THRESHOLDS.to(probabilities.device)
+    positives = y.sum(0)
+    total = positives.sum()
+    if total == 0:
+        return torch.full_like(positives, 0.5)
+    said = torch.stack([(probabilities >= level).double().sum(0) for level in levels])
+    right = torch.stack([((probabilities >= level) * y).sum(0) for level in levels])
+    share = worth / total
+    above = 2 * (right + share * right.sum(1, keepdim=True))
+    below = positives + said + share * (total + said.sum(1, keepdim=True))
+    return levels[(above / below).argmax(0)]
