@@ -1,6 +1,7 @@
 """Fixtures shared by the suite: small backbones with random weights, and shape checks on every signature."""
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -44,6 +45,17 @@ def child() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+@pytest.fixture(scope="session")
+def one_onnx_registry() -> Iterator[None]:
+    """torch lists the operators of ONNX anew for every export; exports of one session share the list."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    listed = functools.cache(ONNXRegistry.from_torchlib.__func__)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", classmethod(listed))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,7 @@ def plugin(monkeypatch):
 
     monkeypatch.setattr(EntryPoint, "load", load)
     entry = EntryPoint("task-residual", module.__name__, registry.ENTRY_POINT)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
+    monkeypatch.setattr(registry, "plugins", lambda: (entry,))
     return registry.find_method("task-residual")
 
 

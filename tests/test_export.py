@@ -15,7 +15,9 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 from pbprompt import __version__, export  # noqa: E402
-from pbprompt.clip.backbone import Backbone, Encoded  # noqa: E402
+from pbprompt.clip.backbone import Backbone, BackboneConfig, Encoded, random_backbone  # noqa: E402
+from pbprompt.clip.text import TextConfig  # noqa: E402
+from pbprompt.clip.vit import VitConfig  # noqa: E402
 from pbprompt.core.likelihood import Uncertainty  # noqa: E402
 from pbprompt.core.temperature import tempered  # noqa: E402
 from pbprompt.errors import InputError  # noqa: E402
@@ -27,11 +29,49 @@ from pbprompt.model.predictor import predictive  # noqa: E402
 from pbprompt.model.tuned import TunedModel  # noqa: E402
 from pbprompt.registry import methods  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_onnx_registry")
 METHODS = methods()
 CLASSES = ("crêpe", "ice cream", "red_car", "owl")
 SAMPLES = 3
 SINGLE = 1e-5  # between two float32 computations of a probability or an entropy
 HALF = 0.03  # what a float16 tower may change
+
+
+class PlainTower(torch.nn.Module):
+    """An image tower of one product, where what comes after the tower is tested: it is traced in no time."""
+
+    def __init__(self, config: VitConfig, embed_dim: int) -> None:
+        super().__init__()
+        self.side = config.grid[0]
+        self.register_buffer("proj", torch.randn(3, embed_dim, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, x):
+        patches = torch.nn.functional.avg_pool2d(x, x.shape[-1] // self.side).flatten(2).transpose(1, 2)
+        joint = patches @ self.proj
+        return joint.mean(1), joint
+
+
+@pytest.fixture(scope="module")
+def plain() -> Backbone:
+    text = TextConfig(context_length=77, vocab_size=49408, width=64, heads=4, layers=1)
+    config = BackboneConfig("plain", 32, VitConfig(32, 8, 64, 1, 4), text)
+    backbone = random_backbone(config)
+    backbone.visual = PlainTower(config.vision, config.embed_dim)
+    return backbone
+
+
+@pytest.fixture(scope="module")
+def traced(plain) -> tuple[TunedModel, torch.onnx.ONNXProgram]:
+    model = tuned(made("coop", plain))
+    return model, export._program(export.ImageClassifier(model.predictor, torch.float32))
+
+
+@pytest.fixture
+def coop(traced, monkeypatch) -> TunedModel:
+    """A model that is traced once, for the tests of what becomes of the file."""
+    model, program = traced
+    monkeypatch.setattr(export, "_program", lambda classifier: program)
+    return model
 
 
 def made(name: str, backbone: Backbone, variant: str = "") -> Method:
@@ -167,11 +207,11 @@ def test_metadata_say_what_a_deployer_needs(exported):
 @pytest.mark.parametrize(
     ("name", "variant"), [*((name, "") for name in METHODS), ("vpt", "conditional"), ("tip-adapter", "f")]
 )
-def test_which_methods_can_be_exported(name, variant, tiny_resnet, tmp_path, capfd):
-    method, path = made(name, tiny_resnet, variant), tmp_path / "model.onnx"
+def test_which_methods_can_be_exported(name, variant, plain, tmp_path, capfd):
+    method, path = made(name, plain, variant), tmp_path / "model.onnx"
     if method.exportable:
         export_onnx(tuned(method), path)
-        images = pixels(tiny_resnet, 3)
+        images = pixels(plain, 3)
         said, wanted = by_onnx(path, images), by_torch(method, images)
         np.testing.assert_allclose(said["probabilities"], wanted.probabilities, rtol=0, atol=SINGLE)
         np.testing.assert_allclose(said["epistemic"], wanted.mutual_information, rtol=0, atol=SINGLE)
@@ -187,22 +227,21 @@ def test_which_methods_can_be_exported(name, variant, tiny_resnet, tmp_path, cap
     assert not out and not err
 
 
-def test_a_prediction_that_cannot_be_traced_is_refused_in_words(tiny_resnet, tmp_path):
-    method = made("plot", tiny_resnet)
+def test_a_prediction_that_cannot_be_traced_is_refused_in_words(plain, tmp_path):
+    method = made("plot", plain)
     method.exportable = True  # as its author may believe
     with pytest.raises(InputError, match="'plot' cannot be exported, since its prediction is not one fixed"):
         export_onnx(tuned(method), tmp_path / "model.onnx")
 
 
-def test_a_model_that_differs_from_torch_is_not_written(tiny_resnet, tmp_path, monkeypatch):
+def test_a_model_that_differs_from_torch_is_not_written(coop, tmp_path, monkeypatch):
     path = tmp_path / "model.onnx"
     path.write_bytes(b"earlier")
-    method = made("coop", tiny_resnet)
     broken = Uncertainty(*(torch.full((3, 4), torch.nan) for _ in Uncertainty._fields))
     program = _program_that_says(broken)
     monkeypatch.setattr(export, "_program", lambda classifier: program)
     with pytest.raises(InputError, match=r"fp16 the probabilities are nan away.* use precision fp32"):
-        export_onnx(tuned(method), path, precision="fp16")
+        export_onnx(coop, path, precision="fp16")
     assert path.read_bytes() == b"earlier" and list(tmp_path.iterdir()) == [path]
 
 
@@ -213,34 +252,32 @@ def _program_that_says(said: Uncertainty) -> torch.onnx.ONNXProgram:
         def forward(self, image):
             return said.probabilities + 0 * image.float().mean()
 
-    image = torch.zeros(3, 64, 64, 3, dtype=torch.uint8)
+    image = torch.zeros(3, 32, 32, 3, dtype=torch.uint8)
     with export._quiet():
         return torch.onnx.export(
             Fixed(), (image,), dynamo=True, input_names=["image"], output_names=["probabilities"]
         )
 
 
-def test_weights_beyond_one_file_go_beside_it(tiny_resnet, tmp_path, monkeypatch):
-    monkeypatch.setattr(export, "ONE_FILE", 1000)
-    method = made("coop", tiny_resnet)
-    written = export_onnx(tuned(method), tmp_path / "here" / "model.onnx")
+def test_weights_beyond_one_file_go_beside_it(coop, tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "ONE_FILE", 100)
+    written = export_onnx(coop, tmp_path / "here" / "model.onnx")
     assert [file.name for file in written.files] == ["model.onnx", "model.onnx.data"]
     assert sorted((tmp_path / "here").iterdir()) == sorted(written.files)
     moved = (tmp_path / "here").rename(tmp_path / "there")
-    images = pixels(tiny_resnet, 2)
+    images = pixels(coop.method.backbone, 2)
     said = by_onnx(moved / "model.onnx", images)
     np.testing.assert_allclose(
-        said["probabilities"], by_torch(method, images).probabilities, rtol=0, atol=SINGLE
+        said["probabilities"], by_torch(coop.method, images).probabilities, rtol=0, atol=SINGLE
     )
 
 
-def test_a_missing_extra_and_a_folder_as_file_are_told(tiny_resnet, tmp_path, monkeypatch):
-    method = made("coop", tiny_resnet)
+def test_a_missing_extra_and_a_folder_as_file_are_told(coop, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="is a folder"):
-        export_onnx(tuned(method), tmp_path)
+        export_onnx(coop, tmp_path)
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(InputError, match=r"needs onnxscript: run pip install -e '.*\[onnx\]'"):
-        export_onnx(tuned(method), tmp_path / "model.onnx")
+        export_onnx(coop, tmp_path / "model.onnx")
 
 
 def test_thresholds_of_validation_images():
@@ -256,40 +293,40 @@ def test_thresholds_of_validation_images():
     assert said["set_quantile"]["0.9"] == pytest.approx(1 - true[46]) and said["set_quantile"]["0.99"] is None
 
 
-def test_thresholds_found_with_another_seed_are_left_out(tiny_resnet, tmp_path):
+def test_thresholds_found_with_another_seed_are_left_out(coop, tmp_path):
     calibration = Calibration((0.9,), (True,), (0.9,), len(CLASSES), 1, 1, seed=5)
-    model = replace(tuned(made("coop", tiny_resnet)), calibration=calibration, seed=6)
+    model = replace(coop, calibration=calibration, seed=6)
     written = export_onnx(model, tmp_path / "m.onnx")
     assert not written.calibrated and "calibration" not in facts(tmp_path / "m.onnx")
 
 
-def test_what_killed_exports_left_is_removed_by_the_next_and_nothing_else(tiny_resnet, tmp_path):
+def test_what_killed_exports_left_is_removed_by_the_next_and_nothing_else(coop, tmp_path):
     for name in (".m.onnx.folder", ".n.onnx.folder"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "m.onnx").write_bytes(b"half")
     (tmp_path / ".m.onnx.file").write_bytes(b"half")
-    export_onnx(tuned(made("coop", tiny_resnet)), tmp_path / "m.onnx")
+    export_onnx(coop, tmp_path / "m.onnx")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".n.onnx.folder", "m.onnx"]
 
 
 @pytest.mark.parametrize("one_file", [True, False])
 def test_an_export_that_is_killed_while_it_is_checked_leaves_no_folder(
-    tiny_resnet, tmp_path, monkeypatch, one_file
+    coop, tmp_path, monkeypatch, one_file
 ):
     """One file is checked before it is written anywhere; larger models need a folder while they are."""
     found = []
-    monkeypatch.setattr(export, "ONE_FILE", export.ONE_FILE if one_file else 1000)
+    monkeypatch.setattr(export, "ONE_FILE", export.ONE_FILE if one_file else 100)
     monkeypatch.setattr(export, "_difference", lambda *_: found.extend(tmp_path.iterdir()) or 0.0)
-    export_onnx(tuned(made("coop", tiny_resnet)), tmp_path / "m.onnx")
+    export_onnx(coop, tmp_path / "m.onnx")
     assert bool(found) is not one_file
 
 
-def test_a_models_temperature_is_exported(tiny_vit, tmp_path):
-    plain = tuned(made("pbprompt", tiny_vit))
-    scaled = replace(plain, info=replace(plain.info, temperature=2.5))
+def test_a_models_temperature_is_exported(plain, tmp_path):
+    cold = tuned(made("pbprompt", plain))
+    scaled = replace(cold, info=replace(cold.info, temperature=2.5))
     export_onnx(scaled, tmp_path / "model.onnx")
-    images = pixels(tiny_vit, 4)
-    said, untempered = by_onnx(tmp_path / "model.onnx", images), by_torch(plain.method, images)
+    images = pixels(plain, 4)
+    said, untempered = by_onnx(tmp_path / "model.onnx", images), by_torch(cold.method, images)
     wanted = tempered(untempered, 2.5)
     np.testing.assert_allclose(said["probabilities"], wanted.probabilities, rtol=0, atol=SINGLE)
     np.testing.assert_allclose(said["entropy"], wanted.entropy, rtol=0, atol=SINGLE)

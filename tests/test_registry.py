@@ -12,8 +12,10 @@ from pbprompt.registry import find_method, methods, register
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch):
-    """What a test registers is forgotten after it."""
+    """What a test registers is forgotten after it, and the plugins that it has."""
     monkeypatch.setattr(registry, "_methods", dict(methods()))
+    yield
+    registry.plugins.cache_clear()
 
 
 def test_the_packages_methods_are_found():
@@ -62,6 +64,7 @@ def plugin(tmp_path, monkeypatch, source):
     monkeypatch.setattr(
         registry, "entry_points", lambda group: [entry] if group == "pbprompt.methods" else []
     )
+    registry.plugins.cache_clear()
     monkeypatch.delitem(sys.modules, "their_plugin", raising=False)
 
 

@@ -1,8 +1,9 @@
 """Names -> classes: a method registers itself in one line, in this package or through an entry point."""
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
 from typing import Any, TypeVar
 
@@ -37,7 +38,7 @@ def methods() -> dict[str, Any]:
     package = import_module("pbprompt.methods")
     for module in iter_modules(package.__path__):
         import_module(f"pbprompt.methods.{module.name}")
-    for plugin in entry_points(group=ENTRY_POINT):
+    for plugin in plugins():
         try:
             plugin.load()
         except Exception as error:
@@ -45,6 +46,12 @@ def methods() -> dict[str, Any]:
                 f"plugin {plugin.name!r} ({plugin.value}) does not load ({error}): update or uninstall it"
             ) from error
     return dict(sorted(_methods.items()))
+
+
+@cache
+def plugins() -> tuple[EntryPoint, ...]:
+    """What installed packages bring, looked for once: a file of every package there is has to be read."""
+    return tuple(entry_points(group=ENTRY_POINT))
 
 
 def find_method(name: str) -> Any:
