@@ -1,11 +1,12 @@
 """The shapes in signatures are checked while the tests run: a wrong one raises."""
 
 import sys
+from types import FunctionType
 
 import pytest
 import torch
 from jaxtyping import TypeCheckError
-from shape_checks import UNCHECKED
+from shape_checks import UNCHECKED, has_shape
 
 from pbprompt.core.elbo import combined_elbo
 from pbprompt.core.transport import patch_cosines
@@ -32,3 +33,22 @@ def test_every_module_is_checked():
     }
     assert {"pbprompt", "pbprompt.core.elbo", "pbprompt.clip.backbone"} <= set(loaded)
     assert unchecked <= {UNCHECKED}
+
+
+def is_checked(function) -> bool:
+    """Here or inside another decorator, such as torch.no_grad."""
+    inner = getattr(function, "__wrapped__", None)
+    return "jaxtyping" in function.__code__.co_filename or (inner is not None and is_checked(inner))
+
+
+def test_every_signature_with_a_shape_is_checked():
+    found = {True: 0, False: 0}
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] == "pbprompt" and name != UNCHECKED:
+            kinds = [module, *(kind for kind in vars(module).values() if isinstance(kind, type))]
+            for function in (value for kind in kinds for value in vars(kind).values()):
+                if isinstance(function, FunctionType) and function.__module__ == name:
+                    shaped = any(map(has_shape, function.__annotations__.values()))
+                    found[shaped] += 1
+                    assert not shaped or is_checked(function), f"{name}.{function.__qualname__}"
+    assert min(found.values()) > 50

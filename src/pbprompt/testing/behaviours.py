@@ -41,6 +41,7 @@ Check = Callable[..., None]  # check(kind, **settings)
 
 NEW = ("train", "moon")
 MANY = 300  # classes
+STEPS = 80  # in which a method has to learn
 NEAR = 1e-3  # between a probability on a CPU and on a GPU
 CHECKS: list[Check] = []
 
@@ -82,7 +83,7 @@ def learns(kind: Kind, settings: Settings) -> None:
     few = few_of_the_sample()
     method = prepared(kind, settings, few.backbone, few.classes, few.template)
     steps_an_epoch = len(few.images) // method.images_a_step(len(few.images))
-    losses = train_recorded(method, few.images, epochs=max(4, 80 // steps_an_epoch))
+    losses = train_recorded(method, few.images, epochs=max(STEPS // 20, STEPS // steps_an_epoch))
     demand(bool(losses) == method.stepwise, f"stepwise is {method.stepwise}, but it took {len(losses)} steps")
     quarter = len(losses) // 4
     first, last = sum(losses[:quarter]), sum(losses[len(losses) - quarter :])
