@@ -14,6 +14,8 @@ from shape_checks import check_shapes
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may reach out
 check_shapes("pbprompt")  # before anything of the package is imported, and for the whole session
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as shells start what runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # or no child of a test can be interrupted
 
 from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone  # noqa: E402
 from pbprompt.clip.loading.load import load_backbone  # noqa: E402

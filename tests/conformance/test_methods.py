@@ -24,7 +24,7 @@ ON_TOWERS: dict[str, dict[str, Any]] = {"proda": FEWER}
 @pytest.mark.parametrize("check", method_checks(), ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", METHODS)
 def test_conforms(name, check, monkeypatch):
-    monkeypatch.setattr(behaviours, "STEPS", 40)  # half of what an author's method is given is enough for ours
+    monkeypatch.setattr(behaviours, "STEPS", 40)  # half of what an author is given
     settings = {learns: TO_LEARN, works_on_other_towers: ON_TOWERS}.get(check, {})
     check(METHODS[name], **settings.get(name, {}))
 
