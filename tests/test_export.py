@@ -310,9 +310,7 @@ def test_what_killed_exports_left_is_removed_by_the_next_and_nothing_else(coop, 
 
 
 @pytest.mark.parametrize("one_file", [True, False])
-def test_an_export_that_is_killed_while_it_is_checked_leaves_no_folder(
-    coop, tmp_path, monkeypatch, one_file
-):
+def test_an_export_that_is_killed_while_it_is_checked_leaves_no_folder(coop, tmp_path, monkeypatch, one_file):
     """One file is checked before it is written anywhere; larger models need a folder while they are."""
     found = []
     monkeypatch.setattr(export, "ONE_FILE", export.ONE_FILE if one_file else 100)
