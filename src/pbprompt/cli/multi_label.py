@@ -152,7 +152,8 @@ def print_label_figures(figures: Mapping[str, Any]) -> None:
 
     console = Console(markup=False, highlight=False)
     table = Table("", *(_right(name) for name in ("mAP", "F1", "precision", "recall")), box=None)
-    table.add_row("names alone", _percent(figures["zero_shot_map"]), "", "", "")
+    if "zero_shot_map" in figures:
+        table.add_row("names alone", _percent(figures["zero_shot_map"]), "", "", "")
     for name in ("micro", "macro"):
         shown = [_percent(figures[name][key]) for key in ("f1", "precision", "recall")]
         table.add_row(name, _percent(figures["map"]) if name == "micro" else "", *shown)

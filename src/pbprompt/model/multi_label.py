@@ -183,7 +183,10 @@ class MultiLabelModel:
         return replace(self, info=replace(self.info, metrics=figures))
 
     def evaluate(self, dataset: MultiLabelDataset, split: str, bank: Bank) -> dict[str, Any]:
-        """Its figures on a split; `zero_shot_map` is that of ranking images by their cosine to the names."""
+        """Its figures on a split.
+
+        `zero_shot_map` is that of ranking images by their cosine to the names, if the backbone reads names.
+        """
         images = dataset.split(split)
         if not images:
             raise InputError(f"{dataset.name} has no {split} images: choose another split")
@@ -194,8 +197,9 @@ class MultiLabelModel:
         said = self.probabilities(Encoded(features.global_, features.patches))
         given = said >= torch.tensor(list(self.thresholds.values()), dtype=said.dtype)
         figures = multi_label_figures(said, has, given, self.classes)
-        names = mean_average_precision(self._cosines(features), has)
-        return {**figures, "zero_shot_map": names, "thresholds": self.thresholds}
+        if self.backbone.reads_text:
+            figures["zero_shot_map"] = mean_average_precision(self._cosines(features), has)
+        return {**figures, "thresholds": self.thresholds}
 
     def _columns(self, dataset: MultiLabelDataset) -> list[int]:
         """The place of each of the dataset's labels among the model's."""

@@ -45,11 +45,12 @@ def _figures(info: ModelInfo) -> str:
     lite = (
         " `lite` is not CLIP: not comparable with papers on CLIP." if info.backbone["name"] == "lite" else ""
     )
+    names = figures.get("zero_shot_map")
+    alone = "" if names is None else f"| names alone, same backbone | {names:.2%} | | |\n"
     return f"""
 | | mAP | micro F1 | macro F1 |
 |---|---|---|---|
 | fitted | {figures["map"]:.2%} | {micro:.2%} | {macro:.2%} |
-| names alone, same backbone | {figures["zero_shot_map"]:.2%} | | |
-
+{alone}
 On the {figures["split"]} split, {figures["images"]} images.{lite}
 """
