@@ -17,6 +17,7 @@ EXTRAS = {
     "slurm": "submitit",
     "hf": "datasets",
     "siglip": "tokenizers",
+    "timm": "timm",
     "track": "tensorboard",
     "parquet": "pyarrow",
     "dev": "pytest",

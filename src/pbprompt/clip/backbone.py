@@ -15,14 +15,15 @@ from pbprompt.clip.prompts import AnyTokenizer
 from pbprompt.clip.resnet import ModifiedResNet, ResNetConfig
 from pbprompt.clip.siglip import SiglipImageTower, SiglipTextConfig, SiglipTextTower, SiglipVisionConfig
 from pbprompt.clip.text import TextConfig, TextTower
+from pbprompt.clip.timm_tower import TimmConfig, TimmTower
 from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.clip.vit import VisionTransformer, VitConfig
 from pbprompt.data.square import Fit, Interpolation
 from pbprompt.data.transforms import Preprocess
 from pbprompt.errors import InputError
 
-Activation = Literal["quick_gelu", "gelu", "gelu_tanh"]
-VisionConfig = VitConfig | ResNetConfig | LiteConfig | SiglipVisionConfig | DinoConfig
+Activation = Literal["quick_gelu", "gelu", "gelu_tanh", "own"]  # own: as timm has it
+VisionConfig = VitConfig | ResNetConfig | LiteConfig | SiglipVisionConfig | DinoConfig | TimmConfig
 TextSizes = TextConfig | SiglipTextConfig
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -64,10 +65,16 @@ class Backbone(nn.Module):
     towers depends on train mode, and the mode cannot be entered.
     """
 
-    def __init__(self, config: BackboneConfig, tokenizer: AnyTokenizer | None = None) -> None:
+    def __init__(
+        self,
+        config: BackboneConfig,
+        tokenizer: AnyTokenizer | None = None,
+        visual: nn.Module | None = None,
+    ) -> None:
         """Lay the towers out without values: `load_weights` or `random_backbone` gives them.
 
-        Without a tokenizer, CLIP's own is used where there is a text tower.
+        Without a tokenizer, CLIP's own is used where there is a text tower. `visual`: an image tower that is
+        built already.
         """
         super().__init__()
         self.config = config
@@ -90,7 +97,7 @@ class Backbone(nn.Module):
             tokenizer = Tokenizer(config.text.vocab_size, config.text.context_length)
         self._tokenizer = tokenizer
         with torch.device("meta"):
-            self.visual = _vision_tower(config)
+            self.visual = _vision_tower(config) if visual is None else visual
             if config.text is not None:
                 self.textual = _text_tower(config, config.text)
         _parameters_to_buffers(self)
@@ -164,7 +171,7 @@ class Backbone(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        return next(self.buffers()).dtype
+        return next(buffer.dtype for buffer in self.buffers() if buffer.is_floating_point())
 
     @property
     def device(self) -> torch.device:
@@ -203,6 +210,8 @@ def _vision_tower(config: BackboneConfig) -> nn.Module:
             return SiglipImageTower(config.vision, config.activation)
         case DinoConfig():
             return DinoTower(config.vision)
+        case TimmConfig():
+            return TimmTower(config.vision)
 
 
 def _text_tower(config: BackboneConfig, text: TextSizes) -> TextTower | SiglipTextTower:

@@ -25,6 +25,7 @@ class Family:
 
 
 TOKENIZERS = ("siglip", "tokenizers")
+TIMM = ("timm", "timm")
 
 FAMILIES = (
     Family("lite", ("lite",), "with the package: THIRD_PARTY_NOTICES.md", "224"),
@@ -119,5 +120,16 @@ FAMILIES = (
         ),
         "DINOv3's own, accepted on the hub before the download",
         "224",
+    ),
+    Family(
+        "timm (images only)",
+        (
+            "timm/vit_base_patch14_dinov2.lvd142m",
+            "timm/vit_base_patch16_dinov3.lvd1689m",
+            "timm/convnext_tiny.fb_in22k",
+        ),
+        "each model's own",
+        "224 to 518",
+        TIMM,
     ),
 )

@@ -50,7 +50,11 @@ def put(key: str, value: torch.Tensor) -> Callable[[Path], None]:
         ("dinov2", changed("config.json", hidden_act="relu"), "hidden_act is 'relu'"),
         ("dinov3", changed("config.json", rope_theta="x"), "rope_theta is 'x'"),
         ("dinov3", changed("config.json", num_register_tokens=2), "num_register_tokens is 2"),
-        ("dinov3", changed("config.json", model_type="dinov3_convnext"), "only DINOv2 and DINOv3"),
+        (
+            "dinov3",
+            changed("config.json", model_type="dinov3_convnext"),
+            "timm's models (timm/NAME) are supported",
+        ),
         ("dinov2", changed("config.json", model_type="dinov3_vit"), "that the towers of its kind lack"),
         ("dinov3", changed("config.json", model_type="dinov2"), "lacks the tensor positional_embedding"),
         ("dinov2", changed("preprocessor_config.json", resample=0), "resample is 0"),

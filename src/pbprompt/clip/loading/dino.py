@@ -45,7 +45,7 @@ NAMES = (
 )
 
 
-def read_dino(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor]]:
+def read_dino(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor], None]:
     """The config and the tower's tensors, under `visual.`, of the weights in a Hugging Face folder."""
     config_path = path.parent / HF_CONFIG
     told = read_json(config_path)
@@ -70,7 +70,7 @@ def read_dino(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor]]
         interpolation,
         None if resize == size else resize,
     )
-    return config, {f"visual.{key}": value for key, value in tensors.items()}
+    return config, {f"visual.{key}": value for key, value in tensors.items()}, None
 
 
 def _preprocessing(

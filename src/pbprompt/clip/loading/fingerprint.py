@@ -8,12 +8,13 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import BackboneConfig
 from pbprompt.clip.lite import LiteConfig
+from pbprompt.clip.timm_tower import TimmConfig
 
 
 def fingerprint(config: BackboneConfig, state: dict[str, Tensor]) -> str:
     """SHA-256 over what decides the features: the weights in OpenAI's layout, as float32, and the settings
     that the weights do not show (activation, heads, input size and normalisation, how an image is fitted)."""
-    heads = None if isinstance(config.vision, LiteConfig) else config.vision.heads
+    heads = None if isinstance(config.vision, LiteConfig | TimmConfig) else config.vision.heads
     settings: tuple[object, ...] = (
         config.activation,
         heads,
@@ -24,7 +25,7 @@ def fingerprint(config: BackboneConfig, state: dict[str, Tensor]) -> str:
     )
     if (config.fit, config.interpolation) != ("crop", "bicubic"):  # CLIP's, older than these settings
         settings += (config.fit, config.interpolation)
-    if config.text is None:
+    if config.text is None or isinstance(config.vision, TimmConfig):
         settings += (config.vision, config.resize, config.interpolation)
     whole = hashlib.sha256(repr(settings).encode())
     keys = sorted(state)

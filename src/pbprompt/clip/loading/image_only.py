@@ -3,14 +3,15 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from pbprompt.clip.backbone import BackboneConfig
 from pbprompt.clip.loading.dino import PUBLISHED, read_dino
 from pbprompt.clip.loading.json_files import HF_CONFIG, read_json
+from pbprompt.clip.loading.timm_folder import is_timm, read_timm
 from pbprompt.errors import InputError
 
-Reader = Callable[[Path, str], tuple[BackboneConfig, dict[str, Tensor]]]
+Reader = Callable[[Path, str], tuple[BackboneConfig, dict[str, Tensor], nn.Module | None]]
 HF_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 OTHERS = (
     "beit",
@@ -27,16 +28,20 @@ OTHERS = (
 
 
 def image_only_reader(path: Path) -> Reader | None:
-    """What reads the weights, where they are an image tower's alone."""
+    """What reads the weights, where they are an image tower's alone: it gives the config, the tensors and,
+    where another library built it, the tower."""
     beside = path.parent / HF_CONFIG
     if path.name not in HF_WEIGHTS or not beside.is_file():
         return None
-    kind = read_json(beside).get("model_type")
+    config = read_json(beside)
+    if is_timm(config):
+        return read_timm
+    kind = config.get("model_type")
     if kind in PUBLISHED:
         return read_dino
     if kind in OTHERS:
         raise InputError(
-            f"{beside}: model_type is {kind!r}; of image towers without text only DINOv2 and DINOv3 "
-            f"({', '.join(PUBLISHED)}) are supported"
+            f"{beside}: model_type is {kind!r}; of image towers without text DINOv2 and DINOv3 "
+            f"({', '.join(PUBLISHED)}) and timm's models (timm/NAME) are supported"
         )
     return None

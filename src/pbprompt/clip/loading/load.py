@@ -20,10 +20,9 @@ from pbprompt.clip.loading.json_files import HF_CONFIG, OPEN_CLIP_CONFIG
 from pbprompt.clip.loading.siglip import is_siglip, read_siglip_config
 from pbprompt.clip.loading.vocabulary import read_tokenizer
 from pbprompt.clip.resnet import ResNetConfig, fold_batch_norms
-from pbprompt.clip.sentence_tokenizer import SentenceTokenizer
 from pbprompt.errors import InputError
 
-ACTIVATIONS = ("quick_gelu", "gelu", "gelu_tanh")
+ACTIVATIONS = ("quick_gelu", "gelu", "gelu_tanh", "own")
 WITHOUT_TEXT = 100.0  # the scale of cosines between images, which an image tower has none of: CLIP's
 
 
@@ -42,16 +41,17 @@ def load_backbone(
     `activation` is needed only where the file does not tell whether the model uses QuickGELU or GELU.
     """
     name = str(name_or_path)
-    target, tokenizer = _device(device), None
+    target, tokenizer, visual = _device(device), None, None
     if activation not in (None, *ACTIVATIONS):
         raise InputError(f"activation {activation!r} is unknown: use quick_gelu or gelu")
     if name == "lite":
         config, state = read_lite()
         _settle(name, config.activation, activation)
     elif (read := image_only_reader(path := find_weights(name))) is not None:
-        config, state = read(path, name)
+        config, state, visual = read(path, name)
         _settle(str(path), config.activation, activation)
-        check_tensors(str(path), config, state)
+        if visual is None:
+            check_tensors(str(path), config, state)
         check_finite(path, state)
     else:
         state, told = read_checkpoint(path)
@@ -64,7 +64,7 @@ def load_backbone(
         if told.vocabulary != "clip":
             assert config.text is not None
             tokenizer = read_tokenizer(path.parent, config.text, told.vocabulary)
-    return _assemble(config, state, target, dtype, tokenizer)
+    return _assemble(config, state, target, dtype, Backbone(config, tokenizer, visual))
 
 
 def _device(wanted: str | torch.device) -> torch.device:
@@ -111,7 +111,7 @@ def _assemble(
     state: dict[str, Tensor],
     device: torch.device,
     dtype: torch.dtype,
-    tokenizer: SentenceTokenizer | None,
+    backbone: Backbone,
 ) -> Backbone:
     identity = fingerprint(config, state)
     logit_scale = float(state["logit_scale"].double().exp()) if config.text else WITHOUT_TEXT
@@ -124,5 +124,9 @@ def _assemble(
     }
     if isinstance(config.vision, ResNetConfig):
         visual = fold_batch_norms(visual)
-    towers = {key: value.to(device, dtype).contiguous() for key, value in (visual | textual).items()}
-    return Backbone(config, tokenizer).load_weights(towers, logit_scale, identity, logit_bias)
+    towers = {
+        key: value.to(device, dtype if value.is_floating_point() else None).contiguous()
+        for key, value in (visual | textual).items()
+    }
+    backbone.load_weights(towers, logit_scale, identity, logit_bias)
+    return backbone.to(device, dtype)  # timm's towers have tables that are no weights

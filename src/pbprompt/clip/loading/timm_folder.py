@@ -1,0 +1,83 @@
+"""timm's folders, as the hub has them: an architecture's name, preprocessing, and weights in timm's names."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from pbprompt.clip.backbone import BackboneConfig
+from pbprompt.clip.loading.formats import read_tensors
+from pbprompt.clip.loading.images import Triple, triple
+from pbprompt.clip.loading.json_files import HF_CONFIG, read_json
+from pbprompt.clip.timm_tower import TimmConfig, TimmTower, looked_at, make_trunk
+from pbprompt.data.square import Fit, Interpolation
+from pbprompt.errors import InputError
+
+IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
+IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
+FILTERS: tuple[Interpolation, ...] = ("bicubic", "bilinear")
+CROP = 0.875  # the share of an image that timm crops where its config does not say
+
+
+def is_timm(config: dict[str, Any]) -> bool:
+    return isinstance(config.get("architecture"), str) and "model_type" not in config
+
+
+def read_timm(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor], nn.Module]:
+    """The config, the tower's tensors under `visual.`, and the tower that has them."""
+    config_path = path.parent / HF_CONFIG
+    told = read_json(config_path)
+    about = told.get("pretrained_cfg") or {}
+    size, fit, interpolation, resize = _images(config_path, about)
+    mean = triple(config_path, about, "mean", IMAGENET_MEAN)
+    std = triple(config_path, about, "std", IMAGENET_STD)
+    arguments = tuple(sorted((told.get("model_args") or {}).items()))
+    vision = TimmConfig(told["architecture"], size, arguments=arguments)
+    trunk = make_trunk(vision)
+    _fill(path, vision, trunk, _without_classifier(read_tensors(path)[0], about))
+    vision, width = looked_at(str(config_path), vision, trunk)
+    config = BackboneConfig(name, width, vision, None, "own", mean, std, fit, interpolation, resize)
+    tower = TimmTower(vision, trunk)
+    return config, {f"visual.{key}": value for key, value in tower.state_dict().items()}, tower
+
+
+def _images(path: Path, about: dict[str, Any]) -> tuple[int, Fit, Interpolation, int | None]:
+    """Size, fit, filter and the short side before the crop, as timm's own evaluation has them."""
+    shape = about.get("input_size") or [3, 224, 224]
+    if not (isinstance(shape, list) and len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2]):
+        raise InputError(f"{path}: input_size is {shape!r}; [3, SIZE, SIZE] is needed")
+    size, interpolation = shape[1], about.get("interpolation") or "bicubic"
+    if type(size) is not int or size < 1:
+        raise InputError(f"{path}: input_size is {shape!r}; [3, SIZE, SIZE] is needed")
+    if interpolation not in FILTERS:
+        raise InputError(f"{path}: interpolation is {interpolation!r}; known are {', '.join(FILTERS)}")
+    share, mode = about.get("crop_pct") or CROP, about.get("crop_mode") or "center"
+    if not isinstance(share, int | float) or not 0 < share <= 1:
+        raise InputError(f"{path}: crop_pct is {share!r}; a share of the image, up to 1, is needed")
+    resize = math.floor(size / share)
+    if mode == "squash" and resize == size:
+        return size, "squash", interpolation, None
+    if mode != "center":
+        raise InputError(f"{path}: crop_mode is {mode!r} with crop_pct {share}; only 'center' is supported")
+    return size, "crop", interpolation, None if resize == size else resize
+
+
+def _without_classifier(state: dict[str, Tensor], about: dict[str, Any]) -> dict[str, Tensor]:
+    named = about.get("classifier") or ()
+    heads = tuple(f"{head}." for head in ([named] if isinstance(named, str) else named))
+    return {key: value for key, value in state.items() if not (heads and key.startswith(heads))}
+
+
+def _fill(path: Path, vision: TimmConfig, trunk: nn.Module, state: dict[str, Tensor]) -> None:
+    """Give the trunk its weights: all of them, and no others."""
+    own = trunk.state_dict()
+    counters = {key for key in own if key.endswith("num_batches_tracked")}  # of training alone
+    wrong = sorted(own.keys() - state.keys() - counters) or sorted(state.keys() - own.keys())
+    wrong = wrong or sorted(key for key in state if state[key].shape != own[key].shape)
+    if wrong:
+        raise InputError(
+            f"{path}: its tensors are not those of timm's {vision.architecture!r} ({wrong[0]} is missing, "
+            "unknown or of another shape); fetch the checkpoint again, or update timm"
+        )
+    trunk.load_state_dict(state, strict=False)
