@@ -38,7 +38,9 @@ def measure(
     whole: Annotated[
         bool, typer.Option("--whole", help="In `fit`, run the fit from cached features to its end.")
     ] = False,
-    images: Annotated[int | None, typer.Option(min=16, help="How many JPEG files `imagenet` has.")] = None,
+    images: Annotated[
+        int | None, typer.Option(min=16, help="How many images `imagenet` and `stream` have.")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="How many epochs `imagenet` has.")] = None,
     out: Annotated[
         Path | None,
@@ -51,7 +53,9 @@ def measure(
     steps: one training step of five methods, with the difference between both ways. fit: from image files to
     the tuned method. predict: images/s of the image tower, and of predictions on top of it. imagenet: a whole
     PBPrompt run from JPEG files with fresh views; on CUDA 16,000 files and 10 epochs. classes: one step over
-    21,000 classes. growth: time and memory against classes, samples, patches, batch and images.
+    21,000 classes. growth: time and memory against classes, samples, patches, batch and images. stream: the
+    pass of a streamed fit over as many features as ImageNet has images, beside a copy of them. conjugate: its
+    time and memory against images up to a million and classes up to 21,000.
 
     Of several parts one that fails is named, and the others go on.
     """

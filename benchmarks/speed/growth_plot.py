@@ -19,12 +19,12 @@ LABELS = {
 
 
 @styled
-def growth_figure(lines: Mapping[str, Sequence[Row]]) -> "Figure":
+def growth_figure(lines: Mapping[str, Sequence[Row]], labels: Mapping[str, str] = LABELS) -> "Figure":
     """A column a size: above milliseconds, below GiB, both axes logarithmic; dashed: in proportion."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullLocator
 
-    sizes = [size for size in LABELS if any(row["grows"] == size for rows in lines.values() for row in rows)]
+    sizes = [size for size in labels if any(row["grows"] == size for rows in lines.values() for row in rows)]
     figure = Figure(figsize=(2.2 * len(sizes), 4.2), layout="constrained")
     grid = figure.subplots(2, len(sizes), squeeze=False, sharex="col", sharey="row")
     for number, (label, rows) in enumerate(lines.items()):
@@ -48,9 +48,9 @@ def growth_figure(lines: Mapping[str, Sequence[Row]]) -> "Figure":
         shown = values if len(values) <= 4 else values[:: -(len(values) // 3)]
         grid[1, column].set_xticks(shown, [f"{value:g}" for value in shown], fontsize=8)
         grid[1, column].set_xticks([], minor=True)
-        grid[1, column].set_xlabel(LABELS[size])
+        grid[1, column].set_xlabel(labels[size])
     grid[0, 0].set_ylabel("milliseconds")
     grid[1, 0].set_ylabel("peak, GiB")
-    handles, labels = grid[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=2, fontsize=9)
+    handles, machines = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, machines, loc="outside upper left", ncols=2, fontsize=9)
     return figure

@@ -5,7 +5,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed import fits, growth, imagenet, many_classes, prediction, steps
+from benchmarks.speed import (
+    evidence_growth,
+    evidence_pass,
+    fits,
+    growth,
+    imagenet,
+    many_classes,
+    prediction,
+    steps,
+)
 from benchmarks.speed.machine import stamp
 from benchmarks.speed.results import add_part
 from benchmarks.speed.setups import Options
@@ -18,6 +27,8 @@ PARTS: dict[str, Callable[[Options], Iterator[dict[str, Any]]]] = {
     "imagenet": imagenet.run,
     "classes": many_classes.run,
     "growth": growth.run,
+    "stream": evidence_pass.run,
+    "conjugate": evidence_growth.run,
 }
 
 

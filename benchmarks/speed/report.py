@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from benchmarks.speed.evidence_growth import IMAGES_CLASSES, SHOTS, series
+from benchmarks.speed.evidence_growth import LABELS as CONJUGATE_LABELS
 from benchmarks.speed.goals import judged
 from benchmarks.speed.growth_plot import growth_figure
 from benchmarks.speed.results import Results, is_results, read_results
@@ -20,6 +22,7 @@ from pbprompt.report import plots
 FOLDER = Path("benchmarks/results")
 TRIED = "tried.yaml"
 PLOT = Path("images") / "performance.svg"  # beside the document
+CONJUGATE_PLOT = Path("images") / "performance-conjugate.svg"
 
 INTRODUCTION = """\
 # Performance
@@ -49,15 +52,19 @@ def write_report(files: Sequence[Path], out: Path) -> None:
             f"{FOLDER} holds no results: "
             f"run `python -m benchmarks.speed measure --out {FOLDER}/NAME.json` first"
         )
-    growth = {
-        label(parts): parts["growth"]["rows"]
-        for parts in (content["parts"] for content in results.values())
-        if "growth" in parts
-    }
-    if growth:
+    if growth := _rows_of("growth", results):
         plots.save(growth_figure(growth), out.parent / PLOT)
+    if grown := _rows_of("conjugate", results):
+        lines = {name: list(series(rows)) for name, rows in grown.items()}
+        plots.save(growth_figure(lines, CONJUGATE_LABELS), out.parent / CONJUGATE_PLOT)
     tried = next((path.parent / TRIED for path in results if (path.parent / TRIED).exists()), None)
     write_text(out, document(results, read_tried(tried) if tried else []))
+
+
+def _rows_of(part: str, results: Mapping[Path, Results]) -> dict[str, list[dict[str, Any]]]:
+    """Of each machine on which the part was measured."""
+    every = (content["parts"] for content in results.values())
+    return {label(parts): parts[part]["rows"] for parts in every if part in parts}
 
 
 def _all_results(folder: Path) -> dict[Path, Results]:
@@ -86,9 +93,10 @@ def document(results: Mapping[Path, Results], tried: Sequence[str]) -> str:
     sections = [INTRODUCTION.format(files=names)]
     for content in results.values():
         sections += _machine_section(content["parts"])
-    grown = {label(content["parts"]): content["parts"].get("growth") for content in results.values()}
-    if any(grown.values()):
-        sections.append(_growth_section({name: part["rows"] for name, part in grown.items() if part}))
+    if growth := _rows_of("growth", results):
+        sections.append(_growth_section(growth))
+    if grown := _rows_of("conjugate", results):
+        sections.append(_conjugate_section({name: list(series(rows)) for name, rows in grown.items()}))
     if tried:
         lines = "\n".join(f"- {line.strip()}" for line in tried)
         sections.append(f"## Tried and left out\n\n{lines}\n")
@@ -137,8 +145,8 @@ def _provenance(parts: Mapping[str, Any]) -> str:
     return markdown.table(["part", "command", "commit", "date", "took", "versions"], rows)
 
 
-def _growth_section(lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """The plot, and how much time and memory grow over each series."""
+def _growth_table(lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """How much time and memory grow over each series."""
     rows = []
     for name, points in lines.items():
         for size in dict.fromkeys(point["grows"] for point in points):
@@ -160,6 +168,10 @@ def _growth_section(lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
                 ]
             )
     headings = ["machine", "grows", "from – to", "time", "memory", "steepest step, beside proportion"]
+    return markdown.table(headings, rows)
+
+
+def _growth_section(lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     return f"""## Growth
 
 One PBPrompt step while one size grows and the others stay; for images, an epoch from JPEG files, encoding
@@ -168,5 +180,20 @@ divided by that of the size: 1 is in proportion, below is better.
 
 ![Time and memory against classes, samples, patches, batch and images]({PLOT.as_posix()})
 
-{markdown.table(headings, rows)}
+{_growth_table(lines)}
+"""
+
+
+def _conjugate_section(lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    return f"""## Growth of `conjugate`
+
+From synthetic features on, of the width of `lite`. A fit reads the names (eight sentences each), passes over
+the features once and chooses κ, T and the rest by at most 4,096 of them; with more images only the pass
+grows, and one image more costs what the choice does, however many came before. As images grow there are
+{IMAGES_CLASSES} classes; as classes grow, {SHOTS} images of each. Memory is the peak over all that is
+measured at a point.
+
+![Time and memory against images and classes]({CONJUGATE_PLOT.as_posix()})
+
+{_growth_table(lines)}
 """

@@ -54,6 +54,8 @@ TITLES = {
     "imagenet": "A whole PBPrompt run from JPEG files, fresh views each epoch",
     "classes": "Very many classes",
     "growth": "Growth",
+    "stream": "One pass over as many images as ImageNet has, as features",
+    "conjugate": "`conjugate` as images or classes grow, from features",
 }
 COLUMNS: dict[str, Sequence[Column]] = {
     "steps": (
@@ -132,6 +134,32 @@ COLUMNS: dict[str, Sequence[Column]] = {
         BACKBONE,
         Column("ms", "ms", digits),
         Column("GiB", "gib", digits),
+    ),
+    "stream": (
+        IMAGES,
+        CLASSES,
+        Column("width", "width"),
+        Column("pass, s", "seconds", digits),
+        Column("images/s", "images_per_second", digits),
+        Column("copy, images/s", "copy_per_second", digits),
+        Column("sum, images/s", "sum_per_second", digits),
+        Column("XᵀX in float64, images/s", "product_per_second", digits),
+        Column("copy / pass", "to_copy", times),
+        Column("XᵀX / pass", "to_product", times),
+        Column("peak, GiB", "gib", digits),
+    ),
+    "conjugate": (
+        Column("grows", "grows"),
+        IMAGES,
+        CLASSES,
+        BACKBONE,
+        Column("names, ms", "names_ms", digits),
+        Column("pass, ms", "pass_ms", digits),
+        Column("choice, ms", "choice_ms", digits),
+        Column("fit, ms", "fit_ms", digits),
+        Column("one image more, ms", "learn_ms", digits),
+        Column("64 predictions, ms", "predict_ms", digits),
+        Column("peak, GiB", "gib", digits),
     ),
 }
 

@@ -232,6 +232,9 @@ class Conjugate(Memory):
             Kept.of(self.kept, self.kept_labels, self.kept_weights),
         )
         self._keep(former.merged(Evidence.of(x, present, len(self.seen))))
+        if asked == self.seen:
+            self.finish()
+            return
         self.prepare(self.seen, self.template)  # the choice rests on all that was learned
         self.finish()
         self.prepare(asked, self.template)

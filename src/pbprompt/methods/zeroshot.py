@@ -10,7 +10,8 @@ f and g are the frozen towers, s is exp(logit scale).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
@@ -41,6 +42,10 @@ CLIP_SEVEN = (  # those of its 80 that CLIP's authors found enough on ImageNet
     "a photo of the small {}.",
 )
 
+Templates = Literal["single", "ensemble", "both", "clip"]
+REMEMBERED = 2  # lists of names with a sentence, of each backbone
+_LATELY: "WeakKeyDictionary[Backbone, dict[Any, Tensor]]" = WeakKeyDictionary()
+
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroShotConfig(MethodConfig):
@@ -69,15 +74,33 @@ class ZeroShot(Method):
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         super().prepare(classes, template)
-        own = sentence_features(self.backbone, classes, template)
-        if self.config.templates == "single":
-            self._features = own
-            return
-        several = CLIP_SEVEN if self.config.templates == "clip" else ENSEMBLE
-        each = [sentence_features(self.backbone, classes, sentence) for sentence in several]
-        general = mean_features(torch.stack(each))
-        both = self.config.templates == "both"
-        self._features = mean_features(torch.stack([own, general])) if both else general
+        self._features = _known(self.backbone, tuple(classes), template, self.config.templates)
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         return self._features.unsqueeze(0)
+
+
+def _known(
+    backbone: Backbone, classes: tuple[str, ...], template: str, templates: Templates
+) -> Float[Tensor, "c d"]:
+    """The features of the names, which a copy of a model, or one that learns on, need not make again."""
+    lately = _LATELY.setdefault(backbone, {})
+    key = (classes, template, templates, backbone.dtype, backbone.device)
+    features = lately.pop(key, None)
+    if features is None:
+        features = _features(backbone, classes, template, templates)
+    lately[key] = features  # the last again
+    while len(lately) > REMEMBERED:
+        del lately[next(iter(lately))]
+    return features
+
+
+def _features(
+    backbone: Backbone, classes: Sequence[str], template: str, templates: Templates
+) -> Float[Tensor, "c d"]:
+    own = sentence_features(backbone, classes, template)
+    if templates == "single":
+        return own
+    several = CLIP_SEVEN if templates == "clip" else ENSEMBLE
+    general = mean_features(torch.stack([sentence_features(backbone, classes, text) for text in several]))
+    return mean_features(torch.stack([own, general])) if templates == "both" else general

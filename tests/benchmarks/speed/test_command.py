@@ -43,11 +43,12 @@ def test_fits_end_at_the_same_loss():
 @pytest.mark.slow
 def test_the_other_parts_fill_one_file(tmp_path):
     out = tmp_path / "results.json"
-    for name in ("predict", "imagenet", "classes", "growth"):
+    names = ("predict", "imagenet", "classes", "growth", "stream", "conjugate")
+    for name in names:
         shown = invoke("measure", name, "--quick", "--out", out).stdout
         assert "threads" in shown
     found = json.loads(out.read_text())["parts"]
-    assert list(found) == ["predict", "imagenet", "classes", "growth"]
+    assert tuple(found) == names
     assert all(part["complete"] and part["quick"] for part in found.values())
     assert {row["what"] for row in found["predict"]["rows"]} == {
         "PBPrompt, 20 samples",
@@ -65,9 +66,13 @@ def test_the_other_parts_fill_one_file(tmp_path):
         "batch",
         "images",
     }
+    assert found["stream"]["rows"][0]["images"] == 20_000 and found["stream"]["rows"][0]["to_copy"] > 0
+    assert [row["value"] for row in found["conjugate"]["rows"]] == [64, 128, 4, 8]
     invoke("report", out, "--out", tmp_path / "performance.md")
     text = (tmp_path / "performance.md").read_text()
     assert "(try-out sizes)" in text and "### Prediction" in text
+    assert "images/performance-conjugate.svg" in text and "| images, one more | 64 → 128 |" in text
+    assert (tmp_path / "images" / "performance-conjugate.svg").exists()
 
 
 def test_a_part_that_fails_does_not_cost_the_others(tmp_path, monkeypatch):
