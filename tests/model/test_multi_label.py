@@ -15,8 +15,10 @@ from pbprompt.errors import InputError, NoNumberError
 from pbprompt.model.folder import describe_model
 from pbprompt.model.manifest import has_several_labels
 from pbprompt.model.multi_label import MultiLabelModel, targets
+from pbprompt.model.multi_label_card import multi_label_card
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method, methods
+from pbprompt.testing.fits import tiny_dino
 
 CONJUGATE = find_method("conjugate")
 CLASSES = ("beach", "dog", "snow")
@@ -150,6 +152,17 @@ def test_unreadable_files_give_their_errors(model, tmp_path):
     (tmp_path / "a.png").write_bytes(b"no image")
     ((path, said),) = model.predict_files([tmp_path / "a.png"], progress=False)
     assert path.name == "a.png" and isinstance(said, InputError)
+
+
+def test_an_image_tower_without_text_does_too(problem):
+    dataset, bank = problem
+    towers = tiny_dino()
+    assert towers.embed_dim == bank.backbone.embed_dim
+    bank = GivenFeatures(towers, bank.images)
+    model = MultiLabelModel.fit(dataset, bank, CONJUGATE).checked(dataset, bank)
+    assert model.info.metrics["map"] > 0.9 and "zero_shot_map" not in model.info.metrics
+    card = multi_label_card(model.info, model.thresholds, "model")
+    assert "| fitted |" in card and "names alone" not in card
 
 
 def test_targets_and_the_description_of_a_model(model, problem):

@@ -100,6 +100,10 @@ class Unfinite(ZeroShot):
         return super().class_features(samples, generator) * torch.nan
 
 
+class Boastful(ZeroShot):
+    several_labels = True
+
+
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch):
     registry.methods()
@@ -124,6 +128,7 @@ def own_registry(monkeypatch):
         (ByName, "keeps_classes_of_one_name_apart", "class 0 are not told from those of 2"),
         (Balanced, "takes_unbalanced_classes", "classes of 1, 2 and 9 images"),
         (Vague, "takes_a_class_without_images_or_names_it", "it says 'too few images'"),
+        (Boastful, "takes_several_labels_or_refuses", "set `several_labels = False`"),
         (Unfinite, "is_a_function_of_its_seed", "the answer is no number"),
     ],
     ids=lambda value: getattr(value, "__name__", None),

@@ -94,6 +94,10 @@ def fit(
         raise InputError(f"--method {method}: has nothing to tune: use `pbprompt predict` with --classes")
     config = make_config(kind, preset, variant, overrides)
     if is_multi_label(data):
+        if distributed.world()[1] > 1:
+            raise InputError(
+                f"{data} has several labels an image, which one process fits: leave torchrun out"
+            )
         refuse(
             {
                 "--shots": shots,

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Encoded, random_backbone
 from pbprompt.config import describe
+from pbprompt.core.likelihood import unit
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Method
 from pbprompt.model.folder import describe_model, load_model, save_model
@@ -265,6 +266,26 @@ def takes_a_class_without_images_or_names_it(kind: Kind, settings: Settings) -> 
         demand(NAMES[2] in str(error), f"it says {str(error)!r}")
     else:
         probabilities(method, images)
+
+
+@_behaviour
+def takes_several_labels_or_refuses(kind: Kind, settings: Settings) -> None:
+    """tell several labels an image, or refuse them by an InputError where `several_labels` is false"""
+    backbone = tiny_vit()
+    method, images = prepared(kind, settings, backbone), random_images(backbone)
+    has = torch.nn.functional.one_hot(images.labels, len(NAMES)).float()
+    has[images.labels == 0, 1] = 1
+    seen = Encoded(images.global_, images.patches)
+    try:
+        head = method.label_head(seen, has)
+    except InputError as error:
+        demand(not method.several_labels, f"it says {str(error)!r}: set `several_labels = False`")
+        return
+    demand(method.several_labels, "it took them: set `several_labels = True`")
+    said = head.probabilities(unit(images.global_))
+    demand(said.shape == has.shape, f"probabilities are of shape {tuple(said.shape)}, not {tuple(has.shape)}")
+    apart = float(said[has > 0].mean() - said[has == 0].mean())
+    demand(apart > 0, f"labels that are there have {-apart:.1%} less than those that are not")
 
 
 def _farthest(one: Tensor, other: Tensor) -> float:
