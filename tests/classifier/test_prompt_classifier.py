@@ -9,6 +9,7 @@ from PIL import Image
 
 from pbprompt import InputError, PromptClassifier
 from pbprompt.classifier.tuning import SHOTS
+from pbprompt.cli.fit import SHOTS as COMMAND_SHOTS
 from pbprompt.cli.fit import fit
 from pbprompt.clip.backbone import Encoded
 from pbprompt.data.fewshot import draw
@@ -222,6 +223,13 @@ def test_a_method_that_takes_no_new_classes_stays_as_it_is(photos):
     np.testing.assert_array_equal(classifier.predict_proba(files), expected)
 
 
+def test_look_sees_by_the_classifiers_backbone(photos, tiny_vit):
+    from pbprompt.findings.look import look
+
+    found = PromptClassifier(backbone=tiny_vit).look(photos)
+    assert found == look(photos, backbone=tiny_vit) and found.classes and found.images
+
+
 def test_explain_looks_with_the_prompts_in_use(photos, fitted):
     from pbprompt.explain.heat_maps import heat_maps
 
@@ -376,7 +384,7 @@ def test_the_defaults_are_the_command_lines(photos):
     for name in ("method", "preset", "variant", "backbone", "activation", "device", "calibrate"):
         assert theirs[name].default == ours[name], name
     assert ours["random_state"] == theirs["seed"].default
-    assert (ours["shots"], SHOTS) == (None, theirs["shots"].default)
+    assert ours["shots"] is theirs["shots"].default is None and SHOTS == COMMAND_SHOTS
     assert PromptClassifier("nearest-mean").fit(photos).model_.info.shots == SHOTS
     assert PromptClassifier("nearest-mean", shots=0).fit(photos).model_.info.shots == 0
 

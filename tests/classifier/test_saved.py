@@ -68,6 +68,37 @@ def test_parameters_come_back(fitted, images, tmp_path):
     np.testing.assert_array_equal(refitted.predict_proba(images), fitted.predict_proba(images))
 
 
+@pytest.fixture
+def table(tiny_vit):
+    return np.random.default_rng(0).standard_normal((6, tiny_vit.embed_dim)).astype("float32")
+
+
+@pytest.mark.parametrize("weight", ["balanced", {7: 2.5}, {np.int64(7): 2, 3: 0.5}], ids=str)
+def test_class_weights_come_back(weight, table, tiny_vit, tmp_path):
+    y, names = [7, 3, 3] * 2, {7: "cat", 3: "dog"}
+    made = PromptClassifier(class_weight=weight, class_names=names, backbone=tiny_vit).fit(table, y)
+    made.save_pretrained(tmp_path)
+    again = PromptClassifier.from_pretrained(tmp_path, backbone=tiny_vit)
+    assert again.class_weight == weight
+    refitted = PromptClassifier(class_weight=again.class_weight, class_names=names, backbone=tiny_vit)
+    expected = made.predict_proba(table)
+    np.testing.assert_array_equal(refitted.fit(table, y).predict_proba(table), expected)
+
+
+@pytest.mark.parametrize("weight", [3, "even", [1.0], [1.0, "x"]], ids=str)
+def test_class_weights_that_are_none_are_told(weight, table, tiny_vit, tmp_path):
+    PromptClassifier(backbone=tiny_vit).fit(table, ["cat", "dog"] * 3).save_pretrained(tmp_path)
+    config, own = (json.loads((tmp_path / name).read_text()) for name in ("config.json", "classifier.json"))
+    del config["files"]  # as if it had never had hashes
+    (tmp_path / "config.json").write_text(json.dumps({**config, "version": 1}))
+    (tmp_path / "classifier.json").write_text(json.dumps({**own, "class_weight": weight}))
+    with pytest.raises(InputError, match=r"classifier\.json: not of this model"):
+        PromptClassifier.from_pretrained(tmp_path, backbone=tiny_vit)
+    del own["class_weight"]  # as it was saved before there was one
+    (tmp_path / "classifier.json").write_text(json.dumps(own))
+    assert PromptClassifier.from_pretrained(tmp_path, backbone=tiny_vit).class_weight is None
+
+
 def test_labels_and_their_names_come_back(images, tmp_path):
     for kind, y, names in (
         (bool, [True, False] * 3, {True: "cat", False: "dog"}),

@@ -41,6 +41,7 @@ from pbprompt.train.journal import LOG, OnLog
 if TYPE_CHECKING:
     from pbprompt.core.acquisition import By
     from pbprompt.explain.heat_maps import HeatMaps
+    from pbprompt.findings.look import Look
     from pbprompt.findings.next_images import Suggestion
 
 
@@ -306,6 +307,13 @@ class PromptClassifier(Estimator):
         images = encode_inputs(X, self.model_.backbone, progress=bool(self.verbose))
         return next_images(images.global_, self.model_.predict(images), n, by, seed)
 
+    def look(self, data: str | Path) -> "Look":
+        """What is in a folder, table or benchmark, as this classifier's backbone sees it: duplicates, likely
+        label errors, overlapping classes. It need not be fitted (docs/look.md)."""
+        from pbprompt.findings.look import look
+
+        return look(data, backbone=self._towers(), progress=bool(self.verbose))
+
     def explain(self, image: Any, names: Sequence[Any] | None = None, samples: int = 4) -> "HeatMaps":
         """Where in an image (a path, PIL image or array) the prompts of some classes look.
 
@@ -330,7 +338,7 @@ class PromptClassifier(Estimator):
                 check_free(path)
             except InputError as error:
                 raise InputError(f"{error}, or replace a model by overwrite=True") from None
-        saved.write_folder(path, model, self._labels, str(folder))
+        saved.write_folder(path, model, self._labels, str(folder), self.class_weight)
 
     @classmethod
     def from_pretrained(
@@ -360,7 +368,7 @@ class PromptClassifier(Estimator):
         )
         model, labels = saved.read_folder(files, made._towers())
         named = dict(zip(labels.tolist(), info.classes, strict=True))
-        made.samples = model.samples
+        made.samples, made.class_weight = model.samples, saved.read_own(files, info).class_weight
         made.history_ = [row for row in read_records(files.folder / LOG) if isinstance(row, dict)]
         made.class_names = None if list(named) == list(info.classes) else named
         return made._take(model, labels)
@@ -369,7 +377,15 @@ class PromptClassifier(Estimator):
         self, repo_id: str, *, private: bool = False, token: str | None = None, message: str = "Add the model"
     ) -> str:
         """Save into a repository of the Hugging Face hub, made where there is none; returns its address."""
-        return saved.upload(self.model_, self._labels, repo_id, private=private, token=token, message=message)
+        return saved.upload(
+            self.model_,
+            self._labels,
+            repo_id,
+            private=private,
+            token=token,
+            message=message,
+            class_weight=self.class_weight,
+        )
 
     def _repr_html_(self) -> str:
         """What notebooks show."""

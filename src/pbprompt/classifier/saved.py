@@ -1,19 +1,21 @@
 """A tuned classifier as files: a model folder, in a pickle, and on the Hugging Face hub.
 
 The folder is the one that `pbprompt fit` writes; `classifier.json` adds what only this class has: the labels
-of y and the number of prompts to sample.
+of y, the number of prompts to sample, and how much images of a class counted (null: one that was not told).
 """
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pbprompt.classifier.weights import ClassWeight
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.loading.hub import HUB_PREFIX
 from pbprompt.errors import InputError
@@ -25,9 +27,22 @@ from pbprompt.model.tuned import TunedModel
 FORMAT = "pbprompt-classifier"
 
 
-def write_folder(folder: Path, model: TunedModel, labels: NDArray[Any], name: str) -> None:
+class Own(NamedTuple):
+    """What only a classifier has."""
+
+    labels: list[Any]
+    samples: int = SAMPLES
+    class_weight: ClassWeight = None
+
+
+def write_folder(
+    folder: Path, model: TunedModel, labels: NDArray[Any], name: str, class_weight: ClassWeight = None
+) -> None:
     """Write a model folder; `name` is what its card calls it."""
-    own = {"format": FORMAT, "version": 1, "labels": labels.tolist(), "samples": model.samples}
+    own: dict[str, Any] = {"format": FORMAT, "version": 1, "labels": labels.tolist()}
+    own |= {"samples": model.samples, "class_weight": class_weight}
+    if isinstance(class_weight, Mapping):
+        own["class_weight"] = [_weight(class_weight.get(label)) for label in own["labels"]]
     model.save(folder, name, json.dumps(own, ensure_ascii=False) + "\n")
 
 
@@ -35,14 +50,15 @@ def read_folder(folder: Path | ModelFiles, backbone: Backbone) -> tuple[TunedMod
     """A model and its labels, whoever wrote it: `pbprompt fit` leaves the labels to be the class names."""
     files = opened(folder)
     model = TunedModel.load(files, backbone)
-    labels, samples = _read_own(files, model.info)
-    return replace(model, samples=samples), np.array(labels)
+    own = read_own(files, model.info)
+    return replace(model, samples=own.samples), np.array(own.labels)
 
 
-def _read_own(files: ModelFiles, info: ModelInfo) -> tuple[list[Any], int]:
+def read_own(files: ModelFiles, info: ModelInfo) -> Own:
+    """What `classifier.json` says; without one, the labels are the class names."""
     path, content = files.folder / LABELS, files.part(LABELS)
     if content is None:
-        return list(info.classes), SAMPLES
+        return Own(list(info.classes))
     try:
         own = json.loads(content)
         labels, samples = own["labels"], own["samples"]
@@ -51,9 +67,19 @@ def _read_own(files: ModelFiles, info: ModelInfo) -> tuple[list[Any], int]:
         kinds = {type(label) for label in labels}
         if len(set(labels)) != len(info.classes) or len(kinds) > 1 or not kinds <= {str, int, float, bool}:
             raise ValueError(f"no label for each of the {len(info.classes)} classes")
+        weight = own.get("class_weight")
+        if isinstance(weight, list):
+            pairs = zip(labels, weight, strict=True)
+            weight = {label: float(one) for label, one in pairs if one is not None}
+        elif weight not in (None, "balanced"):
+            raise ValueError(f"class_weight is {weight!r}")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: not of this model ({error}): save it again, or remove the file") from None
-    return labels, samples
+    return Own(labels, samples, weight)
+
+
+def _weight(given: Any) -> float | None:
+    return None if given is None else float(given)
 
 
 def to_files(model: TunedModel, labels: NDArray[Any]) -> dict[str, bytes]:
@@ -99,13 +125,14 @@ def upload(
     private: bool,
     token: str | None,
     message: str,
+    class_weight: ClassWeight = None,
 ) -> str:
     """Put the folder's files into a hub repository, made where there is none; returns its address."""
     from huggingface_hub import HfApi
 
     api = HfApi(token=token)
     with TemporaryDirectory() as folder:
-        write_folder(Path(folder), model, labels, repository.split("/")[-1])
+        write_folder(Path(folder), model, labels, repository.split("/")[-1], class_weight)
         try:
             address = api.create_repo(repository, private=private, exist_ok=True)
             api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)

@@ -43,7 +43,8 @@ def serve(
 
     [bold]pbprompt serve model/ --label unlabelled/[/bold] shows the images whose labels would teach the model
     most, one after another; it learns each as soon as you click its class. Every label is in the table at
-    once, which `fit` reads, and the same command goes on from there.
+    once, which `fit` reads, and the same command goes on from there. Only labels are kept: what the model has
+    become lasts until the server stops.
     """
     if not (api_key.isascii() and (api_key.isprintable() or not api_key)):
         raise InputError("--api-key: use plain letters, digits and signs, since it travels in a header")
