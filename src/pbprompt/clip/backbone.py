@@ -10,7 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pbprompt.clip.dino import DinoConfig, DinoTower
+from pbprompt.clip.eva import EvaConfig, EvaTower
 from pbprompt.clip.lite import LiteConfig, LiteTower
+from pbprompt.clip.perception import PerceptionConfig, PerceptionTower
 from pbprompt.clip.prompts import AnyTokenizer
 from pbprompt.clip.resnet import ModifiedResNet, ResNetConfig
 from pbprompt.clip.siglip import SiglipImageTower, SiglipTextConfig, SiglipTextTower, SiglipVisionConfig
@@ -23,7 +25,16 @@ from pbprompt.data.transforms import Preprocess
 from pbprompt.errors import InputError
 
 Activation = Literal["quick_gelu", "gelu", "gelu_tanh", "own"]  # own: as timm has it
-VisionConfig = VitConfig | ResNetConfig | LiteConfig | SiglipVisionConfig | DinoConfig | TimmConfig
+VisionConfig = (
+    VitConfig
+    | ResNetConfig
+    | LiteConfig
+    | SiglipVisionConfig
+    | EvaConfig
+    | PerceptionConfig
+    | DinoConfig
+    | TimmConfig
+)
 TextSizes = TextConfig | SiglipTextConfig
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -108,6 +119,8 @@ class Backbone(nn.Module):
     ) -> "Backbone":
         """Take the towers' values. Keys: `visual.*` and `textual.*`; `logit_scale` is the factor itself."""
         self.load_state_dict(state, assign=True)
+        loaded = next(iter(state.values()))
+        self.to(loaded.device, loaded.dtype)  # what a tower computes for itself follows its weights
         for buffer in self.buffers():
             buffer.requires_grad_(False)
         self.logit_scale, self.logit_bias = logit_scale, logit_bias
@@ -212,6 +225,10 @@ def _vision_tower(config: BackboneConfig) -> nn.Module:
             return DinoTower(config.vision)
         case TimmConfig():
             return TimmTower(config.vision)
+        case EvaConfig():
+            return EvaTower(config.vision, config.embed_dim)
+        case PerceptionConfig():
+            return PerceptionTower(config.vision, config.embed_dim, config.activation)
 
 
 def _text_tower(config: BackboneConfig, text: TextSizes) -> TextTower | SiglipTextTower:

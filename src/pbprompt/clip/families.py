@@ -77,6 +77,29 @@ FAMILIES = (
     ),
     Family("LongCLIP", ("a file: longclip-B.pt", "a file: longclip-L.pt"), "Apache 2.0", "224"),
     Family(
+        "EVA-02-CLIP",
+        (
+            "timm/eva02_base_patch16_clip_224.merged2b_s8b_b131k",
+            "timm/eva02_large_patch14_clip_224.merged2b_s4b_b131k",
+            "timm/eva02_large_patch14_clip_336.merged2b_s6b_b61k",
+        ),
+        "MIT",
+        "224 to 336",
+    ),
+    Family(
+        "PE-Core",
+        (
+            "facebook/PE-Core-T16-384",
+            "facebook/PE-Core-S16-384",
+            "facebook/PE-Core-B16-224",
+            "facebook/PE-Core-L14-336",
+            "facebook/PE-Core-G14-448",
+            "timm/PE-Core-B-16",
+        ),
+        "Apache 2.0",
+        "224 to 448",
+    ),
+    Family(
         "SigLIP",
         (
             "google/siglip-base-patch16-224",

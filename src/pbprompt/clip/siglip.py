@@ -54,11 +54,11 @@ class AttentionPool(nn.Module):
     of patch i through the output and the MLP. SigLIP defines no patches in the joint space; these are ours.
     """
 
-    def __init__(self, width: int, heads: int, hidden: int, activation: str) -> None:
+    def __init__(self, width: int, heads: int, hidden: int, activation: str, eps: float = SIGLIP_EPS) -> None:
         super().__init__()
         self.probe = nn.Parameter(torch.empty(1, 1, width))
         self.attn = Attention(width, heads)
-        self.ln_1 = nn.LayerNorm(width, SIGLIP_EPS)
+        self.ln_1 = nn.LayerNorm(width, eps)
         self.mlp = Mlp(width, activation, hidden)
 
     def forward(self, x: Float[Tensor, "b m w"]) -> Float[Tensor, "b n w"]:

@@ -143,9 +143,16 @@ def test_download_order_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "config.json").write_text('{"model_type": "siglip"}')
     find_weights("hf-hub:org/model")
     assert asked[-2:] == ["tokenizer.json", "tokenizer_config.json"]
+    asked.clear()
+    present |= {"open_clip_config.json", "open_clip_model.safetensors"}
+    (tmp_path / "open_clip_config.json").write_text('{"model_cfg": {"text_cfg": {"hf_tokenizer_name": "a"}}}')
+    find_weights("hf-hub:org/model")
+    assert asked[-2:] == ["tokenizer.json", "tokenizer_config.json"]
     present.clear()
     with pytest.raises(InputError, match="hf-hub:org/model: holds no CLIP weights"):
         find_weights("hf-hub:org/model")
+    present.add("PE-Core-B16-224.pt")
+    assert find_weights("facebook/PE-Core-B16-224") == tmp_path / "PE-Core-B16-224.pt"
 
 
 @pytest.mark.usefixtures("connected")

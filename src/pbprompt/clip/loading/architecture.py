@@ -1,7 +1,7 @@
 """Finding a model's architecture from the shapes of its tensors, and checking that every tensor fits it."""
 
-import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +9,9 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Activation, Backbone, BackboneConfig, VisionConfig
 from pbprompt.clip.loading.checkpoint_config import Told
-from pbprompt.clip.loading.shapes import count, shape
+from pbprompt.clip.loading.eva import eva_vision
+from pbprompt.clip.loading.perception import perception_vision
+from pbprompt.clip.loading.shapes import count, heads_of, image_size, shape
 from pbprompt.clip.loading.siglip import find_siglip
 from pbprompt.clip.resnet import ResNetConfig
 from pbprompt.clip.siglip import SiglipTextConfig
@@ -17,15 +19,18 @@ from pbprompt.clip.text import TextConfig
 from pbprompt.clip.vit import VitConfig
 from pbprompt.errors import InputError
 
-HEAD_WIDTH = 64  # of every tower that OpenAI trained
 CLIP_VOCABULARY = 49408
 WIDEST_KNOWN_VIT = 1024  # wider ones, by others, have other head widths
+VISION: dict[str, Callable[[str, dict[str, Tensor], Told], VisionConfig]] = {
+    "eva": eva_vision,
+    "perception": perception_vision,
+}
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def find_architecture(source: str, name: str, state: dict[str, Tensor], told: Told) -> BackboneConfig:
     """The architecture of a state dict in OpenAI's layout; `told.activation` must be known by now."""
-    find = find_siglip if told.family == "siglip" else _find_clip
+    find = find_siglip if told.family == "siglip" else _find_causal
     config = find(source, name, state, told)
     for place, expected in told.sizes.items():
         found = _size(config, place)
@@ -34,10 +39,11 @@ def find_architecture(source: str, name: str, state: dict[str, Tensor], told: To
     return config
 
 
-def _find_clip(source: str, name: str, state: dict[str, Tensor], told: Told) -> BackboneConfig:
+def _find_causal(source: str, name: str, state: dict[str, Tensor], told: Told) -> BackboneConfig:
+    """CLIP's text tower beside an image tower of CLIP's, EVA's or PE-Core's."""
     activation: Activation = "quick_gelu" if told.activation == "quick_gelu" else "gelu"
     embed_dim = shape(source, state, "text_projection", 2)[1]
-    vision, text = _vision(source, state, told), _text(source, state, told)
+    vision, text = VISION.get(told.family, _vision)(source, state, told), _text(source, state, told)
     return BackboneConfig(name, embed_dim, vision, text, activation, *told.images)
 
 
@@ -75,7 +81,7 @@ def _text(source: str, state: dict[str, Tensor], told: Told) -> TextConfig:
             f"{source}: has {vocab_size} tokens, CLIP's vocabulary {CLIP_VOCABULARY}; "
             "give the folder of the model, with its config and its tokenizer.json"
         )
-    heads = told.sizes.get("text.heads") or _heads(source, "text", width)
+    heads = told.sizes.get("text.heads") or heads_of(source, "text", width)
     return TextConfig(context_length, vocab_size, width, heads, layers)
 
 
@@ -83,8 +89,9 @@ def _vision(source: str, state: dict[str, Tensor], told: Told) -> VisionConfig:
     if "visual.layer1.0.conv1.weight" in state:
         width = shape(source, state, "visual.layer1.0.conv1.weight", 4)[0]
         first, second, third, fourth = (count(state, rf"visual\.layer{n}\.(\d+)\.") for n in (1, 2, 3, 4))
-        size = _image_size(source, state, "visual.attnpool.positional_embedding", 32, told)
-        return ResNetConfig(size, (first, second, third, fourth), width, _heads(source, "image", width * 32))
+        size = image_size(source, state, "visual.attnpool.positional_embedding", 32, told.sizes)
+        blocks = (first, second, third, fourth)
+        return ResNetConfig(size, blocks, width, heads_of(source, "image", width * 32))
     width, _, _, patch = shape(source, state, "visual.conv1.weight", 4)
     heads = told.sizes.get("vision.heads")
     if heads is None and width > WIDEST_KNOWN_VIT:
@@ -93,11 +100,11 @@ def _vision(source: str, state: dict[str, Tensor], told: Told) -> VisionConfig:
             "put the model's open_clip_config.json or config.json beside it"
         )
     return VitConfig(
-        image_size=_image_size(source, state, "visual.positional_embedding", patch, told),
+        image_size=image_size(source, state, "visual.positional_embedding", patch, told.sizes),
         patch_size=patch,
         width=width,
         layers=count(state, r"visual\.transformer\.resblocks\.(\d+)\."),
-        heads=heads or _heads(source, "image", width),
+        heads=heads or heads_of(source, "image", width),
         hidden=_hidden(state, width),
     )
 
@@ -106,28 +113,6 @@ def _hidden(state: dict[str, Tensor], width: int) -> int | None:
     """The width inside the image tower's MLPs, where it is not 4·width."""
     fc = state.get("visual.transformer.resblocks.0.mlp.c_fc.weight")
     return None if fc is None or len(fc) == 4 * width else len(fc)
-
-
-def _image_size(source: str, state: dict[str, Tensor], key: str, patch: int, told: Told) -> int:
-    """Positions are a square grid and one more for the whole image."""
-    positions = shape(source, state, key, 2)[0]
-    side = math.isqrt(max(positions - 1, 0))
-    if side == 0 or side * side + 1 != positions:
-        raise InputError(
-            f"{source}: the tensor {key} has {positions} positions; a square number and 1 is expected"
-        )
-    size = told.sizes.get("vision.image_size", side * patch)
-    if not isinstance(size, int) or size // patch != side:
-        raise InputError(f"{source}: the config says images of {size} pixels, the tensors say {side * patch}")
-    return size
-
-
-def _heads(source: str, tower: str, width: int) -> int:
-    if width % HEAD_WIDTH:
-        raise InputError(
-            f"{source}: the {tower} tower is {width} wide, not a multiple of CLIP's {HEAD_WIDTH}"
-        )
-    return width // HEAD_WIDTH
 
 
 def _size(config: BackboneConfig, place: str) -> Any:

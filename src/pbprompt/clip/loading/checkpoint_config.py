@@ -26,12 +26,12 @@ class Told:
     activation: str | None = None
     sizes: dict[str, Any] = field(default_factory=dict)
     images: Images = CLIP_IMAGES
-    family: Literal["clip", "siglip"] = "clip"
+    family: Literal["clip", "siglip", "eva", "perception"] = "clip"
     vocabulary: Literal["clip", "siglip", "metaclip_2"] = "clip"
 
 
-def read_open_clip(path: Path) -> Told:
-    """open_clip's config: an absent `quick_gelu` means GELU there."""
+def read_open_clip(path: Path, trunk: bool = False) -> Told:
+    """open_clip's config, where an absent `quick_gelu` means GELU; `trunk`: the image tower is timm's."""
     config = read_json(path)
     model = _section(path, config, "model_cfg")
     vision, text = _section(path, model, "vision_cfg"), _section(path, model, "text_cfg")
@@ -39,7 +39,7 @@ def read_open_clip(path: Path) -> Told:
     of_text = OPEN_CLIP_TEXT | (OPEN_CLIP_EOS if reads_to_eos else set())
     for part, known in ((model, OPEN_CLIP_MODEL), (vision, OPEN_CLIP_VISION), (text, of_text)):
         for name in sorted(part.keys() - known):
-            if part[name]:
+            if part[name] and not (trunk and name.startswith("timm_")):  # there the tensors show what it says
                 raise InputError(
                     f"{path}: the setting {name}={part[name]!r} is not supported by these towers"
                 )

@@ -6,6 +6,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pbprompt.clip.loading.eva import eva_layout, is_eva_file
+from pbprompt.clip.loading.perception import is_perception_file, perception_layout
 from pbprompt.errors import InputError
 
 # Constants that some writers store beside the weights.
@@ -55,9 +57,13 @@ def to_openai(path: Path, state: dict[str, Tensor]) -> dict[str, Tensor]:
     state = {key: value for key, value in state.items() if not NOT_WEIGHTS.fullmatch(key)}
     if is_hugging_face(state):
         return _from_hugging_face(path, state)
+    for recognises, convert in ((is_eva_file, eva_layout), (is_perception_file, perception_layout)):
+        if recognises(state):
+            return convert(path, state)
     if any(key.startswith("visual.trunk.") for key in state):
         raise InputError(
-            f"{path}: its image tower is a timm model; only CLIP's own ViT and ResNet are supported"
+            f"{path}: its image tower is a timm model other than EVA-02's B and L and PE-Core; "
+            "give the model in its authors' or Hugging Face's format"
         )
     # open_clip's other layout keeps the whole text tower under one name
     state = {key.removeprefix("text."): value for key, value in state.items()}

@@ -73,7 +73,7 @@ def in_cache(name: str) -> bool:
     repository = OPENAI_MODELS.get(name, name)
     if not re.fullmatch(HUB_ID, repository):
         return False
-    files = [file for _, weights in LAYOUTS for file in weights]
+    files = [*(file for _, weights in LAYOUTS for file in weights), _own_file(repository)]
     return any(isinstance(try_to_load_from_cache(repository, file), str) for file in files)
 
 
@@ -82,8 +82,8 @@ def _openai_file(name: str) -> Path:
     return Path("~/.cache/clip").expanduser() / f"{name.replace('/', '-')}.pt"
 
 
-def _choose(source: str, fetch: Fetch) -> Path:
-    """The first of the usual files that a folder or a hub repository has."""
+def _choose(source: str, fetch: Fetch, own: str | None = None) -> Path:
+    """The first of the usual files that a folder or a hub repository has, else its `own`."""
     for config, weights in LAYOUTS:
         if (described := fetch(config)) is None:
             continue
@@ -96,8 +96,15 @@ def _choose(source: str, fetch: Fetch) -> Path:
             raise InputError(
                 f"{source}: its weights are in shards, which are not supported; save them as one file"
             )
+    if own is not None and (found := fetch(own)) is not None:
+        return found
     expected = " or ".join(f"{config} with {' or '.join(weights)}" for config, weights in LAYOUTS)
     raise InputError(f"{source}: holds no CLIP weights; expected {expected}")
+
+
+def _own_file(repository: str) -> str:
+    """Meta's repositories of PE-Core hold one file of the repository's name."""
+    return f"{repository.split('/')[-1]}.pt"
 
 
 def _companions(described: Path) -> tuple[str, ...]:
@@ -148,7 +155,7 @@ def _from_hub(repository: str) -> Path:
             return None
 
     try:
-        return _choose(f"{HUB_PREFIX}{repository}", fetch)
+        return _choose(f"{HUB_PREFIX}{repository}", fetch, _own_file(repository))
     except GatedRepoError:
         raise InputError(
             f"{repository}: only for users the owner accepted; run `hf auth login` with such an account"

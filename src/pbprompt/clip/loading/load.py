@@ -12,16 +12,23 @@ from pbprompt.clip.loading.architecture import check_tensors, find_architecture
 from pbprompt.clip.loading.checkpoint_config import Told, read_hugging_face, read_open_clip
 from pbprompt.clip.loading.conversion import is_hugging_face, to_openai
 from pbprompt.clip.loading.embedded import read_lite
+from pbprompt.clip.loading.eva import is_eva, read_eva_config
 from pbprompt.clip.loading.fingerprint import fingerprint
 from pbprompt.clip.loading.formats import check_finite, read_tensors
 from pbprompt.clip.loading.hub import OPENAI_MODELS, find_weights
 from pbprompt.clip.loading.image_only import image_only_reader
 from pbprompt.clip.loading.json_files import HF_CONFIG, OPEN_CLIP_CONFIG
+from pbprompt.clip.loading.perception import is_perception, read_perception_config
 from pbprompt.clip.loading.siglip import is_siglip, read_siglip_config
 from pbprompt.clip.loading.vocabulary import read_tokenizer
 from pbprompt.clip.resnet import ResNetConfig, fold_batch_norms
 from pbprompt.errors import InputError
 
+CONFIGS = (
+    (is_siglip, read_siglip_config),
+    (is_eva, read_eva_config),
+    (is_perception, read_perception_config),
+)
 ACTIVATIONS = ("quick_gelu", "gelu", "gelu_tanh", "own")
 WITHOUT_TEXT = 100.0  # the scale of cosines between images, which an image tower has none of: CLIP's
 
@@ -81,12 +88,18 @@ def _device(wanted: str | torch.device) -> torch.device:
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], Told]:
     """A file's tensors in OpenAI's layout, and what the file and the configs beside it tell of the model."""
     raw, activation = read_tensors(path)
-    state = to_openai(path, raw)
+    try:
+        state = to_openai(path, raw)
+    except (RuntimeError, IndexError):  # tensors of shapes that cannot be joined or turned
+        raise InputError(
+            f"{path}: its tensors do not fit together: the file is damaged; fetch it again"
+        ) from None
     for number in ("logit_scale", "logit_bias"):
         if number in state and state[number].numel() == 1:
             state[number] = state[number].reshape(())
-    if is_siglip(state):
-        return state, read_siglip_config(path)
+    for recognises, read in CONFIGS:
+        if recognises(state):
+            return state, read(path)
     companion = path.parent / (HF_CONFIG if is_hugging_face(raw) else OPEN_CLIP_CONFIG)
     if activation is not None or not companion.is_file():
         return state, Told(activation)

@@ -1,10 +1,15 @@
 """Reading sizes off a state dict."""
 
+import math
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
 from pbprompt.errors import InputError
+
+HEAD_WIDTH = 64  # of every tower that OpenAI trained
 
 
 def count(state: dict[str, Tensor], pattern: str) -> int:
@@ -22,3 +27,28 @@ def shape(source: str, state: dict[str, Tensor], key: str, ndim: int) -> tuple[i
             f"{source}: the tensor {key} is {list(state[key].shape)}; {ndim} dimensions are expected"
         )
     return tuple(state[key].shape)
+
+
+def image_size(
+    source: str, state: dict[str, Tensor], key: str, patch: int, told: Mapping[str, Any], more: int = 1
+) -> int:
+    """From the positions: a square grid of patches, and `more` for the whole image."""
+    positions = shape(source, state, key, 2)[0]
+    side = math.isqrt(max(positions - more, 0))
+    if side == 0 or side * side + more != positions:
+        raise InputError(
+            f"{source}: the tensor {key} has {positions} positions; a square number and {more} is expected"
+        )
+    size = told.get("vision.image_size", side * patch)
+    if not isinstance(size, int) or size // patch != side:
+        raise InputError(f"{source}: the config says images of {size} pixels, the tensors say {side * patch}")
+    return size
+
+
+def heads_of(source: str, tower: str, width: int, head_width: int = HEAD_WIDTH) -> int:
+    """How many heads a tower has whose heads are `head_width` wide."""
+    if width % head_width:
+        raise InputError(
+            f"{source}: the {tower} tower is {width} wide, not a multiple of CLIP's {head_width}"
+        )
+    return width // head_width

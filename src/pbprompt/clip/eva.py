@@ -1,0 +1,96 @@
+"""EVA-02-CLIP's image tower (sizes B and L); its text tower is CLIP's.
+
+A vision transformer with rotary positions beside learned ones, a LayerNorm inside attention and MLP, and
+gated MLPs:
+
+    x ← x + out(ln(attention(ln(x)))),   x ← x + proj(ln(silu(gate(h)) ∘ up(h))),  h = ln(x)
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pbprompt.clip.layers import Attention
+from pbprompt.clip.rotary import attend_turned, grid_places, rotary_table
+
+EVA_EPS = 1e-6
+TRAINED_SIDE = 16  # patches: the places of a finer or coarser grid are stretched to this one
+
+
+@dataclass(frozen=True)
+class EvaConfig:
+    """Sizes of the image tower; `hidden` is the width inside its MLPs."""
+
+    image_size: int
+    patch_size: int
+    width: int
+    layers: int
+    heads: int
+    hidden: int
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        side = self.image_size // self.patch_size
+        return side, side
+
+
+class GatedMlp(nn.Module):
+    """proj(ln(silu(gate(x)) ∘ up(x)))."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, hidden)
+        self.up = nn.Linear(width, hidden)
+        self.ln_inner = nn.LayerNorm(hidden, EVA_EPS)
+        self.proj = nn.Linear(hidden, width)
+
+    def forward(self, x: Float[Tensor, "n l w"]) -> Float[Tensor, "n l w"]:
+        return self.proj(self.ln_inner(F.silu(self.gate(x)) * self.up(x)))
+
+
+class EvaBlock(nn.Module):
+    """Pre-norm residual block with turned attention."""
+
+    def __init__(self, config: EvaConfig) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.width, EVA_EPS)
+        self.attn = Attention(config.width, config.heads)
+        self.ln_inner = nn.LayerNorm(config.width, EVA_EPS)
+        self.ln_2 = nn.LayerNorm(config.width, EVA_EPS)
+        self.mlp = GatedMlp(config.width, config.hidden)
+
+    def forward(self, x: Float[Tensor, "n l w"], table: Float[Tensor, "2 l e"]) -> Float[Tensor, "n l w"]:
+        projected = F.linear(self.ln_1(x), self.attn.in_proj_weight, self.attn.in_proj_bias)
+        attended = attend_turned(projected, self.attn.heads, table)
+        x = x + self.attn.out_proj(self.ln_inner(attended))
+        return x + self.mlp(self.ln_2(x))
+
+
+class EvaTower(nn.Module):
+    """Image -> the projected class token and the projected patch tokens, as with CLIP's."""
+
+    turns: Tensor
+
+    def __init__(self, config: EvaConfig, embed_dim: int) -> None:
+        super().__init__()
+        width, size, side = config.width, config.patch_size, config.grid[0]
+        self.conv1 = nn.Conv2d(3, width, kernel_size=size, stride=size)
+        self.class_embedding = nn.Parameter(torch.empty(width))
+        self.positional_embedding = nn.Parameter(torch.empty(side * side + 1, width))
+        self.blocks = nn.ModuleList(EvaBlock(config) for _ in range(config.layers))
+        self.ln_post = nn.LayerNorm(width, EVA_EPS)
+        self.head = nn.Linear(width, embed_dim)
+        places = F.pad(grid_places(side) * (TRAINED_SIDE / side), (0, 0, 1, 0))  # the class token at (0, 0)
+        self.register_buffer("turns", rotary_table(places, width // config.heads), persistent=False)
+
+    def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+        patches = self.conv1(x).flatten(2).transpose(1, 2)
+        first = self.class_embedding.expand(x.shape[0], 1, -1)
+        tokens = torch.cat([first, patches], dim=1) + self.positional_embedding
+        for block in self.blocks:
+            tokens = block(tokens, self.turns)
+        joint = self.head(self.ln_post(tokens))
+        return joint[:, 0], joint[:, 1:]
