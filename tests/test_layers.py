@@ -34,6 +34,7 @@ LAYERS = [
     ("findings",),
     ("explain",),
     ("sweep",),
+    ("batch",),
     ("classifier",),
     ("export",),
     ("testing",),

@@ -5,6 +5,7 @@ Logs are JSON lines that many processes append to at once.
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import re
@@ -106,6 +107,25 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def write_stream(path: Path, pieces: Iterable[bytes]) -> str:
+    """Write a file piece by piece, as `write_bytes` would the whole; returns its SHA-256."""
+    digest = hashlib.sha256()
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name.lstrip('.')}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for piece in pieces:
+                digest.update(piece)
+                file.write(piece)
+            file.flush()
+            os.fsync(handle)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return digest.hexdigest()
 
 
 @contextlib.contextmanager

@@ -1,19 +1,20 @@
 """`fit`, `predict` and `evaluate`, where a table or a model has several labels an image."""
 
+import hashlib
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from pbprompt.cli.answers import write_answers
-from pbprompt.cli.given_images import fetched
+from pbprompt.cli.batch import print_answers, written
 from pbprompt.cli.output import print_json
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
+    from pbprompt.batch.output import Output
+    from pbprompt.data.stream import Stream
     from pbprompt.methods.base import Method, MethodConfig
     from pbprompt.model.multi_label import Labels
 
@@ -77,39 +78,34 @@ def fit_labels(
 
 def predict_labels(
     folder: Path,
-    found: "Sequence[Path | str]",
+    stream: "Stream",
     backbone: str | None,
     device: str,
     *,
     top_k: int,
     as_json: bool,
-    out: Path | None,
+    output: "Output | None",
+    features: bool,
 ) -> None:
     """Say which labels images have."""
+    from pbprompt.batch.job import Job, here
+    from pbprompt.model.manifest import opened
     from pbprompt.model.multi_label import MultiLabelModel
 
-    model = MultiLabelModel.load(folder, backbone, device)
-    rows: list[tuple[str, Labels]] = []
-    with fetched(found) as given:
-        for failure in given.failures:
-            _tell(failure)
-        failures = len(given.failures)
-        for path, said in model.predict_files(given.paths, progress=not as_json):
-            if isinstance(said, InputError):
-                failures += 1
-                _tell(given.told(path, said))
-                continue
-            if as_json:
-                print_json({"image": given.name(path), **said.to_dict()})
-            rows.append((given.name(path), said))
-    if rows and out is not None:
-        write_answers(out, [_record(name, said, out) for name, said in rows])
-        _tell(f"saved: {out}, with {len(rows):,} answer{'s' if len(rows) > 1 else ''}")
-    elif rows and not as_json:
-        _print_answers(rows, top_k)
-    if failures:
-        _tell(f"{failures} of {len(rows) + failures} images could not be read")
-        raise typer.Exit(1)
+    files = opened(folder)
+    model = MultiLabelModel.load(files, backbone, device)
+    in_csv = output is not None and output.suffix == ".csv"
+    job = Job(
+        model.backbone,
+        (lambda images: [_InCsv(said) for said in model.predict(images)]) if in_csv else model.predict,
+        stream,
+        {"model": hashlib.sha256(json.dumps(dict(files.config)).encode()).hexdigest()},
+        features,
+    )
+    if output is None:
+        print_answers(job, as_json, lambda rows: _print_answers(rows, top_k))
+    else:
+        written(job, output, here)
 
 
 def evaluate_labels(
@@ -189,12 +185,16 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{share:.2%}"
 
 
-def _record(name: str, said: "Labels", out: Path) -> dict[str, Any]:
+class _InCsv:
     """In a CSV labels stand as `fit` reads them."""
-    from pbprompt.data.tables import SEPARATOR
 
-    record = {"image": name, **said.to_dict()}
-    return record | {"labels": SEPARATOR.join(said.labels)} if out.suffix.lower() == ".csv" else record
+    def __init__(self, said: "Labels") -> None:
+        self._said = said
+
+    def to_dict(self) -> dict[str, Any]:
+        from pbprompt.data.tables import SEPARATOR
+
+        return self._said.to_dict() | {"labels": SEPARATOR.join(self._said.labels)}
 
 
 def _print_answers(rows: "Sequence[tuple[str, Labels]]", top_k: int) -> None:
@@ -210,7 +210,3 @@ def _print_answers(rows: "Sequence[tuple[str, Labels]]", top_k: int) -> None:
         table.add_row(*map(Text, (name, ", ".join(said.labels) or "–", *cells)))
     wide = None if sys.stdout.isatty() else 200  # a file or a pipe has no screen to fit
     Console(width=wide, markup=False, highlight=False).print(table)
-
-
-def _tell(message: object) -> None:
-    print(f"pbprompt: {message}", file=sys.stderr)

@@ -2,21 +2,22 @@
 
 import math
 import sys
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pbprompt.cli.answers import check_answers, write_answers
-from pbprompt.cli.given_images import fetched, listed
-from pbprompt.cli.output import print_json
+from pbprompt.cli.batch import opened_output, print_answers, tell, written
+from pbprompt.cli.given_images import sources
 from pbprompt.data.items import DEFAULT_TEMPLATE
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
 
 if TYPE_CHECKING:
     from pbprompt.model.calibration import Calibration
-    from pbprompt.model.predictions import Prediction
+    from pbprompt.model.predictions import Prediction, Rule
     from pbprompt.model.tuned import TunedModel
 
 SHOWN_OF_A_SET = 5
@@ -25,7 +26,9 @@ REJECT_AT = 0.9
 
 def predict(
     images: list[str] = typer.Argument(
-        ..., help="Image files, folders or globs; - is an image from standard input."
+        ...,
+        help="Image files, folders, globs, tables (.csv, .jsonl), .parquet and .tar files, addresses of "
+        "these; - is an image from standard input.",
     ),
     classes: str = typer.Option("", "--classes", "-c", help="Class names, separated by commas."),
     classes_file: Path | None = typer.Option(None, help="A file, one class name a line."),
@@ -58,11 +61,16 @@ def predict(
         help="Each name by itself: an image may show several or none. Without --model; SigLIP only.",
     ),
     as_json: bool = typer.Option(False, "--json", help="A JSON object per line: image, label, score, …"),
-    out: Path | None = typer.Option(
-        None, "--out", "-o", help="Write the fields of --json to a .csv, .jsonl or .parquet file."
+    out: str | None = typer.Option(
+        None,
+        "--out",
+        "-o",
+        help="Write the fields of --json to a .csv, .jsonl or .parquet file; with a slash behind, to a "
+        "folder of such files.",
     ),
+    features: bool = typer.Option(False, "--features", help="With --out: each image's features too."),
     allow_urls: bool = typer.Option(
-        False, "--allow-urls", help="Take http and https addresses as images too, and fetch them."
+        False, "--allow-urls", help="Fetch what addresses name: http, https, and with extras s3, gs, …"
     ),
 ) -> None:
     """Classify images by class names alone (zero-shot), or with a tuned model and its uncertainty.
@@ -78,22 +86,34 @@ def predict(
     --coverage lists the classes an image may be of: the true one is among them at least that often, on
     average over images or, with --per-class, for the images of each class. --none-at 0.05 marks what looks
     like none of the classes (five in a hundred images of the classes are marked too), where the method can
-    tell. An image that cannot be read is reported and skipped; exit code 1. Features are kept in the cache,
-    so that images of before need not be encoded again.
+    tell. An image that cannot be read is reported and skipped; exit code 1. Features of some thousand files
+    are kept in the cache, so that images of before need not be encoded again.
 
     A model that was fitted to several labels an image says which of them each has, perhaps none.
+
+    With --out the images may be millions: they are read as a stream, and where the command is ended, however
+    that may be, the same command goes on. Images that cannot be read are listed beside the answers, in
+    `answers.failed.csv`.
+
+    [bold]pbprompt predict photos/ shards/*.tar --model model/ --out answers.parquet[/bold]
     """
+    from pbprompt.batch.job import Job, here
     from pbprompt.cli.multi_label import predict_labels, refuse
     from pbprompt.clip.loading.load import load_backbone
+    from pbprompt.data.stream import Stream
     from pbprompt.model.manifest import has_several_labels
     from pbprompt.model.tuned import TunedModel
 
     if template is not None and "{}" not in template:
         raise InputError(f"--template {template!r} has no {{}}: write where the class name goes")
-    if out is not None:
-        check_answers(out)
+    output = None if out is None else opened_output(out)
+    if output is None and features:
+        raise InputError("--features: says how --out is written: give both")
+    if output is not None and as_json:
+        raise InputError("--json prints answers and --out writes them: choose one")
     names = class_names(classes, classes_file)
-    found = listed(images, allow_urls)
+    stream = Stream(sources(images, allow_urls), allow_urls=allow_urls)
+    next(stream.units())  # what is wrong with the first is told before a model is loaded
     if model is None:
         if any(share is not None for share in (reject_at, coverage, none_at)):
             raise InputError(
@@ -109,7 +129,9 @@ def predict(
         asked |= {"--classes": names or None, "--template": template, "--per-class": per_class or None}
         asked |= {"--independent": independent or None}
         refuse(asked, f"{model} gives several labels an image, each by a threshold of its own")
-        predict_labels(model, found, backbone, device, top_k=top_k, as_json=as_json, out=out)
+        predict_labels(
+            model, stream, backbone, device, top_k=top_k, as_json=as_json, output=output, features=features
+        )
         return
     else:
         if independent:
@@ -129,36 +151,30 @@ def predict(
         if tuned.calibration and reject_at is None and math.isfinite(tuned.calibration.threshold(REJECT_AT)):
             reject_at = REJECT_AT
         for note in (*notes, *_differences(tuned, bool(names), other_template)):
-            _tell(note)
+            tell(note)
     if none_at is not None and not 0 < none_at < 1:
         raise InputError(f"--none-at {none_at:g}: give a share between 0 and 1, such as 0.05")
     rule = tuned.rule(reject_at, coverage, none_at, per_class=per_class)
     if per_class and isinstance(rule.quantile, tuple):
         _tell_full(tuned, rule.quantile)
-    rows: list[tuple[str, Prediction]] = []
-    answered = 0
-    with fetched(found) as given:
-        for failure in given.failures:
-            _tell(failure)
-        failures = len(given.failures)
-        for path, said in tuned.predict_files(given.paths, rule, progress=not as_json):
-            if isinstance(said, InputError):
-                failures += 1
-                _tell(given.told(path, said))
-                continue
-            answered += 1
-            if as_json:
-                print_json({"image": given.name(path), **said.to_dict()})
-            if out is not None or not as_json:
-                rows.append((given.name(path), said))
-    if rows and out is not None:
-        write_answers(out, [{"image": name, **said.to_dict()} for name, said in rows])
-        _tell(f"saved: {out}, with {len(rows):,} answer{'s' if len(rows) > 1 else ''}")
-    elif rows:
-        _print_table(rows, top_k, tuned=model is not None)
-    if failures:
-        _tell(f"{failures} of {answered + failures} images could not be read")
-        raise typer.Exit(1)
+    job = Job(tuned.backbone, partial(tuned.predict, rule=rule), stream, _settings(tuned, rule), features)
+    if output is not None:
+        written(job, output, here)
+        return
+    print_answers(job, as_json, lambda rows: _print_table(rows, top_k, tuned=model is not None))
+
+
+def _settings(tuned: "TunedModel", rule: "Rule") -> dict[str, Any]:
+    """What decides the answers, by which a job is known."""
+    from pbprompt.batch.job import method_identity
+
+    return {
+        "model": method_identity(tuned.method),
+        "samples": [tuned.samples, tuned.seed],
+        "temperature": tuned.info.temperature,
+        "independent": tuned.independent,
+        "rule": asdict(rule),
+    }
 
 
 def class_names(classes: str, classes_file: Path | None) -> list[str]:
@@ -226,7 +242,7 @@ def _tell_full(tuned: "TunedModel", quantiles: tuple[float, ...]) -> None:
     """Say which classes are in every set for want of images."""
     always = [name for name, q in zip(tuned.classes, quantiles, strict=True) if math.isinf(q)]
     if always:
-        _tell(
+        tell(
             f"warning: {len(always)} of {len(quantiles)} classes have too few validation images of their own "
             f"and are in every set: {_shortened(tuple(always))}"
         )
@@ -245,10 +261,6 @@ def _differences(tuned: "TunedModel", added: bool, other_template: bool) -> list
         made = f"--samples {calibration.samples}, --seed {calibration.seed} and the model's template"
         notes.append(f"note: the thresholds were made with {made}; with others they are approximate")
     return notes
-
-
-def _tell(message: object) -> None:
-    print(f"pbprompt: {message}", file=sys.stderr)
 
 
 def _print_table(rows: list[tuple[str, "Prediction"]], top_k: int, tuned: bool) -> None:

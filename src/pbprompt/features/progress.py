@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from types import TracebackType
 
 import rich.progress as bars
@@ -48,13 +49,14 @@ class Progress:
             disable=not (shown and watched(console)),
         )
         self._task = self._bars.add_task(what, total=0, rate=0.0)
-        self._total = self._done = 0
+        self._total: int | None = 0
+        self._done = 0
         self._started = time.perf_counter()
         self._visible = False
 
-    def expect(self, count: int) -> None:
-        """More images are to come."""
-        self._total += count
+    def expect(self, count: int | None) -> None:
+        """More images are to come; None: nobody knows how many."""
+        self._total = None if count is None or self._total is None else self._total + count
         self._bars.update(self._task, total=self._total)
 
     def advance(self, count: int) -> None:
@@ -65,7 +67,16 @@ class Progress:
             self._visible = True
         rate = self._done / max(seconds, 1e-9)
         self._bars.update(self._task, completed=self._done, rate=rate)
-        self._lines.say(lambda: f"{self._what}: {self._done:,} of {self._total:,}, {rate:.0f} images/s")
+        self._lines.say(lambda: self._line(rate))
+
+    def _line(self, rate: float) -> str:
+        if not self._total:
+            return f"{self._what}: {self._done:,}, {rate:.0f} images/s"
+        left = max(0, self._total - self._done) / max(rate, 1e-9)
+        return (
+            f"{self._what}: {self._done:,} of {self._total:,}, {rate:.0f} images/s, "
+            f"{timedelta(seconds=round(left))} left"
+        )
 
     def __enter__(self) -> "Progress":
         return self

@@ -1,0 +1,103 @@
+"""A whole job: a stream through a model into an output."""
+
+import contextlib
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pbprompt.batch.output import Output
+from pbprompt.batch.parts import Cached, Encode, Part, Say, Streamed, Written, make_parts
+from pbprompt.clip.backbone import Backbone
+from pbprompt.data.stream import Files, Record, Stream
+from pbprompt.features.progress import Progress
+from pbprompt.features.streaming import decoders_for
+from pbprompt.methods.base import Method
+
+VERSION = 1  # of what is in a part
+CACHED_UNITS = 4  # so many thousand files of this machine have their features kept
+
+
+@dataclass(frozen=True)
+class Job:
+    """What answers, on which images; `settings` are what decides the answers besides, as JSON has it."""
+
+    backbone: Backbone
+    say: Say
+    stream: Stream
+    settings: dict[str, Any]
+    features: bool = False  # written beside the answers
+
+    def identity(self, suffix: str) -> dict[str, Any]:
+        """By which an output is known to be this job's."""
+        sources = [one.name if isinstance(one, Record) else str(one) for one in self.stream.sources]
+        written = [suffix, "features"] if self.features else [suffix]
+        return {"version": VERSION, "images": sources, "columns": written, **self.settings}
+
+
+Executor = Callable[[Job, Output], Iterator[Part]]
+
+
+def run(job: Job, output: Output, executor: Executor, *, progress: bool) -> None:
+    """Answer what is left and finish the output, which is open; what a kill leaves, see `Output`."""
+    with Progress("answering images", shown=progress) as shown:
+        threading.Thread(target=_count, args=(job.stream, output, shown), daemon=True).start()
+        with contextlib.closing(executor(job, output)) as parts:  # type: ignore[type-var]
+            for part in parts:
+                output.add(part)
+                shown.advance(part.records)
+    output.finish()
+
+
+def here(job: Job, output: Output) -> Iterator[Part]:
+    """The parts, made on this machine."""
+    with encoder(job.backbone, job.stream) as encode:
+        todo = output.todo(job.stream.units())
+        yield from make_parts(job.say, todo, encode, Written(output.suffix, job.features))
+
+
+@contextlib.contextmanager
+def encoder(backbone: Backbone, stream: Stream) -> Iterator[Encode]:
+    """What encodes the stream: with the cache where it is a folder of ordinary size, otherwise without."""
+    if _few_files(stream):
+        yield Cached(backbone)
+        return
+    with contextlib.closing(decoders_for(backbone)) as decoders:
+        yield Streamed(backbone, decoders)
+
+
+def _few_files(stream: Stream) -> bool:
+    units = list(islice(stream.units(), CACHED_UNITS + 1))
+    files = (record.content for unit in units if isinstance(unit, Files) for record in unit.files)
+    few = len(units) <= CACHED_UNITS and all(isinstance(unit, Files) for unit in units)
+    return few and all(isinstance(content, Path) for content in files)
+
+
+def _count(stream: Stream, output: Output, shown: Progress) -> None:
+    """How many images are left, found out beside the work, for the time left."""
+    done = dict(output.done)
+    try:
+        for number, unit in enumerate(stream.units()):
+            before = done.get(number)
+            if before is not None and before.last:
+                continue
+            if (count := unit.count()) is None:  # a tar from elsewhere tells only when it is read
+                shown.expect(None)
+                return
+            shown.expect(count - (before.records if before else 0))
+    except Exception:  # the work itself comes across it, and says so
+        shown.expect(None)
+
+
+def method_identity(method: Method) -> str:
+    """Of all that a tuned method answers by, but for the sampling."""
+    digest = hashlib.sha256()
+    for name, value in sorted(method.state_dict().items()):
+        digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    tower = [method.backbone.fingerprint, str(method.backbone.dtype)]
+    digest.update(json.dumps([method.name, method.classes, method.template, *tower]).encode())
+    return digest.hexdigest()

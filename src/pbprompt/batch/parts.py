@@ -1,0 +1,191 @@
+"""From units to parts: so many images' answers as the content of a file, ready to be kept."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from pbprompt.batch.formats import FEATURES, encode
+from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.data.items import Item
+from pbprompt.data.stream import Record, Unit
+from pbprompt.data.stream.decoding import SquareDecoders
+from pbprompt.errors import InputError
+from pbprompt.features.bank import FeatureBank
+from pbprompt.features.encode import default_batch
+from pbprompt.features.streaming import Encoding, encode_stream
+
+RECORDS = 1024  # of a part; a multiple of every batch, so that parts begin where batches do
+AT_ONCE = 256  # images answered at once
+
+
+class Todo(NamedTuple):
+    """A unit by its number in the stream, of which the first `skip` records are done."""
+
+    number: int
+    unit: Unit
+    skip: int = 0
+
+
+class Mark(NamedTuple):
+    """Where a batch belongs: its unit, its first record there, and whether it is the unit's last batch."""
+
+    unit: int
+    identity: str
+    first: int
+    last: bool
+
+
+class Said(Protocol):
+    """What a model says of one image."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+Say = Callable[[Encoded], Sequence[Said]]  # a model's answers on some images
+
+
+class Answer(NamedTuple):
+    """What is said of one image, or why nothing can be, and its features."""
+
+    name: str
+    said: Said | InputError
+    features: torch.Tensor | None
+
+
+class Part(NamedTuple):
+    """The records from `first` on of one unit: so many, and what is said of them."""
+
+    unit: int
+    identity: str
+    first: int
+    records: int
+    last: bool
+    rows: int
+    answers: bytes
+    failures: int
+    failed: bytes
+
+
+class Written(NamedTuple):
+    """How answers are written: as what kind of file, and whether with the images' features."""
+
+    suffix: str
+    features: bool = False
+
+
+def make_parts(say: Say, todo: Iterable[Todo], encode: "Encode", written: Written) -> Iterator[Part]:
+    """The parts of the units in order. What a part is depends on its unit alone, not on what was done before.
+
+    Another thread writes one part down while the next one's images are answered.
+    """
+    pool = ThreadPoolExecutor(1, thread_name_prefix="write")
+    pending: deque[Future[Part]] = deque()
+    held: list[Answer] = []
+    try:
+        for mark, answers in answered(say, todo, encode):
+            held += answers
+            end = mark.first + len(answers)
+            if mark.last or end % RECORDS == 0:
+                start = Mark(mark.unit, mark.identity, end - len(held), mark.last)
+                pending.append(pool.submit(_part, start, held, written))
+                held = []
+                if len(pending) > 1:
+                    yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def answered(say: Say, todo: Iterable[Todo], encode: "Encode") -> Iterator[tuple[Mark, list[Answer]]]:
+    """What is said of each image, in order, some hundred at a time; never of two parts at once."""
+    held: list[Encoding] = []
+    for mark, encoding in encode(todo):
+        held.append(encoding)
+        records = sum(len(one.records) for one in held)
+        end = mark.first + len(encoding.records)
+        if mark.last or end % RECORDS == 0 or records >= AT_ONCE:
+            yield Mark(mark.unit, mark.identity, end - records, mark.last), _answers(say, held)
+            held = []
+
+
+def _answers(say: Say, encodings: Sequence[Encoding]) -> list[Answer]:
+    global_ = torch.cat([one.global_ for one in encodings])
+    patches = torch.cat([one.patches for one in encodings])
+    said = iter(say(Encoded(global_, patches)) if len(global_) else ())
+    features = iter(global_)
+    answers = []
+    for one in encodings:
+        for place, record in enumerate(one.records):
+            failure = one.failures.get(place)
+            answers.append(Answer(record.name, failure or next(said), None if failure else next(features)))
+    return answers
+
+
+def _part(mark: Mark, answers: Sequence[Answer], written: Written) -> Part:
+    rows: list[dict[str, Any]] = []
+    failed: list[dict[str, Any]] = []
+    for name, said, features in answers:
+        if isinstance(said, InputError):
+            failed.append({"image": name, "reason": str(said)})
+            continue
+        row = {"image": name, **said.to_dict()}
+        if written.features and features is not None:
+            row[FEATURES] = features.tolist()
+        rows.append(row)
+    return Part(
+        mark.unit,
+        mark.identity,
+        mark.first,
+        len(answers),
+        mark.last,
+        len(rows),
+        encode(rows, written.suffix),
+        len(failed),
+        encode(failed, written.suffix),
+    )
+
+
+def batches(todo: Iterable[Todo], size: int) -> Iterator[tuple[Mark, list[Record]]]:
+    """So many records of one unit at a time."""
+    for number, unit, skip in todo:
+        identity, records = unit.identity, iter(unit.records(skip))
+        some, first = list(islice(records, size)), skip
+        while some:
+            following = list(islice(records, size))
+            yield Mark(number, identity, first, not following), some
+            some, first = following, first + len(some)
+
+
+class Streamed:
+    """Encodes whatever comes, and keeps nothing."""
+
+    def __init__(self, backbone: Backbone, decoders: SquareDecoders) -> None:
+        self.backbone, self.decoders = backbone, decoders
+
+    def __call__(self, todo: Iterable[Todo]) -> Iterator[tuple[Mark, Encoding]]:
+        size = default_batch(self.backbone.device)
+        yield from encode_stream(self.backbone, batches(todo, size), self.decoders)
+
+
+class Cached:
+    """Encodes files of this machine, and keeps their features for the next time."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.bank = FeatureBank(backbone, progress=False)
+
+    def __call__(self, todo: Iterable[Todo]) -> Iterator[tuple[Mark, Encoding]]:
+        for mark, records in batches(todo, AT_ONCE):
+            failures: dict[str, InputError] = {}
+            paths = [str(record.content) for record in records]
+            features = self.bank.encode(Path(), [Item(path, 0) for path in paths], failures)
+            told = {place: failures[path] for place, path in enumerate(paths) if path in failures}
+            yield mark, Encoding(records, told, features.global_, features.patches)
+
+
+Encode = Streamed | Cached

@@ -1,0 +1,88 @@
+"""What `predict` does with its answers: shows them as they come, or writes them and goes on after an end."""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pbprompt.cli.output import print_json
+from pbprompt.errors import InputError
+
+if TYPE_CHECKING:
+    from pbprompt.batch.job import Executor, Job
+    from pbprompt.batch.output import Output
+    from pbprompt.batch.parts import Answer
+
+
+def print_answers(job: "Job", as_json: bool, table: Callable[[list[tuple[str, Any]]], None]) -> None:
+    """Each as a line of JSON, or all in a table; exit code 1: some images could not be read."""
+    rows: list[tuple[str, Any]] = []
+    answers = failures = 0
+    for answer in _answers(job, progress=not as_json):
+        answers += 1
+        if isinstance(answer.said, InputError):
+            failures += 1
+            tell(answer.said)
+        elif as_json:
+            print_json({"image": answer.name, **answer.said.to_dict()})
+        else:
+            rows.append((answer.name, answer.said))
+    if rows:
+        table(rows)
+    if failures:
+        tell(f"{failures} of {answers} images could not be read")
+        raise typer.Exit(1)
+
+
+def _answers(job: "Job", *, progress: bool) -> "Iterator[Answer]":
+    from pbprompt.batch.job import encoder
+    from pbprompt.batch.parts import Todo, answered
+    from pbprompt.features.progress import Progress
+
+    with encoder(job.backbone, job.stream) as encode, Progress("answering images", shown=progress) as bar:
+        bar.expect(None)
+        todo = (Todo(number, unit) for number, unit in enumerate(job.stream.units()))
+        for _, answers in answered(job.say, todo, encode):
+            yield from answers
+            bar.advance(len(answers))
+
+
+def written(job: "Job", output: "Output", executor: "Executor") -> None:
+    """Write the answers, or what an earlier process left of them, and say so; exit code 1: some failed."""
+    from pbprompt.batch.job import run
+
+    with output.opened(job.identity(output.suffix)):
+        before = output.rows + output.failures
+        if output.finished:
+            tell(f"{output.path} is complete already")
+        else:
+            if before:
+                tell(f"going on after the {before:,} images that are answered already")
+            try:
+                run(job, output, executor, progress=True)
+            except KeyboardInterrupt:
+                done = output.rows + output.failures
+                tell(f"stopped after {done:,} images: the same command goes on from there")
+                raise
+        rows, failures = output.rows, output.failures
+        if rows:
+            tell(f"saved: {output.path}, with {rows:,} answer{'s' if rows > 1 else ''}")
+        if failures:
+            where = output.failed_path if output.whole else f"{output.path}/_failed-*{output.suffix}"
+            tell(f"{failures:,} of {rows + failures:,} images could not be read: {where} says why")
+            raise typer.Exit(1)
+
+
+def opened_output(out: str) -> "Output":
+    """Where to write; refused in this command's own words."""
+    from pbprompt.batch.output import Output
+
+    try:
+        return Output(out)
+    except InputError as error:
+        raise InputError(f"--out {error}") from None
+
+
+def tell(message: object) -> None:
+    print(f"pbprompt: {message}", file=sys.stderr)
