@@ -79,6 +79,11 @@ def test_a_label_of_few_images_takes_the_threshold_of_the_others():
     assert all(0.4 < threshold <= 0.6 for threshold in thresholds)
 
 
+def test_of_equally_good_thresholds_it_is_the_middle_one():
+    has = torch.eye(2).double().repeat(4, 1)
+    assert choose_thresholds(0.2 + 0.6 * has, has).tolist() == [0.5, 0.5]
+
+
 def test_no_label_at_all_leaves_one_half():
     assert choose_thresholds(torch.rand(5, 2).double(), torch.zeros(5, 2)).tolist() == [0.5, 0.5]
 

@@ -12,7 +12,8 @@ count as if they were `WORTH` more images with the label:
     τ_c = argmax_τ  2 (TP_c(τ) + λ TP(τ)) / (n_c + λ P + Y_c(τ) + λ Y(τ)),   λ = WORTH / P
 
 TP are images rightly said to have the label, Y those said to have it at all; TP, Y and P = Σ_c n_c without an
-index are sums over the classes. A class of few images, or none, thus takes the threshold of the others.
+index are sums over the classes. A class of few images, or none, thus takes the threshold of the others. Of
+thresholds that are equally good it is the middle one.
 """
 
 import math
@@ -100,4 +101,7 @@ def choose_thresholds(
     share = worth / total
     above = 2 * (right + share * right.sum(1, keepdim=True))
     below = positives + said + share * (total + said.sum(1, keepdim=True))
-    return levels[(above / below).argmax(0)]
+    score = above / below
+    best = score >= score.amax(0) - 1e-12
+    middle = best.cumsum(0) == (best.sum(0) + 1) // 2  # of those that are equally good
+    return levels[middle.int().argmax(0)]

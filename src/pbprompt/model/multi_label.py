@@ -99,8 +99,8 @@ class MultiLabelModel:
             raise InputError(f"{dataset.name} has {len(dataset.train)} training images: give two or more")
         wanted = targets(dataset.train, len(dataset.classes))
         _check_labels(dataset, wanted, method)
-        features = bank.encode(dataset.root, _items(dataset.train)).to(backbone.device)
-        images = Encoded(features.global_, features.patches)
+        features = bank.encode(dataset.root, _items(dataset.train))
+        images = Encoded(features.global_.to(backbone.device), features.patches)
         head = method.label_head(images, wanted.to(backbone.device))
         facts = {"dataset": dataset.name, "content_hash": dataset.content_hash}
         facts["images"] = str(len(dataset.train))
