@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,10 +27,25 @@ from pbprompt.clip.vit import VitConfig  # noqa: E402
 TINY_TEXT = TextConfig(context_length=77, vocab_size=49408, width=64, heads=4, layers=3)
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    """No test reads or fills the user's cache."""
+@pytest.fixture(scope="session", autouse=True)
+def suite_cache(tmp_path_factory) -> Iterator[Path]:
+    """No test reads or fills the user's cache: all processes of a run of the suite share one of their own.
+
+    Features are kept by what an image holds, so that each of the sample's is encoded once, wherever it lies.
+    """
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent  # which the workers share
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PBPROMPT_CACHE", str(place / "cache"))
+        yield place / "cache"
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch) -> Path:
+    """An empty cache, for tests of what is in it."""
     monkeypatch.setenv("PBPROMPT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture
@@ -58,6 +74,21 @@ def one_onnx_registry() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ONNXRegistry, "from_torchlib", classmethod(listed))
         yield
+
+
+@pytest.fixture
+def plain_exports(one_onnx_registry, monkeypatch):
+    """What is exported has a plain tower: for tests of commands and pages, not of the graph."""
+    from plain_tower import PlainTower
+
+    from pbprompt import export
+
+    class Plain(export.ImageClassifier):
+        def __init__(self, predictor, tower_dtype):
+            super().__init__(predictor, tower_dtype)
+            self.visual = PlainTower(predictor.method.backbone).to(tower_dtype)
+
+    monkeypatch.setattr(export, "ImageClassifier", Plain)
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from plain_tower import PlainTower
 
 pytest.importorskip("onnxscript")
 onnx = pytest.importorskip("onnx")
@@ -37,26 +38,12 @@ SINGLE = 1e-5  # between two float32 computations of a probability or an entropy
 HALF = 0.03  # what a float16 tower may change
 
 
-class PlainTower(torch.nn.Module):
-    """An image tower of one product, where what comes after the tower is tested: it is traced in no time."""
-
-    def __init__(self, config: VitConfig, embed_dim: int) -> None:
-        super().__init__()
-        self.side = config.grid[0]
-        self.register_buffer("proj", torch.randn(3, embed_dim, generator=torch.Generator().manual_seed(0)))
-
-    def forward(self, x):
-        patches = torch.nn.functional.avg_pool2d(x, x.shape[-1] // self.side).flatten(2).transpose(1, 2)
-        joint = patches @ self.proj
-        return joint.mean(1), joint
-
-
 @pytest.fixture(scope="module")
 def plain() -> Backbone:
     text = TextConfig(context_length=77, vocab_size=49408, width=64, heads=4, layers=1)
     config = BackboneConfig("plain", 32, VitConfig(32, 8, 64, 1, 4), text)
     backbone = random_backbone(config)
-    backbone.visual = PlainTower(config.vision, config.embed_dim)
+    backbone.visual = PlainTower(backbone)
     return backbone
 
 

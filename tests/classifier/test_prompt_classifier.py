@@ -49,12 +49,10 @@ def paths(photos: Path, split: str) -> tuple[list[Path], list[str]]:
 
 
 @pytest.fixture(scope="module")
-def fitted(photos, tmp_path_factory) -> PromptClassifier:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PBPROMPT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return PromptClassifier("pbprompt", settings=BRIEF, samples=4, random_state=3).fit(
-            *paths(photos, "train")
-        )
+def fitted(photos) -> PromptClassifier:
+    return PromptClassifier("pbprompt", settings=BRIEF, samples=4, random_state=3).fit(
+        *paths(photos, "train")
+    )
 
 
 def test_fit_on_images_is_the_librarys_tuning(photos, lite, fitted):

@@ -37,7 +37,6 @@ def model(tmp_path_factory) -> Path:
             shutil.copy(file, home / "photos" / name)
     quick = ("--method", "pbprompt", "--shots", "2", "--set", "epochs=1", "--out", str(home / "model"))
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stop:
-        patch.setenv("PBPROMPT_CACHE", str(home / "cache"))
         patch.setattr(sys, "argv", ["pbprompt", "fit", str(home / "photos"), *quick])
         main()
     assert not stop.value.code

@@ -10,6 +10,8 @@ from pbprompt.features.bank import feature_folder
 from pbprompt.features.store import FeatureStore
 from pbprompt.features.store_size import total_bytes
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 
 def run(*words):
     result = CliRunner().invoke(app, [str(word) for word in words])

@@ -61,6 +61,7 @@ def images(tmp_path: Path) -> list[str]:
     return [str(tmp_path / name) for name in makers]
 
 
+@pytest.mark.usefixtures("one_onnx_registry")
 def test_the_loader_alone_says_what_predict_says(run, lite, images, tmp_path):
     model, out = saved(tmp_path / "model", lite), tmp_path / "deployed" / "model.onnx"
     code, said, err = run("export", str(model), "--out", str(out))
@@ -84,6 +85,7 @@ def test_the_loader_alone_says_what_predict_says(run, lite, images, tmp_path):
     assert len({record["score"] for record in records}) == len(images)
 
 
+@pytest.mark.usefixtures("plain_exports")
 def test_names_are_added_and_precision_is_halved(run, lite, tmp_path):
     model, out = saved(tmp_path / "model", lite), tmp_path / "model.onnx"
     code, said, _ = run(
@@ -120,7 +122,7 @@ def test_bad_input_is_one_line_and_code_2(run, lite, tmp_path):
     assert not out.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("plain_exports")
 def test_the_page_runs_as_written(run, tmp_path, monkeypatch):
     page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
     shell, code = (re.findall(rf"^```{kind}\n(.*?)^```", page, re.S | re.M) for kind in ("sh", "python"))

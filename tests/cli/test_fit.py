@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import pbprompt
+from pbprompt.cli import main
 from pbprompt.cli.fit import tell_stopped
 
 SAMPLE = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
@@ -28,6 +29,17 @@ def photos(tmp_path_factory) -> Path:
         for file in sorted((SAMPLE / name).iterdir())[:8]:
             shutil.copy(file, root / name)
     return root
+
+
+@pytest.fixture(scope="module")
+def whole(photos, tmp_path_factory) -> Path:
+    """A model fitted once, by the plain command."""
+    folder = tmp_path_factory.mktemp("whole") / "model"
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stop:
+        patch.setattr(sys, "argv", ["pbprompt", "fit", str(photos), *QUICK, "--out", str(folder)])
+        main()
+    assert not stop.value.code
+    return folder
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -164,21 +176,18 @@ def test_a_second_training_of_a_folder_is_refused(run, photos, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
-def test_new_class_names_at_evaluation(run, photos, tmp_path):
-    model = tmp_path / "model"
-    assert run("fit", photos, *QUICK, "--out", model)[0] == 0
+def test_new_class_names_at_evaluation(run, photos, whole, tmp_path):
     names = tmp_path / "names.csv"
     names.write_text("clock,watch\nheart,love symbol\nmammal,animal\n")
-    code, out, err = run("evaluate", model, photos, "--classes-file", names, "--json")
+    code, out, err = run("evaluate", whole, photos, "--classes-file", names, "--json")
     assert code == 0, err
-    assert json.loads(out)["nll"] != json.loads((model / "config.json").read_text())["metrics"]["nll"]
+    assert json.loads(out)["nll"] != json.loads((whole / "config.json").read_text())["metrics"]["nll"]
 
 
-def test_equal_commands_give_equal_models(run, photos, tmp_path):
-    for name in ("one", "two"):
-        assert run("fit", photos, *QUICK, "--out", tmp_path / name)[0] == 0
+def test_equal_commands_give_equal_models(run, photos, whole, tmp_path):
+    assert run("fit", photos, *QUICK, "--out", tmp_path / "two")[0] == 0
     assert run("fit", photos, *QUICK, "--seed", "2", "--out", tmp_path / "three")[0] == 0
-    one, two, three = (contents(tmp_path / name) for name in ("one", "two", "three"))
+    one, two, three = (contents(folder) for folder in (whole, tmp_path / "two", tmp_path / "three"))
     for name in ("model.safetensors", "log.jsonl", "draw.jsonl", "calibration.json", "config.json"):
         assert one[name] == two[name] and one[name] != three[name], name
 
@@ -202,12 +211,10 @@ def test_options(run, photos, tmp_path, options):
         assert not (model / "draw.jsonl").exists()
 
 
-def test_a_draw_file_is_trained_on(run, photos, tmp_path):
-    model, again = tmp_path / "model", tmp_path / "again"
-    assert run("fit", photos, *QUICK, "--out", model)[0] == 0
-    code, _, err = run("fit", photos, *QUICK, "--draw", model / "draw.jsonl", "--out", again)
+def test_a_draw_file_is_trained_on(run, photos, whole, tmp_path):
+    code, _, err = run("fit", photos, *QUICK, "--draw", whole / "draw.jsonl", "--out", tmp_path / "again")
     assert code == 0, err
-    assert contents(again)["model.safetensors"] == contents(model)["model.safetensors"]
+    assert contents(tmp_path / "again")["model.safetensors"] == contents(whole)["model.safetensors"]
 
 
 def test_a_dry_run_writes_nothing(run, tmp_path):
@@ -288,10 +295,9 @@ def test_class_names_with_brackets_are_only_names(run, photos, tmp_path):
     assert "[bold]clock[" in err
 
 
-def test_ctrl_c_and_the_same_command_again(run, photos, tmp_path, monkeypatch):
+def test_ctrl_c_and_the_same_command_again(run, photos, whole, tmp_path, monkeypatch):
     from pbprompt.methods.pbprompt import PBPrompt
 
-    assert run("fit", photos, *QUICK, "--out", tmp_path / "whole")[0] == 0
     loss, calls = PBPrompt.loss, []
 
     def interrupted(self, *arguments):
@@ -310,10 +316,10 @@ def test_ctrl_c_and_the_same_command_again(run, photos, tmp_path, monkeypatch):
     assert code == 2 and "another run" in err
     code, _, err = run("fit", photos, *QUICK, "--out", tmp_path / "stopped")
     assert code == 0 and "continuing from step 4 of 6" in err
-    whole, stopped = contents(tmp_path / "whole"), contents(tmp_path / "stopped")
-    assert set(stopped) == set(whole)
+    stopped = contents(tmp_path / "stopped")
+    assert set(stopped) == set(contents(whole))
     for name in ("model.safetensors", "log.jsonl", "config.json"):
-        assert stopped[name] == whole[name], name
+        assert stopped[name] == contents(whole)[name], name
 
 
 @pytest.mark.parametrize("step", [None, 0])
@@ -339,7 +345,7 @@ main()
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no such signal here")
-def test_sigkill_and_the_same_command_again(run, photos, tmp_path):
+def test_sigkill_and_the_same_command_again(run, photos, whole, tmp_path):
     """A process of its own dies in the middle of an epoch; the checkpoint before it is continued."""
     command = ["fit", str(photos), *QUICK, "--out"]
     threads = str(torch.get_num_threads())
@@ -351,9 +357,8 @@ def test_sigkill_and_the_same_command_again(run, photos, tmp_path):
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert set(contents(tmp_path / "killed")) == {".pbprompt-fit", "checkpoint.safetensors", "log.jsonl"}
     assert run(*command, tmp_path / "killed")[0] == 0
-    assert run(*command, tmp_path / "whole")[0] == 0
     for name in ("model.safetensors", "log.jsonl", "config.json"):
-        assert contents(tmp_path / "killed")[name] == contents(tmp_path / "whole")[name], name
+        assert contents(tmp_path / "killed")[name] == contents(whole)[name], name
 
 
 def test_methods_lists_and_explains(run):

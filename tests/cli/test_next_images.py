@@ -28,7 +28,6 @@ def fitted(tmp_path_factory) -> Path:
         for at, file in enumerate(files[4:7]):
             shutil.copy(file, home / "loose" / ("deep" if at else "") / f"{name}-{at}.webp")
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stop:
-        patch.setenv("PBPROMPT_CACHE", str(home / "cache"))
         patch.setattr(
             sys,
             "argv",

@@ -164,7 +164,6 @@ def photos(tmp_path_factory) -> Path:
 def fitted(photos, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("fitted") / "model"
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stop:
-        patch.setenv("PBPROMPT_CACHE", str(folder.parent / "cache"))
         patch.setattr(
             sys,
             "argv",

@@ -53,7 +53,7 @@ def test_without_a_table_the_recipes_are_listed(run):
 
 
 @pytest.mark.slow
-def test_a_table_from_nothing_to_a_page_and_again_without_running(run, tmp_path):
+def test_a_table_from_nothing_to_a_page_and_again_without_running(run, tmp_path, suite_cache):
     arguments = ("small.yaml", "--shots", "1", "--seeds", "2", "--set", "epochs=1", "--format", "csv")
     result = run(*arguments, "--jobs", "1", "--report", "page")
     assert result.exit_code == 0, result.output
@@ -69,7 +69,7 @@ def test_a_table_from_nothing_to_a_page_and_again_without_running(run, tmp_path)
         accuracy = 100 * records[method].accuracy("sample")
         assert printed[label] == pytest.approx(accuracy, abs=0.01)
     assert "A small table" in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
-    assert len(list((tmp_path / "cache" / "features").rglob("*.safetensors"))) > 0
+    assert len(list((suite_cache / "features").rglob("*.safetensors"))) > 0
 
     before = (tmp_path / "runs" / "records.jsonl").read_bytes()
     again = run(*arguments)

@@ -12,6 +12,8 @@ from pbprompt.data.images import open_image
 from pbprompt.data.sources import open_dataset
 from pbprompt.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 
 class Image:
     def __init__(self, decode=True):

@@ -40,7 +40,5 @@ def photos(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def found(photos, lite, tmp_path_factory) -> Look:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PBPROMPT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return look(photos, backbone=lite)
+def found(photos, lite) -> Look:
+    return look(photos, backbone=lite)

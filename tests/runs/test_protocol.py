@@ -25,8 +25,8 @@ SHORT = {"shots": 1, "overrides": ("epochs=2",), "samples": 3}
 
 
 @pytest.fixture(scope="module")
-def bank(lite, tmp_path_factory):
-    return FeatureBank(lite, cache=tmp_path_factory.mktemp("features"), progress=False)
+def bank(lite):
+    return FeatureBank(lite, progress=False)
 
 
 def run(bank, **values):
