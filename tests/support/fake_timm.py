@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from pbprompt.clip.text import TextConfig, TextTower
+
 WIDTH = 24
 
 
@@ -129,4 +131,29 @@ def write_timm(folder: Path, name: str = "tiny_conv", **about: Any) -> Path:
     told = {"input_size": [3, 32, 32], "crop_pct": 0.9, "interpolation": "bilinear", "classifier": "head"}
     config = {"architecture": name, "num_classes": 10, "pretrained_cfg": told | about}
     (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+TEXT = {"context_length": 20, "vocab_size": 49408, "width": 64, "heads": 2, "layers": 2}
+
+
+def write_mobileclip(folder: Path, name: str = "tiny_conv", causal: bool = False, **vision: Any) -> Path:
+    """A folder as open_clip's MobileCLIP is: timm's trunk with 32 outputs, and CLIP's text tower."""
+    folder.mkdir(exist_ok=True)
+    pool = {"tiny_conv": "avg", "tiny_vit": "token"}[name]
+    trunk = random_trunk(name, 32).state_dict()
+    tower = TextTower(TextConfig(**TEXT), 32, "gelu").state_dict()
+    generator = torch.Generator().manual_seed(1)
+    text = {
+        key: 0.1 * torch.randn(value.shape, generator=generator) + (".ln_" in key and "weight" in key)
+        for key, value in tower.items()
+    }
+    state = {f"visual.trunk.{key}": value for key, value in trunk.items()}
+    state |= {f"text.{key}": value for key, value in text.items()} | {"logit_scale": torch.tensor(2.0)}
+    save_file(state, folder / "open_clip_model.safetensors")
+    about = {"timm_model_name": name, "timm_pool": pool, "timm_proj": None, "image_size": 32} | vision
+    config = {"embed_dim": 32, "vision_cfg": about, "text_cfg": {**TEXT, "no_causal_mask": not causal}}
+    images = {"mean": [0, 0, 0], "std": [1, 1, 1], "interpolation": "bilinear", "resize_mode": "shortest"}
+    written = {"model_cfg": {**config, "custom_text": True}, "preprocess_cfg": images}
+    (folder / "open_clip_config.json").write_text(json.dumps(written))
     return folder

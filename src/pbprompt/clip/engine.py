@@ -12,7 +12,8 @@ features and the same gradients, and leaves out what cannot matter (each saving 
 
 A tower that is not causal (SigLIP's) sees the padding behind a prompt, and what comes late changes what came
 early: every prompt is then computed over the whole context, padding included, nothing is packed or shared,
-and of these savings the last two remain, with the last position in the place of EOT.
+and of these savings the last two remain, with the last position in the place of EOT. One that is not causal
+and is read at EOT (MobileCLIP's) keeps the last saving alone.
 
 On CUDA the training call is captured once as a CUDA graph (`graph`), since its kernels are short.
 """
@@ -66,7 +67,9 @@ class TextEngine:
         self.prompts = [
             list(prompt) for prompt in (distributed.own(prompts) if self._shared_out else prompts)
         ]
-        if not backbone.textual.causal:
+        if not (backbone.textual.causal or backbone.textual.reads_last):
+            pack, share, eot_only = False, False, False  # EOT sees what is behind it
+        elif not backbone.textual.causal:
             full, padding = backbone.context_length, [backbone.tokenizer.pad]
             self.prompts = [prompt + padding * (full - len(prompt)) for prompt in self.prompts]
             share = False

@@ -124,6 +124,20 @@ FAMILIES = (
         TOKENIZERS,
     ),
     Family(
+        "MobileCLIP",
+        (
+            "apple/MobileCLIP-S1-OpenCLIP",
+            "apple/MobileCLIP-S2-OpenCLIP",
+            "apple/MobileCLIP-B-OpenCLIP",
+            "timm/MobileCLIP2-S0-OpenCLIP",
+            "timm/MobileCLIP2-S2-OpenCLIP",
+            "timm/MobileCLIP2-S4-OpenCLIP",
+        ),
+        "Apple's own",
+        "224 to 256",
+        TIMM,
+    ),
+    Family(
         "DINOv2 (images only)",
         (
             "facebook/dinov2-small",

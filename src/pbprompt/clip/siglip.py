@@ -97,6 +97,7 @@ class SiglipTextTower(nn.Module):
     """Embeddings of the whole context, padding among them -> the projected state at its last position."""
 
     causal = False
+    reads_last = True  # at the last position of the context, not at EOT
 
     def __init__(self, config: SiglipTextConfig, embed_dim: int, activation: str) -> None:
         super().__init__()

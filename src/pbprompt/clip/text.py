@@ -1,4 +1,4 @@
-"""CLIP's causal text tower under OpenAI's key names: the plain computation (`engine` is the fast one)."""
+"""CLIP's text tower under OpenAI's key names: the plain computation (`engine` is the fast one)."""
 
 from dataclasses import dataclass
 
@@ -11,22 +11,24 @@ from pbprompt.clip.layers import Transformer
 
 @dataclass(frozen=True)
 class TextConfig:
-    """Sizes of a text tower."""
+    """Sizes of a text tower. `causal`: a position sees those before it alone; MobileCLIP's mostly see all."""
 
     context_length: int
     vocab_size: int
     width: int
     heads: int
     layers: int
+    causal: bool = True
 
 
 class TextTower(nn.Module):
     """Token embeddings -> the projected state at EOT."""
 
-    causal = True
+    reads_last = False
 
     def __init__(self, config: TextConfig, embed_dim: int, activation: str) -> None:
         super().__init__()
+        self.causal = config.causal
         # from_pretrained skips the random start, which on the meta device imports the whole compiler
         self.token_embedding = nn.Embedding.from_pretrained(torch.empty(config.vocab_size, config.width))
         self.positional_embedding = nn.Parameter(torch.empty(config.context_length, config.width))
@@ -39,5 +41,5 @@ class TextTower(nn.Module):
 
     def forward(self, embeddings: Float[Tensor, "n l w"], lengths: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
         x = embeddings.to(self.positional_embedding.dtype) + self.positional_embedding[: embeddings.shape[1]]
-        x = self.transformer(x, causal=True)
+        x = self.transformer(x, causal=self.causal)
         return self.project(x[torch.arange(len(x), device=x.device), lengths - 1])

@@ -56,10 +56,10 @@ class TimmTower(nn.Module):
         return image, self.trunk.get_classifier()(_rows(self.trunk, features, self.config.positions))
 
 
-def make_trunk(config: TimmConfig) -> Any:
+def make_trunk(config: TimmConfig, source: str = "timm's towers") -> Any:
     """timm's model in eval mode, with random weights and with values, also where others are laid out without:
     some of its tables are no weights and are made with it."""
-    timm = import_timm(config.architecture)
+    timm = import_timm(source)
     asked = dict(config.arguments) | ({"global_pool": config.pool} if config.pool else {})
     with torch.device("cpu"):
         try:
@@ -69,22 +69,22 @@ def make_trunk(config: TimmConfig) -> Any:
         except Exception as error:  # its models have errors of many kinds
             version = getattr(timm, "__version__", "here")
             raise InputError(
-                f"timm {version} cannot build {config.architecture!r} ({_first_line(error)}): "
+                f"{source}: timm {version} cannot build {config.architecture!r} ({_first_line(error)}): "
                 "check the name, or update timm"
             ) from None
     return trunk.eval()
 
 
-def import_timm(wanted: str) -> ModuleType:
+def import_timm(source: str) -> ModuleType:
     """The library, or what to do to have it."""
     try:
         import timm
     except ModuleNotFoundError as error:
         if error.name != "timm":
-            raise _broken(error) from None
-        raise InputError(f"{wanted} needs timm: run {install_command('timm')}") from None
+            raise _broken(source, error) from None
+        raise InputError(f"{source}: needs timm; run {install_command('timm')}") from None
     except Exception as error:  # a torchvision of another torch raises other errors than ImportError
-        raise _broken(error) from None
+        raise _broken(source, error) from None
     return timm
 
 
@@ -128,9 +128,9 @@ def _rows(trunk: Any, features: Tensor, positions: str) -> Any:
     return None
 
 
-def _broken(error: Exception) -> InputError:
+def _broken(source: str, error: Exception) -> InputError:
     return InputError(
-        f"timm is installed but cannot be imported ({_first_line(error)}): "
+        f"{source}: needs timm, which is installed but cannot be imported ({_first_line(error)}): "
         "install a torchvision that belongs to this torch"
     )
 

@@ -106,7 +106,7 @@ def test_what_is_wrong_is_one_sentence(tmp_path, spoil, message):
 
 def test_without_timm_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(InputError, match=r"tiny_conv needs timm: run pip install .*timm"):
+    with pytest.raises(InputError, match=r"config\.json: needs timm; run pip install .*timm"):
         load_backbone(write_timm(tmp_path))
 
 

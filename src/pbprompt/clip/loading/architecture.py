@@ -13,6 +13,7 @@ from pbprompt.clip.loading.eva import eva_vision
 from pbprompt.clip.loading.perception import perception_vision
 from pbprompt.clip.loading.shapes import count, heads_of, image_size, shape
 from pbprompt.clip.loading.siglip import find_siglip
+from pbprompt.clip.loading.trunk import trunk_vision
 from pbprompt.clip.resnet import ResNetConfig
 from pbprompt.clip.siglip import SiglipTextConfig
 from pbprompt.clip.text import TextConfig
@@ -24,6 +25,7 @@ WIDEST_KNOWN_VIT = 1024  # wider ones, by others, have other head widths
 VISION: dict[str, Callable[[str, dict[str, Tensor], Told], VisionConfig]] = {
     "eva": eva_vision,
     "perception": perception_vision,
+    "trunk": trunk_vision,
 }
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -40,7 +42,7 @@ def find_architecture(source: str, name: str, state: dict[str, Tensor], told: To
 
 
 def _find_causal(source: str, name: str, state: dict[str, Tensor], told: Told) -> BackboneConfig:
-    """CLIP's text tower beside an image tower of CLIP's, EVA's or PE-Core's."""
+    """CLIP's text tower beside an image tower of CLIP's, EVA's, PE-Core's or timm's."""
     activation: Activation = "quick_gelu" if told.activation == "quick_gelu" else "gelu"
     embed_dim = shape(source, state, "text_projection", 2)[1]
     vision, text = VISION.get(told.family, _vision)(source, state, told), _text(source, state, told)
@@ -82,7 +84,7 @@ def _text(source: str, state: dict[str, Tensor], told: Told) -> TextConfig:
             "give the folder of the model, with its config and its tokenizer.json"
         )
     heads = told.sizes.get("text.heads") or heads_of(source, "text", width)
-    return TextConfig(context_length, vocab_size, width, heads, layers)
+    return TextConfig(context_length, vocab_size, width, heads, layers, told.sizes.get("text.causal", True))
 
 
 def _vision(source: str, state: dict[str, Tensor], told: Told) -> VisionConfig:
@@ -129,6 +131,8 @@ def expected_shapes(config: BackboneConfig) -> dict[str, torch.Size]:
         shapes["logit_bias"] = torch.Size([])
     for key, meta in Backbone(config).state_dict().items():
         key = key.removeprefix("textual.")
+        if key.endswith("num_batches_tracked"):  # of training alone
+            continue
         if not isinstance(config.vision, ResNetConfig) or not re.search(r"\.(conv\d|downsample)\.", key):
             shapes[key] = meta.shape
         elif key.endswith(".weight"):

@@ -6,12 +6,13 @@ from typing import Any, Literal
 
 from pbprompt.clip.loading.images import CLIP_IMAGES, Images, read_open_clip_images, read_preprocessor
 from pbprompt.clip.loading.json_files import HF_PREPROCESSOR, read_json
+from pbprompt.clip.timm_tower import TimmConfig
 from pbprompt.errors import InputError
 
 # open_clip's settings that are read, or that the tensors' shapes show; any other one changes the computation.
 OPEN_CLIP_MODEL = {"embed_dim", "quick_gelu", "vision_cfg", "text_cfg", "custom_text", "init_logit_scale"}
 OPEN_CLIP_VISION = {"image_size", "layers", "width", "head_width", "patch_size", "mlp_ratio", "patch_dropout"}
-OPEN_CLIP_TEXT = {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"}
+OPEN_CLIP_TEXT = {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "no_causal_mask"}
 OPEN_CLIP_EOS = {"pool_type", "eos_id", "hf_tokenizer_name"}  # together: MetaCLIP 2's text
 LAYER_NORM_EPS = 1e-5
 
@@ -26,8 +27,9 @@ class Told:
     activation: str | None = None
     sizes: dict[str, Any] = field(default_factory=dict)
     images: Images = CLIP_IMAGES
-    family: Literal["clip", "siglip", "eva", "perception"] = "clip"
+    family: Literal["clip", "siglip", "eva", "perception", "trunk"] = "clip"
     vocabulary: Literal["clip", "siglip", "metaclip_2"] = "clip"
+    trunk: TimmConfig | None = None
 
 
 def read_open_clip(path: Path, trunk: bool = False) -> Told:
@@ -43,9 +45,10 @@ def read_open_clip(path: Path, trunk: bool = False) -> Told:
                 raise InputError(
                     f"{path}: the setting {name}={part[name]!r} is not supported by these towers"
                 )
-    sizes = {f"text.{name}": text.get(name) for name in OPEN_CLIP_TEXT - {"mlp_ratio"}}
+    sizes = {f"text.{name}": text.get(name) for name in OPEN_CLIP_TEXT - {"mlp_ratio", "no_causal_mask"}}
     sizes |= {f"vision.{name}": vision.get(name) for name in ("image_size", "layers", "width", "patch_size")}
     sizes["embed_dim"] = model.get("embed_dim")
+    sizes["text.causal"] = not text.get("no_causal_mask")
     if vision.get("patch_size") and vision.get("width"):
         sizes["vision.heads"] = vision["width"] // (vision.get("head_width") or 64)
     return Told(

@@ -60,10 +60,9 @@ def to_openai(path: Path, state: dict[str, Tensor]) -> dict[str, Tensor]:
     for recognises, convert in ((is_eva_file, eva_layout), (is_perception_file, perception_layout)):
         if recognises(state):
             return convert(path, state)
-    if any(key.startswith("visual.trunk.") for key in state):
+    if any(key.startswith("image_encoder.") for key in state):
         raise InputError(
-            f"{path}: its image tower is a timm model other than EVA-02's B and L and PE-Core; "
-            "give the model in its authors' or Hugging Face's format"
+            f"{path}: has MobileCLIP's own names; give the same model in open_clip's form (…-OpenCLIP)"
         )
     # open_clip's other layout keeps the whole text tower under one name
     state = {key.removeprefix("text."): value for key, value in state.items()}

@@ -48,7 +48,7 @@ def _config(config: dict[str, Any]) -> BackboneConfig:
             top=vision["top"],
             head_hidden=vision["head_hidden"],
         ),
-        text=TextConfig(**{key: text[key] for key in TextConfig.__dataclass_fields__}),
+        text=TextConfig(**{key: text[key] for key in TextConfig.__dataclass_fields__ if key in text}),
         activation=text["activation"],
         mean=tuple(vision["mean"]),
         std=tuple(vision["std"]),

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import BackboneConfig
 from pbprompt.clip.lite import LiteConfig
+from pbprompt.clip.text import TextConfig
 from pbprompt.clip.timm_tower import TimmConfig
 
 
@@ -27,6 +28,8 @@ def fingerprint(config: BackboneConfig, state: dict[str, Tensor]) -> str:
         settings += (config.fit, config.interpolation)
     if config.text is None or isinstance(config.vision, TimmConfig):
         settings += (config.vision, config.resize, config.interpolation)
+    if isinstance(config.text, TextConfig) and not config.text.causal:
+        settings += ("not causal",)
     whole = hashlib.sha256(repr(settings).encode())
     keys = sorted(state)
     with ThreadPoolExecutor() as pool:  # hashing lets go of the interpreter, and large towers take seconds

@@ -20,6 +20,7 @@ from pbprompt.clip.loading.image_only import image_only_reader
 from pbprompt.clip.loading.json_files import HF_CONFIG, OPEN_CLIP_CONFIG
 from pbprompt.clip.loading.perception import is_perception, read_perception_config
 from pbprompt.clip.loading.siglip import is_siglip, read_siglip_config
+from pbprompt.clip.loading.trunk import is_trunk, read_trunk_config
 from pbprompt.clip.loading.vocabulary import read_tokenizer
 from pbprompt.clip.resnet import ResNetConfig, fold_batch_norms
 from pbprompt.errors import InputError
@@ -28,6 +29,7 @@ CONFIGS = (
     (is_siglip, read_siglip_config),
     (is_eva, read_eva_config),
     (is_perception, read_perception_config),
+    (is_trunk, read_trunk_config),
 )
 ACTIVATIONS = ("quick_gelu", "gelu", "gelu_tanh", "own")
 WITHOUT_TEXT = 100.0  # the scale of cosines between images, which an image tower has none of: CLIP's
@@ -141,5 +143,4 @@ def _assemble(
         key: value.to(device, dtype if value.is_floating_point() else None).contiguous()
         for key, value in (visual | textual).items()
     }
-    backbone.load_weights(towers, logit_scale, identity, logit_bias)
-    return backbone.to(device, dtype)  # timm's towers have tables that are no weights
+    return backbone.load_weights(towers, logit_scale, identity, logit_bias)

@@ -34,7 +34,7 @@ def read_timm(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor],
     std = triple(config_path, about, "std", IMAGENET_STD)
     arguments = tuple(sorted((told.get("model_args") or {}).items()))
     vision = TimmConfig(told["architecture"], size, arguments=arguments)
-    trunk = make_trunk(vision)
+    trunk = make_trunk(vision, str(config_path))
     _fill(path, vision, trunk, _without_classifier(read_tensors(path)[0], about))
     vision, width = looked_at(str(config_path), vision, trunk)
     config = BackboneConfig(name, width, vision, None, "own", mean, std, fit, interpolation, resize)
