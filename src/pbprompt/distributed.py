@@ -100,6 +100,15 @@ def gather_classes(mine: Tensor, total: int) -> Tensor:
     return mine if world()[1] == 1 else _GatherClasses.apply(mine, total)  # type: ignore[no-untyped-call]
 
 
+def gather_objects(mine: T) -> list[T]:
+    """What each process has, in their order."""
+    if world()[1] == 1:
+        return [mine]
+    every: list[T] = [mine] * world()[1]
+    dist.all_gather_object(every, mine)
+    return every
+
+
 def agree_on_errors(error: InputError | None) -> None:
     """Raise the first process's error in all of them, so that none waits for one that stopped."""
     if world()[1] == 1:

@@ -23,7 +23,10 @@ SHOTS = 16
 
 
 def fit(
-    data: str = typer.Argument(..., help="A folder, table or split file; or a benchmark's name with --root."),
+    data: str = typer.Argument(
+        ...,
+        help="A folder, table, split file, Parquet file, tar, glob or address; or a benchmark with --root.",
+    ),
     out: Path = typer.Option(..., "--out", "-o", help="Folder for the model."),
     method: str = typer.Option(
         "conjugate", help="conjugate (seconds), pbprompt (the paper's), …; `pbprompt methods` lists them."
@@ -46,6 +49,7 @@ def fit(
     calibrate: bool = typer.Option(
         False, "--calibrate", help="Scale the probabilities by a temperature fitted to validation images."
     ),
+    allow_urls: bool = typer.Option(False, "--allow-urls", help="Fetch the data where it is an address."),
     dry_run: bool = typer.Option(False, help="Say what would be trained, try one step, write nothing."),
 ) -> None:
     """Fit a classifier to a few labelled images and save it, with its figures on the test split.
@@ -66,12 +70,17 @@ def fit(
     A table whose column is called `labels`, with cells such as beach|dog, gives an image several labels or
     none: [bold]pbprompt fit labels.csv --out model/[/bold] (docs/multi-label.md).
 
+    Parquet files, WebDataset tars, addresses and, with --shots 0, folders of more than 65,536 images are read
+    in one pass, in memory that does not grow with them:
+    [bold]pbprompt fit 'shards/*.tar' --out model/[/bold] (docs/streaming-fit.md).
+
     Ctrl-C keeps a checkpoint: the same command continues from there. Under torchrun several processes share
     one run: [bold]torchrun --nproc-per-node 4 -m pbprompt fit …[/bold]
     """
     from rich.console import Console
 
     from pbprompt import distributed
+    from pbprompt.cli.fit_stream import fit_streamed
     from pbprompt.cli.multi_label import fit_labels, refuse
     from pbprompt.clip.loading.load import load_backbone
     from pbprompt.data.fewshot import draw, read_draw, write_draw
@@ -81,6 +90,7 @@ def fit(
     from pbprompt.methods.base import make_config
     from pbprompt.model.claim import check_free
     from pbprompt.model.rivals import probe_is_quick
+    from pbprompt.model.streamed import is_stream
     from pbprompt.model.tuned import TunedModel, check_temperature
     from pbprompt.registry import find_method
 
@@ -123,6 +133,26 @@ def fit(
             held=_held(out, console),
             dry_run=dry_run,
         )
+        return
+    if is_stream(data, every=shots == 0):
+        refuse(
+            {
+                "--shots": shots or None,
+                "--draw": draw_file,
+                "--root": root,
+                "--views": None if views == "centre" else views,
+                "--max-steps": max_steps,
+                "--calibrate": calibrate or None,
+                "--dry-run": dry_run or None,
+            },
+            f"{data} is fitted in one pass over all its images",
+        )
+        tower = load_backbone(backbone, activation=activation, device=device)
+        with nullcontext() if not main else _held(out, console):
+            fit_streamed(
+                data, out, kind, config, tower, console,
+                seed=seed, classes_file=classes_file, allow_urls=allow_urls,
+            )  # fmt: skip
         return
     shots = SHOTS if shots is None else shots
     dataset = open_dataset(data, root, classes_file=classes_file, seed=seed)

@@ -1,0 +1,55 @@
+"""`fit`, where the images come as a stream: one pass over all of them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pbprompt.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pbprompt.clip.backbone import Backbone
+    from pbprompt.methods.base import Method, MethodConfig
+
+
+def fit_streamed(
+    data: str,
+    out: Path,
+    kind: "type[Method]",
+    config: "MethodConfig",
+    backbone: "Backbone",
+    console: "Console",
+    *,
+    seed: int,
+    classes_file: Path | None,
+    allow_urls: bool,
+) -> None:
+    """Fit in one pass, and save."""
+    from pbprompt import distributed
+    from pbprompt.cli.fit import tell_calibration
+    from pbprompt.data.assemble import Choices
+    from pbprompt.data.names import read_classes_file
+    from pbprompt.data.stream import Stream
+    from pbprompt.model.streamed import fit_stream
+
+    mapping = None if classes_file is None else read_classes_file(classes_file)
+    choices = Choices(seed=seed, mapping=mapping, mapping_from=str(classes_file))
+    try:
+        stream = Stream([data], allow_urls=allow_urls)
+    except InputError as error:
+        raise InputError(f"{error}: add --allow-urls") from None
+    fitted = fit_stream(stream, backbone, kind, config, choices, seed=seed)
+    model, found = fitted.model.with_left_out(), fitted.gathered
+    main = distributed.is_main()
+    distributed.stop()
+    if not main:
+        return
+    model.save(out)
+    console.print(f"{data}: {len(model.classes):,} classes; {found.images:,} images, in one pass")
+    if found.other_splits:
+        console.print(f"{found.other_splits:,} images of val and test were not learned from")
+    if found.failed:
+        some = "; ".join(found.failures)
+        console.print(f"{found.failed:,} images could not be read and were left out: {some}")
+    console.print(tell_calibration(model.calibration))
+    console.print(f"saved: {out}")
