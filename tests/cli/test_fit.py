@@ -422,3 +422,49 @@ def test_with_none_left_conjugate_leaves_its_own_images_out(run, train_and_test,
     said = json.loads(out)
     assert code == 0 and said["prediction_set"] and said["unsure"] is not None
     assert "15 training images, each left out in turn" in err
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """Parquet files of images: with labels, without, and one that has no image."""
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    folder = tmp_path_factory.mktemp("tables")
+    files = [file for name in CLASSES for file in sorted((SAMPLE / name).iterdir())[:4]]
+    rows = [{"image": file.read_bytes(), "label": file.parent.name} for file in files]
+    for name, content in (
+        ("good", rows),
+        ("unlabelled", [{"image": row["image"]} for row in rows[:2]]),
+        ("imageless", [{"label": "clock"}]),
+    ):
+        parquet.write_table(pa.Table.from_pylist(content), folder / f"{name}.parquet")
+    return folder
+
+
+def test_a_stream_is_fitted_in_one_pass(run, tables, tmp_path):
+    code, _, told = run("fit", tables / "good.parquet", "--out", tmp_path / "model")
+    assert code == 0 and "3 classes; 12 images, in one pass" in told
+    assert "12 training images, each left out in turn" in told
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["classes"] == list(CLASSES) and config["data"]["images"] == 12
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("unlabelled.parquet", (), "unlabelled.parquet#0 has no label"),
+        ("imageless.parquet", (), "no image column among label"),
+        ("good.parquet", ("--shots", 4), "--shots: "),
+        ("good.parquet", ("--method", "coop"), "coop needs all its training images at once"),
+    ],
+)
+def test_a_stream_that_cannot_be_fitted_is_told_and_nothing_overwritten(
+    run, tables, tmp_path, name, options, says
+):
+    code, out, told = run("fit", tables / name, "--out", tmp_path / "model", *options)
+    assert code == 2 and says in told and len(told.strip().splitlines()) == 1 and not out
+    assert not (tmp_path / "model").exists()
+
+
+def test_an_address_is_fetched_only_when_allowed(run, tmp_path):
+    code, _, told = run("fit", "memory://photos/a.parquet", "--out", tmp_path / "model")
+    assert code == 2 and told.rstrip().endswith("add --allow-urls")

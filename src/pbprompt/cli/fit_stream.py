@@ -28,9 +28,9 @@ def fit_streamed(
     from pbprompt import distributed
     from pbprompt.cli.fit import tell_calibration
     from pbprompt.data.assemble import Choices
-    from pbprompt.data.names import read_classes_file
+    from pbprompt.data.names import from_folder, from_label, read_classes_file
     from pbprompt.data.stream import Stream
-    from pbprompt.model.streamed import fit_stream
+    from pbprompt.model.streamed import check_streams, fit_gathered, gather_stream
 
     mapping = None if classes_file is None else read_classes_file(classes_file)
     choices = Choices(seed=seed, mapping=mapping, mapping_from=str(classes_file))
@@ -38,8 +38,11 @@ def fit_streamed(
         stream = Stream([data], allow_urls=allow_urls)
     except InputError as error:
         raise InputError(f"{error}: add --allow-urls") from None
-    fitted = fit_stream(stream, backbone, kind, config, choices, seed=seed)
-    model, found = fitted.model.with_left_out(), fitted.gathered
+    check_streams(kind, config, backbone)
+    found = gather_stream(stream, backbone)
+    naming = from_folder if Path(data).expanduser().is_dir() else from_label
+    model = fit_gathered(found, backbone, kind, config, choices, source=data, seed=seed, naming=naming)
+    model = model.with_left_out()
     main = distributed.is_main()
     distributed.stop()
     if not main:

@@ -1,0 +1,112 @@
+"""A fit in one pass against the fit in memory, and which sources are streams."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pbprompt.clip.backbone import Encoded
+from pbprompt.core.evidence import gather
+from pbprompt.data.assemble import Choices
+from pbprompt.data.names import from_folder
+from pbprompt.data.sources import open_dataset
+from pbprompt.data.stream import Stream
+from pbprompt.errors import InputError
+from pbprompt.features.bank import FeatureBank
+from pbprompt.features.gathered import Gathered
+from pbprompt.model import streamed
+from pbprompt.model.streamed import check_streams, fit_gathered, gather_stream, is_stream
+from pbprompt.model.tuned import TunedModel
+from pbprompt.registry import find_method
+
+CLASSES = ("BigCat", "dog", "hen")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    root = tmp_path_factory.mktemp("photos")
+    for seed in range(15):
+        pixels = np.random.default_rng(seed).integers(0, 80, (34, 34, 3), dtype=np.uint8)
+        pixels[..., seed % 3] += 120
+        file = root / "train" / CLASSES[seed % 3] / f"{seed:02}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(file)
+    return root
+
+
+@pytest.fixture(scope="module")
+def fitted(photos, tiny_vit):
+    kind = find_method("conjugate")
+    found = gather_stream(Stream([photos]), tiny_vit, progress=False)
+    return fit_gathered(found, tiny_vit, kind, kind.Config(), Choices(), naming=from_folder)
+
+
+def test_it_is_the_fit_in_memory(photos, tiny_vit, fitted, tmp_path):
+    kind = find_method("conjugate")
+    bank = FeatureBank(tiny_vit, cache=tmp_path / "cache", progress=False)
+    dataset = open_dataset(photos)
+    whole = TunedModel.fit(dataset, bank, kind, kind.Config(), progress=False)
+    model = fitted
+    assert model.classes == whole.classes == ("Big Cat", "dog", "hen")
+    assert model.info.data["images"] == 15
+    features = bank.encode(dataset.root, dataset.train)
+    images = Encoded(features.global_, features.patches)
+    for _ in range(2):  # and after they learned one image more, of a new class
+        one, other = (found.predictor(images).probabilities for found in (model, whole))
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+        more = Encoded(images.global_[:1], images.patches[:1])
+        model, whole = model.partial_fit(more, ["owl"]), whole.partial_fit(more, ["owl"])
+
+
+def test_it_is_saved_and_calibrated_by_what_it_kept(fitted, tiny_vit, tmp_path):
+    model = fitted.with_left_out()
+    assert model.calibration is not None and len(model.calibration) == 15
+    model.save(tmp_path / "model")
+    again = TunedModel.load(tmp_path / "model", tiny_vit)
+    assert torch.equal(again.predictor.bank, model.predictor.bank)
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem"),
+    [
+        ((), "photos.tar: no image to learn from: all are broken"),
+        (("cat",), "photos.tar: only one class, 'cat'"),
+        (("big_cat", "big cat"), "both named 'big cat'"),
+    ],
+)
+def test_what_cannot_be_fitted(tiny_vit, labels, problem):
+    kind, count = find_method("conjugate"), len(labels)
+    evidence = gather([(torch.randn(count, tiny_vit.embed_dim), torch.arange(count))], tiny_vit.embed_dim)
+    found = Gathered(labels, evidence, count, 0, 1, ("all are broken",))
+    with pytest.raises(InputError, match=problem):
+        fit_gathered(found, tiny_vit, kind, kind.Config(), Choices(), source="photos.tar")
+
+
+@pytest.mark.parametrize(("name", "settings"), [("coop", {}), ("conjugate", {"beside": "coop"})])
+def test_methods_that_need_all_images_at_once_say_so(tiny_vit, name, settings):
+    kind = find_method(name)
+    with pytest.raises(InputError, match=f"{name} needs all its training images at once"):
+        check_streams(kind, kind.Config(**settings), tiny_vit)
+
+
+def test_which_sources_are_streams(photos, tmp_path, monkeypatch):
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "a.tar").write_bytes(b"")
+    (tmp_path / "t.csv").write_text("image,label\na.png,x\n")
+    for source, expected in (
+        ("s3://bucket/a", True),
+        (tmp_path / "x.tar.gz", False),  # which is not there
+        (tmp_path / "shards" / "a.tar", True),
+        (tmp_path / "shards", True),
+        (tmp_path / "shards" / "*.tar", True),
+        (photos, False),
+        (tmp_path / "t.csv", False),
+        ("caltech101", False),
+        (tmp_path / "nothing", False),
+    ):
+        assert is_stream(str(source), every=False) is expected, source
+    assert not is_stream(str(photos), every=True)
+    monkeypatch.setattr(streamed, "MANY", 0)
+    assert is_stream(str(photos), every=True)
+    (photos / "all.tar").write_bytes(b"")  # beside the images that came out of it
+    assert not is_stream(str(photos), every=False)
