@@ -45,6 +45,7 @@ from pbprompt.runs.provenance import commit
 
 DATASETS = ("caltech101", "oxford_pets", "flowers102")
 SIZES = (50, 100, 200, 400, 800)  # training collages
+SEED = 1  # of the collages
 DRAWS = (1, 2, 3)
 JUDGED = 800  # collages that figures are of
 SIDE = 224  # pixels of a collage
@@ -164,8 +165,8 @@ def measure(
     """The figures of every method, number of training collages and draw on one dataset."""
     backbone, dataset = load_backbone("lite"), open_dataset(name, root)
     labels, kind = named(dataset), find_method("conjugate")
-    x, has = encoded(backbone, dataset, collages(dataset, "train", max(sizes), 1))
-    asked, wanted = encoded(backbone, dataset, collages(dataset, split, judged, 1))
+    x, has = encoded(backbone, dataset, collages(dataset, "train", max(sizes), SEED))
+    asked, wanted = encoded(backbone, dataset, collages(dataset, split, judged, SEED))
     words = unit(zero_shot(backbone, labels, dataset.template).bank[0])
     rows = [{"method": "names", "map": mean_average_precision(asked @ words.T, wanted)}]
     method = build_method(kind, kind.Config(), backbone, seed=0)
@@ -202,7 +203,8 @@ def report(kept: dict[str, Any]) -> str:
         head = (name, *(f"{size} images" for size in sizes))
         parts.append(table(head, lines, figures=True))
     how = f"{JUDGED} collages of {found[0]['split']} photographs, mean over draws {DRAWS[0]} to {DRAWS[-1]}"
-    made = f"Made by `python -m benchmarks.multi_label`, `lite`, {how}, commit {kept['commit'] or 'unknown'}."
+    command = "python -m benchmarks.multi_label run --root DATA --results benchmarks/results/multi-label.json"
+    made = f"Made by `{command}`, `lite`, seed {SEED}, {how}, commit {kept['commit'] or 'unknown'}."
     return "\n\n".join([f"{made} In %: {' / '.join(FIGURES.values())}.", *parts])
 
 
