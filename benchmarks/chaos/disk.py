@@ -18,9 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from pbprompt.batch.output import Output
+from pbprompt.batch.parts import Part
 from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone
 from pbprompt.clip.text import TextConfig
 from pbprompt.clip.vit import VitConfig
+from pbprompt.data import stream
 from pbprompt.errors import InputError
 from pbprompt.features.store import FeatureStore
 from pbprompt.methods.base import Method, build_method, make_config
@@ -117,7 +120,7 @@ def attack() -> Iterator[tuple[str, Counter[Outcome]]]:
     """Each thing that is kept, and how it fared at all of its points."""
     torch.set_num_threads(1)  # a forked child has none of the others
     backbone = tiny_backbone()
-    for case in (_saved_model, _checkpoint, _run_store, _features):
+    for case in (_saved_model, _checkpoint, _run_store, _features, _answers):
         counts: Counter[Outcome] = Counter()
         for fault in FAULTS:
             at, more = 0, True
@@ -237,3 +240,27 @@ def _features(folder: Path, backbone: Backbone) -> Case:
     with suppress(OSError):
         folder.mkdir(exist_ok=True)
     return lambda: write("a", 1.0), lambda: write("b", 2.0), look
+
+
+def _answers(folder: Path, backbone: Backbone) -> Case:
+    """Of a job of two parts, one with an image that cannot be read, from its first part to its one file."""
+    units = [stream.Files((stream.Record(name, b""),)) for name in "ab"]
+    rows, out = (b'{"image": "a"}\n', b'{"image": "b"}\n'), folder / "answers.jsonl"
+
+    def work() -> None:
+        with Output(str(out)).opened({"model": "m"}) as output:
+            for number, unit, _ in output.todo(units):
+                failed = b'{"image": "c", "reason": "r"}\n' if number else b""
+                output.add(
+                    Part(number, unit.identity, 0, 1, True, 1, rows[number], len(failed) // 29, failed)
+                )
+            if not output.finished:
+                output.finish()
+
+    def look() -> bool:
+        if not out.exists():
+            return False
+        assert out.read_bytes() == b"".join(rows) and (folder / "answers.failed.jsonl").exists()
+        return True
+
+    return lambda: None, work, look

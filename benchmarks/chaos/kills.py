@@ -1,4 +1,5 @@
-"""Whole jobs, each a process of its own that is killed at a random moment: fit, sweep, export, save, cache.
+"""Whole jobs, each a process of its own that is killed at a random moment: fit, sweep, export, save, cache,
+predict.
 
 Moments are drawn with a seed, as a part of the time that a job takes undisturbed. Then what is on the disk is
 looked at, the same job is done again, and its result must be that of a job that nobody disturbed.
@@ -8,6 +9,7 @@ import os
 import random
 import signal
 import sys
+import tarfile
 import tempfile
 import time
 from collections import Counter
@@ -22,9 +24,13 @@ import torch
 from PIL import Image
 
 from benchmarks.chaos.disk import Outcome, tiny_backbone, tiny_method
+from pbprompt.batch import job as batch_job
+from pbprompt.batch import parts
+from pbprompt.batch.output import Output
 from pbprompt.clip.backbone import Backbone
 from pbprompt.data.items import Item
 from pbprompt.data.sources import open_dataset
+from pbprompt.data.stream import Stream, records
 from pbprompt.export import export_onnx
 from pbprompt.features import claims, store
 from pbprompt.features.bank import FeatureBank
@@ -269,6 +275,45 @@ def _cache(folder: Path, photos: Path, backbone: Backbone) -> Killed:
     return Killed(lambda: encoded() and None, lambda: None, result)
 
 
+def _predict(folder: Path, photos: Path, backbone: Backbone) -> Killed:
+    """A folder and a tar, as `pbprompt predict --out` answers them, in parts of two images."""
+    method = tiny_method(backbone, 1.0, ("cat", "dog"))
+    model = TunedModel(method, describe_model(method), samples=1)
+    out, failed = folder / "answers.jsonl", folder / "answers.failed.jsonl"
+    tar = folder / "more.tar"
+    with tarfile.open(tar, "w") as archive:
+        for path in sorted(photos.rglob("*.png"))[:5]:
+            archive.add(path, path.name)
+        archive.addfile(tarfile.TarInfo("bad.png"))
+    os.utime(tar, (0, 0))
+
+    def work() -> None:
+        records.FILES_AT_ONCE, parts.RECORDS, batch_job.CACHED_UNITS = 4, 2, 0
+        whole = batch_job.Job(backbone, model.predict, Stream([photos, tar]), {"model": "m"})
+        output = Output(str(out))
+        with output.opened(whole.identity(output.suffix)):
+            if not output.finished:
+                batch_job.run(whole, output, batch_job.here, progress=False)
+
+    def look() -> None:
+        if out.exists() and len(out.read_text().splitlines()) != PHOTOS + 5:
+            raise AssertionError("not every image once")
+
+    def result() -> Any:
+        look()
+        answers = out.read_text().replace(str(folder), "")
+        return answers, len(failed.read_text().splitlines()), sorted(path.name for path in folder.iterdir())
+
+    return Killed(work, look, result)
+
+
 Make = Callable[[Path, Path, Backbone], Killed]
-# With its share of the points. A streaming predict is one more function here, once there is one.
-JOBS: tuple[tuple[Make, int], ...] = ((_fit, 6), (_sweep, 2), (_export, 1), (_save, 14), (_cache, 14))
+# With its share of the points.
+JOBS: tuple[tuple[Make, int], ...] = (
+    (_fit, 6),
+    (_sweep, 2),
+    (_export, 1),
+    (_save, 14),
+    (_cache, 14),
+    (_predict, 6),
+)

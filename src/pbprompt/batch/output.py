@@ -105,9 +105,11 @@ class Output:
         if "part" not in line:
             return
         unit, first, records = line["unit"], line["first"], line["records"]
-        before = self.done.get(unit)
-        if before is not None and first < before.records:  # written by two, which are the same
+        before = self.done[unit].records if unit in self.done else 0
+        if first < before:  # made twice, since it was thought lost: both are the same
             return
+        if first > before:
+            raise RuntimeError(f"the part from {first} on of unit {unit} came before that from {before} on")
         self.done[unit] = Done(line["identity"], first + records, line["last"])
         self.rows, self.failures = self.rows + line["rows"], self.failures + line["failures"]
         self._parts.append(dict(line))

@@ -2,17 +2,21 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from pbprompt.cli.output import print_json
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, install_command
 
 if TYPE_CHECKING:
     from pbprompt.batch.job import Executor, Job
+    from pbprompt.batch.on_ray import Load
     from pbprompt.batch.output import Output
     from pbprompt.batch.parts import Answer
+
+EXECUTORS = ("local", "ray")
 
 
 def print_answers(job: "Job", as_json: bool, table: Callable[[list[tuple[str, Any]]], None]) -> None:
@@ -74,14 +78,41 @@ def written(job: "Job", output: "Output", executor: "Executor") -> None:
             raise typer.Exit(1)
 
 
-def opened_output(out: str) -> "Output":
-    """Where to write; refused in this command's own words."""
+def output_of(
+    out: str | None, as_json: bool, features: bool, executor: str, ray_address: str | None
+) -> "Output | None":
+    """Where to write, if anywhere; options that contradict it are refused."""
     from pbprompt.batch.output import Output
 
+    if executor not in EXECUTORS:
+        raise InputError(f"--executor {executor}: choose {' or '.join(EXECUTORS)}")
+    if ray_address and executor != "ray":
+        raise InputError("--ray-address: only with --executor ray")
+    if out is None:
+        for option, given in (("--features", features), ("--executor", executor != "local")):
+            if given:
+                raise InputError(f"{option}: says how --out is written: give both")
+        return None
+    if as_json:
+        raise InputError("--json prints answers and --out writes them: choose one")
     try:
         return Output(out)
     except InputError as error:
         raise InputError(f"--out {error}") from None
+
+
+def executor_named(name: str, address: str | None, device: str, sent: "Callable[[], Load]") -> "Executor":
+    """What makes the parts; `sent` is how another machine comes by the model."""
+    from pbprompt.batch.job import here
+    from pbprompt.batch.on_ray import on_ray
+
+    if name == "local":
+        return here
+    try:
+        import_module("ray.data")
+    except ImportError as error:
+        raise InputError(f"--executor ray: {error}: {install_command('ray')}, or choose local") from None
+    return on_ray(address, sent(), device)
 
 
 def tell(message: object) -> None:

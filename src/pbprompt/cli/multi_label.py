@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,11 @@ from pbprompt.cli.output import print_json
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
+    from pbprompt.batch.job import Executor
+    from pbprompt.batch.on_ray import Load
     from pbprompt.batch.output import Output
+    from pbprompt.batch.parts import Say
+    from pbprompt.clip.backbone import Backbone
     from pbprompt.data.stream import Stream
     from pbprompt.methods.base import Method, MethodConfig
     from pbprompt.model.multi_label import Labels
@@ -81,31 +85,32 @@ def predict_labels(
     stream: "Stream",
     backbone: str | None,
     device: str,
-    *,
     top_k: int,
     as_json: bool,
-    output: "Output | None",
     features: bool,
+    output: "Output | None",
+    choose: "Callable[[Callable[[], Load]], Executor]",
 ) -> None:
-    """Say which labels images have."""
-    from pbprompt.batch.job import Job, here
+    """Say which labels images have; `choose` gives what answers, wherever that loads the model."""
+    from pbprompt.batch.job import Job
     from pbprompt.model.manifest import opened
     from pbprompt.model.multi_label import MultiLabelModel
 
     files = opened(folder)
-    model = MultiLabelModel.load(files, backbone, device)
     in_csv = output is not None and output.suffix == ".csv"
-    job = Job(
-        model.backbone,
-        (lambda images: [_InCsv(said) for said in model.predict(images)]) if in_csv else model.predict,
-        stream,
-        {"model": hashlib.sha256(json.dumps(dict(files.config)).encode()).hexdigest()},
-        features,
-    )
+
+    def load() -> "tuple[Backbone, Say]":
+        model = MultiLabelModel.load(files, backbone, device)
+        if not in_csv:
+            return model.backbone, model.predict
+        return model.backbone, lambda images: [_InCsv(said) for said in model.predict(images)]
+
+    known_by = {"model": hashlib.sha256(json.dumps(dict(files.config)).encode()).hexdigest()}
+    job = Job(*load(), stream, known_by, features)
     if output is None:
         print_answers(job, as_json, lambda rows: _print_answers(rows, top_k))
     else:
-        written(job, output, here)
+        written(job, output, choose(lambda: load))
 
 
 def evaluate_labels(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pbprompt.cli.batch import opened_output, print_answers, tell, written
+from pbprompt.cli.batch import executor_named, output_of, print_answers, tell, written
 from pbprompt.cli.given_images import sources
 from pbprompt.data.items import DEFAULT_TEMPLATE
 from pbprompt.errors import InputError
@@ -72,6 +72,8 @@ def predict(
     allow_urls: bool = typer.Option(
         False, "--allow-urls", help="Fetch what addresses name: http, https, and with extras s3, gs, …"
     ),
+    executor: str = typer.Option("local", help="What answers, with --out: local, or ray on many machines."),
+    ray_address: str | None = typer.Option(None, help="A running cluster (default: one is started here)."),
 ) -> None:
     """Classify images by class names alone (zero-shot), or with a tuned model and its uncertainty.
 
@@ -97,7 +99,8 @@ def predict(
 
     [bold]pbprompt predict photos/ shards/*.tar --model model/ --out answers.parquet[/bold]
     """
-    from pbprompt.batch.job import Job, here
+    from pbprompt.batch.job import Job
+    from pbprompt.batch.on_ray import SentModel
     from pbprompt.cli.multi_label import predict_labels, refuse
     from pbprompt.clip.loading.load import load_backbone
     from pbprompt.data.stream import Stream
@@ -106,14 +109,11 @@ def predict(
 
     if template is not None and "{}" not in template:
         raise InputError(f"--template {template!r} has no {{}}: write where the class name goes")
-    output = None if out is None else opened_output(out)
-    if output is None and features:
-        raise InputError("--features: says how --out is written: give both")
-    if output is not None and as_json:
-        raise InputError("--json prints answers and --out writes them: choose one")
+    output = output_of(out, as_json, features, executor, ray_address)
     names = class_names(classes, classes_file)
     stream = Stream(sources(images, allow_urls), allow_urls=allow_urls)
     next(stream.units())  # what is wrong with the first is told before a model is loaded
+    choose = partial(executor_named, executor, ray_address, device)
     if model is None:
         if any(share is not None for share in (reject_at, coverage, none_at)):
             raise InputError(
@@ -129,9 +129,7 @@ def predict(
         asked |= {"--classes": names or None, "--template": template, "--per-class": per_class or None}
         asked |= {"--independent": independent or None}
         refuse(asked, f"{model} gives several labels an image, each by a threshold of its own")
-        predict_labels(
-            model, stream, backbone, device, top_k=top_k, as_json=as_json, output=output, features=features
-        )
+        predict_labels(model, stream, backbone, device, top_k, as_json, features, output, choose)
         return
     else:
         if independent:
@@ -159,7 +157,7 @@ def predict(
         _tell_full(tuned, rule.quantile)
     job = Job(tuned.backbone, partial(tuned.predict, rule=rule), stream, _settings(tuned, rule), features)
     if output is not None:
-        written(job, output, here)
+        written(job, output, choose(lambda: SentModel.of(tuned, backbone, device, rule)))
         return
     print_answers(job, as_json, lambda rows: _print_table(rows, top_k, tuned=model is not None))
 

@@ -89,7 +89,7 @@ def read_info(folder: Path | ModelFiles) -> ModelInfo:
     """What the folder says, checked."""
     files = opened(folder)
     path = files.folder / CONFIG
-    if not path.is_file():
+    if not files.config and not path.is_file():
         raise InputError(
             f"{files.folder}: no model here ({CONFIG} is missing): give a folder that `fit` wrote"
         )

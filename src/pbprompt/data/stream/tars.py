@@ -13,6 +13,7 @@ from pbprompt.data.stream.records import MOST_BYTES, Record, too_large
 from pbprompt.errors import InputError
 
 LABEL_BYTES = 1 << 16
+_CUT_OFF = ("end of data", "empty", "truncated")  # in what tarfile says
 
 
 class _Header(tarfile.TarInfo):
@@ -71,7 +72,8 @@ class Tar:
                     raise EOFError
             except (tarfile.TarError, EOFError, OSError, ValueError) as error:
                 # of gzip, bz2 and lzma too
-                why = f"damaged ({error})" if str(error) and "end of data" not in str(error) else "cut off"
+                cut = not str(error) or any(word in str(error) for word in _CUT_OFF)
+                why = "cut off" if cut else f"damaged ({error})"
                 message = f"{self.file}: {why} after {done:,} images: fetch or write it again"
                 yield Record(str(self.file), InputError(message))
 

@@ -1,0 +1,109 @@
+"""`pbprompt predict --out`, as a user runs it: sources of all kinds, an end in the middle, and bad input."""
+
+import csv
+import io
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+import pbprompt
+from pbprompt.batch import parts
+from pbprompt.batch.output import Output
+from pbprompt.data.stream import records
+
+SAMPLE = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
+ASK = ("--classes", "guitar,cat")
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    shutil.copy(SAMPLE / "mammal" / "1f408.webp", folder / "felix.jpg")
+    shutil.copy(SAMPLE / "musical-instrument" / "1f3b8.webp", folder / "strat.jpg")
+    (folder / "list.csv").write_text("image,label\nstrat.jpg,x\nfelix.jpg,y\nnone.jpg,z\nstrat.jpg,x\n")
+    with tarfile.open(folder / "shard.tar", "w") as archive:
+        archive.add(folder / "felix.jpg", "0001.jpg")
+    return folder
+
+
+def test_sources_of_all_kinds_into_each_kind_of_file(run, images, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    given = (images / "list.csv", images / "shard.tar")
+    code, out, err = run("predict", *given, *ASK, "--out", tmp_path / "a.parquet", "--features")
+    assert (code, out) == (1, "") and "with 4 answers" in err and "1 of 5 images could not be read" in err
+    rows = parquet.read_table(tmp_path / "a.parquet").to_pylist()
+    names = ["strat.jpg", "felix.jpg", "strat.jpg", f"{images}/shard.tar/0001.jpg"]
+    assert [row["image"] for row in rows] == names
+    assert [row["label"] for row in rows] == ["guitar", "cat", "guitar", "cat"]
+    assert all(len(row["features"]) == 256 and row["entropy"] > 0 for row in rows)
+    (failed,) = parquet.read_table(tmp_path / "a.failed.parquet").to_pylist()
+    assert failed["image"] == "none.jpg" and "no such file" in failed["reason"]
+    code, _, err = run("predict", *given, *ASK, "--out", f"{tmp_path}/b.csv/")
+    assert code == 1 and "_failed-*.csv says why" in err
+    found = [
+        row for part in sorted((tmp_path / "b.csv").glob("part-*")) for row in csv.DictReader(part.open())
+    ]
+    assert [row["image"] for row in found] == names and "features" not in found[0]
+
+
+def test_an_end_in_the_middle_and_the_same_again(run, images, tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "FILES_AT_ONCE", 2)
+    monkeypatch.setattr(parts, "RECORDS", 2)
+    command = ("predict", images / "felix.jpg", images / "strat.jpg", images / "felix.jpg", *ASK, "--out")
+    out, add = tmp_path / "a.jsonl", Output.add
+
+    def interrupted(self, part):
+        if self.rows:
+            raise KeyboardInterrupt
+        add(self, part)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Output, "add", interrupted)
+        code, _, err = run(*command, out)
+    assert code == 130 and "stopped after 2 images: the same command goes on from there" in err
+    assert not out.exists()
+    code, _, err = run("predict", images, "--classes", "guitar,dog", "--out", out)
+    assert code == 2 and "was begun by another job (other images, model)" in err
+    code, _, err = run(*command, out)
+    assert code == 0 and "going on after the 2 images" in err and "with 3 answers" in err
+    assert [json.loads(line)["label"] for line in out.read_text().splitlines()] == ["cat", "guitar", "cat"]
+    code, _, err = run(*command, out)
+    assert code == 0 and "is complete already" in err
+    (tmp_path / "mine.csv").write_text("mine")
+    code, _, err = run(*command, tmp_path / "mine.csv")
+    assert code == 2 and "exists already" in err and (tmp_path / "mine.csv").read_text() == "mine"
+
+
+def test_bad_input_is_one_sentence(run, images, tmp_path):
+    out = ("--out", tmp_path / "a.csv")
+    (images / "list.csv").write_text("name\nx\n")
+    for arguments, says in (
+        ((images / "list.csv", *ASK, *out), "no image column"),
+        ((images, *ASK, "--features"), "--features: says how --out is written"),
+        ((images, *ASK, "--executor", "ray"), "--executor: says how --out is written"),
+        ((images, *ASK, *out, "--executor", "dask"), "choose local or ray"),
+        ((images, *ASK, *out, "--ray-address", "x:1"), "only with --executor ray"),
+        ((images, *ASK, *out, "--json"), "choose one"),
+        ((images, *ASK, *out, "--executor", "ray", "--ray-address", "localhost:1"), "no cluster lets us in"),
+        (("s3://bucket/a.tar", *ASK, *out), "add --allow-urls"),
+        ((images, *ASK, "--out", images), "ends in .csv"),
+    ):
+        code, printed, err = run("predict", *arguments)
+        assert (code, printed) == (2, "") and says in err and len(err.strip().splitlines()) == 1, err
+    assert not (tmp_path / "a.csv").exists()
+
+
+def test_a_tar_that_is_cut_off(run, images, tmp_path):
+    content = (images / "shard.tar").read_bytes()
+    (images / "shard.tar").write_bytes(content[: len(content) // 2 - 4096])
+    code, _, err = run(
+        "predict", images / "shard.tar", images / "felix.jpg", *ASK, "--out", tmp_path / "a.csv"
+    )
+    assert code == 1 and "with 1 answer" in err
+    with (tmp_path / "a.failed.csv").open() as file:
+        (failed,) = csv.DictReader(io.StringIO(file.read()))
+    assert "cut off after 0 images" in failed["reason"]
