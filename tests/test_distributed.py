@@ -51,15 +51,23 @@ if main:
 METHODS = ["pbprompt", "coop", "prograd", "cocoop"]
 
 
-def run(processes: int, folder: Path) -> dict:
+def by_one(folder: Path) -> dict:
+    """In this process."""
     folder.mkdir()
-    script = folder / "script.py"
-    script.write_text(SCRIPT)
-    start = [sys.executable]
-    if processes > 1:
-        start += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["script.py", str(folder), *METHODS])
+        exec(compile(SCRIPT, "script.py", "exec"), {"__name__": "__main__"})
+    torch.set_num_threads(threads)
+    return json.loads((folder / "results.json").read_text())
+
+
+def by_two(folder: Path) -> dict:
+    folder.mkdir()
+    (folder / "script.py").write_text(SCRIPT)
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
-        [*start, str(script), str(folder), *METHODS],
+        [*start, folder / "script.py", folder, *METHODS],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -70,7 +78,7 @@ def run(processes: int, folder: Path) -> dict:
 
 @pytest.mark.slow
 def test_two_processes_equal_one(tmp_path):
-    one, two = run(1, tmp_path / "one"), run(2, tmp_path / "two")
+    one, two = by_one(tmp_path / "one"), by_two(tmp_path / "two")
     for name in METHODS:
         for part in ("terms", "figures"):
             assert two[name][part] == pytest.approx(one[name][part], rel=1e-3, abs=1e-4), (name, part)

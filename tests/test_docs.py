@@ -17,7 +17,7 @@ import pytest
 import typer
 
 import pbprompt
-from pbprompt.cli import app
+from pbprompt.cli import app, main
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -135,7 +135,7 @@ def folder(tmp_path_factory) -> Path:
     return place
 
 
-def test_quickstart(folder: Path, child: Callable[..., subprocess.Popen[str]]):
+def test_quickstart(folder: Path, child: Callable[..., subprocess.Popen[str]], monkeypatch, capsys):
     """The five commands as they are typed, but for the port; the server is asked, then stopped."""
     pytest.importorskip("fastapi")
     generic, groceries = (block.splitlines() for block in blocks(DOCS / "quickstart.md", "sh"))
@@ -146,12 +146,14 @@ def test_quickstart(folder: Path, child: Callable[..., subprocess.Popen[str]]):
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert install == "pip install -c constraints.txt '.[serve]'"
     assert "serve" in extras["optional-dependencies"] and (ROOT / "constraints.txt").exists()
+    monkeypatch.chdir(folder)
     for command in middle:
-        run = subprocess.run(
-            [sys.executable, "-m", *shlex.split(command)], cwd=folder, capture_output=True, text=True
-        )
-        assert run.returncode == 0, run.stderr
-        assert run.stdout.strip()
+        monkeypatch.setattr(sys, "argv", shlex.split(command))
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, err = capsys.readouterr()
+        assert not stop.value.code, err
+        assert out.strip()
     assert (folder / "heat.png").stat().st_size > 1000
 
     words = shlex.split(serve.replace("--port 8000", "--port 0"))

@@ -41,7 +41,7 @@ def installed(built, tmp_path_factory) -> Path:
     packages = Path(
         run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=home).strip()
     )
-    offline = ("--no-deps", "--no-index", "--disable-pip-version-check", "--quiet")
+    offline = ("--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check", "--quiet")
     run(sys.executable, "-m", "pip", "--python", python, "install", *offline, *built.glob("*.whl"), cwd=home)
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))  # after its own packages
     return home / "bin"

@@ -21,18 +21,25 @@ SWITCHES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def double():
+    """Three layers, so that there is a first, a last and one between; and no longer than the longest name."""
+    text = TextConfig(context_length=32, vocab_size=49408, width=64, heads=4, layers=3)
+    return random_backbone(BackboneConfig("double", 32, VitConfig(32, 16, 64, 1, 4), text)).to(torch.float64)
+
+
 @pytest.mark.parametrize("position", ["end", "middle", "front"])
 @pytest.mark.parametrize(("samples", "own"), [(1, False), (1, True), (3, False), (3, True)])
-def test_every_combination_is_exact(double_vit, position, samples, own):
+def test_every_combination_is_exact(double, position, samples, own):
     torch.manual_seed(0)
-    prompts = named_prompts(double_vit.tokenizer, NAMES, 5, position)
+    prompts = named_prompts(double.tokenizer, NAMES, 5, position)
     classes = len(NAMES) if own else 1
     context = torch.randn(samples, classes, 5, 64, dtype=torch.float64, requires_grad=True)
-    features = plain(double_vit, prompts, context)
+    features = plain(double, prompts, context)
     weights = torch.randn_like(features)
     wanted, wanted_gradient = with_gradient(features, context, weights)
     for switches in SWITCHES:
-        engine = TextEngine(double_vit, prompts, **switches)
+        engine = TextEngine(double, prompts, **switches)
         found, gradient = with_gradient(engine(context), context, weights)
         assert relative(found, wanted) <= 1e-10, switches
         assert relative(gradient, wanted_gradient) <= 1e-10, switches

@@ -32,8 +32,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[webdriver.Chrome]:
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory) -> Iterator[webdriver.Chrome]:
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     for argument in (
@@ -42,13 +42,27 @@ def browser(tmp_path: Path) -> Iterator[webdriver.Chrome]:
         "--disable-dev-shm-usage",
         "--disable-gpu",
         "--window-size=1100,900",
-        f"--user-data-dir={tmp_path / 'profile'}",
+        f"--user-data-dir={tmp_path_factory.mktemp('profile')}",
     ):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
     driver = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
     yield driver
     driver.quit()
+
+
+@pytest.fixture
+def browser(chromium) -> webdriver.Chrome:
+    """A tab of its own; each test's server has a port of its own, so nothing stored is shared."""
+    former = chromium.current_window_handle
+    chromium.switch_to.new_window("tab")
+    fresh = chromium.current_window_handle
+    chromium.switch_to.window(former)
+    chromium.close()
+    chromium.switch_to.window(fresh)
+    for kind in ("performance", "browser"):
+        chromium.get_log(kind)  # what former tests left
+    return chromium
 
 
 @pytest.fixture
@@ -62,7 +76,7 @@ def photo(cat: bytes, tmp_path: Path) -> Path:
 
 
 def until(browser, condition):
-    return WebDriverWait(browser, 30).until(lambda _: condition())
+    return WebDriverWait(browser, 3600).until(lambda _: condition())
 
 
 def by_id(browser, name):

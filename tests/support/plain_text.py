@@ -16,11 +16,10 @@ def plain(backbone: Backbone, prompts: list[Prompt], context: Tensor) -> Tensor:
         rows = []
         for at, prompt in enumerate(prompts):
             own = sample[at if len(sample) > 1 else 0]
-            padded = prompt + [0] * (full - len(prompt))
+            padded = torch.tensor(prompt + [0] * (full - len(prompt)))
+            learned = own[(-padded - 1).clamp(min=0)]
             rows.append(
-                torch.stack(
-                    [own[-t - 1] if t < 0 else backbone.token_embedding(torch.tensor(t)) for t in padded]
-                )
+                torch.where((padded < 0).unsqueeze(1), learned, backbone.token_embedding(padded.clamp(min=0)))
             )
         samples.append(backbone.text(torch.stack(rows), lengths))
     return torch.stack(samples)
