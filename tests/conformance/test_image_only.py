@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from pbprompt.clip.backbone import Encoded
 from pbprompt.errors import InputError
 from pbprompt.export import export_onnx
 from pbprompt.model.folder import describe_model
@@ -49,6 +50,18 @@ def test_the_default_is_conjugate_without_names():
     for setting in ("prior", "beside"):
         with pytest.raises(InputError, match="leave the settings 'prior' and 'beside'"):
             fitted(find_method("conjugate"), {setting: "coop"}, tiny_dino())
+
+
+def test_a_class_is_learned_by_its_first_images():
+    dino, images = tiny_dino(), random_images(tiny_dino())
+    kind, two = find_method("conjugate"), images.labels < 2
+    whole = fitted(kind, {}, dino, NAMES, images)
+    first = fitted(kind, {}, dino, NAMES[:2], images.subset(two.nonzero().squeeze(1)))
+    third = images.subset((~two).nonzero().squeeze(1))
+    model = TunedModel(first, describe_model(first))
+    learned = model.partial_fit(Encoded(third.global_, third.patches), [NAMES[2]] * len(third))
+    assert learned.classes == NAMES and model.classes == NAMES[:2]
+    assert torch.allclose(probabilities(learned.method, images), probabilities(whole, images), atol=1e-5)
 
 
 def test_gda_is_the_discriminant_analysis_alone():

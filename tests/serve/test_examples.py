@@ -89,17 +89,16 @@ def test_one_bad_image_spoils_the_request(pupil, cat):
     assert "pbprompt_examples_total 0.0" in pupil.get("/metrics").text
 
 
-def test_a_method_that_takes_no_names_learns_its_own_classes_alone(lite, cat, guitar, jpeg):
+def test_a_method_that_takes_no_names_learns_a_class_by_its_images(lite, cat, guitar, jpeg):
     kind = find_method("conjugate")
     method = build_method(kind, make_config(kind, overrides=["prior=none"]), lite, seed=1)
     method.prepare(("cat", "guitar"), "a photo of a {}.")
     start = TunedModel(method, describe_model(method))
     blind = start.partial_fit(seen(start, cat, guitar), ["cat", "guitar"])
     with TestClient(create_app(blind, examples=True), "http://localhost") as client:
-        refused = client.post("/examples", files=form(jpeg), data={"labels": ["dog"]})
-        assert refused.status_code == 422 and "dog" in refused.json()["error"]
-        assert client.post("/examples", files=form(jpeg), data={"labels": ["cat"]}).status_code == 200
-        assert set(scores(client, jpeg)) == {"cat", "guitar"}
+        assert client.post("/examples", files=form(jpeg), data={"labels": ["dog"]}).status_code == 200
+        said = scores(client, jpeg)
+        assert set(said) == {"cat", "guitar", "dog"} and max(said, key=said.__getitem__) == "dog"
 
 
 def test_methods_that_cannot_learn_on_say_so(model, cat):

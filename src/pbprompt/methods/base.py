@@ -137,6 +137,10 @@ class Method(nn.Module):
         """Take the class names (and the sentence around them, where a method uses one)."""
         self.classes, self.template = tuple(classes), template
 
+    def expect(self, classes: Sequence[str], template: str) -> None:
+        """`prepare` for classes of which `learn` gets the first images next."""
+        self.prepare(classes, template)
+
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
         """Once before the first step, with all training images; what it makes is kept as state."""
 

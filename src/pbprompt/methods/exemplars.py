@@ -55,6 +55,12 @@ class Memory(Method):
             )
         super().prepare(classes, template)
 
+    def expect(self, classes: Sequence[str], template: str) -> None:
+        if self.takes_new_names:
+            self.prepare(classes, template)
+        else:  # no name is read, and nothing is asked of a new class before it has images
+            super().prepare(classes, template)
+
     @property
     def seen(self) -> tuple[str, ...]:
         """The classes it was trained on, in the order of the labels; none before `begin`."""

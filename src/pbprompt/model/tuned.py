@@ -174,6 +174,9 @@ class TunedModel:
         """The same model prepared for other classes (or another sentence); this one stays as it is."""
         method = copy_method(self.method)
         method.prepare(classes, template or method.template)
+        return self._with(method)
+
+    def _with(self, method: Method) -> Self:
         info = replace(self.info, classes=method.classes, template=method.template)
         if info.classes != self.info.classes:
             info = replace(info, metrics={})  # they were measured for the former classes
@@ -188,7 +191,9 @@ class TunedModel:
             raise InputError(f"{self.method.name} cannot learn on: fit it again on all images")
         known = {name_key(name): place for place, name in enumerate(self.classes)}
         new = [name for name in dict.fromkeys(labels) if name_key(name) not in known]
-        model = self.with_classes(new) if new else self.for_classes(self.classes)
+        method = copy_method(self.method)
+        method.expect((*self.classes, *new), method.template)
+        model = self._with(method)
         known = {name_key(name): place for place, name in enumerate(model.classes)}
         device = self.backbone.device
         rows = torch.tensor([known[name_key(label)] for label in labels], device=device)

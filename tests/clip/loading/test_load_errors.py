@@ -64,6 +64,12 @@ def put(key: str, value: Tensor) -> Callable[[State], None]:
         (drop("token_embedding.weight"), "lacks the tensor token_embedding.weight"),
         (drop("logit_scale"), "lacks the tensor logit_scale"),
         (put("logit_bias", torch.zeros(1)), "has the tensor logit_bias that CLIP's towers lack"),
+        (
+            lambda state: state.update(
+                {"cls_token": torch.zeros(8), "blocks.0.attn.qkv.weight": torch.zeros(8)}
+            ),
+            "give its Hugging Face folder or hub id",
+        ),
         (put("visual.trunk.stem", torch.zeros(1)), "its image tower is timm's"),
         (put("ln_final.bias", torch.zeros(63)), r"ln_final.bias is [63], expected [64]"),
         (put("logit_scale", torch.zeros(2)), r"logit_scale is [2], expected []"),

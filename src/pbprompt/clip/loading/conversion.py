@@ -60,6 +60,11 @@ def to_openai(path: Path, state: dict[str, Tensor]) -> dict[str, Tensor]:
     for recognises, convert in ((is_eva_file, eva_layout), (is_perception_file, perception_layout)):
         if recognises(state):
             return convert(path, state)
+    if "cls_token" in state and any(key.startswith("blocks.0.") for key in state):
+        raise InputError(
+            f"{path}: an image tower alone, in the names of its authors; give its Hugging Face folder or hub "
+            "id (DINOv2, DINOv3), or timm/NAME"
+        )
     if any(key.startswith("image_encoder.") for key in state):
         raise InputError(
             f"{path}: has MobileCLIP's own names; give the same model in open_clip's form (…-OpenCLIP)"

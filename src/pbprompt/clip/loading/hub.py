@@ -61,7 +61,9 @@ def find_weights(name: str) -> Path:
     if not nearest(name, known, cutoff=0.7) and re.fullmatch(HUB_ID, name):
         return _from_hub(name)
     hint = suggest(name, known)
-    raise InputError(f"unknown backbone {name!r}: {hint} (a file, a folder and a hub id ORG/NAME also work)")
+    raise InputError(
+        f"unknown backbone {name!r}: {hint} (a file, a folder and a hub id ORG/NAME or timm/NAME also work)"
+    )
 
 
 def in_cache(name: str) -> bool:
