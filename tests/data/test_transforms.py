@@ -99,8 +99,9 @@ def test_identity_names_every_number():
         TrainView(224, MEAN, STD),
         TrainView(224, MEAN, STD, scale=(0.5, 1.0)),
         TrainView(224, MEAN, STD, ratio=(1.0, 1.0)),
+        TrainView(224, MEAN, STD, interpolation="bilinear"),
     ]
-    assert len({entry.identity for entry in [plain, *others]}) == 8
+    assert len({entry.identity for entry in [plain, *others]}) == 9
     assert plain.identity == Preprocess(224, MEAN, STD).identity
 
 
@@ -144,9 +145,12 @@ def test_after_ten_tries_the_centre(size, expected):
     assert hopeless.box(size, random.Random(0)) == expected
 
 
-def test_views_are_crops_resized_and_half_of_them_flipped():
-    view, image = TrainView(12, MEAN, STD, scale=(1.0, 1.0), ratio=(1.0, 1.0)), noise(30, 30)
-    plain = np.asarray(image.resize((12, 12), Image.Resampling.BICUBIC)).astype(np.float32) / np.float32(255)
+@pytest.mark.parametrize("filtered", ["bicubic", "bilinear"])
+def test_views_are_crops_resized_and_half_of_them_flipped(filtered):
+    view = TrainView(12, MEAN, STD, scale=(1.0, 1.0), ratio=(1.0, 1.0), interpolation=filtered)
+    image = noise(30, 30)
+    resized = image.resize((12, 12), getattr(Image.Resampling, filtered.upper()))
+    plain = np.asarray(resized).astype(np.float32) / np.float32(255)
     plain = ((plain - np.float32(MEAN)) / np.float32(STD)).transpose(2, 0, 1)
     flips = 0
     for epoch in range(200):

@@ -11,7 +11,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from pbprompt.data.square import Fit, Interpolation, square_of
+from pbprompt.data.square import RESAMPLING, Fit, Interpolation, square_of
 
 Triple = tuple[float, float, float]
 Box = tuple[int, int, int, int]  # left, top, right, bottom
@@ -109,6 +109,7 @@ class TrainView:
     std: Triple
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    interpolation: Interpolation = "bicubic"
 
     def __call__(
         self, image: Image.Image, *, seed: int, epoch: int, key: str
@@ -122,7 +123,7 @@ class TrainView:
     def _square(self, image: Image.Image, seed: int, epoch: int, key: str) -> Image.Image:
         source = self._source(seed, epoch, key)
         view = image.crop(self.box(image.size, source)).resize(
-            (self.size, self.size), Image.Resampling.BICUBIC
+            (self.size, self.size), RESAMPLING[self.interpolation]
         )
         if source.random() < 0.5:
             view = view.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
@@ -160,6 +161,7 @@ class TrainView:
             std=tuple(self.std),
             scale=tuple(self.scale),
             ratio=tuple(self.ratio),
+            interpolation=None if self.interpolation == "bicubic" else self.interpolation,
         )
 
 

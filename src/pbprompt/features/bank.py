@@ -125,7 +125,7 @@ class FeatureBank:
         self.last_report: Report | None = None
         self._images_seen = 0
         test = backbone.preprocess
-        self.view = TrainView(test.size, test.mean, test.std)
+        self.view = TrainView(test.size, test.mean, test.std, interpolation=test.interpolation)
 
     def encode(
         self, root: Path, items: Sequence[Item], failures: dict[str, InputError] | None = None

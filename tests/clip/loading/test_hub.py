@@ -149,7 +149,7 @@ def test_download_order_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     find_weights("hf-hub:org/model")
     assert asked[-2:] == ["tokenizer.json", "tokenizer_config.json"]
     present.clear()
-    with pytest.raises(InputError, match="hf-hub:org/model: holds no CLIP weights"):
+    with pytest.raises(InputError, match="hf-hub:org/model: holds no weights that can be loaded"):
         find_weights("hf-hub:org/model")
     present.add("PE-Core-B16-224.pt")
     assert find_weights("facebook/PE-Core-B16-224") == tmp_path / "PE-Core-B16-224.pt"

@@ -292,13 +292,43 @@ def test_normalisation_of_the_config_is_used(tmp_path: Path) -> None:
 def test_a_missing_file_beside_the_config(tmp_path: Path) -> None:
     folder = write_hugging_face(tmp_path / "hf", vit_state())
     (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
-    with pytest.raises(InputError, match="holds no CLIP weights"):
-        load_backbone(folder)
-    (folder / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(InputError, match="in shards"):
+    with pytest.raises(InputError, match="holds no weights that can be loaded"):
         load_backbone(folder)
     shutil.rmtree(folder)
     with pytest.raises(InputError, match="hf"):
+        load_backbone(folder)
+
+
+def write_sharded(folder: Path, state: State) -> Path:
+    """As transformers writes what is too large for one file."""
+    write_hugging_face(folder, state)
+    whole = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    keys = sorted(whole)
+    where = {key: f"model-0000{1 + (at % 2)}-of-00002.safetensors" for at, key in enumerate(keys)}
+    for file in sorted(set(where.values())):
+        save_file({key: whole[key] for key in keys if where[key] == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    return folder
+
+
+def test_shards_are_one_model(tmp_path: Path) -> None:
+    whole = load_backbone(write_hugging_face(tmp_path / "whole", vit_state()))
+    folder = write_sharded(tmp_path / "shards", vit_state())
+    assert load_backbone(folder).fingerprint == whole.fingerprint
+    assert load_backbone(folder / "model.safetensors.index.json").fingerprint == whole.fingerprint
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(
+        InputError, match=r"lacks model-00002-of-00002.*, which model\.safetensors\.index"
+    ):
+        load_backbone(folder)
+
+
+@pytest.mark.parametrize("listed", [None, {}, {"a": "../model.safetensors"}, {"a": 3}, {"a": "b.index.json"}])
+def test_an_index_that_lists_no_files_beside_it(tmp_path: Path, listed: object) -> None:
+    folder = write_sharded(tmp_path / "shards", vit_state())
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
+    with pytest.raises(InputError, match="lists no files of weights beside it"):
         load_backbone(folder)
 
 

@@ -60,10 +60,10 @@ def put(key: str, value: Tensor) -> Callable[[State], None]:
             "lacks the tensor visual.transformer.resblocks.0.ln_1",
         ),
         (drop("text_projection"), "lacks the tensor text_projection"),
-        (drop("visual.conv1.weight"), "lacks the tensor visual.conv1.weight; give a whole CLIP model"),
+        (drop("visual.conv1.weight"), "lacks the tensor visual.conv1.weight; give a whole model"),
         (drop("token_embedding.weight"), "lacks the tensor token_embedding.weight"),
         (drop("logit_scale"), "lacks the tensor logit_scale"),
-        (put("logit_bias", torch.zeros(1)), "has the tensor logit_bias that CLIP's towers lack"),
+        (put("logit_bias", torch.zeros(1)), "has the tensor logit_bias that the towers of its kind lack"),
         (
             lambda state: state.update(
                 {"cls_token": torch.zeros(8), "blocks.0.attn.qkv.weight": torch.zeros(8)}

@@ -143,6 +143,12 @@ def test_what_is_wrong_is_one_sentence(folder, spoil, message):
     assert message in said and "\n" not in said and str(folder) in said and len(said) < 400
 
 
+def test_a_sentencepiece_model_alone_is_not_read(folder):
+    (folder / "tokenizer.json").replace(folder / "spiece.model")
+    with pytest.raises(InputError, match=r"lacks tokenizer\.json.*spiece\.model alone is not read.*fetch it"):
+        load_backbone(folder)
+
+
 def test_a_tokenizer_of_more_tokens_than_the_model(folder):
     backend = sentence_backend()
     backend.add_tokens([f"word{number}" for number in range(600)])

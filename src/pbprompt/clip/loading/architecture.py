@@ -55,12 +55,10 @@ def check_tensors(source: str, config: BackboneConfig, state: dict[str, Tensor])
     if missing := sorted(expected.keys() - state.keys()):
         raise InputError(f"{source}: lacks {_some(missing)}; fetch the whole checkpoint again")
     if unknown := sorted(state.keys() - expected.keys()):
-        towers, plain = (
-            ("CLIP's towers", "plain CLIP model")
-            if config.text
-            else ("the towers of its kind", "plain model")
+        raise InputError(
+            f"{source}: has {_some(unknown)} that the towers of its kind lack; "
+            "give a model that nothing was added to"
         )
-        raise InputError(f"{source}: has {_some(unknown)} that {towers} lack; give a {plain}")
     for key, wanted in expected.items():
         if state[key].shape != wanted:
             raise InputError(

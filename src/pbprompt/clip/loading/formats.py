@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from pbprompt.clip.loading.shards import INDEX, shard_files
 from pbprompt.clip.loading.torchscript import is_torchscript, read_torchscript
 from pbprompt.errors import InputError
 from pbprompt.files import is_special
@@ -20,8 +21,12 @@ MOST_UNPACKED = 10  # times a file's size
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], str | None]:
     """A file's tensors by name, and the activation where the file itself tells it (TorchScript does).
 
-    What a file is, its first bytes decide, not its suffix. No code of the file is ever run.
+    What a file is, its first bytes decide, not its suffix. No code of the file is ever run. An index
+    stands for the files that it lists.
     """
+    if path.name.endswith(INDEX):
+        shards = (read_tensors(path.parent / file)[0] for file in shard_files(path))
+        return {name: value for shard in shards for name, value in shard.items()}, None
     if is_special(path):
         raise InputError(f"{path}: a pipe, socket or device: give a regular file")
     try:

@@ -15,6 +15,7 @@ from pbprompt.clip.loading.json_files import (
     OPEN_CLIP_CONFIG,
     read_json,
 )
+from pbprompt.clip.loading.shards import INDEX, shard_files
 from pbprompt.errors import InputError
 from pbprompt.suggest import nearest, suggest
 
@@ -75,7 +76,8 @@ def in_cache(name: str) -> bool:
     repository = OPENAI_MODELS.get(name, name)
     if not re.fullmatch(HUB_ID, repository):
         return False
-    files = [*(file for _, weights in LAYOUTS for file in weights), _own_file(repository)]
+    usual = [file for _, weights in LAYOUTS for file in weights]
+    files = [*usual, *(f"{file}{INDEX}" for file in usual), _own_file(repository)]
     return any(isinstance(try_to_load_from_cache(repository, file), str) for file in files)
 
 
@@ -89,19 +91,18 @@ def _choose(source: str, fetch: Fetch, own: str | None = None) -> Path:
     for config, weights in LAYOUTS:
         if (described := fetch(config)) is None:
             continue
-        for file in weights:
+        for file in (*weights, *(f"{file}{INDEX}" for file in weights)):
             if (found := fetch(file)) is not None:
+                for shard in shard_files(found) if file.endswith(INDEX) else ():
+                    if fetch(shard) is None:
+                        raise InputError(f"{source}: lacks {shard}, which {file} lists; fetch it too")
                 for companion in _companions(described):  # brings them beside the weights
                     fetch(companion)
                 return found
-        if any(fetch(f"{file}.index.json") is not None for file in weights):
-            raise InputError(
-                f"{source}: its weights are in shards, which are not supported; save them as one file"
-            )
     if own is not None and (found := fetch(own)) is not None:
         return found
     expected = " or ".join(f"{config} with {' or '.join(weights)}" for config, weights in LAYOUTS)
-    raise InputError(f"{source}: holds no CLIP weights; expected {expected}")
+    raise InputError(f"{source}: holds no weights that can be loaded; expected {expected}")
 
 
 def _own_file(repository: str) -> str:

@@ -12,7 +12,7 @@ from pbprompt.clip.loading.timm_folder import is_timm, read_timm
 from pbprompt.errors import InputError
 
 Reader = Callable[[Path, str], tuple[BackboneConfig, dict[str, Tensor], nn.Module | None]]
-HF_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+HF_WEIGHTS = ("model.safetensors", "pytorch_model.bin", "model.safetensors.index.json")
 OTHERS = (
     "beit",
     "convnext",

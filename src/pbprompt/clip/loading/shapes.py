@@ -21,7 +21,7 @@ def count(state: dict[str, Tensor], pattern: str) -> int:
 def shape(source: str, state: dict[str, Tensor], key: str, ndim: int) -> tuple[int, ...]:
     """A tensor's shape, where it is there, of `ndim` dimensions, and not empty."""
     if key not in state:
-        raise InputError(f"{source}: lacks the tensor {key}; give a whole CLIP model, image and text tower")
+        raise InputError(f"{source}: lacks the tensor {key}; give a whole model, image and text tower")
     if state[key].ndim != ndim or 0 in state[key].shape:
         raise InputError(
             f"{source}: the tensor {key} is {list(state[key].shape)}; {ndim} dimensions are expected"

@@ -16,8 +16,9 @@ def read_tokenizer(
     """SigLIP's (lower case, no start token) or MetaCLIP 2's (as it is written, between <s> and </s>)."""
     for file in (HF_TOKENIZER, HF_TOKENIZER_CONFIG):
         if not (folder / file).is_file():
+            own = " (spiece.model alone is not read)" if (folder / "spiece.model").is_file() else ""
             raise InputError(
-                f"{folder}: lacks {file}, without which the model reads no text; fetch it from the hub"
+                f"{folder}: lacks {file}, without which the model reads no text{own}; fetch it from the hub"
             )
     try:
         from tokenizers import Tokenizer as Backend
