@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 from plain_text import plain, relative, with_gradient
-from siglip_folder import CONTEXT, siglip_model, write_siglip
+from siglip_folder import CONTEXT, change, siglip_model, write_siglip
 
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.engine import TextEngine, encode_texts
@@ -35,9 +35,10 @@ def double(theirs, tmp_path) -> Backbone:
     return load_backbone(write_siglip(tmp_path, theirs), dtype=torch.float64)
 
 
-def ids_of(backbone: Backbone, texts: list[str]) -> torch.Tensor:
+def ids_of(backbone: Backbone, texts: list[str], left: bool = False) -> torch.Tensor:
     prompts = text_prompts(backbone.tokenizer, texts)
-    return torch.tensor([prompt + [backbone.tokenizer.pad] * (CONTEXT - len(prompt)) for prompt in prompts])
+    padding = [[backbone.tokenizer.pad] * (CONTEXT - len(prompt)) for prompt in prompts]
+    return torch.tensor([b + a if left else a + b for a, b in zip(prompts, padding, strict=True)])
 
 
 @torch.no_grad()
@@ -61,6 +62,16 @@ def test_text_features_are_theirs_with_padding_seen(theirs, ours):
     texts = ["a photo of a cat", "a photo of a golden retriever", "x"]
     wanted = theirs.text_model(ids_of(ours, texts)).pooler_output
     assert relative(encode_texts(ours, texts), wanted) <= 1e-5
+
+
+def test_padding_is_on_the_side_that_its_tokenizer_says(theirs, tmp_path):
+    folder = write_siglip(tmp_path, theirs)
+    change(folder / "tokenizer_config.json", padding_side="left")
+    ours, texts = load_backbone(folder), ["a photo of a cat", "x"]
+    wanted = theirs.text_model(ids_of(ours, texts, left=True)).pooler_output
+    assert relative(encode_texts(ours, texts), wanted) <= 1e-5
+    ids, lengths = ours.tokenizer(texts)
+    assert relative(ours.text(ours.token_embedding(ids), lengths), wanted) <= 1e-5
 
 
 def test_gradients_to_injected_embeddings_are_theirs(theirs, ours):

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import CLIPConfig, CLIPModel
 
 from pbprompt.clip.backbone import Backbone
+from pbprompt.clip.loading.conversion import to_openai
 from pbprompt.clip.loading.load import load_backbone
 
 TINY_TEXT = {
@@ -62,6 +64,25 @@ def prompts(vocab: int, context: int, lengths: list[int]) -> Tensor:
         ids[row, : length - 1] = torch.randint(vocab - 2, (length - 1,), generator=generator)
         ids[row, 0], ids[row, length - 1] = vocab - 2, vocab - 1
     return ids
+
+
+@torch.no_grad()
+def test_long_clip(tmp_path) -> None:
+    """Its file has two tables of positions, of which its tower adds the first 20 of one, then the other."""
+    text = {**TINY_TEXT, "max_position_embeddings": 32, "num_attention_heads": 1}
+    vision = {**TINY_VISION, "hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 1}
+    model, short = models(tmp_path, text, vision, "quick_gelu", embed_dim=48)
+    state = to_openai(tmp_path, load_file(tmp_path / "model.safetensors"))
+    stretched = torch.randn(32, 64, generator=torch.Generator().manual_seed(2))
+    state["positional_embedding_res"] = stretched
+    torch.save(state, tmp_path / "longclip-B.pt")
+    backbone = load_backbone(tmp_path / "longclip-B.pt", activation="quick_gelu")
+    model.text_model.embeddings.position_embedding.weight[20:] = stretched[20:]
+    ids = prompts(600, 32, [9, 30])
+    wanted = model.text_projection(model.text_model(ids).pooler_output)
+    lengths = torch.tensor([9, 30])
+    assert relative(backbone.text(backbone.token_embedding(ids), lengths), wanted) <= 1e-5
+    assert relative(short.text(short.token_embedding(ids), lengths)[1:], wanted[1:]) > 1e-2
 
 
 @pytest.mark.parametrize("activation", ["quick_gelu", "gelu"])

@@ -25,7 +25,9 @@ def list_families(context: typer.Context) -> None:
 
     console = Console(soft_wrap=True)
     for family in FAMILIES:
-        about = f"{family.name}: {family.pixels} pixels, licence {family.licence}"
+        about = (
+            f"{family.name}: {family.parameters} parameters, {family.pixels} pixels, licence {family.licence}"
+        )
         console.print(about, style="bold", markup=False, highlight=False)
         for name in family.ids:
             here = "  (here)" if in_cache(name) else ""

@@ -16,12 +16,13 @@ def bench() -> None:
 def text(
     classes: int = typer.Option(1000, min=1, help="How many class names."),
     ctx: int = typer.Option(4, min=1, help="How many context vectors."),
+    tower: str = typer.Option("clip", help="clip (ViT-B/16's) or siglip (base, which is not causal)."),
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
     dtype: str = typer.Option("float32", help="float32, bfloat16 or float16."),
     repeats: int = typer.Option(3, min=1, help="How often each is timed; the median counts."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object instead of tables."),
 ) -> None:
-    """The text engine against the plain 77-position computation (ViT-B/16 text tower, random weights)."""
+    """The text engine against the plain computation over all positions, on a text tower of random weights."""
 
     from rich.console import Console
     from rich.table import Table
@@ -29,7 +30,9 @@ def text(
     from pbprompt import distributed
     from pbprompt.bench.text import bench_text
 
-    report = bench_text(classes, ctx, device=distributed.pick(device), dtype=dtype, repeats=repeats)
+    report = bench_text(
+        classes, ctx, device=distributed.pick(device), dtype=dtype, repeats=repeats, tower=tower
+    )
     if as_json:
         print_json(report)
         return

@@ -163,7 +163,7 @@ class Backbone(nn.Module):
     def text(self, embeddings: Float[Tensor, "n l w"], lengths: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
         """Encode prompts given as embeddings, with all that encloses them: every position is computed.
 
-        A tower that sees padding gets the model's own behind each prompt, whatever was given there.
+        A tower that sees padding gets the model's own around each prompt, whatever was given there.
         """
         if not self.textual.causal:
             embeddings = self._padded(embeddings, lengths)
@@ -172,10 +172,14 @@ class Backbone(nn.Module):
     def _padded(
         self, embeddings: Float[Tensor, "n l w"], lengths: Int[Tensor, " n"]
     ) -> Float[Tensor, "n full w"]:
-        positions = torch.arange(self.context_length, device=embeddings.device)
+        full, width = self.context_length, embeddings.shape[-1]
+        first = (full - lengths if self.tokenizer.pads_left else 0 * lengths).unsqueeze(1)
+        at = torch.arange(full, device=embeddings.device) - first
+        whole = F.pad(embeddings, (0, 0, 0, full - embeddings.shape[1]))
+        moved = whole.gather(1, at.clamp(min=0).unsqueeze(-1).expand(-1, -1, width))
+        inside = ((at >= 0) & (at < lengths.unsqueeze(1))).unsqueeze(-1)
         padding = self.token_embedding(torch.tensor(self.tokenizer.pad, device=self.device))
-        whole = F.pad(embeddings, (0, 0, 0, self.context_length - embeddings.shape[1]))
-        return torch.where((positions < lengths.unsqueeze(1)).unsqueeze(-1), whole, padding.to(whole))
+        return torch.where(inside, moved, padding.to(whole))
 
     @cached_property
     def embedding_scale(self) -> float:

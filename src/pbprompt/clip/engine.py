@@ -70,8 +70,7 @@ class TextEngine:
         if not (backbone.textual.causal or backbone.textual.reads_last):
             pack, share, eot_only = False, False, False  # EOT sees what is behind it
         elif not backbone.textual.causal:
-            full, padding = backbone.context_length, [backbone.tokenizer.pad]
-            self.prompts = [prompt + padding * (full - len(prompt)) for prompt in self.prompts]
+            self.prompts = [backbone.tokenizer.padded(prompt) for prompt in self.prompts]
             share = False
         self._attend = attend_causally if backbone.textual.causal else attend_fully
         self.pack, self.share, self.eot_only, self.graph = pack, share, eot_only, graph

@@ -8,12 +8,14 @@ from pbprompt.clip.loading.hub import OPENAI_MODELS
 
 @dataclass(frozen=True)
 class Family:
-    """A family; `licence` is an unchecked reminder, `needs` (extra, module) where it takes an extra."""
+    """A family; `licence` is an unchecked reminder, `parameters` are counted from the published sizes of the
+    ids, `needs` is (extra, module) where it takes an extra."""
 
     name: str
     ids: tuple[str, ...]
     licence: str
     pixels: str
+    parameters: str
     needs: tuple[str, str] | None = None
 
     @property
@@ -28,8 +30,8 @@ TOKENIZERS = ("siglip", "tokenizers")
 TIMM = ("timm", "timm")
 
 FAMILIES = (
-    Family("lite", ("lite",), "with the package: THIRD_PARTY_NOTICES.md", "224"),
-    Family("OpenAI CLIP", tuple(OPENAI_MODELS), "MIT", "224 to 448"),
+    Family("lite", ("lite",), "with the package: THIRD_PARTY_NOTICES.md", "224", "15M"),
+    Family("OpenAI CLIP", tuple(OPENAI_MODELS), "MIT", "224 to 448", "102M to 623M"),
     Family(
         "LAION",
         (
@@ -40,6 +42,7 @@ FAMILIES = (
         ),
         "MIT",
         "224",
+        "150M to 986M",
     ),
     Family(
         "DataComp",
@@ -50,8 +53,15 @@ FAMILIES = (
         ),
         "MIT",
         "224",
+        "150M to 428M",
     ),
-    Family("DFN", ("apple/DFN2B-CLIP-ViT-B-16", "apple/DFN2B-CLIP-ViT-L-14"), "Apple's own", "224"),
+    Family(
+        "DFN",
+        ("apple/DFN2B-CLIP-ViT-B-16", "apple/DFN2B-CLIP-ViT-L-14"),
+        "Apple's own",
+        "224",
+        "150M to 428M",
+    ),
     Family(
         "MetaCLIP 1",
         (
@@ -61,6 +71,7 @@ FAMILIES = (
         ),
         "CC BY-NC 4.0",
         "224",
+        "150M to 428M",
     ),
     Family(
         "MetaCLIP 2",
@@ -73,9 +84,12 @@ FAMILIES = (
         ),
         "CC BY-NC 4.0",
         "224 to 384",
+        "390M to 3.6B",
         TOKENIZERS,
     ),
-    Family("LongCLIP", ("a file: longclip-B.pt", "a file: longclip-L.pt"), "Apache 2.0", "224"),
+    Family(
+        "LongCLIP", ("a file: longclip-B.pt", "a file: longclip-L.pt"), "Apache 2.0", "224", "150M to 428M"
+    ),
     Family(
         "EVA-02-CLIP",
         (
@@ -85,6 +99,7 @@ FAMILIES = (
         ),
         "MIT",
         "224 to 336",
+        "150M to 428M",
     ),
     Family(
         "PE-Core",
@@ -98,6 +113,7 @@ FAMILIES = (
         ),
         "Apache 2.0",
         "224 to 448",
+        "70M to 2.4B",
     ),
     Family(
         "SigLIP",
@@ -109,6 +125,7 @@ FAMILIES = (
         ),
         "Apache 2.0",
         "224 to 512",
+        "203M to 878M",
         TOKENIZERS,
     ),
     Family(
@@ -121,6 +138,7 @@ FAMILIES = (
         ),
         "Apache 2.0",
         "224 to 512",
+        "375M to 1.1B",
         TOKENIZERS,
     ),
     Family(
@@ -135,6 +153,7 @@ FAMILIES = (
         ),
         "Apple's own",
         "224 to 256",
+        "75M to 445M",
         TIMM,
     ),
     Family(
@@ -147,6 +166,7 @@ FAMILIES = (
         ),
         "Apache 2.0",
         "224",
+        "22M to 304M",
     ),
     Family(
         "DINOv3 ViT (images only)",
@@ -157,6 +177,7 @@ FAMILIES = (
         ),
         "DINOv3's own, accepted on the hub before the download",
         "224",
+        "22M to 303M",
     ),
     Family(
         "timm (images only)",
@@ -167,6 +188,7 @@ FAMILIES = (
         ),
         "each model's own",
         "224 to 518",
+        "any number of",
         TIMM,
     ),
 )

@@ -35,6 +35,7 @@ class SentenceTokenizer:
         pad: int,
         lower: bool = True,
         punctuation: bool,
+        pads_left: bool = False,
     ) -> None:
         backend.no_padding()
         backend.no_truncation()
@@ -42,7 +43,7 @@ class SentenceTokenizer:
         self._backend = backend
         self.vocab_size, self.context_length = vocab_size, context_length
         self.sos, self.eot, self.pad = sos, eot, pad
-        self.lower, self.punctuation = lower, punctuation
+        self.lower, self.punctuation, self.pads_left = lower, punctuation, pads_left
 
     def clean(self, text: str) -> str:
         """The text as the model was trained to read it."""
@@ -64,8 +65,13 @@ class SentenceTokenizer:
         """What the tower reads of a text, before the padding: text [EOS], behind [SOS] where there is one."""
         return [*([] if self.sos is None else [self.sos]), *ids, self.eot]
 
+    def padded(self, prompt: list[int]) -> list[int]:
+        """A prompt of the whole context, as a tower reads it that sees padding."""
+        padding = [self.pad] * (self.context_length - len(prompt))
+        return [*padding, *prompt] if self.pads_left else [*prompt, *padding]
+
     def __call__(self, texts: str | Sequence[str]) -> tuple[Int[Tensor, "n l"], Int[Tensor, " n"]]:
-        """Ids with EOS, padded to the context, and the lengths: EOS is at `lengths - 1`."""
+        """Ids with EOS, padded to the context behind it, and the lengths: EOS is at `lengths - 1`."""
         texts = [texts] if isinstance(texts, str) else texts
         ids = torch.full((len(texts), self.context_length), self.pad)
         lengths = torch.zeros(len(texts), dtype=torch.long)

@@ -60,6 +60,7 @@ class Tokenizer:
             )
 
     pad = 0
+    pads_left = False
 
     @property
     def sos(self) -> int:
@@ -84,6 +85,10 @@ class Tokenizer:
     def enclose(self, ids: list[int]) -> list[int]:
         """What the tower reads around a text: [SOS] text [EOT]."""
         return [self.sos, *ids, self.eot]
+
+    def padded(self, prompt: list[int]) -> list[int]:
+        """A prompt of the whole context."""
+        return [*prompt, *[self.pad] * (self.context_length - len(prompt))]
 
     def words(self) -> dict[int, str]:
         """Tokens that can be read as a word: those that end one, of lower-case letters or digits alone.

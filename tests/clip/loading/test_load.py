@@ -318,9 +318,7 @@ def test_shards_are_one_model(tmp_path: Path) -> None:
     assert load_backbone(folder).fingerprint == whole.fingerprint
     assert load_backbone(folder / "model.safetensors.index.json").fingerprint == whole.fingerprint
     (folder / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(
-        InputError, match=r"lacks model-00002-of-00002.*, which model\.safetensors\.index"
-    ):
+    with pytest.raises(InputError, match=r"lacks model-00002-of-00002.*, which model\.safetensors\.index"):
         load_backbone(folder)
 
 

@@ -117,6 +117,7 @@ def clip_weights(folder: Path) -> None:
         (without("tokenizer.json"), "lacks tokenizer.json"),
         (without("tokenizer_config.json"), "lacks tokenizer_config.json"),
         (changed("tokenizer_config.json", eos_token="</s>"), "eos_token is '</s>'"),
+        (changed("tokenizer_config.json", padding_side="both"), "padding_side is 'both'"),
         (changed("tokenizer.json", model=3), "tokenizer.json: not readable"),
         (changed("config.json", model_type="clip"), "model_type is 'clip', but the tensors are SigLIP's"),
         (changed("config.json", model_type="siglip2"), "give a model of a fixed resolution"),

@@ -36,6 +36,10 @@ def read_tokenizer(
             f"{path}: has token ids up to {most}, but the model has {text.vocab_size} tokens; "
             "give the tokenizer that came with the weights"
         )
+    if (side := told.get("padding_side", "right")) not in ("left", "right"):
+        raise InputError(
+            f"{folder / HF_TOKENIZER_CONFIG}: padding_side is {side!r}; left and right are supported"
+        )
     kind, siglip = str(told.get("tokenizer_class", "")), vocabulary == "siglip"
     return SentenceTokenizer(
         backend,
@@ -46,6 +50,7 @@ def read_tokenizer(
         pad=_special(folder, backend, told, "pad_token"),
         lower=siglip,
         punctuation=not kind.startswith("Siglip") or kind.startswith("Siglip2"),
+        pads_left=side == "left",
     )
 
 
