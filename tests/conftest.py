@@ -19,6 +19,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as shells start what ru
     signal.signal(signal.SIGINT, signal.default_int_handler)  # or no child of a test can be interrupted
 
 from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone  # noqa: E402
+from pbprompt.clip.loading import load  # noqa: E402
 from pbprompt.clip.loading.load import load_backbone  # noqa: E402
 from pbprompt.clip.resnet import ResNetConfig  # noqa: E402
 from pbprompt.clip.text import TextConfig  # noqa: E402
@@ -39,6 +40,17 @@ def suite_cache(tmp_path_factory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PBPROMPT_CACHE", str(place / "cache"))
         yield place / "cache"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def lite_is_read_once() -> Iterator[None]:
+    """Commands load the embedded model anew, whose file and sums are the same each time."""
+    read, plain = functools.cache(load.read_lite), load.fingerprint
+    of_lite = functools.cache(lambda: plain(*read()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load, "read_lite", read)
+        patch.setattr(load, "fingerprint", lambda *of: of_lite() if of[1] is read()[1] else plain(*of))
+        yield
 
 
 @pytest.fixture
