@@ -20,6 +20,7 @@ from pbprompt.features.encode import default_batch
 from pbprompt.features.streaming import Encoding, encode_stream
 
 RECORDS = 1024  # of a part; a multiple of every batch, so that parts begin where batches do
+CPU_RECORDS = 256  # of a part where they take seconds: what a kill loses is what is not yet in a part
 AT_ONCE = 256  # images answered at once
 
 
@@ -90,7 +91,7 @@ def make_parts(say: Say, todo: Iterable[Todo], encode: "Encode", written: Writte
         for mark, answers in answered(say, todo, encode):
             held += answers
             end = mark.first + len(answers)
-            if mark.last or end % RECORDS == 0:
+            if mark.last or end % encode.records == 0:
                 start = Mark(mark.unit, mark.identity, end - len(held), mark.last)
                 pending.append(pool.submit(_part, start, held, written))
                 held = []
@@ -109,7 +110,7 @@ def answered(say: Say, todo: Iterable[Todo], encode: "Encode") -> Iterator[tuple
         held.append(encoding)
         records = sum(len(one.records) for one in held)
         end = mark.first + len(encoding.records)
-        if mark.last or end % RECORDS == 0 or records >= AT_ONCE:
+        if mark.last or end % encode.records == 0 or records >= AT_ONCE:
             yield Mark(mark.unit, mark.identity, end - records, mark.last), _answers(say, held)
             held = []
 
@@ -162,11 +163,17 @@ def batches(todo: Iterable[Todo], size: int) -> Iterator[tuple[Mark, list[Record
             some, first = following, first + len(some)
 
 
+def records_of(backbone: Backbone) -> int:
+    """How many make a part."""
+    return min(RECORDS, CPU_RECORDS) if backbone.device.type == "cpu" else RECORDS
+
+
 class Streamed:
     """Encodes whatever comes, and keeps nothing."""
 
     def __init__(self, backbone: Backbone, decoders: SquareDecoders) -> None:
         self.backbone, self.decoders = backbone, decoders
+        self.records = records_of(backbone)
 
     def __call__(self, todo: Iterable[Todo]) -> Iterator[tuple[Mark, Encoding]]:
         size = default_batch(self.backbone.device)
@@ -178,6 +185,7 @@ class Cached:
 
     def __init__(self, backbone: Backbone) -> None:
         self.bank = FeatureBank(backbone, progress=False)
+        self.records = records_of(backbone)
 
     def __call__(self, todo: Iterable[Todo]) -> Iterator[tuple[Mark, Encoding]]:
         for mark, records in batches(todo, AT_ONCE):
