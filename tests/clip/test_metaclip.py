@@ -110,6 +110,7 @@ def test_images_are_squashed_or_cropped_as_its_preprocessor_says(both, tmp_path)
     [
         ("tokenizer.json", None, "lacks tokenizer.json"),
         ("tokenizer_config.json", {"bos_token": None}, "bos_token is None"),
+        ("tokenizer_config.json", {"tokenizer_class": "T5Tokenizer"}, "XLM-V's vocabulary"),
         ("config.json", {"model_type": "clip"}, "600 tokens"),
         ("preprocessor_config.json", {"size": {"shortest_edge": 48}}, "size is"),
         ("preprocessor_config.json", {"size": 32, "do_center_crop": False}, "without a crop"),

@@ -9,10 +9,12 @@ from siglip_folder import siglip_model, write_siglip
 from trunk_folder import write_trunk
 
 from pbprompt.clip.loading.load import load_backbone
+from pbprompt.data.transforms import normalise
 from pbprompt.export import export_onnx
+from pbprompt.features.bank import Features
 from pbprompt.model.folder import describe_model, load_model, save_model
 from pbprompt.model.predictor import predictive
-from pbprompt.model.scoring import score, zero_shot
+from pbprompt.model.scoring import predict_features, score, zero_shot
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.testing import behaviours
@@ -74,8 +76,15 @@ def test_is_exported_and_says_how_images_are_prepared(towers, tmp_path, family):
     model = TunedModel(method, describe_model(method))
     export_onnx(model, tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
-    facts = json.loads(session.get_modelmeta().custom_metadata_map["pbprompt"])["preprocessing"]
     see = towers[family].preprocess
+    pixels = torch.randint(256, (2, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        image = towers[family].image(normalise(pixels, see.mean, see.std))
+    features = Features(*image, torch.zeros(2, dtype=torch.long))
+    wanted = predict_features(predictive(method), features).probabilities
+    found = session.run(["probabilities"], {"image": pixels.numpy()})[0]
+    assert (torch.from_numpy(found) - wanted).abs().max() < 1e-4
+    facts = json.loads(session.get_modelmeta().custom_metadata_map["pbprompt"])["preprocessing"]
     assert see.interpolation.upper() in facts["resize"]
     assert ("crop" in facts) == (see.fit == "crop")
     assert ("the whole image to size x size" in facts["resize"]) == (see.fit == "squash")

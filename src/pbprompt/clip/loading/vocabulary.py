@@ -41,6 +41,11 @@ def read_tokenizer(
             f"{folder / HF_TOKENIZER_CONFIG}: padding_side is {side!r}; left and right are supported"
         )
     kind, siglip = str(told.get("tokenizer_class", "")), vocabulary == "siglip"
+    if not siglip and ("T5" in kind or "Siglip" in kind):
+        raise InputError(
+            f"{folder / HF_TOKENIZER_CONFIG}: tokenizer_class is {kind!r}; "
+            "of MetaCLIP 2 the models with XLM-V's vocabulary are supported"
+        )
     return SentenceTokenizer(
         backend,
         vocab_size=text.vocab_size,
