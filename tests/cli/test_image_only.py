@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from dino_folder import dino_model, write_dino
+from starlette.testclient import TestClient
 
 import pbprompt
 from pbprompt.cli import main
 from pbprompt.data.sources import open_dataset
 from pbprompt.model.tuned import TunedModel
+from pbprompt.serve.app import create_app
 from pbprompt.serve.limits import Limits, Refused
 from pbprompt.serve.model import with_classes
 
@@ -111,6 +113,15 @@ def test_what_reads_names_is_refused(run, home, monkeypatch, words, says):
     (home / "photos" / "captions.txt").write_text("a clock\n")
     code, _, err = run(*words)
     assert code == 2 and says in err.splitlines()[-1] and not (home / "new").exists()
+
+
+def test_a_server_says_what_predict_says(run, home):
+    photo = home / "photos" / "mammal" / "1f408.webp"
+    code, out, err = run("predict", photo, "--model", home / "model", "--json")
+    assert code == 0, err
+    with TestClient(create_app(TunedModel.load(home / "model")), "http://localhost") as client:
+        answer = client.post("/predict", files=[("files", ("photo.webp", photo.read_bytes()))])
+    assert answer.json()["predictions"][0]["scores"] == pytest.approx(json.loads(out)["scores"], abs=1e-5)
 
 
 def test_a_server_takes_no_new_names(home):

@@ -66,11 +66,15 @@ class Preprocess:
     resize: int | None = None
 
     def __call__(self, image: Image.Image) -> Float[Tensor, "3 size size"]:
-        return _normalised(self.square(image), self.mean, self.std)
+        return self.normalised(self.square(image))
 
     def pixels(self, image: Image.Image) -> UInt8[Tensor, "size size 3"]:
         """The same before it is normalised."""
         return pixels_of(self.square(image))
+
+    def normalised(self, square: Image.Image) -> Float[Tensor, "3 size size"]:
+        """What the tower reads of a square: to make a square of it again would crop it twice."""
+        return _normalised(square, self.mean, self.std)
 
     def square(self, image: Image.Image) -> Image.Image:
         """The square that the tower sees."""

@@ -124,7 +124,9 @@ class Service:
                 if rule.threshold is not None and math.isinf(rule.threshold):
                     rule, note = replace(rule, threshold=None), no_promise(model, asked.reject_at)
                 squares = await self._decoded(asked.images, decode_square, *see.geometry)
-                said = await self.batcher.submit([Question(see(square), model, rule) for square in squares])
+                said = await self.batcher.submit(
+                    [Question(see.normalised(square), model, rule) for square in squares]
+                )
         records = []
         for number, (image, one) in enumerate(zip(asked.images, said, strict=True), 1):
             finite(one.entropy)
@@ -156,9 +158,8 @@ class Service:
         see = self.model.backbone.preprocess
         with self.batcher.reserve(len(asked.images)):
             async with in_time(self.limits.answer_seconds):
-                pixels = [
-                    see(square) for square in await self._decoded(asked.images, decode_square, *see.geometry)
-                ]
+                squares = await self._decoded(asked.images, decode_square, *see.geometry)
+                pixels = [see.normalised(square) for square in squares]
                 await self.teach(
                     lambda model: with_examples(model, model.encode(pixels), asked.labels, self.limits),
                     asked.labels,
