@@ -30,9 +30,10 @@ $(VENV)/.dev: $(VENV)/.run $(wildcard locks/*.txt)
 demo: $(VENV)/.run ## the main job on the embedded model and sample
 	$(BIN)/python examples/demo.py
 
+# bytecode is kept even where an environment would not: the suite's processes would compile everything anew
 test: $(VENV)/.dev ## the whole test suite; the browser's part where chromium is, or can be installed
 	@sh scripts/install_chromium.sh
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/.dev ## ruff and mypy
 	$(BIN)/ruff check .

@@ -22,7 +22,6 @@ from pbprompt.model.predictions import Rule
 from pbprompt.model.tuned import TunedModel
 
 ray = pytest.importorskip("ray")
-pytest.importorskip("ray.data")
 
 
 class Deadly:
@@ -43,6 +42,7 @@ class Deadly:
 
 @pytest.mark.slow
 def test_a_worker_killed_in_the_middle_changes_nothing(model, photos, tmp_path, monkeypatch):
+    pytest.importorskip("ray.data")  # pandas and all: a second of every process, were it imported above
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
