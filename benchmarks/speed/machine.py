@@ -1,5 +1,6 @@
 """Where and of what a figure was measured: machine, versions, commit, date, command."""
 
+import os
 import platform
 import sys
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ def stamp(device: str, quick: bool) -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join(["python -m benchmarks.speed", *sys.argv[1:]]),
         "quick": quick,
+        "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,  # before it began
     }
 
 

@@ -132,6 +132,8 @@ def _provenance(parts: Mapping[str, Any]) -> str:
     for name, part in parts.items():
         versions = ", ".join(f"{key} {value}" for key, value in part["versions"].items())
         remark = ("" if part["complete"] else " (broken off)") + (" (try-out sizes)" if part["quick"] else "")
+        if (part.get("load") or 0) > part["machine"]["cores"]:
+            remark += f" (machine busy: load {part['load']:g} on {part['machine']['cores']} cores)"
         rows.append(
             [
                 f"{name}{remark}",

@@ -24,8 +24,8 @@ KEPT = 4096  # photographs that stand for all where there are more
 
 
 def checked(features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    """Image features of length 1; refused where one is no number."""
-    if not features.isfinite().all():
+    """Image features of length 1; refused where one is no number, which its length then is not either."""
+    if not features.float().norm(dim=1).isfinite().all():
         raise InputError("the images' features hold NaN or infinity: encode them again, or leave them out")
     return unit(features)
 

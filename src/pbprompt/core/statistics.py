@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 BLOCK = 4096  # photographs that are added at once: one product of matrices each
-TILES = 8  # strips of M, of which only what lies on and right of the diagonal is made
+TILES = 4  # strips of M, of which only what lies on and right of the diagonal is made
 
 
 class Statistics(NamedTuple):
@@ -90,7 +90,7 @@ class Sums:
         weighted = images if weights is None else often.unsqueeze(1) * images
         self._counts.index_add_(0, labels, often)
         self._sums.index_add_(0, labels, weighted)
-        for start, end in self._strips:  # M is symmetric: nine sixteenths of the whole product
+        for start, end in self._strips:  # M is symmetric: five eighths of the whole product
             self._moment[start:end, start:].addmm_(images[:, start:end].T, weighted[:, start:])
 
     def _make_room(self, classes: int) -> None:

@@ -133,6 +133,13 @@ def test_the_document_says_where_each_figure_was_measured(tmp_path):
     assert {"Big GPU", "Fast CPU, 2 threads", "classes C", "images per run"} <= set(drawn.itertext())
 
 
+def test_a_busy_machine_is_told_of():
+    quiet, busy = part([step("coop", 101, 2.0)], load=0.5), part([step("coop", 101, 2.0)], load=900.0)
+    for measured, told in ((quiet, False), (busy, True)):
+        text = document({Path("a.json"): {"format": 1, "parts": {"steps": measured}}}, [])
+        assert ("machine busy: load 900" in text) is told
+
+
 def test_without_growth_there_is_no_plot(tmp_path):
     text = document({Path("a.json"): {"format": 1, "parts": {"steps": part([step("coop", 101, 2.0)])}}}, [])
     assert "Growth" not in text and "Tried" not in text
