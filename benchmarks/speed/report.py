@@ -120,7 +120,9 @@ def _machine_section(parts: Mapping[str, Any]) -> Iterator[str]:
         + "\n"
     )
     yield _provenance(parts) + "\n"
-    yield markdown.table(["goal", "measured", "met"], list(judged(machine["kind"], parts))) + "\n"
+    goals = list(judged(machine["kind"], parts))
+    if any(met != "–" for *_, met in goals):
+        yield markdown.table(["goal", "measured", "met"], goals) + "\n"
     for name, part in parts.items():
         if name != "growth" and part["rows"]:
             yield f"### {TITLES.get(name, name)}\n\n{markdown.table(*table(name, part['rows']))}\n"
