@@ -87,7 +87,7 @@ def test_answers_as_a_file(run, images, tmp_path):
     assert code == 2 and "ends in .csv" in err
 
 
-def test_images_of_before_are_not_encoded_again(run, images, monkeypatch):
+def test_images_of_before_are_not_encoded_again(run, images, own_cache, monkeypatch):
     first = run("predict", images, "--classes", "guitar,cat", "--json")
 
     def encoded_again(*_):
