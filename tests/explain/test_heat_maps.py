@@ -203,6 +203,13 @@ def test_an_overlay_is_the_centre_square():
     assert overlay(wide, np.zeros((4, 4), np.float32), side=50).size == (50, 50)
 
 
+def test_a_narrower_crop_is_drawn_as_it_was_seen():
+    photo = Image.effect_noise((160, 128), 64).convert("RGB")
+    none = np.zeros((4, 4), np.float32)
+    centre = overlay(photo.crop((24, 8, 136, 120)), none)  # 7/8 of the short side, 112 pixels
+    assert overlay(photo, none, side=112, cropped=7 / 8).tobytes() == centre.tobytes()
+
+
 def test_colours_are_relative_to_the_mean_unless_a_scale_is_given():
     grey, heat = Image.new("RGB", (70, 70), "grey"), spot(3, 3)
     assert overlay(grey, heat).tobytes() == overlay(grey, heat * 5).tobytes()

@@ -25,18 +25,20 @@ def overlay(
     hottest: float | None = None,
     side: int | None = None,
     fit: Fit = "crop",
+    cropped: float = 1.0,
 ) -> Image.Image:
     """The square of the image that the model saw, its centre or the whole squashed (`fit`), under its heat.
 
     `hottest` is the value of full colour, 0 that of none; `full_colour` of the map unless given. `side`:
-    pixels of the result; the image's shorter side unless given.
+    pixels of the result; the image's shorter side unless given. `cropped`: the share of that side that the
+    centre has.
     """
     side = side or min(image.size)
     hottest = full_colour(heat) if hottest is None else hottest
     relative = heat / hottest if hottest > 0 else np.zeros_like(heat)
     smooth = Image.fromarray(relative.astype(np.float32)).resize((side, side), Image.Resampling.BICUBIC)
     share = np.clip(np.asarray(smooth), 0, 1)  # bicubic overshoots at steep edges
-    photo = np.asarray(_seen(image, side, fit), np.float32)
+    photo = np.asarray(_seen(image, side, fit, cropped), np.float32)
     opacity = (0.45 + 0.2 * share)[..., None]  # cold is tinted too, so that cold and untouched differ
     return Image.fromarray(np.rint(photo * (1 - opacity) + heat_colours(share) * opacity).astype(np.uint8))
 
@@ -67,7 +69,7 @@ def draw_heat_maps(maps: HeatMaps, image: Image.Image, reading: Reading = "evide
     draw = ImageDraw.Draw(canvas)
     for column, title in enumerate(columns):
         _write(draw, (GAP + column * step, GAP), title, SIDE, FAINT)
-    view = _seen(image, SIDE, maps.fit)
+    view = _seen(image, SIDE, maps.fit, maps.cropped)
     for row, (name, probability) in enumerate(zip(maps.classes, maps.probabilities, strict=True)):
         top, width = header + row * row_height, canvas.width - 2 * GAP
         hottest, scale = _scale(heat, row, reading, maps.temperature)
@@ -75,7 +77,7 @@ def draw_heat_maps(maps: HeatMaps, image: Image.Image, reading: Reading = "evide
         _write(draw, (GAP, top + LINE), f"{reading} {scale}", width, FAINT)
         shown = [heat[:, row].mean(0), *heat[:, row]] if samples > 1 else [heat[0, row]]
         for column, tile in enumerate(
-            [view, *(overlay(image, one, hottest, SIDE, maps.fit) for one in shown)]
+            [view, *(overlay(image, one, hottest, SIDE, maps.fit, maps.cropped) for one in shown)]
         ):
             canvas.paste(tile, (GAP + column * step, top + 2 * LINE))
     return canvas
@@ -99,11 +101,11 @@ def draw_captions(
     return canvas
 
 
-def _seen(image: Image.Image, side: int, fit: Fit) -> Image.Image:
+def _seen(image: Image.Image, side: int, fit: Fit, cropped: float = 1.0) -> Image.Image:
     image = image.convert("RGB")
     if fit == "squash":
         return image.resize((side, side), Image.Resampling.BICUBIC)
-    return ImageOps.fit(image, (side, side), Image.Resampling.BICUBIC)
+    return ImageOps.fit(image, (side, side), Image.Resampling.BICUBIC, bleed=(1 - cropped) / 2)
 
 
 def stacked(pictures: Sequence[Image.Image]) -> Image.Image:

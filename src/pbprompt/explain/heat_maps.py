@@ -70,6 +70,8 @@ class HeatMaps:
     """[c] each: logits above the mean of all classes by where they come from; empty for a single source"""
     fit: Fit = "crop"
     """how the model saw the image: its centre, or the whole squashed to a square"""
+    cropped: float = 1.0
+    """the share of the short side that its centre has"""
 
     def of(self, reading: Reading) -> Maps:
         """The maps of one reading."""
@@ -142,6 +144,7 @@ def heat_maps(
             for source, logits in method.sources(encoded).items()
         },
         fit=backbone.preprocess.fit,
+        cropped=backbone.preprocess.size / (backbone.preprocess.resize or backbone.preprocess.size),
     )
 
 

@@ -256,8 +256,8 @@ class Service:
             class_name=asked.class_name,
             score=finite(float(maps.probabilities[0])),
             range=(float(heat.mean(0).min()), float(heat.mean(0).max())),
-            mean=_base64(overlay(image, heat.mean(0), hottest, fit=maps.fit)),
-            samples=[_base64(overlay(image, one, hottest, fit=maps.fit)) for one in heat],
+            mean=_base64(overlay(image, heat.mean(0), hottest, None, maps.fit, maps.cropped)),
+            samples=[_base64(overlay(image, one, hottest, None, maps.fit, maps.cropped)) for one in heat],
         )
 
 
