@@ -33,6 +33,18 @@ def test_against_all_pairs():
     assert (alike.sizes > 1).any()
 
 
+def test_of_many_the_nearest_fifteen_count():
+    """Two styles of one class: forty images close together, forty elsewhere."""
+    images = 0.1 * draw(80, 20, seed=3)
+    images[40:] += 1
+    alike = look_alikes(images, torch.zeros(80, dtype=torch.long))
+    assert (alike.sizes == 16).all()
+    nearest = torch.cdist(images, images)[7].argsort()[:16]
+    torch.testing.assert_close(alike.means[7], images[nearest].mean(0))
+    few = look_alikes(images[32:48], torch.zeros(16, dtype=torch.long))
+    assert few.sizes.tolist() == [8] * 16, "sixteen images can have no more"
+
+
 def test_the_order_of_images_does_not_matter():
     images, labels = burst()
     order = torch.randperm(9, generator=torch.Generator().manual_seed(0))
