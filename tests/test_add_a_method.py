@@ -32,7 +32,8 @@ def plugin(monkeypatch):
     source = compile(CODE, "add-a-method.md", "exec")
 
     def load(self):
-        exec(source, module.__dict__)
+        if "TaskResidual" not in vars(module):  # an import runs a module once
+            exec(source, module.__dict__)
 
     monkeypatch.setattr(EntryPoint, "load", load)
     entry = EntryPoint("task-residual", module.__name__, registry.ENTRY_POINT)
