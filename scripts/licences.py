@@ -12,13 +12,13 @@ from installed import PACKAGE, needed, said
 from pbprompt import markdown
 
 PAGE = Path(__file__).parents[1] / "docs" / "licences.md"
-EXTRAS = ("serve", "onnx", "plots", "ray", "slurm", "remote", "docs", "dev")
+EXTRAS = ("serve", "onnx", "plots", "ray", "slurm", "parquet", "siglip", "remote", "docs", "dev")
 UNKNOWN = "not said"
 INTRODUCTION = """# Licences of dependencies
 
 What `pip install pbprompt` brings with it, and what the extras add, directly or through others, each with \
 the licence that its own metadata name. Written by `make lock` in the environment of the tests, on Linux: on \
-other systems, and with torch for a GPU, some more come; the extras `hf`, `track`, `s3` and `gs` are \
+other systems, and with torch for a GPU, some more come; the extras `hf`, `track`, `s3`, `gs` and `timm` are \
 not in that one. What is embedded in the package itself is in `THIRD_PARTY_NOTICES.md`.
 
 """
