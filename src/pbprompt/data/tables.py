@@ -6,7 +6,7 @@ A column `labels` in place of `label` has several labels an image, as `beach|dog
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,11 +127,15 @@ def read_jsonl(path: Path) -> Iterator[Row]:
 
 
 def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each object of a JSONL file, with the place to name where it is wrong."""
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
+    return json_objects(str(path), read_text(path).split("\n"))
+
+
+def json_objects(name: str, lines: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each object of JSON lines, with the place to name where it is wrong."""
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        where = f"{path} line {number}"
+        where = f"{name} line {number}"
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:

@@ -35,10 +35,6 @@ def place_of(word: str) -> Place:
     return word if is_address(word) else Path(word)
 
 
-def name_of(place: Place) -> str:
-    return str(place)
-
-
 def suffix_of(place: Place) -> str:
     """Lower case, of the last part: ".tar.gz" counts as ".gz"."""
     last = place.name if isinstance(place, Path) else place.split("?")[0].rstrip("/").rsplit("/", 1)[-1]

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from collections.abc import Iterator
 from typing import IO
 
@@ -10,7 +9,7 @@ from pbprompt.data.assemble import SPLIT_WORDS
 from pbprompt.data.download import is_address
 from pbprompt.data.stream.places import Place, beside, opened
 from pbprompt.data.stream.records import Record
-from pbprompt.data.tables import COLUMNS, columns_of
+from pbprompt.data.tables import COLUMNS, columns_of, json_objects
 from pbprompt.errors import InputError
 from pbprompt.files import inside
 
@@ -49,17 +48,8 @@ def _csv_rows(table: Place, text: IO[str]) -> Iterator[tuple[str, dict[str, str]
 
 
 def _json_rows(table: Place, text: IO[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    for number, line in enumerate(text, start=1):
-        if not line.strip():
-            continue
-        where = f"{table} line {number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{where}: not JSON ({error}): write one object per line") from None
-        if not isinstance(row, dict):
-            raise InputError(f'{where}: not an object: write {{"image": "cats/1.jpg"}}')
-        if number == 1 and not any(word in row for word in COLUMNS["image"]):
+    for number, (where, row) in enumerate(json_objects(str(table), text)):
+        if number == 0 and not any(word in row for word in COLUMNS["image"]):
             raise InputError(f"{where}: no image field in it: {_NEEDED}")
         fields = {}
         for field, words in COLUMNS.items():
