@@ -25,6 +25,7 @@ from pbprompt.clip.text import TextConfig
 from pbprompt.clip.vit import VitConfig
 from pbprompt.data import stream
 from pbprompt.errors import InputError
+from pbprompt.features.checkpoint import Checkpoint
 from pbprompt.features.store import FeatureStore
 from pbprompt.methods.base import Method, build_method, make_config
 from pbprompt.model.folder import describe_model, load_model, save_model
@@ -120,7 +121,7 @@ def attack() -> Iterator[tuple[str, Counter[Outcome]]]:
     """Each thing that is kept, and how it fared at all of its points."""
     torch.set_num_threads(1)  # a forked child has none of the others
     backbone = tiny_backbone()
-    for case in (_saved_model, _checkpoint, _run_store, _features, _answers):
+    for case in (_saved_model, _checkpoint, _gathered, _run_store, _features, _answers):
         counts: Counter[Outcome] = Counter()
         for fault in FAULTS:
             at, more = 0, True
@@ -198,6 +199,21 @@ def _checkpoint(folder: Path, backbone: Backbone) -> Case:
         step, _ = read_checkpoint(path, method, make_optimiser(method, method.config), "run")
         assert next(method.parameters()).flatten()[0].item() == step
         return step == 2
+
+    return lambda: write(1), lambda: write(2), look
+
+
+def _gathered(folder: Path, backbone: Backbone) -> Case:
+    """What a pass over a stream keeps of itself."""
+    kept = Checkpoint(folder / "kept", {"images": ["a.tar"]})
+
+    def write(images: int) -> None:
+        kept.write(({"sums": torch.full((3, 4), float(images))}, {"images": images}))
+
+    def look() -> bool:
+        found = kept.read()
+        assert found is not None and (found[0]["sums"] == found[1]["images"]).all()
+        return bool(found[1]["images"] == 2)
 
     return lambda: write(1), lambda: write(2), look
 

@@ -1,5 +1,5 @@
-"""Whole jobs, each a process of its own that is killed at a random moment: fit, sweep, export, save, cache,
-predict.
+"""Whole jobs, each a process of its own that is killed at a random moment: fit, by steps and in one pass,
+sweep, export, save, cache, predict.
 
 Moments are drawn with a seed, as a part of the time that a job takes undisturbed. Then what is on the disk is
 looked at, the same job is done again, and its result must be that of a job that nobody disturbed.
@@ -28,16 +28,18 @@ from pbprompt.batch import job as batch_job
 from pbprompt.batch import parts
 from pbprompt.batch.output import Output
 from pbprompt.clip.backbone import Backbone
+from pbprompt.data.assemble import Choices
 from pbprompt.data.items import Item
 from pbprompt.data.sources import open_dataset
 from pbprompt.data.stream import Stream, records
 from pbprompt.export import export_onnx
-from pbprompt.features import claims, store
+from pbprompt.features import checkpoint, claims, store
 from pbprompt.features.bank import FeatureBank
 from pbprompt.methods.base import make_config
 from pbprompt.model.claim import claim
 from pbprompt.model.folder import describe_model, load_model, save_model
 from pbprompt.model.manifest import WEIGHTS, is_model, opened
+from pbprompt.model.streamed import fit_gathered, gather_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.runs.config import RunConfig
@@ -73,7 +75,7 @@ def attack(points: int, seed: int = 0) -> Iterator[tuple[str, Counter[Outcome]]]
             wanted, takes = _undisturbed(job, photos, backbone)
             for _ in range(max(1, round(points * share / whole))):
                 counts[_point(job, photos, backbone, wanted, source.random() * takes)] += 1
-            yield f"killed {job.__name__.strip('_')}", counts
+            yield f"killed {job.__name__.strip('_').replace('_', ' ')}", counts
 
 
 def _undisturbed(job: "Make", photos: Path, backbone: Backbone) -> tuple[Any, float]:
@@ -164,6 +166,28 @@ def _fit(folder: Path, photos: Path, backbone: Backbone) -> Killed:
                 open_dataset(photos), bank, kind, config, folder=out, samples=2, progress=False
             )
             model.save(out)
+
+    def look() -> None:
+        if is_model(out):
+            TunedModel.load(out, backbone)
+
+    return Killed(work, look, lambda: opened(out).part(WEIGHTS))
+
+
+def _streamed_fit(folder: Path, photos: Path, backbone: Backbone) -> Killed:
+    """As `pbprompt fit` does it in one pass, with a checkpoint after every batch."""
+    out, kind = folder / "model", find_method("conjugate")
+
+    def work() -> None:
+        if is_model(out):
+            return
+        records.FILES_AT_ONCE, checkpoint.SAVE_EVERY, checkpoint.SPARED = 5, 0.0, 0
+        stream = Stream([photos])
+        kept = kept_beside(out, stream, backbone)
+        with claim(out):
+            found = gather_stream(stream, backbone, checkpoint=kept, progress=False)
+            fit_gathered(found, backbone, kind, kind.Config(), Choices()).save(out)
+        kept.remove()
 
     def look() -> None:
         if is_model(out):
@@ -311,6 +335,7 @@ Make = Callable[[Path, Path, Backbone], Killed]
 # With its share of the points.
 JOBS: tuple[tuple[Make, int], ...] = (
     (_fit, 6),
+    (_streamed_fit, 6),
     (_sweep, 2),
     (_export, 1),
     (_save, 14),

@@ -14,6 +14,8 @@ import torch
 import pbprompt
 from pbprompt.cli import main
 from pbprompt.cli.fit import tell_stopped
+from pbprompt.features.progress import Progress
+from pbprompt.model.manifest import WEIGHTS
 
 SAMPLE = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
 CLASSES = ("clock", "heart", "mammal")
@@ -446,6 +448,33 @@ def test_a_stream_is_fitted_in_one_pass(run, tables, tmp_path):
     assert "12 training images, each left out in turn" in told
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     assert config["classes"] == list(CLASSES) and config["data"]["images"] == 12
+
+
+def test_a_stopped_pass_goes_on_and_gives_the_same_model(run, tables, tmp_path, monkeypatch):
+    command, out = ("fit", tables / "good.parquet", "--out"), tmp_path / "model"
+    kept, advance = tmp_path / ".model.gathered", Progress.advance
+
+    def interrupted(self, count):
+        advance(self, count)
+        if self._done == 8:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "advance", interrupted)
+        code, _, told = run(*command, out)
+    assert code == 130 and "stopped: what was gathered is kept" in told
+    assert kept.is_dir() and not out.exists()
+    code, _, told = run("fit", tables / "unlabelled.parquet", "--out", out)
+    assert code == 2 and ".model.gathered: holds what another fit has gathered (other images)" in told
+    assert len(told.strip().splitlines()) == 1 and not out.exists()
+    (tmp_path / "bad.txt").write_text("clock: heart\n")  # a mistake after the pass costs no second pass
+    code, _, told = run(*command, out, "--classes-file", tmp_path / "bad.txt")
+    assert code == 2 and "both named 'heart'" in told and kept.is_dir()
+    code, _, told = run(*command, out)
+    assert code == 0 and "going on after the 12 images that are gathered already" in told
+    assert "12 images, in one pass" in told and not kept.exists()
+    run(*command, tmp_path / "other")
+    assert (out / WEIGHTS).read_bytes() == (tmp_path / "other" / WEIGHTS).read_bytes()
 
 
 @pytest.mark.parametrize(

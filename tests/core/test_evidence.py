@@ -65,6 +65,31 @@ def test_no_more_is_held_than_a_block():
     assert gathering.images == 60
 
 
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 60), st.lists(st.integers(0, 12), min_size=1, max_size=5))
+def test_going_on_from_what_was_kept_changes_no_bit(count, sizes):
+    images, labels = drawn(count)
+    whole, kept = Gathering(6), Gathering(6)
+    for some in batches(images, labels, *sizes, 1):
+        whole.add(*some)
+        kept.add(*some)
+        kept = Gathering.from_tensors({name: value.clone() for name, value in kept.tensors().items()})
+        assert (kept.images, kept.held) == (whole.images, whole.held)
+    one, other = whole.evidence(4), kept.evidence(4)
+    assert all(map(torch.equal, (*one.statistics, *one.kept), (*other.statistics, *other.kept)))
+
+
+def test_what_was_kept_must_fit_together():
+    gathering = Gathering(6)
+    gathering.add(*drawn(9))
+    whole = gathering.tensors()
+    for name in whole:
+        with pytest.raises((ValueError, KeyError)):
+            Gathering.from_tensors({**whole, name: torch.zeros(2, 5)})
+        with pytest.raises(KeyError):
+            Gathering.from_tensors({key: value for key, value in whole.items() if key != name})
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 40), st.data())
 def test_any_order_and_any_sharing_out(count, data):

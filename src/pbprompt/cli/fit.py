@@ -148,11 +148,10 @@ def fit(
             f"{data} is fitted in one pass over all its images",
         )
         tower = load_backbone(backbone, activation=activation, device=device)
-        with nullcontext() if not main else _held(out, console):
-            fit_streamed(
-                data, out, kind, config, tower, console,
-                seed=seed, classes_file=classes_file, allow_urls=allow_urls,
-            )  # fmt: skip
+        fit_streamed(
+            data, out, kind, config, tower, console,
+            seed=seed, classes_file=classes_file, allow_urls=allow_urls,
+        )  # fmt: skip
         return
     shots = SHOTS if shots is None else shots
     dataset = open_dataset(data, root, classes_file=classes_file, seed=seed)

@@ -9,7 +9,7 @@ Which these are depends on nothing but the photographs: not on their order, nor 
 The least of two parts are the least of the least of each, so that evidence adds up as sums do.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Self
 
 import torch
@@ -113,8 +113,8 @@ class Gathering:
     def __init__(self, width: int, device: torch.device | str = "cpu") -> None:
         self.images = 0  # that were added
         self._sums = Sums(width, device)
-        nothing = torch.empty(0, width, device=device)
-        self._kept = Kept.of(nothing, torch.empty(0, dtype=torch.long, device=device))
+        self._none = torch.empty(0, width, device=device), torch.empty(0, dtype=torch.long, device=device)
+        self._kept = Kept.of(*self._none)
         self._waiting: list[tuple[Tensor, Tensor]] = []
         self.held = 0  # of them, those that wait for a block to be full
 
@@ -138,6 +138,26 @@ class Gathering:
         some = Kept.of(images, labels, below=int(self._kept.keys.max()) if full else None)
         if len(some.keys):
             self._kept = self._kept.merged(some)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that it holds, as `from_tensors` takes it."""
+        images, labels = (torch.cat(parts) for parts in zip(self._none, *self._waiting, strict=True))
+        kept = {f"kept/{name}": value for name, value in self._kept._asdict().items()}
+        return {**self._sums.tensors(), **kept, "waiting/images": images, "waiting/labels": labels}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """Go on from there: what is added then gives the same bits as if nothing had come between."""
+        sums = Sums.from_tensors(tensors)
+        kept = Kept(*(tensors[f"kept/{name}"] for name in Kept._fields))
+        waiting = tensors["waiting/images"], tensors["waiting/labels"]
+        made = cls(tensors["moment"].shape[0], tensors["moment"].device)
+        for rows, *others in (kept, waiting):
+            if rows.shape[1:] != made._none[0].shape[1:] or any(len(one) != len(rows) for one in others):
+                raise ValueError("photographs of different sizes")
+        made._sums, made._kept, made._waiting, made.held = sums, kept, [waiting], len(waiting[1])
+        made.images = int(tensors["counts"].sum()) + made.held
+        return made
 
     def evidence(self, classes: int | None = None) -> Evidence:
         """Of all that was added, for so many classes; unless told, for those that were met."""

@@ -10,6 +10,7 @@ costs at most ε ‖x‖² / σ² of a variance σ², ε = 2e-16: nothing above 
 (`core/conjugate.py`), however large the part that all images share.
 """
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple, Self
 
@@ -100,6 +101,22 @@ class Sums:
             room = max(classes, 2 * len(self._counts)) - len(self._counts)
             self._counts = torch.cat([self._counts, self._counts.new_zeros(room)])
             self._sums = torch.cat([self._sums, self._sums.new_zeros(room, self._sums.shape[1])])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What was summed so far, as `from_tensors` takes it; of the moment only what lies on and above."""
+        counts, sums = self._counts[: self.classes], self._sums[: self.classes]
+        return {"counts": counts, "sums": sums, "moment": self._moment}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """Sums that go on from those: the same photographs then give the same bits."""
+        counts, sums, moment = (tensors[name] for name in ("counts", "sums", "moment"))
+        classes, width = sums.shape
+        if counts.shape != (classes,) or moment.shape != (width, width):
+            raise ValueError("sums of different sizes")
+        made = cls(width, moment.device)
+        made.classes, made._counts, made._sums, made._moment = classes, counts, sums, moment
+        return made
 
     def statistics(self, classes: int | None = None) -> Statistics:
         """Of all that was added, with room for so many classes; unless told, for those that were met."""

@@ -4,8 +4,13 @@
 
 A part is some units; another process or machine may gather it, since units can be pickled and so can what is
 gathered. Nothing of a stream is held but what is being encoded, one block of features, and the evidence.
+
+A pass that was ended goes on from its checkpoint. It is written between two batches, with the features that
+wait for their block to be full: so batches and blocks are those of a pass that nothing ended, and so are the
+bits of the sums.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
@@ -17,8 +22,9 @@ from pbprompt.clip.backbone import Backbone
 from pbprompt.core.evidence import Evidence, Gathering
 from pbprompt.data.stream import Record, Unit
 from pbprompt.errors import InputError
+from pbprompt.features.checkpoint import Checkpoint, State
 from pbprompt.features.encode import default_batch
-from pbprompt.features.streaming import decoders_for, encode_stream
+from pbprompt.features.streaming import Encoding, decoders_for, encode_stream
 
 TOLD = 5  # images that could not be read are told with the reason; the others are counted
 
@@ -54,50 +60,137 @@ class Gathered(NamedTuple):
         return self.evidence.relabelled(places, len(keys))
 
 
+class Place(NamedTuple):
+    """How far a pass is in its source."""
+
+    units: int = 0
+    """that were begun"""
+    digest: str = ""
+    """of which these were"""
+    records: int = 0
+    """of the last of them that are done"""
+    other_splits: int = 0
+
+
+class Pass:
+    """What a pass has gathered up to some place."""
+
+    def __init__(self, width: int) -> None:
+        self.place, self.labels, self.gathering = Place(), dict[str, int](), Gathering(width)
+        self.failed = 0
+        self.failures: list[str] = []
+
+    def add(self, place: Place, found: Encoding) -> None:
+        """A batch, which ends at the place."""
+        self.failed += len(found.failures)
+        self.failures += [str(error) for error in found.failures.values()][: TOLD - len(self.failures)]
+        own = [
+            self.labels.setdefault(record.label, len(self.labels))
+            for at, record in enumerate(found.records)
+            if at not in found.failures
+        ]
+        self.gathering.add(found.global_, torch.tensor(own, dtype=torch.long))
+        self.place = place
+
+    def gathered(self) -> Gathered:
+        images, evidence = self.gathering.images, self.gathering.evidence(len(self.labels))
+        keys, others = tuple(self.labels), self.place.other_splits
+        return Gathered(keys, evidence, images, others, self.failed, tuple(self.failures))
+
+    def state(self) -> State:
+        """As a checkpoint has it."""
+        facts = {"labels": list(self.labels), "failed": self.failed, "failures": self.failures}
+        return self.gathering.tensors(), {**facts, "place": self.place._asdict()}
+
+    @classmethod
+    def begun(cls, width: int, checkpoint: Checkpoint | None) -> Self:
+        """That of the checkpoint, or one that has yet to begin."""
+        made = cls(width)
+        if checkpoint is None or (state := checkpoint.read()) is None:
+            return made
+        tensors, facts = state
+        try:
+            made.gathering = Gathering.from_tensors(tensors)
+            made.labels = {str(label): at for at, label in enumerate(facts["labels"])}
+            made.failed, made.failures = int(facts["failed"]), [str(why) for why in facts["failures"]]
+            made.place = Place(**facts["place"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise checkpoint.unusable(error) from None
+        return made
+
+
 def gather_units(
-    backbone: Backbone, units: Iterable[Unit], saw: Callable[[int], None] = lambda images: None
+    backbone: Backbone,
+    units: Iterable[Unit],
+    saw: Callable[[int], None] = lambda images: None,
+    checkpoint: Checkpoint | None = None,
+    begun: Pass | None = None,
 ) -> Gathered:
-    """One pass; `saw` is called with the number of images of each batch."""
-    gathering, passed = Gathering(backbone.embed_dim), _Passed()
-    labels: dict[str, int] = {}
-    failed = 0
-    failures: list[str] = []
-    with closing(decoders_for(backbone)) as decoders:
-        batches = _batches(_learned(units, passed), default_batch(backbone.device))
-        for _, found in encode_stream(backbone, batches, decoders):
-            failed += len(found.failures)
-            failures += [str(error) for error in found.failures.values()][: TOLD - len(failures)]
-            own = [
-                labels.setdefault(record.label, len(labels))
-                for place, record in enumerate(found.records)
-                if place not in found.failures
-            ]
-            gathering.add(found.global_, torch.tensor(own, dtype=torch.long))
-            saw(len(found.records))
-    evidence = gathering.evidence(len(labels))
-    return Gathered(tuple(labels), evidence, gathering.images, passed.records, failed, tuple(failures))
+    """One pass; `saw` is called with the number of images of each batch.
+
+    With a checkpoint it is kept there now and then, and at Ctrl-C; `begun` is what to go on from.
+    """
+    passing = begun or Pass(backbone.embed_dim)
+    whole = True  # sums, kept images and place belong together: not so within an addition
+    try:
+        with closing(decoders_for(backbone)) as decoders:
+            gathered_in = str(checkpoint.folder) if checkpoint else "memory"
+            records = _learned(units, passing.place, gathered_in)
+            batches = _batches(records, default_batch(backbone.device))
+            for place, found in encode_stream(backbone, batches, decoders):
+                whole = False
+                passing.add(place, found)
+                whole = True
+                if checkpoint:
+                    checkpoint.write_if_due(passing.state)
+                saw(len(found.records))
+        if checkpoint and checkpoint.path.exists():  # a short pass leaves nothing behind, whatever comes next
+            checkpoint.write(passing.state())
+    except KeyboardInterrupt:
+        if checkpoint and whole and passing.place.units:
+            checkpoint.write(passing.state())
+        raise
+    return passing.gathered()
 
 
-class _Passed:
-    """Counts records that are passed over."""
-
-    records = 0
-
-
-def _learned(units: Iterable[Unit], passed: _Passed) -> Iterator[Record]:
+def _learned(units: Iterable[Unit], start: Place, gathered_in: str) -> Iterator[tuple[Place, Record | None]]:
+    """Records to learn from, after the first place, and where each lies; at the end of all, none."""
+    place = Place(other_splits=start.other_splits)
     for unit in units:
-        for record in unit.records():
+        digest = hashlib.sha256(f"{place.digest} {unit.identity}".encode()).hexdigest()
+        place = place._replace(units=place.units + 1, digest=digest, records=0)
+        if place.units < start.units:
+            continue
+        if place.units == start.units:
+            if digest != start.digest:
+                raise _changed(gathered_in)
+            place = place._replace(records=start.records)
+        for record in unit.records(place.records):
+            place = place._replace(records=place.records + 1)
             if record.split not in ("", "train"):
-                passed.records += 1
-            elif not record.label:
+                place = place._replace(other_splits=place.other_splits + 1)
+            elif record.label or isinstance(record.content, InputError):
+                yield place, record
+            else:
                 raise InputError(
                     f"{record.name} has no label: put each class's images in a folder of its own, or give a "
                     "column `label`, or the tar's .cls files"
                 )
-            else:
-                yield record
+    if place.units < start.units:
+        raise _changed(gathered_in)
+    yield place, None
 
 
-def _batches(records: Iterator[Record], size: int) -> Iterator[tuple[None, list[Record]]]:
+def _changed(gathered_in: str) -> InputError:
+    return InputError(
+        f"{gathered_in}: the images are others than when it was gathered (some were added, removed or "
+        "changed): give the images of before, or remove it to start anew"
+    )
+
+
+def _batches(
+    records: Iterator[tuple[Place, Record | None]], size: int
+) -> Iterator[tuple[Place, list[Record]]]:
+    """So many at a time, with the place of the last."""
     while batch := list(islice(records, size)):
-        yield None, batch
+        yield batch[-1][0], [record for _, record in batch if record is not None]

@@ -1,9 +1,11 @@
 """A model fitted in one pass over a stream, however many images it has."""
 
 import glob
+import os
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from pbprompt import distributed
 from pbprompt.clip.backbone import Backbone
@@ -11,10 +13,11 @@ from pbprompt.data import catalog, names
 from pbprompt.data.assemble import Choices, sorted_keys
 from pbprompt.data.download import is_address
 from pbprompt.data.huggingface import is_saved_dataset
-from pbprompt.data.stream import Files, Stream
+from pbprompt.data.stream import Files, Record, Stream
 from pbprompt.data.stream.streams import PARQUETS, TABLES, TARS
 from pbprompt.errors import InputError
-from pbprompt.features.gathered import Gathered, gather_units
+from pbprompt.features.checkpoint import Checkpoint
+from pbprompt.features.gathered import Gathered, Pass, gather_units
 from pbprompt.features.progress import Progress
 from pbprompt.methods.base import Method, MethodConfig, build_method
 from pbprompt.model.folder import describe_model
@@ -22,6 +25,8 @@ from pbprompt.model.tuned import TunedModel
 
 MANY = 64  # units of 1,024 files, beyond which a folder or table is not listed
 LOOKED_AT = 4  # units of a folder, to see whether it holds images or files of images
+
+One = TypeVar("One")
 
 
 def is_stream(source: str, *, every: bool) -> bool:
@@ -44,25 +49,64 @@ def is_stream(source: str, *, every: bool) -> bool:
     return (every and len(units) > MANY) or not any(isinstance(unit, Files) for unit in units)
 
 
-def gather_stream(stream: Stream, backbone: Backbone, *, progress: bool = True) -> Gathered:
-    """One pass over every labelled image that is not of another split.
+def kept_beside(folder: Path, stream: Stream, backbone: Backbone) -> Checkpoint:
+    """Where this process's part of a pass for the model of that folder is kept until the model is written.
 
-    Of several processes each reads its share, and all get everything.
+    What the method makes of it has no part in whose it is: a pass serves any names and settings.
     """
     rank, size = distributed.world()
-    mine, error = None, None
-    try:
+    job = {
+        "images": [one.name if isinstance(one, Record) else str(one) for one in stream.sources],
+        "addresses": stream.allow_urls,
+        "backbone": backbone.fingerprint,
+        "precision": str(backbone.dtype),
+        "transform": backbone.preprocess.identity,
+        "processes": size,
+    }
+    path = Path(os.path.abspath(folder))  # noqa: PTH100 - `resolve` would follow links
+    return Checkpoint(path.with_name(f".{path.name}.gathered"), job, rank)
+
+
+def gather_stream(
+    stream: Stream,
+    backbone: Backbone,
+    *,
+    checkpoint: Checkpoint | None = None,
+    going_on: Callable[[int], None] = lambda images: None,
+    progress: bool = True,
+) -> Gathered:
+    """One pass over every labelled image that is not of another split.
+
+    Of several processes each reads its share, and all get everything. With a checkpoint the pass goes on
+    where an earlier process was ended, and `going_on` is told after how many images.
+    """
+    rank, size = distributed.world()
+    begun = _agreed(lambda: Pass.begun(backbone.embed_dim, checkpoint))
+    if before := sum(distributed.gather_objects(begun.gathering.images + begun.failed)):
+        going_on(before)
+
+    def gathered() -> Gathered:
         with Progress("encoding images", shown=progress and distributed.is_main()) as shown:
             shown.expect(None)
-            mine = gather_units(backbone, islice(stream.units(), rank, None, size), shown.advance)
-    except InputError as failure:
-        error = failure
-    distributed.agree_on_errors(error)
-    assert mine is not None
-    first, *others = distributed.gather_objects(mine)
+            units = islice(stream.units(), rank, None, size)
+            return gather_units(backbone, units, shown.advance, checkpoint, begun)
+
+    first, *others = distributed.gather_objects(_agreed(gathered))
     for other in others:
         first = first.merged(other)
     return first
+
+
+def _agreed(work: Callable[[], One]) -> One:
+    """The work's result, where it fails in no process."""
+    result, error = None, None
+    try:
+        result = work()
+    except InputError as failure:
+        error = failure
+    distributed.agree_on_errors(error)
+    assert result is not None
+    return result
 
 
 def fit_gathered(
