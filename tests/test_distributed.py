@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,17 +10,28 @@ from pathlib import Path
 import pytest
 import torch
 
+import pbprompt
 from pbprompt import distributed
+from pbprompt.clip.backbone import Encoded
+from pbprompt.model.tuned import TunedModel
+
+SAMPLE = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
 
 SCRIPT = """
 import json, os, sys
 import torch
 from pathlib import Path
+from unittest import mock
+from rich.console import Console
 from pbprompt import distributed
+from pbprompt.cli.fit_stream import fit_streamed
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.data.fewshot import draw
 from pbprompt.data.sources import open_dataset
+from pbprompt.data.stream import Stream, records
+from pbprompt.features.progress import Progress
 from pbprompt.model.scoring import score
+from pbprompt.model.streamed import gather_stream, kept_beside
 from pbprompt.methods.base import make_config
 from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
@@ -43,12 +55,36 @@ for name in sys.argv[2:]:
     figures = score(predictive(method), bank.encode(few.root, few.test))
     weights = {key: value.flatten()[:50].tolist() for key, value in method.state_dict().items()}
     results[name] = {"terms": terms, "figures": figures, "weights": weights}
-main = distributed.is_main()
+main, kind, photos = distributed.is_main(), find_method("conjugate"), out.parent / "photos"
+with mock.patch.object(records, "FILES_AT_ONCE", 6):  # a unit and more for each process
+    stream = Stream([str(photos)])
+    try:  # every process is interrupted after its first batch, and goes on from there
+        with mock.patch.object(Progress, "advance", side_effect=KeyboardInterrupt):
+            kept = kept_beside(out / "streamed", stream, bank.backbone)
+            gather_stream(stream, bank.backbone, checkpoint=kept, progress=False)
+    except KeyboardInterrupt:
+        results["interrupted"] = kept.path.exists()
+    results["kept"] = distributed.gather_objects(kept.path.name)
+    fit_streamed(
+        str(photos), out / "streamed", kind, kind.Config(), bank.backbone, Console(quiet=True), seed=1,
+        classes_file=None, allow_urls=False,
+    )
 distributed.stop()
 if main:
     (out / "results.json").write_text(json.dumps(results))
 """
 METHODS = ["pbprompt", "coop", "prograd", "cocoop"]
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory) -> tuple[Path, dict, dict]:
+    """Where, and what one process and two come to."""
+    root = tmp_path_factory.mktemp("both")
+    for name in ("clock", "heart", "mammal"):
+        for file in sorted((SAMPLE / name).iterdir())[:7]:
+            (root / "photos" / name).mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, root / "photos" / name)
+    return root, by_one(root / "one"), by_two(root / "two")
 
 
 def by_one(folder: Path) -> dict:
@@ -77,15 +113,33 @@ def by_two(folder: Path) -> dict:
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one(tmp_path):
-    one, two = by_one(tmp_path / "one"), by_two(tmp_path / "two")
+def test_two_processes_equal_one(both):
+    root, one, two = both
     for name in METHODS:
         for part in ("terms", "figures"):
             assert two[name][part] == pytest.approx(one[name][part], rel=1e-3, abs=1e-4), (name, part)
         for key, wanted in one[name]["weights"].items():
             found = torch.tensor(two[name]["weights"][key])
             torch.testing.assert_close(found, torch.tensor(wanted), rtol=1e-3, atol=1e-5, msg=f"{name} {key}")
-        assert (tmp_path / "two" / name / "log.jsonl").exists()
+        assert (root / "two" / name / "log.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_pass_each_with_a_checkpoint_of_its_own(both, lite):
+    root, one, two = both
+    assert one["interrupted"] and two["interrupted"]
+    assert one["kept"] == ["0.safetensors"] and two["kept"] == ["0.safetensors", "1.safetensors"]
+    alone, shared = (TunedModel.load(root / name / "streamed", lite) for name in ("one", "two"))
+    assert shared.classes == alone.classes and shared.info.data == alone.info.data
+    wanted, found = alone.method.state_dict(), shared.method.state_dict()
+    assert alone.info.data["images"] == 21
+    for key in ("counts", "sums", "moment", "choice_kappa", "choice_temper"):
+        torch.testing.assert_close(found[key], wanted[key], rtol=1e-6, atol=1e-6)
+    images = Encoded(torch.randn(4, lite.embed_dim), torch.randn(4, 49, lite.embed_dim))
+    torch.testing.assert_close(
+        shared.predictor(images).probabilities, alone.predictor(images).probabilities, rtol=1e-4, atol=1e-5
+    )
+    assert not list((root / "two").glob(".*"))
 
 
 def test_auto_is_a_gpu_where_there_is_one(monkeypatch):

@@ -1,9 +1,12 @@
-"""The same job on a real Ray, a worker of which is killed in the middle."""
+"""Jobs on a real Ray: answers, where a worker is killed in the middle, and a fit, as its page shows it."""
 
 import contextlib
+import io
 import os
 import pickle
+import re
 import signal
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +19,30 @@ from pbprompt.batch.job import Job, here, run
 from pbprompt.batch.on_ray import SentModel, on_ray
 from pbprompt.batch.output import Output
 from pbprompt.clip.backbone import Encoded
+from pbprompt.data.assemble import Choices
 from pbprompt.data.stream import Stream
 from pbprompt.errors import InputError
 from pbprompt.model.predictions import Rule
+from pbprompt.model.streamed import fit_gathered, gather_stream
 from pbprompt.model.tuned import TunedModel
+from pbprompt.registry import find_method
 
+PAGE = Path(__file__).parents[2] / "docs" / "streaming-fit.md"
 ray = pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two processors, for all tests here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        ray.init(
+            address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+        )
+        yield
+        ray.shutdown()
 
 
 class Deadly:
@@ -41,11 +62,8 @@ class Deadly:
 
 
 @pytest.mark.slow
-def test_a_worker_killed_in_the_middle_changes_nothing(model, photos, tmp_path, monkeypatch):
+def test_a_worker_killed_in_the_middle_changes_nothing(cluster, model, photos, tmp_path, monkeypatch):
     pytest.importorskip("ray.data")  # pandas and all: a second of every process, were it imported above
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     (photos / "table.csv").write_text("image\n" + "".join(f"{n:02}.png\n" for n in range(11)) * 110)
     job = Job(model.backbone, model.predict, Stream([photos / "table.csv"]), {"model": "x"})
     wanted, found = Output(str(tmp_path / "a.jsonl")), Output(str(tmp_path / "b.jsonl"))
@@ -53,15 +71,40 @@ def test_a_worker_killed_in_the_middle_changes_nothing(model, photos, tmp_path, 
     with wanted.opened(job.identity(".jsonl")):
         run(job, wanted, here, progress=False)
     mark = tmp_path / "killed"
-    try:
-        with found.opened(job.identity(".jsonl")):
-            run(job, found, on_ray(None, Deadly(model, mark), "cpu", actors=1), progress=False)
-    finally:
-        ray.shutdown()
+    with found.opened(job.identity(".jsonl")):
+        run(job, found, on_ray(None, Deadly(model, mark), "cpu", actors=1), progress=False)
     assert mark.exists(), "a process was killed"
     assert (found.rows, found.failures) == (wanted.rows, wanted.failures) == (1100, 110)
     assert found.path.read_bytes() == wanted.path.read_bytes()
     assert found.failed_path.read_bytes() == wanted.failed_path.read_bytes()
+
+
+@pytest.mark.slow
+def test_the_fit_of_the_page_is_that_of_one_process(cluster, lite, picture, tmp_path):
+    """Its code as it stands there, but for the folders and with two parts in place of eight."""
+    (tmp_path / "shards").mkdir()
+    for number, labels in enumerate((("hen", "cat", "dog", "cat"), ("dog", "owl", "cat", "hen"))):
+        with tarfile.open(tmp_path / "shards" / f"{number}.tar", "w") as archive:
+            for place, label in enumerate(labels):
+                for suffix, content in (("png", picture(4 * number + place)), ("cls", label.encode())):
+                    member = tarfile.TarInfo(f"{place}.{suffix}")
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    for shown, here_ in (("shards/", f"{tmp_path}/shards/"), ("model", f"{tmp_path}/model")):
+        assert f'"{shown}"' in code
+        code = code.replace(f'"{shown}"', f'"{here_}"')
+    exec(code.replace("at::8", "at::2").replace("range(8)", "range(2)"), {"__name__": "__main__"})
+    spread = TunedModel.load(tmp_path / "model", lite)
+    kind = find_method("conjugate")
+    found = gather_stream(Stream([tmp_path / "shards"]), lite, progress=False)
+    alone = fit_gathered(found, lite, kind, kind.Config(), Choices())
+    assert spread.classes == alone.classes == ("cat", "dog", "hen", "owl")
+    assert spread.info.data["images"] == alone.info.data["images"] == 8
+    images = Encoded(torch.randn(4, lite.embed_dim), torch.randn(4, 49, lite.embed_dim))
+    torch.testing.assert_close(
+        spread.predictor(images).probabilities, alone.predictor(images).probabilities, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_a_model_travels_as_its_files(lite):
