@@ -4,6 +4,7 @@ import hashlib
 import math
 import random
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -35,13 +36,16 @@ def pixels_of(image: Image.Image) -> UInt8[Tensor, "h w 3"]:
 
 def normalise(pixels: UInt8[Tensor, "b h w 3"], mean: Triple, std: Triple) -> Float[Tensor, "b 3 h w"]:
     """`_normalised` of a batch, to the same bits, on the device where it is."""
-    # as tensors: a GPU multiplies by the inverse of a plain number, which rounds otherwise
-    whole, mean_, std_ = (
-        torch.tensor(values, dtype=torch.float32, device=pixels.device).view(-1, 1, 1)
-        for values in ((255.0,), mean, std)
-    )
+    whole, mean_, std_ = (_planes(values, pixels.device) for values in ((255.0,), tuple(mean), tuple(std)))
     channels = pixels.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
     return channels.div_(whole).sub_(mean_).div_(std_)
+
+
+@lru_cache(maxsize=64)  # to send them to a GPU would be to wait for all that it has been given
+@torch.inference_mode(False)
+def _planes(values: tuple[float, ...], device: torch.device) -> Float[Tensor, "c 1 1"]:
+    """As a tensor: a GPU multiplies by the inverse of a plain number, which rounds otherwise."""
+    return torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1)
 
 
 def _named(kind: str, **values: object) -> str:

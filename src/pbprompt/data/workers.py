@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from queue import LifoQueue
 from typing import ParamSpec, TypeVar
@@ -29,14 +29,21 @@ class Workers:
     """Up to `count` processes, started when needed: call `ask` from as many threads.
 
     `memory` bounds the bytes that each allocates, `seconds` the time that each takes for an answer; for that
-    time to be that of the work alone, each first imports the module `prepare`.
+    time to be that of the work alone, each first imports the module `prepare`. `handles` are open files that
+    each has too, under the same numbers.
     """
 
     def __init__(
-        self, count: int, *, memory: int = 0, seconds: float | None = None, prepare: str = __name__
+        self,
+        count: int,
+        *,
+        memory: int = 0,
+        seconds: float | None = None,
+        prepare: str = __name__,
+        handles: Sequence[int] = (),
     ) -> None:
         self.count = count
-        self._start_options, self._seconds = (str(memory), prepare), seconds
+        self._start_options, self._handles, self._seconds = (str(memory), prepare), handles, seconds
         self._idle: LifoQueue[_Worker | None] = LifoQueue()  # those that run already come first
         for _ in range(count):
             self._idle.put(None)
@@ -74,7 +81,7 @@ class Workers:
         with self._lock:
             if self._closed:
                 raise EOFError
-            worker = _Worker(self._start_options)
+            worker = _Worker(self._start_options, self._handles)
             self._running.add(worker)
         return worker
 
@@ -88,14 +95,14 @@ class Workers:
 class _Worker:
     """One process, and the line to it."""
 
-    def __init__(self, options: tuple[str, ...]) -> None:
+    def __init__(self, options: tuple[str, ...], handles: Sequence[int]) -> None:
         ours, theirs = socket.socketpair()
         # the caller's own paths, so that the child finds the same package
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "pbprompt.data.workers", str(theirs.fileno()), *options],
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *handles],
                 stdin=subprocess.DEVNULL,
                 env=environment | {"OMP_NUM_THREADS": "1"},
             )
