@@ -1,14 +1,17 @@
 """What a batch costs beside its tower: decoding alone, the tower alone, and `predict --out` as a whole.
 
-    python -m benchmarks.batch --images 600
-    python -m benchmarks.batch --images 600 --backbone ViT-B/16 --json out.json
+    python -m benchmarks.batch
+    python -m benchmarks.batch --images 60 --turns 1 --backbone ViT-B/16 --json out.json
+    python -m benchmarks.batch --device cuda --json out.json
 
 JPEG files of 500 × 375 pixels and about 100 KB (`benchmarks/speed/pictures.py`); backbones other than `lite`
-have random weights of the real sizes. The three are measured in turns, several times, in one run; a rate
-beside another one of the same turn is what counts, since other work on the machine slows all of them. Beside
-the rates stands the processor time of each, with that of the decoding processes, which other work disturbs
-less. Then the ways to decode, one after another on one processor; those that are not Pillow's need the
-package `simplejpeg`, which nothing here depends on.
+have random weights of the real sizes, on a GPU in float16. The three are measured in turns, several times, in
+one run, after a short run of each that does not count; a rate beside another one of the same turn is what
+counts, since other work on the machine slows all of them. The bound is the smaller of the rates of the tower
+and of decoding, by as many processes as the whole has: beside a GPU one a processor. Next to the rates stands
+the processor time of each, and of the decoding processes in it, which other work disturbs less. On a GPU the
+tower is measured in larger batches too. Then the ways to decode, one after another on one processor; those
+that are not Pillow's need the package `simplejpeg`, which nothing here depends on.
 """
 
 import argparse
@@ -17,6 +20,7 @@ import io
 import json
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
@@ -42,17 +47,23 @@ from pbprompt.features import streaming
 from pbprompt.features.encode import default_batch
 from pbprompt.features.streaming import decoders_for, encode_stream
 from pbprompt.model.tuned import TunedModel
+from pbprompt.runs.provenance import commit, machine
 
 TURNS = 3
-PICTURES = 16  # distinct ones; the rest are copies, which take as long to decode
+IMAGES = {"cpu": 600, "cuda": 20_000}  # a turn takes less than a minute
+BACKBONES = {"cpu": ["lite"], "cuda": ["lite", "ViT-B/16"]}
+WARM_UP = {"cpu": 32, "cuda": 1024}  # images that do not count
+LARGE_BATCH = 256
+PICTURES = 16  # distinct ones; the rest are links to them, which take as long to decode
 WAYS = 100  # images for each way to decode
 
 
 class Cost(NamedTuple):
-    """Images a second, and milliseconds of processors an image."""
+    """Images a second, and milliseconds of processors an image: of all, and of the decoding processes."""
 
     rate: float
     processor: float
+    decoders: float
 
 
 def timed(images: int, work: Callable[[], object]) -> Cost:
@@ -60,7 +71,8 @@ def timed(images: int, work: Callable[[], object]) -> Cost:
     wall, before = time.perf_counter(), os.times()
     work()
     wall, after = time.perf_counter() - wall, os.times()
-    return Cost(images / wall, 1000 * (sum(after[:4]) - sum(before[:4])) / images)
+    own, others = (sum(after[at : at + 2]) - sum(before[at : at + 2]) for at in (0, 2))
+    return Cost(images / wall, 1000 * (own + others) / images, 1000 * others / images)
 
 
 def decode(backbone: Backbone, files: Sequence[Path]) -> None:
@@ -74,19 +86,18 @@ def decode(backbone: Backbone, files: Sequence[Path]) -> None:
 
 
 class _Ready(SquareDecoders):
-    """Has the same square for every image, at once."""
+    """Has the same square for every image, at once, and no processes."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(1)
+        self.count = 1
         self._square = np.asarray(picture(0).resize((size, size)))
 
     def decode(self, records: Sequence[Any], geometry: Any) -> list[Any]:
         return [self._square] * len(records)
 
 
-def tower(backbone: Backbone, images: int) -> None:
-    """The tower on squares that need not be decoded, by the same threads on the same batches."""
-    size = default_batch(backbone.device)
+def tower(backbone: Backbone, images: int, size: int) -> None:
+    """The tower on squares that need not be decoded, by the same threads, in batches of this size."""
     batches = ((at, [Record("", b"")] * min(size, images - at)) for at in range(0, images, size))
     for _ in encode_stream(backbone, batches, _Ready(backbone.preprocess.size)):
         pass
@@ -100,20 +111,34 @@ def whole(model: TunedModel, folder: Path, out: Path) -> None:
         batch_job.run(job, output, batch_job.here, progress=False)
 
 
-def measure(model: TunedModel, folder: Path, turns: int) -> list[dict[str, Cost]]:
-    """The three, in turns."""
+def measure(model: TunedModel, folder: Path) -> dict[str, Cost]:
+    """Each part once, one after another."""
     files, backbone = sorted(folder.iterdir()), model.backbone
-    found = []
-    for _ in range(turns):
-        with tempfile.TemporaryDirectory() as place:
-            out = Path(place) / "answers.jsonl"
-            found.append(
-                {
-                    "decoding": timed(len(files), partial(decode, backbone, files)),
-                    "tower": timed(len(files), partial(tower, backbone, len(files))),
-                    "whole": timed(len(files), partial(whole, model, folder, out)),
-                }
-            )
+    images, size = len(files), default_batch(backbone.device)
+    work: dict[str, Callable[[], object]] = {
+        "decoding": partial(decode, backbone, files),
+        "tower": partial(tower, backbone, images, size),
+    }
+    if backbone.device.type == "cuda":
+        work[f"tower, {LARGE_BATCH} at once"] = partial(tower, backbone, images, LARGE_BATCH)
+    with tempfile.TemporaryDirectory() as place:
+        work["whole"] = partial(whole, model, folder, Path(place) / "answers.jsonl")
+        return {part: timed(images, one) for part, one in work.items()}
+
+
+def medians(turns: Sequence[dict[str, Cost]]) -> dict[str, dict[str, float]]:
+    """Of each part over the turns: its costs, and its rate beside the tower's and the bound of its turn."""
+    found = {}
+    for part in turns[0]:
+        rows = [
+            {
+                **turn[part]._asdict(),
+                "beside_tower": turn[part].rate / turn["tower"].rate,
+                "beside_bound": turn[part].rate / min(turn["tower"].rate, turn["decoding"].rate),
+            }
+            for turn in turns
+        ]
+        found[part] = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
     return found
 
 
@@ -148,45 +173,87 @@ def ways(contents: Sequence[bytes], size: int) -> dict[str, tuple[float, int]]:
     return measured
 
 
+def pictures() -> list[bytes]:
+    """Files that differ."""
+    contents = []
+    for seed in range(PICTURES):
+        stream = io.BytesIO()
+        picture(seed).save(stream, "JPEG", quality=QUALITY)
+        contents.append(stream.getvalue())
+    return contents
+
+
+def fill(folder: Path, contents: Sequence[bytes], images: int) -> Path:
+    """So many files in a new folder."""
+    folder.mkdir()
+    files = [folder / f"{number:07}.jpg" for number in range(images)]
+    for number, file in enumerate(files):
+        if number < len(contents):
+            file.write_bytes(contents[number])
+        else:
+            file.hardlink_to(files[number % len(contents)])
+    return folder
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--images", type=int, default=600)
+    parser.add_argument("--images", type=int, help="600 on a CPU, 20,000 on a GPU")
     parser.add_argument("--turns", type=int, default=TURNS)
-    parser.add_argument("--backbone", default="lite")
+    parser.add_argument("--backbone", action="append", help="lite; on a GPU also ViT-B/16")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args()
     batch_job.CACHED_UNITS = 0
-    backbone = make_backbone(options.backbone, options.device)
-    model = TunedModel.zero_shot(backbone, ["cat", "dog", "guitar"])
+    kind = torch.device(options.device).type
+    dtype = "float16" if kind == "cuda" else "float32"
+    facts: dict[str, Any] = {
+        "commit": commit(),
+        "command": " ".join(["python -m benchmarks.batch", *sys.argv[1:]]),
+        "machine": machine(options.device),
+        "torch": torch.__version__,
+        "images": options.images or IMAGES[kind],
+        "dtype": dtype,
+        "backbones": {},
+    }
+    console = Console(width=110)
+    contents = pictures()
     with tempfile.TemporaryDirectory() as name:
-        folder, contents = Path(name), []
-        for seed in range(PICTURES):
-            stream = io.BytesIO()
-            picture(seed).save(stream, "JPEG", quality=QUALITY)
-            contents.append(stream.getvalue())
-        for number in range(options.images):
-            (folder / f"{number:07}.jpg").write_bytes(contents[number % PICTURES])
-        turns = measure(model, folder, options.turns)
-    by_way = ways([contents[n % PICTURES] for n in range(WAYS)], backbone.preprocess.size)
-    report(turns, by_way)
+        few = fill(Path(name) / "few", contents, WARM_UP[kind])
+        many = fill(Path(name) / "many", contents, facts["images"])
+        for backbone in options.backbone or BACKBONES[kind]:
+            model = TunedModel.zero_shot(
+                make_backbone(backbone, options.device, dtype), ["cat", "dog", "guitar"]
+            )
+            measure(model, few)
+            turns = [measure(model, many) for _ in range(options.turns)]
+            found = medians(turns)
+            facts["backbones"][backbone] = {
+                "medians": found,
+                "turns": [{part: cost._asdict() for part, cost in turn.items()} for turn in turns],
+            }
+            report(console, backbone, found)
+    facts["ways"] = ways([contents[n % PICTURES] for n in range(WAYS)], 224)
+    report_ways(console, facts["ways"])
     if options.json:
-        facts = {"images": options.images, "backbone": options.backbone, "turns": turns, "ways": by_way}
         options.json.write_text(json.dumps(facts, indent=1) + "\n")
 
 
-def report(turns: Sequence[dict[str, Cost]], by_way: dict[str, tuple[float, int]]) -> None:
-    """Medians over the turns."""
-    console = Console(width=110)
-    table = Table("", "images/s", "beside the tower", "processor, ms an image", box=None)
-    for part in turns[0]:
-        rate = statistics.median(turn[part].rate for turn in turns)
-        ratio = statistics.median(turn[part].rate / turn["tower"].rate for turn in turns)
-        processor = statistics.median(turn[part].processor for turn in turns)
-        table.add_row(part, f"{rate:.1f}", f"{ratio:.3f} ×", f"{processor:.2f}")
+def report(console: Console, backbone: str, found: dict[str, dict[str, float]]) -> None:
+    table = Table(
+        backbone, "images/s", "beside the tower", "beside the bound", "processors, ms an image", "decoders'",
+        box=None,
+    )  # fmt: skip
+    for part, one in found.items():
+        table.add_row(
+            part, f"{one['rate']:.1f}", f"{one['beside_tower']:.3f} ×", f"{one['beside_bound']:.3f} ×",
+            f"{one['processor']:.2f}", f"{one['decoders']:.2f}",
+        )  # fmt: skip
     console.print(table)
+
+
+def report_ways(console: Console, by_way: dict[str, tuple[float, int]]) -> None:
     table = Table("to a square", "processor, ms an image", "pixels off by at most", box=None)
     for name, (took, off) in by_way.items():
         table.add_row(name, f"{took:.2f}", str(off))

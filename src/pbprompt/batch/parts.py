@@ -104,15 +104,35 @@ def make_parts(say: Say, todo: Iterable[Todo], encode: "Encode", written: Writte
 
 
 def answered(say: Say, todo: Iterable[Todo], encode: "Encode") -> Iterator[tuple[Mark, list[Answer]]]:
-    """What is said of each image, in order, some hundred at a time; never of two parts at once."""
+    """What is said of each image, in order, some hundred at a time; never of two parts at once.
+
+    Another thread asks the model while the next images are encoded, so that the tower need not wait for it.
+    """
+    pool = ThreadPoolExecutor(
+        1,
+        thread_name_prefix="answer",
+        initializer=torch.set_num_threads,
+        initargs=(torch.get_num_threads(),),  # as here, before the towers set theirs
+    )
+    pending: deque[tuple[Mark, Future[list[Answer]]]] = deque()
     held: list[Encoding] = []
-    for mark, encoding in encode(todo):
-        held.append(encoding)
-        records = sum(len(one.records) for one in held)
-        end = mark.first + len(encoding.records)
-        if mark.last or end % encode.records == 0 or records >= AT_ONCE:
-            yield Mark(mark.unit, mark.identity, end - records, mark.last), _answers(say, held)
-            held = []
+    try:
+        for mark, encoding in encode(todo):
+            held.append(encoding)
+            records = sum(len(one.records) for one in held)
+            end = mark.first + len(encoding.records)
+            if mark.last or end % encode.records == 0 or records >= AT_ONCE:
+                at = Mark(mark.unit, mark.identity, end - records, mark.last)
+                pending.append((at, pool.submit(_answers, say, held)))
+                held = []
+            while pending and (len(pending) > 1 or pending[0][1].done()):  # to be kept as early as may be
+                at, answers = pending.popleft()
+                yield at, answers.result()
+        while pending:
+            at, answers = pending.popleft()
+            yield at, answers.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _answers(say: Say, encodings: Sequence[Encoding]) -> list[Answer]:

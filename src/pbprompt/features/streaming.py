@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone
@@ -25,8 +25,9 @@ from pbprompt.data.transforms import normalise
 from pbprompt.errors import InputError
 
 MOST_DECODERS = 16
-QUESTION = 4  # images that a decoding process is asked for at once
-READERS = 8  # threads that wait for files, which may come from far away
+QUESTION = 8  # images that a decoding process is asked for at once
+READERS = 8  # threads beside one a process: they wait for files, which may come from far away
+QUEUED = 2  # batches that a GPU has been given: while it runs one, the next is there already
 
 One = TypeVar("One")
 Mark = TypeVar("Mark")
@@ -37,8 +38,8 @@ class Encoding(NamedTuple):
 
     records: Sequence[Record]
     failures: dict[int, InputError]  # by place among the records
-    global_: Float[Tensor, "n d"]
-    patches: Float[Tensor, "n m d"]
+    global_: Float[Tensor, "n d"]  # in this machine's memory
+    patches: Float[Tensor, "n m d"]  # on the tower's device, where most of them end: they are large
 
 
 def decoders_for(backbone: Backbone) -> SquareDecoders:
@@ -62,17 +63,17 @@ def encode_stream(
         initializer=torch.set_num_threads,
         initargs=(1 if towers > 1 else threads,),
     )
-    pending: deque[tuple[Mark, Future[Encoding]]] = deque()
+    pending: deque[tuple[Mark, Future[_Begun]]] = deque()
     decoded = _decoded(batches, decoders, backbone.preprocess.geometry)
     try:
         for mark, records, squares in decoded:
-            pending.append((mark, pool.submit(_encode, backbone, records, squares)))
-            if len(pending) > towers:
-                mark, encoding = pending.popleft()
-                yield mark, encoding.result()
+            pending.append((mark, pool.submit(_begin, backbone, records, squares)))
+            if len(pending) > _ahead(backbone):
+                mark, begun = pending.popleft()
+                yield mark, _end(backbone, begun.result())
         while pending:
-            mark, encoding = pending.popleft()
-            yield mark, encoding.result()
+            mark, begun = pending.popleft()
+            yield mark, _end(backbone, begun.result())
     finally:
         decoded.close()
         pool.shutdown(wait=True, cancel_futures=True)
@@ -81,7 +82,7 @@ def encode_stream(
 
 def most_batches_ahead(backbone: Backbone, decoders: SquareDecoders) -> int:
     """How many batches are taken from the source at most before the features of the first are handed on."""
-    return 2 * _readers(decoders) + _towers(backbone) + 3
+    return 2 * _readers(decoders) + _ahead(backbone) + 3
 
 
 def _towers(backbone: Backbone) -> int:
@@ -89,8 +90,13 @@ def _towers(backbone: Backbone) -> int:
     return torch.get_num_threads() if backbone.device.type == "cpu" else 1
 
 
+def _ahead(backbone: Backbone) -> int:
+    """Batches given to the tower before the features of the first are waited for."""
+    return _towers(backbone) if backbone.device.type == "cpu" else QUEUED
+
+
 def _readers(decoders: SquareDecoders) -> int:
-    return max(READERS, decoders.count)
+    return decoders.count + READERS
 
 
 def _decoded(
@@ -158,22 +164,52 @@ def _read_ahead(items: Iterator[One]) -> Generator[One, None, None]:
         thread.join(timeout=1.0)  # it may wait for a source that is far away
 
 
+class _Begun(NamedTuple):
+    """A batch that a GPU may still be busy with: until `done`, none of the tensors is to be looked at."""
+
+    records: Sequence[Record]
+    failures: dict[int, InputError]
+    global_: Float[Tensor, "n d"]
+    patches: Float[Tensor, "n m d"]
+    finite: Bool[Tensor, " n"]
+    done: torch.cuda.Event | None
+
+
 @torch.inference_mode()
-def _encode(
-    backbone: Backbone, records: Sequence[Record], squares: Sequence[Square | InputError]
-) -> Encoding:
+def _begin(backbone: Backbone, records: Sequence[Record], squares: Sequence[Square | InputError]) -> _Begun:
+    """Give the tower a batch. A GPU is not waited for, so that the next batch can be made ready meanwhile."""
     failures = {place: one for place, one in enumerate(squares) if isinstance(one, InputError)}
-    places = [place for place in range(len(squares)) if place not in failures]
-    if not places:
+    read = [one for one in squares if not isinstance(one, InputError)]
+    if not read:
         rows = torch.empty(0, backbone.grid[0] * backbone.grid[1], backbone.embed_dim, dtype=torch.float16)
-        return Encoding(records, failures, torch.empty(0, backbone.embed_dim), rows)
-    test = backbone.preprocess
-    pixels = torch.from_numpy(np.stack([one for one in squares if not isinstance(one, InputError)]))
-    encoded = backbone.image(normalise(pixels.to(backbone.device), test.mean, test.std))
+        none = torch.empty(0, backbone.embed_dim)
+        return _Begun(records, failures, none, rows.to(backbone.device), none.isfinite().all(dim=1), None)
+    test, on_cuda = backbone.preprocess, backbone.device.type == "cuda"
+    # from pinned memory a GPU copies by itself, behind what it is doing
+    pixels = torch.empty((len(read), *read[0].shape), dtype=torch.uint8, pin_memory=on_cuda)
+    np.stack(read, out=pixels.numpy())
+    seen = pixels.to(backbone.device, non_blocking=on_cuda)
+    encoded = backbone.image(normalise(seen, test.mean, test.std))
     global_, patches = encoded.global_.float(), encoded.patches.half()
     finite = global_.isfinite().all(dim=1) & patches.isfinite().flatten(1).all(dim=1)
+    global_, finite = (one.to("cpu", non_blocking=on_cuda) for one in (global_, finite))
+    done = torch.cuda.Event(blocking=True) if on_cuda else None
+    if done is not None:
+        done.record(torch.cuda.current_stream(backbone.device))
+    return _Begun(records, failures, global_, patches, finite, done)
+
+
+@torch.inference_mode()
+def _end(backbone: Backbone, begun: _Begun) -> Encoding:
+    """The batch's features, once they are there."""
+    records, failures, global_, patches, finite, done = begun
+    if done is not None:
+        done.synchronize()
+    if finite.all():
+        return Encoding(records, failures, global_, patches)
+    places = [place for place in range(len(records)) if place not in failures]
     for place, good in zip(places, finite.tolist(), strict=True):
         if not good:
             why = f"its features overflow in {backbone.dtype}: use float32, or other weights"
             failures[place] = InputError(f"{records[place].name}: {why}")
-    return Encoding(records, failures, global_[finite].cpu(), patches[finite].cpu())
+    return Encoding(records, failures, global_[finite], patches[finite.to(patches.device)])
