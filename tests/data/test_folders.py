@@ -5,7 +5,7 @@ import os
 import pytest
 from PIL import Image
 
-from pbprompt.data.images import open_image
+from pbprompt.data.images import list_images, open_image
 from pbprompt.data.items import Item
 from pbprompt.data.sources import open_dataset
 from pbprompt.errors import InputError
@@ -101,11 +101,27 @@ def test_nothing_to_learn_from(tmp_path):
         open_dataset(tmp_path)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x.jpg").write_text("text")
-    with pytest.raises(InputError, match=r"no images.*a/x\.jpg is not an image"):
+    with pytest.raises(InputError, match=r"no images.*a/x\.jpg is not an image.*into its class folders"):
         open_dataset(tmp_path)
     put(tmp_path, "a/1.png")
     with pytest.raises(InputError, match="only one class"):
         open_dataset(tmp_path)
+
+
+def test_a_photograph_in_heic_is_named_as_such(tmp_path):
+    put(tmp_path, "a/1.png", "b/1.png")
+    (tmp_path / "a" / "2.heic").write_bytes(b"\0\0\0\x18ftypmif1\0\0\0\0mif1heic")
+    assert open_dataset(tmp_path).skipped == (("a/2.heic", "HEIC, which has to be converted to JPEG"),)
+    assert tmp_path / "a" / "2.heic" in list_images(tmp_path)  # so that it is reported, not passed over
+
+
+@pytest.mark.parametrize("split", ["", "train/"])
+def test_a_class_folder_without_images_is_named(tmp_path, split):
+    put(tmp_path, f"{split}a/1.png", f"{split}b/1.png", f"{split}b/2.png", "test/a/3.png")
+    (tmp_path / f"{split}goat").mkdir()
+    assert "Class folders without images: goat." in open_dataset(tmp_path).describe()
+    put(tmp_path, f"{split}goat/1.png")
+    assert "without images" not in open_dataset(tmp_path).describe()
 
 
 def test_linked_folders_count_both(tmp_path):

@@ -141,6 +141,7 @@ def jpeg() -> bytes:
     [
         (b"", "the file is empty"),
         (b"<html>not found</html>", "no known image format"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "HEIC, which has to be converted to JPEG"),
         (jpeg()[:900], "truncated"),
         (bomb(), "pixels"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no known image format"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pbprompt.data import names
-from pbprompt.data.images import looks_like_image
+from pbprompt.data.images import HEIC, is_heic, looks_like_image
 from pbprompt.data.items import DEFAULT_TEMPLATE, SPLITS, Dataset, Item
 from pbprompt.errors import InputError
 from pbprompt.files import is_special
@@ -52,11 +52,17 @@ def keep_images(root: Path, rows: Iterable[Row]) -> tuple[list[Row], list[Skippe
         file = root / row.path
         if looks_like_image(file):
             kept.append(row)
-        elif not file.is_file():
-            skipped.append((row.path, "not a regular file" if is_special(file) else "not found"))
         else:
-            skipped.append((row.path, "empty" if file.stat().st_size == 0 else "not an image"))
+            skipped.append((row.path, _why_skipped(file)))
     return kept, skipped
+
+
+def _why_skipped(file: Path) -> str:
+    if not file.is_file():
+        return "not a regular file" if is_special(file) else "not found"
+    if file.stat().st_size == 0:
+        return "empty"
+    return HEIC if is_heic(file) else "not an image"
 
 
 def assemble(
@@ -69,11 +75,12 @@ def assemble(
     naming: Callable[[str], str] = names.from_label,
     notes: Sequence[str] = (),
     skipped: Sequence[Skipped] = (),
+    remedy: str = "check the folder the paths are relative to",
 ) -> Dataset:
     """The dataset of the rows; classes are sorted by key, numbers as numbers, items by path."""
     if not rows:
         left_out = f" ({len(skipped)} files left out: {skipped[0][0]} is {skipped[0][1]})" if skipped else ""
-        raise InputError(f"{where}: no images in it{left_out}: check the folder the paths are relative to")
+        raise InputError(f"{where}: no images in it{left_out}: {remedy}")
     keys = sorted_keys({row.key for row in rows})
     if len(keys) < 2:
         raise InputError(f"{where}: only one class, {keys[0]!r}: a classifier needs at least two")

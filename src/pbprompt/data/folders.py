@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pbprompt.data.assemble import SPLIT_WORDS, Choices, Row, Skipped, assemble, keep_images
 from pbprompt.data.images import walk_files
-from pbprompt.data.items import Dataset
+from pbprompt.data.items import Dataset, some
 from pbprompt.data.names import from_folder
 from pbprompt.errors import InputError
 
@@ -35,8 +35,9 @@ def open_folders(root: Path, choices: Choices) -> Dataset:
         choices,
         where=str(root),
         naming=from_folder,
-        notes=_warn_of_codes(kept, choices),
+        notes=[*_warn_of_codes(kept, choices), *_warn_of_empty(root, kept, [*splits] if depth else [""])],
         skipped=[*no_images, *skipped],
+        remedy="put JPEG, PNG, WebP or similar files into its class folders",
     )
 
 
@@ -56,3 +57,10 @@ def _warn_of_codes(rows: list[Row], choices: Choices) -> list[str]:
     if choices.mapping is None and 2 * len(codes) > len(keys):
         return [f"Folder names such as {min(codes)!r} are codes: name the classes in a classes file"]
     return []
+
+
+def _warn_of_empty(root: Path, rows: list[Row], parents: list[str]) -> list[str]:
+    """A note where a class folder holds no image in any split: it is no class of the dataset."""
+    found = {name for parent in parents for name in subfolders(root / parent)}
+    empty = sorted(found - {row.key for row in rows})
+    return [f"Class folders without images: {some(empty)}"] if empty else []

@@ -16,13 +16,15 @@ from pbprompt.files import is_special
 # A hint for listing folders; what a file is, its first bytes decide.
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff"}
-    | {".ppm", ".pgm", ".pbm", ".avif", ".jp2"}
+    | {".ppm", ".pgm", ".pbm", ".avif", ".jp2", ".heic", ".heif"}
 )
 # Raster formats only: Pillow hands some others (EPS) to outside programs.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "MPO", "AVIF", "JPEG2000")
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\x00", b"MM\x00*")
 _MAGIC_JP2 = (b"\x00\x00\x00\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51")
+_HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")  # what telephones write; Pillow cannot read it
 MOST_ASPECT = 200  # the centre of a longer line shows next to nothing
+HEIC = "HEIC, which has to be converted to JPEG"
 _BMP_HEADERS = {12, 16, 40, 52, 56, 64, 108, 124}
 
 
@@ -62,9 +64,11 @@ def open_image(source: str | os.PathLike[str] | BinaryIO, *, draft: int | None =
 
 
 def _why_unidentified(source: str | os.PathLike[str] | BinaryIO) -> str:
-    if isinstance(source, str | os.PathLike) and Path(source).stat().st_size == 0:
+    if not isinstance(source, str | os.PathLike):
+        return "its content is no known image format"
+    if Path(source).stat().st_size == 0:
         return "the file is empty"
-    return "its content is no known image format"
+    return HEIC if is_heic(source) else "its content is no known image format"
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:
@@ -105,13 +109,7 @@ def _from_deep(image: Image.Image) -> Image.Image:
 
 def looks_like_image(path: str | os.PathLike[str]) -> bool:
     """Whether the file's first bytes are those of a format `open_image` reads."""
-    if is_special(path):
-        return False
-    try:
-        with Path(path).open("rb") as file:
-            head = file.read(32)
-    except OSError:
-        return False
+    head = _head(path)
     if head.startswith(_MAGIC) or head.startswith(_MAGIC_JP2):
         return True
     if head[:4] == b"RIFF":
@@ -121,6 +119,23 @@ def looks_like_image(path: str | os.PathLike[str]) -> bool:
     if head[:2] == b"BM":
         return int.from_bytes(head[14:18], "little") in _BMP_HEADERS
     return len(head) > 2 and head[:1] == b"P" and head[1:2] in b"123456" and head[2:3] in b" \t\r\n#"
+
+
+def is_heic(path: str | os.PathLike[str]) -> bool:
+    """Whether the file's first bytes are those of a HEIC photograph, which is not read but should be named."""
+    head = _head(path)
+    return head[4:8] == b"ftyp" and any(head[at : at + 4] in _HEIC for at in range(8, len(head), 4))
+
+
+def _head(path: str | os.PathLike[str]) -> bytes:
+    """A file's first bytes; none of what is no file or cannot be read."""
+    if is_special(path):
+        return b""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(32)
+    except OSError:
+        return b""
 
 
 def walk_files(folder: str | Path) -> list[Path]:
