@@ -215,6 +215,12 @@ def test_nothing_but_unreadable_images_are_left_out_too(tiny_vit, folder, items)
     assert len(bank(tiny_vit).encode(folder, items[2:3], failures)) == 0 and list(failures) == ["2.png"]
 
 
+def test_a_single_unreadable_image_is_named_with_what_to_do(tiny_vit, folder, items):
+    (folder / "2.png").write_bytes(b"text")
+    with pytest.raises(InputError, match=r"2\.png: .*: mend or remove it$"):
+        bank(tiny_vit).encode(folder, items)
+
+
 def test_many_unreadable_images_are_counted(tiny_vit, folder, items):
     for place in range(8):
         (folder / f"{place}.png").write_bytes(b"text %d" % place)

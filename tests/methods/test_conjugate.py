@@ -557,7 +557,7 @@ def test_a_prior_that_is_none(tiny_vit):
     for prior in ("tip-adapter", "cocoop", "conjugate"):
         with pytest.raises(InputError, match=rf"method '{prior}' has no text feature"):
             build_method(Conjugate, ConjugateConfig(prior=prior), tiny_vit, seed=0)
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match="'nonsense' is none of what the settings 'prior' and 'beside' take"):
         build_method(Conjugate, ConjugateConfig(prior="nonsense"), tiny_vit, seed=0)
 
 

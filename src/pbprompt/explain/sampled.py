@@ -14,8 +14,11 @@ from pbprompt.seeding import generator
 
 @torch.no_grad()
 def sampled_prompts(method: Method, samples: int, seed: int) -> Float[Tensor, "s c d"]:
-    """`samples` draws of every class's text feature (fewer where the method has fewer)."""
-    return as_prompts(method, method.class_features(samples, generator(seed)))
+    """`samples` draws of every class's text feature (one where all are the same)."""
+    prompts = as_prompts(method, method.class_features(samples, generator(seed)))
+    if not prompts.any():
+        raise InputError(f"{method.name} was fitted without class names and has no prompts: fit it with names")
+    return prompts[:1] if torch.equal(prompts, prompts[:1].expand_as(prompts)) else prompts
 
 
 def as_prompts(method: Method, bank: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:

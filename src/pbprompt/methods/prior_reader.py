@@ -30,7 +30,13 @@ def prior_reader(name: str, backbone: Backbone) -> Method | None:
         )
     if name in SENTENCES:
         return ZeroShot(ZeroShotConfig(templates=SENTENCES[name]), backbone)
-    kind = find_method(name)
+    try:
+        kind = find_method(name)
+    except InputError:
+        raise InputError(
+            f"{name!r} is none of what the settings 'prior' and 'beside' take: use {', '.join(SENTENCES)}, "
+            "none or the name of a method"
+        ) from None
     prior: Method = kind(kind.Config(), backbone)
     if prior.image_conditioned or isinstance(prior, Memory):
         raise InputError(f"method {name!r} has no text feature per class: conjugate needs one that has")
