@@ -122,7 +122,7 @@ def looks_like_image(path: str | os.PathLike[str]) -> bool:
 
 
 def is_heic(path: str | os.PathLike[str]) -> bool:
-    """Whether the file's first bytes are those of a HEIC photograph, which is not read but should be named."""
+    """Whether the file begins as a HEIC photograph does, which is not read but should be named."""
     head = _head(path)
     return head[4:8] == b"ftyp" and any(head[at : at + 4] in _HEIC for at in range(8, len(head), 4))
 

@@ -17,7 +17,7 @@ def sampled_prompts(method: Method, samples: int, seed: int) -> Float[Tensor, "s
     """`samples` draws of every class's text feature (one where all are the same)."""
     prompts = as_prompts(method, method.class_features(samples, generator(seed)))
     if not prompts.any():
-        raise InputError(f"{method.name} was fitted without class names and has no prompts: fit it with names")
+        raise InputError(f"{method.name} was fitted without class names and has no prompts: fit it with some")
     return prompts[:1] if torch.equal(prompts, prompts[:1].expand_as(prompts)) else prompts
 
 
