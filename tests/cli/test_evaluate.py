@@ -1,6 +1,7 @@
 """`pbprompt evaluate`: what it says of each class, as a user sees it, for programs, and as a page."""
 
 import json
+import shutil
 
 import pytest
 
@@ -36,3 +37,17 @@ def test_json_holds_what_the_tables_say(judged, model):
 def test_a_split_that_is_not_there_is_named(judged):
     code, _, err = judged("--split", "tset")
     assert code == 2 and "tset" in err
+
+
+def test_other_classes_than_the_models_are_told(run, model, tmp_path):
+    photos = model.parent / "photos"
+    for old, new in (("clock", "clock"), ("heart", "heart shape")):
+        shutil.copytree(photos / old, tmp_path / "others" / new)
+    code, _, err = run(
+        "evaluate", model, tmp_path / "others", "--samples", "2", "--html", tmp_path / "r.html"
+    )
+    says = (
+        "known by name alone: heart shape; no possible answer here, since the data has no such class: heart"
+    )
+    assert code == 0 and f"note: {says}, mammal\n" in err
+    assert says in (tmp_path / "r.html").read_text()

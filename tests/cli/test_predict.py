@@ -251,6 +251,13 @@ def test_an_accuracy_that_cannot_be_promised(run, photos, model):
     assert says in err and "so every image is marked unsure" in err
 
 
+def test_mistakes_that_it_is_sure_of_are_told_where_they_break_the_promise(run, photos, model):
+    calibrated(model, [(0.99, False)] + [(0.9 - place / 100, True) for place in range(30)])
+    code, _, err = run("predict", str(photos), "--model", str(model))
+    assert code == 0 and "31 validation images" in err
+    assert "(it takes 22 accepted ones, if all are right; of the 22 it is surest of, 1 is wrong), so" in err
+
+
 def test_coverage_for_each_class(run, photos, model):
     names = ["bird"] * 9 + ["heart"] * 9
     calibrated(model, [(0.9, True)] * 9 + [(0.6, True)] * 9)
@@ -329,8 +336,8 @@ def test_a_model_without_validation_images(run, photos, model):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--reject-at", "90"], "accuracy is 90: give a share between 0 and 1"),
-        (["--coverage", "1"], "coverage is 1: give a share between 0 and 1"),
+        (["--reject-at", "90"], "--reject-at 90: give a share between 0 and 1"),
+        (["--coverage", "1"], "--coverage 1: give a share between 0 and 1"),
     ],
 )
 def test_shares_out_of_range(run, photos, model, options, says):

@@ -15,7 +15,7 @@ from pbprompt.errors import InputError, NoNumberError
 from pbprompt.model.folder import describe_model
 from pbprompt.model.manifest import has_several_labels
 from pbprompt.model.multi_label import MultiLabelModel, targets
-from pbprompt.model.multi_label_card import multi_label_card
+from pbprompt.model.multi_label_card import least, multi_label_card
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method, methods
 from pbprompt.testing.fits import tiny_dino
@@ -170,3 +170,8 @@ def test_targets_and_the_description_of_a_model(model, problem):
     assert table.tolist() == [[1, 0, 1], [0, 0, 0]]
     assert model.info.data["images"] == "40" and model.info.several_labels
     assert not describe_model(CONJUGATE(CONJUGATE.Config(), model.backbone)).several_labels
+
+
+def test_thresholds_in_words():
+    assert least({"a": 0.281, "b": 0.279}) == "0.28"
+    assert least({"a": 0.2, "b": 0.4}) == "0.20 to 0.40, depending on the label"

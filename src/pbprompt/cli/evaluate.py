@@ -1,5 +1,6 @@
 """`pbprompt evaluate`: the figures of a saved model on a split."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -75,6 +76,7 @@ def evaluate(
     if not items:
         raise InputError(f"{dataset.name} has no {split} items: choose another --split")
     bank = FeatureBank(tuned.backbone, progress=distributed.is_main() and not as_json)
+    other = _other_classes(tuned.classes, dataset.classes)
     tuned = tuned.for_classes(dataset.classes, dataset.template)
     features = bank.encode(dataset.root, items)
     figures, answers = tuned.judge(features, [item.path for item in items], sets=split == "test")
@@ -83,6 +85,8 @@ def evaluate(
     if not main:
         return
     told = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+    if other:
+        told.print(f"note: {other}")
     if html is not None:
         facts = {
             "Model": str(model),
@@ -91,6 +95,8 @@ def evaluate(
             "Data": dataset.name,
             "Split": f"{split}, {len(items):,} images of {len(dataset.classes)} classes",
         }
+        if other:
+            facts["Classes"] = other
         write_model_page(html, facts, figures, answers, dataset.root)
         told.print(f"wrote {html}")
     if figures_folder is not None:
@@ -107,3 +113,16 @@ def evaluate(
         console.print(part)
     if html is None:
         told.print("--html FILE writes all of this as one page, with pictures")
+
+
+def _other_classes(own: Sequence[str], asked: Sequence[str]) -> str:
+    """In what the data's classes are not those the model was tuned on, which makes the task another one."""
+    from pbprompt.data.items import some
+    from pbprompt.explain.sampled import missing_names
+
+    new, left_out = missing_names(own, asked), missing_names(asked, own)
+    parts = [f"known by name alone: {some(new)}"] if new else []
+    parts += (
+        [f"no possible answer here, since the data has no such class: {some(left_out)}"] if left_out else []
+    )
+    return "; ".join(parts)

@@ -54,6 +54,7 @@ def fit_labels(
     from pbprompt.data.multi_label import open_multi_label
     from pbprompt.features.bank import FeatureBank
     from pbprompt.model.multi_label import MultiLabelModel, check_method
+    from pbprompt.model.multi_label_card import least
 
     console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
     check_method(kind)
@@ -72,9 +73,8 @@ def fit_labels(
         model.save(out)
     if model.info.metrics:
         print_label_figures(model.info.metrics)
-    low, high = min(model.thresholds.values()), max(model.thresholds.values())
     console.print(
-        f"a label is given from a probability of {low:.2f} to {high:.2f} on, by the label: that has the best "
+        f"a label is given where its probability is at least {least(model.thresholds)}: that has the best "
         f"F1 on the {len(dataset.train):,} training images, each left out in turn"
     )
     console.print(f"saved: {out}")

@@ -109,6 +109,9 @@ def predict(
 
     if template is not None and "{}" not in template:
         raise InputError(f"--template {template!r} has no {{}}: write where the class name goes")
+    for option, share in (("--reject-at", reject_at), ("--coverage", coverage), ("--none-at", none_at)):
+        if share is not None and not 0 < share < 1:
+            raise InputError(f"{option} {share:g}: give a share between 0 and 1, such as 0.9")
     output = output_of(out, as_json, features, executor, ray_address)
     names = class_names(classes, classes_file)
     stream = Stream(sources(images, allow_urls), allow_urls=allow_urls)
@@ -150,8 +153,6 @@ def predict(
             reject_at = REJECT_AT
         for note in (*notes, *_differences(tuned, bool(names), other_template)):
             tell(note)
-    if none_at is not None and not 0 < none_at < 1:
-        raise InputError(f"--none-at {none_at:g}: give a share between 0 and 1, such as 0.05")
     rule = tuned.rule(reject_at, coverage, none_at, per_class=per_class)
     if per_class and isinstance(rule.quantile, tuple):
         _tell_full(tuned, rule.quantile)
@@ -223,10 +224,15 @@ def _notes(
         ]
     else:
         so = "no image is marked unsure" if reject_at is None else "every image is marked unsure"
+        takes = int(fewest_right(accuracy, CERTAINTY))
+        found = ""
+        if takes <= images:  # enough of them, but with mistakes that it is sure of
+            surest = calibration.surest(takes)
+            wrong = surest.images - surest.right
+            found = f"; of the {surest.images} it is surest of, {wrong} {'is' if wrong == 1 else 'are'} wrong"
         notes = [
             f"warning: --reject-at {accuracy:g} cannot be promised with {CERTAINTY:.0%} certainty by "
-            f"{calibration.rests_on} (it takes {fewest_right(accuracy, CERTAINTY)} accepted ones, if all are "
-            f"right), so {so}"
+            f"{calibration.rests_on} (it takes {takes} accepted ones, if all are right{found}), so {so}"
         ]
     if coverage is not None and math.isinf(calibration.quantile(coverage)):
         notes.append(

@@ -71,9 +71,10 @@ class Calibration:
     @property
     def rests_on(self) -> str:
         """Its images in words."""
+        images = "image" if len(self) == 1 else "images"
         if self.source == "validation":
-            return f"{len(self):,} validation images"
-        return f"{len(self):,} training images, each left out in turn"
+            return f"{len(self):,} validation {images}"
+        return f"{len(self):,} training {images}, each left out in turn"
 
     def threshold(self, accuracy: float, certainty: float = CERTAINTY) -> float:
         """The confidence from which on images are this accurate, promised with a certainty
@@ -89,6 +90,10 @@ class Calibration:
         """How the validation images fare at a threshold."""
         kept = [right for best, right in zip(self.confidence, self.right, strict=True) if best >= threshold]
         return Accepted(len(kept), sum(kept))
+
+    def surest(self, count: int) -> Accepted:
+        """How those fare that it is surest of: `count` of them, or more where several are as sure."""
+        return self.accepted(sorted(self.confidence, reverse=True)[count - 1])
 
     def quantile(self, coverage: float) -> float:
         """q of `conformal.py`, for `prediction_set`; infinite where n is too small for the coverage."""

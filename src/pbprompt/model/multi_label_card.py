@@ -10,15 +10,14 @@ def multi_label_card(info: ModelInfo, thresholds: Mapping[str, float], folder: s
     names = ", ".join(info.classes[:20]) + (", …" if len(info.classes) > 20 else "")
     settings = "\n".join(f"- `{key}`: {value!r}" for key, value in info.config.items())
     data = "\n".join(f"- {key.replace('_', ' ')}: {value}" for key, value in info.data.items())
-    lowest, highest = min(thresholds.values()), max(thresholds.values())
     return f"""# {info.method}, several labels an image, on {info.data.get("dataset", "own data")}
 
 {len(info.classes)} labels, of which an image may have several or none: {names}
 
 Fitted with pbprompt {info.library} on the frozen backbone `{info.backbone["name"]}`
 (activation {info.backbone["activation"]}, fingerprint `{info.backbone["fingerprint"]}`).
-A label is given from a probability of {lowest:.2f} to {highest:.2f} on, by the label; the thresholds have the
-best F1 on the training images, each left out in turn.
+A label is given where its probability is at least {least(thresholds)};
+the thresholds have the best F1 on the training images, each left out in turn.
 {_figures(info)}
 ## Use
 
@@ -35,6 +34,12 @@ pbprompt evaluate {folder} labels.csv --split test
 
 {settings}
 """
+
+
+def least(thresholds: Mapping[str, float]) -> str:
+    """The thresholds in words, for people."""
+    low, high = f"{min(thresholds.values()):.2f}", f"{max(thresholds.values()):.2f}"
+    return low if low == high else f"{low} to {high}, depending on the label"
 
 
 def _figures(info: ModelInfo) -> str:
