@@ -31,15 +31,16 @@ def open_rgb(path: str) -> Image.Image:
 
 
 def preprocess(image: Image.Image, facts: dict[str, Any]) -> np.ndarray:
-    """As the metadata says: short side to `size` and centre crop, or all squashed: uint8 [size, size, 3]."""
+    """As the metadata says: short side resized and centre cropped, or all squashed: uint8 [size, size, 3]."""
     size, how = facts["size"], Image.Resampling.BICUBIC
     if "BILINEAR" in facts["resize"]:
         how = Image.Resampling.BILINEAR
     if "crop" not in facts:
         return np.asarray(image.resize((size, size), how))
     width, height = image.size
-    long = int(size * max(width, height) / min(width, height))
-    width, height = (size, long) if width <= height else (long, size)
+    short = facts.get("short_side", size)  # files of version 0.1.0 do not say: it was `size`
+    long = int(short * max(width, height) / min(width, height))
+    width, height = (short, long) if width <= height else (long, short)
     left, top = round((width - size) / 2), round((height - size) / 2)
     resized = image.resize((width, height), how)
     return np.asarray(resized.crop((left, top, left + size, top + size)))

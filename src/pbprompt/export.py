@@ -176,27 +176,30 @@ def metadata(predictor: Predictor, precision: Precision, seed: int) -> dict[str,
             "activation": backbone.config.activation,
             "fingerprint": backbone.fingerprint,
         },
-        "preprocessing": {
-            "size": backbone.preprocess.size,
-            "open": "first frame, EXIF orientation applied, transparency laid on white, 8-bit RGB",
-            **_resizing(backbone.preprocess),
-            "input": "uint8 [batch, size, size, 3], values 0 to 255",
-            "in_the_model": "(x / 255 - mean) / std",
-            "mean": list(backbone.preprocess.mean),
-            "std": list(backbone.preprocess.std),
-        },
+        "preprocessing": preprocessing(backbone.preprocess),
         "outputs": OUTPUTS,
     }
 
 
-def _resizing(see: Preprocess) -> dict[str, str]:
-    """How the square that the model sees is made, in words."""
-    how, to = f"Pillow's {see.interpolation.upper()}", see.resize or "size"
+def preprocessing(see: Preprocess) -> dict[str, Any]:
+    """How the square that the model sees is made of a file, to the pixel."""
+    how = f"Pillow's {see.interpolation.upper()}"
     if see.fit == "squash":
-        return {"resize": f"{how}: the whole image to size x size, its shape given up"}
+        made: dict[str, Any] = {"resize": f"{how}: the whole image to size x size, its shape given up"}
+    else:
+        made = {
+            "short_side": see.resize or see.size,
+            "resize": f"{how}: short side to short_side, long side to int(short_side * long / short)",
+            "crop": "size x size, left = round((width - size) / 2), top = round((height - size) / 2)",
+        }
     return {
-        "resize": f"{how}: short side to {to}, long side to int({to} * long / short)",
-        "crop": "size x size, left = round((width - size) / 2), top = round((height - size) / 2)",
+        "size": see.size,
+        "open": "first frame, EXIF orientation applied, transparency laid on white, 8-bit RGB",
+        **made,
+        "input": "uint8 [batch, size, size, 3], values 0 to 255",
+        "in_the_model": "(x / 255 - mean) / std",
+        "mean": list(see.mean),
+        "std": list(see.std),
     }
 
 

@@ -2,16 +2,20 @@
 
 import json
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
 import pbprompt
+from pbprompt.data.transforms import Preprocess
+from pbprompt.export import preprocessing
 from pbprompt.methods.base import build_method
 from pbprompt.model.calibration import Calibration
 from pbprompt.model.folder import describe_model, save_model
@@ -83,6 +87,18 @@ def test_the_loader_alone_says_what_predict_says(run, lite, images, tmp_path):
             assert record[key] == pytest.approx(other[key], abs=1e-5)
         assert record["scores"] == pytest.approx(other["scores"], abs=1e-5)
     assert len({record["score"] for record in records}) == len(images)
+
+
+@pytest.mark.parametrize(
+    "see", [{}, {"resize": 36}, {"fit": "squash"}, {"interpolation": "bilinear", "resize": 40}], ids=str
+)
+@pytest.mark.parametrize("size", [(501, 233), (61, 90), (36, 36)])
+def test_the_loader_sees_the_square_that_the_model_sees(see, size):
+    transform = Preprocess(32, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), **see)
+    with Image.open(SAMPLE / "mammal" / "1f408.webp") as drawing:
+        image = drawing.convert("RGB").resize(size)
+    seen = runpy.run_path(str(LOADER))["preprocess"](image, preprocessing(transform))
+    assert np.array_equal(seen, np.asarray(transform.square(image)))
 
 
 @pytest.mark.usefixtures("plain_exports")
