@@ -1,5 +1,6 @@
 """The documents hold: links lead somewhere, commands exist, the quickstart runs, verb pages are current."""
 
+import dataclasses
 import importlib.util
 import json
 import re
@@ -18,6 +19,7 @@ import typer
 
 import pbprompt
 from pbprompt.cli import app, main
+from pbprompt.registry import methods
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -205,6 +207,29 @@ def script(name: str) -> ModuleType:
 def test_verb_pages_are_current():
     for path, text in script("verb_pages").pages().items():
         assert path.read_text(encoding="utf-8") == text, f"{path}: run python scripts/verb_pages.py"
+
+
+@pytest.mark.parametrize("verb", ["captions", "predict", "prompts"])
+def test_outputs_that_a_verb_page_has_from_the_example_are_there(verb: str):
+    example = (DOCS / "example.md").read_text(encoding="utf-8").splitlines()
+    page = DOCS / "verbs" / f"{verb}.md"
+    assert "[the example](../example.md)" in page.read_text(encoding="utf-8")
+    assert not set(blocks(page, "text")[0].splitlines()) - set(example)
+
+
+def test_every_field_of_an_answer_is_explained():
+    table = (DOCS / "verbs" / "predict.md").read_text(encoding="utf-8").split("| field |")[1].split("\n\n")[0]
+    explained = {name for row in table.splitlines() for name in re.findall("`(.*?)`", row.split(" | ")[0])}
+    assert explained == {field.name for field in dataclasses.fields(pbprompt.Prediction)} | {
+        "score",
+        "spread",
+    }
+
+
+def test_methods_that_can_be_exported_are_listed():
+    text = (DOCS / "export.md").read_text(encoding="utf-8")
+    listed = re.search(r"These methods can be exported: (.*?)\.", text).group(1).split(", ")
+    assert listed == sorted(name for name, kind in methods().items() if kind.exportable)
 
 
 def test_every_verb_has_a_page_in_the_index():
