@@ -494,6 +494,18 @@ def test_a_stream_that_cannot_be_fitted_is_told_and_nothing_overwritten(
     assert not (tmp_path / "model").exists()
 
 
-def test_an_address_is_fetched_only_when_allowed(run, tmp_path):
-    code, _, told = run("fit", "memory://photos/a.parquet", "--out", tmp_path / "model")
-    assert code == 2 and told.rstrip().endswith("add --allow-urls")
+def test_an_address_is_fetched_only_when_allowed(run, tables, tmp_path):
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    memory.put(str(tables / "good.parquet"), "/bucket/a.parquet")
+    memory.pipe("/bucket/cut.tar", b"\0" * 100)
+    out = ("--out", tmp_path / "model")
+    for arguments, says in (
+        (("memory://bucket/",), "add --allow-urls"),
+        (("memory://none/", "--allow-urls"), "memory://none/: not there: check the name"),
+    ):
+        code, _, told = run("fit", *arguments, *out)
+        assert code == 2 and told.rstrip().endswith(says) and len(told.strip().splitlines()) == 1
+    code, _, told = run("fit", "memory://bucket/", "--allow-urls", *out)
+    assert code == 0 and "3 classes; 12 images, in one pass" in told
+    assert "unreadable: 1 image (" in told and "cut.tar: cut off after 0 images" in told
+    memory.rm("/bucket", recursive=True)

@@ -68,7 +68,8 @@ def fit_streamed(
         console.print(f"{found.other_splits:,} images of val and test were not learned from")
     if found.failed:
         some = "; ".join(found.failures)
-        console.print(f"{found.failed:,} images could not be read and were left out: {some}")
+        which = "1 image" if found.failed == 1 else f"{found.failed:,} images"
+        console.print(f"left out, since unreadable: {which} ({some})")
     console.print(tell_calibration(model.calibration))
     console.print(f"saved: {out}")
 

@@ -1,6 +1,7 @@
 """Files here and elsewhere: paths, and addresses of whatever scheme fsspec knows (s3, gs, http, …)."""
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -81,12 +82,16 @@ def filesystem(address: str) -> tuple[Any, str]:
     except ImportError:
         raise InputError(f"{address}: addresses need fsspec: {install_command('remote')}") from None
     try:
-        return fsspec.core.url_to_fs(address)
+        system, path = fsspec.core.url_to_fs(address)
     except ImportError as error:
         extra = _EXTRAS.get(address.split("://")[0], "remote")
         raise InputError(f"{address}: {error}: {install_command(extra)}") from None
     except ValueError as error:  # an unknown scheme
         raise InputError(f"{address}: {str(error).splitlines()[0]}: check the address") from None
+    log = logging.getLogger(type(system).__module__.partition(".")[0])
+    if not log.handlers:  # where nobody listens, it would print its tracebacks beside our sentence
+        log.addHandler(logging.NullHandler())
+    return system, path
 
 
 @contextlib.contextmanager

@@ -71,7 +71,10 @@ class Stream:
             return self._file(place)
         system, path = filesystem(place)
         with told(place):
-            return self._folder(place) if system.isdir(path) else self._file(place)
+            if system.isdir(path):
+                return self._folder(place)
+            system.info(path)  # which says why where there is nothing, or nothing for us
+            return self._file(place)
 
     def _file(self, place: Place) -> Iterator[Record | Unit]:
         if suffix_of(place) in TABLES:
@@ -130,4 +133,6 @@ def _folders_in(root: Place) -> list[str]:
     if isinstance(root, Path):
         return [entry.name for entry in root.iterdir() if entry.is_dir()]
     system, path = filesystem(root)
-    return [e["name"].rstrip("/").rsplit("/", 1)[-1] for e in system.ls(path) if e["type"] == "directory"]
+    with told(root):
+        listed = system.ls(path, detail=True)
+    return [e["name"].rstrip("/").rsplit("/", 1)[-1] for e in listed if e["type"] == "directory"]
