@@ -10,8 +10,7 @@ one run, after a short run of each that does not count; a rate beside another on
 counts, since other work on the machine slows all of them. The bound is the smaller of the rates of the tower
 and of decoding, by as many processes as the whole has: beside a GPU one a processor. Next to the rates stands
 the processor time of each, and of the decoding processes in it, which other work disturbs less. On a GPU the
-tower is measured in larger batches too. Then the ways to decode, one after another on one processor; those
-that are not Pillow's need the package `simplejpeg`, which nothing here depends on.
+tower is measured in larger batches too. Then the ways to decode (`benchmarks/ways_to_decode.py`).
 """
 
 import argparse
@@ -30,17 +29,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import ways_to_decode
 from benchmarks.speed.pictures import QUALITY, picture
 from benchmarks.speed.setups import make_backbone
 from pbprompt.batch import job as batch_job
 from pbprompt.batch.output import Output
 from pbprompt.clip.backbone import Backbone
-from pbprompt.data.images import open_image
-from pbprompt.data.square import square_of
 from pbprompt.data.stream import Record, Stream
 from pbprompt.data.stream.decoding import SquareDecoders
 from pbprompt.features import streaming
@@ -55,7 +52,6 @@ BACKBONES = {"cpu": ["lite"], "cuda": ["lite", "ViT-B/16"]}
 WARM_UP = {"cpu": 32, "cuda": 1024}  # images that do not count
 LARGE_BATCH = 256
 PICTURES = 16  # distinct ones; the rest are links to them, which take as long to decode
-WAYS = 100  # images for each way to decode
 
 
 class Cost(NamedTuple):
@@ -142,37 +138,6 @@ def medians(turns: Sequence[dict[str, Cost]]) -> dict[str, dict[str, float]]:
     return found
 
 
-def ways(contents: Sequence[bytes], size: int) -> dict[str, tuple[float, int]]:
-    """Milliseconds of a processor for each image, by way to decode, and how far off a pixel is at most."""
-
-    def pillow(content: bytes) -> Image.Image:
-        return square_of(open_image(io.BytesIO(content)), size, "crop", "bicubic")
-
-    found: dict[str, Callable[[bytes], Image.Image]] = {"Pillow": pillow}
-    try:
-        import simplejpeg
-    except ImportError:
-        pass
-    else:
-        found["simplejpeg"] = lambda content: square_of(
-            Image.fromarray(simplejpeg.decode_jpeg(content)), size, "crop", "bicubic"
-        )
-        found["simplejpeg, decoded to a smaller size"] = lambda content: square_of(
-            Image.fromarray(simplejpeg.decode_jpeg(content, min_height=size, min_width=size)),
-            size, "crop", "bicubic",
-        )  # fmt: skip
-    measured = {}
-    for name, way in found.items():
-        started = time.process_time()
-        squares = [np.asarray(way(content)).astype(int) for content in contents]
-        took = 1000 * (time.process_time() - started) / len(contents)
-        off = max(
-            int(np.abs(one - np.asarray(pillow(c))).max()) for one, c in zip(squares, contents, strict=True)
-        )
-        measured[name] = (took, off)
-    return measured
-
-
 def pictures() -> list[bytes]:
     """Files that differ."""
     contents = []
@@ -234,8 +199,9 @@ def main() -> None:
                 "turns": [{part: cost._asdict() for part, cost in turn.items()} for turn in turns],
             }
             report(console, backbone, found)
-    facts["ways"] = ways([contents[n % PICTURES] for n in range(WAYS)], 224)
-    report_ways(console, facts["ways"])
+    by_way = ways_to_decode.measure(contents)
+    facts["ways"] = {name: found._asdict() for name, found in by_way.items()}
+    report_ways(console, by_way)
     if options.json:
         options.json.write_text(json.dumps(facts, indent=1) + "\n")
 
@@ -253,10 +219,10 @@ def report(console: Console, backbone: str, found: dict[str, dict[str, float]]) 
     console.print(table)
 
 
-def report_ways(console: Console, by_way: dict[str, tuple[float, int]]) -> None:
-    table = Table("to a square", "processor, ms an image", "pixels off by at most", box=None)
-    for name, (took, off) in by_way.items():
-        table.add_row(name, f"{took:.2f}", str(off))
+def report_ways(console: Console, by_way: dict[str, ways_to_decode.Found]) -> None:
+    table = Table("to a square", "processor, ms an image", "pixels off by at most", "off at all", box=None)
+    for name, found in by_way.items():
+        table.add_row(name, f"{found.took:.2f}", str(found.off), f"{found.share:.3%}")
     console.print(table)
 
 

@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from pbprompt.data.walk import files_below
@@ -99,6 +98,8 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 def _from_deep(image: Image.Image) -> Image.Image:
     """Grey of more than 8 bits to 8: integers are 16-bit (65535 is white), floats run to 1 or to 255."""
+    import numpy as np  # few images need it, and to load it is most of what a decoding process waits for
+
     values = np.nan_to_num(np.asarray(image).astype(np.float64))
     if image.mode != "F":
         values = values / 257.0

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone
 from pbprompt.data.processors import available_cpus
+from pbprompt.data.squares import Geometry
 from pbprompt.data.stream import Record
-from pbprompt.data.stream.decoding import Geometry, Square, SquareDecoders
+from pbprompt.data.stream.decoding import Square, SquareDecoders
 from pbprompt.data.transforms import normalise
 from pbprompt.errors import InputError
 

@@ -1,10 +1,5 @@
-"""Image files to the squares that a tower sees, in processes that a hostile file may keep busy or bring down.
+"""Image files to squares for a tower, in processes that a hostile file may keep busy or bring down."""
 
-Without torch, so that these processes start quickly and stay small.
-"""
-
-import io
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from queue import LifoQueue
@@ -12,17 +7,16 @@ from queue import LifoQueue
 import numpy as np
 from numpy.typing import NDArray
 
-from pbprompt.data.images import open_image
-from pbprompt.data.square import Fit, Interpolation, square_of
+from pbprompt.data import squares
+from pbprompt.data.shared import Shared, nameless_file
+from pbprompt.data.squares import Content, Geometry
 from pbprompt.data.stream.records import Record
-from pbprompt.data.stream.shared import Shared, nameless_file
 from pbprompt.data.workers import AVAILABLE, Workers
 from pbprompt.errors import InputError
 
 SECONDS = 30.0  # for the images of one question
 MEMORY = 4 << 30  # of one process: an image of the most pixels that Pillow opens, and its copies
 
-Geometry = tuple[int, Fit, Interpolation, int | None]  # what `square_of` takes
 Square = NDArray[np.uint8]  # [size, size, 3]
 
 
@@ -39,7 +33,7 @@ class SquareDecoders(Workers):
         for place in self._places:
             self._free.put(place)
         handles = [place.handle for place in self._places]
-        super().__init__(count, memory=MEMORY, seconds=SECONDS, prepare=__name__, handles=handles)
+        super().__init__(count, memory=MEMORY, seconds=SECONDS, prepare=squares.__name__, handles=handles)
 
     def decode(self, records: Sequence[Record], geometry: Geometry) -> list[Square | InputError]:
         """The square of each image, or why it has none."""
@@ -54,13 +48,16 @@ class SquareDecoders(Workers):
 
     def _decode(self, records: Sequence[Record], geometry: Geometry) -> list[Square | InputError]:
         names, contents = [record.name for record in records], [_content(record) for record in records]
+        size = geometry[0]
+        shape = (len(records), size, size, 3)
         if not AVAILABLE:
-            return squares(names, contents, geometry)
+            made = squares.squares(names, contents, geometry)
+            return [one if isinstance(one, InputError) else _array(one, shape[1:]) for one in made]
         place = self._free.get()
         try:
-            room = _room(place, len(records), geometry)
-            failures = self.ask(squares_into, names, contents, geometry, place.handle)
-            found = room.copy()  # the next question will be answered there
+            memory = place.memory(len(records) * size * size * 3)
+            failures = self.ask(squares.squares_into, names, contents, geometry, place.handle)
+            found = _array(memory, shape).copy()  # the next question will be answered there
         finally:
             self._free.put(place)
         return [failures.get(at, square) for at, square in enumerate(found)]
@@ -72,51 +69,13 @@ class SquareDecoders(Workers):
             self._places.pop().close()
 
 
-def _room(place: Shared, images: int, geometry: Geometry) -> NDArray[np.uint8]:
-    """[images, size, size, 3]."""
-    size = geometry[0]
-    return place.array(images * size * size * 3).reshape(images, size, size, 3)
+def _array(memory: bytes | memoryview, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    return np.frombuffer(memory, np.uint8).reshape(shape)
 
 
-def _content(record: Record) -> bytes | Path | InputError:
+def _content(record: Record) -> Content:
     """A file here is read by the process that decodes it."""
     try:
         return record.content if isinstance(record.content, Path) else record.read()
     except InputError as error:
         return error
-
-
-_seen: dict[int, Shared] = {}  # by handle, in the processes, where a handle stays what it is
-
-
-def squares_into(
-    names: Sequence[str], contents: Sequence[bytes | Path | InputError], geometry: Geometry, handle: int
-) -> dict[int, InputError]:
-    """Run in the processes: squares go into the memory behind the handle, and back go those without one."""
-    room = _room(_seen.setdefault(handle, Shared(handle)), len(names), geometry)
-    failures = {}
-    for at, one in enumerate(squares(names, contents, geometry)):
-        if isinstance(one, InputError):
-            failures[at] = one
-        else:
-            room[at] = one
-    return failures
-
-
-def squares(
-    names: Sequence[str], contents: Sequence[bytes | Path | InputError], geometry: Geometry
-) -> list[Square | InputError]:
-    """The square of each, or why it has none."""
-    return [_square(*one, geometry) for one in zip(names, contents, strict=True)]
-
-
-def _square(name: str, content: bytes | Path | InputError, geometry: Geometry) -> Square | InputError:
-    if isinstance(content, InputError):
-        return content
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of damaged metadata
-            image = open_image(io.BytesIO(content) if isinstance(content, bytes) else content)
-            return np.asarray(square_of(image, *geometry))
-    except InputError as error:
-        return InputError(str(error).replace("cannot read image upload:", f"cannot read image {name}:"))

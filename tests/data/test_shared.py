@@ -4,30 +4,30 @@ import os
 
 import pytest
 
-from pbprompt.data.stream.shared import Shared, nameless_file
+from pbprompt.data.shared import Shared, nameless_file
 
 
 def test_both_see_the_same_bytes_and_more_of_them_when_it_has_grown():
     ours = Shared(nameless_file())
     theirs = Shared(os.dup(ours.handle))
-    ours.array(3)[:] = 7
-    assert theirs.array(3).tolist() == [7, 7, 7]
-    theirs.array(3)[1] = 8
-    assert ours.array(100_000)[:4].tolist() == [7, 8, 7, 0]
-    ours.array(100_000)[-1] = 9
-    assert theirs.array(100_000)[-1] == 9
+    ours.memory(3)[:] = bytes([7, 7, 7])
+    assert theirs.memory(3).tolist() == [7, 7, 7]
+    theirs.memory(3)[1] = 8
+    assert ours.memory(100_000)[:4].tolist() == [7, 8, 7, 0]
+    ours.memory(100_000)[-1] = 9
+    assert theirs.memory(100_000)[-1] == 9
     for one in (ours, theirs):
         one.close()
 
 
 def test_a_closed_one_touches_no_file_that_has_its_number_now(tmp_path):
     shared = Shared(nameless_file())
-    held = shared.array(5)
+    held = shared.memory(5)
     number = shared.handle
     shared.close()
     other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
     assert other == number
     with pytest.raises(EOFError):
-        shared.array(5)
+        shared.memory(5)
     assert os.fstat(other).st_size == 0 and held.tolist() == [0] * 5
     os.close(other)

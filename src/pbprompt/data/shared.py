@@ -1,11 +1,11 @@
-"""Memory that a process and its children see: what a child writes there needs no line to be sent over."""
+"""Memory that a process and its children see: what a child writes there needs no line to be sent over.
+
+Without numpy, so that children start quickly.
+"""
 
 import mmap
 import os
 import tempfile
-
-import numpy as np
-from numpy.typing import NDArray
 
 
 def nameless_file() -> int:
@@ -23,7 +23,7 @@ class Shared:
         self.handle = handle
         self._memory: mmap.mmap | None = None
 
-    def array(self, size: int) -> NDArray[np.uint8]:
+    def memory(self, size: int) -> memoryview:
         """The first `size` bytes, to be read and written. EOFError: it was closed."""
         if self.handle < 0:
             raise EOFError
@@ -31,9 +31,9 @@ class Shared:
             if os.fstat(self.handle).st_size < size:
                 os.ftruncate(self.handle, size)
             self._memory = mmap.mmap(self.handle, 0)
-        return np.frombuffer(self._memory, np.uint8, size)
+        return memoryview(self._memory)[:size]
 
     def close(self) -> None:
-        """Give the handle back; arrays that are still held stay good."""
+        """Give the handle back; what is still held of the memory stays good."""
         handle, self.handle, self._memory = self.handle, -1, None  # its number may soon be another file's
         os.close(handle)
