@@ -38,7 +38,8 @@ class Found(NamedTuple):
 def measure(contents: Sequence[bytes], turns: int = 5) -> dict[str, Found]:
     """The ways in turns, the quickest turn of each: other work on the machine slows some of them."""
     torch.set_num_threads(1)
-    ways, took = all_ways(), {}
+    ways = all_ways()
+    took: dict[str, list[float]] = {}
     wanted = [ways["Pillow"](content) for content in contents]
     for _ in range(turns):
         for name, way in ways.items():

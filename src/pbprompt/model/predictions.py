@@ -75,21 +75,21 @@ def predictions(predictor: Predictor, images: Encoded, rule: Rule = NO_RULE) -> 
     said, names = predictor(images), predictor.classes
     with torch.no_grad():
         familiarity = predictor.method.familiarity(images)
-    columns = (said.probabilities, said.spreads, said.entropy, said.mutual_information)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    familiar = [None] * len(said.entropy) if familiarity is None else rounded(familiarity.tolist())
+    best = said.probabilities.cpu().numpy().argmax(axis=-1)  # the first of equals
+    columns = (best, rounded(said.probabilities), rounded(said.spreads))
+    doubts = zip(said.entropy.tolist(), said.mutual_information.tolist(), strict=True)
+    familiar = [None] * len(best) if familiarity is None else rounded(familiarity)
     records = []
-    for (exact, spreads, entropy, epistemic), share in zip(rows, familiar, strict=True):
-        row, best = rounded(exact), max(range(len(exact)), key=exact.__getitem__)
+    for top, row, spreads, (entropy, epistemic), share in zip(*columns, doubts, familiar, strict=True):
         among = None if rule.quantile is None else prediction_set(row, rule.quantile)
         records.append(
             Prediction(
-                label=names[best],
+                label=names[top],
                 scores=dict(zip(names, row, strict=True)),
-                spreads=dict(zip(names, rounded(spreads), strict=True)),
+                spreads=dict(zip(names, spreads, strict=True)),
                 entropy=round(entropy, DIGITS),
                 epistemic=round(epistemic, DIGITS),
-                unsure=None if rule.threshold is None else row[best] < rule.threshold,
+                unsure=None if rule.threshold is None else row[top] < rule.threshold,
                 prediction_set=None if among is None else tuple(names[index] for index in among),
                 familiarity=share,
                 unknown=None if share is None or rule.refusal is None else share <= rule.refusal,

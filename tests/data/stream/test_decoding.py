@@ -57,6 +57,11 @@ def test_those_that_have_no_square_are_told_in_their_place(decoders):
     assert np.array_equal(found[3], square_of(photograph(2), *SMALL))
 
 
+def test_processes_load_no_more_than_they_need(decoders):
+    loaded = decoders.ask(eval, "list(__import__('sys').modules)")
+    assert "PIL.Image" in loaded and not {"numpy", "torch", "ftfy"} & set(loaded)
+
+
 def test_after_closing_every_image_fails_and_nothing_is_started():
     decoders = SquareDecoders(1)
     decoders.close()
