@@ -1,5 +1,7 @@
 """MetaCLIP 2 against transformers' own, from a folder of random weights, and its vocabulary."""
 
+import json
+
 import pytest
 import torch
 from metaclip_folder import CONTEXT, EOS, PAD, SOS, metaclip_model, write_metaclip, write_metaclip_open_clip
@@ -102,7 +104,31 @@ def test_images_are_squashed_or_cropped_as_its_preprocessor_says(both, tmp_path)
     folder = write_metaclip(tmp_path, theirs)
     change(folder / "preprocessor_config.json", size={"shortest_edge": 32}, do_center_crop=True, resample=2)
     see = load_backbone(folder).preprocess
-    assert (see.fit, see.interpolation) == ("crop", "bilinear")
+    assert (see.fit, see.interpolation, see.resize) == ("crop", "bilinear", None)
+
+
+def test_a_short_side_longer_than_the_crop_is_another_model(both, tmp_path):
+    theirs, _, _ = both
+    longer = {"size": {"shortest_edge": 40}, "crop_size": {"height": 32, "width": 32}, "do_center_crop": True}
+    folder = write_metaclip(tmp_path, theirs)
+    change(folder / "preprocessor_config.json", **longer | {"size": {"shortest_edge": 32}})
+    cropped = load_backbone(folder)
+    change(folder / "preprocessor_config.json", **longer)
+    ours = load_backbone(folder)
+    assert (ours.preprocess.size, ours.preprocess.resize) == (32, 40)
+    assert ours.fingerprint != cropped.fingerprint
+
+
+def test_the_newer_file_of_a_processor_is_read(both, tmp_path):
+    theirs, _, _ = both
+    folder = write_metaclip(tmp_path, theirs)
+    former = folder / "preprocessor_config.json"
+    said = {**json.loads(former.read_text()), "resample": 2}
+    former.unlink()
+    (folder / "processor_config.json").write_text(json.dumps({"image_processor": said}))
+    assert load_backbone(folder).preprocess.interpolation == "bilinear"
+    (folder / "processor_config.json").write_text(json.dumps({"processor_class": "CLIPProcessor"}))
+    assert load_backbone(folder).preprocess.interpolation == "bicubic"
 
 
 @pytest.mark.parametrize(

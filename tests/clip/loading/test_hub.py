@@ -138,6 +138,7 @@ def test_download_order_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "model.safetensors",
         "pytorch_model.bin",
         "preprocessor_config.json",
+        "processor_config.json",
     ]
     asked.clear()
     (tmp_path / "config.json").write_text('{"model_type": "siglip"}')

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pbprompt.clip.loading.images import CLIP_IMAGES, Images, read_open_clip_images, read_preprocessor
-from pbprompt.clip.loading.json_files import HF_PREPROCESSOR, read_json
+from pbprompt.clip.loading.json_files import read_json
 from pbprompt.clip.timm_tower import TimmConfig
 from pbprompt.errors import InputError
 
@@ -95,7 +95,7 @@ def read_hugging_face(path: Path) -> Told:
     return Told(
         activation=activations.pop(),
         sizes=known_sizes(sizes),
-        images=read_preprocessor(path.parent / HF_PREPROCESSOR, sizes["vision.image_size"], CLIP_IMAGES),
+        images=read_preprocessor(path.parent, sizes["vision.image_size"], CLIP_IMAGES),
         vocabulary="clip" if kind == "clip" else "metaclip_2",
     )
 

@@ -13,7 +13,7 @@ from pbprompt.clip.backbone import BackboneConfig
 from pbprompt.clip.dino import DinoConfig
 from pbprompt.clip.loading.formats import read_tensors
 from pbprompt.clip.loading.images import PILLOW, Triple, triple
-from pbprompt.clip.loading.json_files import HF_CONFIG, HF_PREPROCESSOR, read_json
+from pbprompt.clip.loading.json_files import HF_CONFIG, read_image_processor, read_json
 from pbprompt.clip.loading.shapes import count, shape
 from pbprompt.data.square import Fit, Interpolation
 from pbprompt.errors import InputError
@@ -49,9 +49,7 @@ def read_dino(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor],
     """The config and the tower's tensors, under `visual.`, of the weights in a Hugging Face folder."""
     config_path = path.parent / HF_CONFIG
     told = read_json(config_path)
-    size, fit, interpolation, resize, mean, std = _preprocessing(
-        path.parent / HF_PREPROCESSOR, PUBLISHED[told["model_type"]]
-    )
+    size, fit, interpolation, resize, mean, std = _preprocessing(path.parent, PUBLISHED[told["model_type"]])
     state = _renamed(read_tensors(path)[0])
     vision = _sizes(path, config_path, told, state, size)
     tensors = _folded(path, state, vision)
@@ -74,10 +72,11 @@ def read_dino(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor],
 
 
 def _preprocessing(
-    path: Path, published: dict[str, Any]
+    folder: Path, published: dict[str, Any]
 ) -> tuple[int, Fit, Interpolation, int, Triple, Triple]:
     """Size, fit, filter, short side before a crop, mean and deviation; the published ones without a file."""
-    told = read_json(path) if path.is_file() else published
+    path, given = read_image_processor(folder)
+    told = published if given is None else given
     resample = told.get("resample", 3)
     if resample not in PILLOW:
         raise InputError(f"{path}: resample is {resample!r}; 2 (bilinear) and 3 (bicubic) are supported")

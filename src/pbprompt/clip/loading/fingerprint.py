@@ -28,6 +28,8 @@ def fingerprint(config: BackboneConfig, state: dict[str, Tensor]) -> str:
         settings += (config.fit, config.interpolation)
     if config.text is None or isinstance(config.vision, TimmConfig):
         settings += (config.vision, config.resize, config.interpolation)
+    elif config.resize is not None:
+        settings += ("short side", config.resize)
     if isinstance(config.text, TextConfig) and not config.text.causal:
         settings += ("not causal",)
     whole = hashlib.sha256(repr(settings).encode())

@@ -10,6 +10,7 @@ from urllib.request import getproxies
 from pbprompt.clip.loading.json_files import (
     HF_CONFIG,
     HF_PREPROCESSOR,
+    HF_PROCESSOR,
     HF_TOKENIZER,
     HF_TOKENIZER_CONFIG,
     OPEN_CLIP_CONFIG,
@@ -116,7 +117,7 @@ def _companions(described: Path) -> tuple[str, ...]:
     tokenizer = (HF_TOKENIZER, HF_TOKENIZER_CONFIG)
     if described.name == HF_CONFIG:
         own = config.get("model_type") in ("siglip", "metaclip_2")
-        return (HF_PREPROCESSOR, *(tokenizer if own else ()))
+        return (HF_PREPROCESSOR, HF_PROCESSOR, *(tokenizer if own else ()))
     text = (config.get("model_cfg") or {}).get("text_cfg") or {}
     return tokenizer if text.get("hf_tokenizer_name") else ()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pbprompt.clip.backbone import CLIP_MEAN, CLIP_STD
-from pbprompt.clip.loading.json_files import HF_CONFIG, read_json
+from pbprompt.clip.loading.json_files import HF_CONFIG, read_image_processor
 from pbprompt.data.square import Fit, Interpolation
 from pbprompt.errors import InputError
 
@@ -22,40 +22,43 @@ class Images(NamedTuple):
     std: Triple = CLIP_STD
     fit: Fit = "crop"
     interpolation: Interpolation = "bicubic"
+    resize: int | None = None  # the short side before the crop, where that is more than the crop
 
 
 CLIP_IMAGES = Images()
 SIGLIP_IMAGES = Images(HALF, HALF, "squash")
 
 
-def read_preprocessor(path: Path, side: Any, usual: Images) -> Images:
-    """Hugging Face's `preprocessor_config.json`, for images of `side` pixels; the rest is as `usual`."""
-    if not path.is_file():
+def read_preprocessor(folder: Path, side: Any, usual: Images) -> Images:
+    """What a Hugging Face folder says, for images of `side` pixels; the rest is as `usual`."""
+    path, told = read_image_processor(folder)
+    if told is None:
         return usual
-    told = read_json(path)
     interpolation = PILLOW.get(told["resample"]) if "resample" in told else usual.interpolation
     if interpolation is None:
         raise InputError(
             f"{path}: resample is {told['resample']!r}; 2 (bilinear) and 3 (bicubic) are supported"
         )
-    fit = _fit(path, told, side, usual.fit)
+    fit, resize = _fit(path, told, side, usual.fit)
     mean, std = triple(path, told, "image_mean", usual.mean), triple(path, told, "image_std", usual.std)
-    return Images(mean, std, fit, interpolation)
+    return Images(mean, std, fit, interpolation, resize)
 
 
-def _fit(path: Path, told: Mapping[str, Any], side: Any, usual: Fit) -> Fit:
-    """Squashed where both sides are given, cropped where the shorter one is."""
+def _fit(path: Path, told: Mapping[str, Any], side: Any, usual: Fit) -> tuple[Fit, int | None]:
+    """Squashed where both sides are given, cropped where the shorter one is; that one, if it is longer."""
     size = told.get("size")
     if size is None:
-        return usual
-    square, shortest = {"height": side, "width": side}, {"shortest_edge": side}
+        return usual, None
+    square = {"height": side, "width": side}
     if size == square or (size == side and usual == "squash"):
-        return "squash"
-    if size not in (shortest, side) or told.get("crop_size", side) not in (side, square):
+        return "squash", None
+    short = size.get("shortest_edge") if isinstance(size, dict) else size
+    crop = told.get("crop_size", short)
+    if type(short) is not int or type(side) is not int or short < side or crop not in (side, square):
         raise InputError(f"{path}: size is {size}, but {HF_CONFIG} says images of {side} pixels")
     if not told.get("do_center_crop", True):
         raise InputError(f"{path}: size is {size} without a crop; a model of square images is needed")
-    return "crop"
+    return "crop", short if short > side else None
 
 
 def read_open_clip_images(path: Path, told: Mapping[str, Any], side: Any) -> Images:

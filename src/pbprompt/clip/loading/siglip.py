@@ -7,7 +7,7 @@ from torch import Tensor
 from pbprompt.clip.backbone import BackboneConfig
 from pbprompt.clip.loading.checkpoint_config import Told, known_sizes, towers
 from pbprompt.clip.loading.images import SIGLIP_IMAGES, read_preprocessor
-from pbprompt.clip.loading.json_files import HF_CONFIG, HF_PREPROCESSOR, read_json
+from pbprompt.clip.loading.json_files import HF_CONFIG, read_json
 from pbprompt.clip.loading.shapes import count, shape
 from pbprompt.clip.siglip import SIGLIP_EPS, SiglipTextConfig, SiglipVisionConfig
 from pbprompt.errors import InputError
@@ -55,7 +55,7 @@ def read_siglip_config(path: Path) -> Told:
     return Told(
         activation="gelu_tanh",
         sizes=known_sizes(sizes),
-        images=read_preprocessor(path.parent / HF_PREPROCESSOR, sizes["vision.image_size"], SIGLIP_IMAGES),
+        images=read_preprocessor(path.parent, sizes["vision.image_size"], SIGLIP_IMAGES),
         family="siglip",
         vocabulary="siglip",
     )
