@@ -19,6 +19,7 @@ import typer
 
 import pbprompt
 from pbprompt.cli import app, main
+from pbprompt.recipes import load_recipe
 from pbprompt.registry import methods
 
 ROOT = Path(__file__).parents[1]
@@ -224,6 +225,13 @@ def test_every_field_of_an_answer_is_explained():
         "score",
         "spread",
     }
+
+
+def test_the_recipe_of_ones_own_is_one(tmp_path):
+    (text,) = blocks(DOCS / "reproduce.md", "yaml")
+    (tmp_path / "mine.yaml").write_text(text)
+    runs = load_recipe(str(tmp_path / "mine.yaml")).expand()
+    assert len(runs) == 18 and {run.method for _, run in runs} <= set(methods())
 
 
 def test_methods_that_can_be_exported_are_listed():

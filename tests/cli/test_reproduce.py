@@ -15,8 +15,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from pbprompt.bench.cost import Cost
-from pbprompt.cli.reproduce import reproduce
+from pbprompt.cli.reproduce import _narrowed, reproduce
 from pbprompt.errors import InputError
+from pbprompt.recipes import load_recipe
 from pbprompt.runs.store import RunStore
 
 RECIPE = """
@@ -85,12 +86,21 @@ def test_a_failed_run_is_named_and_the_exit_code_says_so(run, tmp_path):
     assert "failed: few-shot on sample: nearest-mean, epochs=1, 1 shot, seed 1: " in result.stderr
     assert "leave epochs at 0" in result.stderr and "failures.jsonl" in result.stderr
     assert "plain" in result.stdout, "the table is printed with what there is"
+    assert "here on" not in result.stdout
+
+
+def test_the_title_names_a_dataset_that_is_none_of_the_recipes():
+    recipe = load_recipe("sample-few-shot")
+    assert _narrowed(recipe, ["photos/"], (), (), ()).title == f"{recipe.title}; here on photos/"
+    assert _narrowed(recipe, ["sample"], (), (), ()).title == recipe.title
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (("few-shot-vitt",), "did you mean 'few-shot-vit'"),
+        (("heat-map",), "did you mean 'heat-maps'"),
+        (("computation-costs",), "did you mean 'computation-cost'"),
         (("absent.yaml",), "absent.yaml: no such recipe file"),
         (("small.yaml", "--executor", "condor"), "choose one of local, ray, slurm"),
         (("small.yaml", "--format", "pdf"), "choose one of terminal, markdown, csv, latex"),

@@ -20,9 +20,7 @@ COST = "computation-cost"
 
 
 def reproduce(
-    names: list[str] = typer.Argument(
-        None, metavar="[tables]...", help="Recipes by name, or YAML files; none: list them."
-    ),
+    tables: list[str] = typer.Argument(None, help="Recipes by name, or YAML files; none: list them."),
     dataset: list[str] = typer.Option([], help="Only these datasets, or your own in their place."),
     shots: str = typer.Option("", help="Only these shots: 1,4,16."),
     seeds: str = typer.Option("", help="Only these seeds: 1,2,3."),
@@ -49,26 +47,25 @@ def reproduce(
     Pictures are written to the folder of results, each with a JSON file of what was drawn.
     Ctrl-C keeps every finished run: the same command goes on from there.
     """
-    if not names:
+    if not tables:
         _list_recipes()
         return
     _check(executor, style, ray_address, gpus_per_run)
     import contextlib
 
     from pbprompt import distributed
-    from pbprompt.recipes import load_recipe
     from pbprompt.recipes.pictures import find_picture
     from pbprompt.runs.store import RunStore
     from pbprompt.sweep import sweep
 
     device = distributed.pick(device)
     narrowed = (dataset, _numbers("shots", shots), _numbers("seeds", seeds), overrides)
-    pictures = {name: picture for name in names if (picture := find_picture(name))}
-    tables = [name for name in names if name != COST and name not in pictures]
+    pictures = {name: picture for name in tables if (picture := find_picture(name))}
+    measured = [name for name in tables if name != COST and name not in pictures]
     if captions is not None and not pictures:
         raise InputError("--captions: only with a picture, such as `captions`")
-    recipes = [_narrowed(load_recipe(name), *narrowed) for name in tables]
-    if COST in names:
+    recipes = [_narrowed(_recipe(name), *narrowed) for name in measured]
+    if COST in tables:
         _print_cost(device, style)
     for picture in pictures.values():
         _draw(picture, captions, runs, root, device, *narrowed)
@@ -131,6 +128,18 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
+def _recipe(name: str) -> "Recipe":
+    """A recipe by its name; of an unknown one, pictures and timings are among what may have been meant."""
+    from pbprompt.recipes import load_recipe, recipe_names
+    from pbprompt.recipes.pictures import picture_names
+    from pbprompt.suggest import suggest
+
+    if name in recipe_names() or Path(name).suffix in (".yaml", ".yml"):
+        return load_recipe(name)
+    known = [*recipe_names(), *picture_names(), COST]
+    raise InputError(f"unknown recipe {name!r}: {suggest(name, known)}")
+
+
 def _narrowed(
     recipe: "Recipe",
     datasets: Sequence[str],
@@ -141,8 +150,10 @@ def _narrowed(
     """The part of a table that is asked for, as a table of its own."""
     from dataclasses import replace
 
+    own = any(name not in recipe.datasets for name in datasets)  # which its title does not speak of
     return replace(
         recipe,
+        title=f"{recipe.title}; here on {', '.join(datasets)}" if own else recipe.title,
         datasets=tuple(datasets) or recipe.datasets,
         shots=shots or recipe.shots,
         seeds=seeds or recipe.seeds,
