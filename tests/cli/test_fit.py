@@ -442,16 +442,13 @@ def tables(tmp_path_factory):
     return folder
 
 
-def test_a_stream_is_fitted_in_one_pass(run, tables, tmp_path):
-    code, _, told = run("fit", tables / "good.parquet", "--out", tmp_path / "model")
+def test_a_stream_is_fitted_in_one_pass_and_goes_on_after_a_stop(run, tables, tmp_path, monkeypatch):
+    command, out, whole = ("fit", tables / "good.parquet", "--out"), tmp_path / "model", tmp_path / "whole"
+    code, _, told = run(*command, whole)
     assert code == 0 and "3 classes; 12 images, in one pass" in told
     assert "12 training images, each left out in turn" in told
-    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config = json.loads((whole / "config.json").read_text())
     assert config["classes"] == list(CLASSES) and config["data"]["images"] == 12
-
-
-def test_a_stopped_pass_goes_on_and_gives_the_same_model(run, tables, tmp_path, monkeypatch):
-    command, out = ("fit", tables / "good.parquet", "--out"), tmp_path / "model"
     kept, advance = tmp_path / ".model.gathered", Progress.advance
 
     def interrupted(self, count):
@@ -473,8 +470,7 @@ def test_a_stopped_pass_goes_on_and_gives_the_same_model(run, tables, tmp_path, 
     code, _, told = run(*command, out)
     assert code == 0 and "going on after the 12 images that are gathered already" in told
     assert "12 images, in one pass" in told and not kept.exists()
-    run(*command, tmp_path / "other")
-    assert (out / WEIGHTS).read_bytes() == (tmp_path / "other" / WEIGHTS).read_bytes()
+    assert (out / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
 
 
 @pytest.mark.parametrize(

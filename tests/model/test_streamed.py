@@ -1,5 +1,7 @@
 """A fit in one pass against the fit in memory, and which sources are streams."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,7 @@ from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank
 from pbprompt.features.gathered import Gathered
 from pbprompt.model import streamed
-from pbprompt.model.streamed import check_streams, fit_gathered, gather_stream, is_stream
+from pbprompt.model.streamed import check_streams, fit_gathered, gather_stream, is_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 
@@ -87,6 +89,24 @@ def test_methods_that_need_all_images_at_once_say_so(tiny_vit, name, settings):
     kind = find_method(name)
     with pytest.raises(InputError, match=f"{name} needs all its training images at once"):
         check_streams(kind, kind.Config(**settings), tiny_vit)
+
+
+def test_what_is_gathered_lies_beside_the_model_under_its_jobs_name(
+    tiny_vit, double_vit, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    stream = Stream(["a.tar"])
+    mine = kept_beside(Path("model/"), stream, tiny_vit)
+    assert mine.path == tmp_path / ".model.gathered" / "0.safetensors"
+    assert kept_beside(Path(), stream, tiny_vit).folder == tmp_path.parent / f".{tmp_path.name}.gathered"
+    same = kept_beside(Path("model"), Stream(["a.tar"]), tiny_vit)
+    assert same.job == mine.job
+    others = (
+        (Stream(["b.tar"]), tiny_vit),
+        (Stream(["a.tar"], allow_urls=True), tiny_vit),
+        (stream, double_vit),
+    )
+    assert all(kept_beside(Path("model"), *other).job != mine.job for other in others)
 
 
 def test_which_sources_are_streams(photos, tmp_path, monkeypatch):
