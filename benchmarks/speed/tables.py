@@ -78,6 +78,7 @@ COLUMNS: dict[str, Sequence[Column]] = {
     ),
     "fit": (
         METHOD,
+        Column("settings", "settings"),
         BACKBONE,
         PRECISION,
         CLASSES,

@@ -92,6 +92,12 @@ def test_the_cached_fit_says_how_much_of_it_was_run():
     found = goals_of("cpu", {"fit": part(rows, CPU)})
     text = found["fit of 100 classes × 16 shots × 50 epochs from cached features"]
     assert text == ("170 s (pbprompt, from its first 100 of 2,500 steps)", "yes")
+    faster = row | {"method": "pbprompt", "settings": "batch_size=0", "ours_s": 40.0, "steps_run": 100}
+    text = goals_of("cpu", {"fit": part([*rows, faster], CPU)})[
+        "fit of 100 classes × 16 shots × 50 epochs from cached features"
+    ]
+    beside = "; 40 s with batch_size=0"
+    assert text == (f"170 s (pbprompt, from its first 100 of 2,500 steps{beside})", "yes")
 
 
 def test_try_outs_meet_no_goal():
