@@ -287,6 +287,25 @@ def test_a_web_server(photos, tmp_path):
             thread.join()
 
 
+@pytest.mark.parametrize("error", [OSError("reset by peer"), RuntimeError("payload is not completed")])
+def test_a_connection_that_is_lost_is_no_damaged_tar(memory, tmp_path, monkeypatch, error):
+    """Or the rest of it would count as one image that cannot be read."""
+
+    class Lost(io.BytesIO):
+        def read(self, size=-1):
+            if self.tell() >= 10240:
+                raise error
+            return super().read(size)
+
+    content = write_tar(tmp_path / "s.tar", [(f"{n}.png", png(n).ljust(4000)) for n in range(5)]).read_bytes()
+    memory.pipe("/s.tar", content)
+    monkeypatch.setattr(type(memory), "open", lambda *_, **__: Lost(content))
+    found = Stream(["memory://s.tar"], allow_urls=True).records()
+    assert len(list(islice(found, 2))) == 2
+    with pytest.raises(InputError, match=f"memory://s.tar: cannot be read: {error}"):
+        list(found)
+
+
 def test_an_address_that_wants_credentials_is_told_which(monkeypatch):
     class NoCredentialsError(Exception):
         pass

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from pbprompt.data.images import IMAGE_SUFFIXES
-from pbprompt.data.stream.places import Place, opened, state
+from pbprompt.data.stream.places import Place, opened, state, told
 from pbprompt.data.stream.records import MOST_BYTES, Record, too_large
 from pbprompt.errors import InputError
 
@@ -58,9 +58,12 @@ class Tar:
                 return None
 
     def records(self, skip: int = 0) -> Iterator[Record]:
-        """The images in order. Where the tar is cut off, the last record says so."""
+        """The images in order. Where the tar is cut off, the last record says so.
+
+        Where a connection is lost, that is raised.
+        """
         done = 0
-        with opened(self.file) as file:
+        with opened(self.file) as file, told(self.file):
             try:
                 archive = self._archive(file)
                 for key, members in _groups(archive, skip):
@@ -72,6 +75,8 @@ class Tar:
                     raise EOFError
             except (tarfile.TarError, EOFError, OSError, ValueError) as error:
                 # of gzip, bz2 and lzma too
+                if isinstance(error, OSError) and not isinstance(self.file, Path):
+                    raise  # the way there broke off, and nobody knows what is in the rest
                 cut = not str(error) or any(word in str(error) for word in _CUT_OFF)
                 why = "cut off" if cut else f"damaged ({error})"
                 message = f"{self.file}: {why} after {done:,} images: fetch or write it again"
