@@ -3,7 +3,6 @@
 import json
 import sys
 import warnings
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 LONGEST_MESSAGE = 500
@@ -51,6 +50,8 @@ def install_command(extra: str) -> str:
 
     The package is on no index, so that its name alone finds nothing.
     """
+    from importlib.metadata import PackageNotFoundError, distribution  # a tenth of what a small process loads
+
     checkout = Path(__file__).parents[2]
     if (checkout / "pyproject.toml").is_file():
         return f"pip install -e '{checkout}[{extra}]'"

@@ -34,5 +34,6 @@ def central_square(
         x, y = before[0] / width, before[1] / height
         box = (left * x, top * y, (left + size) * x, (top + size) * y)
         return image.resize((size, size), how, box=box)
-    resized = image.resize((width, height), how)
-    return resized.crop((left, top, left + size, top + size))
+    if width > size:  # Pillow resizes across, then down: only what is kept need be resized down
+        image = image.resize((width, before[1]), how).crop((left, 0, left + size, before[1]))
+    return image.resize((size, height), how).crop((0, top, size, top + size))
