@@ -138,10 +138,10 @@ def medians(turns: Sequence[dict[str, Cost]]) -> dict[str, dict[str, float]]:
     return found
 
 
-def pictures() -> list[bytes]:
+def pictures(count: int = PICTURES) -> list[bytes]:
     """Files that differ."""
     contents = []
-    for seed in range(PICTURES):
+    for seed in range(count):
         stream = io.BytesIO()
         picture(seed).save(stream, "JPEG", quality=QUALITY)
         contents.append(stream.getvalue())

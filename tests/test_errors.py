@@ -23,7 +23,7 @@ def test_an_installed_wheel_is_named_by_the_file_it_came_from(monkeypatch, tmp_p
 
     package = tmp_path / "lib" / "site-packages" / "pbprompt" / "errors.py"
     monkeypatch.setattr(errors, "__file__", str(package))
-    monkeypatch.setattr(errors, "distribution", lambda name: Installed())
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: Installed())
     assert install_command("onnx") == "pip install 'pbprompt[onnx] @ file:///PATH/TO/THE.whl'"
     Installed.url = "file:///tmp/pbprompt-1.0-py3-none-any.whl"
     assert install_command("onnx") == f"pip install 'pbprompt[onnx] @ {Installed.url}'"
