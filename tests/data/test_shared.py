@@ -7,7 +7,10 @@ import pytest
 from pbprompt.data.shared import Shared, nameless_file
 
 
-def test_both_see_the_same_bytes_and_more_of_them_when_it_has_grown():
+@pytest.mark.parametrize("of_memory", [True, False])
+def test_both_see_the_same_bytes_and_more_of_them_when_it_has_grown(of_memory, monkeypatch):
+    if not of_memory:
+        monkeypatch.delattr(os, "memfd_create", raising=False)
     ours = Shared(nameless_file())
     theirs = Shared(os.dup(ours.handle))
     ours.memory(3)[:] = bytes([7, 7, 7])

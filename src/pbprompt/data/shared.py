@@ -10,10 +10,11 @@ import tempfile
 
 def nameless_file() -> int:
     """The handle of an empty file that goes away with its last user: of memory alone where there is such."""
-    if hasattr(os, "memfd_create"):
+    try:
         return os.memfd_create("squares")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
+    except (AttributeError, OSError):  # another system than Linux, or an old one
+        with tempfile.TemporaryFile() as file:
+            return os.dup(file.fileno())
 
 
 class Shared:

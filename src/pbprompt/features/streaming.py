@@ -25,7 +25,7 @@ from pbprompt.data.stream.decoding import Square, SquareDecoders
 from pbprompt.data.transforms import normalise
 from pbprompt.errors import InputError
 
-MOST_DECODERS = 16
+MOST_DECODERS = 32  # each takes some thirty megabytes, and more while it has a large image
 QUESTION = 8  # images that a decoding process is asked for at once
 READERS = 8  # threads beside one a process: they wait for files, which may come from far away
 QUEUED = 2  # batches that a GPU has been given: while it runs one, the next is there already
@@ -57,7 +57,7 @@ def encode_stream(
 
     Batches are the caller's, so that the same ones give the same bits, wherever a stream is gone on with.
     """
-    threads, towers = torch.get_num_threads(), _towers(backbone)
+    threads, towers, ahead = torch.get_num_threads(), _towers(backbone), _ahead(backbone)
     pool = ThreadPoolExecutor(
         towers,
         thread_name_prefix="tower",
@@ -69,7 +69,7 @@ def encode_stream(
     try:
         for mark, records, squares in decoded:
             pending.append((mark, pool.submit(_begin, backbone, records, squares)))
-            if len(pending) > _ahead(backbone):
+            if len(pending) > ahead:
                 mark, begun = pending.popleft()
                 yield mark, _end(backbone, begun.result())
         while pending:
