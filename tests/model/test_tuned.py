@@ -100,6 +100,26 @@ def test_more_classes_leave_the_model_as_it_was(model, images):
     assert same.predict(images) == before
 
 
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        ("bus", "give a list"),
+        ([CLASSES[0].upper()], "is there already"),
+        (["bus", "Bus"], "is there already"),
+    ],
+)
+def test_names_that_cannot_be_added(model, names, says):
+    with pytest.raises(InputError, match=says):
+        model.with_classes(names)
+
+
+def test_a_model_is_shown_in_a_line(model):
+    shown = (
+        f"TunedModel('{model.info.method}', backbone='{model.info.backbone['name']}', {len(CLASSES)} classes)"
+    )
+    assert repr(model) == shown
+
+
 def test_rules(model, images):
     rule = model.rule(0.5, 0.5)
     assert rule.threshold == model.calibration.threshold(0.5)

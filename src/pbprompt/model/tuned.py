@@ -53,6 +53,10 @@ class TunedModel:
     terms: dict[str, float] = field(default_factory=dict)  # of the loss in the last epoch of training
     independent: bool = False  # each name by itself, as `zero_shot` says
 
+    def __repr__(self) -> str:
+        backbone = self.info.backbone["name"]
+        return f"TunedModel({self.info.method!r}, backbone={backbone!r}, {len(self.classes)} classes)"
+
     @cached_property
     def predictor(self) -> Predictor:
         """The sampled classifiers, drawn when they are first needed."""
@@ -168,6 +172,13 @@ class TunedModel:
 
     def with_classes(self, names: Sequence[str]) -> Self:
         """The same model with more classes, known by their names."""
+        if isinstance(names, str):
+            raise InputError(f"names is {names!r}: give a list of class names, such as ['zebra']")
+        known = {name_key(name) for name in self.classes}
+        for name in names:
+            if name_key(name) in known:
+                raise InputError(f"class {name!r} is there already: give other names")
+            known.add(name_key(name))
         return self.for_classes((*self.classes, *names))
 
     def for_classes(self, classes: Sequence[str], template: str | None = None) -> Self:
