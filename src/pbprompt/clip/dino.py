@@ -22,10 +22,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pbprompt.clip.layers import Block, merge_heads, split_heads
+from pbprompt.clip.patches import SquarePatches
 
 
 @dataclass(frozen=True)
-class DinoConfig:
+class DinoConfig(SquarePatches):
     """Sizes of the tower. `gated`: its MLPs are SwiGLU; `rope_theta`: None where positions are learned."""
 
     image_size: int
@@ -38,11 +39,6 @@ class DinoConfig:
     gated: bool = False
     rope_theta: float | None = None
     eps: float = 1e-6
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        side = self.image_size // self.patch_size
-        return side, side
 
 
 class GatedMlp(nn.Module):

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pbprompt.clip.layers import Attention
+from pbprompt.clip.patches import SquarePatches
 from pbprompt.clip.rotary import attend_turned, grid_places, rotary_table
 
 EVA_EPS = 1e-6
@@ -21,7 +22,7 @@ TRAINED_SIDE = 16  # patches: the places of a finer or coarser grid are stretche
 
 
 @dataclass(frozen=True)
-class EvaConfig:
+class EvaConfig(SquarePatches):
     """Sizes of the image tower; `hidden` is the width inside its MLPs."""
 
     image_size: int
@@ -30,11 +31,6 @@ class EvaConfig:
     layers: int
     heads: int
     hidden: int
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        side = self.image_size // self.patch_size
-        return side, side
 
 
 class GatedMlp(nn.Module):

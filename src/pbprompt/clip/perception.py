@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pbprompt.clip.layers import CLIP_EPS, Transformer
+from pbprompt.clip.patches import SquarePatches
 from pbprompt.clip.rotary import attend_turned, grid_places, rotary_table
 from pbprompt.clip.siglip import AttentionPool
 
@@ -19,7 +20,7 @@ POOL_HEADS = 8
 
 
 @dataclass(frozen=True)
-class PerceptionConfig:
+class PerceptionConfig(SquarePatches):
     """Sizes of the image tower; `hidden` is the width inside its MLPs, `pool_hidden` inside the pool's."""
 
     image_size: int
@@ -30,11 +31,6 @@ class PerceptionConfig:
     hidden: int
     pool_hidden: int
     class_token: bool
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        side = self.image_size // self.patch_size
-        return side, side
 
 
 class PerceptionTower(nn.Module):

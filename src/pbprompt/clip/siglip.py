@@ -14,12 +14,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pbprompt.clip.layers import Attention, Mlp, Transformer, merge_heads, split_heads
+from pbprompt.clip.patches import SquarePatches
 
 SIGLIP_EPS = 1e-6
 
 
 @dataclass(frozen=True)
-class SiglipVisionConfig:
+class SiglipVisionConfig(SquarePatches):
     """Sizes of the image tower; `hidden` is the width inside its MLPs."""
 
     image_size: int
@@ -28,11 +29,6 @@ class SiglipVisionConfig:
     layers: int
     heads: int
     hidden: int
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        side = self.image_size // self.patch_size
-        return side, side
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pbprompt.clip.layers import Transformer
+from pbprompt.clip.patches import SquarePatches
 
 
 @dataclass(frozen=True)
-class VitConfig:
+class VitConfig(SquarePatches):
     """Sizes of a vision transformer; `hidden` is the width inside its MLPs, 4·width where it is not given."""
 
     image_size: int
@@ -19,11 +20,6 @@ class VitConfig:
     layers: int
     heads: int
     hidden: int | None = None
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        side = self.image_size // self.patch_size
-        return side, side
 
 
 class VisionTransformer(nn.Module):
