@@ -16,7 +16,7 @@ from pbprompt.core.conjugate import (
 )
 from pbprompt.core.evidence_choice import GROWTH, Choice
 from pbprompt.core.left_out import left_out_answers, with_names
-from pbprompt.core.names_alone import background_density
+from pbprompt.core.names_alone import background_density, known_odds
 from pbprompt.core.statistics import Statistics
 
 unit = torch.nn.functional.normalize
@@ -62,7 +62,7 @@ def test_with_two_names_beside_the_classes(width, counts, cells, monkeypatch):
         squared = distances(without, sigma, text_slope(without, sigma), z)
         near = (squared(KAPPA) / inflation(without.counts, KAPPA))[:, without.known].amin()
         u = z - without.centre
-        said = torch.zeros(len(columns), dtype=torch.float64)
+        said, odds = torch.zeros(len(columns), dtype=torch.float64), []
         for kappa, temper, weight in zip(CHOICE.kappa, CHOICE.temper, CHOICE.weight, strict=True):
             sharp = temper * tail_factor(near, width) / growth
             photographs = sharp * log_density(squared(float(kappa)), without.counts, float(kappa), width)
@@ -70,5 +70,8 @@ def test_with_two_names_beside_the_classes(width, counts, cells, monkeypatch):
             names = ground + CHOICE.offset + CHOICE.name_scale * u @ (without.texts - without.text_centre).T
             logits = torch.where(without.counts > 0, photographs, names)
             said += weight * logits[0, columns].softmax(0)
+            alone = CHOICE.name_scale * u @ (without.texts - without.text_centre).T
+            odds.append(known_odds(photographs[:, without.known], ground, alone[:, without.known]))
         torch.testing.assert_close(found.probabilities[i], said, rtol=1e-6, atol=1e-8)
         torch.testing.assert_close(found.nearest[i], near, rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(found.odds[i], odds[0].squeeze(), rtol=1e-6, atol=1e-8)

@@ -1,10 +1,8 @@
 """What the closed-form model, fitted to all labelled images but one, says of that one; for every image.
 
-    p_ic = Σ_j w_j softmax_c( T_j h_i L_c⁻ⁱ(x_i; κ_j) )     odds_i: log-odds that x_i shows one of the classes
-
-(κ_j, T_j, w_j) is the posterior that `core/evidence_choice.py` keeps. With an image go its look-alikes of the
-same label: a copy must not vouch for a label. The left-out densities are exact, and cost one fit together.
-An image whose class has no other cannot be judged: without it, its class is a mere name.
+The fit is `conjugate`'s, of features and names; the answers are those of `core/left_out.py`. With an image go
+its look-alikes of the same label: a copy must not vouch for a label. An image whose class has no other cannot
+be judged: without it, its class is a mere name.
 """
 
 from typing import NamedTuple
@@ -13,23 +11,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pbprompt.core.conjugate import (
-    KAPPA,
-    Frame,
-    inflation,
-    log_density,
-    make_frame,
-    tail_factor,
-)
-from pbprompt.core.evidence_choice import Choice, choose
-from pbprompt.core.leave_one_out import leave_one_out
+from pbprompt.core import left_out
+from pbprompt.core.conjugate import make_frame
+from pbprompt.core.evidence_choice import choose
 from pbprompt.core.likelihood import unit
 from pbprompt.core.look_alikes import Alike, look_alikes
-from pbprompt.core.names_alone import background_density, known_odds
 from pbprompt.core.statistics import Statistics
 from pbprompt.core.text_map import learn_text_map, move
 
-CELLS = 1 << 20  # of tables of images by classes at once
 CHOOSING = 2048  # images that stand for all when κ and T are chosen
 LARGEST_CLASS = 8192  # images of a class, up to which look-alikes are looked for: all its pairs are compared
 
@@ -61,11 +50,10 @@ def left_out_answers(
     alike = look_alikes(z, labels) if few else Alike.none(z)
     some = torch.arange(0, len(z), -(-len(z) // CHOOSING))
     choice = choose(frame, z[some], labels[some], scale, plain @ frame.basis, alike.at(some))
-    parts = [
-        _answers(frame, choice, z[rows], labels[rows], alike.at(rows))
-        for rows in torch.arange(len(z)).split(max(1, CELLS // max(z.shape[1], len(texts))))
-    ]
-    return LeftOutAnswers(*(torch.cat(values) for values in zip(*parts, strict=True)))
+    said = left_out.left_out_answers(frame, choice, z, labels, known, alike)
+    probabilities = torch.zeros(len(z), len(texts))
+    probabilities[:, known] = said.probabilities.float()
+    return LeftOutAnswers(probabilities, said.odds.float(), said.several)
 
 
 def _moved_texts(
@@ -77,23 +65,3 @@ def _moved_texts(
     place = torch.full((len(texts),), -1)
     place[known] = torch.arange(len(known))
     return move(text_map, texts, place)
-
-
-def _answers(
-    frame: Frame, choice: Choice, images: Float[Tensor, "n d"], labels: Int[Tensor, " n"], alike: Alike
-) -> LeftOutAnswers:
-    known, d = frame.known, frame.width
-    left = leave_one_out(frame, images, labels, alike)
-    near = (left.distances(KAPPA) / inflation(left.counts, KAPPA))[:, known].amin(1)
-    tail = tail_factor(near, d)
-    densities = {
-        kappa: tail.unsqueeze(1) * log_density(left.distances(kappa), left.counts, kappa, d)[:, known]
-        for kappa in choice.kappa.unique().tolist()
-    }
-    table = images.new_zeros(len(images), len(frame.counts))
-    for kappa, temper, weight in zip(*(column.tolist() for column in choice[:3]), strict=True):
-        table[:, known] += weight * (temper * densities[kappa]).softmax(1)
-    best, temper = densities[float(choice.kappa[0])], float(choice.temper[0])
-    ground = temper * tail * background_density(left.own_background, choice.background, d)
-    odds = known_odds(temper * best, ground, choice.name_scale * left.own_cosines[:, known])
-    return LeftOutAnswers(table.float(), odds.float(), left.several)

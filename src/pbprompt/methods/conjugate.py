@@ -343,7 +343,9 @@ class Conjugate(Memory):
         rows = torch.isin(self.kept_labels, labels).nonzero().squeeze(1)
         rows = rows[:: max(1, -(-len(rows) * len(wide.counts) // TABLE))]
         own = self.kept_labels[rows]
-        said, near, several = left_out_answers(wide, self._choice(), kept[rows], own, columns, alike.at(rows))
+        said, near, _, several = left_out_answers(
+            wide, self._choice(), kept[rows], own, columns, alike.at(rows)
+        )
         if not several.any():
             return None
         if self.config.gate and bool((labels >= 0).all() and (self.counts[labels] > 0).all()):
