@@ -51,3 +51,13 @@ def test_other_classes_than_the_models_are_told(run, model, tmp_path):
     )
     assert code == 0 and f"note: {says}, mammal\n" in err
     assert says in (tmp_path / "r.html").read_text()
+
+
+def test_a_folder_that_has_changed_may_test_on_what_was_trained_on(run, model, tmp_path):
+    photos = shutil.copytree(model.parent / "photos", tmp_path / "photos")
+    says = "images that it was trained on may be among these"
+    assert says not in run("evaluate", model, photos, "--samples", "2")[2]
+    first = min((photos / "clock").iterdir())
+    shutil.copy(first, first.with_name(f"again{first.suffix}"))
+    code, _, err = run("evaluate", model, photos, "--samples", "2")
+    assert code == 0 and "warning: photos is not as it was when the model was fitted" in err and says in err

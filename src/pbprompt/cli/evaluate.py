@@ -1,12 +1,16 @@
 """`pbprompt evaluate`: the figures of a saved model on a split."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from pbprompt.cli.output import print_json
 from pbprompt.errors import InputError, install_command
+
+if TYPE_CHECKING:
+    from pbprompt.data.items import Dataset
 
 
 def evaluate(
@@ -87,6 +91,11 @@ def evaluate(
     told = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
     if other:
         told.print(f"note: {other}")
+    if split != "train" and _split_anew(tuned.info.data, dataset):
+        told.print(
+            f"warning: {dataset.name} is not as it was when the model was fitted, and is split by seed: "
+            "images that it was trained on may be among these"
+        )
     if html is not None:
         facts = {
             "Model": str(model),
@@ -113,6 +122,13 @@ def evaluate(
         console.print(part)
     if html is None:
         told.print("--html FILE writes all of this as one page, with pictures")
+
+
+def _split_anew(fitted: Mapping[str, str | int], dataset: "Dataset") -> bool:
+    """Whether the data has changed since, and has no split of its own that would hold."""
+    same_name = fitted.get("dataset") == dataset.name
+    by_seed = any(note.startswith("Split ") for note in dataset.notes)
+    return same_name and by_seed and fitted.get("content_hash") != dataset.content_hash
 
 
 def _other_classes(own: Sequence[str], asked: Sequence[str]) -> str:
