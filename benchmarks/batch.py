@@ -5,12 +5,13 @@
     python -m benchmarks.batch --device cuda --json out.json
 
 JPEG files of 500 × 375 pixels and about 100 KB (`benchmarks/speed/pictures.py`); backbones other than `lite`
-have random weights of the real sizes, on a GPU in float16. The three are measured in turns, several times, in
-one run, after a short run of each that does not count; a rate beside another one of the same turn is what
-counts, since other work on the machine slows all of them. The bound is the smaller of the rates of the tower
-and of decoding, by as many processes as the whole has: beside a GPU one a processor. Next to the rates stands
-the processor time of each, and of the decoding processes in it, which other work disturbs less. On a GPU the
-tower is measured in larger batches too. Then the ways to decode (`benchmarks/ways_to_decode.py`).
+have random weights of the real sizes, on a GPU in float16; `lite` is in float32. The three are measured in
+turns, several times, in one run, after a short run of each that does not count; a rate beside another one of
+the same turn is what counts, since other work on the machine slows all of them. The bound is the smaller of
+the rates of the tower and of decoding, by as many processes as the whole has: beside a GPU one a processor.
+Next to the rates stands the processor time of each, and of the decoding processes in it, which other work
+disturbs less. On a GPU the tower is measured in larger batches too. Then the ways to decode
+(`benchmarks/ways_to_decode.py`).
 """
 
 import argparse
@@ -105,6 +106,8 @@ def whole(model: TunedModel, folder: Path, out: Path) -> None:
     output = Output(str(out))
     with output.opened(job.identity(output.suffix)):
         batch_job.run(job, output, batch_job.here, progress=False)
+    if output.failures:
+        raise RuntimeError(f"{output.failures} images were not answered: see {output.failed_path}")
 
 
 def measure(model: TunedModel, folder: Path) -> dict[str, Cost]:
@@ -172,14 +175,12 @@ def main() -> None:
     options = parser.parse_args()
     batch_job.CACHED_UNITS = 0
     kind = torch.device(options.device).type
-    dtype = "float16" if kind == "cuda" else "float32"
     facts: dict[str, Any] = {
         "commit": commit(),
         "command": " ".join(["python -m benchmarks.batch", *sys.argv[1:]]),
         "machine": machine(options.device),
         "torch": torch.__version__,
         "images": options.images or IMAGES[kind],
-        "dtype": dtype,
         "backbones": {},
     }
     console = Console(width=110)
@@ -188,17 +189,18 @@ def main() -> None:
         few = fill(Path(name) / "few", contents, WARM_UP[kind])
         many = fill(Path(name) / "many", contents, facts["images"])
         for backbone in options.backbone or BACKBONES[kind]:
-            model = TunedModel.zero_shot(
-                make_backbone(backbone, options.device, dtype), ["cat", "dog", "guitar"]
-            )
+            dtype = "float16" if kind == "cuda" and backbone != "lite" else "float32"
+            built = make_backbone(backbone, options.device, dtype)
+            model = TunedModel.zero_shot(built, ["cat", "dog", "guitar"])
             measure(model, few)
             turns = [measure(model, many) for _ in range(options.turns)]
             found = medians(turns)
             facts["backbones"][backbone] = {
+                "dtype": dtype,
                 "medians": found,
                 "turns": [{part: cost._asdict() for part, cost in turn.items()} for turn in turns],
             }
-            report(console, backbone, found)
+            report(console, f"{backbone}, {dtype}", found)
     by_way = ways_to_decode.measure(contents)
     facts["ways"] = {name: found._asdict() for name, found in by_way.items()}
     report_ways(console, by_way)
@@ -206,9 +208,9 @@ def main() -> None:
         options.json.write_text(json.dumps(facts, indent=1) + "\n")
 
 
-def report(console: Console, backbone: str, found: dict[str, dict[str, float]]) -> None:
+def report(console: Console, name: str, found: dict[str, dict[str, float]]) -> None:
     table = Table(
-        backbone, "images/s", "beside the tower", "beside the bound", "processors, ms an image", "decoders'",
+        name, "images/s", "beside the tower", "beside the bound", "processors, ms an image", "decoders'",
         box=None,
     )  # fmt: skip
     for part, one in found.items():
