@@ -16,6 +16,8 @@ LAYERS = [
         "files",
         "suggest",
         "distributed",
+        "capture",
+        "precision",
         "seeding",
         "markdown",
         "__init__",

@@ -32,7 +32,7 @@ def test_every_module_is_checked():
         name for name, module in loaded.items() if "jaxtyping" not in type(module.__loader__).__module__
     }
     assert {"pbprompt", "pbprompt.core.elbo", "pbprompt.clip.backbone"} <= set(loaded)
-    assert unchecked <= {UNCHECKED}
+    assert all(name.startswith(UNCHECKED) for name in unchecked), unchecked
 
 
 def is_checked(function) -> bool:
@@ -44,7 +44,7 @@ def is_checked(function) -> bool:
 def test_every_signature_with_a_shape_is_checked():
     found = {True: 0, False: 0}
     for name, module in list(sys.modules.items()):
-        if name.split(".")[0] == "pbprompt" and name != UNCHECKED:
+        if name.split(".")[0] == "pbprompt" and not name.startswith(UNCHECKED):
             kinds = [module, *(kind for kind in vars(module).values() if isinstance(kind, type))]
             for function in (value for kind in kinds for value in vars(kind).values()):
                 if isinstance(function, FunctionType) and function.__module__ == name:

@@ -45,10 +45,10 @@ def negative_log_likelihood(
     The log of the mean is never the larger loss (Jensen); with one sample the two are the same.
     """
     log_p = at_least_float32(log_likelihood)
-    if reading == "mean_of_logs":
+    samples = log_p.reshape(-1, log_p.shape[-1])
+    if reading == "mean_of_logs" or (reading == "log_of_mean" and len(samples) == 1):
         return -log_p.mean()
     if reading == "log_of_mean":
-        samples = log_p.reshape(-1, log_p.shape[-1])
         return math.log(samples.shape[0]) - samples.logsumexp(0).mean()
     raise InputError(f"likelihood reading: {reading!r} is unknown; use 'mean_of_logs' or 'log_of_mean'")
 

@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from pbprompt.core import gpu
 from pbprompt.errors import InputError
 
 
@@ -95,18 +96,26 @@ class PromptGenerator(nn.Module):
     def forward(self, latent: Float[Tensor, "*s c w"]) -> Float[Tensor, "*s c n w"]:
         first = latent.reshape(-1, latent.shape[-1]).to(self.words.dtype) + self.positions[0]
         rest = self.words + self.positions[1:]
-        # The words are the same in every sequence, so they go through the input projection once.
+        prefix = self.out_proj(self._attended(first, rest))
+        if self.residual:
+            prefix = prefix + (self._sequence(first, rest) if self.keep_latent else rest)
+        return prefix.unflatten(0, latent.shape[:-1])
+
+    def _attended(self, first: Float[Tensor, "n w"], rest: Float[Tensor, "b w"]) -> Float[Tensor, "n t w"]:
+        """What each token takes from its sequence; the words go through the input projection once for all."""
+        if gpu.takes(first):
+            from pbprompt.core.gpu import prefix
+
+            if prefix.takes(1 + len(rest), first.shape[-1] // self.heads):
+                projected = self.in_proj(torch.cat([first, rest]))
+                return prefix.attend(projected, len(rest), self.heads, self.keep_latent)
         projected = self._sequence(self.in_proj(first), self.in_proj(rest))
         query, key, value = (self._split_heads(x) for x in projected.chunk(3, dim=-1))
         if not self.keep_latent:
             query = query[:, :, 1:]
         # Written out: for sequences of a few tokens this is several times faster than a kernel for long ones.
         scores = query @ key.mT * query.shape[-1] ** -0.5
-        mixed = scores.softmax(-1) @ value
-        prefix = self.out_proj(mixed.transpose(1, 2).flatten(-2))
-        if self.residual:
-            prefix = prefix + (self._sequence(first, rest) if self.keep_latent else rest)
-        return prefix.unflatten(0, latent.shape[:-1])
+        return (scores.softmax(-1) @ value).transpose(1, 2).flatten(-2)
 
     @staticmethod
     def _sequence(first: Float[Tensor, "n k"], rest: Float[Tensor, "b k"]) -> Float[Tensor, "n t k"]:

@@ -14,7 +14,8 @@ With S samples the prediction is the mean of the S class distributions. How far 
 what the model does not know: see `Uncertainty`.
 
 Half-precision features are welcome, but the arithmetic is done in float32 (float64 stays float64),
-under autocast too: a cosine rounded to bfloat16 can be a fifth of a logit off at scale 100.
+under autocast too, and never on tensor cores: a cosine rounded to bfloat16 can be a fifth of a logit off at
+scale 100.
 """
 
 import math
@@ -25,7 +26,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pbprompt.core import gpu
 from pbprompt.errors import InputError
+from pbprompt.precision import float32_products
 
 Scale = float | Float[Tensor, ""]
 PredictionReading = Literal["probabilities", "features"]
@@ -37,12 +40,16 @@ def at_least_float32(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 def unit(x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
     """x / ‖x‖ along the last dimension, float32 at least. A zero vector stays zero."""
+    if gpu.takes(x):
+        from pbprompt.core.gpu.unit import unit as on_gpu
+
+        return on_gpu(x)
     return F.normalize(at_least_float32(x), dim=-1)
 
 
 def cosines(x: Float[Tensor, "n d"], y: Float[Tensor, "*s c d"]) -> Float[Tensor, "*s n c"]:
     """Cosine similarity of every x with every y."""
-    with torch.autocast(x.device.type, enabled=False):
+    with torch.autocast(x.device.type, enabled=False), float32_products(tensor_cores=False):
         x, y = unit(x), unit(y)
         dtype = torch.promote_types(x.dtype, y.dtype)
         return torch.einsum("nd,...cd->...nc", x.to(dtype), y.to(dtype))

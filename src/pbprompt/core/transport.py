@@ -31,6 +31,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from pbprompt.core import gpu
 from pbprompt.core.likelihood import at_least_float32, cosines
 from pbprompt.errors import InputError
 
@@ -107,12 +108,18 @@ def _transport(
     balance: float,
     temperature: float,
 ) -> Transport:
-    similarity = patch_cosines(patches, prompts)
-    to_prompts, to_patches = _plans(similarity, log_weights, temperature)
-    weights = at_least_float32(log_weights).exp()
-    # A plan sums to one, so the expected cost is one minus the expected cosine: no tensor of costs.
-    patch_to_prompt = 1 - (to_prompts * similarity).sum(-1).mean(-1)
-    prompt_to_patch = (weights * (1 - (to_patches * similarity).sum(-2))).sum(-1)
+    safe = SAFE_EXPONENT * temperature >= HIGHEST_COST
+    if safe and gpu.takes(patches, prompts) and not patches.requires_grad:
+        from pbprompt.core.gpu.transport import both_directions
+
+        patch_to_prompt, prompt_to_patch = both_directions(patches, prompts, log_weights, temperature)
+    else:
+        similarity = patch_cosines(patches, prompts)
+        to_prompts, to_patches = _plans(similarity, log_weights, temperature)
+        weights = at_least_float32(log_weights).exp()
+        # A plan sums to one, so the expected cost is one minus the expected cosine: no tensor of costs.
+        patch_to_prompt = 1 - (to_prompts * similarity).sum(-1).mean(-1)
+        prompt_to_patch = (weights * (1 - (to_patches * similarity).sum(-2))).sum(-1)
     total = balance * patch_to_prompt + (1 - balance) * prompt_to_patch
     return Transport(patch_to_prompt, prompt_to_patch, total)
 

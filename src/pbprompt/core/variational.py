@@ -26,6 +26,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from pbprompt.core import gpu
 from pbprompt.core.likelihood import at_least_float32
 from pbprompt.data.names import name_key
 from pbprompt.errors import InputError
@@ -94,6 +95,10 @@ def reparameterise(
     mean: Float[Tensor, "c w"], log_variance: Float[Tensor, "c w"], noise: Float[Tensor, "s c w"]
 ) -> Float[Tensor, "s c w"]:
     """r = μ + σ·ε, differentiable in μ and log σ²."""
+    if gpu.takes(mean, log_variance):
+        from pbprompt.core.gpu.gaussian import reparameterise as on_gpu
+
+        return on_gpu(mean, log_variance, noise.to(mean))
     return mean + (0.5 * log_variance).exp() * noise.to(mean)
 
 
@@ -123,6 +128,10 @@ def gaussian_kl(
     prior_std: float = 1.0,
 ) -> Float[Tensor, "c w"]:
     """KL[q ‖ p] of every class and dimension, in nats; `reduce_kl` makes one number of it."""
+    if gpu.takes(mean, log_variance, prior_mean) and not prior_mean.requires_grad:
+        from pbprompt.core.gpu.gaussian import gaussian_kl as on_gpu
+
+        return on_gpu(mean, log_variance, prior_mean, prior_std)
     mean, log_variance, prior_mean = map(at_least_float32, (mean, log_variance, prior_mean))
     log_ratio = log_variance - 2 * math.log(prior_std)
     # expm1(t) − t is the same as exp(t) − 1 − t, and does not cancel when q is close to p.

@@ -1,0 +1,21 @@
+"""The equations of `core/` on CUDA, where a kernel a step of an equation would take longer than the equation.
+
+Each module has Triton kernels and the function that takes the place of the one written out, which stays the
+reference: the tests hold them against each other.
+"""
+
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+
+@cache
+def _triton() -> bool:
+    return find_spec("triton") is not None  # torch's CPU builds come without
+
+
+def takes(*tensors: Tensor) -> bool:
+    """Whether there are kernels for these."""
+    return all(tensor.is_cuda and tensor.dtype != torch.float64 for tensor in tensors) and _triton()
