@@ -1,7 +1,7 @@
 """Attention over packed prompts: every tail attends to the shared lead and, causally, to itself.
 
-Two ways to the same numbers: scaled dot-product attention, one call for each length of tail; and, on CUDA,
-one Triton kernel for all (`packed_attention`), because library kernels idle on thousands of tiny attentions.
+One call of scaled dot-product attention for each length of tail. On CUDA, where library kernels idle on
+thousands of tiny attentions, `packed_attention` has one Triton kernel for all.
 """
 
 import torch
@@ -9,15 +9,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from pbprompt.clip import packed_attention
 from pbprompt.clip.layers import merge_heads, split_heads
 from pbprompt.clip.packing import Layout
 
 
 def attend_causally(qkv: Float[Tensor, "s n w3"], layout: Layout, heads: int) -> Float[Tensor, "s n w"]:
     """What every packed position takes from the lead and from its own tail up to itself."""
-    if packed_attention.usable(qkv, qkv.shape[-1] // (3 * heads)):
-        return packed_attention.attend_causally(qkv, layout, heads)
     # split, not slices: the gradient of a split is one concatenation, that of a slice a whole tensor of zeros
     lead, *groups = qkv.split(layout.sizes, dim=1)
     q, lead_k, lead_v = (split_heads(part, heads) for part in lead.chunk(3, dim=-1))
@@ -43,8 +40,6 @@ def attend_from_eot(
     q: Float[Tensor, "s r w"], kv: Float[Tensor, "s n w2"], layout: Layout, heads: int
 ) -> Float[Tensor, "s r w"]:
     """What every EOT takes from the lead and from its own tail."""
-    if packed_attention.usable(q, q.shape[-1] // heads):
-        return packed_attention.attend_from_eot(q, kv, layout, heads)
     lead, *groups = kv.split(layout.sizes, dim=1)
     lead_k, lead_v = (split_heads(part, heads) for part in lead.chunk(2, dim=-1))
     queries = q.split([count for count, _ in layout.groups], dim=1)

@@ -18,20 +18,20 @@ and is read at EOT (MobileCLIP's) keeps the last saving alone.
 On CUDA the training call is captured once as a CUDA graph (`graph`), since its kernels are short.
 """
 
-import gc
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import cast
+from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pbprompt import distributed
+from pbprompt.capture import graphed
+from pbprompt.clip import frozen_blocks
 from pbprompt.clip.attention import attend_causally, attend_from_eot, attend_fully
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.packing import Layout, build_layouts, count_slots
@@ -79,6 +79,7 @@ class TextEngine:
         inverse = torch.empty(len(self.prompts), dtype=torch.long)
         inverse[self._order] = torch.arange(len(self.prompts))
         self._inverse = inverse.to(backbone.device)
+        self._order_on_device = torch.tensor(self._order, device=backbone.device)
         self._layouts = lru_cache(maxsize=4)(self._build_layouts)
         self._calls: Counter[torch.Size] = Counter()
         self._graphs: dict[torch.Size, Callable[[Tensor], Tensor]] = {}
@@ -112,16 +113,19 @@ class TextEngine:
             parts = [again(part, context) for part in layouts]
         else:
             parts = [self._encode(part, context) for part in layouts]
-        return torch.cat(parts, dim=1).index_select(1, self._inverse)
+        return _permuted(torch.cat(parts, dim=1), self._inverse, self._order_on_device)
 
     def _encode(self, layout: Layout, context: Float[Tensor, "s cb w"]) -> Float[Tensor, "s r d"]:
         """Features of one chunk's prompts, in the order of the layout."""
         tower = self.backbone.textual
         x = layout.constant.expand(len(context), *layout.constant.shape)
         if len(layout.slot_at):
-            # positions are in `constant` at slots too, so the vectors are added
-            x = x.index_add(1, layout.slot_at, context.index_select(1, layout.slot_from))
-        *body, last = tower.transformer.blocks
+            # positions are in `constant` at slots too, so the vectors are added to them
+            vectors = _permuted(context, layout.slot_from, layout.slot_back)
+            x = x.index_copy(1, layout.slot_at, vectors + layout.constant[layout.slot_at])
+        *body, last = blocks = tower.transformer.blocks
+        if self.eot_only and tower.causal and frozen_blocks.usable(x, blocks):
+            return tower.project(frozen_blocks.states_at_eot(x, blocks, layout))
         for block in body:
             x = block.finish(x, self._attend(block.queries_keys_values(x), layout, block.attn.heads))
         if self.eot_only:
@@ -148,25 +152,20 @@ class TextEngine:
             return self._features(context)
         if shape not in self._graphs and not self._capture(context):
             return self._features(context)
-        features = self._graphs[shape](context).clone()  # the next replay overwrites the graph's own output
+        features = self._graphs[shape](context)
         self._awaiting_backward.add(shape)
         features.register_hook(lambda gradient: self._awaiting_backward.discard(shape))
         return features
 
     def _capture(self, context: Float[Tensor, "s k b w"]) -> bool:
         """Whether the call is now a graph; where the GPU refuses, the engine goes on without, and says so."""
-        # the sample's gradient belongs to the capture, on a stream of its own: nothing to warn of
-        torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
-        sample = context.detach().clone().requires_grad_()
         try:
-            with _nothing_freed():
-                graphed = torch.cuda.make_graphed_callables(self._features, (sample,))
+            self._graphs[context.shape] = graphed(self._features, context)
         except RuntimeError as error:
             self.graph = False
             reason = str(error).partition("\n")[0]
             warnings.warn(f"text features are computed without a CUDA graph, slower: {reason}", stacklevel=2)
             return False
-        self._graphs[context.shape] = cast(Callable[[Tensor], Tensor], graphed)
         return True
 
     def _chunks(self, context: Float[Tensor, "s k b w"]) -> list[Layout]:
@@ -188,17 +187,25 @@ class TextEngine:
         )
 
 
-@contextmanager
-def _nothing_freed() -> Iterator[None]:
-    """No garbage collection meanwhile: to free another engine's graph would spoil the one being captured."""
-    gc.collect()
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+def _permuted(
+    x: Float[Tensor, "s n w"], order: Int[Tensor, " k"], inverse: Int[Tensor, " n"] | None
+) -> Float[Tensor, "s k w"]:
+    """x[:, order]; with the inverse of a permutation the gradient is picked up, not scattered."""
+    if inverse is None:
+        return x.index_select(1, order)
+    return _Permuted.apply(x, order, inverse)  # type: ignore[no-untyped-call]
+
+
+class _Permuted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        ctx.save_for_backward(inverse)
+        return x.index_select(1, order)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (inverse,) = ctx.saved_tensors
+        return gradient.index_select(1, inverse), None, None
 
 
 def encode_texts(backbone: Backbone, texts: Sequence[str]) -> Float[Tensor, "n d"]:

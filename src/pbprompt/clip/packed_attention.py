@@ -1,29 +1,27 @@
 """Many tiny attentions in one Triton kernel, for packed prompts on CUDA.
 
-A row is one prompt's tail (or the lead itself). A program takes one head and a few rows of one sample, one
-after another. A row's scores fit one tile, so the softmax is computed whole, and again in the backward pass:
-nothing but the inputs is kept. The gradient of the shared lead is summed over a program's rows in registers
-and over programs afterwards, without atomics: the same bits in every run.
+A row is one prompt's tail (or the lead itself). A program takes one head and one or a few rows of one sample.
+A row's scores, those with the lead among them, fit one tile, so the softmax is computed whole, and again in
+the backward pass: nothing but the inputs is kept. Where the lead learns, its gradient is summed over a
+program's rows in registers and over programs afterwards, without atomics: the same bits in every run.
 """
-
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pbprompt.clip.packing import Layout, Rows, tile_of
+from pbprompt.clip.packing import Layout, Rows
 
 try:
-    from pbprompt.clip.packed_kernels import backward_kernel, forward_kernel
+    from pbprompt.clip.packed_kernels import backward_kernel, forward_kernel, lead_kernel
 except ImportError:  # torch's CPU builds come without Triton
-    forward_kernel = backward_kernel = None
+    forward_kernel = backward_kernel = lead_kernel = None
 
-ROWS_A_PROGRAM = 4
+FEW_ROWS = 256  # up to so many, a program of its own for every two keeps the GPU busy
 
 
 def usable(x: Tensor, per_head: int) -> bool:
-    """Whether the kernel can take these activations."""
+    """Whether the kernels can take these activations."""
     return (
         forward_kernel is not None
         and x.is_cuda
@@ -33,103 +31,96 @@ def usable(x: Tensor, per_head: int) -> bool:
 
 
 def attend_causally(qkv: Float[Tensor, "s n w3"], layout: Layout, heads: int) -> Float[Tensor, "s n w"]:
-    """Every position to the lead and to its own tail up to itself."""
-    return _Causal.apply(qkv, layout.causal_rows, heads)  # type: ignore[no-untyped-call]
+    """What every position takes from the lead and from its own tail up to itself."""
+    q, k, v = qkv.chunk(3, dim=-1)
+    return _forward(q, k, v, layout.causal_rows, heads)
+
+
+def attend_causally_backward(
+    gradient: Float[Tensor, "s n w"], qkv: Float[Tensor, "s n w3"], layout: Layout, heads: int
+) -> Float[Tensor, "s n w3"]:
+    """The gradient of `attend_causally`; at a lead that does not learn it lacks what comes from the tails."""
+    result = torch.empty_like(qkv)
+    (q, k, v), (dq, dk, dv) = qkv.chunk(3, dim=-1), result.chunk(3, dim=-1)
+    _backward(gradient, q, k, v, dq, dk, dv, layout.causal_rows, heads)
+    return result
 
 
 def attend_from_eot(
     q: Float[Tensor, "s r w"], kv: Float[Tensor, "s n w2"], layout: Layout, heads: int
 ) -> Float[Tensor, "s r w"]:
-    """Every EOT to the lead and to its own tail."""
-    return _FromEot.apply(q, kv, layout.eot_rows, heads)  # type: ignore[no-untyped-call]
+    """What every EOT takes from the lead and from its own tail."""
+    k, v = kv.chunk(2, dim=-1)
+    return _forward(q, k, v, layout.eot_rows, heads)
 
 
-class _Causal(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, qkv: Tensor, rows: Rows, heads: int) -> Tensor:
-        q, k, v = qkv.chunk(3, dim=-1)
-        out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        _forward(q, k, v, out, rows, heads)
-        ctx.save_for_backward(qkv)
-        ctx.rows, ctx.heads = rows, heads
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (qkv,) = ctx.saved_tensors
-        result = torch.empty_like(qkv)
-        (q, k, v), (dq, dk, dv) = qkv.chunk(3, dim=-1), result.chunk(3, dim=-1)
-        lead = _backward(q, k, v, gradient, dq, dk, dv, ctx.rows, ctx.heads)
-        result[:, : ctx.rows.lead, gradient.shape[-1] :] += lead
-        return result, None, None
+def attend_from_eot_backward(
+    gradient: Float[Tensor, "s r w"],
+    q: Float[Tensor, "s r w"],
+    kv: Float[Tensor, "s n w2"],
+    layout: Layout,
+    heads: int,
+) -> tuple[Float[Tensor, "s r w"], Float[Tensor, "s n w2"]]:
+    """The gradients of `attend_from_eot`; at a lead that does not learn there is none."""
+    dq, result = torch.empty_like(q), torch.zeros_like(kv)
+    (k, v), (dk, dv) = kv.chunk(2, dim=-1), result.chunk(2, dim=-1)
+    _backward(gradient, q, k, v, dq, dk, dv, layout.eot_rows, heads)
+    return dq, result
 
 
-class _FromEot(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, kv: Tensor, rows: Rows, heads: int) -> Tensor:
-        out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        k, v = kv.chunk(2, dim=-1)
-        _forward(q, k, v, out, rows, heads)
-        ctx.save_for_backward(q, kv)
-        ctx.rows, ctx.heads = rows, heads
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        q, kv = ctx.saved_tensors
-        dq, result = torch.empty_like(q), torch.zeros_like(kv)
-        (k, v), (dk, dv) = kv.chunk(2, dim=-1), result.chunk(2, dim=-1)
-        result[:, : ctx.rows.lead] = _backward(q, k, v, gradient, dq, dk, dv, ctx.rows, ctx.heads)
-        return dq, result, None, None
-
-
-def _forward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, rows: Rows, heads: int) -> None:
+def _forward(
+    q: Float[Tensor, "s m w"], k: Float[Tensor, "s n w"], v: Float[Tensor, "s n w"], rows: Rows, heads: int
+) -> Float[Tensor, "s m w"]:
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
     per_head = q.shape[-1] // heads
-    for first, count, tile in rows.launches:
-        forward_kernel[_grid(count, heads, len(q))](
+    for first, count, queries, keys in rows.launches:
+        forward_kernel[count, heads, len(q)](
             q, k, v, out, rows.table, first, first + count, per_head**-0.5,
             q.stride(0), q.stride(1), k.stride(0), k.stride(1), out.stride(0), out.stride(1),
-            TILE=tile, LEAD=tile_of(max(rows.lead, 1)), PER_HEAD=per_head, ROWS=ROWS_A_PROGRAM,
-            num_warps=_warps(tile),
+            QUERIES=queries, KEYS=keys, PER_HEAD=per_head, ROWS=1, num_warps=_warps(keys),
         )  # fmt: skip
+    return out
 
 
 def _backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gradient: Tensor,
-    dq: Tensor,
-    dk: Tensor,
-    dv: Tensor,
+    gradient: Float[Tensor, "s m w"],
+    q: Float[Tensor, "s m w"],
+    k: Float[Tensor, "s n w"],
+    v: Float[Tensor, "s n w"],
+    dq: Float[Tensor, "s m w"],
+    dk: Float[Tensor, "s n w"],
+    dv: Float[Tensor, "s n w"],
     rows: Rows,
     heads: int,
-) -> Float[Tensor, "s l w2"]:
-    """Fill dq, dk, dv; return what the tails add to the lead's keys and values."""
+) -> None:
+    """Fill dq and, beside each other in one tensor, dk and dv."""
     samples, width = len(q), q.shape[-1]
     per_head = width // heads
     gradient = gradient.contiguous()
-    blocks = sum(_blocks(count) for _, count, _ in rows.launches)
-    partial = torch.empty(samples, blocks, rows.lead, 2 * width, dtype=torch.float32, device=q.device)
+    at_once = 1
+    if rows.lead_learns:  # fewer sums of its gradient to write, and to add up afterwards
+        at_once = 2 if len(rows.table) <= FEW_ROWS else 8
+    blocks = sum(-(-count // at_once) for _, count, _, _ in rows.launches)
+    partial = dq  # not used
+    if rows.lead_learns:
+        partial = q.new_empty(samples, blocks, rows.lead, 2 * width, dtype=torch.float32)
     before = 0
-    for first, count, tile in rows.launches:
-        backward_kernel[_grid(count, heads, samples)](
+    for first, count, queries, keys in rows.launches:
+        own = -(-count // at_once)
+        backward_kernel[own, heads, samples](
             q, k, v, gradient, dq, dk, dv, partial, rows.table, first, first + count, before, blocks,
             rows.lead, per_head**-0.5, q.stride(0), q.stride(1), k.stride(0), k.stride(1),
             gradient.stride(0), gradient.stride(1), dq.stride(0), dq.stride(1), dk.stride(0), dk.stride(1),
-            TILE=tile, LEAD=tile_of(max(rows.lead, 1)), PER_HEAD=per_head, WIDTH=width, ROWS=ROWS_A_PROGRAM,
-            num_warps=_warps(tile),
+            QUERIES=queries, KEYS=keys, PER_HEAD=per_head, WIDTH=width, ROWS=at_once,
+            LEARNS=rows.lead_learns, num_warps=_warps(keys),
         )  # fmt: skip
-        before += _blocks(count)
-    return partial.sum(dim=1).to(q.dtype)
-
-
-def _grid(count: int, heads: int, samples: int) -> tuple[int, int, int]:
-    return _blocks(count), heads, samples
-
-
-def _blocks(count: int) -> int:
-    return -(-count // ROWS_A_PROGRAM)
+        before += own
+    if rows.lead_learns:
+        across = 64
+        lead_kernel[-(-2 * width // across), rows.lead, samples](
+            partial, dk, blocks, rows.lead, dk.stride(0), dk.stride(1),
+            COLUMNS=2 * width, SOME=32, ACROSS=across,
+        )  # fmt: skip
 
 
 def _warps(tile: int) -> int:

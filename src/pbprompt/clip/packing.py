@@ -23,8 +23,9 @@ class Rows:
     """Which queries meet which keys: a line a tail, and launches that cover the lines by size of tile."""
 
     table: Tensor  # [r, 5] int32: first query, queries, first key, keys, positions of the lead to attend to
-    launches: tuple[tuple[int, int, int], ...]  # (first line, lines, tile)
+    launches: tuple[tuple[int, int, int, int], ...]  # (first line, lines, tile of queries, tile of keys)
     lead: int
+    lead_learns: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,9 @@ class Layout:
     constant: Tensor  # [n, w] token and position embeddings; position alone at slots
     slot_at: Tensor  # [k] the packed positions that are slots
     slot_from: Tensor  # [k] which context vector goes there, counted over [classes, b]
+    slot_back: Tensor | None  # [classes·b] the inverse of `slot_from`, where that has each vector once
     lead: int  # how many positions the lead has
+    lead_learns: bool  # whether one of them is a slot; if not, nothing asks for the lead's gradient
     starts: Tensor  # [r] where each tail starts
     lengths: Tensor  # [r] how many positions of each tail are computed
     eot: Tensor  # [r] where each tail's EOT is
@@ -81,14 +84,18 @@ class Layout:
         )
 
     def _rows(self, lines: list[tuple[int, int, int, int, int]]) -> Rows:
-        lines.sort(key=lambda line: line[3])
+        def tiles(line: tuple[int, int, int, int, int]) -> tuple[int, int]:
+            _, queries, _, keys, lead = line
+            return tile_of(queries), tile_of(lead + keys)
+
+        lines.sort(key=tiles)
         launches, first = [], 0
-        for tile, run in groupby(lines, key=lambda line: tile_of(line[3])):
+        for (queries, keys), run in groupby(lines, key=tiles):
             count = len(list(run))
-            launches.append((first, count, tile))
+            launches.append((first, count, queries, keys))
             first += count
         table = torch.tensor(lines, dtype=torch.int32, device=self.constant.device)
-        return Rows(table, tuple(launches), self.lead)
+        return Rows(table, tuple(launches), self.lead, self.lead_learns)
 
 
 def build_layouts(
@@ -148,13 +155,17 @@ def _layout(
     def long(values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=backbone.device)
 
+    places = [c * slots - token - 1 for token, _, c in tokens if token < 0]
+    each_once = sorted(places) == list(range(len(prompts) * slots))
     ids, positions = long([token for token, _, _ in tokens]), long([at for _, at, _ in tokens])
     embedded = backbone.token_embedding(ids.clamp(min=0)).masked_fill((ids < 0).unsqueeze(-1), 0)
     return Layout(
         constant=embedded + backbone.textual.positional_embedding[positions],
         slot_at=long([at for at, (token, _, _) in enumerate(tokens) if token < 0]),
-        slot_from=long([c * slots - token - 1 for token, _, c in tokens if token < 0]),
+        slot_from=long(places),
+        slot_back=long(places).argsort() if each_once else None,
         lead=lead,
+        lead_learns=any(token < 0 for token, _, _ in tokens[:lead]),
         starts=long(starts),
         lengths=long(list(lengths)),
         eot=long(eot),
