@@ -86,10 +86,10 @@ def _step(method: str, classes: int, bound: float) -> Goal:
 VIT = {"backbone": "ViT-B/16"}
 GOALS: dict[str, tuple[Goal, ...]] = {
     "cuda": (
-        _step("coop", 1000, 4.0),
-        _step("pbprompt", 1000, 7.0),
-        _step("coop", 101, 2.5),
-        _step("pbprompt", 101, 2.5),
+        _step("coop", 1000, 2.0),
+        _step("pbprompt", 1000, 4.5),
+        _step("coop", 101, 0.8),
+        _step("pbprompt", 101, 1.2),
         _step("cocoop", 101, 5.0),
         Goal(
             "predict",

@@ -24,8 +24,7 @@ from benchmarks.speed.setups import (
 from pbprompt.bench.cost import random_images
 from pbprompt.bench.measure import Cost, DidNotFitError, apart, measure
 from pbprompt.methods.base import Batch, Method
-from pbprompt.train.schedule import make_optimiser
-from pbprompt.train.step import WARM_UP, Gradients
+from pbprompt.train.step import WARM_UP, Step
 
 NOISE_SEED = 5
 
@@ -99,14 +98,12 @@ class LibraryStep:
     """Gradients and optimiser, with other noise each time."""
 
     def __init__(self, method: Method, batch: Batch) -> None:
-        self.gradients = Gradients(method, SHOTS * len(method.classes))
-        optimiser = make_optimiser(method, method.config)
-        assert optimiser is not None  # only methods that take steps are timed
-        self.optimiser, self.batch, self.seeds = optimiser, batch, count()
+        self.step = Step(method, SHOTS * len(method.classes))
+        self.batch, self.seeds = batch, count()
+        self.rows = torch.arange(len(batch.labels), device=batch.labels.device)
 
     def __call__(self) -> None:
-        self.gradients(self.batch, next(self.seeds))
-        self.optimiser.step()
+        self.step(self.batch, self.rows, next(self.seeds), self.step.method.config.learning_rate)
 
 
 def plain_cost(case: Case) -> Cost:
@@ -135,9 +132,9 @@ def difference(case: Case) -> float:
     method = make_method(case, backbone)
     batch = random_batch(backbone, case.classes, method.images_a_step(SHOTS * case.classes))
     examples = SHOTS * case.classes
-    gradients = Gradients(method, examples)
+    step, rows = Step(method, examples), torch.arange(len(batch.labels), device=batch.labels.device)
     for _ in range(WARM_UP + 2):  # on CUDA the last is a replay
-        ours = gradients(batch, NOISE_SEED)["total"].clone()
+        ours = step(batch, rows, NOISE_SEED, rate=0.0)["total"].clone()
     values = [ours, *(parameter.grad.clone() for parameter in method.parameters())]  # type: ignore[union-attr]
     method.zero_grad()
     drawn_on = case.device if case.cuda and method.capturable else "cpu"

@@ -16,6 +16,7 @@ from pbprompt.methods.pbprompt import PBPrompt
 from pbprompt.registry import find_method
 from pbprompt.seeding import stream
 from pbprompt.train import loop
+from pbprompt.train import step as step_module
 from pbprompt.train.checkpoint import checkpoint_step
 from pbprompt.train.loop import DivergedError, Run, train
 from pbprompt.train.schedule import learning_rate
@@ -321,10 +322,10 @@ def test_an_old_checkpoint_with_a_log_that_ran_ahead(tiny_vit, tmp_path, monkeyp
 
 def test_an_interrupt_within_an_update_is_not_saved(tiny_vit, tmp_path, monkeypatch, uninterrupted):
     """Half the parameters moved: that state belongs to no step."""
-    make = loop.make_optimiser
+    make = step_module.make_optimiser
 
-    def torn(method, config):
-        optimiser = make(method, config)
+    def torn(method, config, captured):
+        optimiser = make(method, config, captured=captured)
         step, calls = optimiser.step, []
 
         def half():
@@ -336,11 +337,11 @@ def test_an_interrupt_within_an_update_is_not_saved(tiny_vit, tmp_path, monkeypa
         optimiser.step = half
         return optimiser
 
-    monkeypatch.setattr(loop, "make_optimiser", torn)
+    monkeypatch.setattr(step_module, "make_optimiser", torn)
     with pytest.raises(KeyboardInterrupt):
         train(made(tiny_vit), epochs_of, COUNT, run_of(tmp_path))
     assert not (tmp_path / "checkpoint.safetensors").exists()
-    monkeypatch.setattr(loop, "make_optimiser", make)
+    monkeypatch.setattr(step_module, "make_optimiser", make)
     again = made(tiny_vit)
     train(again, epochs_of, COUNT, run_of(tmp_path))
     assert_same_parameters(uninterrupted[0], again)

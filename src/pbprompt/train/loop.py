@@ -3,8 +3,9 @@
 import hashlib
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -24,12 +25,14 @@ from pbprompt.seeding import stream, stream_seed
 from pbprompt.train.checkpoint import CHECKPOINT, Tally, read_checkpoint, write_checkpoint
 from pbprompt.train.journal import Journal, OnLog
 from pbprompt.train.order import epoch_order
-from pbprompt.train.schedule import learning_rate, make_optimiser
-from pbprompt.train.step import Gradients
+from pbprompt.train.schedule import learning_rate
+from pbprompt.train.step import Step
 
 LOOP_REVISION = 1  # raised when the loop or the equations in core/ change every method's results
-LOOK_EVERY = 10  # steps between looks at the loss: each look waits for the device
+LOG_EVERY = 10  # steps
+LOOK_AFTER = 0.25  # seconds between looks at the loss beside a GPU, which has nothing to do meanwhile
 SAVE_EVERY = 10.0  # seconds between checkpoints
+DIAGNOSE_EVERY = 10  # epochs, and after the last one
 
 EpochFeatures = Callable[[int], Features]
 
@@ -58,8 +61,8 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
     logged and checkpointed there, and continues where a killed one stopped, to the same bits on a CPU: every
     random choice is a function of (seed, purpose, step or epoch).
     """
-    optimiser = make_optimiser(method, method.config)
-    gradients = Gradients(method, examples)
+    take = Step(method, examples)
+    optimiser = take.optimiser
     size = method.images_a_step(examples)
     steps_an_epoch = examples // size  # as the field's loaders do, a short last batch is left out
     total = run.epochs * steps_an_epoch
@@ -78,7 +81,7 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
     journal = Journal(run.folder, done, run.on_log)
     watch = _Watch(method, journal, run, total, done, tally)
     saved = time.monotonic()
-    whole = True  # parameters, step and log belong together: not so within an update
+    noted = 0  # steps that are in the log: parameters, step and log belong together, not so within an update
 
     def save() -> None:
         watch.settle()  # what diverged is never saved
@@ -86,33 +89,27 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
             write_checkpoint(checkpoint, method, optimiser, done, run.identity, watch.tally)
 
     try:
-        for step, epoch, batch, chosen in _batches(method, features, run, size, steps_an_epoch, done, total):
-            terms = gradients(batch, stream_seed(run.seed, "noise", step))
-            assert optimiser is not None  # a method without one has refused to give a loss
-            for group in optimiser.param_groups:
-                now = step / steps_an_epoch if method.config.anneal == "step" else epoch
-                group["lr"] = learning_rate(method.config, now, run.epochs)
-            distributed.average(
-                [parameter.grad for parameter in method.trainable() if parameter.grad is not None]
-            )
-            if method.config.clip_norm:
-                torch.nn.utils.clip_grad_norm_(method.trainable(), method.config.clip_norm)
-            whole = False
-            optimiser.step()
+        for step, epoch, images, rows, chosen in _batches(
+            method, features, run, size, steps_an_epoch, done, total
+        ):
+            now = step / steps_an_epoch if method.config.anneal == "step" else epoch
+            rate = learning_rate(method.config, now, run.epochs)
+            terms = take(images, rows, stream_seed(run.seed, "noise", step), rate)
             done = step + 1
             watch.saw(step, terms, chosen)
             ends_epoch = done % steps_an_epoch == 0
-            if done % LOOK_EVERY == 0 or ends_epoch or done == total:
-                watch.look(done)
+            if done % LOG_EVERY == 0 or ends_epoch or done == total:
+                watch.note(done)
             if ends_epoch:
                 watch.end_epoch(done, epoch, learning_rate(method.config, epoch, run.epochs))
-            whole = True
+            watch.look()
+            noted += 1
             if checkpoint and time.monotonic() - saved > SAVE_EVERY:
                 save()
                 saved = time.monotonic()
         save()
     except KeyboardInterrupt:
-        if whole:
+        if take.begun == noted:
             save()
         raise
     finally:
@@ -136,19 +133,26 @@ def _whole(data: Features) -> Batch:
 
 def _batches(
     method: Method, features: EpochFeatures, run: Run, size: int, steps_an_epoch: int, done: int, total: int
-) -> Iterator[tuple[int, int, Batch, Tensor]]:
-    """(step, epoch, batch, chosen rows) from step `done` up to `total`."""
+) -> Iterator[tuple[int, int, Batch, Tensor, Tensor]]:
+    """(step, epoch, the epoch's images, the step's rows of them, these on the CPU) from `done` to `total`."""
     device = method.backbone.device
     for epoch in range(done // steps_an_epoch, -(-total // steps_an_epoch)):
-        data = features(epoch).to(device)
-        order = epoch_order(len(data), method.image_weights, stream(run.seed, "order", epoch))
+        images = _whole(features(epoch).to(device))
+        order = epoch_order(len(images.labels), method.image_weights, stream(run.seed, "order", epoch))
         places = order.to(device)
         first = epoch * steps_an_epoch
         for step in range(max(first, done), min(first + steps_an_epoch, total)):
             at = (step - first) * size
-            chosen, rows = order[at : at + size], places[at : at + size]
-            images = Encoded(data.global_[rows], data.patches[rows])
-            yield step, epoch, Batch(images, data.labels[rows]), chosen
+            yield step, epoch, images, places[at : at + size], order[at : at + size]
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of the log that is due after so many steps: the mean terms, or the end of an epoch."""
+
+    done: int
+    epoch: dict[str, float] = field(default_factory=dict)
+    diagnostics: dict[str, float] = field(default_factory=dict)
 
 
 class _Watch:
@@ -160,7 +164,8 @@ class _Watch:
         self.method, self.journal, self.run, self.tally = method, journal, run, tally
         self.last_epoch: dict[str, float] = {}
         self._pending: list[tuple[int, dict[str, Tensor], Tensor]] = []
-        self._good = self._copy()
+        self._due: deque[_Line] = deque()
+        self._good, self._looked = self._copy(), time.monotonic()
         self._total, self._text = total, "training"
         console = Console(stderr=True, quiet=not run.progress)
         self._lines = Lines(console, shown=run.progress)
@@ -182,15 +187,20 @@ class _Watch:
         self._pending.append((step, terms, chosen))
         self._lines.say(lambda: f"step {step + 1:,} of {self._total:,}: {self._text}")
 
+    def look(self) -> None:
+        """Settle, if a line of the log is due and nothing waits, or the last time is long enough ago."""
+        waits = self.method.backbone.device.type != "cpu"
+        if self._due and (not waits or time.monotonic() - self._looked >= LOOK_AFTER):
+            self.settle()
+
     def settle(self) -> None:
-        """Wait for the terms of the last steps, count them, and make sure that all is finite."""
+        """Wait for the terms of the last steps, count and log them, and make sure that all is finite."""
         if not self._pending:
             return
         names = list(self._pending[0][1])
         values = torch.stack(
             [torch.stack([terms[n].float() for n in names]) for _, terms, _ in self._pending]
         )
-        sums = self.tally.sums
         for (step, _, chosen), row in zip(self._pending, values.tolist(), strict=True):
             terms = dict(zip(names, row, strict=True))
             if not all(map(math.isfinite, row)):
@@ -198,31 +208,40 @@ class _Watch:
             self.tally.recent.append(terms)
             self.tally.steps += 1
             for name, value in terms.items():
-                sums[name] = sums.get(name, 0.0) + value
+                self.tally.sums[name] = self.tally.sums.get(name, 0.0) + value
+            while self._due and self._due[0].done == step + 1:
+                self._write(self._due.popleft())
         if not all(torch.stack([p.isfinite().all() for p in self.method.trainable()]).tolist()):
             self._diverged("new value of a parameter", step, terms, chosen)
         self._pending.clear()
-        self._good = self._copy()
+        self._good, self._looked = self._copy(), time.monotonic()
 
-    def look(self, done: int) -> None:
-        """Show and log the mean terms since the last look."""
-        self.settle()
+    def note(self, done: int) -> None:
+        """The log is due a line of the mean terms since the last one."""
+        self._due.append(_Line(done))
+
+    def end_epoch(self, done: int, epoch: int, rate: float) -> None:
+        extra = {}
+        if epoch % DIAGNOSE_EVERY == 0 or epoch + 1 == self.run.epochs:
+            extra = self.method.diagnostics(stream(self.run.seed, "diagnostics", epoch))
+        self._due.append(_Line(done, {"epoch": epoch, "learning_rate": rate}, extra))
+
+    def _write(self, line: "_Line") -> None:
+        if line.epoch:
+            self.last_epoch = self.mean() | line.diagnostics
+            self.tally = Tally()
+            self.journal.write(line.done, line.epoch | line.diagnostics)
+            return
         rows = self.tally.recent
         recent = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
         rows.clear()
-        self.journal.write(done, recent)
+        self.journal.write(line.done, recent)
         self._text = f"loss {recent['total']:.3f}  accuracy {recent.get('accuracy', math.nan):.1%}"
-        self._bar.update(self._task, completed=done, description=self._text)
+        self._bar.update(self._task, completed=line.done, description=self._text)
 
     def mean(self) -> dict[str, float]:
         """Mean terms of the epoch under way."""
         return {name: value / self.tally.steps for name, value in self.tally.sums.items()}
-
-    def end_epoch(self, done: int, epoch: int, rate: float) -> None:
-        extra = self.method.diagnostics(stream(self.run.seed, "diagnostics", epoch))
-        self.last_epoch = self.mean() | extra
-        self.tally = Tally()
-        self.journal.write(done, {"epoch": epoch, "learning_rate": rate, **extra})
 
     def close(self) -> None:
         self._bar.stop()
