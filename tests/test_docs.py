@@ -19,8 +19,10 @@ import typer
 
 import pbprompt
 from pbprompt.cli import app, main
+from pbprompt.cli.methods import _tags
+from pbprompt.methods.base import make_config
 from pbprompt.recipes import load_recipe
-from pbprompt.registry import methods
+from pbprompt.registry import find_method, methods
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -71,7 +73,8 @@ def test_links_lead_somewhere(page: Path):
 def typed(page: Path) -> list[str]:
     """Commands of pbprompt in blocks of shell lines, and in blocks that are indented."""
     text = page.read_text(encoding="utf-8")
-    lines = [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
+    shell = [block for kind in ("sh", "bash") for block in blocks(page, kind)]
+    lines = [line for block in shell for line in block.replace("\\\n", " ").splitlines()]
     lines += re.findall(r"^    (pbprompt .*)$", FENCED.sub("", text), re.M)
     found = (re.search(r"(?:^|\s)(pbprompt .*)", line) for line in lines)
     return [match.group(1) for match in found if match]
@@ -100,7 +103,10 @@ def parse(command: str) -> None:
         verb = words.pop(0)
     if nested and not words:
         return  # a verb with verbs below it, alone: it lists
-    chosen.make_context(verb, words)
+    given = chosen.make_context(verb, words).params
+    if verb == "fit" and given["method"] != "task-residual":  # that of the page on methods of one's own
+        # refuses a preset, variant or setting that the method does not have
+        make_config(find_method(given["method"]), given["preset"], given["variant"], given["overrides"])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=shown)
@@ -115,10 +121,13 @@ def test_commands_exist(page: Path):
                 raise
 
 
-@pytest.mark.parametrize("command", ["pbprompt predikt a.jpg", "pbprompt fit photos/ --out m --shot 4"])
+WRONG = ["predikt a.jpg", "fit photos/ --out m --shot 4", "fit photos/ --out m --preset paper"]
+
+
+@pytest.mark.parametrize("command", WRONG)
 def test_a_command_that_does_not_exist_is_found(command: str):
-    with pytest.raises(Exception, match=r"no predikt|[Nn]o such option"):
-        parse(command)
+    with pytest.raises(Exception, match=r"no predikt|[Nn]o such option|no preset"):
+        parse(f"pbprompt {command}")
 
 
 # The quickstart
@@ -225,6 +234,12 @@ def test_every_field_of_an_answer_is_explained():
         "score",
         "spread",
     }
+
+
+def test_every_tag_of_a_method_is_explained():
+    table = (DOCS / "verbs" / "methods.md").read_text(encoding="utf-8").split("| tag |")[1].split("\n\n")[0]
+    used = {tag for kind in methods().values() for tag in _tags(kind)}
+    assert set(re.findall(r"^\| `(.*?)`", table, re.M)) == used
 
 
 def test_the_recipe_of_ones_own_is_one(tmp_path):
