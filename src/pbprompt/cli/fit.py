@@ -1,7 +1,7 @@
 """`pbprompt fit`: tune a classifier on a few labelled images."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -173,7 +173,7 @@ def fit(
             views=_views(views),
             folder=None if dry_run else out,
             max_steps=1 if dry_run else max_steps,
-            announce=lambda method: console.print(parameters(method)),
+            announce=lambda method: console.print(parameters(checked_settings(method, overrides))),
         )
         if dry_run:
             losses = ", ".join(f"{name} {value:.4g}" for name, value in model.terms.items())
@@ -220,6 +220,22 @@ def tell_stopped(step: int | None) -> str:
     if not step:
         return "stopped before the first step: the same command starts again; encoded images are kept"
     return f"stopped: the same command continues from step {step:,}"
+
+
+def checked_settings(method: "Method", overrides: Sequence[str]) -> "Method":
+    """The method, refused with settings of training that would change nothing, as it takes no steps."""
+    from dataclasses import fields
+
+    from pbprompt.methods.base import MethodConfig
+
+    of_training = {field.name for field in fields(MethodConfig)}
+    for word in overrides if not method.stepwise else ():
+        if (key := word.partition("=")[0].strip()) in of_training:
+            raise InputError(
+                f"--set {key}: {method.name} takes no training steps, so that it would change nothing: leave "
+                "it out, or choose a --method that is trained"
+            )
+    return method
 
 
 def parameters(method: "Method") -> str:
