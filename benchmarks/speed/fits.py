@@ -67,27 +67,34 @@ class Fit:
 
 
 def run(options: Options) -> Iterator[dict[str, Any]]:
-    """A row per method; then the run from cached features, on a CPU."""
+    """A row per method; then runs from cached features, which are the loop alone."""
     with tempfile.TemporaryDirectory() as folder:
         for fit in _fits(options, Path(folder)):
             yield row(fit)
-    if not on_cuda(options.device):
+    for tower in _towers(options):
         for method, overrides in CACHED:
-            yield apart(options.device, cached_row, method, overrides, options)
+            yield apart(options.device, cached_row, method, overrides, tower, options)
+
+
+def _towers(options: Options) -> list[tuple[str, str]]:
+    """Backbones with their precision: the first for all methods, the others for two."""
+    if options.quick:
+        return [("tiny", "float32")]
+    lite = [("lite", "float32")]
+    return [("ViT-B/16", "float16"), *lite] if on_cuda(options.device) else lite
 
 
 def _fits(options: Options, folder: Path) -> Iterator[Fit]:
     device = options.device
-    backbone, dtype = ("ViT-B/16", "float16") if on_cuda(device) else ("lite", "float32")
-    backbone = "tiny" if options.quick else backbone
     if options.quick or on_cuda(device):
         shots, classes = (2, 4) if options.quick else (4, 101)
         whole = make_dataset(folder, Tokenizer(), shots * classes, shots)
     else:
         whole = open_dataset("sample").only("openmoji")
-    for method in METHODS:
-        shots, epochs = (1, 1) if options.quick else SIZES.get(method, (4, 8))
-        yield Fit(method, backbone, device, dtype, draw(whole, shots, SEED).apply(whole), epochs)
+    for place, (backbone, dtype) in enumerate(_towers(options)):
+        for method in ("coop", "pbprompt") if place else METHODS:
+            shots, epochs = (1, 1) if options.quick else SIZES.get(method, (4, 8))
+            yield Fit(method, backbone, device, dtype, draw(whole, shots, SEED).apply(whole), epochs)
 
 
 def row(fit: Fit) -> dict[str, Any]:
@@ -161,13 +168,16 @@ def _plain_epochs(fit: Fit, backbone: Backbone) -> float:
     return torch.stack(losses).mean().item()
 
 
-def cached_row(name: str, overrides: tuple[str, ...], options: Options) -> dict[str, Any]:
+def cached_row(
+    name: str, overrides: tuple[str, ...], tower: tuple[str, str], options: Options
+) -> dict[str, Any]:
     """Seconds of a run from cached features.
 
-    The whole of it is run, or its time is told from its first steps. The floor is what its matrix products
-    would take at this machine's best rate, measured in the same process.
+    The whole of it is run, or on a CPU its time is told from its first steps. The floor is what its matrix
+    products would take at this machine's best rate, measured in the same process.
     """
-    backbone = make_backbone("tiny" if options.quick else "lite", options.device)
+    backbone_name, dtype = tower
+    backbone = make_backbone(backbone_name, options.device, dtype)
     classes, epochs = (6, 2) if options.quick else (GOAL_CLASSES, GOAL_EPOCHS)
     kind = find_method(name)
     config = make_config(kind, overrides=[f"epochs={epochs}", *overrides])
@@ -177,16 +187,16 @@ def cached_row(name: str, overrides: tuple[str, ...], options: Options) -> dict[
     features = Features(images.global_, images.patches, labels)
     batch = method.images_a_step(len(features))
     steps = epochs * (len(features) // batch)
-    measured = steps if options.whole else min(steps, 100)
+    measured = steps if options.whole or on_cuda(options.device) else min(steps, 100)
     job = Run(epochs, SEED, max_steps=measured, progress=False)
-    rate = matrix_rate(torch.float32, options.device)
+    rate = matrix_rate(getattr(torch, dtype), options.device)
     floor = steps * step_flops(method, batch, images.patches.shape[1]) / rate
     seconds, _ = seconds_of(lambda: train(method, lambda epoch: features, len(features), job), options.device)
     return {
         "method": name,
         "settings": " ".join(overrides) or None,
-        "backbone": backbone.config.name,
-        "precision": "float32",
+        "backbone": backbone_name,
+        "precision": dtype,
         "classes": classes,
         "images": len(features),
         "epochs": epochs,
