@@ -225,6 +225,8 @@ def test_a_dry_run_writes_nothing(run, tmp_path):
     assert code == 0, err
     assert "28 train" in err and "dry run: one step taken, nothing written (total " in err
     assert "395,776 learnable parameters as the paper counts (397,056 in full)" in err
+    code, _, err = run("fit", "sample", "--shots", "1", "--out", out, "--dry-run")
+    assert code == 0 and "dry run: fitted, nothing written" in err
     assert not out.exists()
 
 
@@ -378,7 +380,7 @@ def test_methods_lists_and_explains(run):
     code, out, _ = run("methods", "pbprompt")
     assert code == 0
     words = " ".join(out.split())
-    assert "1,577,984 as the paper counts, 1,580,544 in full" in words
+    assert "1,577,984 as the paper counts, 1,580,544 in full; those that come with each class" in words
     assert "ct_weight" in words and "preset paper:" in words and "variant b-prompt: ct_weight=0.0" in words
     code, _, err = run("methods", "pbpromt")
     assert code == 2 and "did you mean 'pbprompt'" in err and len(err.splitlines()) == 1

@@ -178,7 +178,8 @@ def fit(
         if dry_run:
             losses = ", ".join(f"{name} {value:.4g}" for name, value in model.terms.items())
             distributed.stop()
-            console.print(f"dry run: one step taken, nothing written{f' ({losses})' if losses else ''}")
+            did = "one step taken" if model.method.stepwise else "fitted"
+            console.print(f"dry run: {did}, nothing written{f' ({losses})' if losses else ''}")
             return
         model = model.checked(dataset, bank, drawn, temperature=calibrate)
         distributed.stop()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 # the sizes the paper counts parameters at: ViT-B/16's text tower
 WIDTH, JOINT = 512, 512
+WITHOUT = "; those that come with each class are left out"
 
 
 def methods(name: str = typer.Argument("", help="A method to explain; without one, all are listed.")) -> None:
@@ -35,7 +36,7 @@ def _list(known: dict[str, type["Method"]], console: "Console") -> None:
     for name, kind in known.items():
         table.add_row(name, f"{_counts(kind)[0]:,}", ", ".join(_tags(kind)), kind.paper)
     console.print(table)
-    console.print("[dim]* learnable, as the paper counts them, at ViT-B/16[/]")
+    console.print(f"[dim]* learnable, as the paper counts them, at ViT-B/16{WITHOUT}[/]")
 
 
 def _tags(kind: type["Method"]) -> tuple[str, ...]:
@@ -58,7 +59,8 @@ def _explain(kind: type["Method"], console: "Console") -> None:
 
     console.print((sys.modules[kind.__module__].__doc__ or "").strip(), highlight=False, markup=False)
     counted, full = _counts(kind)
-    console.print(f"\nlearnable parameters at ViT-B/16: {counted:,} as the paper counts, {full:,} in full\n")
+    figures = f"{counted:,} as the paper counts, {full:,} in full{WITHOUT}"
+    console.print(f"\nlearnable parameters at ViT-B/16: {figures}\n")
     table = Table("setting", "default", "what it is", box=None)
     for setting, value, text in describe(kind.Config()):
         table.add_row(setting, repr(value), text)
