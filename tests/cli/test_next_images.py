@@ -85,10 +85,10 @@ def test_a_table_elsewhere_says_where_the_images_are(run, fitted, tmp_path):
         "--by",
         "margin",
         "-o",
-        tmp_path / "a.csv",
+        tmp_path / "my labels.csv",
     )
-    assert code == 0 and f"--root {fitted / 'loose'}" in err
-    assert all((fitted / "loose" / row["image"]).is_file() for row in rows(tmp_path / "a.csv"))
+    assert code == 0 and f"fit '{tmp_path / 'my labels.csv'}' --root {fitted / 'loose'}" in err
+    assert all((fitted / "loose" / row["image"]).is_file() for row in rows(tmp_path / "my labels.csv"))
 
 
 def test_an_unreadable_image_is_named_and_left_out(run, fitted, tmp_path):

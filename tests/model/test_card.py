@@ -45,6 +45,7 @@ def test_plain_classifiers_stand_beside_them():
 def test_commands_name_the_folder():
     card = model_card(info(), "runs/one")
     assert "pbprompt predict IMAGE --model runs/one\n" in card
+    assert "pbprompt predict IMAGE --model 'my model'\n" in model_card(info(), "my model")
     assert "pbprompt evaluate runs/one DATA" in card
     assert '--model runs/one --classes "a new class,another"' in card
 

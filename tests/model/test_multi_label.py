@@ -75,7 +75,7 @@ def test_the_same_after_a_round_trip(model, problem, tmp_path):
     assert again.predict(problem[1].images) == model.predict(problem[1].images)
     card = (tmp_path / "model" / "README.md").read_text()
     assert "several labels an image, on toys" in card and f"{model.info.metrics['map']:.2%}" in card
-    assert "pbprompt predict IMAGE --model toy model" in card
+    assert "pbprompt predict IMAGE --model 'toy model'" in card
     assert has_several_labels(tmp_path / "model") and not has_several_labels(tmp_path)
     with pytest.raises(InputError, match="fitted to several labels an image, and this needs a model of one"):
         TunedModel.load(tmp_path / "model", model.backbone)

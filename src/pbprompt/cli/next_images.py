@@ -1,5 +1,6 @@
 """`pbprompt next`: which unlabelled images to label next."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,8 +88,9 @@ def next_images(
     empty = sum(not row.label for row in former)
     if empty:
         _tell(f"{empty} earlier rows of {out} have no label yet")
-    option = "" if root == out.parent.resolve() else f" --root {folder}"
-    _tell(f"wrote {out}: fill in its column `label`, then: pbprompt fit {out}{option} --out NEW-MODEL")
+    option = "" if root == out.parent.resolve() else f" --root {shlex.quote(str(folder))}"
+    command = f"pbprompt fit {shlex.quote(str(out))}{option} --out NEW-MODEL"
+    _tell(f"wrote {out}: fill in its column `label`, then: {command}")
 
 
 def _check_enough(wanted: int, there: int, folder: Path, out: Path) -> None:

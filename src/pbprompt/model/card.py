@@ -1,5 +1,6 @@
 """What a saved model says about itself, to programs and to people."""
 
+import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,7 @@ def model_card(
     info: ModelInfo, folder: str, calibration: Calibration | None = None, *, takes_new_names: bool = True
 ) -> str:
     """Markdown: what it is, how good it was on what, how to use it, what it rests on."""
+    folder = shlex.quote(folder)
     more = (
         f'\npbprompt predict IMAGE --model {folder} --classes "a new class,another"'
         if takes_new_names

@@ -1,5 +1,6 @@
 """What a saved model of several labels an image says about itself to people."""
 
+import shlex
 from collections.abc import Mapping
 
 from pbprompt.model.card import ModelInfo
@@ -10,6 +11,7 @@ def multi_label_card(info: ModelInfo, thresholds: Mapping[str, float], folder: s
     names = ", ".join(info.classes[:20]) + (", …" if len(info.classes) > 20 else "")
     settings = "\n".join(f"- `{key}`: {value!r}" for key, value in info.config.items())
     data = "\n".join(f"- {key.replace('_', ' ')}: {value}" for key, value in info.data.items())
+    folder = shlex.quote(folder)
     return f"""# {info.method}, several labels an image, on {info.data.get("dataset", "own data")}
 
 {len(info.classes)} labels, of which an image may have several or none: {names}
