@@ -46,11 +46,13 @@ SEED = 1
 SIZES = {"cocoop": (1, 2), "vpt": (1, 1)}
 GOAL_CLASSES, GOAL_EPOCHS = 100, 50  # the run from cached features that a CPU should finish in minutes
 # Run from cached features: each method as it is, and PBPrompt with what makes it faster at some cost.
-LARGE_STEPS = ("batch_size=0", "learning_rate=5e-3")
+LARGE_STEPS, ROUGH_PRODUCTS = ("batch_size=0", "learning_rate=5e-3"), ("text_products=bfloat16",)
 CACHED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("coop", ()),
     ("pbprompt", ()),
+    ("pbprompt", ROUGH_PRODUCTS),
     ("pbprompt", LARGE_STEPS),
+    ("pbprompt", LARGE_STEPS + ROUGH_PRODUCTS),
 )
 
 
@@ -73,6 +75,8 @@ def run(options: Options) -> Iterator[dict[str, Any]]:
             yield row(fit)
     for tower in _towers(options):
         for method, overrides in CACHED:
+            if on_cuda(options.device) and set(ROUGH_PRODUCTS) <= set(overrides):
+                continue  # they are for a CPU
             yield apart(options.device, cached_row, method, overrides, tower, options)
 
 
@@ -174,7 +178,7 @@ def cached_row(
     """Seconds of a run from cached features.
 
     The whole of it is run, or on a CPU its time is told from its first steps. The floor is what its matrix
-    products would take at this machine's best rate, measured in the same process.
+    products would take at this machine's best rate in their precision, measured in the same process.
     """
     backbone_name, dtype = tower
     backbone = make_backbone(backbone_name, options.device, dtype)
@@ -189,14 +193,15 @@ def cached_row(
     steps = epochs * (len(features) // batch)
     measured = steps if options.whole or on_cuda(options.device) else min(steps, 100)
     job = Run(epochs, SEED, max_steps=measured, progress=False)
-    rate = matrix_rate(getattr(torch, dtype), options.device)
+    products = "bfloat16" if set(ROUGH_PRODUCTS) <= set(overrides) else dtype
+    rate = matrix_rate(getattr(torch, products), options.device)
     floor = steps * step_flops(method, batch, images.patches.shape[1]) / rate
     seconds, _ = seconds_of(lambda: train(method, lambda epoch: features, len(features), job), options.device)
     return {
         "method": name,
         "settings": " ".join(overrides) or None,
         "backbone": backbone_name,
-        "precision": dtype,
+        "precision": products,
         "classes": classes,
         "images": len(features),
         "epochs": epochs,

@@ -111,6 +111,46 @@ def test_half_precision_stays_near(tiny_vit):
         assert torch.nn.functional.cosine_similarity(found.float(), wanted, dim=-1).min() > 0.995
 
 
+@pytest.mark.parametrize("activation", ["quick_gelu", "gelu"])
+def test_rough_training_stays_near_and_predicts_exactly(activation, monkeypatch):
+    """Products in bfloat16: gradients a hundredth off, nothing else touched, and none of it in prediction."""
+    monkeypatch.setattr("pbprompt.clip.engine.multiplies_bfloat16", lambda device: True)
+    text = TextConfig(context_length=32, vocab_size=49408, width=64, heads=4, layers=3)
+    config = BackboneConfig("tiny", 32, VitConfig(32, 16, 64, 1, 4), text, activation=activation)
+    backbone = random_backbone(config)
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    prompts = named_prompts(backbone.tokenizer, NAMES, 4)
+    context = torch.randn(
+        2, len(NAMES), 4, 64, generator=torch.Generator().manual_seed(2), requires_grad=True
+    )
+    exact, rough = TextEngine(backbone, prompts), TextEngine(backbone, prompts, rough_training=True)
+    weights = torch.randn(2, len(NAMES), 32, generator=torch.Generator().manual_seed(3))
+    wanted, wanted_gradient = with_gradient(exact(context), context, weights)
+    found, gradient = with_gradient(rough(context), context, weights)
+    assert found.dtype == gradient.dtype == torch.float32
+    assert 0 < relative(found, wanted) < 0.02
+    assert 0 < relative(gradient, wanted_gradient) < 0.05
+    with torch.no_grad():
+        assert torch.equal(rough(context), exact(context))
+    assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "fast"), [({"amx_bf16": True}, True), ({"avx2": True}, False), ({}, False)]
+)
+def test_without_instructions_for_bfloat16_training_is_exact(tiny_vit, monkeypatch, capabilities, fast):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    prompts = named_prompts(tiny_vit.tokenizer, NAMES, 4)
+    context = torch.randn(1, 1, 4, 64, generator=torch.Generator().manual_seed(2), requires_grad=True)
+    wanted = TextEngine(tiny_vit, prompts)(context)
+    engine = TextEngine(tiny_vit, prompts, rough_training=True)
+    if fast:
+        assert not torch.equal(engine(context), wanted)
+        return
+    with pytest.warns(UserWarning, match="no instructions"):
+        assert torch.equal(engine(context), wanted)
+
+
 def test_whole_sentences(tiny_vit):
     texts = ["a photo of a cat.", "a photo of a dog, a type of pet.", ""]
     ids, lengths = tiny_vit.tokenizer(texts)

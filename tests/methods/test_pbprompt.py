@@ -280,6 +280,18 @@ def test_stored_patches_in_half_precision(tiny_vit):
     assert half["transport"].item() == pytest.approx(full["transport"].item(), abs=1e-3)
 
 
+def test_products_in_bfloat16_change_the_gradient_a_little(tiny_vit, monkeypatch):
+    monkeypatch.setattr("pbprompt.clip.engine.multiplies_bfloat16", lambda device: True)
+
+    def gradient(products):
+        method = made(tiny_vit, "default", "", f"text_products={products}")
+        method.loss(batch_of(32, torch.float32), noise(), EXAMPLES)["total"].backward()
+        return torch.cat([parameter.grad.flatten() for parameter in method.parameters()])
+
+    exact, rough = gradient("exact"), gradient("bfloat16")
+    assert 0 < (rough - exact).norm() / exact.norm() < 0.05
+
+
 def test_a_resnet_backbone(tiny_resnet):
     method = made(tiny_resnet)
     assert torch.isfinite(method.loss(batch_of(32, torch.float32), noise(), EXAMPLES)["total"])

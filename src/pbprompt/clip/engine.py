@@ -15,13 +15,16 @@ early: every prompt is then computed over the whole context, padding included, n
 and of these savings the last two remain, with the last position in the place of EOT. One that is not causal
 and is read at EOT (MobileCLIP's) keeps the last saving alone.
 
+One saving is not exact, and off unless asked for: `rough_training` computes the tower's matrix products in
+bfloat16 while training, on a CPU that has instructions for it (`rounding`).
+
 On CUDA the training call is captured once as a CUDA graph (`graph`), since its kernels are short.
 """
 
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import torch
@@ -34,8 +37,10 @@ from pbprompt.capture import graphed
 from pbprompt.clip import frozen_blocks
 from pbprompt.clip.attention import attend_causally, attend_from_eot, attend_fully
 from pbprompt.clip.backbone import Backbone
+from pbprompt.clip.layers import Block
 from pbprompt.clip.packing import Layout, build_layouts, count_slots
 from pbprompt.clip.prompts import Prompt, common_length, text_prompts
+from pbprompt.clip.rounding import multiplies_bfloat16, rounded
 
 GIB = 1 << 30
 GRAPH_AFTER = 3  # calls of one shape before it is worth capturing
@@ -58,6 +63,7 @@ class TextEngine:
         eot_only: bool = True,
         graph: bool = True,
         memory_budget: int = 4 * GIB,
+        rough_training: bool = False,
     ) -> None:
         self.backbone = backbone
         self.classes = len(prompts)
@@ -74,7 +80,7 @@ class TextEngine:
             share = False
         self._attend = attend_causally if backbone.textual.causal else attend_fully
         self.pack, self.share, self.eot_only, self.graph = pack, share, eot_only, graph
-        self.memory_budget = memory_budget
+        self.memory_budget, self.rough_training = memory_budget, rough_training
         self._order = sorted(range(len(self.prompts)), key=lambda c: len(self.prompts[c]))
         inverse = torch.empty(len(self.prompts), dtype=torch.long)
         inverse[self._order] = torch.arange(len(self.prompts))
@@ -123,7 +129,8 @@ class TextEngine:
             # positions are in `constant` at slots too, so the vectors are added to them
             vectors = _permuted(context, layout.slot_from, layout.slot_back)
             x = x.index_copy(1, layout.slot_at, vectors + layout.constant[layout.slot_at])
-        *body, last = blocks = tower.transformer.blocks
+        training = torch.is_grad_enabled() and context.requires_grad
+        *body, last = blocks = self._training_blocks if training else tower.transformer.blocks
         if self.eot_only and tower.causal and frozen_blocks.usable(x, blocks):
             return tower.project(frozen_blocks.states_at_eot(x, blocks, layout))
         for block in body:
@@ -135,6 +142,13 @@ class TextEngine:
             return tower.project(last.finish(eot, attended))
         x = last.finish(x, self._attend(last.queries_keys_values(x), layout, last.attn.heads))
         return tower.project(x.index_select(1, layout.eot))
+
+    @cached_property
+    def _training_blocks(self) -> list[Block]:
+        blocks = self.backbone.textual.transformer.blocks
+        if self.rough_training and multiplies_bfloat16(self.backbone.device):
+            return [rounded(block, torch.bfloat16) for block in blocks]
+        return blocks
 
     def _graphed(self, context: Float[Tensor, "s k b w"]) -> Float[Tensor, "s c d"]:
         """Replay the training call as a CUDA graph once a shape has come often enough.

@@ -33,6 +33,7 @@ class Mlp(nn.Module):
         self.c_proj = nn.Linear(hidden or 4 * width, width)
 
     def forward(self, x: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w"]:
+        x = x.to(self.c_fc.weight.dtype)
         if not self.quick:
             return self.c_proj(F.gelu(self.c_fc(x), approximate=self.approximate))
         flat = x.flatten(0, -2)
@@ -64,6 +65,7 @@ class Block(nn.Module):
     """Pre-norm residual block: x + attention(ln_1(x)), then x + mlp(ln_2(x)).
 
     Split into `queries_keys_values` and `finish`, so that the text engine can put its own attention between.
+    Matrix products run in the precision of their weights and everything else in that of x: see `rounding`.
     """
 
     def __init__(
@@ -76,18 +78,20 @@ class Block(nn.Module):
         self.mlp = Mlp(width, activation, hidden)
 
     def queries_keys_values(self, x: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w3"]:
-        return F.linear(self.ln_1(x), self.attn.in_proj_weight, self.attn.in_proj_bias)
+        return self._projected(x, slice(None))
 
     def queries(self, x: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w"]:
-        width = x.shape[-1]
-        return F.linear(self.ln_1(x), self.attn.in_proj_weight[:width], self.attn.in_proj_bias[:width])
+        return self._projected(x, slice(x.shape[-1]))
 
     def keys_values(self, x: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w2"]:
-        width = x.shape[-1]
-        return F.linear(self.ln_1(x), self.attn.in_proj_weight[width:], self.attn.in_proj_bias[width:])
+        return self._projected(x, slice(x.shape[-1], None))
+
+    def _projected(self, x: Float[Tensor, "*n w"], rows: slice) -> Float[Tensor, "*n k"]:
+        weight, bias = self.attn.in_proj_weight[rows], self.attn.in_proj_bias[rows]
+        return F.linear(self.ln_1(x).to(weight.dtype), weight, bias).to(x.dtype)
 
     def finish(self, x: Float[Tensor, "*n w"], attended: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w"]:
-        x = x + self.attn.out_proj(attended)
+        x = x + self.attn.out_proj(attended.to(self.attn.out_proj.weight.dtype))
         return x + self.mlp(self.ln_2(x))
 
     def forward(self, x: Float[Tensor, "n l w"], causal: bool) -> Float[Tensor, "n l w"]:

@@ -82,6 +82,9 @@ class PBPromptConfig(MethodConfig):
     ct_gradient: bool = setting(
         False, "let the gradient through the class probabilities p_c in the transport"
     )
+    text_products: Literal["exact", "bfloat16"] = setting(
+        "exact", "text tower in training; bfloat16: approximate, faster on a CPU that has it", later=True
+    )
     reading: Literal["probabilities", "features", "mean"] = setting(
         "probabilities", "prediction: mean of probabilities, of text features, or the posterior mean alone"
     )
@@ -173,7 +176,9 @@ class PBPrompt(Method):
         slots = self.config.tokens if free else self.generator.prefix_length
         ending = template.partition("{}")[2] if self.config.ending == "template" else "."
         prompts = named_prompts(self.backbone.tokenizer, classes, slots, ending=ending)
-        self._engine = TextEngine(self.backbone, prompts)
+        self._engine = TextEngine(
+            self.backbone, prompts, rough_training=self.config.text_products == "bfloat16"
+        )
         if not free:
             self._names = name_embeddings(self.backbone, classes)
 
