@@ -276,6 +276,14 @@ def test_a_folder_has_its_own_labels(photos):
             classifier.fit(photos, y)
 
 
+def test_files_that_a_folder_loses_are_told(photos, tmp_path):
+    folder = shutil.copytree(photos, tmp_path / "photos")
+    (folder / "train" / NAMES[0] / "empty.jpg").touch()
+    with pytest.warns(UserWarning, match=r"Skipped 1 file: 1 empty \(train/.*/empty\.jpg\)") as told:
+        PromptClassifier("nearest-mean").fit(folder)
+    assert told[0].filename == __file__
+
+
 def test_a_failed_fit_leaves_what_was_fitted(photos, fitted):
     files, labels = paths(photos, "train")
     classifier = PromptClassifier("nearest-mean").fit(files, labels)

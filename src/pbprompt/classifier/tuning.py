@@ -1,6 +1,7 @@
 """From a classifier's parameters and its images to what `TunedModel.fit` takes."""
 
 # ruff: noqa: N803 - X is scikit-learn's name
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -53,6 +54,8 @@ def own_dataset(
 ) -> Training:
     """A folder, table or benchmark, as `pbprompt fit` takes it."""
     dataset = open_dataset(X, template=template, seed=seed)
+    if dataset.skipped:
+        warnings.warn(f"{X}: {dataset.describe_skipped()}", stacklevel=3)  # where `fit` was called
     return Training(dataset, FeatureBank(backbone, progress=progress), np.array(dataset.classes), SHOTS)
 
 

@@ -98,12 +98,15 @@ class Dataset:
             text.append("Domains: " + ", ".join(f"{name} {sizes[name]:,}" for name in self.domains) + ".")
         text += [f"{note}." for note in self.notes]
         if self.skipped:
-            reasons = Counter(reason for _, reason in self.skipped)
-            what = "; ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
-            text.append(
-                f"Skipped {len(self.skipped):,} files: {what} ({some([p for p, _ in self.skipped])})."
-            )
+            text.append(self.describe_skipped())
         return " ".join(text)
+
+    def describe_skipped(self) -> str:
+        """What was left out and why, in a sentence."""
+        reasons = Counter(reason for _, reason in self.skipped)
+        what = "; ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
+        files = "1 file" if len(self.skipped) == 1 else f"{len(self.skipped):,} files"
+        return f"Skipped {files}: {what} ({some([p for p, _ in self.skipped])})."
 
 
 def _line(value: object) -> bytes:
