@@ -69,8 +69,8 @@ def test_what_is_decided_is_what_is_counted(model, problem):
 
 
 def test_the_same_after_a_round_trip(model, problem, tmp_path):
-    model.save(tmp_path / "model", "toy model")
-    again = MultiLabelModel.load(tmp_path / "model", model.backbone)
+    model.save(str(tmp_path / "model"), "toy model")
+    again = MultiLabelModel.load(str(tmp_path / "model"), model.backbone)
     assert again.info == model.info and again.thresholds == model.thresholds
     assert again.predict(problem[1].images) == model.predict(problem[1].images)
     card = (tmp_path / "model" / "README.md").read_text()
@@ -169,6 +169,10 @@ def test_targets_and_the_description_of_a_model(model, problem):
     table = targets((LabelledImage("a", (0, 2)), LabelledImage("b", ())), 3)
     assert table.tolist() == [[1, 0, 1], [0, 0, 0]]
     assert model.info.data["images"] == "40" and model.info.several_labels
+    shown = (
+        f"MultiLabelModel('conjugate', backbone={model.backbone.config.name!r}, {len(model.classes)} labels)"
+    )
+    assert repr(model) == shown
     assert not describe_model(CONJUGATE(CONJUGATE.Config(), model.backbone)).several_labels
 
 

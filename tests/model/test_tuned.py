@@ -82,7 +82,8 @@ def test_neither_calibration_nor_figures_are_of_images_that_a_method_chose_by(ph
 
 
 def test_save_and_load(model, images, tiny_vit, tmp_path):
-    model.save(tmp_path / "model")
+    model.save(str(tmp_path / "model"))  # a string or a path
+    assert TunedModel.load(str(tmp_path / "model"), tiny_vit).classes == CLASSES
     again = TunedModel.load(tmp_path / "model", tiny_vit, samples=2)
     assert again.info == model.info and again.calibration == model.calibration
     assert again.predict(images) == model.predict(images)

@@ -54,10 +54,11 @@ class ModelFiles:
         raise InputError(f"{path}: does not hold what {CONFIG} names (it was changed since): fit it again")
 
 
-def opened(folder: Path | ModelFiles) -> ModelFiles:
+def opened(source: str | Path | ModelFiles) -> ModelFiles:
     """The files of one model, even while another takes its place; what was read already stays as it is."""
-    if isinstance(folder, ModelFiles):
-        return folder
+    if isinstance(source, ModelFiles):
+        return source
+    folder = Path(source)
     for _ in range(READ_TRIES):
         before = _content(folder / CONFIG)
         config = _config(folder)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -43,6 +43,7 @@ from pbprompt.suggest import suggest
 from pbprompt.train.tune import Bank
 
 PATHS_AT_ONCE = 256  # of many files: answers come as they are made
+AnyPath = TypeVar("AnyPath", str, Path)
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,10 @@ class MultiLabelModel:
     backbone: Backbone
     head: LabelHead
     info: ModelInfo
+
+    def __repr__(self) -> str:
+        backbone = self.info.backbone["name"]
+        return f"MultiLabelModel({self.info.method!r}, backbone={backbone!r}, {len(self.classes)} labels)"
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -110,7 +115,7 @@ class MultiLabelModel:
     @classmethod
     def load(
         cls,
-        folder: Path | ModelFiles,
+        folder: str | Path | ModelFiles,
         backbone: Backbone | str | None = None,
         device: str | torch.device = "cpu",
     ) -> Self:
@@ -133,15 +138,16 @@ class MultiLabelModel:
             raise InputError(f"{path}: does not hold this model's parameters ({why}): fit it again") from None
         return cls(towers, LabelHead(*(part.to(towers.device) for part in head)), info)
 
-    def save(self, folder: Path, name: str = "") -> None:
+    def save(self, folder: str | Path, name: str = "") -> None:
         """Write a model folder, whose card calls it `name`: whole, or a former model stays."""
-        check_replaceable(folder)
+        place = Path(folder)
+        check_replaceable(place)
         state = {key: value.detach().cpu().contiguous() for key, value in self.head._asdict().items()}
         parts = {WEIGHTS: save(state)}
         about = {"format": FORMAT, "version": VERSION, **asdict(self.info), HASHES: hashes(parts)}
         config = json.dumps(about, indent=1, ensure_ascii=False) + "\n"
         card = multi_label_card(self.info, self.thresholds, name or str(folder))
-        write_model(folder, parts, card.encode(), config.encode())
+        write_model(place, parts, card.encode(), config.encode())
 
     def probabilities(self, images: Encoded) -> Float[Tensor, "n k"]:
         """Of every label, as they are shown: rounded."""
@@ -163,8 +169,8 @@ class MultiLabelModel:
         return answers
 
     def predict_files(
-        self, paths: Sequence[Path], *, progress: bool = True
-    ) -> Iterator[tuple[Path, Labels | InputError]]:
+        self, paths: Sequence[AnyPath], *, progress: bool = True
+    ) -> Iterator[tuple[AnyPath, Labels | InputError]]:
         """The answer of each file, in order; an unreadable one gives its error."""
         bank = FeatureBank(self.backbone, progress=progress)
         for at in range(0, len(paths), PATHS_AT_ONCE):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from random import Random
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -39,6 +39,7 @@ from pbprompt.train.tune import Bank, Views, draw_facts, tune
 COVERAGE = 0.9  # of the sets whose figures `evaluate` gives
 MOST_HELD_OUT = 1000  # training images that were not drawn and are judged instead
 PATHS_AT_ONCE = 256  # of many files: answers come as they are made
+AnyPath = TypeVar("AnyPath", str, Path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +152,7 @@ class TunedModel:
     @classmethod
     def load(
         cls,
-        folder: Path | ModelFiles,
+        folder: str | Path | ModelFiles,
         backbone: Backbone | str | None = None,
         device: str | torch.device = "cpu",
         *,
@@ -166,9 +167,9 @@ class TunedModel:
         method, info = load_model(files, backbone, device)
         return cls(method, info, read_calibration(files), samples, seed)
 
-    def save(self, folder: Path, name: str = "", labels: str | None = None) -> None:
+    def save(self, folder: str | Path, name: str = "", labels: str | None = None) -> None:
         """Write a model folder, whose card calls it `name`; `labels` is the text of `classifier.json`."""
-        save_model(folder, self.method, self.info, self.calibration, name or str(folder), labels)
+        save_model(Path(folder), self.method, self.info, self.calibration, name or str(folder), labels)
 
     def with_classes(self, names: Sequence[str]) -> Self:
         """The same model with more classes, known by their names."""
@@ -333,8 +334,8 @@ class TunedModel:
         return predictions(self.predictor, Encoded(*(part.to(device) for part in images)), rule)
 
     def predict_files(
-        self, paths: Sequence[Path], rule: Rule = NO_RULE, *, progress: bool = True
-    ) -> Iterator[tuple[Path, Prediction | InputError]]:
+        self, paths: Sequence[AnyPath], rule: Rule = NO_RULE, *, progress: bool = True
+    ) -> Iterator[tuple[AnyPath, Prediction | InputError]]:
         """The prediction of each file, in order; an unreadable one gives its error."""
         bank = FeatureBank(self.backbone, progress=progress)
         for at in range(0, len(paths), PATHS_AT_ONCE):
