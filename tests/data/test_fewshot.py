@@ -78,6 +78,8 @@ def test_the_user_is_told_of_small_and_empty_classes():
         "5 train, 0 val; 3 classes have fewer training items than shots (class 1 1, class 3 0, class 4 0)"
         in text
     )
+    text = draw(dataset([0, 0, 0, 1], classes=2), 2, 1).describe()
+    assert text.endswith("; 1 class has fewer training items than shots (class 1 1)")
 
 
 def test_nothing_to_draw():

@@ -65,7 +65,8 @@ class Draw:
         text = f"{self.dataset}, {shots_in_words(self.shots)}, seed {self.seed}: {sizes}"
         if self.short:
             names = some([f"{name} {count}" for name, count in self.short])
-            text += f"; {len(self.short)} classes have fewer training items than shots ({names})"
+            classes = "1 class has" if len(self.short) == 1 else f"{len(self.short)} classes have"
+            text += f"; {classes} fewer training items than shots ({names})"
         return text
 
 
