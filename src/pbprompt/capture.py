@@ -33,6 +33,8 @@ def captured(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
 @contextmanager
 def aside() -> Iterator[None]:
     """On another stream, as a capture has it: autograd remembers where gradients arrive."""
+    # gradients arrive here on a stream of their own, by design: nothing to warn of
+    torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
     stream, here = torch.cuda.Stream(), torch.cuda.current_stream()
     stream.wait_stream(here)
     with torch.cuda.stream(stream):
