@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=("rows",))
+@triton.jit
 def norm_kernel(
     x, delta, weight, bias, total, normed, rows, eps,
     WIDTH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, ADDS: tl.constexpr,
@@ -29,7 +29,7 @@ def norm_kernel(
     tl.store(normed + at, result.to(normed.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=("rows",))
+@triton.jit
 def norm_backward_kernel(
     gradient, x, weight, residual, out, rows, eps,
     WIDTH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
@@ -51,7 +51,7 @@ def norm_backward_kernel(
     tl.store(out + at, result.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=("count",))
+@triton.jit
 def quick_gelu_kernel(x, out, count, quick, TILE: tl.constexpr):
     """x·sigmoid(quick·x)."""
     at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
@@ -60,7 +60,7 @@ def quick_gelu_kernel(x, out, count, quick, TILE: tl.constexpr):
     tl.store(out + at, result.to(out.dtype.element_ty), mask=at < count)
 
 
-@triton.jit(do_not_specialize=("count",))
+@triton.jit
 def quick_gelu_backward_kernel(gradient, x, out, count, quick, TILE: tl.constexpr):
     """gradient · (s + quick·x·s·(1 − s)), s = sigmoid(quick·x)."""
     at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)

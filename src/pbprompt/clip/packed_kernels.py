@@ -1,8 +1,4 @@
-"""The Triton kernels behind `packed_attention`; its docstring says what they compute.
-
-A float32 product is three on the tensor cores, exact to the last bits. Sizes that differ from job to job are
-not specialised: each kind of them would be a kernel to compile, seconds of a first fit.
-"""
+"""The Triton kernels behind `packed_attention`; its docstring says what they compute."""
 
 # ruff: noqa: N803
 
@@ -48,13 +44,13 @@ def _probabilities(q, k, queries, keys, lead, scale, QUERIES: tl.constexpr, KEYS
     """Softmax over the lead and the row's own keys; query i sees its keys up to keys − queries + i."""
     i = tl.arange(0, QUERIES)[:, None]
     j = tl.arange(0, KEYS)[None, :]
-    scores = tl.dot(q, tl.trans(k), input_precision="tf32x3") * scale
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     scores = tl.where(j <= i + lead + keys - queries, scores, -1.0e30)
     scores = tl.exp(scores - tl.max(scores, axis=1)[:, None])
     return scores / tl.sum(scores, axis=1)[:, None]
 
 
-@triton.jit(do_not_specialize=("first", "stop"))
+@triton.jit
 def forward_kernel(
     q, k, v, out, table, first, stop, scale,
     q_sample, q_row, k_sample, k_row, out_sample, out_row,
@@ -73,11 +69,11 @@ def forward_kernel(
         k_tile = _tile_at(k, places, there, k_row, PER_HEAD)
         v_tile = _tile_at(v, places, there, k_row, PER_HEAD)
         p = _probabilities(q_tile, k_tile, queries, keys, lead, scale, QUERIES, KEYS)
-        result = tl.dot(p.to(v_tile.dtype), v_tile, input_precision="tf32x3")
+        result = tl.dot(p.to(v_tile.dtype), v_tile, input_precision="ieee")
         _put(out, q_first + i, i < queries, out_row, result, PER_HEAD)
 
 
-@triton.jit(do_not_specialize=("first", "stop", "before_blocks", "blocks", "lead_length"))
+@triton.jit
 def backward_kernel(
     q, k, v, gradient, dq, dk, dv, partial, table, first, stop, before_blocks, blocks, lead_length, scale,
     q_sample, q_row, k_sample, k_row, g_sample, g_row, dq_sample, dq_row, dk_sample, dk_row,
@@ -104,11 +100,11 @@ def backward_kernel(
         do = _tile_at(gradient, q_first + i, i < queries, g_row, PER_HEAD)
         p = _probabilities(q_tile, k_tile, queries, keys, lead, scale, QUERIES, KEYS)
         # dV = Pᵀ dO; dS = P ∘ (dO Vᵀ − Σ_j P ∘ dO Vᵀ); dQ = dS K; dK = dSᵀ Q
-        dp = tl.dot(do, tl.trans(v_tile), input_precision="tf32x3")
+        dp = tl.dot(do, tl.trans(v_tile), input_precision="ieee")
         ds = (p * (dp - tl.sum(p * dp, axis=1)[:, None]) * scale).to(q_tile.dtype)
-        dq_tile = tl.dot(ds, k_tile, input_precision="tf32x3")
-        dk_tile = tl.dot(tl.trans(ds), q_tile, input_precision="tf32x3")
-        dv_tile = tl.dot(tl.trans(p.to(q_tile.dtype)), do, input_precision="tf32x3")
+        dq_tile = tl.dot(ds, k_tile, input_precision="ieee")
+        dk_tile = tl.dot(tl.trans(ds), q_tile, input_precision="ieee")
+        dv_tile = tl.dot(tl.trans(p.to(q_tile.dtype)), do, input_precision="ieee")
         own = there & (j >= lead)
         _put(dq, q_first + i, i < queries, dq_row, dq_tile, PER_HEAD)
         _put(dk, places, own, dk_row, dk_tile, PER_HEAD)
@@ -122,7 +118,7 @@ def backward_kernel(
         _put(partial + WIDTH, j, j < lead_length, 2 * WIDTH, lead_dv, PER_HEAD)
 
 
-@triton.jit(do_not_specialize=("blocks", "lead_length"))
+@triton.jit
 def lead_kernel(
     partial, result, blocks, lead_length, r_sample, r_row,
     COLUMNS: tl.constexpr, SOME: tl.constexpr, ACROSS: tl.constexpr,

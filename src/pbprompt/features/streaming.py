@@ -27,8 +27,6 @@ from pbprompt.errors import InputError
 
 MOST_DECODERS = 32  # each takes some thirty megabytes, and more while it has a large image
 QUESTION = 8  # images that a decoding process is asked for at once
-QUESTION_OF_MANY = 32  # and where there are many of them, so that whoever asks keeps up
-FEW_DECODERS = 4
 READERS = 8  # threads beside one a process: they wait for files, which may come from far away
 QUEUED = 2  # batches that a GPU has been given: while it runs one, the next is there already
 
@@ -111,8 +109,7 @@ def _decoded(
     source = _read_ahead(iter(batches))
     try:
         for mark, records in source:
-            size = QUESTION_OF_MANY if decoders.count > FEW_DECODERS else QUESTION
-            questions = [records[at : at + size] for at in range(0, len(records), size)]
+            questions = [records[at : at + QUESTION] for at in range(0, len(records), QUESTION)]
             asked = [pool.submit(decoders.decode, some, geometry) for some in questions]
             pending.append((mark, records, asked))
             while sum(len(futures) for _, _, futures in pending) > 2 * _readers(decoders):

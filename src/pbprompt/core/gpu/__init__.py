@@ -1,8 +1,7 @@
 """The equations of `core/` on CUDA, where a kernel a step of an equation would take longer than the equation.
 
 Each module has Triton kernels and the function that takes the place of the one written out, which stays the
-reference: the tests hold them against each other. Sizes that differ from job to job are not specialised: each
-kind of them would be a kernel to compile.
+reference: the tests hold them against each other.
 """
 
 from functools import cache

@@ -27,7 +27,7 @@ def _expm1(t):
     return tl.where(tl.abs(t) < 0.1, series, tl.exp(t) - 1)
 
 
-@triton.jit(do_not_specialize=("count",))
+@triton.jit
 def _divergence(mean, log_variance, prior, out, count, inverse, log_square, TILE: tl.constexpr):
     at = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = at < count
@@ -36,7 +36,7 @@ def _divergence(mean, log_variance, prior, out, count, inverse, log_square, TILE
     tl.store(out + at, 0.5 * (_expm1(t) - t + apart * apart * inverse), mask=inside)
 
 
-@triton.jit(do_not_specialize=("count",))
+@triton.jit
 def _divergence_backward(
     gradient, mean, log_variance, prior, d_mean, d_log, count, inverse, log_square, TILE: tl.constexpr
 ):
@@ -49,7 +49,7 @@ def _divergence_backward(
     tl.store(d_log + at, (g * 0.5 * _expm1(t)).to(d_log.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=("count",))
+@triton.jit
 def _draw(mean, log_variance, noise, out, count, TILE: tl.constexpr):
     at = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside, from_ = at < count, tl.program_id(1).to(tl.int64) * count + at
@@ -58,7 +58,7 @@ def _draw(mean, log_variance, noise, out, count, TILE: tl.constexpr):
     tl.store(out + from_, value, mask=inside)
 
 
-@triton.jit(do_not_specialize=("samples", "count"))
+@triton.jit
 def _draw_backward(gradient, log_variance, noise, d_mean, d_log, samples, count, TILE: tl.constexpr):
     at = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = at < count

@@ -36,7 +36,7 @@ def _probabilities(q, k, tokens, scale, TOKENS: tl.constexpr):
     return scores / tl.sum(scores, axis=1)[:, None]
 
 
-@triton.jit(do_not_specialize=("count", "tokens", "skipped"))
+@triton.jit
 def _forward(
     projected, out, count, tokens, skipped, scale,
     WIDTH: tl.constexpr, PER_HEAD: tl.constexpr, TOKENS: tl.constexpr,
@@ -53,7 +53,7 @@ def _forward(
     tl.store(out + to + columns[None, :], result, mask=(there & (t >= skipped))[:, None])
 
 
-@triton.jit(do_not_specialize=("count", "tokens", "skipped"))
+@triton.jit
 def _backward(
     projected, gradient, out, partial, count, tokens, skipped, scale,
     WIDTH: tl.constexpr, PER_HEAD: tl.constexpr, TOKENS: tl.constexpr, SEQUENCES: tl.constexpr,

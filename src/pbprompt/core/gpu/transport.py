@@ -36,7 +36,7 @@ def _cosines(products, image_norms, prompt_norms, rows, columns, inside, room):
     return product / (image_norms[:, None] * prompt_norms[None, :])
 
 
-@triton.jit(do_not_specialize=("images", "patches", "classes", "blocks"))
+@triton.jit
 def _sums(
     products, image_norms, prompt_norms, log_weights, per_patch, per_prompt, per_image,
     images, patches, classes, room, blocks, inverse,
@@ -75,7 +75,7 @@ def _sums(
     tl.store(per_image + which * blocks + block, tl.sum(cost))
 
 
-@triton.jit(do_not_specialize=("count", "patches", "blocks"))
+@triton.jit
 def _finish(
     per_patch, per_image, plan_sums, costs, count, patches, blocks,
     PATCHES: tl.constexpr, BLOCKS: tl.constexpr,
@@ -100,7 +100,7 @@ def _finish(
     tl.store(costs + count + which, tl.sum(total))
 
 
-@triton.jit(do_not_specialize=("images", "count", "patches", "classes"))
+@triton.jit
 def _gradient(
     products, image_norms, prompt_norms, log_weights, plan_sums, per_prompt, upstream, out, weights_out,
     images, count, patches, classes, room, inverse,

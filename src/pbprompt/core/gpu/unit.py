@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 TINY = 1e-12  # as a norm: a zero vector stays zero
 
 
-@triton.jit(do_not_specialize=("count", "room"))
+@triton.jit
 def _forward(x, out, norms, width, count, room, tiny, TILE: tl.constexpr, DIVIDES: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     to = row // count * room + row % count
