@@ -2,6 +2,7 @@
 
 python -m benchmarks.speed measure --out benchmarks/results/my-machine.json
 python -m benchmarks.speed measure steps predict --quick
+python -m benchmarks.speed remark benchmarks/results/my-machine.json steps "the fan was broken"
 python -m benchmarks.speed report
 """
 
@@ -17,7 +18,7 @@ from rich.table import Table
 
 from benchmarks.speed import parts
 from benchmarks.speed.report import write_report
-from benchmarks.speed.results import FORMAT
+from benchmarks.speed.results import FORMAT, add_remark
 from benchmarks.speed.setups import Options
 from benchmarks.speed.tables import TITLES, table
 from pbprompt.bench.measure import take_device
@@ -97,6 +98,16 @@ def report(
     """Write the document of all results, with a plot."""
     write_report(files or [], out)
     print(f"wrote {out}")
+
+
+@app.command()
+def remark(
+    file: Annotated[Path, typer.Argument(help="A file of results.")],
+    part: Annotated[str, typer.Argument(help="Which of its parts.")],
+    text: Annotated[str, typer.Argument(help="What a reader of the part should know.")],
+) -> None:
+    """Put a remark beside a part of the results, which the report shows; the figures stay as measured."""
+    add_remark(file, part, text)
 
 
 def _show(name: str, part: dict[str, Any]) -> None:

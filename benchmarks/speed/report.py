@@ -136,6 +136,8 @@ def _provenance(parts: Mapping[str, Any]) -> str:
         remark = ("" if part["complete"] else " (broken off)") + (" (try-out sizes)" if part["quick"] else "")
         if (part.get("load") or 0) > part["machine"]["cores"]:
             remark += f" (machine busy: load {part['load']:g} on {part['machine']['cores']} cores)"
+        if part.get("remark"):
+            remark += f" ({part['remark']})"
         rows.append(
             [
                 f"{name}{remark}",

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.speed import parts
 from benchmarks.speed.machine import stamp
-from benchmarks.speed.results import add_part, read_results
+from benchmarks.speed.results import add_part, add_remark, read_results
 from benchmarks.speed.setups import Options
 from pbprompt.errors import InputError
 from pbprompt.runs.provenance import commit
@@ -15,7 +15,7 @@ HERE = {"kind": "cpu", "device": "A", "cpu": "A", "cores": 2, "threads": 2}
 
 
 def part(rows, machine=HERE):
-    return {"machine": machine, "rows": rows}
+    return {"machine": machine, "rows": rows, "command": "python -m benchmarks.speed measure"}
 
 
 def test_parts_are_merged_by_name(tmp_path):
@@ -76,3 +76,20 @@ def test_a_part_says_where_it_was_measured(tmp_path, monkeypatch):
 def test_the_commit_can_be_told(monkeypatch):
     monkeypatch.setenv("PBPROMPT_COMMIT", "abc123")
     assert commit() == "abc123" == stamp("cpu", quick=False)["commit"]
+
+
+def test_a_remark_leaves_the_figures_alone(tmp_path):
+    path = tmp_path / "results.json"
+    add_part(path, "steps", part([{"ours_ms": 1.0}]))
+    before = read_results(path)["parts"]["steps"]
+    add_remark(path, "steps", "measured beside other work")
+    assert read_results(path)["parts"]["steps"] == {**before, "remark": "measured beside other work"}
+    with pytest.raises(InputError, match="no part 'fit': choose of steps"):
+        add_remark(path, "fit", "?")
+
+
+def test_a_command_keeps_no_place_of_the_machine(tmp_path):
+    path = tmp_path / "results.json"
+    command = "python -m benchmarks.speed measure steps --out /home/me/a.json"
+    add_part(path, "steps", {**part([]), "command": command})
+    assert read_results(path)["parts"]["steps"]["command"].endswith("measure steps --out a.json")
