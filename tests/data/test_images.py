@@ -167,7 +167,7 @@ def test_a_line_is_refused(tmp_path):
 def test_missing_file_and_folder(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         open_image(tmp_path / "none.png")
-    with pytest.raises(InputError, match="cannot read image"):
+    with pytest.raises(InputError, match="it is a folder: give one image file"):
         open_image(tmp_path)
 
 

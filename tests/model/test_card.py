@@ -57,6 +57,14 @@ def test_facts_and_settings():
     assert "- `words`: 'a photo of a'" in card
 
 
+def test_settings_of_training_are_those_of_methods_that_train():
+    config = {"learning_rate": 0.002, "epochs": 0, "prior": "names"}
+    assert "`learning_rate`: 0.002" in model_card(info(config=config), "model")
+    card = model_card(info(config=config), "model", takes_steps=False)
+    assert "`prior`: 'names'" in card and "learning_rate" not in card and "epochs" not in card
+    assert card.endswith("## Settings\n\n- `prior`: 'names'\n")
+
+
 def test_lite_is_said_not_to_be_clip():
     assert "not comparable with papers on CLIP" in model_card(info(), "model")
     clip = {"name": "ViT-B/16", "activation": "quick_gelu", "fingerprint": "f"}

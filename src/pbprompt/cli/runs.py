@@ -125,7 +125,7 @@ def _store(folder: Path) -> "RunStore":
     from pbprompt.runs.store import RunStore
 
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder of results: give one with --runs")
+        raise InputError(f"{folder}: no such folder of results: give one that `sweep` or `reproduce` wrote")
     return RunStore(folder)
 
 

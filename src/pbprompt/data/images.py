@@ -54,6 +54,8 @@ def open_image(source: str | os.PathLike[str] | BinaryIO, *, draft: int | None =
         raise InputError(f"cannot read image {name}: {_why_unidentified(source)}") from None
     except FileNotFoundError:
         raise InputError(f"cannot read image {name}: no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"cannot read image {name}: it is a folder: give one image file") from None
     except Image.DecompressionBombError:
         limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
         raise InputError(f"cannot read image {name}: it has more than {limit:,} pixels") from None

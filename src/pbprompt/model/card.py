@@ -1,10 +1,11 @@
 """What a saved model says about itself, to programs and to people."""
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pbprompt import __version__
+from pbprompt.methods.base import MethodConfig
 from pbprompt.model.calibration import CERTAINTY, Calibration
 
 ACCURACIES = (0.9, 0.95, 0.99)
@@ -29,7 +30,12 @@ class ModelInfo:
 
 
 def model_card(
-    info: ModelInfo, folder: str, calibration: Calibration | None = None, *, takes_new_names: bool = True
+    info: ModelInfo,
+    folder: str,
+    calibration: Calibration | None = None,
+    *,
+    takes_new_names: bool = True,
+    takes_steps: bool = True,
 ) -> str:
     """Markdown: what it is, how good it was on what, how to use it, what it rests on."""
     folder = shlex.quote(folder)
@@ -39,7 +45,9 @@ def model_card(
         else ""
     )
     names = ", ".join(info.classes[:20]) + (", …" if len(info.classes) > 20 else "")
-    settings = "\n".join(f"- `{key}`: {value!r}" for key, value in info.config.items())
+    idle = () if takes_steps else {setting.name for setting in fields(MethodConfig)}  # of training alone
+    shown = {key: value for key, value in info.config.items() if key not in idle}
+    settings = "\n".join(f"- `{key}`: {value!r}" for key, value in shown.items()) or "None."
     data = "\n".join(f"- {key.replace('_', ' ')}: {value}" for key, value in info.data.items())
     return f"""# {info.method} on {info.data.get("dataset", "own data")}
 

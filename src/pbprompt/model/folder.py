@@ -80,7 +80,9 @@ def save_model(
     parts = {WEIGHTS: save(state)} | {name: text.encode() for name, text in texts.items() if text}
     about = {"format": FORMAT, "version": VERSION, **asdict(info), HASHES: hashes(parts)}
     config = json.dumps(about, indent=1, ensure_ascii=False) + "\n"
-    card = model_card(info, name, calibration, takes_new_names=method.takes_new_names)
+    card = model_card(
+        info, name, calibration, takes_new_names=method.takes_new_names, takes_steps=method.stepwise
+    )
     write_model(folder, parts, card.encode(), config.encode())
     (folder / CHECKPOINT).unlink(missing_ok=True)  # of the training that made it
 
