@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -114,6 +115,16 @@ def test_prefix_equals(keep_latent, residual, classes, drawn, monkeypatch):
     latent = drawn(2, classes, 64).requires_grad_()
     found = both_ways(lambda: (generator(latent),), (latent, *generator.parameters()), monkeypatch)
     assert_equal(found)
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="no Triton")
+def test_kernels_are_for_training_on_a_gpu():
+    there = SimpleNamespace(is_cuda=True, dtype=torch.float16)
+    assert gpu.takes(there, there)
+    assert not gpu.takes(there, SimpleNamespace(is_cuda=True, dtype=torch.float64))
+    assert not gpu.takes(there, torch.zeros(3))
+    with torch.no_grad():
+        assert not gpu.takes(there)
 
 
 @pytest.mark.skipif(

@@ -17,5 +17,7 @@ def _triton() -> bool:
 
 
 def takes(*tensors: Tensor) -> bool:
-    """Whether there are kernels for these."""
+    """Whether there are kernels for these, in training: a few predictions are not worth compiling them."""
+    if not torch.is_grad_enabled():
+        return False
     return all(tensor.is_cuda and tensor.dtype != torch.float64 for tensor in tensors) and _triton()
