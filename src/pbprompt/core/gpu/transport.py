@@ -7,8 +7,8 @@
     L_{u→g} = 1 − (1/M) Σ_m N_m / D_m,  L_{g→u} = Σ_c p_c (1 − F_c / E_c)
 
 and another one the gradient at each cosine. A cosine is at most 1, so nothing overflows; nor does anything
-vanish unless 1/T is large. The cosines come from the vectors as they are stored, divided by
-their norms afterwards: products of half-precision numbers are exact on the tensor cores.
+vanish unless 1/T is large. The cosines come from the vectors as they are stored, divided by their norms
+afterwards: products of half-precision numbers are exact on the tensor cores.
 """
 
 # ruff: noqa: N803
