@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from pbprompt.core.likelihood import (
     class_logits,
     cosines,
+    independent,
     log_likelihood,
     mean_features,
     mean_probabilities,
     predictive,
+    sampled_cosine,
     uncertainty,
     unit,
 )
@@ -191,3 +193,43 @@ def test_gradients():
         lambda f, p, t: log_likelihood(class_logits(f, p, t), labels), (features, prompts, scale)
     )
     assert torch.autograd.gradcheck(lambda f, p, t: predictive(f, p, t), (features, prompts, scale))
+
+
+def test_independent_probabilities_and_entropy_are_those_of_separate_questions():
+    logits = torch.randn(1, 5, 3, generator=torch.Generator().manual_seed(0)) * 4
+    said = independent(logits, bias=-2.0)
+    p = 1 / (1 + np.exp(-(logits[0].double().numpy() - 2)))
+    np.testing.assert_allclose(said.probabilities.numpy(), p, rtol=1e-5)
+    doubt = -(p * np.log(p) + (1 - p) * np.log1p(-p)).sum(1)
+    np.testing.assert_allclose(said.entropy.numpy(), doubt, rtol=1e-4)
+    assert not said.mutual_information.any() and not said.spreads.any()
+
+
+def test_a_name_keeps_its_probability_whatever_the_others_are():
+    logits = torch.randn(1, 4, 6)
+    alone = independent(logits[..., :1], bias=0.5).probabilities
+    assert torch.equal(alone, independent(logits, bias=0.5).probabilities[:, :1])
+
+
+def test_independent_certainty_is_no_doubt():
+    said = independent(torch.tensor([[[200.0, -200.0]]]), bias=0.0)
+    assert said.probabilities.tolist() == [[1.0, 0.0]] and said.entropy.tolist() == [0.0]
+
+
+def test_sampled_cosine_is_a_loop_over_pairs():
+    prompts = torch.randn(5, 3, 8, generator=torch.Generator().manual_seed(0))
+    found = sampled_cosine(prompts)
+    for c in range(3):
+        rows = prompts[:, c].double().numpy()
+        pairs = [
+            rows[s] @ rows[t] / np.linalg.norm(rows[s]) / np.linalg.norm(rows[t])
+            for s in range(5)
+            for t in range(s + 1, 5)
+        ]
+        assert found[c].item() == pytest.approx(np.mean(pairs), abs=1e-6)
+
+
+def test_equal_draws_are_a_collapse_and_one_draw_has_no_pair():
+    one = torch.randn(1, 2, 8, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(sampled_cosine(one.expand(4, -1, -1)), torch.ones(2))
+    assert sampled_cosine(one).isnan().all()

@@ -48,7 +48,7 @@ def prompts(
     shows the two principal axes (PCA) of prompts and images; as .csv it is written as numbers.
     """
     from pbprompt.cli.explain import model_with
-    from pbprompt.core.diversity import sampled_cosine
+    from pbprompt.core.likelihood import sampled_cosine
     from pbprompt.explain.sampled import class_rows, sampled_prompts
 
     if map_file is not None and map_file.suffix.lower() not in (".png", ".svg", ".csv"):

@@ -139,3 +139,26 @@ def uncertainty(logits: Float[Tensor, "s b c"], weights: Float[Tensor, " s"] | N
         mutual_information=average((p * (log_p - log_mean)).sum(-1)).clamp_min(0),
         spreads=average((p - mean).square()).sqrt(),
     )
+
+
+def independent(logits: Float[Tensor, "1 b c"], bias: float) -> Uncertainty:
+    """Each name by itself, for a backbone trained with a sigmoid loss: p(c | x) = sigmoid(logit + b).
+
+    b is the backbone's logit bias. The probabilities of an image need not sum to 1: it may show several of
+    the things named, or none. Its entropy is the sum over the names, each a question of yes or no; without
+    samples nothing can disagree.
+    """
+    p = (at_least_float32(logits[0]) + bias).sigmoid()
+    entropy = (torch.special.entr(p) + torch.special.entr(1 - p)).sum(-1)
+    return Uncertainty(p, entropy, entropy, torch.zeros_like(entropy), torch.zeros_like(p))
+
+
+def sampled_cosine(prompts: Float[Tensor, "s c d"]) -> Float[Tensor, " c"]:
+    """How alike are the S prompts drawn for a class? D_c = 2 / (S·(S − 1)) · Σ_{s<t} cos(g_c^(s), g_c^(t))
+
+    1 is mode collapse: every draw says the same. One draw has no pair: NaN.
+    """
+    drawn = unit(prompts)
+    pairs = torch.einsum("scd,tcd->cst", drawn, drawn)
+    first, second = torch.triu_indices(len(drawn), len(drawn), 1, device=drawn.device)
+    return pairs[:, first, second].mean(-1)

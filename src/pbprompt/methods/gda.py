@@ -31,10 +31,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.core.discriminant import gaussian_discriminant
-from pbprompt.core.folds import held_out
 from pbprompt.core.likelihood import log_likelihood
 from pbprompt.methods.base import MethodConfig, setting
-from pbprompt.methods.linear import LinearClassifier
+from pbprompt.methods.linear import LinearClassifier, held_out
 from pbprompt.registry import register
 
 ALPHAS = (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)

@@ -15,7 +15,7 @@ names gives such a class no chance.
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone, Encoded
@@ -26,6 +26,7 @@ from pbprompt.methods.exemplars import Memory
 from pbprompt.methods.zeroshot import sentence_features
 
 NEVER = -1e4  # a bias below any logit
+FOLDS = 5
 
 
 class LinearClassifier(Memory):
@@ -82,3 +83,17 @@ class LinearClassifier(Memory):
         weights, bias = features.tensor_split([self.weights.shape[1]], dim=-1)
         x = unit(images.global_).to(weights)
         return torch.einsum("bd,scd->sbc", x, weights) + bias.transpose(1, 2)
+
+
+def held_out(labels: Int[Tensor, " n"], folds: int = FOLDS) -> list[Bool[Tensor, " n"]]:
+    """Which training images each fold of a cross-validation holds out; no fold where no class has two images.
+
+    The j-th image of a class, in the order given, is held out in fold j modulo the number of folds: the same
+    on every machine. A class with one image keeps it, so that every class can be told in every fold.
+    """
+    counts = labels.bincount()
+    folds = min(folds, int(counts.max()))
+    same = labels.unsqueeze(1) == labels
+    place = same.tril(-1).sum(1) % folds
+    several = counts[labels] > 1
+    return [several & (place == fold) for fold in range(folds)] if folds > 1 else []

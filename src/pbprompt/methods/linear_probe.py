@@ -24,10 +24,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pbprompt.core.folds import held_out
 from pbprompt.core.logistic import logistic_regression
 from pbprompt.methods.base import MethodConfig, setting
-from pbprompt.methods.linear import LinearClassifier
+from pbprompt.methods.linear import LinearClassifier, held_out
 from pbprompt.registry import register
 
 EXPONENTS = [half / 2 for half in range(-4, 5)]

@@ -20,10 +20,9 @@ from torch import Tensor, nn
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.engine import TextEngine
 from pbprompt.clip.prompts import named_prompts
-from pbprompt.core.diversity import sampled_cosine
 from pbprompt.core.elbo import combined_elbo
 from pbprompt.core.generator import PromptGenerator
-from pbprompt.core.likelihood import class_logits, log_likelihood, mean_features
+from pbprompt.core.likelihood import class_logits, log_likelihood, mean_features, sampled_cosine
 from pbprompt.core.transport import conditional_transport, entropic_transport
 from pbprompt.core.variational import (
     GaussianPosterior,

@@ -7,8 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pbprompt.clip.backbone import Encoded
-from pbprompt.core.independent import independent
-from pbprompt.core.likelihood import Uncertainty, uncertainty
+from pbprompt.core.likelihood import Uncertainty, independent, uncertainty
 from pbprompt.core.temperature import tempered
 from pbprompt.errors import InputError, NoNumberError
 from pbprompt.methods.base import Method
@@ -28,7 +27,7 @@ class Predictor:
     bank: Float[Tensor, "s c d"]
     classes: tuple[str, ...]
     temperature: float = 1.0  # of the mean over the samples
-    independent: bool = False  # each name by itself, see `core/independent.py`
+    independent: bool = False  # each name by itself, see `core/likelihood.py`
 
     @torch.no_grad()
     def __call__(self, images: Encoded) -> Uncertainty:
