@@ -39,8 +39,8 @@ from pbprompt.evaluate.multi_label import mean_average_precision, multi_label_fi
 from pbprompt.files import write_text
 from pbprompt.markdown import table
 from pbprompt.methods.base import build_method
+from pbprompt.methods.conjugate import Conjugate
 from pbprompt.model.scoring import zero_shot
-from pbprompt.registry import find_method
 from pbprompt.runs.provenance import commit
 
 DATASETS = ("caltech101", "oxford_pets", "flowers102")
@@ -164,12 +164,12 @@ def measure(
 ) -> list[dict[str, Any]]:
     """The figures of every method, number of training collages and draw on one dataset."""
     backbone, dataset = load_backbone("lite"), open_dataset(name, root)
-    labels, kind = named(dataset), find_method("conjugate")
+    labels = named(dataset)
     x, has = encoded(backbone, dataset, collages(dataset, "train", max(sizes), SEED))
     asked, wanted = encoded(backbone, dataset, collages(dataset, split, judged, SEED))
     words = unit(zero_shot(backbone, labels, dataset.template).bank[0])
     rows = [{"method": "names", "map": mean_average_precision(asked @ words.T, wanted)}]
-    method = build_method(kind, kind.Config(), backbone, seed=0)
+    method = build_method(Conjugate, Conjugate.Config(), backbone, seed=0)
     method.prepare(labels, dataset.template)
     for size in sizes:
         for draw in DRAWS if size < max(sizes) else DRAWS[:1]:

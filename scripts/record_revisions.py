@@ -15,6 +15,7 @@ import torch
 
 from pbprompt.clip.backbone import Encoded
 from pbprompt.files import write_text
+from pbprompt.methods.abilities import UsesUnseenNames, can
 from pbprompt.methods.base import Method
 from pbprompt.registry import methods
 from pbprompt.testing.fits import prepared, probabilities, random_images, tiny_vit, train_recorded
@@ -33,7 +34,7 @@ def state(kind: type[Method]) -> dict[str, Any]:
     backbone = tiny_vit()
     images = random_images(backbone)
     method = prepared(kind, {"warmup_epochs": 0}, backbone)  # so that the first steps move
-    if kind.needs_unseen_names:
+    if can(method, UsesUnseenNames):
         method.unseen_names = ("moon",)
     figures = train_recorded(method, images, epochs=3, steps=3) if kind.trains else []
     some = Encoded(images.global_[:2], images.patches[:2])

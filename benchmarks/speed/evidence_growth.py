@@ -21,8 +21,8 @@ from pbprompt.clip.backbone import Encoded
 from pbprompt.core.evidence import Gathering
 from pbprompt.core.likelihood import unit
 from pbprompt.methods.base import build_method, make_config
+from pbprompt.methods.conjugate import Conjugate
 from pbprompt.model.predictor import predictive
-from pbprompt.registry import find_method
 
 IMAGES, IMAGES_CLASSES = (1_000, 10_000, 100_000, 1_000_000), 100
 CLASSES, SHOTS = (10, 100, 1_000, 10_000, 21_000), 16
@@ -67,13 +67,12 @@ def series(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 def point(name: str, device: str, images: int, classes: int) -> dict[str, Any]:
     """Milliseconds of each step, and the peak of memory over all of them."""
     backbone = make_backbone(name, device)
-    kind = find_method("conjugate")
-    method = build_method(kind, make_config(kind), backbone, seed=0)
+    method = build_method(Conjugate, make_config(Conjugate), backbone, seed=0)
     names = class_names(backbone.tokenizer, classes)
     generator = torch.Generator().manual_seed(0)
     before = memory_now(device)
     reading, _ = seconds_of(lambda: method.prepare(names, TEMPLATE), device)
-    texts = unit(method.prior.class_features(1, generator)[0]).cpu()  # type: ignore[union-attr, operator]
+    texts = unit(method.prior.class_features(1, generator)[0]).cpu()  # type: ignore[union-attr]
     pool = synthetic(texts, torch.arange(min(images, POOL)) % classes, generator)
     gathering = Gathering(backbone.embed_dim, device)
 

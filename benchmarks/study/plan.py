@@ -13,6 +13,7 @@ from benchmarks.study.parts import Part
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.data.fewshot import base_new, draw
 from pbprompt.data.sources import open_dataset
+from pbprompt.methods.abilities import UsesUnseenNames, can
 from pbprompt.methods.base import Method, build_method, make_config
 from pbprompt.registry import find_method
 from pbprompt.runs.config import RunConfig
@@ -38,7 +39,7 @@ class Costs:
         config: Any = method.config
         images = self.images(run.task, run.dataset, run.shots, run.seed)
         steps = (config.epochs or method.epochs_for(run.shots)) * (images // method.images_a_step(images))
-        if run.task in ("base-to-new", "cross-dataset") and method.needs_unseen_names:
+        if run.task in ("base-to-new", "cross-dataset") and can(method, UsesUnseenNames):
             steps += config.synth_epochs * -(-images // config.synth_batch)
         return steps
 

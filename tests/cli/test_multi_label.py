@@ -135,4 +135,4 @@ def test_what_cannot_be_done_is_refused_in_a_sentence(run, home, tmp_path, words
 
 
 def test_the_list_of_methods_says_who_can():
-    assert [name for name, kind in methods().items() if "several labels" in _tags(kind)] == ["conjugate"]
+    assert [name for name, kind in methods().items() if "multi-label" in _tags(kind)] == ["conjugate"]

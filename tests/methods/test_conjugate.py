@@ -16,6 +16,7 @@ from pbprompt.core.text_map import learn_text_map, move
 from pbprompt.errors import InputError
 from pbprompt.features.bank import Features
 from pbprompt.methods import conjugate
+from pbprompt.methods.abilities import LeavesOut, Streams, can
 from pbprompt.methods.base import Batch, build_method
 from pbprompt.methods.conjugate import Conjugate, ConjugateConfig
 from pbprompt.methods.zeroshot import ENSEMBLE, sentence_features
@@ -396,7 +397,7 @@ def test_a_streamed_fit_is_the_fit(tiny_vit, monkeypatch, kept):
 def test_with_a_tuned_prior_there_is_no_streaming(tiny_vit):
     method = build_method(Conjugate, ConjugateConfig(beside="coop"), tiny_vit, seed=0)
     method.prepare(NAMES, TEMPLATE)
-    assert not method.streams and Conjugate.streams
+    assert not can(method, Streams) and can(Conjugate, Streams)
     with pytest.raises(InputError, match="leave coop out"):
         method.begin_with(evidence.gather([], tiny_vit.embed_dim, len(NAMES)))
 
@@ -719,4 +720,4 @@ def test_left_out_answers_know_the_gate(tiny_vit):
 def test_methods_without_left_out_answers(tiny_vit):
     assert usual(tiny_vit, counts=(1, 1, 1, 1)).left_out() is None
     beside = build_method(Conjugate, ConjugateConfig(beside="coop"), tiny_vit, seed=1)
-    assert not beside.leaves_out and beside.left_out() is None
+    assert not can(beside, LeavesOut) and beside.left_out() is None

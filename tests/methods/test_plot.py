@@ -9,7 +9,8 @@ from pbprompt.clip.backbone import Encoded
 from pbprompt.clip.prompts import named_prompts
 from pbprompt.errors import InputError
 from pbprompt.methods import plot
-from pbprompt.methods.base import Batch, build_method, make_config, word_embeddings
+from pbprompt.methods.base import Batch, build_method, make_config
+from pbprompt.methods.coop import word_embeddings
 from pbprompt.methods.plot import PLOT, transported_cosines
 
 NAMES = ["cat", "golden retriever", "tench", "a b c d e"]

@@ -12,8 +12,8 @@ from pbprompt.clip.engine import TextEngine
 from pbprompt.clip.text import TextConfig
 from pbprompt.clip.vit import VitConfig
 from pbprompt.errors import InputError
-from pbprompt.methods.base import Batch, build_method, make_config, word_embeddings
-from pbprompt.methods.coop import CoOp, CoOpConfig
+from pbprompt.methods.base import Batch, build_method, make_config
+from pbprompt.methods.coop import CoOp, CoOpConfig, word_embeddings
 from pbprompt.methods.prograd import ProGrad, ProGradConfig, name_last, without_conflict
 
 NAMES = ["cat", "golden_retriever", "x", "forklift truck driver"]

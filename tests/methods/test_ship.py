@@ -7,6 +7,7 @@ from torch import Tensor
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.clip.prompts import named_prompts
 from pbprompt.features.bank import Features
+from pbprompt.methods.abilities import UsesUnseenNames, can
 from pbprompt.methods.base import Batch, build_method, make_config
 from pbprompt.methods.ship import SHIP, SHIPConfig
 from pbprompt.model.predictor import predictive
@@ -229,7 +230,7 @@ def test_published_sizes_and_recipe(tiny_vit):
     shapes = [tuple(p.shape) for p in (*method.encoder.parameters(), *method.generator.parameters())]
     assert shapes == [(2048, 32), (2048,), (64, 2048), (64,), (4096, 32), (4096,), (64, 4096), (64,)]
     assert method.trainable() == [method.context]
-    assert method.needs_unseen_names
+    assert can(method, UsesUnseenNames)
 
 
 @pytest.mark.parametrize(("views", "asked"), [("first", [0]), ("fresh", [0, 1, 2])])

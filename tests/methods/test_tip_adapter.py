@@ -11,6 +11,7 @@ from pbprompt.data.items import Dataset, Item
 from pbprompt.errors import InputError
 from pbprompt.features.bank import Features
 from pbprompt.methods import tip_adapter
+from pbprompt.methods.abilities import ChoosesByValidation, can
 from pbprompt.methods.base import Batch, build_method, make_config
 from pbprompt.methods.tip_adapter import TipAdapter, TipAdapterConfig
 from pbprompt.model.folder import describe_model, load_model, save_model
@@ -233,8 +234,8 @@ def test_the_published_search_is_the_authors(tiny_vit):
     config = make_config(TipAdapter, "published")
     assert (config.search_beta, config.search_alpha, config.beta, config.alpha) == (7.0, 3.0, 1.0, 1.17)
     assert (tip_adapter.BETAS, tip_adapter.ALPHAS) == (200, 20)
-    assert build_method(TipAdapter, config, tiny_vit, 0).chooses
-    assert not build_method(TipAdapter, make_config(TipAdapter), tiny_vit, 0).chooses
+    assert can(build_method(TipAdapter, config, tiny_vit, 0), ChoosesByValidation)
+    assert not can(build_method(TipAdapter, make_config(TipAdapter), tiny_vit, 0), ChoosesByValidation)
 
 
 @pytest.mark.parametrize("finetune", [False, True])

@@ -12,6 +12,7 @@ from pbprompt.classifier.tuning import GivenFeatures
 from pbprompt.clip.backbone import Encoded
 from pbprompt.data.multi_label import LabelledImage, MultiLabelDataset
 from pbprompt.errors import InputError, NoNumberError
+from pbprompt.methods.abilities import MultiLabel, can
 from pbprompt.model.folder import describe_model
 from pbprompt.model.manifest import has_several_labels
 from pbprompt.model.multi_label import MultiLabelModel, targets
@@ -101,7 +102,7 @@ def test_a_model_of_one_label_is_no_such_model(tiny_vit, tmp_path):
         MultiLabelModel.load(tmp_path / "one", tiny_vit)
 
 
-@pytest.mark.parametrize("name", [name for name, kind in methods().items() if not kind.several_labels])
+@pytest.mark.parametrize("name", [name for name, kind in methods().items() if not can(kind, MultiLabel)])
 def test_methods_of_one_label_refuse_and_name_the_others(problem, name):
     with pytest.raises(InputError, match="takes one label an image: to fit several, use conjugate"):
         MultiLabelModel.fit(*problem, find_method(name))

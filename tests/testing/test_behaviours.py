@@ -6,6 +6,7 @@ import torch
 from pbprompt import registry
 from pbprompt.clip.resnet import ModifiedResNet
 from pbprompt.errors import InputError
+from pbprompt.methods.abilities import MultiLabel
 from pbprompt.methods.coop import CoOp
 from pbprompt.methods.nearest_mean import NearestMean
 from pbprompt.methods.zeroshot import ZeroShot
@@ -100,8 +101,8 @@ class Unfinite(ZeroShot):
         return super().class_features(samples, generator) * torch.nan
 
 
-class Boastful(ZeroShot):
-    several_labels = True
+class Boastful(ZeroShot, MultiLabel):
+    pass
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +129,7 @@ def own_registry(monkeypatch):
         (ByName, "keeps_classes_of_one_name_apart", "class 0 are not told from those of 2"),
         (Balanced, "takes_unbalanced_classes", "classes of 1, 2 and 9 images"),
         (Vague, "takes_a_class_without_images_or_names_it", "it says 'too few images'"),
-        (Boastful, "takes_several_labels_or_refuses", "set `several_labels = False`"),
+        (Boastful, "is_multi_label_where_it_says_so", "NotImplementedError"),
         (Unfinite, "is_a_function_of_its_seed", "the answer is no number"),
     ],
     ids=lambda value: getattr(value, "__name__", None),

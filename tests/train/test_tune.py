@@ -11,6 +11,7 @@ from pbprompt.data.fewshot import draw
 from pbprompt.data.items import Dataset, Item
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank
+from pbprompt.methods.abilities import UsesUnseenNames
 from pbprompt.methods.base import make_config
 from pbprompt.methods.pbprompt import PBPrompt
 from pbprompt.train.loop import Run
@@ -96,9 +97,13 @@ def test_everything_that_changes_a_run_changes_its_name(tiny_vit, dataset):
     class Other(PBPrompt):
         name = "other"
 
+    class ForUnseen(PBPrompt, UsesUnseenNames):
+        pass
+
     def method(kind=PBPrompt, backbone=tiny_vit, unseen=(), **settings):
         made = kind(replace(make_config(PBPrompt), **settings), backbone)
-        made.unseen_names = unseen
+        if unseen:
+            made.unseen_names = unseen
         return made
 
     usual = (dataset, method(), 1, 60, "centre")
@@ -109,7 +114,7 @@ def test_everything_that_changes_a_run_changes_its_name(tiny_vit, dataset):
         (1, method(backbone=random_backbone(tiny_vit.config, seed=1))),
         (1, method(Other)),
         (1, method(ct_weight=0.5)),
-        (1, method(unseen=("moon",))),
+        (1, method(ForUnseen, unseen=("moon",))),
         (2, 2),
         (3, 61),
         (4, "fresh"),

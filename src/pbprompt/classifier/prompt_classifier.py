@@ -28,6 +28,7 @@ from pbprompt.data.fewshot import draw
 from pbprompt.data.names import check_distinct
 from pbprompt.errors import InputError
 from pbprompt.files import read_records
+from pbprompt.methods.abilities import LearnsOn, can
 from pbprompt.methods.base import Method
 from pbprompt.model.calibration import Calibration
 from pbprompt.model.claim import check_free
@@ -276,7 +277,7 @@ class PromptClassifier(Estimator):
         Labels may be new, or of classes that were added by name; the first call is a fit. There is none for
         methods that cannot learn on, as scikit-learn expects.
         """
-        if not find_method(str(self.method)).learns_on:
+        if not can(find_method(str(self.method)), LearnsOn):
             raise AttributeError(f"{self.method} cannot learn on: fit it again, or use 'conjugate'")
         return self._partial_fit
 

@@ -251,6 +251,8 @@ def parameters(method: "Method") -> str:
 
 def tell_temperature(model: "TunedModel") -> str:
     """What `--calibrate` came to."""
+    from pbprompt.methods.abilities import LeavesOut, can
+
     temperature = model.info.temperature
     if temperature != 1:
         doubt = "less" if temperature > 1 else "more"
@@ -258,7 +260,7 @@ def tell_temperature(model: "TunedModel") -> str:
     return (
         f"no validation images to fit a temperature to: {model.info.method}'s probabilities are calibrated "
         "already, by its training images, each left out in turn"
-        if model.method.leaves_out
+        if can(model.method, LeavesOut)
         else "no validation images to fit a temperature to: the probabilities stay as they are"
     )
 

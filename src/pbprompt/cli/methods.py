@@ -41,15 +41,17 @@ def _list(known: dict[str, type["Method"]], console: "Console") -> None:
 
 def _tags(kind: type["Method"]) -> tuple[str, ...]:
     """What is worth knowing in the list, in words."""
-    said = {
+    from pbprompt.methods.abilities import MultiLabel, UsesUnseenNames, can
+
+    facts = {
         "zero-shot": not kind.trains,
         "training-free": not kind.stepwise,
         "no new classes": not kind.takes_new_names,
-        "uses new names": kind.needs_unseen_names,
+        "uses new names": can(kind, UsesUnseenNames),
         "image-conditioned": kind.image_conditioned,
-        "several labels": kind.several_labels,
+        "multi-label": can(kind, MultiLabel),
     }
-    return (*(word for word, holds in said.items() if holds), *kind.tags)
+    return (*(word for word, holds in facts.items() if holds), *kind.tags)
 
 
 def _explain(kind: type["Method"], console: "Console") -> None:

@@ -104,6 +104,7 @@ def predict(
     from pbprompt.cli.multi_label import predict_labels, refuse
     from pbprompt.clip.loading.load import load_backbone
     from pbprompt.data.stream import Stream
+    from pbprompt.methods.abilities import TellsFamiliarity, can
     from pbprompt.model.manifest import has_several_labels
     from pbprompt.model.tuned import TunedModel
 
@@ -141,7 +142,7 @@ def predict(
                 "probability of its own: leave out --model, or leave out --independent"
             )
         tuned = TunedModel.load(model, backbone, device, samples=samples, seed=seed)
-        if none_at is not None and not tuned.method.learns_on:
+        if none_at is not None and not can(tuned.method, TellsFamiliarity):
             raise InputError(f"--none-at: {tuned.method.name} cannot tell: fit with --method conjugate")
         if per_class and coverage is None:
             raise InputError("--per-class says how --coverage is meant: give both")

@@ -82,14 +82,15 @@ def _words(method: "Method", rows: Sequence[int], top_k: int, samples: int, seed
     import torch
 
     from pbprompt.explain.words import nearest_words
+    from pbprompt.methods.abilities import ShowsTokens, can
     from pbprompt.seeding import generator
 
-    try:
-        with torch.no_grad():
-            vectors = method.prompt_vectors(samples, generator(seed))
-    except InputError as error:
-        print(f"pbprompt: no words: {error}", file=sys.stderr)
+    if not can(method, ShowsTokens):
+        why = f"{method.name} has no token embeddings to show: use a model of pbprompt or coop"
+        print(f"pbprompt: no words: {why}", file=sys.stderr)
         return [[] for _ in rows]
+    with torch.no_grad():
+        vectors = method.prompt_vectors(samples, generator(seed))
     vectors = vectors.expand(-1, len(method.classes), -1, -1)[:, rows].transpose(0, 1)  # [c, s, b, w]
     found = iter(nearest_words(method.backbone, vectors.flatten(0, 2), top_k))
     drawn, tokens = vectors.shape[1:3]

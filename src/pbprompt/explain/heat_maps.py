@@ -41,6 +41,7 @@ from pbprompt.data.square import Fit
 from pbprompt.errors import InputError
 from pbprompt.explain.sampled import as_prompts, class_rows
 from pbprompt.files import write_bytes
+from pbprompt.methods.abilities import NamesSources, can
 from pbprompt.methods.base import Method
 from pbprompt.model.predictor import SAMPLES, Predictor, predictive
 
@@ -132,6 +133,7 @@ def heat_maps(
         chosen = values[:, 0, :, rows].transpose(1, 2).unflatten(-1, backbone.grid)
         return chosen.float().cpu().numpy()
 
+    sources = method.sources(encoded) if can(method, NamesSources) else {}
     return HeatMaps(
         patch_to_prompt=maps(plans.prompt_given_patch),
         prompt_to_patch=maps(plans.patch_given_prompt),
@@ -141,7 +143,7 @@ def heat_maps(
         temperature=heat,
         sources={
             source: (logits - logits.mean(1, keepdim=True))[0, rows].float().cpu().numpy()
-            for source, logits in method.sources(encoded).items()
+            for source, logits in sources.items()
         },
         fit=backbone.preprocess.fit,
         cropped=backbone.preprocess.size / (backbone.preprocess.resize or backbone.preprocess.size),

@@ -3,17 +3,15 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
-from pbprompt.clip.prompts import name_tokens
 from pbprompt.config import with_overrides
-from pbprompt.core.evidence import Evidence
-from pbprompt.core.label_head import LabelHead
 from pbprompt.core.likelihood import class_logits, unit
 from pbprompt.errors import InputError
 from pbprompt.registry import methods
@@ -68,78 +66,11 @@ class Batch(NamedTuple):
 Terms = dict[str, Tensor]
 
 
-class Method(nn.Module):
-    """A way to make class features.
+class TrainingHooks(nn.Module):
+    """What the loop asks while it trains; the defaults suit most methods."""
 
-    A subclass sets `Config`, `presets` and `paper`, says what it can do by the attributes below, builds its
-    parameters in `__init__`, and implements `prepare`, `loss` and `class_features`. Its parameters and
-    buffers are all there is to save. The other hooks have defaults that suit most methods.
-
-    What a method can do is decided by these attributes alone. Those that depend on its settings are set again
-    in `__init__`, so ask a built method rather than its class where there is one.
-    """
-
-    name: ClassVar[str]
-    Config: ClassVar[type[MethodConfig]] = MethodConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    tags: ClassVar[tuple[str, ...]] = ()  # more words for the list of methods; nothing is decided by them
-    paper: ClassVar[str] = ""
-    revision: ClassVar[int] = (
-        1  # its author raises it when its results change, so that earlier runs do not count
-    )
-    trains: ClassVar[bool] = True  # it learns from images; without, there is nothing to tune
-    needs_unseen_names: ClassVar[bool] = False  # it trains for classes without images: a task names them
-    stepwise: bool = True  # the loop's steps train it; without, `begin` does all there is
-    needs_text: ClassVar[bool] = True  # it cannot do without a text tower; without, images are enough
-    takes_new_names: bool = True  # it can tell classes that it had no image of, by their names
-    image_conditioned: bool = False  # each image has prompts of its own, so that there is no bank to look at
-    leaves_out: bool = False  # it judges each training image as if that one had been left out
-    learns_on: bool = False  # `learn` adds labelled images to a fitted one, as if it were fitted on all
-    streams: bool = False  # `begin_with` takes evidence that one pass over any number of images gathered
-    several_labels: bool = False  # images may have several labels each: `label_head` is fitted to such
-    takes_weights: bool = False  # training images may count unequally, by `image_weights`
-    chooses: bool = False  # `choose` sets some of it by validation images, which training then needs
-    exportable: bool = True  # its prediction is one fixed computation on a bank, which ONNX can hold
-    # Whether every step runs the same kernels: no value is looked at on the host, nothing is moved there, and
-    # random numbers come from the given generator alone, on its device. A GPU then replays it as one graph.
-    capturable: ClassVar[bool] = False
-
-    def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
-        super().__init__()
-        if not backbone.reads_text:
-            if self.needs_text:
-                raise _without_text(self.name, backbone)
-            self.takes_new_names = False
-        self.config = config
-        self._frozen = (backbone,)  # a tuple: the towers are no part of this module's state
-        self.classes: tuple[str, ...] = ()
-        self.template = ""
-        self.unseen_names: tuple[str, ...] = ()  # set by a task, used where `needs_unseen_names`
-        # how often each training image counts, 1 on the average; set before training, where `takes_weights`
-        self.image_weights: Tensor | None = None
-
-    @property
-    def backbone(self) -> Backbone:
-        return self._frozen[0]
-
-    @property
-    def prediction_scale(self) -> float:
-        """Factor on the logits of a prediction: below 1, it is less sure than in training."""
-        return 1.0
-
-    @property
-    def plan_temperature(self) -> float:
-        """T of the transport plans that are drawn as heat maps; the paper's 1 where the method has none."""
-        return 1.0
-
-    def prepare(self, classes: Sequence[str], template: str) -> None:
-        """Take the class names (and the sentence around them, where a method uses one)."""
-        self.classes, self.template = tuple(classes), template
-
-    def expect(self, classes: Sequence[str], template: str) -> None:
-        """`prepare` for classes of which `learn` gets the first images next."""
-        self.prepare(classes, template)
+    config: MethodConfig
+    stepwise: bool
 
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
         """Once before the first step, with all training images; what it makes is kept as state."""
@@ -148,15 +79,8 @@ class Method(nn.Module):
         """`begin` for a method that wants more of the training images than the first epoch's views."""
         self.begin(*views(0), seed)
 
-    def begin_with(self, evidence: Evidence) -> None:
-        """`begin` without the images themselves, where it `streams`: the labels are the classes' places."""
-        raise InputError(f"{self.name} needs all training images at once: use `conjugate`, or fewer images")
-
     def finish(self) -> None:
         """Once after the last step: what rests on the trained parameters and is kept as state."""
-
-    def choose(self, images: Encoded, labels: Int[Tensor, " n"]) -> None:
-        """Once after training, on the validation images, where `chooses`; what it finds is kept as state."""
 
     def trainable(self) -> list[nn.Parameter]:
         """What the optimiser changes."""
@@ -165,62 +89,6 @@ class Method(nn.Module):
     def backward(self, terms: Terms) -> None:
         """Fill the gradients of one step."""
         terms["total"].backward()
-
-    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
-        """Named terms of one step: `total` to minimise, the others to log. `examples`: training images."""
-        raise InputError(f"{self.name} has nothing to train by steps: leave epochs at 0")
-
-    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
-        """`samples` draws of every class's text feature (one where the method is deterministic).
-
-        A method whose features depend on the image returns what its `sample_logits` needs, shaped [s, c, …].
-        """
-        raise NotImplementedError
-
-    def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
-        """Logits of images under each draw of the class features: the bank of `class_features`."""
-        return class_logits(images.global_, features, self.backbone.logit_scale * self.prediction_scale)
-
-    def combine(self, features: Float[Tensor, "s c d"]) -> Float[Tensor, "k c d"]:
-        """The classifiers a prediction uses, made of the draws: the draws themselves, unless overridden."""
-        return features
-
-    def sample_weights(self, features: Float[Tensor, "s c d"]) -> Float[Tensor, " s"] | None:
-        """How much each of the bank's draws counts, summing to 1; None: all alike."""
-        return None
-
-    def learn(self, images: Encoded, labels: Int[Tensor, " n"]) -> None:
-        """Add labelled images of the present classes, where `learns_on`."""
-        raise InputError(f"{self.name} cannot learn on: fit it again on all images, or use `conjugate`")
-
-    def label_head(self, images: Encoded, targets: Float[Tensor, "n k"]) -> LabelHead:
-        """Where it takes `several_labels`: what tells them. Targets: 1 for a label, else 0."""
-        raise InputError(f"{self.name} takes one label an image: use a method that takes several")
-
-    def left_out(self) -> "tuple[Float[Tensor, 'n c'], Int[Tensor, ' n']] | None":
-        """Where it `leaves_out`: probabilities of its training images as if each had been left out, with
-        their places among the present classes; None where nothing can be left out."""
-        return None
-
-    def familiarity(self, images: Encoded) -> Float[Tensor, " b"] | None:
-        """p-value of each image as one of the classes with images: low, where it shows none of them."""
-        return None
-
-    def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
-        """The text features behind a bank, to look at."""
-        return features
-
-    def directions(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
-        """What a unit image feature is multiplied with for a class's logit, up to what all classes share."""
-        return self.backbone.logit_scale * self.prediction_scale * unit(features)
-
-    def sources(self, images: Encoded) -> dict[str, Float[Tensor, "b c"]]:
-        """Logits by where they come from, such as names and photographs; none where there is one source."""
-        return {}
-
-    def prompt_vectors(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s k b w"]:
-        """Learned token embeddings of the prompts, to look at; k: the classes, or 1 where they share them."""
-        raise InputError(f"{self.name} has no token embeddings to show: use a model of pbprompt or coop")
 
     def epochs_for(self, shots: int) -> int:
         """The method's own schedule where `epochs` is 0."""
@@ -245,6 +113,109 @@ class Method(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
 
+class PredictionHooks(nn.Module):
+    """How a bank of class features becomes logits, and what it shows of itself; the defaults suit most."""
+
+    _frozen: tuple[Backbone]  # a tuple: the towers are no part of this module's state
+
+    @property
+    def backbone(self) -> Backbone:
+        return self._frozen[0]
+
+    @property
+    def prediction_scale(self) -> float:
+        """Factor on the logits of a prediction: below 1, it is less sure than in training."""
+        return 1.0
+
+    @property
+    def plan_temperature(self) -> float:
+        """T of the transport plans that are drawn as heat maps; the paper's 1 where the method has none."""
+        return 1.0
+
+    def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
+        """Logits of images under each draw of the class features: the bank of `class_features`."""
+        return class_logits(images.global_, features, self.backbone.logit_scale * self.prediction_scale)
+
+    def combine(self, features: Float[Tensor, "s c d"]) -> Float[Tensor, "k c d"]:
+        """The classifiers a prediction uses, made of the draws: the draws themselves, unless overridden."""
+        return features
+
+    def sample_weights(self, features: Float[Tensor, "s c d"]) -> Float[Tensor, " s"] | None:
+        """How much each of the bank's draws counts, summing to 1; None: all alike."""
+        return None
+
+    def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
+        """The text features behind a bank, to look at."""
+        return features
+
+    def directions(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
+        """What a unit image feature is multiplied with for a class's logit, up to what all classes share."""
+        return self.backbone.logit_scale * self.prediction_scale * unit(features)
+
+
+class Method(TrainingHooks, PredictionHooks):
+    """A way to make class features.
+
+    A subclass sets `Config`, `presets` and `paper`, builds its parameters in `__init__`, and implements
+    `prepare`, `loss` and `class_features`. Its parameters and buffers are all there is to save. The hooks of
+    training and prediction are above; what only some methods can do, such as learning on, is a mixin of
+    `methods/abilities.py`, which `can(method, ability)` asks for.
+
+    The attributes below are facts. One that depends on the settings is set again in `__init__`, so ask a
+    built method rather than its class where there is one.
+    """
+
+    name: ClassVar[str]
+    Config: ClassVar[type[MethodConfig]] = MethodConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    paper: ClassVar[str] = ""
+    tags: ClassVar[tuple[str, ...]] = ()  # more words for the list of methods; nothing is decided by them
+    revision: ClassVar[int] = 1  # raised when its results change, so that earlier runs do not count
+    trains: ClassVar[bool] = True  # it learns from images; without, there is nothing to tune
+    needs_text: ClassVar[bool] = True  # it cannot do without a text tower; without, images are enough
+    # Whether every step runs the same kernels: no value is looked at on the host, nothing is moved there, and
+    # random numbers come from the given generator alone, on its device. A GPU then replays it as one graph.
+    capturable: ClassVar[bool] = False
+    stepwise: bool = True  # the loop's steps train it; without, `begin` does all there is
+    takes_new_names: bool = True  # it can tell classes that it had no image of, by their names
+    takes_weights: bool = False  # training images may count unequally, by `image_weights`
+    image_conditioned: bool = False  # each image has prompts of its own, so that there is no bank to look at
+    exportable: bool = True  # its prediction is one fixed computation on a bank, which ONNX can hold
+    without: frozenset[type["Method"]] = frozenset()  # abilities of its class that its settings take away
+
+    def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
+        super().__init__()
+        if not backbone.reads_text:
+            if self.needs_text:
+                raise _without_text(self.name, backbone)
+            self.takes_new_names = False
+        self.config = config
+        self._frozen = (backbone,)
+        self.classes: tuple[str, ...] = ()
+        self.template = ""
+        # how often each training image counts, 1 on the average; set before training, where `takes_weights`
+        self.image_weights: Tensor | None = None
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        """Take the class names (and the sentence around them, where a method uses one)."""
+        self.classes, self.template = tuple(classes), template
+
+    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
+        """Named terms of one step: `total` to minimise, the others to log. `examples`: training images."""
+        raise InputError(f"{self.name} has nothing to train by steps: leave epochs at 0")
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        """`samples` draws of every class's text feature (one where the method is deterministic).
+
+        A method whose features depend on the image returns what its `sample_logits` needs, shaped [s, c, …].
+        """
+        raise NotImplementedError
+
+
+AnyMethod = TypeVar("AnyMethod", bound=Method)
+
+
 def _without_text(name: str, backbone: Backbone) -> InputError:
     able = ", ".join(other for other, kind in methods().items() if not kind.needs_text)
     return InputError(
@@ -267,7 +238,7 @@ def make_config(
     return with_overrides(kind.Config(**values), overrides)
 
 
-def build_method(kind: type[Method], config: MethodConfig, backbone: Backbone, seed: int) -> Method:
+def build_method(kind: type[AnyMethod], config: MethodConfig, backbone: Backbone, seed: int) -> AnyMethod:
     """A fresh method whose initial values are a function of the seed, on the backbone's device."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(checked(seed))
@@ -279,18 +250,6 @@ def accuracy(logits: Float[Tensor, "*s b c"], labels: Int[Tensor, " b"]) -> Tens
     return (logits.detach().argmax(-1) == labels).float().mean()
 
 
-def word_embeddings(backbone: Backbone, words: str, tokens: int) -> Float[Tensor, "b w"]:
-    """Token embeddings of words such as "a photo of a", which must take exactly `tokens` tokens."""
-    ids = backbone.tokenizer.encode(words)
-    if len(ids) != tokens:
-        raise InputError(f"words {words!r} take {len(ids)} tokens, but tokens is {tokens}: make them equal")
-    return backbone.token_embedding(torch.tensor(ids, device=backbone.device)).float()
-
-
-def name_embeddings(backbone: Backbone, classes: Sequence[str]) -> Float[Tensor, "c w"]:
-    """e_c: the mean of the token embeddings of a class name's own tokens."""
-    rows = []
-    for name in classes:
-        ids = name_tokens(backbone.tokenizer, name)
-        rows.append(backbone.token_embedding(torch.tensor(ids, device=backbone.device)).float().mean(dim=0))
-    return torch.stack(rows)
+def cross_entropy_terms(logits: Float[Tensor, "b c"], labels: Int[Tensor, " b"]) -> Terms:
+    """What the `loss` of most methods returns: the cross-entropy, and the accuracy to log."""
+    return {"total": F.cross_entropy(logits, labels), "accuracy": accuracy(logits, labels)}

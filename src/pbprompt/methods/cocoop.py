@@ -13,20 +13,16 @@
 Every image has its own prompts: images × classes go through the text tower, as many at once as fit.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
-from pbprompt.clip.engine import TextEngine
-from pbprompt.clip.prompts import named_prompts
 from pbprompt.core.likelihood import Scale, unit
-from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, accuracy, setting
-from pbprompt.methods.coop import start_context
+from pbprompt.methods.base import Batch, MethodConfig, Terms, cross_entropy_terms, setting
+from pbprompt.methods.coop import NameInContext, start_context
 from pbprompt.registry import register
 
 REDUCTION = 16
@@ -65,7 +61,7 @@ def own_prompt_logits(
 
 
 @register("cocoop")
-class CoCoOp(Method):
+class CoCoOp(NameInContext):
     """A learned context plus a small network that shifts it for each image."""
 
     Config = CoCoOpConfig
@@ -81,17 +77,8 @@ class CoCoOp(Method):
         self.context = nn.Parameter(start_context(backbone, config.tokens, config.words))
         self.meta_net = make_meta_net(backbone.embed_dim, backbone.text_width)
 
-    def prepare(self, classes: Sequence[str], template: str) -> None:
-        super().prepare(classes, template)
-        prompts = named_prompts(self.backbone.tokenizer, classes, self.config.tokens)
-        self._engine = TextEngine(self.backbone, prompts)
-
     def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
-        logits = self._logits(batch.images.global_)
-        return {
-            "total": F.cross_entropy(logits, batch.labels),
-            "accuracy": accuracy(logits, batch.labels),
-        }
+        return cross_entropy_terms(self._logits(batch.images.global_), batch.labels)
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         """One bank without content: the prompts wait for the images."""

@@ -45,6 +45,15 @@ from pbprompt.core.names_alone import NamesAlone, background_density, known_odds
 from pbprompt.core.statistics import Statistics
 from pbprompt.core.text_map import TextMap, learn_text_map, move
 from pbprompt.errors import InputError
+from pbprompt.methods.abilities import (
+    LearnsOn,
+    LeavesOut,
+    MultiLabel,
+    NamesSources,
+    Streams,
+    TellsFamiliarity,
+    can,
+)
 from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, setting
 from pbprompt.methods.exemplars import Memory
 from pbprompt.methods.prior_reader import prior_reader, trained_as
@@ -81,7 +90,7 @@ class View(NamedTuple):
 
 
 @register("conjugate")
-class Conjugate(Memory):
+class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliarity, NamesSources):
     """Names place the classes, photographs move them; both in closed form."""
 
     Config = ConjugateConfig
@@ -89,10 +98,6 @@ class Conjugate(Memory):
     tags = ("closed form",)
     needs_text = False
     stepwise = False
-    leaves_out = True
-    learns_on = True
-    streams = True
-    several_labels = True
     takes_weights = True
     paper = "this library, after Wang et al., ICLR 2024"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"with-pbprompt": {"beside": "pbprompt"}}
@@ -122,10 +127,13 @@ class Conjugate(Memory):
         self._tuned = tuple(tuned)  # a tuple: it is part of the state already
         self.stepwise = bool(tuned)
         self.takes_new_names = prior is not None
-        self.learns_on = not self.stepwise
-        self.streams = not any(method.trains for method in self._readers)
         self.takes_weights = all(method.takes_weights for method in tuned)
-        self.leaves_out = self.several_labels = not self.stepwise and beside is None
+        if self.stepwise:
+            self.without |= {LearnsOn}
+        if self.stepwise or beside is not None:
+            self.without |= {LeavesOut, MultiLabel}
+        if any(method.trains for method in self._readers):
+            self.without |= {Streams}
         d = backbone.embed_dim
         for name, shape in {"counts": (0,), "sums": (0, d), "moment": (0, d), "texts": (0, d)}.items():
             self.register_buffer(name, torch.empty(shape, dtype=torch.float64))
@@ -178,13 +186,12 @@ class Conjugate(Memory):
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
         x = checked(images.global_)
         for method in self._readers:
-            method.unseen_names = self.unseen_names
             method.begin(images, labels, seed)
         self.remember()
         self._keep(Evidence.of(x, labels, len(self.classes), self.image_weights))
 
     def begin_with(self, evidence: Evidence) -> None:
-        if not self.streams:
+        if not can(self, Streams):
             other = next(method.name for method in self._readers if method.trains)
             raise InputError(f"{self.name} with {other} needs all training images at once: leave {other} out")
         self.remember()
@@ -207,14 +214,12 @@ class Conjugate(Memory):
 
     def label_head(self, images: Encoded, targets: Float[Tensor, "n k"]) -> LabelHead:
         """One-vs-rest by the same statistics (`core/one_vs_rest.py`); its own state stays as it is."""
-        if not self.several_labels:
-            return super().label_head(images, targets)
         draws = self._draws(SAMPLES, torch.Generator().manual_seed(0))
         return fit_label_head(checked(images.global_), targets, draws.mean(0))
 
     def learn(self, images: Encoded, labels: Int[Tensor, " n"]) -> None:
         """As if fitted on the former images and these; classes without a photograph so far get theirs."""
-        if not self.learns_on:
+        if not can(self, LearnsOn):
             raise InputError(
                 f"{self.name} with {self._tuned[0].name} is tuned on all its images: fit it again"
             )
@@ -328,7 +333,7 @@ class Conjugate(Memory):
     def left_out(self) -> "tuple[Float[Tensor, 'n c'], Int[Tensor, ' n']] | None":
         """Of photographs that are not their class's only ones; without these, nothing is known of how the
         model does. Classes known by their names alone take part as they do in predictions."""
-        if not (self.leaves_out and len(self.choice_nearest)):
+        if not (can(self, LeavesOut) and len(self.choice_nearest)):
             return None
         labels = torch.tensor(self.labels_of_classes(), device=self.counts.device)
         draws = self._draws(SAMPLES, torch.Generator().manual_seed(0))

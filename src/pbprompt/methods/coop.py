@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.engine import TextEngine
-from pbprompt.clip.prompts import named_prompts
+from pbprompt.clip.prompts import NamePosition, named_prompts
 from pbprompt.core.likelihood import class_logits
 from pbprompt.errors import InputError
-from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, accuracy, setting, word_embeddings
+from pbprompt.methods.abilities import ShowsTokens
+from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, cross_entropy_terms, setting
 from pbprompt.registry import register
 
 INITIAL_STD = 0.02
@@ -44,6 +44,14 @@ class CoOpConfig(MethodConfig):
     class_specific: bool = setting(False, "a context for each class (CSC): it takes no new class names")
 
 
+def word_embeddings(backbone: Backbone, words: str, tokens: int) -> Float[Tensor, "b w"]:
+    """Token embeddings of words such as "a photo of a", which must take exactly `tokens` tokens."""
+    ids = backbone.tokenizer.encode(words)
+    if len(ids) != tokens:
+        raise InputError(f"words {words!r} take {len(ids)} tokens, but tokens is {tokens}: make them equal")
+    return backbone.token_embedding(torch.tensor(ids, device=backbone.device)).float()
+
+
 def start_context(
     backbone: Backbone, tokens: int, words: str, generator: torch.Generator | None = None
 ) -> Float[Tensor, "b w"]:
@@ -55,8 +63,21 @@ def start_context(
     return INITIAL_STD * torch.randn(tokens, backbone.text_width, generator=generator)
 
 
+class NameInContext(Method):
+    """What methods share whose prompts are learned vectors before, behind or around a class name."""
+
+    position: NamePosition = "end"
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        super().prepare(classes, template)
+        tokens: int = self.config.tokens  # type: ignore[attr-defined]
+        self._engine = TextEngine(
+            self.backbone, named_prompts(self.backbone.tokenizer, classes, tokens, self.position)
+        )
+
+
 @register("coop")
-class CoOp(Method):
+class CoOp(NameInContext, ShowsTokens):
     """One learned context in front of, around or behind each class name."""
 
     Config = CoOpConfig
@@ -74,7 +95,7 @@ class CoOp(Method):
 
     def __init__(self, config: CoOpConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
-        self.takes_new_names = not config.class_specific
+        self.takes_new_names, self.position = not config.class_specific, config.position
         start = start_context(backbone, config.tokens, config.words)
         if config.class_specific:  # how many classes there are comes with `prepare`, or with saved values
             self._start_seed = int(torch.randint(2**62, ()))
@@ -85,8 +106,6 @@ class CoOp(Method):
         if self.config.class_specific:
             self._fix_classes(tuple(classes))
         super().prepare(classes, template)
-        prompts = named_prompts(self.backbone.tokenizer, classes, self.config.tokens, self.config.position)
-        self._engine = TextEngine(self.backbone, prompts)
 
     def _fix_classes(self, classes: tuple[str, ...]) -> None:
         """Start a context for each class the first time; afterwards only the same classes will do."""
@@ -121,7 +140,4 @@ class CoOp(Method):
     def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
         features = self._engine(self._contexts()).squeeze(0)
         logits = class_logits(batch.images.global_, features, self.backbone.logit_scale)
-        return {
-            "total": F.cross_entropy(logits, batch.labels),
-            "accuracy": accuracy(logits, batch.labels),
-        }
+        return cross_entropy_terms(logits, batch.labels)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.engine import TextEngine
-from pbprompt.clip.prompts import named_prompts
+from pbprompt.clip.prompts import name_tokens, named_prompts
 from pbprompt.core.elbo import combined_elbo
 from pbprompt.core.generator import PromptGenerator
 from pbprompt.core.likelihood import class_logits, log_likelihood, mean_features, sampled_cosine
@@ -33,16 +33,9 @@ from pbprompt.core.variational import (
     sample,
 )
 from pbprompt.errors import InputError
-from pbprompt.methods.base import (
-    Batch,
-    Method,
-    MethodConfig,
-    Terms,
-    accuracy,
-    name_embeddings,
-    setting,
-    word_embeddings,
-)
+from pbprompt.methods.abilities import ShowsTokens
+from pbprompt.methods.base import Batch, MethodConfig, Terms, accuracy, setting
+from pbprompt.methods.coop import word_embeddings
 from pbprompt.registry import register
 
 
@@ -101,7 +94,7 @@ class PBPromptConfig(MethodConfig):
 
 
 @register("pbprompt")
-class PBPrompt(Method):
+class PBPrompt(ShowsTokens):
     """A distribution over prompts for each class, from its name alone."""
 
     Config = PBPromptConfig
@@ -259,3 +252,12 @@ class PBPrompt(Method):
     def counted_parameters(self) -> int:
         positions = 0 if self.config.prompts == "free" else self.generator.positions.numel()
         return super().counted_parameters() - positions
+
+
+def name_embeddings(backbone: Backbone, classes: Sequence[str]) -> Float[Tensor, "c w"]:
+    """e_c: the mean of the token embeddings of a class name's own tokens."""
+    rows = []
+    for name in classes:
+        ids = name_tokens(backbone.tokenizer, name)
+        rows.append(backbone.token_embedding(torch.tensor(ids, device=backbone.device)).float().mean(dim=0))
+    return torch.stack(rows)

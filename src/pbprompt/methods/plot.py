@@ -19,23 +19,20 @@ share `tolerance`, looked at every tenth iteration alone, so that a GPU need not
 cosines differ by some tenths, as a backbone's do, ten iterations are enough for either rule.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
-from pbprompt.clip.engine import TextEngine
-from pbprompt.clip.prompts import named_prompts
 from pbprompt.core.likelihood import class_logits
 from pbprompt.core.transport import HIGHEST_COST, patch_cosines, sinkhorn
 from pbprompt.errors import InputError
-from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, accuracy, setting
-from pbprompt.methods.coop import start_context
+from pbprompt.methods.base import Batch, MethodConfig, Terms, cross_entropy_terms, setting
+from pbprompt.methods.coop import NameInContext, start_context
 from pbprompt.registry import register
 
 CELLS_AT_ONCE = 1 << 24  # images × classes × patches × prompts of the plans that are made at once
@@ -57,7 +54,7 @@ class PLOTConfig(MethodConfig):
 
 
 @register("plot")
-class PLOT(Method):
+class PLOT(NameInContext):
     """A few learned contexts that share an image's patches among them."""
 
     Config: ClassVar[type[MethodConfig]] = PLOTConfig
@@ -75,17 +72,9 @@ class PLOT(Method):
         super().__init__(config, backbone)
         self.context = nn.Parameter(start_contexts(backbone, config.prompts, config.tokens, config.words))
 
-    def prepare(self, classes: Sequence[str], template: str) -> None:
-        super().prepare(classes, template)
-        prompts = named_prompts(self.backbone.tokenizer, classes, self.config.tokens)
-        self._engine = TextEngine(self.backbone, prompts)
-
     def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
         logits = self._logits(batch.images, self.class_features(1, generator))
-        return {
-            "total": F.cross_entropy(logits, batch.labels),
-            "accuracy": accuracy(logits, batch.labels),
-        }
+        return cross_entropy_terms(logits, batch.labels)
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "n c d"]:
         """The N prompts of every class: together they are one classifier."""

@@ -30,8 +30,8 @@ from torch import Tensor
 from pbprompt import distributed
 from pbprompt.core.likelihood import class_logits
 from pbprompt.errors import InputError
-from pbprompt.methods.base import Batch, Terms, accuracy, setting, word_embeddings
-from pbprompt.methods.coop import CoOp, CoOpConfig
+from pbprompt.methods.base import Batch, Terms, cross_entropy_terms, setting
+from pbprompt.methods.coop import CoOp, CoOpConfig, word_embeddings
 from pbprompt.methods.zeroshot import sentence_features
 from pbprompt.registry import register
 
@@ -110,11 +110,7 @@ class ProGrad(CoOp):
             reduction="batchmean",
             log_target=True,
         )
-        return {
-            "total": F.cross_entropy(logits, batch.labels),
-            "kl": heat**2 * kl,
-            "accuracy": accuracy(logits, batch.labels),
-        }
+        return {**cross_entropy_terms(logits, batch.labels), "kl": heat**2 * kl}
 
     def backward(self, terms: Terms) -> None:
         (gradients,) = torch.autograd.grad(terms["total"] + terms["kl"], self._copies)

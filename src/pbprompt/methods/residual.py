@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.likelihood import class_logits
 from pbprompt.errors import InputError
-from pbprompt.methods.base import Batch, MethodConfig, Terms, accuracy
+from pbprompt.methods.base import Batch, MethodConfig, Terms, cross_entropy_terms
 from pbprompt.methods.exemplars import Memory
 from pbprompt.methods.zeroshot import sentence_features
 
@@ -46,4 +45,4 @@ class TextResidual(Memory):
     def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
         features = self._text.to(self.residuals) + self.residual_scale * self.residuals
         logits = class_logits(batch.images.global_, features, self.backbone.logit_scale)
-        return {"total": F.cross_entropy(logits, batch.labels), "accuracy": accuracy(logits, batch.labels)}
+        return cross_entropy_terms(logits, batch.labels)

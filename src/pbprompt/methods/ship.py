@@ -40,9 +40,10 @@ from pbprompt.clip.engine import TextEngine
 from pbprompt.clip.prompts import Prompt, named_prompts
 from pbprompt.core.likelihood import class_logits, unit
 from pbprompt.core.variational import draw_noise, gaussian_kl, sample
-from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, accuracy, setting
+from pbprompt.methods.abilities import UsesUnseenNames
+from pbprompt.methods.base import Batch, MethodConfig, Terms, accuracy, setting
 from pbprompt.methods.cocoop import PROMPTS_AT_ONCE, make_meta_net, own_prompt_logits, shift
-from pbprompt.methods.coop import start_context
+from pbprompt.methods.coop import NameInContext, start_context
 from pbprompt.registry import register
 
 SEED_OF_SYNTHESIS = 1_000_003  # stage 1's noise is apart from the initial values, which the seed itself gives
@@ -71,7 +72,7 @@ STAGE_2 = {"batch_size": 256, "warmup_epochs": 0, "anneal": "step", "synth_views
 
 
 @register("ship")
-class SHIP(Method):
+class SHIP(NameInContext, UsesUnseenNames):
     """CoOp with synthetic features for the new classes' names."""
 
     Config = SHIPConfig
@@ -92,7 +93,6 @@ class SHIP(Method):
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "cocoop": {"student": "cocoop", "batch_size": 1, "epochs": 10}  # CoCoOp's own recipe
     }
-    needs_unseen_names = True
     paper = "Wang et al., ICCV 2023"
     config: SHIPConfig
 
@@ -124,7 +124,6 @@ class SHIP(Method):
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         super().prepare(classes, template)
-        self._engine = TextEngine(self.backbone, self._prompts(classes))
         self._stage2: tuple[tuple[str, ...], list[Prompt], TextEngine] | None = None
 
     def _prompts(self, names: Sequence[str]) -> list[Prompt]:

@@ -26,14 +26,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.likelihood import class_logits, unit
 from pbprompt.errors import InputError
-from pbprompt.methods.base import Batch, MethodConfig, Terms, accuracy, setting
+from pbprompt.methods.abilities import ChoosesByValidation, can
+from pbprompt.methods.base import Batch, MethodConfig, Terms, cross_entropy_terms, setting
 from pbprompt.methods.exemplars import Memory
 from pbprompt.methods.zeroshot import sentence_features
 from pbprompt.registry import register
@@ -66,7 +66,7 @@ class TipAdapterConfig(MethodConfig):
 
 
 @register("tip-adapter")
-class TipAdapter(Memory):
+class TipAdapter(Memory, ChoosesByValidation):
     """Text features for every name, and a vote of similar training images."""
 
     Config = TipAdapterConfig
@@ -98,10 +98,11 @@ class TipAdapter(Memory):
         else:
             self.register_buffer("keys", keys)
         self.register_buffer("labels", torch.empty(0, dtype=torch.long))
-        self.chooses = config.search_alpha > 0 or config.search_beta > 0
-        if self.chooses:
+        if config.search_alpha > 0 or config.search_beta > 0:
             start = torch.tensor([config.alpha, config.beta], dtype=torch.float64)
             self.register_buffer("found", start)
+        else:
+            self.without |= {ChoosesByValidation}
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         super().prepare(classes, template)
@@ -140,7 +141,7 @@ class TipAdapter(Memory):
         if not self.config.finetune:
             raise InputError("tip-adapter is training-free: leave epochs at 0, or set finetune=true")
         logits = self.sample_logits(batch.images, self.class_features(1, generator)).squeeze(0)
-        return {"total": F.cross_entropy(logits, batch.labels), "accuracy": accuracy(logits, batch.labels)}
+        return cross_entropy_terms(logits, batch.labels)
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         """For each class its sentence's feature and its column of L, side by side: [1, c, d + n]."""
@@ -157,7 +158,8 @@ class TipAdapter(Memory):
 
     def _logits(self, images: Float[Tensor, "b d"], bank: Float[Tensor, "c k"]) -> Float[Tensor, "b c"]:
         sentences, votes = self._parts(bank)
-        alpha, beta = self.found.to(self.keys) if self.chooses else (self.config.alpha, self.config.beta)
+        searched = can(self, ChoosesByValidation)
+        alpha, beta = self.found.to(self.keys) if searched else (self.config.alpha, self.config.beta)
         affinity = (-beta * (1 - unit(images).to(self.keys) @ self.keys.T)).exp()
         text = class_logits(images, sentences, self.backbone.logit_scale)
         return text + alpha * affinity @ votes.T

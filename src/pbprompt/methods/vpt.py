@@ -19,7 +19,7 @@ prediction share their noise, so that an image's prediction does not depend on t
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -28,13 +28,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
-from pbprompt.clip.engine import TextEngine
-from pbprompt.clip.prompts import named_prompts
 from pbprompt.core.elbo import combined_elbo
 from pbprompt.core.likelihood import class_logits, log_likelihood, mean_probabilities, unit
 from pbprompt.core.variational import draw_noise, gaussian_kl, reduce_kl, reparameterise, sample
-from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, accuracy, setting
-from pbprompt.methods.coop import start_context
+from pbprompt.methods.base import Batch, MethodConfig, Terms, accuracy, setting
+from pbprompt.methods.coop import NameInContext, start_context
 from pbprompt.registry import register
 
 PROMPTS_AT_ONCE = 1 << 12  # draws × images × classes in the text tower at once, where no gradient is kept
@@ -65,7 +63,7 @@ def network(joint: int, width: int) -> nn.Sequential:
 
 
 @register("vpt")
-class VPT(Method):
+class VPT(NameInContext):
     """A learned context with one random shift."""
 
     Config = VPTConfig
@@ -101,11 +99,6 @@ class VPT(Method):
         *_, weight, bias = self.log_variance_network.parameters()
         nn.init.zeros_(weight)
         nn.init.constant_(bias, log_variance)
-
-    def prepare(self, classes: Sequence[str], template: str) -> None:
-        super().prepare(classes, template)
-        prompts = named_prompts(self.backbone.tokenizer, classes, self.config.tokens)
-        self._engine = TextEngine(self.backbone, prompts)
 
     def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
         config, images = self.config, batch.images.global_

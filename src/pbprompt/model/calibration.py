@@ -21,6 +21,7 @@ from pbprompt.errors import InputError
 from pbprompt.evaluate.conformal import class_quantiles, conformal_quantile
 from pbprompt.evaluate.selective import sure_threshold
 from pbprompt.features.bank import Features
+from pbprompt.methods.abilities import LeavesOut, can
 from pbprompt.model.manifest import CALIBRATION, ModelFiles, opened
 from pbprompt.model.predictor import DIGITS, Predictor
 from pbprompt.model.scoring import predict_features
@@ -115,7 +116,8 @@ def calibrate(predictor: Predictor, features: Features, seed: int = 0) -> Calibr
 
 def calibrate_left_out(predictor: Predictor, seed: int = 0) -> Calibration | None:
     """The same of training images, each judged by the model without it; None where the method cannot."""
-    said = predictor.method.left_out()
+    method = predictor.method
+    said = method.left_out() if can(method, LeavesOut) else None
     return None if said is None else _judged(said[0].cpu(), said[1].cpu(), predictor, seed, "left out")
 
 

@@ -22,6 +22,7 @@ from pbprompt.data.names import name_key
 from pbprompt.errors import InputError, NoNumberError
 from pbprompt.evaluate.multi_label import mean_average_precision, multi_label_figures
 from pbprompt.features.bank import FeatureBank, Features
+from pbprompt.methods.abilities import MultiLabel, can
 from pbprompt.methods.base import Method, MethodConfig, build_method
 from pbprompt.model.card import ModelInfo
 from pbprompt.model.folder import VERSION, describe_model, read_info, towers_of
@@ -106,6 +107,7 @@ class MultiLabelModel:
         _check_labels(dataset, wanted, method)
         features = bank.encode(dataset.root, _items(dataset.train))
         images = Encoded(features.global_.to(backbone.device), features.patches)
+        assert can(method, MultiLabel)  # as `check_method` saw to
         head = method.label_head(images, wanted.to(backbone.device))
         facts = {"dataset": dataset.name, "content_hash": dataset.content_hash}
         facts["images"] = str(len(dataset.train))
@@ -223,10 +225,10 @@ class MultiLabelModel:
 
 def check_method(method: Method | type[Method]) -> None:
     """Refuse a method that takes one label an image alone, and name those that take several."""
-    able = [name for name, kind in methods().items() if kind.several_labels]
+    able = [name for name, kind in methods().items() if can(kind, MultiLabel)]
     if method.name not in able:
         raise InputError(f"{method.name} takes one label an image: to fit several, use {', '.join(able)}")
-    if not method.several_labels:
+    if not can(method, MultiLabel):
         raise InputError(f"{method.name} with these settings takes one label an image: use its default ones")
 
 

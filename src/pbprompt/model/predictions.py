@@ -7,6 +7,7 @@ import torch
 
 from pbprompt.clip.backbone import Encoded
 from pbprompt.evaluate.conformal import prediction_set
+from pbprompt.methods.abilities import TellsFamiliarity, can
 from pbprompt.model.calibration import rounded
 from pbprompt.model.predictor import DIGITS, Predictor
 
@@ -74,7 +75,8 @@ def predictions(predictor: Predictor, images: Encoded, rule: Rule = NO_RULE) -> 
     """The record of each image."""
     said, names = predictor(images), predictor.classes
     with torch.no_grad():
-        familiarity = predictor.method.familiarity(images)
+        method = predictor.method
+        familiarity = method.familiarity(images) if can(method, TellsFamiliarity) else None
     best = said.probabilities.cpu().numpy().argmax(axis=-1)  # the first of equals
     columns = (best, rounded(said.probabilities), rounded(said.spreads))
     doubts = zip(said.entropy.tolist(), said.mutual_information.tolist(), strict=True)

@@ -19,6 +19,7 @@ from pbprompt.errors import InputError
 from pbprompt.features.checkpoint import Checkpoint
 from pbprompt.features.gathered import Gathered, Pass, gather_units
 from pbprompt.features.progress import Progress
+from pbprompt.methods.abilities import Streams, can
 from pbprompt.methods.base import Method, MethodConfig, build_method
 from pbprompt.model.folder import describe_model
 from pbprompt.model.tuned import TunedModel
@@ -133,6 +134,7 @@ def fit_gathered(
         classes = names.apply_mapping(keys, classes, choices.mapping, choices.mapping_from)
     names.check_distinct(keys, classes, source)
     method.prepare(classes, choices.template)
+    assert can(method, Streams)  # as `check_streams` saw to
     method.begin_with(gathered.under(keys))
     method.finish()
     data: dict[str, str | int] = {"dataset": source, "images": gathered.images}
@@ -141,7 +143,7 @@ def fit_gathered(
 
 def check_streams(kind: type[Method], config: MethodConfig, backbone: Backbone) -> None:
     """Refuse, before anything is read, a method that needs all its images at once."""
-    if not build_method(kind, config, backbone, seed=0).streams:
+    if not can(build_method(kind, config, backbone, seed=0), Streams):
         raise InputError(
             f"{kind.name} needs all its training images at once with these settings: take `conjugate` as it "
             "is, or give a folder or table of fewer images"

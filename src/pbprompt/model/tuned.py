@@ -18,6 +18,7 @@ from pbprompt.data.names import name_key
 from pbprompt.errors import InputError
 from pbprompt.evaluate.answers import Answers
 from pbprompt.features.bank import FeatureBank, Features
+from pbprompt.methods.abilities import ChoosesByValidation, LearnsOn, LeavesOut, can
 from pbprompt.methods.base import Method, MethodConfig
 from pbprompt.model.calibration import (
     Calibration,
@@ -199,17 +200,18 @@ class TunedModel:
 
         Its figures, temperature and calibration are of before, so they go.
         """
-        if not self.method.learns_on:
+        if not can(self.method, LearnsOn):
             raise InputError(f"{self.method.name} cannot learn on: fit it again on all images")
         known = {name_key(name): place for place, name in enumerate(self.classes)}
         new = [name for name in dict.fromkeys(labels) if name_key(name) not in known]
         method = copy_method(self.method)
+        assert can(method, LearnsOn)
         method.expect((*self.classes, *new), method.template)
         model = self._with(method)
         known = {name_key(name): place for place, name in enumerate(model.classes)}
         device = self.backbone.device
         rows = torch.tensor([known[name_key(label)] for label in labels], device=device)
-        model.method.learn(Encoded(*(part.to(device) for part in images)), rows)
+        method.learn(Encoded(*(part.to(device) for part in images)), rows)
         return replace(model, info=replace(model.info, metrics={}, temperature=1.0), calibration=None)
 
     def checked(
@@ -232,7 +234,7 @@ class TunedModel:
         With `temperature` its probabilities are scaled first, as the validation images ask for; without such
         images they stay.
         """
-        held_out = validation_items(dataset, drawn, chooses=self.method.chooses)
+        held_out = validation_items(dataset, drawn, chooses=can(self.method, ChoosesByValidation))
         if not held_out:
             calibration = calibrate_left_out(self.predictor, self.seed)
             return self._measured(dataset, bank, drawn, figures, calibration)
@@ -254,7 +256,8 @@ class TunedModel:
     ) -> Self:
         split = "test" if dataset.test else "val"
         metrics: dict[str, Any] = {}
-        if figures and (items := dataset.split(split)) and not (split == "val" and self.method.chooses):
+        chose_there = split == "val" and can(self.method, ChoosesByValidation)
+        if figures and (items := dataset.split(split)) and not chose_there:
             judged = replace(self, calibration=calibration)
             features = bank.encode(dataset.root, items)
             few = drawn.apply(dataset) if drawn else dataset
@@ -368,7 +371,7 @@ def check_temperature(dataset: Dataset, drawn: Draw | None, kind: type[Method]) 
 
     A method that leaves its own images out in turn needs none: its probabilities are calibrated by these.
     """
-    if not validation_items(dataset, drawn) and not kind.leaves_out:
+    if not validation_items(dataset, drawn) and not can(kind, LeavesOut):
         raise InputError(
             f"{dataset.name} has no validation images, which a temperature is fitted to: draw fewer shots, "
             "add a val/ folder, or fit `conjugate`, which is calibrated by its training images"

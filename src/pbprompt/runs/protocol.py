@@ -33,6 +33,7 @@ from pbprompt.errors import InputError
 from pbprompt.evaluate.metrics import harmonic_mean, summary
 from pbprompt.evaluate.selective import auroc
 from pbprompt.features.bank import FeatureBank, Features
+from pbprompt.methods.abilities import ChoosesByValidation, TellsFamiliarity, UsesUnseenNames, can
 from pbprompt.methods.base import Method, MethodConfig, build_method, make_config
 from pbprompt.model.predictor import Predictor, predictive
 from pbprompt.model.scoring import predict_features
@@ -175,12 +176,12 @@ def _tuned(
         return build_method(run.kind, run.settings, bank.backbone, run.config.seed), {}
 
     def announce(method: Method) -> None:
-        if method.chooses and run.config.split == "val":
+        if can(method, ChoosesByValidation) and run.config.split == "val":
             raise InputError(
                 f"{method.name} chooses by validation images with these settings, so that it cannot be "
                 "tested on them: test it on the test split, or search nothing"
             )
-        if method.needs_unseen_names:
+        if can(method, UsesUnseenNames):
             method.unseen_names = _names_without_images(run, new)
 
     return tune(
@@ -242,12 +243,11 @@ def _none_of_these(
     """
     is_new = images.labels.numpy() >= known
     here = images.to(predictor.method.backbone.device)
-    said = predictor.method.familiarity(Encoded(here.global_, here.patches))
-    refused = {}
-    if said is None:
+    method, refused = predictor.method, {}
+    if not can(method, TellsFamiliarity):
         familiar = predict_features(predictor, images).probabilities.amax(1).cpu().numpy()
     else:
-        familiar = said.cpu().numpy()
+        familiar = method.familiarity(Encoded(here.global_, here.patches)).cpu().numpy()
         refused = {
             "refused_known": float((familiar[~is_new] <= REFUSAL).mean()),
             "refused_new": float((familiar[is_new] <= REFUSAL).mean()),

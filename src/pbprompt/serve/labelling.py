@@ -15,6 +15,7 @@ from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.findings.label_table import Row, name_in_table, read_table, table_root, write_table
 from pbprompt.findings.next_images import next_images
+from pbprompt.methods.abilities import LearnsOn, can
 from pbprompt.model.calibration import calibrate_left_out
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.limits import Limits, Refused
@@ -55,7 +56,7 @@ class Labelling:
         cls, model: TunedModel, folder: Path, table: Path | None = None, progress: bool = True
     ) -> "Labelling":
         """Look at every image of a folder once; labels that the table has already are learned again."""
-        if not model.method.learns_on:
+        if not can(model.method, LearnsOn):
             raise InputError(
                 f"{model.method.name} cannot learn while images are labelled: fit `conjugate`, which can, or "
                 "label a table that `pbprompt next` writes"

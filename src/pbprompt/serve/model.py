@@ -9,6 +9,7 @@ from pbprompt.clip.backbone import Encoded
 from pbprompt.data.names import name_key
 from pbprompt.errors import InputError, NoNumberError
 from pbprompt.explain.heat_maps import HeatMaps, heat_maps
+from pbprompt.methods.abilities import LearnsOn, can
 from pbprompt.model.calibration import Calibration
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.limits import Limits, Refused
@@ -77,7 +78,7 @@ def without_class(
 
 def with_examples(model: TunedModel, images: Encoded, labels: Sequence[str], limits: Limits) -> TunedModel:
     """The model having learned images too; labels that are no classes yet become classes."""
-    if not model.method.learns_on:
+    if not can(model.method, LearnsOn):
         raise Refused(409, f"{model.method.name} cannot learn on: fit it again on all images")
     new_names(labels, model.classes, limits)
     try:

@@ -16,6 +16,7 @@ from pbprompt.clip.backbone import Encoded, random_backbone
 from pbprompt.config import describe
 from pbprompt.core.likelihood import unit
 from pbprompt.errors import InputError
+from pbprompt.methods.abilities import MultiLabel, UsesUnseenNames, can
 from pbprompt.methods.base import Method
 from pbprompt.model.folder import describe_model, load_model, save_model
 from pbprompt.model.predictor import predictive
@@ -240,7 +241,7 @@ def keeps_classes_of_one_name_apart(kind: Kind, settings: Settings) -> None:
     images = random_images(backbone)
     method = fitted(kind, settings, backbone, twins, images)
     said = probabilities(method, images)
-    if method.takes_new_names and (kind.begin is Method.begin or kind.needs_unseen_names):
+    if method.takes_new_names and (kind.begin is Method.begin or can(kind, UsesUnseenNames)):
         return  # it knows classes by their names alone
     for label, twin in ((0, 2), (2, 0)):
         own = said[images.labels == label].mean(0)
@@ -269,20 +270,16 @@ def takes_a_class_without_images_or_names_it(kind: Kind, settings: Settings) -> 
 
 
 @_behaviour
-def takes_several_labels_or_refuses(kind: Kind, settings: Settings) -> None:
-    """tell several labels an image, or refuse them by an InputError where `several_labels` is false"""
+def is_multi_label_where_it_says_so(kind: Kind, settings: Settings) -> None:
+    """tell images of several labels each where it is `MultiLabel`"""
     backbone = tiny_vit()
     method, images = prepared(kind, settings, backbone), random_images(backbone)
+    if not can(method, MultiLabel):
+        return
     has = torch.nn.functional.one_hot(images.labels, len(NAMES)).float()
     has[images.labels == 0, 1] = 1
     seen = Encoded(images.global_, images.patches)
-    try:
-        head = method.label_head(seen, has)
-    except InputError as error:
-        demand(not method.several_labels, f"it says {str(error)!r}: set `several_labels = False`")
-        return
-    demand(method.several_labels, "it took them: set `several_labels = True`")
-    said = head.probabilities(unit(images.global_))
+    said = method.label_head(seen, has).probabilities(unit(images.global_))
     demand(said.shape == has.shape, f"probabilities are of shape {tuple(said.shape)}, not {tuple(has.shape)}")
     apart = float(said[has > 0].mean() - said[has == 0].mean())
     demand(apart > 0, f"labels that are there have {-apart:.1%} less than those that are not")

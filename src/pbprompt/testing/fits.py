@@ -18,6 +18,7 @@ from pbprompt.data.fewshot import draw
 from pbprompt.data.images import open_image
 from pbprompt.data.sources import open_dataset
 from pbprompt.features.bank import Features
+from pbprompt.methods.abilities import UsesUnseenNames, can
 from pbprompt.methods.base import Method, build_method
 from pbprompt.model.predictor import predictive
 from pbprompt.model.scoring import predict_features
@@ -105,7 +106,7 @@ def fitted(
 ) -> Method:
     """A method after a few steps, or as its names alone make it where it does not train."""
     method = prepared(kind, settings, backbone, classes)
-    if kind.needs_unseen_names:
+    if can(method, UsesUnseenNames):
         method.unseen_names = unseen
     if kind.trains:
         images = random_images(backbone) if images is None else images

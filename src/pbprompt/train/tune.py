@@ -18,6 +18,7 @@ from pbprompt.data.fewshot import Draw
 from pbprompt.data.items import Dataset, Item
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank, Features
+from pbprompt.methods.abilities import ChoosesByValidation, UsesUnseenNames, can
 from pbprompt.methods.base import Method, MethodConfig, build_method
 from pbprompt.train.journal import OnLog
 from pbprompt.train.loop import EpochFeatures, Run, train
@@ -56,9 +57,9 @@ def tune(
     `views`: the centre crop alone, a number of augmented draws that the epochs take in turn, or fresh ones
     each epoch. `shots` (None: as many as the largest class has) chooses the method's own number of epochs
     where its settings do not say. `announce` is called with the method before the first step. What trains
-    nothing only learns the names. A method that `chooses` does so on the dataset's validation items.
-    `weights`: how much each training item counts, by its path. `on_log` is called with each record of the
-    log.
+    nothing only learns the names. A method that chooses by validation images does so on the
+    dataset's. `weights`: how much each training item counts, by its path. `on_log` is called with each record
+    of the log.
     """
     if not dataset.train:
         raise InputError(f"{dataset.name} has no training items: nothing to tune on")
@@ -70,7 +71,7 @@ def tune(
     announce(method)
     if not kind.trains:
         return method, {}
-    if method.chooses and not dataset.val:
+    if can(method, ChoosesByValidation) and not dataset.val:
         raise InputError(
             f"{dataset.name} has no validation images, on which {method.name} chooses by these settings: "
             "give it some, or take a preset that searches nothing"
@@ -81,7 +82,7 @@ def tune(
     run = Run(epochs, seed, identity, folder, max_steps, progress, on_log)
     source = epoch_features(bank, dataset, seed, views, epochs)
     terms = train(method, source, len(dataset.train), run)
-    if method.chooses:
+    if can(method, ChoosesByValidation):
         held_out = bank.encode(dataset.root, dataset.val).to(backbone.device)
         method.choose(Encoded(held_out.global_, held_out.patches), held_out.labels)
     return method, terms
@@ -129,7 +130,7 @@ def run_identity(dataset: Dataset, method: Method, seed: int, epochs: int, views
         method.backbone.fingerprint,
         method.name,
         to_dict(method.config),
-        method.unseen_names,
+        method.unseen_names if can(method, UsesUnseenNames) else (),
         seed,
         epochs,
         views,
