@@ -22,14 +22,13 @@ import json, os, sys
 import torch
 from pathlib import Path
 from unittest import mock
-from rich.console import Console
 from pbprompt import distributed
-from pbprompt.cli.fit_stream import fit_streamed
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.data.fewshot import draw
 from pbprompt.data.sources import open_dataset
 from pbprompt.data.stream import Stream, records
 from pbprompt.features.progress import Progress
+from pbprompt.model.fitting import fit_stream_into
 from pbprompt.model.scoring import score
 from pbprompt.model.streamed import gather_stream, kept_beside
 from pbprompt.methods.base import make_config
@@ -65,10 +64,7 @@ with mock.patch.object(records, "FILES_AT_ONCE", 6):  # a unit and more for each
     except KeyboardInterrupt:
         results["interrupted"] = kept.path.exists()
     results["kept"] = distributed.gather_objects(kept.path.name)
-    fit_streamed(
-        str(photos), out / "streamed", kind, kind.Config(), bank.backbone, Console(quiet=True), seed=1,
-        classes_file=None, allow_urls=False,
-    )
+    fit_stream_into(out / "streamed", Stream([str(photos)]), bank.backbone, kind, kind.Config())
 distributed.stop()
 if main:
     (out / "results.json").write_text(json.dumps(results))

@@ -13,7 +13,7 @@ import torch
 
 import pbprompt
 from pbprompt.cli import main
-from pbprompt.cli.fit import tell_stopped
+from pbprompt.cli.fit import stopped_words
 from pbprompt.features.progress import Progress
 from pbprompt.model.manifest import WEIGHTS
 
@@ -335,7 +335,7 @@ def test_ctrl_c_and_the_same_command_again(run, photos, whole, tmp_path, monkeyp
 
 @pytest.mark.parametrize("step", [None, 0])
 def test_ctrl_c_before_the_first_step_promises_no_more_than_there_is(step):
-    assert tell_stopped(step).startswith("stopped before the first step: the same command starts again")
+    assert stopped_words(step).startswith("stopped before the first step: the same command starts again")
 
 
 DIES = """

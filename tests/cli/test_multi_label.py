@@ -109,8 +109,8 @@ def test_evaluate_in_text_and_as_json(run, home):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("fit", "{t}", "--shots", "3", "-o", "{n}"), "--shots: .* several labels an image"),
-        (("fit", "{t}", "--calibrate", "-o", "{n}"), "--calibrate: .* several labels an image"),
+        (("fit", "{t}", "--shots", "3", "-o", "{n}"), "--shots: .* is multi-label"),
+        (("fit", "{t}", "--calibrate", "-o", "{n}"), "--calibrate: .* is multi-label"),
         (("fit", "{t}", "--method", "coop", "-o", "{n}"), "coop takes one label .* use conjugate"),
         (("predict", "{i}", "--model", "{m}", "--coverage", "0.9"), "--coverage: .* threshold of its own"),
         (("predict", "{i}", "--model", "{m}", "--classes", "cat"), "--classes: .* threshold of its own"),

@@ -5,18 +5,32 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from pbprompt.batch.output import Output
-from pbprompt.batch.parts import Cached, Encode, Part, Say, Streamed, Written, make_parts
+from pbprompt.batch.parts import (
+    Answer,
+    Cached,
+    Encode,
+    Part,
+    Say,
+    Streamed,
+    Todo,
+    Written,
+    answered,
+    make_parts,
+)
 from pbprompt.clip.backbone import Backbone
 from pbprompt.data.stream import Files, Record, Stream
 from pbprompt.features.progress import Progress
 from pbprompt.features.streaming import decoders_for
 from pbprompt.methods.base import Method
+from pbprompt.model.predictions import NO_RULE, Rule
+from pbprompt.model.tuned import TunedModel
 
 VERSION = 1  # of what is in a part
 CACHED_UNITS = 4  # so many thousand files of this machine have their features kept
@@ -32,6 +46,22 @@ class Job:
     settings: dict[str, Any]
     features: bool = False  # written beside the answers
 
+    @classmethod
+    def of(cls, model: TunedModel, stream: Stream, rule: Rule = NO_RULE, *, features: bool = False) -> "Job":
+        """A model's predictions on a stream, by a rule; `features`: write the images' features too.
+
+        job = Job.of(TunedModel.load("model/"), Stream(["photos/"]))
+        for answer in answers(job): ...
+        """
+        settings = {
+            "model": method_identity(model.method),
+            "samples": [model.samples, model.seed],
+            "temperature": model.info.temperature,
+            "independent": model.independent,
+            "rule": asdict(rule),
+        }
+        return cls(model.backbone, partial(model.predict, rule=rule), stream, settings, features)
+
     def identity(self, suffix: str) -> dict[str, Any]:
         """By which an output is known to be this job's."""
         sources = [one.name if isinstance(one, Record) else str(one) for one in self.stream.sources]
@@ -40,6 +70,16 @@ class Job:
 
 
 Executor = Callable[[Job, Output], Iterator[Part]]
+
+
+def answers(job: Job, *, progress: bool = False) -> Iterator[Answer]:
+    """What is said of each image, in the stream's order, as it is made; nothing is written."""
+    with encoder(job.backbone, job.stream) as encode, Progress("answering images", shown=progress) as shown:
+        shown.expect(None)
+        todo = (Todo(number, unit) for number, unit in enumerate(job.stream.units()))
+        for _, some in answered(job.say, todo, encode):
+            yield from some
+            shown.advance(len(some))
 
 
 def run(job: Job, output: Output, executor: Executor, *, progress: bool) -> None:

@@ -1,30 +1,33 @@
-"""What `predict` does with its answers: shows them as they come, or writes them and goes on after an end."""
+"""What `predict` is given and does with its answers: shows them, or writes them and goes on after an end."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pbprompt.cli.output import print_json
+from pbprompt.cli.output import print_json, tell
 from pbprompt.errors import InputError, install_command
 
 if TYPE_CHECKING:
     from pbprompt.batch.job import Executor, Job
     from pbprompt.batch.on_ray import Load
     from pbprompt.batch.output import Output
-    from pbprompt.batch.parts import Answer
+    from pbprompt.data.stream import Record
 
 EXECUTORS = ("local", "ray")
+STDIN = "-"
 
 
 def print_answers(job: "Job", as_json: bool, table: Callable[[list[tuple[str, Any]]], None]) -> None:
     """Each as a line of JSON, or all in a table; exit code 1: some images could not be read."""
+    from pbprompt.batch.job import answers
+
     rows: list[tuple[str, Any]] = []
-    answers = failures = 0
-    for answer in _answers(job, progress=not as_json):
-        answers += 1
+    images = failures = 0
+    for answer in answers(job, progress=not as_json):
+        images += 1
         if isinstance(answer.said, InputError):
             failures += 1
             tell(answer.said)
@@ -35,21 +38,8 @@ def print_answers(job: "Job", as_json: bool, table: Callable[[list[tuple[str, An
     if rows:
         table(rows)
     if failures:
-        tell(f"{failures} of {answers} images could not be read")
+        tell(f"{failures} of {images} images could not be read")
         raise typer.Exit(1)
-
-
-def _answers(job: "Job", *, progress: bool) -> "Iterator[Answer]":
-    from pbprompt.batch.job import encoder
-    from pbprompt.batch.parts import Todo, answered
-    from pbprompt.features.progress import Progress
-
-    with encoder(job.backbone, job.stream) as encode, Progress("answering images", shown=progress) as bar:
-        bar.expect(None)
-        todo = (Todo(number, unit) for number, unit in enumerate(job.stream.units()))
-        for _, answers in answered(job.say, todo, encode):
-            yield from answers
-            bar.advance(len(answers))
 
 
 def written(job: "Job", output: "Output", executor: "Executor") -> None:
@@ -115,5 +105,29 @@ def executor_named(name: str, address: str | None, device: str, sent: "Callable[
     return on_ray(address, sent(), device)
 
 
-def tell(message: object) -> None:
-    print(f"pbprompt: {message}", file=sys.stderr)
+def sources(words: Sequence[str], allow_urls: bool) -> "list[str | Record]":
+    """What comes from standard input is read; addresses must be allowed."""
+    from pbprompt.data.download import is_address
+    from pbprompt.data.stream import Record
+
+    if words.count(STDIN) > 1:
+        raise InputError(f"{STDIN} is given twice: standard input holds one image")
+    for word in words:
+        if is_address(word) and not (allow_urls or word.startswith("file://")):
+            raise InputError(f"{word}: an address: add --allow-urls to fetch images from elsewhere")
+    return [word if word != STDIN else Record(STDIN, _read_stdin()) for word in words]
+
+
+def _read_stdin() -> bytes | InputError:
+    from pbprompt.data.download import MOST_BYTES
+
+    if sys.stdin.isatty():
+        return InputError(f"{STDIN}: standard input is a terminal: pipe an image in, such as `< photo.jpg`")
+    content = sys.stdin.buffer.read(MOST_BYTES + 1)
+    if not content:
+        return InputError(f"{STDIN}: nothing came from standard input: pipe an image in")
+    if len(content) > MOST_BYTES:
+        return InputError(
+            f"{STDIN}: more than {MOST_BYTES >> 20} MiB came from standard input: give one image"
+        )
+    return content

@@ -2,22 +2,26 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from pbprompt.cli.calibration_words import calibration_words, temperature_words
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pbprompt.methods.base import Method
-    from pbprompt.model.calibration import Calibration
+    from pbprompt.clip.backbone import Backbone
+    from pbprompt.data.items import Dataset
+    from pbprompt.features.bank import FeatureBank
+    from pbprompt.methods.base import Method, MethodConfig
     from pbprompt.model.tuned import TunedModel
     from pbprompt.train.tune import Views
-
 
 SHOTS = 16
 
@@ -32,7 +36,7 @@ def fit(
         "conjugate", help="conjugate (seconds), pbprompt (the paper's), …; `pbprompt methods` lists them."
     ),
     shots: int | None = typer.Option(
-        None, min=0, help=f"Training images per class; 0: all. [{SHOTS}; of several labels an image: all]"
+        None, min=0, help=f"Training images per class; 0: all. [{SHOTS}; multi-label: all]"
     ),
     seed: int = typer.Option(1, help="Seed of the draw, the start values and the training."),
     preset: str = typer.Option("default", help="A preset of the method, such as `paper`."),
@@ -67,8 +71,8 @@ def fit(
 
     [bold]pbprompt fit caltech101 --root DATA --method pbprompt --preset paper --out model/[/bold]
 
-    A table whose column is called `labels`, with cells such as beach|dog, gives an image several labels or
-    none: [bold]pbprompt fit labels.csv --out model/[/bold] (docs/multi-label.md).
+    A table whose column is called `labels`, with cells such as beach|dog, is multi-label:
+    [bold]pbprompt fit labels.csv --out model/[/bold] (docs/multi-label.md).
 
     Parquet files, WebDataset tars, addresses and, with --shots 0, folders of more than 65,536 images are read
     in one pass, in memory that does not grow with them:
@@ -77,134 +81,232 @@ def fit(
     Ctrl-C keeps a checkpoint: the same command continues from there. Under torchrun several processes share
     one run: [bold]torchrun --nproc-per-node 4 -m pbprompt fit …[/bold]
     """
-    from rich.console import Console
-
     from pbprompt import distributed
-    from pbprompt.cli.fit_stream import fit_streamed
-    from pbprompt.cli.multi_label import fit_labels, refuse
-    from pbprompt.clip.loading.load import load_backbone
-    from pbprompt.data.fewshot import draw, read_draw, write_draw
     from pbprompt.data.multi_label import is_multi_label
-    from pbprompt.data.sources import open_dataset
-    from pbprompt.features.bank import FeatureBank
     from pbprompt.methods.base import make_config
     from pbprompt.model.claim import check_free
-    from pbprompt.model.rivals import probe_is_quick
     from pbprompt.model.streamed import is_stream
-    from pbprompt.model.tuned import TunedModel, check_temperature
     from pbprompt.registry import find_method
 
     device = distributed.start(device)
-    main = distributed.is_main()
-    console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True, quiet=not main)
     if not dry_run:
         check_free(out)
     kind = find_method(method)
     if not kind.trains:
         raise InputError(f"--method {method}: has nothing to tune: use `pbprompt predict` with --classes")
     config = make_config(kind, preset, variant, overrides)
+    asked = _Asked(
+        data=data, out=out, kind=kind, config=config, overrides=overrides, shots=shots, seed=seed,
+        backbone=backbone, activation=activation, device=device, root=root, classes_file=classes_file,
+        draw_file=draw_file, views=views, max_steps=max_steps, calibrate=calibrate, allow_urls=allow_urls,
+        dry_run=dry_run,
+    )  # fmt: skip
     if is_multi_label(data):
-        if distributed.world()[1] > 1:
-            raise InputError(
-                f"{data} has several labels an image, which one process fits: leave torchrun out"
-            )
-        refuse(
-            {
-                "--shots": shots,
-                "--draw": draw_file,
-                "--views": None if views == "centre" else views,
-                "--max-steps": max_steps,
-                "--calibrate": calibrate or None,
-            },
-            f"{data} has several labels an image, which are fitted in one step to all training images and "
-            "calibrated by these, each left out",
-        )
-        fit_labels(
-            data,
-            out,
-            kind,
-            config,
-            seed=seed,
-            backbone=backbone,
-            activation=activation,
-            device=device,
-            root=root,
-            classes_file=classes_file,
-            held=_held(out, console),
-            dry_run=dry_run,
-        )
-        return
-    if is_stream(data, every=shots == 0):
-        refuse(
-            {
-                "--shots": shots or None,
-                "--draw": draw_file,
-                "--root": root,
-                "--views": None if views == "centre" else views,
-                "--max-steps": max_steps,
-                "--calibrate": calibrate or None,
-                "--dry-run": dry_run or None,
-            },
-            f"{data} is fitted in one pass over all its images",
-        )
-        tower = load_backbone(backbone, activation=activation, device=device)
-        fit_streamed(
-            data, out, kind, config, tower, console,
-            seed=seed, classes_file=classes_file, allow_urls=allow_urls,
+        _fit_multi_label(asked)
+    elif is_stream(data, every=shots == 0):
+        _fit_stream(asked)
+    else:
+        _fit_dataset(asked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """The options of one `fit`, as they were given."""
+
+    data: str
+    out: Path
+    kind: "type[Method]"
+    config: "MethodConfig"
+    overrides: Sequence[str]
+    shots: int | None
+    seed: int
+    backbone: str
+    activation: str | None
+    device: str
+    root: Path | None
+    classes_file: Path | None
+    draw_file: Path | None
+    views: str
+    max_steps: int | None
+    calibrate: bool
+    allow_urls: bool
+    dry_run: bool
+
+    @cached_property
+    def tower(self) -> "Backbone":
+        from pbprompt.clip.loading.load import load_backbone
+
+        return load_backbone(self.backbone, activation=self.activation, device=self.device)
+
+    def announce(self, method: "Method") -> None:
+        """Say how much is trained; settings of training that would change nothing are refused first."""
+        from pbprompt.methods.base import MethodConfig
+
+        of_training = {field.name for field in fields(MethodConfig)}
+        for word in self.overrides if not method.stepwise else ():
+            if (key := word.partition("=")[0].strip()) in of_training:
+                raise InputError(
+                    f"--set {key}: {method.name} takes no training steps, so that it would change nothing: "
+                    "leave it out, or choose a --method that is trained"
+                )
+        _console().print(parameters(method))
+
+    def refuse(self, why: str, **more: object) -> None:
+        """Refuse the options of step-by-step training on a draw, where there is no such thing."""
+        from pbprompt.cli.multi_label import refuse
+
+        given = {
+            "--draw": self.draw_file,
+            "--views": None if self.views == "centre" else self.views,
+            "--max-steps": self.max_steps,
+            "--calibrate": self.calibrate or None,
+        }
+        refuse({**more, **given}, why)
+
+
+def _fit_multi_label(asked: _Asked) -> None:
+    from pbprompt import distributed
+    from pbprompt.cli.multi_label import fit_labels
+
+    if distributed.world()[1] > 1:
+        raise InputError(f"{asked.data} is multi-label, which one process fits: leave torchrun out")
+    asked.refuse(
+        f"{asked.data} is multi-label, which is fitted in one step to all training images and calibrated by "
+        "these, each left out",
+        **{"--shots": asked.shots},
+    )
+    fit_labels(
+        asked.data, asked.out, asked.kind, asked.config, seed=asked.seed, backbone=asked.backbone,
+        activation=asked.activation, device=asked.device, root=asked.root, classes_file=asked.classes_file,
+        held=_held(asked.out), dry_run=asked.dry_run,
+    )  # fmt: skip
+
+
+def _fit_stream(asked: _Asked) -> None:
+    """One pass over all images; Ctrl-C, or whatever ends it: the same command goes on."""
+    from pbprompt import distributed
+    from pbprompt.data.stream import Stream
+    from pbprompt.model.fitting import fit_stream_into
+    from pbprompt.model.streamed import kept_beside
+
+    asked.refuse(
+        f"{asked.data} is fitted in one pass over all its images",
+        **{"--shots": asked.shots or None, "--root": asked.root, "--dry-run": asked.dry_run or None},
+    )
+    console = _console()
+    try:
+        stream = Stream([asked.data], allow_urls=asked.allow_urls)
+    except InputError as error:
+        raise InputError(f"{error}: add --allow-urls") from None
+
+    def going_on(images: int) -> None:
+        console.print(f"going on after the {images:,} images that are gathered already")
+
+    tower = asked.tower
+    try:
+        model, found = fit_stream_into(
+            asked.out, stream, tower, asked.kind, asked.config,
+            seed=asked.seed, classes_file=asked.classes_file, going_on=going_on,
         )  # fmt: skip
-        return
-    shots = SHOTS if shots is None else shots
-    dataset = open_dataset(data, root, classes_file=classes_file, seed=seed)
+    except KeyboardInterrupt:
+        kept = kept_beside(asked.out, stream, tower).path.exists()
+        console.print(
+            "stopped: what was gathered is kept, and the same command goes on from there"
+            if kept
+            else "stopped before anything was gathered: the same command starts again"
+        )
+        raise
+    distributed.stop()
+    console.print(f"{asked.data}: {len(model.classes):,} classes; {found.images:,} images, in one pass")
+    if found.other_splits:
+        console.print(f"{found.other_splits:,} images of val and test were not learned from")
+    if found.failed:
+        which = "1 image" if found.failed == 1 else f"{found.failed:,} images"
+        console.print(f"left out, since unreadable: {which} ({'; '.join(found.failures)})")
+    console.print(calibration_words(model.calibration))
+    console.print(f"saved: {asked.out}")
+
+
+def _fit_dataset(asked: _Asked) -> None:
+    """A draw from a folder, table or benchmark; figures on its test split."""
+    from pbprompt import distributed
+    from pbprompt.data.fewshot import Draw, draw, read_draw
+    from pbprompt.data.sources import open_dataset
+    from pbprompt.features.bank import FeatureBank
+    from pbprompt.model.fitting import fit_into
+    from pbprompt.model.tuned import TunedModel, check_temperature
+    from pbprompt.train.checkpoint import checkpoint_step
+
+    console, main = _console(), distributed.is_main()
+    shots = SHOTS if asked.shots is None else asked.shots
+    dataset = open_dataset(asked.data, asked.root, classes_file=asked.classes_file, seed=asked.seed)
     console.print(dataset.describe())
-    drawn = read_draw(draw_file, dataset) if draw_file else draw(dataset, shots, seed) if shots else None
+    if asked.draw_file:
+        drawn: Draw | None = read_draw(asked.draw_file, dataset)
+    else:
+        drawn = draw(dataset, shots, asked.seed) if shots else None
     if drawn:
         console.print(drawn.describe())
-    if calibrate:
-        check_temperature(dataset, drawn, kind)
-    bank = FeatureBank(load_backbone(backbone, activation=activation, device=device), progress=main)
-    with nullcontext() if dry_run or not main else _held(out, console):
+    if asked.calibrate:
+        check_temperature(dataset, drawn, asked.kind)
+    bank, views = FeatureBank(asked.tower, progress=main), _views(asked.views)
+    if asked.dry_run:
         model = TunedModel.fit(
-            dataset,
-            bank,
-            kind,
-            config,
-            drawn=drawn,
-            seed=seed,
-            views=_views(views),
-            folder=None if dry_run else out,
-            max_steps=1 if dry_run else max_steps,
-            announce=lambda method: console.print(parameters(checked_settings(method, overrides))),
-        )
-        if dry_run:
-            losses = ", ".join(f"{name} {value:.4g}" for name, value in model.terms.items())
-            distributed.stop()
-            did = "one step taken" if model.method.stepwise else "fitted"
-            console.print(f"dry run: {did}, nothing written{f' ({losses})' if losses else ''}")
-            return
-        model = model.checked(dataset, bank, drawn, temperature=calibrate)
+            dataset, bank, asked.kind, asked.config,
+            drawn=drawn, seed=asked.seed, views=views, max_steps=1, announce=asked.announce,
+        )  # fmt: skip
         distributed.stop()
-        if not main:
-            return
-        if drawn:
-            write_draw(out / "draw.jsonl", drawn)
-        model.save(out)
+        losses = ", ".join(f"{name} {value:.4g}" for name, value in model.terms.items())
+        did = "one step taken" if model.method.stepwise else "fitted"
+        console.print(f"dry run: {did}, nothing written{f' ({losses})' if losses else ''}")
+        return
+    try:
+        model = fit_into(
+            asked.out, dataset, bank, asked.kind, asked.config,
+            drawn=drawn, seed=asked.seed, views=views, max_steps=asked.max_steps,
+            temperature=asked.calibrate, announce=asked.announce,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        console.print(stopped_words(checkpoint_step(asked.out)))
+        raise
+    distributed.stop()
+    if main:
+        _print_outcome(asked, model, drawn.apply(dataset) if drawn else dataset, bank, console)
+
+
+def _print_outcome(
+    asked: _Asked, model: "TunedModel", few: "Dataset", bank: "FeatureBank", console: "Console"
+) -> None:
+    """Figures, what they lack, and how far the model can be trusted."""
+    from pbprompt.model.rivals import probe_is_quick
+
     if model.info.metrics:
         print_figures(model.info.metrics)
-        few = drawn.apply(dataset) if drawn else dataset
-        if method != "linear-probe" and not probe_is_quick(few, bank):
+        if asked.kind.name != "linear-probe" and not probe_is_quick(few, bank):
             console.print(
                 f"no linear probe beside them, since {len(few.train):,} images of {len(few.classes):,} "
                 "classes take it longer: --method linear-probe fits it"
             )
-    if calibrate:
-        console.print(tell_temperature(model))
-    console.print(tell_calibration(model.calibration))
-    console.print(f"saved: {out}")
+    if asked.calibrate:
+        console.print(temperature_words(model))
+    console.print(calibration_words(model.calibration))
+    console.print(f"saved: {asked.out}")
+
+
+def _console() -> "Console":
+    """For people, beside the output; of several processes, the first one's alone."""
+    from rich.console import Console
+
+    from pbprompt import distributed
+
+    return Console(
+        stderr=True, markup=False, highlight=False, soft_wrap=True, quiet=not distributed.is_main()
+    )
 
 
 @contextmanager
-def _held(out: Path, console: "Console") -> Iterator[None]:
-    """The folder for this run alone; Ctrl-C says where the same command goes on."""
+def _held(out: Path) -> Iterator[None]:
+    """The folder for this run alone; Ctrl-C says what the same command does."""
     from pbprompt.model.claim import claim
     from pbprompt.train.checkpoint import checkpoint_step
 
@@ -212,31 +314,15 @@ def _held(out: Path, console: "Console") -> Iterator[None]:
         with claim(out):
             yield
     except KeyboardInterrupt:
-        console.print(tell_stopped(checkpoint_step(out)))
+        _console().print(stopped_words(checkpoint_step(out)))
         raise
 
 
-def tell_stopped(step: int | None) -> str:
+def stopped_words(step: int | None) -> str:
     """What the same command does after Ctrl-C."""
     if not step:
         return "stopped before the first step: the same command starts again; encoded images are kept"
     return f"stopped: the same command continues from step {step:,}"
-
-
-def checked_settings(method: "Method", overrides: Sequence[str]) -> "Method":
-    """The method, refused with settings of training that would change nothing, as it takes no steps."""
-    from dataclasses import fields
-
-    from pbprompt.methods.base import MethodConfig
-
-    of_training = {field.name for field in fields(MethodConfig)}
-    for word in overrides if not method.stepwise else ():
-        if (key := word.partition("=")[0].strip()) in of_training:
-            raise InputError(
-                f"--set {key}: {method.name} takes no training steps, so that it would change nothing: leave "
-                "it out, or choose a --method that is trained"
-            )
-    return method
 
 
 def parameters(method: "Method") -> str:
@@ -247,35 +333,6 @@ def parameters(method: "Method") -> str:
     towers = method.backbone
     note = "" if towers.reads_text else f"; {towers.config.name} reads no text: class names count for nothing"
     return f"{method.name}: {counted:,} learnable parameters{extra}{note}"
-
-
-def tell_temperature(model: "TunedModel") -> str:
-    """What `--calibrate` came to."""
-    from pbprompt.methods.abilities import LeavesOut, can
-
-    temperature = model.info.temperature
-    if temperature != 1:
-        doubt = "less" if temperature > 1 else "more"
-        return f"temperature {temperature:.3f}: probabilities are {doubt} sure than {model.info.method}'s own"
-    return (
-        f"no validation images to fit a temperature to: {model.info.method}'s probabilities are calibrated "
-        "already, by its training images, each left out in turn"
-        if can(model.method, LeavesOut)
-        else "no validation images to fit a temperature to: the probabilities stay as they are"
-    )
-
-
-def tell_calibration(calibration: "Calibration | None") -> str:
-    """What `predict` can answer with this model, and how to get what it cannot."""
-    if calibration is None:
-        return (
-            "no validation images to calibrate on: `predict` can mark no image as unsure and give no sets "
-            "for --coverage; add a val/ folder beside train/ and test/, draw fewer --shots, or fit "
-            "`conjugate` on two images per class or more"
-        )
-    missing = calibration.classes - calibration.classes_seen
-    note = f"; classes without one: {missing} (marks and sets may be too sure of them)" if missing else ""
-    return f"`predict --reject-at` and `--coverage` rest on {calibration.rests_on}{note}"
 
 
 def print_figures(metrics: dict[str, Any]) -> None:

@@ -1,13 +1,12 @@
 """`pbprompt next`: which unlabelled images to label next."""
 
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from pbprompt.cli.output import print_json
+from pbprompt.cli.output import print_json, tell
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def next_images(
     failures: dict[str, InputError] = {}
     features = FeatureBank(tuned.backbone, progress=not as_json).encode(root, items, failures)
     for error in failures.values():
-        _tell(error)
+        tell(error)
     items = [item for item in items if item.path not in failures]
     _check_enough(count, len(items), folder, out)
     said = tuned.predict(Encoded(features.global_, features.patches))
@@ -87,10 +86,10 @@ def next_images(
         _print_table([(row.image, one) for row, one in zip(new, chosen, strict=True)])
     empty = sum(not row.label for row in former)
     if empty:
-        _tell(f"{empty} earlier rows of {out} have no label yet")
+        tell(f"{empty} earlier rows of {out} have no label yet")
     option = "" if root == out.parent.resolve() else f" --root {shlex.quote(str(folder))}"
     command = f"pbprompt fit {shlex.quote(str(out))}{option} --out NEW-MODEL"
-    _tell(f"wrote {out}: fill in its column `label`, then: {command}")
+    tell(f"wrote {out}: fill in its column `label`, then: {command}")
 
 
 def _check_enough(wanted: int, there: int, folder: Path, out: Path) -> None:
@@ -115,7 +114,3 @@ def _print_table(rows: "list[tuple[str, Suggestion]]") -> None:
     for image, one in rows:
         table.add_row(Text(image), Text(one.label), f"{one.probability:.1%}", f"{one.score:.3f}")
     Console(markup=False, highlight=False).print(table)
-
-
-def _tell(message: object) -> None:
-    print(f"pbprompt: {message}", file=sys.stderr)

@@ -1,6 +1,7 @@
-"""What the verbs print for programs."""
+"""What the verbs print, for programs and beside their output for people."""
 
 import json
+import sys
 from typing import Any
 
 from pbprompt.errors import InputError
@@ -13,3 +14,8 @@ def print_json(values: Any, indent: int | None = None) -> None:
     except ValueError:
         raise InputError("a figure is no number (NaN or infinite), which JSON cannot say") from None
     print(text, flush=True)
+
+
+def tell(message: object) -> None:
+    """A line for people, on standard error."""
+    print(f"pbprompt: {message}", file=sys.stderr)

@@ -2,26 +2,29 @@
 
 import math
 import sys
-from dataclasses import asdict
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from pbprompt.cli.batch import executor_named, output_of, print_answers, tell, written
-from pbprompt.cli.given_images import sources
+from pbprompt.cli.batch import executor_named, output_of, print_answers, sources, written
+from pbprompt.cli.calibration_words import (
+    REJECT_AT,
+    difference_words,
+    full_set_words,
+    promise_words,
+    shortened,
+)
+from pbprompt.cli.output import tell
 from pbprompt.data.items import DEFAULT_TEMPLATE
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
 
 if TYPE_CHECKING:
-    from pbprompt.model.calibration import Calibration
     from pbprompt.model.predictions import Prediction, Rule
     from pbprompt.model.tuned import TunedModel
-
-SHOWN_OF_A_SET = 5
-REJECT_AT = 0.9
 
 
 def predict(
@@ -91,7 +94,7 @@ def predict(
     tell. An image that cannot be read is reported and skipped; exit code 1. Features of some thousand files
     are kept in the cache, so that images of before need not be encoded again.
 
-    A model that was fitted to several labels an image says which of them each has, perhaps none.
+    A multi-label model says which of its labels each image has, perhaps none.
 
     With --out the images may be millions: they are read as a stream, and where the command is ended, however
     that may be, the same command goes on. Images that cannot be read are listed beside the answers, in
@@ -102,79 +105,114 @@ def predict(
     from pbprompt.batch.job import Job
     from pbprompt.batch.on_ray import SentModel
     from pbprompt.cli.multi_label import predict_labels, refuse
-    from pbprompt.clip.loading.load import load_backbone
     from pbprompt.data.stream import Stream
-    from pbprompt.methods.abilities import TellsFamiliarity, can
     from pbprompt.model.manifest import has_several_labels
-    from pbprompt.model.tuned import TunedModel
 
-    if template is not None and "{}" not in template:
-        raise InputError(f"--template {template!r} has no {{}}: write where the class name goes")
-    for option, share in (("--reject-at", reject_at), ("--coverage", coverage), ("--none-at", none_at)):
-        if share is not None and not 0 < share < 1:
-            raise InputError(f"{option} {share:g}: give a share between 0 and 1, such as 0.9")
+    asked = _Asked(
+        names=class_names(classes, classes_file), model=model, template=template, backbone=backbone,
+        activation=activation, device=device, samples=samples, seed=seed, reject_at=reject_at,
+        coverage=coverage, per_class=per_class, none_at=none_at, independent=independent,
+    )  # fmt: skip
     output = output_of(out, as_json, features, executor, ray_address)
-    names = class_names(classes, classes_file)
     stream = Stream(sources(images, allow_urls), allow_urls=allow_urls)
     next(stream.units())  # what is wrong with the first is told before a model is loaded
     choose = partial(executor_named, executor, ray_address, device)
-    if model is None:
-        if any(share is not None for share in (reject_at, coverage, none_at)):
-            raise InputError(
-                "--reject-at, --coverage and --none-at rest on labelled images: give --model DIR"
-            )
-        if not names:
-            raise InputError("no class names: give --classes cat,dog,car, --classes-file FILE or --model DIR")
-        tower = load_backbone(backbone or "lite", activation=activation, device=device)
-        sentence = template or DEFAULT_TEMPLATE
-        tuned = TunedModel.zero_shot(tower, distinct(names), sentence, independent=independent)
-    elif has_several_labels(model):
-        asked: dict[str, object] = {"--reject-at": reject_at, "--coverage": coverage, "--none-at": none_at}
-        asked |= {"--classes": names or None, "--template": template, "--per-class": per_class or None}
-        asked |= {"--independent": independent or None}
-        refuse(asked, f"{model} gives several labels an image, each by a threshold of its own")
+    if model is not None and has_several_labels(model):
+        refuse(asked.of_one_label(), f"{model} is multi-label: each label has a threshold of its own")
         predict_labels(model, stream, backbone, device, top_k, as_json, features, output, choose)
         return
-    else:
-        if independent:
-            raise InputError(
-                "--independent: a fitted model tells its classes from each other, so that no class has a "
-                "probability of its own: leave out --model, or leave out --independent"
-            )
-        tuned = TunedModel.load(model, backbone, device, samples=samples, seed=seed)
-        if none_at is not None and not can(tuned.method, TellsFamiliarity):
-            raise InputError(f"--none-at: {tuned.method.name} cannot tell: fit with --method conjugate")
-        if per_class and coverage is None:
-            raise InputError("--per-class says how --coverage is meant: give both")
-        other_template = template not in (None, tuned.info.template)
-        if names or other_template:
-            tuned = tuned.for_classes(distinct([*tuned.classes, *names]), template).with_left_out()
-        notes = _notes(model, tuned.calibration, reject_at, coverage)
-        if tuned.calibration and reject_at is None and math.isfinite(tuned.calibration.threshold(REJECT_AT)):
-            reject_at = REJECT_AT
-        for note in (*notes, *_differences(tuned, bool(names), other_template)):
-            tell(note)
-    rule = tuned.rule(reject_at, coverage, none_at, per_class=per_class)
-    if per_class and isinstance(rule.quantile, tuple):
-        _tell_full(tuned, rule.quantile)
-    job = Job(tuned.backbone, partial(tuned.predict, rule=rule), stream, _settings(tuned, rule), features)
+    tuned, rule = _zero_shot(asked) if model is None else _tuned(asked, model)
+    job = Job.of(tuned, stream, rule, features=features)
     if output is not None:
         written(job, output, choose(lambda: SentModel.of(tuned, backbone, device, rule)))
-        return
-    print_answers(job, as_json, lambda rows: _print_table(rows, top_k, tuned=model is not None))
+    else:
+        print_answers(job, as_json, lambda rows: _print_table(rows, top_k, tuned=model is not None))
 
 
-def _settings(tuned: "TunedModel", rule: "Rule") -> dict[str, Any]:
-    """What decides the answers, by which a job is known."""
-    from pbprompt.batch.job import method_identity
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """The options of one `predict` that decide its answers, as they were given."""
 
-    return {
-        "model": method_identity(tuned.method),
-        "samples": [tuned.samples, tuned.seed],
-        "temperature": tuned.info.temperature,
-        "independent": tuned.independent,
-        "rule": asdict(rule),
-    }
+    names: list[str]
+    model: Path | None
+    template: str | None
+    backbone: str | None
+    activation: str | None
+    device: str
+    samples: int
+    seed: int
+    reject_at: float | None
+    coverage: float | None
+    per_class: bool
+    none_at: float | None
+    independent: bool
+
+    def __post_init__(self) -> None:
+        if self.template is not None and "{}" not in self.template:
+            raise InputError(f"--template {self.template!r} has no {{}}: write where the class name goes")
+        for option, share in self.shares().items():
+            if share is not None and not 0 < share < 1:
+                raise InputError(f"{option} {share:g}: give a share between 0 and 1, such as 0.9")
+
+    def shares(self) -> dict[str, float | None]:
+        return {"--reject-at": self.reject_at, "--coverage": self.coverage, "--none-at": self.none_at}
+
+    def of_one_label(self) -> dict[str, object]:
+        """What a multi-label model has no use for; None where it was not given."""
+        return {
+            **self.shares(),
+            "--classes": self.names or None,
+            "--template": self.template,
+            "--per-class": self.per_class or None,
+            "--independent": self.independent or None,
+        }
+
+
+def _zero_shot(asked: _Asked) -> "tuple[TunedModel, Rule]":
+    from pbprompt.clip.loading.load import load_backbone
+    from pbprompt.model.predictions import NO_RULE
+    from pbprompt.model.tuned import TunedModel
+
+    if any(share is not None for share in asked.shares().values()):
+        raise InputError("--reject-at, --coverage and --none-at rest on labelled images: give --model DIR")
+    if not asked.names:
+        raise InputError("no class names: give --classes cat,dog,car, --classes-file FILE or --model DIR")
+    tower = load_backbone(asked.backbone or "lite", activation=asked.activation, device=asked.device)
+    sentence = asked.template or DEFAULT_TEMPLATE
+    names = distinct(asked.names)
+    return TunedModel.zero_shot(tower, names, sentence, independent=asked.independent), NO_RULE
+
+
+def _tuned(asked: _Asked, folder: Path) -> "tuple[TunedModel, Rule]":
+    """The saved model with the names asked for, and its rule; what that can promise is told."""
+    from pbprompt.methods.abilities import TellsFamiliarity, can
+    from pbprompt.model.tuned import TunedModel
+
+    if asked.independent:
+        raise InputError(
+            "--independent: a fitted model tells its classes from each other, so that no class has a "
+            "probability of its own: leave out --model, or leave out --independent"
+        )
+    model = TunedModel.load(folder, asked.backbone, asked.device, samples=asked.samples, seed=asked.seed)
+    if asked.none_at is not None and not can(model.method, TellsFamiliarity):
+        raise InputError(f"--none-at: {model.method.name} cannot tell: fit with --method conjugate")
+    if asked.per_class and asked.coverage is None:
+        raise InputError("--per-class says how --coverage is meant: give both")
+    other_template = asked.template not in (None, model.info.template)
+    if asked.names or other_template:
+        names = distinct([*model.classes, *asked.names])
+        model = model.for_classes(names, asked.template).with_left_out()
+    notes = promise_words(folder, model.calibration, asked.reject_at, asked.coverage)
+    notes += difference_words(model, bool(asked.names), other_template)
+    reject_at = asked.reject_at
+    if model.calibration and reject_at is None and math.isfinite(model.calibration.threshold(REJECT_AT)):
+        reject_at = REJECT_AT
+    rule = model.rule(reject_at, asked.coverage, asked.none_at, per_class=asked.per_class)
+    if isinstance(rule.quantile, tuple):
+        notes += full_set_words(model, rule.quantile)
+    for note in notes:
+        tell(note)
+    return model, rule
 
 
 def class_names(classes: str, classes_file: Path | None) -> list[str]:
@@ -198,76 +236,6 @@ def distinct(names: list[str]) -> list[str]:
     return names
 
 
-def _notes(
-    model: Path, calibration: "Calibration | None", reject_at: float | None, coverage: float | None
-) -> list[str]:
-    """What the user should know of what the options ask of the model's validation images."""
-    from pbprompt.evaluate.conformal import fewest_images
-    from pbprompt.evaluate.selective import fewest_right
-    from pbprompt.model.calibration import CERTAINTY
-    from pbprompt.model.manifest import CALIBRATION
-
-    if calibration is None:
-        remedy = "fit it again on data with validation images (a val/ folder)"
-        if reject_at is not None or coverage is not None:
-            raise InputError(
-                f"{model}: no {CALIBRATION} in it, which --reject-at and --coverage rest on: {remedy}"
-            )
-        return [f"{model}: no {CALIBRATION} in it, so no image is marked unsure: {remedy}"]
-    accuracy = REJECT_AT if reject_at is None else reject_at
-    threshold, images = calibration.threshold(accuracy), len(calibration)
-    accepted = calibration.accepted(threshold)
-    if accepted.images:
-        notes = [
-            f"unsure: top probability below {threshold:.3f}; the others are right {accuracy:.0%} of the "
-            f"time, with {CERTAINTY:.0%} certainty, by {calibration.rests_on} ({accepted.images} above, "
-            f"{accepted.right / accepted.images:.1%} right)"
-        ]
-    else:
-        so = "no image is marked unsure" if reject_at is None else "every image is marked unsure"
-        takes = int(fewest_right(accuracy, CERTAINTY))
-        found = ""
-        if takes <= images:  # enough of them, but with mistakes that it is sure of
-            surest = calibration.surest(takes)
-            wrong = surest.images - surest.right
-            found = f"; of the {surest.images} it is surest of, {wrong} {'is' if wrong == 1 else 'are'} wrong"
-        notes = [
-            f"warning: --reject-at {accuracy:g} cannot be promised with {CERTAINTY:.0%} certainty by "
-            f"{calibration.rests_on} (it takes {takes} accepted ones, if all are right{found}), so {so}"
-        ]
-    if coverage is not None and math.isinf(calibration.quantile(coverage)):
-        notes.append(
-            f"warning: --coverage {coverage:g} takes {fewest_images(coverage):,} images and there are "
-            f"{images}, so every set holds all classes"
-        )
-    return notes
-
-
-def _tell_full(tuned: "TunedModel", quantiles: tuple[float, ...]) -> None:
-    """Say which classes are in every set for want of images."""
-    always = [name for name, q in zip(tuned.classes, quantiles, strict=True) if math.isinf(q)]
-    if always:
-        tell(
-            f"warning: {len(always)} of {len(quantiles)} classes have too few validation images of their own "
-            f"and are in every set: {_shortened(tuple(always))}"
-        )
-
-
-def _differences(tuned: "TunedModel", added: bool, other_template: bool) -> list[str]:
-    """In what the validation images were answered otherwise than these will be."""
-    calibration, notes = tuned.calibration, []
-    if calibration is None:
-        return []
-    if added:
-        notes.append("warning: no validation image is of an added class: marks and sets cannot vouch for it")
-    samples = tuned.predictor.bank.shape[0]
-    other_seed = samples > 1 and tuned.seed != calibration.seed
-    if samples != calibration.samples or other_seed or (other_template and calibration.source != "left out"):
-        made = f"--samples {calibration.samples}, --seed {calibration.seed} and the model's template"
-        notes.append(f"note: the thresholds were made with {made}; with others they are approximate")
-    return notes
-
-
 def _print_table(rows: list[tuple[str, "Prediction"]], top_k: int, tuned: bool) -> None:
     from rich.console import Console
     from rich.table import Column, Table
@@ -278,18 +246,13 @@ def _print_table(rows: list[tuple[str, "Prediction"]], top_k: int, tuned: bool) 
     columns += ["entropy", "epistemic", ""] if tuned else []
     columns += ["set"] if first.prediction_set is not None else []
     table = Table(Column("image", overflow="fold"), *columns, box=None)
-    for name, said in rows:
-        cells = [f"{label} {score:.1%}" for label, score in said.likeliest(shown)]
+    for name, answer in rows:
+        cells = [f"{label} {score:.1%}" for label, score in answer.likeliest(shown)]
         if tuned:
-            marks = [mark for mark, on in (("unsure", said.unsure), ("none of these", said.unknown)) if on]
-            cells += [f"{said.entropy:.3f}", f"{said.epistemic:.3f}", ", ".join(marks)]
-        if said.prediction_set is not None:
-            cells.append(_shortened(said.prediction_set))
+            marks = ["unsure"] * bool(answer.unsure) + ["none of these"] * bool(answer.unknown)
+            cells += [f"{answer.entropy:.3f}", f"{answer.epistemic:.3f}", ", ".join(marks)]
+        if answer.prediction_set is not None:
+            cells.append(shortened(answer.prediction_set))
         table.add_row(name, *cells)
     wide = None if sys.stdout.isatty() else 200  # a file or a pipe has no screen to fit
     Console(width=wide, markup=False, highlight=False).print(table)
-
-
-def _shortened(names: tuple[str, ...]) -> str:
-    more = len(names) - SHOWN_OF_A_SET
-    return ", ".join(names[:SHOWN_OF_A_SET]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,120 @@
+"""What a model's calibration promises, in words: after `fit`, and before the answers of `predict`."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pbprompt.errors import InputError
+
+if TYPE_CHECKING:
+    from pbprompt.model.calibration import Calibration
+    from pbprompt.model.tuned import TunedModel
+
+REJECT_AT = 0.9  # where --reject-at is not given and can be promised
+SHOWN_OF_A_SET = 5
+
+
+def temperature_words(model: "TunedModel") -> str:
+    """What `--calibrate` came to."""
+    from pbprompt.methods.abilities import LeavesOut, can
+
+    temperature = model.info.temperature
+    if temperature != 1:
+        doubt = "less" if temperature > 1 else "more"
+        return f"temperature {temperature:.3f}: probabilities are {doubt} sure than {model.info.method}'s own"
+    return (
+        f"no validation images to fit a temperature to: {model.info.method}'s probabilities are calibrated "
+        "already, by its training images, each left out in turn"
+        if can(model.method, LeavesOut)
+        else "no validation images to fit a temperature to: the probabilities stay as they are"
+    )
+
+
+def calibration_words(calibration: "Calibration | None") -> str:
+    """What `predict` can answer with this model, and how to get what it cannot."""
+    if calibration is None:
+        return (
+            "no validation images to calibrate on: `predict` can mark no image as unsure and give no sets "
+            "for --coverage; add a val/ folder beside train/ and test/, draw fewer --shots, or fit "
+            "`conjugate` on two images per class or more"
+        )
+    missing = calibration.classes - calibration.classes_seen
+    note = f"; classes without one: {missing} (marks and sets may be too sure of them)" if missing else ""
+    return f"`predict --reject-at` and `--coverage` rest on {calibration.rests_on}{note}"
+
+
+def promise_words(
+    model: Path, calibration: "Calibration | None", reject_at: float | None, coverage: float | None
+) -> list[str]:
+    """What the user should know of what the options ask of the model's validation images."""
+    from pbprompt.evaluate.conformal import fewest_images
+    from pbprompt.evaluate.selective import fewest_right
+    from pbprompt.model.calibration import CERTAINTY
+    from pbprompt.model.manifest import CALIBRATION
+
+    if calibration is None:
+        remedy = "fit it again on data with validation images (a val/ folder)"
+        if reject_at is not None or coverage is not None:
+            raise InputError(
+                f"{model}: no {CALIBRATION} in it, which --reject-at and --coverage rest on: {remedy}"
+            )
+        return [f"{model}: no {CALIBRATION} in it, so no image is marked unsure: {remedy}"]
+    accuracy = REJECT_AT if reject_at is None else reject_at
+    threshold, images = calibration.threshold(accuracy), len(calibration)
+    accepted = calibration.accepted(threshold)
+    if accepted.images:
+        notes = [
+            f"unsure: top probability below {threshold:.3f}; the others are right {accuracy:.0%} of the "
+            f"time, with {CERTAINTY:.0%} certainty, by {calibration.rests_on} ({accepted.images} above, "
+            f"{accepted.right / accepted.images:.1%} right)"
+        ]
+    else:
+        so = "no image is marked unsure" if reject_at is None else "every image is marked unsure"
+        takes = int(fewest_right(accuracy, CERTAINTY))
+        found = ""
+        if takes <= images:  # enough of them, but with mistakes that it is sure of
+            surest = calibration.surest(takes)
+            wrong = surest.images - surest.right
+            found = f"; of the {surest.images} it is surest of, {wrong} {'is' if wrong == 1 else 'are'} wrong"
+        notes = [
+            f"warning: --reject-at {accuracy:g} cannot be promised with {CERTAINTY:.0%} certainty by "
+            f"{calibration.rests_on} (it takes {takes} accepted ones, if all are right{found}), so {so}"
+        ]
+    if coverage is not None and math.isinf(calibration.quantile(coverage)):
+        notes.append(
+            f"warning: --coverage {coverage:g} takes {fewest_images(coverage):,} images and there are "
+            f"{images}, so every set holds all classes"
+        )
+    return notes
+
+
+def full_set_words(model: "TunedModel", quantiles: tuple[float, ...]) -> list[str]:
+    """Which classes are in every set for want of images."""
+    always = [name for name, q in zip(model.classes, quantiles, strict=True) if math.isinf(q)]
+    if not always:
+        return []
+    return [
+        f"warning: {len(always)} of {len(quantiles)} classes have too few validation images of their own "
+        f"and are in every set: {shortened(tuple(always))}"
+    ]
+
+
+def difference_words(model: "TunedModel", added: bool, other_template: bool) -> list[str]:
+    """In what the validation images were answered otherwise than these will be."""
+    calibration, notes = model.calibration, []
+    if calibration is None:
+        return []
+    if added:
+        notes.append("warning: no validation image is of an added class: marks and sets cannot vouch for it")
+    samples = model.predictor.bank.shape[0]
+    other_seed = samples > 1 and model.seed != calibration.seed
+    if samples != calibration.samples or other_seed or (other_template and calibration.source != "left out"):
+        made = f"--samples {calibration.samples}, --seed {calibration.seed} and the model's template"
+        notes.append(f"note: the thresholds were made with {made}; with others they are approximate")
+    return notes
+
+
+def shortened(names: tuple[str, ...]) -> str:
+    """The first few names, and how many more there are."""
+    more = len(names) - SHOWN_OF_A_SET
+    return ", ".join(names[:SHOWN_OF_A_SET]) + (f" and {more} more" if more > 0 else "")

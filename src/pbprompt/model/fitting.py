@@ -1,0 +1,102 @@
+"""A model fitted into a folder: claimed, trained, judged and saved; the same call goes on after an end."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+from pbprompt import distributed
+from pbprompt.clip.backbone import Backbone
+from pbprompt.data.assemble import Choices
+from pbprompt.data.fewshot import Draw, write_draw
+from pbprompt.data.items import Dataset
+from pbprompt.data.names import from_folder, from_label, read_classes_file
+from pbprompt.data.stream import Stream
+from pbprompt.features.bank import FeatureBank
+from pbprompt.features.gathered import Gathered
+from pbprompt.methods.base import Method, MethodConfig
+from pbprompt.model.claim import claim
+from pbprompt.model.streamed import check_streams, fit_gathered, gather_stream, kept_beside
+from pbprompt.model.tuned import TunedModel
+from pbprompt.train.tune import Views
+
+
+def fit_into(
+    folder: Path,
+    dataset: Dataset,
+    bank: FeatureBank,
+    kind: type[Method],
+    config: MethodConfig,
+    *,
+    drawn: Draw | None = None,
+    seed: int = 1,
+    views: Views = "centre",
+    max_steps: int | None = None,
+    temperature: bool = False,
+    announce: Callable[[Method], None] = lambda method: None,
+) -> TunedModel:
+    """Fit to the drawn training images, judge by the others, and save the model with its figures.
+
+    Training is checkpointed in the folder: after Ctrl-C or a kill the same call continues from there. Of
+    several processes under torchrun, the first writes. The arguments are those of `TunedModel.fit`;
+    `temperature`: scale the probabilities as the validation images ask for.
+
+        dataset = open_dataset("photos/")
+        bank = FeatureBank(load_backbone("lite"))
+        model = fit_into(Path("model"), dataset, bank, CoOp, CoOpConfig(), drawn=draw(dataset, 16, seed=1))
+    """
+    main = distributed.is_main()
+    with claim(folder) if main else nullcontext():
+        model = TunedModel.fit(
+            dataset,
+            bank,
+            kind,
+            config,
+            drawn=drawn,
+            seed=seed,
+            views=views,
+            folder=folder,
+            max_steps=max_steps,
+            announce=announce,
+        ).checked(dataset, bank, drawn, temperature=temperature)
+        if main:
+            if drawn:
+                write_draw(folder / "draw.jsonl", drawn)
+            model.save(folder)
+    return model
+
+
+def fit_stream_into(
+    folder: Path,
+    stream: Stream,
+    backbone: Backbone,
+    kind: type[Method],
+    config: MethodConfig,
+    *,
+    seed: int = 1,
+    classes_file: Path | None = None,
+    going_on: Callable[[int], None] = lambda images: None,
+) -> tuple[TunedModel, Gathered]:
+    """Fit in one pass over all images of a stream of one source, and save the model; also what was gathered.
+
+    What is gathered is kept beside the folder until the model is written: the same call goes on from there,
+    and `going_on` is told after how many images. `classes_file` maps labels to class names.
+
+        lite, stream = load_backbone("lite"), Stream(["shards/*.tar"])
+        model, _ = fit_stream_into(Path("model"), stream, lite, Conjugate, ConjugateConfig())
+    """
+    check_streams(kind, config, backbone)
+    source = str(stream.sources[0])
+    mapping = None if classes_file is None else read_classes_file(classes_file)
+    choices = Choices(seed=seed, mapping=mapping, mapping_from=str(classes_file))
+    naming = from_folder if Path(source).expanduser().is_dir() else from_label
+    checkpoint = kept_beside(folder, stream, backbone)
+    main = distributed.is_main()
+    with claim(folder) if main else nullcontext():
+        found = gather_stream(stream, backbone, checkpoint=checkpoint, going_on=going_on)
+        model = fit_gathered(found, backbone, kind, config, choices, source=source, seed=seed, naming=naming)
+        model = model.with_left_out()
+        if main:
+            model.save(folder)
+        distributed.agree_on_errors(None)  # which all wait for: now the model is written
+        checkpoint.remove()
+    return model, found
