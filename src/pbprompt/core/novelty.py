@@ -16,11 +16,11 @@ A name without photographs takes an image from the known classes at the odds
 
     ln o_n(x) = −u − v F(x) + ψ (x − b)·(t̂_n − t̄)          u, v, ψ > 0
 
-so that it takes what looks like nothing known and fits the name. u, v and ψ are fitted by leaving classes out
-whole, photographs and all: their photographs are to go to their name, and all others to none of the other
-names. What a new name may cost is bounded by the same left-out photographs, whatever the name is: u_n is raised
-until it takes at most 1 % of images like them, and up to 20 new names together at most 3 %: by counting, or by
-Student's t where they are too few to count so small a share.
+so that it takes what looks like nothing known and fits the name. u, v and ψ are fitted by leaving classes
+out whole, photographs and all: their photographs are to go to their name, and all others to none of the other
+names. What a new name may cost is bounded by the same left-out photographs, whatever the name is: u_n is
+raised until it takes at most 1 % of images like them, and up to 20 new names together at most 3 %: by
+counting, or by Student's t where they are too few to count so small a share.
 """
 
 from typing import NamedTuple

@@ -8,11 +8,12 @@ Three experts score every class, and what they say is added up:
     E_3[x, c] = e^scale x·(t_c − t̄)          the name alone, as zero-shot has it
     p(c | x) = mean over w of softmax_c Σ_k w_k E_k[x, c]
 
-Each expert judges every photograph as if it had been left out, exactly. The weights w are fitted to that, with
-their uncertainty (`core/expert_weights.py`); nothing else is chosen by the photographs' labels. Before any is
-judged, as where every class has one photograph,
+Each expert judges every photograph as if it had been left out, exactly. The weights w are fitted to that,
+with their uncertainty (`core/expert_weights.py`). Before any photograph is judged, as where every class has a
+single one, they are
 
-    w⁰ = (½ T₀, 2, ½ ψ₀)          T₀ = spread of e^scale x·t_c over the classes / spread of L_c, or 2/√d
+    w⁰ = (¾ ρ T₀, 2, (1 − ρ) ψ₀)  ρ = N/(N + 20): few photographs make poor Gaussians
+                                  T₀ = spread of e^scale x·t_c over the classes / spread of L_c
                                   ψ₀ = the temperature at which names alone tell the photographs best
 
 A left-out photograph is judged by n − 1 of its class, a new one by n, and means of more may be trusted more:
@@ -43,7 +44,10 @@ from pbprompt.core.text_map import TextMap, learn_text_map, move
 
 CELLS = 1 << 22  # of a table of left-out photographs by classes
 BLOCK = 1 << 19  # of those of them that the Gaussians need at once
-TRUST = (0.5, 2.0, 0.5)  # w⁰, relative to T₀, 1 and ψ₀
+FEW = 20.0  # photographs, in w⁰
+TRUST = 0.75  # of w⁰_1
+NEIGHBOURS = 2.0  # w⁰_2
+UNNAMED = 0.1  # T₀ where names say nothing
 GROWTH = 0.25  # of ln w_1 by ln n
 
 
@@ -100,8 +104,7 @@ class Posterior(NamedTuple):
 
     def strangeness(self, experts: Float[Tensor, "3 b k"]) -> Float[Tensor, " b"]:
         """F of images, from what the experts say of all known classes."""
-        width, iota = self.gaussians.whiten.shape[0], 1 / self.gaussians.curvature
-        return self.novelty.statistic(-2 * experts[0] - width * iota.log(), experts[1])
+        return self.novelty.statistic(self.gaussians.distances(experts[0]), experts[1])
 
     def new_names(self, texts: Float[Tensor, "m d"], scale: float) -> "NewNames":
         """Classes known by their texts alone."""
@@ -146,7 +149,7 @@ def fit_posterior(
 ) -> tuple[Posterior, LeftOutPhotographs]:
     """From the sums of all photographs, those that are kept, and the names' text features of length 1.
 
-    Every class has photographs. `scale`: exp(logit scale). Where the backbone reads no names, the texts are 0.
+    Every class has photographs. `scale`: exp(logit scale). Texts of 0 are names that nobody can read.
     """
     classes = len(texts)
     rows = torch.arange(0, len(kept.labels), max(1, -(-len(kept.labels) * classes // CELLS)))
@@ -161,13 +164,13 @@ def fit_posterior(
     names = scale * (texts - texts.mean(0))
     by_name = images @ names.T
 
-    blocks = rows.new_tensor(range(len(rows))).split(max(1, BLOCK // max(classes, frame.width)))
-    parts = [leave_one_out(frame, images[some] @ frame.basis, labels[some], shares[some]) for some in blocks]
+    blocks = rows.new_tensor(range(len(rows))).split(max(1, BLOCK // max(classes, images.shape[1])))
+    parts = [leave_one_out(frame, images[some], labels[some], shares[some]) for some in blocks]
     distances, densities, several = (torch.cat(part) for part in zip(*parts, strict=True))
     experts = torch.stack([densities, by_photographs.scores, by_name])
 
     name_scale, information = _names_alone(by_name, labels, shares)
-    weights = _weights(experts, labels, shares, several, name_scale, statistics.counts, frame.width)
+    weights = _weights(experts, labels, shares, several, name_scale, statistics.counts)
     moved_centre = moved.mean(0)
     tables = Tables(
         distances,
@@ -218,13 +221,13 @@ def _weights(
     several: Bool[Tensor, " n"],
     name_scale: Float[Tensor, ""],
     counts: Float[Tensor, " k"],
-    width: int,
 ) -> Weights:
     """w, from photographs whose class has others left."""
     rows, classes = several if several.any() else torch.ones_like(several), experts.shape[2]
     density, _, name = (float(table[rows].var(1).mean().sqrt()) if classes > 2 else 0.0 for table in experts)
-    spread = name / density if density > 0 and name > 0 else 2 / math.sqrt(width)
-    usual = experts.new_tensor([TRUST[0] * spread, TRUST[1], TRUST[2] * float(name_scale)])
+    as_sure = name / density if density > 0 and name > 0 else UNNAMED
+    many = float(counts.sum()) / (float(counts.sum()) + FEW)
+    usual = experts.new_tensor([TRUST * many * as_sure, NEIGHBOURS, (1 - many) * float(name_scale)])
     weights = fit_weights(experts[:, several], labels[several], usual.clamp(min=1e-6), shares[several])
     if not several.any():
         return weights

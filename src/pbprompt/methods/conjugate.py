@@ -50,7 +50,7 @@ SENTENCES: Mapping[str, Literal["single", "ensemble", "both"]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ConjugateConfig(MethodConfig):
-    """What the names say is the one choice; the constants of the model are in `docs/readings-conjugate.md`."""
+    """What the names say; `docs/readings-conjugate.md` has the constants of the model, and what they do."""
 
     prior: str = setting(
         "sentences",
@@ -87,7 +87,8 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
         if not backbone.reads_text:
             if config.prior not in (ConjugateConfig.prior, "none"):
                 raise InputError(
-                    f"{backbone.config.name} is an image tower that reads no text: leave the setting 'prior' as it is"
+                    f"{backbone.config.name} is an image tower that reads no text: leave the setting 'prior' as "
+                    "it is"
                 )
             config = replace(config, prior="none")
         super().__init__(config, backbone)
@@ -223,7 +224,7 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
         return self._texts(self.classes).to(features).unsqueeze(0)
 
     def directions(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
-        """The slope of a class's logit at the centre of all classes, where photographs' part is not linear."""
+        """The slope of a class's logit at the centre of all classes: the photographs' part is not linear."""
         return self._answers.slopes(features[:, 0])
 
     def sources(self, images: Encoded) -> dict[str, Float[Tensor, "b c"]]:
