@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pbprompt import __version__
-from pbprompt.bench.measure import on_cuda
+from pbprompt.bench import on_cuda
 from pbprompt.runs.provenance import commit, cpuinfo, machine
 
 

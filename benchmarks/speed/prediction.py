@@ -18,10 +18,10 @@ from benchmarks.speed.setups import (
     make_method,
 )
 from benchmarks.speed.transformers_tower import transformers_tower
-from pbprompt.bench.cost import random_images
-from pbprompt.bench.measure import apart, on_cuda
+from pbprompt.bench import apart, on_cuda
 from pbprompt.clip.backbone import Backbone
 from pbprompt.model.predictor import SAMPLES, predictive
+from pbprompt.report.cost import random_images
 
 PLAIN_BATCH = 100  # images between two runs of the text tower, as the usual test loaders have it
 CPU_BATCH, CUDA_BATCH = 4, 256

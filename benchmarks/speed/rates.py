@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import torch
 
-from pbprompt.bench.measure import measure, on_cuda, wait
+from pbprompt.bench import measure, on_cuda, wait
 
 T = TypeVar("T")
 

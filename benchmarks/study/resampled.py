@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.study.parts import Place
-from pbprompt.errors import InputError
-from pbprompt.report.resampling import (
+from benchmarks.study.resampling import (
     image_counts,
     resampled_auroc,
     resampled_ece,
     resampled_mean,
     seed_shares,
 )
+from pbprompt.errors import InputError
 from pbprompt.runs.record import Record
 from pbprompt.runs.store import RunStore
 

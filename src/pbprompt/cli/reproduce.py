@@ -167,8 +167,8 @@ def _print_cost(device: str, style: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from pbprompt.bench.cost import computation_cost
     from pbprompt.markdown import table
+    from pbprompt.report.cost import computation_cost
 
     head = ("method", "parameters", "published", "images/s", "published")
     rows = [

@@ -1,4 +1,4 @@
-from pbprompt.bench.cost import ROWS, computation_cost
+from pbprompt.report.cost import ROWS, computation_cost
 
 
 def test_the_costs_stand_beside_the_papers(tiny_vit):

@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 
-from pbprompt.evaluate.bootstrap import paired_bootstrap
-from pbprompt.evaluate.reliability import confidence_bins
-from pbprompt.evaluate.selective import auroc
-from pbprompt.report.resampling import (
+from benchmarks.study.resampling import (
     image_counts,
     interval,
     resampled_auroc,
@@ -14,6 +11,9 @@ from pbprompt.report.resampling import (
     resampled_mean,
     seed_shares,
 )
+from pbprompt.evaluate.bootstrap import paired_bootstrap
+from pbprompt.evaluate.reliability import confidence_bins
+from pbprompt.evaluate.selective import auroc
 
 
 @pytest.fixture
