@@ -46,7 +46,7 @@ def check(
     import os
 
     from pbprompt.data import catalog
-    from pbprompt.data.catalog.check import check as check_benchmark
+    from pbprompt.data.catalog.benchmark import check as check_benchmark
     from pbprompt.data.catalog.sample import FOLDER
     from pbprompt.data.sources import ROOT_VARIABLE
 
