@@ -3,8 +3,7 @@
 import re
 from dataclasses import replace
 
-from pbprompt.findings.page import write_page
-from pbprompt.findings.words import headline
+from pbprompt.findings.page import headline, write_page
 from pbprompt.report.thumbnails import LONGEST_SIDE, data_uri
 
 

@@ -57,7 +57,7 @@ def look(
 
 
 def _show(found: "Look", most: int, console: "Console") -> None:
-    from pbprompt.findings.words import class_lines, duplicate_words, headline, size_words
+    from pbprompt.findings.page import class_lines, duplicate_words, headline, size_words
 
     console.print(headline(found))
     console.print(size_words(found))
