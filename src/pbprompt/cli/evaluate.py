@@ -54,8 +54,8 @@ def evaluate(
     from pbprompt.model.manifest import has_several_labels
     from pbprompt.model.tuned import TunedModel
     from pbprompt.report import plots
+    from pbprompt.report.model_figures import terminal_tables, write_figures
     from pbprompt.report.model_page import write_model_page
-    from pbprompt.report.model_tables import terminal_tables, write_figures
 
     if has_several_labels(model):
         refuse(

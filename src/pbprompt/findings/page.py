@@ -9,8 +9,7 @@ from pbprompt.data.items import SPLITS
 from pbprompt.files import write_text
 from pbprompt.findings.duplicates import Duplicates
 from pbprompt.findings.look import Look
-from pbprompt.report.html_page import document
-from pbprompt.report.thumbnails import data_uri
+from pbprompt.report.html_page import document, picture, table
 
 MOST = 24  # findings of a kind with pictures
 MOST_OF_A_GROUP = 4
@@ -39,13 +38,8 @@ def _overview(found: Look) -> str:
 def _classes(found: Look) -> str:
     if not found.labelled:
         return ""
-    head = "".join(f'<th scope="col">{name}</th>' for name in ("Class", "train", "val", "test", "all"))
-    rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{count}</td>" for count in counts)}</tr>'
-        for name, *counts in class_lines(found)
-    )
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-    return f'<div class="wide" role="region" aria-label="Images of each class" tabindex="0">{table}</div>'
+    rows = [[escape(name), *map(str, counts)] for name, *counts in class_lines(found)]
+    return table("Images of each class", ("Class", "train", "val", "test", "all"), rows)
 
 
 def _label_errors(found: Look) -> str:
@@ -98,8 +92,7 @@ def _box(found: Look, rows: Sequence[int], words: Sequence[str]) -> str:
     pictures, places = [], []
     for row in rows[:MOST_OF_A_GROUP]:
         image = found.images[row]
-        uri = data_uri(found.root / image.path)
-        pictures.append(f'<img src="{uri}" alt="" loading="lazy">' if uri else "")
+        pictures.append(picture(found.root / image.path))
         places.append(f'<p class="quiet">{escape(image.path)}</p>')
     if len(rows) > MOST_OF_A_GROUP:
         places.append(f'<p class="quiet">and {len(rows) - MOST_OF_A_GROUP} more</p>')

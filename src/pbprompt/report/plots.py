@@ -9,6 +9,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -39,6 +40,17 @@ class Bar(NamedTuple):
     mean: float
     std: float | None = None
     published: float | None = None
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with a name for its file, a caption, and in words what is to be seen in it."""
+
+    name: str
+    caption: str
+    description: str
+    figure: "Figure"
+    small: bool = False
 
 
 INK = "#24292f"  # all text and axes, and nothing else: a page may put its own text colour in its place

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from pbprompt.evaluate.answers import Answers
 from pbprompt.report import plots
-from pbprompt.report.model_tables import MOST_CLASSES, terminal_tables, write_figures
+from pbprompt.report.model_figures import MOST_CLASSES, terminal_tables, write_figures
 
 
 def answers(classes):
