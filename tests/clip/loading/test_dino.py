@@ -70,7 +70,7 @@ def put(key: str, value: torch.Tensor) -> Callable[[Path], None]:
         ("dinov3", put("layer.0.layer_scale1.lambda1", torch.zeros(8)), "does not fit"),
         ("dinov2", put("embeddings.position_embeddings", torch.zeros(1, 8, 32)), "has 8 positions"),
         ("dinov2", put("something", torch.zeros(2)), "has the tensor visual.something"),
-        ("dinov2", put("layernorm.weight", torch.full((32,), torch.nan)), "no numbers"),
+        ("dinov2", put("layernorm.weight", torch.full((32,), torch.nan)), "NaN or infinite"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(models, tmp_path, kind, spoil, message):

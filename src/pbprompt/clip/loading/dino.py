@@ -11,15 +11,21 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import BackboneConfig
 from pbprompt.clip.dino import DinoConfig
+from pbprompt.clip.loading.companions import (
+    HF_CONFIG,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    PILLOW,
+    Triple,
+    read_image_processor,
+    read_json,
+    triple,
+)
 from pbprompt.clip.loading.formats import read_tensors
-from pbprompt.clip.loading.images import PILLOW, Triple, triple
-from pbprompt.clip.loading.json_files import HF_CONFIG, read_image_processor, read_json
-from pbprompt.clip.loading.shapes import count, shape
+from pbprompt.clip.loading.tensors import count, shape
 from pbprompt.data.square import Fit, Interpolation
 from pbprompt.errors import InputError
 
-IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
-IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
 CROPPED: dict[str, Any] = {"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}}
 SQUASHED: dict[str, Any] = {"size": {"height": 224, "width": 224}, "resample": 2}
 PUBLISHED = {"dinov2": CROPPED, "dinov2_with_registers": CROPPED, "dinov3_vit": SQUASHED}

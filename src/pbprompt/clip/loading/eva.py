@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from pbprompt.clip.eva import EvaConfig
-from pbprompt.clip.loading.checkpoint_config import Told, read_open_clip
-from pbprompt.clip.loading.json_files import OPEN_CLIP_CONFIG
-from pbprompt.clip.loading.shapes import count, heads_of, image_size, shape
+from pbprompt.clip.loading.checkpoint_config import CheckpointConfig, read_open_clip
+from pbprompt.clip.loading.companions import OPEN_CLIP_CONFIG
+from pbprompt.clip.loading.tensors import count, heads_of, image_size, shape
 from pbprompt.errors import InputError
 
 TRUNK = re.compile(r"visual\.(trunk\.)?")
@@ -77,13 +77,15 @@ def _join(path: Path, state: dict[str, Tensor], attention: str) -> None:
     state[f"{attention}.in_proj_bias"] = torch.cat([query, torch.zeros_like(query), value])
 
 
-def read_eva_config(path: Path) -> Told:
+def read_eva_config(path: Path) -> CheckpointConfig:
     """open_clip's config where there is one; the authors' files come alone, and all of theirs use GELU."""
     config = path.parent / OPEN_CLIP_CONFIG
-    return replace(read_open_clip(config, trunk=True) if config.is_file() else Told("gelu"), family="eva")
+    return replace(
+        read_open_clip(config, trunk=True) if config.is_file() else CheckpointConfig("gelu"), family="eva"
+    )
 
 
-def eva_vision(source: str, state: dict[str, Tensor], told: Told) -> EvaConfig:
+def eva_vision(source: str, state: dict[str, Tensor], told: CheckpointConfig) -> EvaConfig:
     """The image tower's sizes from the tensors."""
     width, _, _, patch = shape(source, state, "visual.conv1.weight", 4)
     return EvaConfig(

@@ -6,10 +6,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pbprompt.clip.loading.checkpoint_config import Told, read_open_clip
-from pbprompt.clip.loading.images import HALF, Images
-from pbprompt.clip.loading.json_files import OPEN_CLIP_CONFIG
-from pbprompt.clip.loading.shapes import HEAD_WIDTH, count, heads_of, image_size, shape
+from pbprompt.clip.loading.checkpoint_config import CheckpointConfig, read_open_clip
+from pbprompt.clip.loading.companions import HALF, OPEN_CLIP_CONFIG, Images
+from pbprompt.clip.loading.tensors import HEAD_WIDTH, count, heads_of, image_size, shape
 from pbprompt.clip.perception import PerceptionConfig
 
 PROBES = ("visual.attn_pool.probe", "visual.trunk.attn_pool.latent")  # Meta's, timm's
@@ -67,14 +66,16 @@ def perception_layout(path: Path, state: dict[str, Tensor]) -> dict[str, Tensor]
     return out
 
 
-def read_perception_config(path: Path) -> Told:
+def read_perception_config(path: Path) -> CheckpointConfig:
     """open_clip's config where there is one; Meta's files come alone, and all of theirs use GELU."""
     config = path.parent / OPEN_CLIP_CONFIG
-    told = read_open_clip(config, trunk=True) if config.is_file() else Told("gelu", images=PE_IMAGES)
+    told = (
+        read_open_clip(config, trunk=True) if config.is_file() else CheckpointConfig("gelu", images=PE_IMAGES)
+    )
     return replace(told, family="perception")
 
 
-def perception_vision(source: str, state: dict[str, Tensor], told: Told) -> PerceptionConfig:
+def perception_vision(source: str, state: dict[str, Tensor], told: CheckpointConfig) -> PerceptionConfig:
     """The image tower's sizes from the tensors."""
     width, _, _, patch = shape(source, state, "visual.conv1.weight", 4)
     class_token = "visual.class_embedding" in state

@@ -1,18 +1,61 @@
-"""How a checkpoint's files say that images are prepared: cropped or squashed, the filter, normalised."""
+"""The JSON files that travel with weights: their names, the shards they list, how images are prepared."""
 
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pbprompt.clip.backbone import CLIP_MEAN, CLIP_STD
-from pbprompt.clip.loading.json_files import HF_CONFIG, read_image_processor
 from pbprompt.data.square import Fit, Interpolation
 from pbprompt.errors import InputError
+from pbprompt.files import read_text
+
+OPEN_CLIP_CONFIG = "open_clip_config.json"
+HF_CONFIG = "config.json"
+HF_PREPROCESSOR = "preprocessor_config.json"
+HF_PROCESSOR = "processor_config.json"  # newer: what was there before is its section `image_processor`
+HF_TOKENIZER = "tokenizer.json"
+HF_TOKENIZER_CONFIG = "tokenizer_config.json"
+INDEX = ".index.json"
+FILE = re.compile(r"[\w-][\w.-]*\.(safetensors|bin)")  # a name and no path
 
 Triple = tuple[float, float, float]
-HALF = (0.5, 0.5, 0.5)
+HALF: Triple = (0.5, 0.5, 0.5)
 PILLOW: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 RESIZE_MODES: dict[str, Fit] = {"shortest": "crop", "squash": "squash"}  # open_clip's words
+IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
+IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path}: not readable as JSON ({str(error).splitlines()[0]}); fetch it again"
+        ) from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: holds no JSON object; fetch it again")
+    return content
+
+
+def read_image_processor(folder: Path) -> tuple[Path, dict[str, Any] | None]:
+    """What a Hugging Face folder says of images, and in which file; None where it says nothing."""
+    path, newer = folder / HF_PREPROCESSOR, folder / HF_PROCESSOR
+    if path.is_file():
+        return path, read_json(path)
+    told = read_json(newer).get("image_processor") if newer.is_file() else None
+    return (newer, told) if isinstance(told, dict) else (path, None)
+
+
+def shard_files(index: Path) -> list[str]:
+    """The files that an index lists, which lie beside it."""
+    where = read_json(index).get("weight_map")
+    files = sorted({str(file) for file in where.values()}) if isinstance(where, dict) else []
+    if not files or not all(FILE.fullmatch(file) for file in files):
+        raise InputError(f"{index}: lists no files of weights beside it; fetch it again")
+    return files
 
 
 class Images(NamedTuple):

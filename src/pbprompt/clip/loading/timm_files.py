@@ -1,22 +1,30 @@
-"""timm's folders, as the hub has them: an architecture's name, preprocessing, and weights in timm's names."""
+"""timm's towers: alone in timm's folders, or as the image tower of open_clip's models such as MobileCLIP."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from pbprompt.clip.backbone import BackboneConfig
+from pbprompt.clip.loading.checkpoint_config import CheckpointConfig, read_open_clip
+from pbprompt.clip.loading.companions import (
+    HF_CONFIG,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    OPEN_CLIP_CONFIG,
+    read_json,
+    triple,
+)
 from pbprompt.clip.loading.formats import read_tensors
-from pbprompt.clip.loading.images import Triple, triple
-from pbprompt.clip.loading.json_files import HF_CONFIG, read_json
 from pbprompt.clip.timm_tower import TimmConfig, TimmTower, looked_at, make_trunk
 from pbprompt.data.square import Fit, Interpolation
 from pbprompt.errors import InputError
 
-IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
-IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
 FILTERS: tuple[Interpolation, ...] = ("bicubic", "bilinear")
+TRUNK = "visual.trunk."
+POOLS = ("avg", "token")  # of such trunks
 CROP = 0.875  # the share of an image that timm crops where its config does not say
 
 
@@ -81,3 +89,41 @@ def _fill(path: Path, vision: TimmConfig, trunk: nn.Module, state: dict[str, Ten
             "unknown or of another shape); fetch the checkpoint again, or update timm"
         )
     trunk.load_state_dict(state, strict=False)
+
+
+def is_trunk(state: dict[str, Tensor]) -> bool:
+    return any(key.startswith(TRUNK) for key in state)
+
+
+def read_trunk_config(path: Path) -> CheckpointConfig:
+    """open_clip's config beside the weights, without which nobody knows what timm should build."""
+    config = path.parent / OPEN_CLIP_CONFIG
+    if not config.is_file():
+        raise InputError(
+            f"{path}: its image tower is timm's, whose name is in {OPEN_CLIP_CONFIG}; give the model's folder"
+        )
+    told = read_open_clip(config, trunk=True)
+    vision = read_json(config)["model_cfg"]["vision_cfg"]
+    if vision.get("timm_proj") or vision.get("timm_pool") not in POOLS:
+        raise InputError(
+            f"{config}: timm_pool is {vision.get('timm_pool')!r} and timm_proj {vision.get('timm_proj')!r}; "
+            f"of timm's towers, EVA-02's B and L, PE-Core's and those with timm_pool {' or '.join(POOLS)} "
+            "and no timm_proj are supported"
+        )
+    name, size, width = (
+        vision.get("timm_model_name"),
+        told.sizes.get("vision.image_size", 224),
+        told.sizes.get("embed_dim"),
+    )
+    if not isinstance(name, str) or type(size) is not int or type(width) is not int or min(size, width) < 1:
+        raise InputError(
+            f"{config}: timm_model_name is {name!r}, image_size {size!r} and embed_dim {width!r}; "
+            "give the config that came with the weights"
+        )
+    return replace(told, family="trunk", trunk=TimmConfig(name, size, width, vision["timm_pool"]))
+
+
+def trunk_vision(source: str, state: dict[str, Tensor], told: CheckpointConfig) -> TimmConfig:
+    """What timm is asked for, with the grid that the tower turns out to have."""
+    assert told.trunk is not None
+    return looked_at(source, told.trunk, make_trunk(told.trunk, source))[0]
