@@ -134,7 +134,7 @@ def _split_anew(fitted: Mapping[str, str | int], dataset: "Dataset") -> bool:
 def _other_classes(own: Sequence[str], asked: Sequence[str]) -> str:
     """In what the data's classes are not those the model was tuned on, which makes the task another one."""
     from pbprompt.data.items import some
-    from pbprompt.explain.sampled import missing_names
+    from pbprompt.explain.prompts import missing_names
 
     new, left_out = missing_names(own, asked), missing_names(asked, own)
     parts = [f"known by name alone: {some(new)}"] if new else []

@@ -202,9 +202,9 @@ def _draw(
     from dataclasses import replace
 
     from pbprompt.clip.loading.load import load_backbone
-    from pbprompt.explain.captions import read_captions
     from pbprompt.explain.drawing import save_picture
     from pbprompt.explain.pictures import make_picture
+    from pbprompt.explain.prompts import read_captions
     from pbprompt.features.bank import FeatureBank
     from pbprompt.files import write_text
 

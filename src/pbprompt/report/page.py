@@ -11,8 +11,9 @@ from pbprompt.files import write_text
 from pbprompt.recipes import Recipe, load_recipe, recipe_names
 from pbprompt.report import plots, render
 from pbprompt.report.comparisons import Comparison, comparison_table, make_comparisons
-from pbprompt.report.figures import Drawing, draw, draw_table
+from pbprompt.report.figures import draw, draw_table
 from pbprompt.report.html_page import document, facts_list, figures_html, notices
+from pbprompt.report.plots import Drawing
 from pbprompt.report.tables import Table, build_table
 from pbprompt.runs.record import Failure, Record
 from pbprompt.runs.store import RunStore
