@@ -15,7 +15,7 @@ from benchmarks.speed import (
     prediction,
     steps,
 )
-from benchmarks.speed.machine import stamp
+from benchmarks.speed.rates import stamp
 from benchmarks.speed.results import add_part
 from benchmarks.speed.setups import Options
 from pbprompt.bench import take_device

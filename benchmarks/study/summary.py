@@ -12,8 +12,16 @@ from statistics import fmean, pstdev
 from typing import Any, TypeVar
 
 from benchmarks.study.parts import AVERAGE, REFERENCES, Column, Part, Place
-from benchmarks.study.resampled import DETECTION, REFUSED, TESTED, TRAINED, Resampled, Vector
-from benchmarks.study.resampling import RESAMPLES, interval
+from benchmarks.study.resampling import (
+    DETECTION,
+    REFUSED,
+    RESAMPLES,
+    TESTED,
+    TRAINED,
+    Resampled,
+    Vector,
+    interval,
+)
 from pbprompt.errors import InputError
 from pbprompt.runs.record import Record
 from pbprompt.runs.store import RunStore

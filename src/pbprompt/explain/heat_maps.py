@@ -78,11 +78,7 @@ class HeatMaps:
         """The maps of one reading."""
         if reading not in READINGS:
             raise InputError(f"reading {reading!r} is unknown: use {', '.join(READINGS)}")
-        return {
-            "patch-to-prompt": self.patch_to_prompt,
-            "prompt-to-patch": self.prompt_to_patch,
-            "contribution": self.contribution,
-        }[reading]
+        return getattr(self, reading.replace("-", "_"))
 
     def save(self, path: Path) -> None:
         """Write all arrays as .npz."""

@@ -55,7 +55,7 @@ def _label_errors(found: Look) -> str:
 
 
 def _duplicates(found: Look) -> str:
-    ordered = sorted(found.duplicates, key=lambda group: -len(duplicate_words(found, group)))
+    ordered = worst_duplicates(found)
     boxes = [
         _box(found, group.rows, [escape(word) for word in duplicate_words(found, group)])
         for group in ordered[:MOST]
@@ -155,6 +155,11 @@ def duplicate_words(found: Look, group: Duplicates) -> list[str]:
         splits = {found.images[row].split for row in group.rows}
         words.append(f"in {' and '.join(name for name in SPLITS if name in splits)}")
     return words
+
+
+def worst_duplicates(found: Look) -> list[Duplicates]:
+    """Duplicates, those that harm in most ways first."""
+    return sorted(found.duplicates, key=lambda group: -len(duplicate_words(found, group)))
 
 
 def _count(number: int, one: str, many: str = "") -> str:

@@ -31,7 +31,7 @@ WORDS_TRIED = 4000
 NAME_LENGTHS = {1: 35, 2: 35, 3: 15, 4: 9, 5: 4, 6: 1, 8: 1}  # tokens, as ImageNet's thousand names have them
 
 
-class Cost(NamedTuple):
+class MethodCost(NamedTuple):
     """A row: ours beside the paper's."""
 
     method: str
@@ -48,7 +48,7 @@ def computation_cost(
     classes: int = CLASSES,
     images: int | None = None,
     repeats: int = 3,
-) -> list[Cost]:
+) -> list[MethodCost]:
     """Every row, measured on a ViT-B/16 of random weights unless another backbone is given."""
     backbone = backbone or random_backbone(VIT_B16).to(device)
     pixels = random_images(backbone, images or IMAGES[backbone.device.type])
@@ -57,7 +57,7 @@ def computation_cost(
     for label, name in ROWS.items():
         parameters, rate = _measured(name, backbone, pixels, classes, repeats)
         rows.append(
-            Cost(label, parameters, int(theirs[label, "parameters"]), rate, theirs[label, "images/s"])
+            MethodCost(label, parameters, int(theirs[label, "parameters"]), rate, theirs[label, "images/s"])
         )
     return rows
 

@@ -74,7 +74,7 @@ def _few_shot(comparison: Comparison) -> Drawing:
         _name(comparison, "shots"),
         f"{comparison.headline} against shots; the band is one standard deviation over seeds.",
         _in_words(lines, comparison.headline, "shots"),
-        plots.few_shot_curves(lines, comparison.title, _short(comparison)),
+        plots.curves(lines, comparison.title, _short(comparison)),
     )
 
 
@@ -98,7 +98,7 @@ def _settings(comparison: Comparison) -> Iterator[Drawing]:
                 _name(comparison, key),
                 f"{comparison.headline} against {axis}; the band is one standard deviation over seeds.",
                 _in_words(varied, comparison.headline, key),
-                plots.setting_curve(axis, varied, comparison.title, _short(comparison)),
+                plots.curves(varied, comparison.title, _short(comparison), axis),
             )
 
 

@@ -62,22 +62,16 @@ def figures() -> tuple[Figure, ...]:
     """All figures."""
     text = (files("pbprompt.report") / "results.csv").read_text(encoding="utf-8")
 
-    def number(text: str) -> float | None:
-        return float(text) if text else None
-
     return tuple(
         Figure(
-            row["table"],
-            row["task"],
-            row["backbone"],
-            row["dataset"],
-            row["method"],
-            int(row["shots"]) if row["shots"] else None,
-            row["metric"],
-            float(row["value"]),
-            number(row["std"]),
-            number(row["correct"]),
-            row["misprint"],
+            **{
+                key: row[key]
+                for key in ("table", "task", "backbone", "dataset", "method", "metric", "misprint")
+            },
+            shots=int(row["shots"]) if row["shots"] else None,
+            value=float(row["value"]),
+            std=float(row["std"]) if row["std"] else None,
+            correct=float(row["correct"]) if row["correct"] else None,
         )
         for row in csv.DictReader(text.splitlines())
     )

@@ -41,22 +41,9 @@ LATEX = {
     "–": "--",
 }
 CSV_FIELDS = (
-    "table",
-    "section",
-    "row",
-    "column",
-    "mean",
-    "std",
-    "seeds",
-    "rank",
-    "published",
-    "published_std",
-    "misprint",
-    "difference",
-    "first_row_lead",
-    "lead_low",
-    "lead_high",
-    "lead_probability",
+    *("table", "section", "row", "column", "mean", "std", "seeds", "rank"),
+    *("published", "published_std", "misprint", "difference"),
+    *("first_row_lead", "lead_low", "lead_high", "lead_probability"),
 )
 
 

@@ -58,7 +58,7 @@ def put(key: str, value: torch.Tensor) -> Callable[[Path], None]:
         ("dinov2", changed("config.json", model_type="dinov3_vit"), "that the towers of its kind lack"),
         ("dinov3", changed("config.json", model_type="dinov2"), "lacks the tensor positional_embedding"),
         ("dinov2", changed("preprocessor_config.json", resample=0), "resample is 0"),
-        ("dinov2", changed("preprocessor_config.json", size={"shortest_edge": 8}), "with a crop of 32"),
+        ("dinov2", changed("preprocessor_config.json", size={"shortest_edge": 8}), "images of 32 pixels"),
         ("dinov3", changed("preprocessor_config.json", size={"height": 32, "width": 64}), "a square"),
         ("dinov3", changed("preprocessor_config.json", size={"height": 4, "width": 4}), "hold no patch of 8"),
         ("dinov2", changed("preprocessor_config.json", image_mean=[0.5]), "image_mean is [0.5]"),

@@ -82,23 +82,25 @@ def read_preprocessor(folder: Path, side: Any, usual: Images) -> Images:
         raise InputError(
             f"{path}: resample is {told['resample']!r}; 2 (bilinear) and 3 (bicubic) are supported"
         )
-    fit, resize = _fit(path, told, side, usual.fit)
+    fit, resize = _fit(path, told, side, usual)
     mean, std = triple(path, told, "image_mean", usual.mean), triple(path, told, "image_std", usual.std)
     return Images(mean, std, fit, interpolation, resize)
 
 
-def _fit(path: Path, told: Mapping[str, Any], side: Any, usual: Fit) -> tuple[Fit, int | None]:
+def _fit(path: Path, told: Mapping[str, Any], side: Any, usual: Images) -> tuple[Fit, int | None]:
     """Squashed where both sides are given, cropped where the shorter one is; that one, if it is longer."""
     size = told.get("size")
     if size is None:
-        return usual, None
+        return usual.fit, usual.resize
     square = {"height": side, "width": side}
-    if size == square or (size == side and usual == "squash"):
+    if size == square or (size == side and usual.fit == "squash"):
         return "squash", None
     short = size.get("shortest_edge") if isinstance(size, dict) else size
     crop = told.get("crop_size", short)
     if type(short) is not int or type(side) is not int or short < side or crop not in (side, square):
-        raise InputError(f"{path}: size is {size}, but {HF_CONFIG} says images of {side} pixels")
+        raise InputError(
+            f"{path}: size is {size}, but images of {side} pixels are expected (by {HF_CONFIG} or crop_size)"
+        )
     if not told.get("do_center_crop", True):
         raise InputError(f"{path}: size is {size} without a crop; a model of square images is needed")
     return "crop", short if short > side else None

@@ -14,12 +14,13 @@ from pbprompt.clip.loading.companions import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     OPEN_CLIP_CONFIG,
+    Images,
     read_json,
     triple,
 )
 from pbprompt.clip.loading.formats import read_tensors
 from pbprompt.clip.timm_tower import TimmConfig, TimmTower, looked_at, make_trunk
-from pbprompt.data.square import Fit, Interpolation
+from pbprompt.data.square import Interpolation
 from pbprompt.errors import InputError
 
 FILTERS: tuple[Interpolation, ...] = ("bicubic", "bilinear")
@@ -37,27 +38,26 @@ def read_timm(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor],
     config_path = path.parent / HF_CONFIG
     told = read_json(config_path)
     about = told.get("pretrained_cfg") or {}
-    size, fit, interpolation, resize = _images(config_path, about)
-    mean = triple(config_path, about, "mean", IMAGENET_MEAN)
-    std = triple(config_path, about, "std", IMAGENET_STD)
+    size, images = _images(config_path, about)
     arguments = tuple(sorted((told.get("model_args") or {}).items()))
     vision = TimmConfig(told["architecture"], size, arguments=arguments)
     trunk = make_trunk(vision, str(config_path))
     _fill(path, vision, trunk, _without_classifier(read_tensors(path)[0], about))
     vision, width = looked_at(str(config_path), vision, trunk)
-    config = BackboneConfig(name, width, vision, None, "own", mean, std, fit, interpolation, resize)
+    config = BackboneConfig(name, width, vision, None, "own", *images)
     tower = TimmTower(vision, trunk)
     return config, {f"visual.{key}": value for key, value in tower.state_dict().items()}, tower
 
 
-def _images(path: Path, about: dict[str, Any]) -> tuple[int, Fit, Interpolation, int | None]:
-    """Size, fit, filter and the short side before the crop, as timm's own evaluation has them."""
+def _images(path: Path, about: dict[str, Any]) -> tuple[int, Images]:
+    """The side of images and how they are prepared, as timm's own evaluation has it."""
+    mean = triple(path, about, "mean", IMAGENET_MEAN)
+    std = triple(path, about, "std", IMAGENET_STD)
     shape = about.get("input_size") or [3, 224, 224]
-    if not (isinstance(shape, list) and len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2]):
+    size = shape[-1] if isinstance(shape, list) and shape else None
+    if type(size) is not int or size < 1 or shape != [3, size, size]:
         raise InputError(f"{path}: input_size is {shape!r}; [3, SIZE, SIZE] is needed")
-    size, interpolation = shape[1], about.get("interpolation") or "bicubic"
-    if type(size) is not int or size < 1:
-        raise InputError(f"{path}: input_size is {shape!r}; [3, SIZE, SIZE] is needed")
+    interpolation = about.get("interpolation") or "bicubic"
     if interpolation not in FILTERS:
         raise InputError(f"{path}: interpolation is {interpolation!r}; known are {', '.join(FILTERS)}")
     share, mode = about.get("crop_pct") or CROP, about.get("crop_mode") or "center"
@@ -65,10 +65,10 @@ def _images(path: Path, about: dict[str, Any]) -> tuple[int, Fit, Interpolation,
         raise InputError(f"{path}: crop_pct is {share!r}; a share of the image, up to 1, is needed")
     resize = math.floor(size / share)
     if mode == "squash" and resize == size:
-        return size, "squash", interpolation, None
+        return size, Images(mean, std, "squash", interpolation)
     if mode != "center":
         raise InputError(f"{path}: crop_mode is {mode!r} with crop_pct {share}; only 'center' is supported")
-    return size, "crop", interpolation, None if resize == size else resize
+    return size, Images(mean, std, "crop", interpolation, None if resize == size else resize)
 
 
 def _without_classifier(state: dict[str, Tensor], about: dict[str, Any]) -> dict[str, Tensor]:
