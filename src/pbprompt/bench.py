@@ -39,7 +39,7 @@ TOWERS = {
     "clip": BackboneConfig("ViT-B/16 text", 512, NO_IMAGES, VIT_B16_TEXT),
     "siglip": BackboneConfig("SigLIP base text", 768, NO_IMAGES, SIGLIP_TEXT, "gelu_tanh"),
 }
-PLAIN_SLICE = 50  # classes a slice of the plain way on a CPU: a thousand at once need over 24 GiB
+PLAIN_SLICE = 50  # classes per slice of the plain way on a CPU: a thousand at once need over 24 GiB
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -72,7 +72,7 @@ def full_colour(heat: Float[np.ndarray, "*s h w"]) -> float:
 
 
 def draw_heat_maps(maps: HeatMaps, image: Image.Image, reading: Reading = "contribution") -> Image.Image:
-    """A row per class: the square that the model saw, the mean map, and one map a sampled prompt.
+    """A row per class: the square that the model saw, the mean map, and one map per sampled prompt.
 
     All colours start at 0, and the range of a row's values is written above it. The contribution has one
     scale for everything: a class that nothing speaks for stays dark. Prompt-to-patch has one for all maps of

@@ -133,7 +133,7 @@ class Column:
         return f"{self.mean(values):.{self.digits}f}{spread}"
 
     def cells(self, values: Sequence[Sequence[float]]) -> list[str]:
-        """One a row, the best of them marked."""
+        """One per row, the best of them marked."""
         means = [self.mean(some) for some in values if some]
         marked = len(set(means)) > 1 and self.higher is not None
         best = (max(means) if self.higher else min(means)) if marked else None
@@ -160,7 +160,7 @@ def _columns(comparison: Comparison) -> list[Column]:
     def of(test: str, metric: str) -> Callable[[Record], float | None]:
         return lambda record: record.figure(test, metric)
 
-    time = Column("Seconds a run", lambda record: record.seconds, scale=1, digits=1, higher=None)
+    time = Column("Seconds per run", lambda record: record.seconds, scale=1, digits=1, higher=None)
     if comparison.task == "base-to-new":
         return [
             Column("Base %", of("base", "accuracy")),

@@ -93,7 +93,7 @@ def terminal(table: Table) -> Group:
 
 
 def markdown(table: Table) -> str:
-    """GitHub's tables, one a section."""
+    """GitHub's tables, one per section."""
     lines = [f"**{_markdown_escaped(table.title)}**", ""]
     for section in table.sections:
         rows = row_cells(table, section, MARKDOWN) + lead_cells(table, section, MARKDOWN)
@@ -115,7 +115,7 @@ def html(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """One `tabular` a section, for the package booktabs."""
+    """One `tabular` per section, for the package booktabs."""
 
     def line(cells: list[str]) -> str:
         return " & ".join(cells) + r" \\"
@@ -132,7 +132,7 @@ def latex(table: Table) -> str:
 
 
 def csv_text(table: Table) -> str:
-    """One line a cell, figures unrounded."""
+    """One line per cell, figures unrounded."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(CSV_FIELDS)

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Activation, Backbone, BackboneConfig, VisionConfig
 from pbprompt.clip.loading.checkpoint_config import CheckpointConfig
-from pbprompt.clip.loading.eva import eva_vision
-from pbprompt.clip.loading.perception import perception_vision
 from pbprompt.clip.loading.siglip import find_siglip
 from pbprompt.clip.loading.tensors import count, heads_of, image_size, shape
 from pbprompt.clip.loading.timm_files import trunk_vision
+from pbprompt.clip.loading.trunks import eva_vision, perception_vision
 from pbprompt.clip.resnet import ResNetConfig
 from pbprompt.clip.siglip import SiglipTextConfig
 from pbprompt.clip.text import TextConfig

@@ -15,13 +15,12 @@ from pbprompt.clip.loading.companions import HF_CONFIG, OPEN_CLIP_CONFIG, read_j
 from pbprompt.clip.loading.conversion import is_hugging_face, to_openai
 from pbprompt.clip.loading.dino import PUBLISHED, read_dino
 from pbprompt.clip.loading.embedded import read_lite
-from pbprompt.clip.loading.eva import is_eva, read_eva_config
 from pbprompt.clip.loading.formats import check_finite, read_tensors
 from pbprompt.clip.loading.hub import OPENAI_MODELS, find_weights
-from pbprompt.clip.loading.perception import is_perception, read_perception_config
 from pbprompt.clip.loading.siglip import is_siglip, read_siglip_config
 from pbprompt.clip.loading.tensors import fingerprint
 from pbprompt.clip.loading.timm_files import is_timm, is_trunk, read_timm, read_trunk_config
+from pbprompt.clip.loading.trunks import is_eva, is_perception, read_eva_config, read_perception_config
 from pbprompt.clip.loading.vocabulary import read_tokenizer
 from pbprompt.clip.resnet import ResNetConfig, fold_batch_norms
 from pbprompt.errors import InputError
