@@ -76,7 +76,8 @@ def table(
     """
     label = escape(caption)
     lines = [f'<p class="quiet">{label}.</p>'] if beside else []
-    lines.append(f'<div class="wide {kind}" role="region" aria-label="{label}" tabindex="0"><table>')
+    classes = f"wide {kind}".strip()
+    lines.append(f'<div class="{classes}" role="region" aria-label="{label}" tabindex="0"><table>')
     lines += [] if beside else [f"<caption>{label}</caption>"]
     lines.append("<thead><tr>" + "".join(f'<th scope="col">{head}</th>' for head in heads) + "</tr></thead>")
     for group, body in rows.items() if isinstance(rows, Mapping) else [("", rows)]:
