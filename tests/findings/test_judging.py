@@ -2,22 +2,11 @@
 
 import torch
 
-from pbprompt.core import left_out
-from pbprompt.core.conjugate import (
-    KAPPA,
-    covariance,
-    distances,
-    inflation,
-    log_density,
-    make_frame,
-    tail_factor,
-    text_slope,
-)
-from pbprompt.core.evidence_choice import GROWTH, choose
+from pbprompt.core.evidence import Kept
 from pbprompt.core.likelihood import unit
-from pbprompt.core.look_alikes import look_alikes
+from pbprompt.core.posterior import fit_posterior, mixed_with_names
 from pbprompt.core.statistics import Statistics
-from pbprompt.core.text_map import learn_text_map, move
+from pbprompt.findings import judging
 from pbprompt.findings.judging import Overlap, confident_classes, judge, label_errors, outliers, overlaps
 
 LABELS = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2, 3])
@@ -35,35 +24,35 @@ def test_each_is_judged_by_a_model_without_it():
     images, texts = drawn()
     said = judge(images, LABELS, texts, SCALE)
     assert said is not None
-    x, plain = unit(images).double(), unit(texts).double()
-    whole = Statistics.of(x, LABELS, 4)
-    text_map = learn_text_map(whole.sums / whole.counts.unsqueeze(1), whole.counts, plain)
-    moved = move(text_map, plain, torch.arange(4))
-    frame = make_frame(whole, moved)
-    z = x @ frame.basis
-    alike = look_alikes(z, LABELS)
-    assert (alike.sizes == 1).all()  # so that leaving out is fitting without
-    choice = choose(frame, z, LABELS, SCALE, plain @ frame.basis, alike)
-    counts = whole.counts[LABELS[:9]]  # of the tenth there is no other
-    growth = (GROWTH * (counts / (counts - 1)).log().mean()).exp()
-    for row in range(len(LABELS) - 1):
+    x, plain = unit(images), unit(texts)
+    posterior, left = fit_posterior(Statistics.of(x, LABELS, 4), Kept.of(x, LABELS), plain, SCALE)
+    logits = torch.einsum("se,enk->snk", posterior.weights.draws(judging.DRAWS), left.experts)
+    expected = mixed_with_names(posterior, logits, left.experts[2], left.looks).softmax(-1).mean(0)
+    torch.testing.assert_close(said.probabilities, expected.float())
+    torch.testing.assert_close(said.odds, left.looks.float())
+    for row in range(len(LABELS) - 1):  # really fitted without it; of the tenth there is no other
         rest = torch.arange(len(LABELS)) != row
-        other = make_frame(Statistics.of(x[rest], LABELS[rest], 4), moved)
-        sigma = covariance(other)
-        at = distances(other, sigma, text_slope(other, sigma), x[row : row + 1] @ other.basis)
-        far = (at(KAPPA) / inflation(other.counts, KAPPA)).amin()
-        expected = torch.zeros(4, dtype=torch.float64)
-        for kappa, temper, weight in zip(choice.kappa, choice.temper, choice.weight, strict=True):
-            density = log_density(at(float(kappa)), other.counts, float(kappa), other.width)
-            expected += weight * (temper / growth * tail_factor(far, other.width) * density[0]).softmax(0)
-        torch.testing.assert_close(said.probabilities[row].double(), expected, rtol=1e-5, atol=1e-6)
+        statistics = Statistics.of(x[rest], LABELS[rest], 4)
+        other, _ = fit_posterior(statistics, Kept.of(x[rest], LABELS[rest]), plain, SCALE)
+        experts = other.experts(x[row : row + 1].double())
+        assert said.probabilities[row].argmax() == torch.tensordot(other.weights.best, experts, 1)[0].argmax()
+
+
+def test_images_beyond_those_that_stand_for_all_are_judged_too(monkeypatch):
+    whole = judge(*_inputs(LABELS))
+    monkeypatch.setattr(judging, "CHOOSING", 5)
+    part = judge(*_inputs(LABELS))
+    assert whole is not None and part is not None
+    assert part.judged.equal(whole.judged) and part.probabilities.shape == whole.probabilities.shape
+    torch.testing.assert_close(part.probabilities.sum(1), torch.ones(len(LABELS)))
 
 
 def test_a_copy_does_not_vouch_for_a_label():
     images, texts = drawn()
     wrong = images[5] + 1e-3  # an image of class 1, thrice among those of class 0
     many = torch.cat([images, wrong.repeat(3, 1)])
-    said = judge(many, torch.cat([LABELS, torch.zeros(3, dtype=torch.long)]), texts, SCALE)
+    labels = torch.cat([LABELS, torch.zeros(3, dtype=torch.long)])
+    said = judge(many, labels, texts, SCALE, copies=[(10, 11, 12)])
     assert said is not None and (said.probabilities[-3:, 1] > said.probabilities[-3:, 0]).all()
 
 
@@ -74,7 +63,7 @@ def test_an_only_image_is_not_judged():
 
 def test_parts_give_what_the_whole_gives(monkeypatch):
     whole = judge(*_inputs(LABELS))
-    monkeypatch.setattr(left_out, "CELLS", 192)  # three rows at once
+    monkeypatch.setattr(judging, "BLOCK", 192)  # three rows at once
     parts = judge(*_inputs(LABELS))
     assert whole is not None and parts is not None
     for one, other in zip(whole, parts, strict=True):

@@ -7,8 +7,8 @@
     familiarity_i = #{j : odds_j ≤ odds_i} / n                       outliers: the lowest hundredth
 
 p_i is what the closed-form model, fitted to all labelled images but i, says of i, so that no image vouches
-for its own label; odds_i is what it says for "one of the classes" against "something else". With an image go
-its look-alikes of the same label: a copy must not vouch for a label either. An image whose class has no other
+for its own label; odds_i is how well known it looks to that model. With an image go its copies of the same
+label, which must not vouch for it either. An image whose class has no other
 cannot be judged: without it, its class is a mere name.
 
 E is the count of Northcutt et al. (JAIR 2021); which images they are, r tells better than membership in that
@@ -17,6 +17,7 @@ they belong, a person says.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,16 +25,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pbprompt.core.conjugate import make_frame
-from pbprompt.core.evidence_choice import choose
-from pbprompt.core.left_out import left_out_answers
+from pbprompt.core.evidence import Kept
+from pbprompt.core.gaussian import leave_one_out, make_frame
 from pbprompt.core.likelihood import unit
-from pbprompt.core.look_alikes import Alike, look_alikes
+from pbprompt.core.posterior import BLOCK, fit_posterior, mixed_with_names
 from pbprompt.core.statistics import Statistics
-from pbprompt.core.text_map import learn_text_map, move
+from pbprompt.core.text_map import learn_text_map
 
-CHOOSING = 2048  # images that stand for all when κ and T are chosen
-LARGEST_CLASS = 8192  # images of a class, up to which look-alikes are looked for: all its pairs are compared
+CHOOSING = 1024  # images that stand for all when the experts' weights are chosen
+DRAWS = 16  # of these weights
 RATIO = 1 / 20
 FEWEST_CONFUSED = 2  # images of a pair of classes: one may be chance, or a wrong label
 CONFUSED_SHARE = 0.05  # of their images
@@ -51,38 +51,59 @@ class Judgement(NamedTuple):
 
 
 def judge(
-    images: Float[Tensor, "n d"], labels: Int[Tensor, " n"], texts: Float[Tensor, "k d"], scale: float
+    images: Float[Tensor, "n d"],
+    labels: Int[Tensor, " n"],
+    texts: Float[Tensor, "k d"],
+    scale: float,
+    copies: Sequence[Sequence[int]] = (),
 ) -> Judgement | None:
     """For image features and the text features of the class names; `scale`: exp(logit scale).
 
-    None where fewer than two classes have images: there is nothing to tell apart.
+    `copies`: rows that hold one picture; those of one label count once and are answered as one. None where
+    fewer than two classes have images: there is nothing to tell apart.
     """
-    x, plain = unit(images).double(), unit(texts).double()
-    statistics = Statistics.of(x, labels, len(texts))
-    known = statistics.counts.nonzero().squeeze(1)
+    known, own = labels.unique(return_inverse=True)
     if len(known) < 2:
         return None
-    frame = make_frame(statistics, _moved_texts(statistics, plain, known))
-    z = x @ frame.basis
-    few = int(statistics.counts.max()) <= LARGEST_CLASS
-    alike = look_alikes(z, labels) if few else Alike.none(z)
-    some = torch.arange(0, len(z), -(-len(z) // CHOOSING))
-    choice = choose(frame, z[some], labels[some], scale, plain @ frame.basis, alike.at(some))
-    said = left_out_answers(frame, choice, z, labels, known, alike)
-    probabilities = torch.zeros(len(z), len(texts))
-    probabilities[:, known] = said.probabilities.float()
-    return Judgement(probabilities, said.odds.float(), said.several)
+    first = torch.arange(len(labels))
+    for group in copies:
+        heads: dict[int, int] = {}
+        for row in group:
+            first[row] = heads.setdefault(int(labels[row]), row)
+    rows, place = first.unique(return_inverse=True)
+    said, looks, several = _left_out(unit(images[rows]), own[rows], unit(texts)[known], scale)
+    probabilities = torch.zeros(len(labels), len(texts))
+    probabilities[:, known] = said[place].float()
+    return Judgement(probabilities, looks[place].float(), several[place])
 
 
-def _moved_texts(
-    statistics: Statistics, texts: Float[Tensor, "k d"], known: Int[Tensor, " seen"]
-) -> Float[Tensor, "k d"]:
-    """Texts where the other classes' photographs put them, as the model's own are."""
-    counts = statistics.counts[known]
-    text_map = learn_text_map(statistics.sums[known] / counts.unsqueeze(1), counts, texts[known])
-    place = torch.full((len(texts),), -1)
-    place[known] = torch.arange(len(known))
-    return move(text_map, texts, place)
+def _left_out(
+    x: Float[Tensor, "n d"], labels: Int[Tensor, " n"], texts: Float[Tensor, "k d"], scale: float
+) -> tuple[Float[Tensor, "n k"], Float[Tensor, " n"], Bool[Tensor, " n"]]:
+    """Of each image without it: p, how well known it looks, and whether its class has another.
+
+    Photographs that stand for all (`core/posterior.py`) make the kernel, which does not know the others.
+    """
+    statistics = Statistics.of(x, labels, len(texts))
+    some = torch.arange(0, len(x), -(-len(x) // CHOOSING))
+    kept = Kept(x[some].float(), labels[some], torch.ones(len(some), dtype=torch.float64), some)
+    posterior, left = fit_posterior(statistics, kept, texts, scale)
+    means = statistics.sums / statistics.counts.unsqueeze(1)
+    frame = make_frame(statistics, learn_text_map(means, statistics.counts, texts.double())[1])
+    parts = []
+    for rows in torch.arange(len(x)).split(max(1, BLOCK // max(len(texts), frame.width))):
+        image = x[rows].double()
+        distances, densities, several = leave_one_out(frame, image @ frame.basis, labels[rows])
+        experts = torch.stack([densities, posterior.kernel.scores(image), image @ posterior.names.T])
+        judged = torch.isin(rows, some[left.rows])
+        experts[1, judged] = left.experts[1, torch.isin(some[left.rows], rows)]
+        looks = posterior.novelty.statistic(distances, experts[1])
+        logits = torch.einsum("se,enk->snk", posterior.weights.draws(DRAWS).to(experts), experts)
+        parts.append(
+            (mixed_with_names(posterior, logits, experts[2], looks).softmax(-1).mean(0), looks, several)
+        )
+    said, known, several = (torch.cat(part) for part in zip(*parts, strict=True))
+    return said, known, several
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,9 @@ def look(
         texts = torch.zeros(len(dataset.classes), towers.embed_dim)
         if towers.reads_text:
             texts = zero_shot(towers, dataset.classes, dataset.template).bank[0].cpu()
-        answers = judge(global_, labels, texts, float(towers.logit_scale))
+        answers = judge(
+            global_, labels, texts, float(towers.logit_scale), [group.rows for group in duplicates]
+        )
     judged = () if answers is None else (answers.probabilities, labels, answers.judged)
     return Look(
         name=dataset.name,
