@@ -14,10 +14,10 @@ import typer
 from PIL import Image
 from typer.testing import CliRunner
 
-from pbprompt.bench.cost import Cost
 from pbprompt.cli.reproduce import _narrowed, reproduce
 from pbprompt.errors import InputError
 from pbprompt.recipes import load_recipe
+from pbprompt.report.cost import MethodCost
 from pbprompt.runs.store import RunStore
 
 RECIPE = """
@@ -183,8 +183,11 @@ def test_pictures_that_cannot_be_drawn(run, tmp_path, arguments, message):
 
 @pytest.mark.parametrize("style", ["terminal", "markdown"])
 def test_the_table_of_costs(run, monkeypatch, style):
-    rows = [Cost("CoCoOp", 35360, 35360, 12.34, 37.0), Cost("PBPrompt", 1577984, 1577984, 99.0, 541.0)]
-    monkeypatch.setattr("pbprompt.bench.cost.computation_cost", lambda device: rows)
+    rows = [
+        MethodCost("CoCoOp", 35360, 35360, 12.34, 37.0),
+        MethodCost("PBPrompt", 1577984, 1577984, 99.0, 541.0),
+    ]
+    monkeypatch.setattr("pbprompt.report.cost.computation_cost", lambda device: rows)
     result = run("computation-cost", "--format", style)
     assert result.exit_code == 0, result.output
     assert all(text in result.stdout for text in ("CoCoOp", "1,577,984", "12.3", "541", "images/s"))

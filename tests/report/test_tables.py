@@ -12,8 +12,7 @@ from pbprompt.evaluate.bootstrap import paired_bootstrap
 from pbprompt.evaluate.metrics import harmonic_mean
 from pbprompt.recipes import Recipe, Row, load_recipe
 from pbprompt.report import render
-from pbprompt.report.layout import title_of
-from pbprompt.report.tables import build_table
+from pbprompt.report.tables import build_table, title_of
 from pbprompt.runs.record import BackboneFacts, DataFacts, Record
 
 ROWS = (Row("PBPrompt", "pbprompt"), Row("CoOp", "coop"), Row("a_b & 50%", "zeroshot"))
@@ -169,7 +168,7 @@ def test_misprints_are_footnoted_where_they_show_and_differences_taken_from_the_
     vit = recipe(backbone="ViT-B/16", published=("few_shot_vit",))
     table = build_table(vit, records(vit, "ViT-B/16"))
     cell = section(table, "Average").cells[1][1]
-    assert cell.misprinted and cell.published.value == 70.02
+    assert cell.published.misprint and cell.published.value == 70.02
     assert cell.difference == pytest.approx(cell.mean - 72.98)
     assert table.footnotes == (
         "† CoOp, Average, accuracy, 4 shots: printed 70.02, should be 72.98: the mean of its datasets.",

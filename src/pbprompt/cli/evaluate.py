@@ -54,8 +54,8 @@ def evaluate(
     from pbprompt.model.manifest import has_several_labels
     from pbprompt.model.tuned import TunedModel
     from pbprompt.report import plots
+    from pbprompt.report.model_figures import terminal_tables, write_figures
     from pbprompt.report.model_page import write_model_page
-    from pbprompt.report.model_tables import terminal_tables, write_figures
 
     if has_several_labels(model):
         refuse(
@@ -134,7 +134,7 @@ def _split_anew(fitted: Mapping[str, str | int], dataset: "Dataset") -> bool:
 def _other_classes(own: Sequence[str], asked: Sequence[str]) -> str:
     """In what the data's classes are not those the model was tuned on, which makes the task another one."""
     from pbprompt.data.items import some
-    from pbprompt.explain.sampled import missing_names
+    from pbprompt.explain.prompts import missing_names
 
     new, left_out = missing_names(own, asked), missing_names(asked, own)
     parts = [f"known by name alone: {some(new)}"] if new else []

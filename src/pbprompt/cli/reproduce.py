@@ -167,8 +167,8 @@ def _print_cost(device: str, style: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from pbprompt.bench.cost import computation_cost
     from pbprompt.markdown import table
+    from pbprompt.report.cost import computation_cost
 
     head = ("method", "parameters", "published", "images/s", "published")
     rows = [
@@ -202,9 +202,9 @@ def _draw(
     from dataclasses import replace
 
     from pbprompt.clip.loading.load import load_backbone
-    from pbprompt.explain.captions import read_captions
     from pbprompt.explain.drawing import save_picture
     from pbprompt.explain.pictures import make_picture
+    from pbprompt.explain.prompts import read_captions
     from pbprompt.features.bank import FeatureBank
     from pbprompt.files import write_text
 

@@ -88,7 +88,7 @@ def with_examples(model: TunedModel, images: Encoded, labels: Sequence[str], lim
 
 
 def explain(model: TunedModel, image: Image.Image, name: str, samples: int) -> tuple[HeatMaps, float]:
-    """Where in the image the first sampled prompts of a class look, and the most evidence for any class."""
+    """Where in the image the first prompts of a class look, and the largest contribution to any class."""
     if name not in model.classes:
         raise Refused(404, f"class {name[:NAME_SHOWN]!r} is unknown: GET /classes lists them")
     try:
@@ -103,11 +103,11 @@ def explain(model: TunedModel, image: Image.Image, name: str, samples: int) -> t
         maps,
         patch_to_prompt=maps.patch_to_prompt[:, one],
         prompt_to_patch=maps.prompt_to_patch[:, one],
-        evidence=maps.evidence[:, one],
+        contribution=maps.contribution[:, one],
         classes=(name,),
         probabilities=maps.probabilities[one],
     )
-    return chosen, float(maps.evidence.max())
+    return chosen, float(maps.contribution.max())
 
 
 def tidied(name: str) -> str:

@@ -124,7 +124,7 @@ def clip_weights(folder: Path) -> None:
         (changed("preprocessor_config.json", resample=0), "resample is 0"),
         (changed("preprocessor_config.json", size={"height": 48, "width": 48}), "size is"),
         (of_tower("vision_config", hidden_size=48), "the config says vision.width is 48"),
-        (of_tower("vision_config", image_size=64), "config.json says images of 64 pixels"),
+        (of_tower("vision_config", image_size=64), "images of 64 pixels are expected (by config.json"),
         (of_tower("vision_config", image_size="big"), "big"),
         (of_tower("text_config", num_attention_heads=5), "the config says 5 heads"),
         (of_tower("text_config", vocab_size=700), "the config says text.vocab_size is 700"),
