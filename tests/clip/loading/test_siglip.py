@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 from siglip_folder import change, sentence_backend, siglip_model, write_siglip
-from transformers import CLIPConfig, CLIPModel
 
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.clip.prompts import named_prompts, text_prompts
@@ -105,6 +104,8 @@ def without_tensor(key: str) -> Callable[[Path], None]:
 
 def clip_weights(folder: Path) -> None:
     sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1}
+    from transformers import CLIPConfig, CLIPModel
+
     config = CLIPConfig(text_config={**sizes, "vocab_size": 600}, vision_config={**sizes, "image_size": 32})
     CLIPModel(config).save_pretrained(folder / "clip")
     (folder / "clip" / "model.safetensors").replace(folder / "model.safetensors")
