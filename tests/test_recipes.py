@@ -88,7 +88,7 @@ def test_expand_takes_a_part_and_puts_seeds_outermost(tmp_path):
     path.write_text(GOOD)
     recipe = load_recipe(str(path))
     assert (recipe.name, recipe.published, recipe.views) == ("own", (), "centre")
-    runs = recipe.expand(shots=[1, 2], seeds=[5, 7])
+    runs = recipe.narrowed(shots=[1, 2], seeds=[5, 7]).expand()
     assert [config.seed for _, config in runs] == [5] * 4 + [7] * 4
     assert [label for label, _ in runs[:2]] == ["coop", "zero"]
     assert runs[0][1].overrides == ("epochs=2",)
@@ -230,3 +230,9 @@ def test_pictures_with_mistakes(tmp_path, change, message):
     file.write_text(PICTURE.replace(*change))
     with pytest.raises(InputError, match=message):
         find_picture(str(file))
+
+
+def test_the_title_names_a_dataset_that_is_none_of_the_recipes():
+    recipe = load_recipe("sample-few-shot")
+    assert recipe.narrowed(["photos/"]).title == f"{recipe.title}; here on photos/"
+    assert recipe.narrowed(["sample"]).title == recipe.title

@@ -70,12 +70,28 @@ class Recipe:
     published: tuple[str, ...] = ()
     note: str = ""
 
-    def expand(
+    def narrowed(
         self,
-        datasets: Sequence[str] | None = None,
-        shots: Sequence[int] | None = None,
-        seeds: Sequence[int] | None = None,
-    ) -> list[tuple[str, RunConfig]]:
+        datasets: Sequence[str] = (),
+        shots: Sequence[int] = (),
+        seeds: Sequence[int] = (),
+        overrides: Sequence[str] = (),
+    ) -> "Recipe":
+        """The part of the table with these datasets, shots and seeds, as a table of its own; empty: all.
+
+        A dataset may be one's own; `overrides` are `key=value` settings of every row.
+        """
+        other = any(name not in self.datasets for name in datasets)  # which the title does not speak of
+        return replace(
+            self,
+            title=f"{self.title}; here on {', '.join(datasets)}" if other else self.title,
+            datasets=tuple(datasets) or self.datasets,
+            shots=tuple(shots) or self.shots,
+            seeds=tuple(seeds) or self.seeds,
+            rows=tuple(row.changed(overrides) for row in self.rows),
+        )
+
+    def expand(self) -> list[tuple[str, RunConfig]]:
         """(label, run) for every cell, seeds outermost: a sweep that is cut short has whole tables first."""
         return [
             (
@@ -95,9 +111,9 @@ class Recipe:
                     split=self.split,
                 ),
             )
-            for seed in seeds or self.seeds
-            for shot in shots or self.shots
-            for dataset in datasets or self.datasets
+            for seed in self.seeds
+            for shot in self.shots
+            for dataset in self.datasets
             for row in self.rows
         ]
 
