@@ -63,7 +63,7 @@ def check(
         console.print(table)
     for problem in report.problems:
         console.print(f"- {problem}", markup=False, highlight=False)
-    console.print("complete" if report.passed else f"not complete: {len(report.problems)} to mend")
+    console.print("complete" if report.passed else f"not complete: {len(report.problems)} to fix")
     raise typer.Exit(0 if report.passed else 1)
 
 

@@ -36,7 +36,7 @@ def look(
     another class is at least twenty times as likely; two classes overlap where their images are taken for
     each other; the least familiar images look least like any of the classes. Duplicates are compared by their
     pixels, also across splits (then a test flatters) and across classes (then one label is wrong). Nothing is
-    changed: look at what is listed, and mend what is wrong.
+    changed: look at what is listed, and fix what is wrong.
     """
     from rich.console import Console
 

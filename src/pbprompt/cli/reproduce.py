@@ -36,7 +36,7 @@ class ReproduceOptions:
     root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA).")
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N.")
     executor: str = typer.Option("local", help="What spreads the runs: local, ray or slurm.")
-    jobs: int | None = typer.Option(None, min=1, help="Runs at a time (default: one a GPU, or up to 4).")
+    jobs: int | None = typer.Option(None, min=1, help="Runs at a time (default: one per GPU, or up to 4).")
     gpus_per_run: float | None = typer.Option(None, min=0, help="Ray and Slurm; a fraction shares a GPU.")
     ray_address: str | None = typer.Option(None, help="A running cluster (default: one is started here).")
     style: str = typer.Option("terminal", "--format", help="terminal, markdown, csv or latex.")

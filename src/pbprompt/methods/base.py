@@ -51,7 +51,7 @@ class MethodConfig:
     anneal: Literal["epoch", "step"] = setting("epoch", "how often the learning rate falls", later=True)
 
     def __post_init__(self) -> None:
-        """Refuse settings out of bounds, or no number at all."""
+        """Refuse settings out of bounds, or NaN."""
         bounded = [one for kind in type(self).__mro__ if is_dataclass(kind) for one in fields(kind)]
         for one in bounded:
             least, most = one.metadata.get("least"), one.metadata.get("most", math.inf)
@@ -110,7 +110,7 @@ class TrainingHooks(nn.Module):
         return min(self.config.batch_size or self.batch_for(examples), examples)
 
     def diagnostics(self, generator: torch.Generator) -> dict[str, float]:
-        """What is worth knowing of the parameters besides the loss, logged once an epoch."""
+        """What is worth knowing of the parameters besides the loss, logged once per epoch."""
         return {}
 
     def counted_parameters(self) -> int:

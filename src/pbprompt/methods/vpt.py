@@ -48,7 +48,7 @@ class VPTConfig(MethodConfig):
     words: str = setting("a photo of a", "words that the context starts from; empty: random, N(0, 0.02²)")
     conditional: bool = setting(False, "the distribution depends on the image")
     train_samples: int = setting(
-        10, "L, draws a training step; published: 5 to 40 by dataset", least=1, most=1000
+        10, "L, draws per training step; published: 5 to 40 by dataset", least=1, most=1000
     )
     initial_std: float = setting(
         0.0, "σ at the start; 0: as published, near 1, far above the words' own size", least=0
