@@ -17,9 +17,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import pbprompt
-from pbprompt.cli.reproduce import _narrowed, reproduce
+from pbprompt.cli.reproduce import reproduce
 from pbprompt.errors import InputError
-from pbprompt.recipes import load_recipe
 from pbprompt.report.cost import MethodCost
 from pbprompt.runs.store import RunStore
 
@@ -96,12 +95,6 @@ def test_a_failed_run_is_named_and_the_exit_code_says_so(run, tmp_path):
     assert "leave epochs at 0" in result.stderr and "failures.jsonl" in result.stderr
     assert "plain" in result.stdout, "the table is printed with what there is"
     assert "here on" not in result.stdout
-
-
-def test_the_title_names_a_dataset_that_is_none_of_the_recipes():
-    recipe = load_recipe("sample-few-shot")
-    assert _narrowed(recipe, ["photos/"], (), (), ()).title == f"{recipe.title}; here on photos/"
-    assert _narrowed(recipe, ["sample"], (), (), ()).title == recipe.title
 
 
 @pytest.mark.parametrize(

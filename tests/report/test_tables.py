@@ -60,7 +60,7 @@ def test_few_shot_has_a_section_a_dataset_and_a_column_a_number_of_shots():
     assert [part.title for part in table.sections] == ["Caltech101", "DTD", "Average"]
     assert section(table, "DTD").columns == ("1 shot", "4 shots")
     cell = section(table, "DTD").cells[1][1]
-    runs = [config for label, config in own.expand(datasets=["dtd"], shots=[4]) if label == "CoOp"]
+    runs = [config for label, config in own.narrowed(["dtd"], [4]).expand() if label == "CoOp"]
     figures = [100 * accuracy(config, "dtd") for config in runs]
     assert (cell.mean, cell.std, cell.seeds) == pytest.approx((fmean(figures), pstdev(figures), 3))
     average = section(table, "Average").cells[1][1]
