@@ -40,7 +40,7 @@ def test_each_is_judged_by_a_model_without_it():
 
 def test_images_beyond_those_that_stand_for_all_are_judged_too(monkeypatch):
     whole = judge(*_inputs(LABELS))
-    monkeypatch.setattr(judging, "CHOOSING", 5)
+    monkeypatch.setattr(judging, "KEPT", 5)
     part = judge(*_inputs(LABELS))
     assert whole is not None and part is not None
     assert part.judged.equal(whole.judged) and part.probabilities.shape == whole.probabilities.shape

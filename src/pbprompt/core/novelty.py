@@ -35,6 +35,7 @@ FEWEST = 19  # left-out photographs, before a p-value can be 0.05
 BY_ONE, BY_TWENTY = 0.01, 0.03  # of the known classes' images that new names may take
 USUAL = (2.0, 1.0, 0.3)  # u, v and ψ / exp(logit scale) before any class is left out
 PAIRS = 1 << 20  # of photographs and names, that u, v and ψ are fitted to
+HUGE = 1e30  # finite, as all that is saved
 GATE = (0.1, 0.01)  # familiarity at which an image begins to be left to the names, and at which it is
 
 
@@ -47,8 +48,8 @@ class Novelty(NamedTuple):
     """F of left-out photographs, ascending; empty where nothing could be left out"""
     odds: Float[Tensor, "3"]
     """u, v, ψ"""
-    found: Float[Tensor, ""]
-    """share of classes left out whole that are told by name, mean over the classes; NaN where not known"""
+    found: Float[Tensor, " _"]
+    """of classes left out whole, the share of images that their name is given; empty where not known"""
 
     def statistic(self, distances: Float[Tensor, "b k"], scores: Float[Tensor, "b k"]) -> Float[Tensor, " b"]:
         """F, from D and R of all known classes."""
@@ -93,7 +94,7 @@ def fit_novelty(tables: Tables, labels: Int[Tensor, " n"], names: bool) -> Novel
     reference = _reference(nearest[several], best[several])
     familiar = _statistic(reference, nearest, best)
     usual = reference.new_tensor(USUAL)
-    novelty = Novelty(reference, familiar[several].sort().values, usual, reference.new_tensor(torch.nan))
+    novelty = Novelty(reference, familiar[several].sort().values, usual, reference.new_tensor([]))
     if not (names and tables.scores.shape[1] > 2 and len(labels)):
         return novelty
     # of a class left out whole: what the others say of its photographs
@@ -112,7 +113,7 @@ def fit_novelty(tables: Tables, labels: Int[Tensor, " n"], names: bool) -> Novel
     fitted = fit_weights(pairs, own.flatten().long(), usual, shares.repeat_interleave(own.shape[1])).best
     known = tables.logits[rows].masked_fill(own, -torch.inf)
     by_name = known.logsumexp(1) + torch.tensordot(fitted, asked.view(3, *own.shape)[:, own], dims=1)
-    return novelty._replace(odds=fitted, found=(shares * (by_name > known.amax(1))).sum() / shares.sum())
+    return novelty._replace(odds=fitted, found=((shares * (by_name > known.amax(1))).sum() / shares.sum()).reshape(1))
 
 
 def openness(
@@ -152,7 +153,7 @@ def _upper(values: Float[Tensor, "n m"], share: float) -> Float[Tensor, " m"]:
 def _reference(nearest: Float[Tensor, " m"], best: Float[Tensor, " m"]) -> Float[Tensor, "4"]:
     """Where nothing could be left out, F is 0 of every image."""
     if len(nearest) < 2:
-        return nearest.new_tensor([0.0, torch.inf, 0.0, torch.inf])
+        return nearest.new_tensor([0.0, HUGE, 0.0, HUGE])
     deviations = [values.std().clamp(min=1e-9) for values in (best, nearest)]
     return torch.stack([best.mean(), deviations[0], nearest.mean(), deviations[1]])
 

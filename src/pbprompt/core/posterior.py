@@ -38,7 +38,7 @@ from pbprompt.core.evidence import Kept
 from pbprompt.core.expert_weights import Weights, fit_weights
 from pbprompt.core.gaussian import Gaussians, fit_gaussians, leave_one_out, make_frame
 from pbprompt.core.kernel import Kernel, fit_kernel
-from pbprompt.core.novelty import Novelty, Tables, fit_novelty, openness, reluctance
+from pbprompt.core.novelty import HUGE, Novelty, Tables, fit_novelty, openness, reluctance
 from pbprompt.core.statistics import Statistics
 from pbprompt.core.text_map import TextMap, learn_text_map, move
 
@@ -68,7 +68,7 @@ class Posterior(NamedTuple):
     information: Float[Tensor, ""]
     """I"""
     open: Float[Tensor, " n"]
-    """of the kernel's photographs, how far each is open to a new name; −∞ of those that cannot say"""
+    """of the kernel's photographs, how far each is open to a new name; −1e30 of those that cannot say"""
 
     def tensors(self) -> dict[str, Tensor]:
         """Flat, by names such as `kernel/bandwidth`, as `from_tensors` takes it."""
@@ -109,7 +109,7 @@ class Posterior(NamedTuple):
     def new_names(self, texts: Float[Tensor, "m d"], scale: float) -> "NewNames":
         """Classes known by their texts alone."""
         direction = scale * (move(self.text_map, texts.to(self.text_map.centre)) - self.moved_centre)
-        told = self.open > -torch.inf
+        told = self.open > -HUGE
         photographs = self.kernel.photographs[told].to(direction) - self.gaussians.centre.to(direction)
         reluctant = reluctance(self.novelty, self.open[told].to(direction), photographs @ direction.T)
         return NewNames(direction, reluctant)
@@ -182,7 +182,7 @@ def fit_posterior(
     )
     novelty = fit_novelty(tables, labels, names=bool(texts.any()))
     told = several if several.any() else torch.ones_like(several)
-    open_ = torch.where(told, openness(novelty, tables), -torch.inf)
+    open_ = torch.where(told, openness(novelty, tables), -HUGE)
     posterior = Posterior(
         gaussians, kernel, names, weights, novelty, text_map, moved_centre, name_scale, information, open_
     )

@@ -8,8 +8,8 @@
 
 p_i is what the closed-form model, fitted to all labelled images but i, says of i, so that no image vouches
 for its own label; odds_i is how well known it looks to that model. With an image go its copies of the same
-label, which must not vouch for it either. An image whose class has no other
-cannot be judged: without it, its class is a mere name.
+label, which must not vouch for it either. An image whose class has no other cannot be judged: without it, its
+class is a mere name.
 
 E is the count of Northcutt et al. (JAIR 2021); which images they are, r tells better than membership in that
 count (`python -m benchmarks.look` measures both). Every collection has its least familiar images: whether
@@ -25,14 +25,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pbprompt.core.evidence import Kept
+from pbprompt.core.evidence import KEPT, Kept
 from pbprompt.core.gaussian import leave_one_out, make_frame
 from pbprompt.core.likelihood import unit
 from pbprompt.core.posterior import BLOCK, fit_posterior, mixed_with_names
 from pbprompt.core.statistics import Statistics
 from pbprompt.core.text_map import learn_text_map
 
-CHOOSING = 1024  # images that stand for all when the experts' weights are chosen
 DRAWS = 16  # of these weights
 RATIO = 1 / 20
 FEWEST_CONFUSED = 2  # images of a pair of classes: one may be chance, or a wrong label
@@ -85,15 +84,16 @@ def _left_out(
     Photographs that stand for all (`core/posterior.py`) make the kernel, which does not know the others.
     """
     statistics = Statistics.of(x, labels, len(texts))
-    some = torch.arange(0, len(x), -(-len(x) // CHOOSING))
+    some = torch.arange(0, len(x), -(-len(x) // KEPT))
     kept = Kept(x[some].float(), labels[some], torch.ones(len(some), dtype=torch.float64), some)
     posterior, left = fit_posterior(statistics, kept, texts, scale)
     means = statistics.sums / statistics.counts.unsqueeze(1)
     frame = make_frame(statistics, learn_text_map(means, statistics.counts, texts.double())[1])
     parts = []
-    for rows in torch.arange(len(x)).split(max(1, BLOCK // max(len(texts), frame.width))):
+    for rows in torch.arange(len(x)).split(max(1, BLOCK // max(len(texts), x.shape[1]))):
         image = x[rows].double()
-        distances, densities, several = leave_one_out(frame, image @ frame.basis, labels[rows])
+        once = image.new_ones(len(rows))
+        distances, densities, several = leave_one_out(frame, image, labels[rows], once)
         experts = torch.stack([densities, posterior.kernel.scores(image), image @ posterior.names.T])
         judged = torch.isin(rows, some[left.rows])
         experts[1, judged] = left.experts[1, torch.isin(some[left.rows], rows)]

@@ -199,8 +199,8 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
 
     def found_by_name(self) -> float | None:
         """Share of classes left out whole, photographs and all, that their name alone was given images of."""
-        found = float(self.posterior().novelty.found)
-        return None if found != found else found
+        found = self.posterior().novelty.found
+        return float(found) if len(found) else None
 
     def left_out(self) -> "tuple[Float[Tensor, 'n c'], Int[Tensor, ' n']] | None":
         """Of photographs that are not their class's only ones; without these, nothing is known of how the
@@ -221,7 +221,7 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
     # what it shows of itself
 
     def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
-        return self._texts(self.classes).to(features).unsqueeze(0)
+        return self._texts(self.classes).to(features).expand(len(features), -1, -1)
 
     def directions(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
         """The slope of a class's logit at the centre of all classes: the photographs' part is not linear."""
@@ -309,7 +309,7 @@ _SIZES = {
     "novelty/reference": 1,
     "novelty/familiar": 1,
     "novelty/odds": 1,
-    "novelty/found": 0,
+    "novelty/found": 1,
     "text_map/centre": 1,
     "text_map/gain": 0,
     "text_map/learned": 2,
