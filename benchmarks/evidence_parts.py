@@ -2,10 +2,11 @@
 
     python -m benchmarks.evidence_parts --root DATA --out benchmarks/results/evidence-parts.json
 
-Narrow classes as the benchmarks have them and broad ones (`benchmarks/problems.py`), two draws each: accuracy,
-NLL and ECE of the known classes; then names alone and all names together after 16 shots of half of the
-classes, what a foreign name takes, and how well left-out classes are told as none of these. No test image is
-read. The table is printed for `docs/readings-conjugate.md`; the file keeps every figure with the commit.
+Narrow classes as the benchmarks have them and broad ones (`benchmarks/problems.py`), two draws each:
+accuracy, NLL and ECE of the known classes; then all names together after 16 shots of half of the classes, how
+many of the other half's images their names are given, how well these are told as none of the known, and what
+a foreign name takes. No test image is read. The table is printed for `docs/readings-conjugate.md`; the file
+keeps every figure with the commit.
 """
 
 import argparse

@@ -28,12 +28,10 @@ BROAD = tuple(
     for name in ("caltech101", "oxford_pets", "flowers102", "grocery:photo")
     for groups in (5, 10, 20)
 )
-CATS = frozenset(
-    (
-        "abyssinian,bengal,birman,bombay,british shorthair,egyptian mau,maine coon,persian,ragdoll,russian blue,"
-        "siamese,sphynx"
-    ).split(",")
-)
+BREEDS = """\
+abyssinian, bengal, birman, bombay, british shorthair, egyptian mau, maine coon, persian, ragdoll,
+russian blue, siamese, sphynx"""
+CATS = frozenset(BREEDS.replace("\n", " ").split(", "))
 
 
 class Labelled(NamedTuple):
