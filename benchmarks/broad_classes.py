@@ -26,6 +26,7 @@ from sklearn.svm import SVC
 
 from benchmarks.evidence_parts import figures
 from benchmarks.problems import BROAD, NARROW, Labelled, Problem, answers, fitted, problem, split
+from pbprompt.core.likelihood import unit
 from pbprompt.evaluate.selective import auroc
 from pbprompt.files import write_text
 from pbprompt.methods.conjugate import Conjugate
@@ -89,20 +90,23 @@ def rivals(train: Labelled, held_out: Labelled) -> dict[str, list[float]]:
 
 
 def foreign(method: Conjugate, given: Problem) -> dict[str, float]:
-    """What names of other things take of the known classes' images, in %."""
-    known = answers(method, given.held_out)
-    right = float((known.argmax(1) == given.held_out.labels).double().mean())
-    shares = []
-    for name in NOUNS:
-        method.prepare((*given.classes, name), given.template)
-        said = answers(method, given.held_out).argmax(1)
-        shares.append(100 * float((said == len(given.classes)).double().mean()))
+    """What names of other things take of the known classes' images, in %, by the best weights."""
+    posterior, scale = method.posterior(), float(method.backbone.logit_scale)
+    x = unit(given.held_out.images)
+    experts = posterior.experts(x)
+    known, looks = torch.tensordot(posterior.weights.best, experts, dims=1), posterior.strangeness(experts)
+    texts, level = method._texts(NOUNS), known.logsumexp(1)
+    right = known.argmax(1) == given.held_out.labels
+
+    def taken(places: list[int]) -> torch.Tensor:
+        odds = posterior.new_names(texts[places], scale).log_odds(posterior, x, looks)
+        return level + odds.amax(1) > known.amax(1)
+
+    shares = [100 * float(taken([place]).double().mean()) for place in range(len(NOUNS))]
     chance, lost = random.Random(0), []
-    for _ in range(5):
-        method.prepare((*given.classes, *chance.sample(NOUNS, 20)), given.template)
-        still = (answers(method, given.held_out).argmax(1) == given.held_out.labels).double().mean()
-        lost.append(100 * (right - float(still)))
-    method.prepare(given.classes, given.template)
+    for _ in range(10):
+        gone = taken(chance.sample(range(len(NOUNS)), 20))
+        lost.append(100 * float((right & gone).double().mean()))
     return {"one, most": max(shares), "one, mean": fmean(shares), "twenty": fmean(lost)}
 
 

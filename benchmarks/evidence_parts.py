@@ -21,7 +21,7 @@ from unittest import mock
 
 import torch
 
-from benchmarks.problems import BROAD, NARROW, Labelled, Problem, answers, fitted, problem
+from benchmarks.problems import NARROW, Labelled, Problem, answers, fitted, problem
 from pbprompt.core import expert_weights, gaussian, kernel, novelty, posterior, text_map
 from pbprompt.evaluate.metrics import accuracy, negative_log_likelihood
 from pbprompt.evaluate.reliability import expected_calibration_error
@@ -32,7 +32,8 @@ from pbprompt.runs.provenance import commit
 
 SHOTS = (1, 2, 4, 16)
 SEEDS = (1, 2)
-PROBLEMS = (*((name, "narrow") for name in NARROW), *((name, str(groups)) for name, groups in BROAD))
+BROAD = (("caltech101", "20"), ("oxford_pets", "5"), ("flowers102", "10"), ("grocery:photo", "10"))
+PROBLEMS = (*((name, "narrow") for name in NARROW), *BROAD)
 FOREIGN = ("red panda", "stapler", "volcano", "submarine")
 
 
