@@ -49,23 +49,19 @@ class Calibration:
     classes_seen: int  # that validation images are of
     samples: int  # prompts of each class
     seed: int  # of the sampled prompts
-    labels: tuple[
-        str, ...
-    ] = ()  # the true class; not in calibrations from before there was `class_quantiles`
+    labels: tuple[str, ...]  # the true class
     source: Source = "validation"  # left out: training images, each judged by the model without it
 
     def __post_init__(self) -> None:
         n = len(self.confidence)
-        if n == 0 or len(self.right) != n or len(self.true) != n:
-            raise ValueError("confidence, right and true must have one value for each image")
+        if n == 0 or {len(self.right), len(self.true), len(self.labels)} != {n}:
+            raise ValueError("confidence, right, true and labels must have one value for each image")
         if not all(type(answer) is bool for answer in self.right):
             raise ValueError("right must be true or false for each image")
         if not all(0 <= true <= best <= 1 for true, best in zip(self.true, self.confidence, strict=True)):
             raise ValueError("there must be 0 ≤ true ≤ confidence ≤ 1 for each image")
         if not (1 <= self.classes_seen <= self.classes and self.samples >= 1):
             raise ValueError("classes, classes_seen and samples must be counts")
-        if self.labels and len(self.labels) != n:
-            raise ValueError("labels must have one value for each image, or none")
 
     def __len__(self) -> int:
         return len(self.confidence)
@@ -103,8 +99,6 @@ class Calibration:
 
     def class_quantiles(self, classes: Sequence[str], coverage: float) -> tuple[float, ...]:
         """q of each class, for sets that hold the true one this often whatever class it is."""
-        if not self.labels:
-            raise InputError("the model was fitted before coverage was kept by class: fit it again")
         return class_quantiles(self.true, self.labels, classes, coverage)
 
 
@@ -193,8 +187,8 @@ def _parsed(values: dict[str, Any]) -> Calibration:
     for key in ("classes", "classes_seen", "samples", "seed"):
         if type(values[key]) is not int:
             raise ValueError(f"{key} must be a whole number")
-    columns = {key: tuple(values.get(key, ())) for key in ("confidence", "right", "true", "labels")}
-    if values.get("source", "validation") not in get_args(Source):
+    columns = {key: tuple(values[key]) for key in ("confidence", "right", "true", "labels")}
+    if values["source"] not in get_args(Source):
         raise ValueError(f"source is {values['source']!r}")
     calibration = Calibration(**{**values, **columns})
     if images != len(calibration):

@@ -37,7 +37,7 @@ from pbprompt.model.manifest import (
 from pbprompt.registry import find_method
 from pbprompt.train.checkpoint import CHECKPOINT
 
-VERSION = 2  # 1 had no hashes
+VERSION = 2
 
 
 def describe_model(
@@ -97,7 +97,7 @@ def read_info(folder: Path | ModelFiles) -> ModelInfo:
         )
     try:
         values = dict(files.config) or json.loads(read_text(path))  # the latter says what is wrong
-        if values.pop("format") != FORMAT or values.pop("version") not in (1, VERSION):
+        if values.pop("format") != FORMAT or values.pop("version") != VERSION:
             raise ValueError("another format")
         values.pop(HASHES, None)
         info = from_dict(ModelInfo, values, "field")

@@ -22,7 +22,7 @@ from pbprompt.files import held, read_text, write_files
 FORMAT = "pbprompt-model"
 CONFIG, WEIGHTS, CARD, CALIBRATION = "config.json", "model.safetensors", "README.md", "calibration.json"
 LABELS = "classifier.json"
-HASHES = "files"  # the config's key; models of version 1 have none
+HASHES = "files"  # the config's key
 READ_TRIES = 10
 PARTS = (WEIGHTS, CALIBRATION, LABELS)  # the card is prose, which people may edit
 
@@ -63,6 +63,7 @@ def opened(source: str | Path | ModelFiles) -> ModelFiles:
         before = _content(folder / CONFIG)
         config = _config(folder)
         named = config.get(HASHES)
+        named = named if isinstance(named, dict) else {}
         parts = ((name, _part(folder, name, named)) for name in PARTS)
         files = ModelFiles(folder, config, {name: part for name, part in parts if part is not None})
         if _content(folder / CONFIG) == before:
@@ -114,10 +115,8 @@ def _staged(name: str, digest: str) -> str:
     return f".{name}.{digest[:32]}"
 
 
-def _part(folder: Path, name: str, named: Any) -> bytes | None:
+def _part(folder: Path, name: str, named: Mapping[str, Any]) -> bytes | None:
     """A file as the config names it, under its own name or still under its hidden one."""
-    if not isinstance(named, dict):  # version 1
-        return _content(folder / name)
     digest = named.get(name)
     if not isinstance(digest, str):
         return None
