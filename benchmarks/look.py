@@ -36,7 +36,7 @@ from pbprompt.findings.left_out import LeftOutAnswers, left_out_answers
 from pbprompt.findings.look import look
 from pbprompt.findings.outliers import outliers
 from pbprompt.markdown import table
-from pbprompt.model.scoring import zero_shot
+from pbprompt.model.predictor import zero_shot
 from pbprompt.runs.provenance import commit
 
 DATASETS = ("caltech101", "oxford_pets", "flowers102", "grocery", "sample")

@@ -1,4 +1,4 @@
-"""Several labels an image on the command line: fitted once to drawings, then asked in every way."""
+"""Multi-label on the command line: fitted once to drawings, then asked in every way."""
 
 import csv
 import json
@@ -51,7 +51,7 @@ def shared_cache(home, monkeypatch):
 
 def test_the_folder_says_what_it_is(home):
     info = json.loads((home / "model" / "config.json").read_text())
-    assert info["several_labels"] and info["method"] == "conjugate" and info["classes"] == list(CLASSES)
+    assert info["multi_label"] and info["method"] == "conjugate" and info["classes"] == list(CLASSES)
     assert info["metrics"]["images"] == 7
     names = {path.name for path in (home / "model").iterdir()}
     assert names == {"README.md", "config.json", "model.safetensors"}
@@ -111,17 +111,19 @@ def test_evaluate_in_text_and_as_json(run, home):
     [
         (("fit", "{t}", "--shots", "3", "-o", "{n}"), "--shots: .* is multi-label"),
         (("fit", "{t}", "--calibrate", "-o", "{n}"), "--calibrate: .* is multi-label"),
-        (("fit", "{t}", "--method", "coop", "-o", "{n}"), "coop takes one label .* use conjugate"),
-        (("predict", "{i}", "--model", "{m}", "--coverage", "0.9"), "--coverage: .* threshold of its own"),
-        (("predict", "{i}", "--model", "{m}", "--classes", "cat"), "--classes: .* threshold of its own"),
+        (("fit", "{t}", "--method", "coop", "-o", "{n}"), "coop is single-label: .* use conjugate"),
+        (
+            ("predict", "{i}", "--model", "{m}", "--coverage", "0.9"),
+            "--coverage: .* is multi-label",
+        ),
+        (
+            ("predict", "{i}", "--model", "{m}", "--classes", "cat"),
+            "--classes: .* is multi-label",
+        ),
         (("evaluate", "{m}", "sample"), "give a table with a column 'labels'"),
-        (("evaluate", "{m}", "{t}", "--html", "{n}"), "--html: .* no page"),
-        (("export", "{m}", "-o", "{n}"), "needs a model of one"),
-        (("serve", "{m}"), "needs a model of one"),
-        (("explain", "{i}", "--model", "{m}", "-o", "x.png"), "needs a model of one"),
-        (("next", "{h}", "--model", "{m}", "-n", "2", "-o", "{n}"), "needs a model of one"),
-        (("prompts", "--model", "{m}"), "needs a model of one"),
-        (("look", "{t}"), "several labels an image, which this cannot use"),
+        (("export", "{m}", "-o", "{n}"), "needs a single-label"),
+        (("explain", "{i}", "--model", "{m}", "-o", "x.png"), "needs a single-label"),
+        (("prompts", "--model", "{m}"), "needs a single-label"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

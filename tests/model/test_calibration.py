@@ -16,8 +16,8 @@ from pbprompt.evaluate.conformal import conformal_quantile
 from pbprompt.features.bank import Features
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.methods.pbprompt import PBPrompt
-from pbprompt.model.calibration import Calibration, calibrate, calibration_text, read_calibration, rounded
-from pbprompt.model.predictor import predictive
+from pbprompt.model.calibration import Calibration, calibrate, calibration_text, read_calibration
+from pbprompt.model.predictor import predictive, rounded
 
 shares = st.integers(1, 100).map(lambda percent: percent / 100)
 quickly = settings(deadline=None, max_examples=150)

@@ -1,16 +1,15 @@
 """`pbprompt fit`: tune a classifier on a few labelled images."""
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from pbprompt.cli.calibration_words import calibration_words, temperature_words
+from pbprompt.cli.calibration_words import calibration_words, temperature_words, threshold_words
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
     from pbprompt.clip.backbone import Backbone
     from pbprompt.data.items import Dataset
-    from pbprompt.features.bank import FeatureBank
     from pbprompt.methods.base import Method, MethodConfig
     from pbprompt.model.tuned import TunedModel
     from pbprompt.train.tune import Views
@@ -82,9 +80,8 @@ def fit(
     one run: [bold]torchrun --nproc-per-node 4 -m pbprompt fit …[/bold]
     """
     from pbprompt import distributed
-    from pbprompt.data.multi_label import is_multi_label
     from pbprompt.methods.base import make_config
-    from pbprompt.model.claim import check_free
+    from pbprompt.model.manifest import check_free
     from pbprompt.model.streamed import is_stream
     from pbprompt.registry import find_method
 
@@ -101,9 +98,7 @@ def fit(
         draw_file=draw_file, views=views, max_steps=max_steps, calibrate=calibrate, allow_urls=allow_urls,
         dry_run=dry_run,
     )  # fmt: skip
-    if is_multi_label(data):
-        _fit_multi_label(asked)
-    elif is_stream(data, every=shots == 0):
+    if is_stream(data, every=shots == 0):
         _fit_stream(asked)
     else:
         _fit_dataset(asked)
@@ -153,7 +148,7 @@ class _Asked:
 
     def refuse(self, why: str, **more: object) -> None:
         """Refuse the options of step-by-step training on a draw, where there is no such thing."""
-        from pbprompt.cli.multi_label import refuse
+        from pbprompt.cli.output import refuse
 
         given = {
             "--draw": self.draw_file,
@@ -164,10 +159,12 @@ class _Asked:
         refuse({**more, **given}, why)
 
 
-def _fit_multi_label(asked: _Asked) -> None:
+def _check_multi_label(asked: _Asked) -> None:
+    """Refuse what means nothing to a multi-label dataset."""
     from pbprompt import distributed
-    from pbprompt.cli.multi_label import fit_labels
+    from pbprompt.model.multi_label import check_multi_label
 
+    check_multi_label(asked.kind)
     if distributed.world()[1] > 1:
         raise InputError(f"{asked.data} is multi-label, which one process fits: leave torchrun out")
     asked.refuse(
@@ -175,11 +172,6 @@ def _fit_multi_label(asked: _Asked) -> None:
         "these, each left out",
         **{"--shots": asked.shots},
     )
-    fit_labels(
-        asked.data, asked.out, asked.kind, asked.config, seed=asked.seed, backbone=asked.backbone,
-        activation=asked.activation, device=asked.device, root=asked.root, classes_file=asked.classes_file,
-        held=_held(asked.out), dry_run=asked.dry_run,
-    )  # fmt: skip
 
 
 def _fit_stream(asked: _Asked) -> None:
@@ -233,13 +225,17 @@ def _fit_dataset(asked: _Asked) -> None:
     from pbprompt.data.fewshot import Draw, draw, read_draw
     from pbprompt.data.sources import open_dataset
     from pbprompt.features.bank import FeatureBank
+    from pbprompt.model.calibration import check_temperature
     from pbprompt.model.fitting import fit_into
-    from pbprompt.model.tuned import TunedModel, check_temperature
+    from pbprompt.model.tuned import TunedModel
     from pbprompt.train.checkpoint import checkpoint_step
 
     console, main = _console(), distributed.is_main()
     shots = SHOTS if asked.shots is None else asked.shots
     dataset = open_dataset(asked.data, asked.root, classes_file=asked.classes_file, seed=asked.seed)
+    if dataset.multi_label:
+        shots = 0
+        _check_multi_label(asked)
     console.print(dataset.describe())
     if asked.draw_file:
         drawn: Draw | None = read_draw(asked.draw_file, dataset)
@@ -247,13 +243,14 @@ def _fit_dataset(asked: _Asked) -> None:
         drawn = draw(dataset, shots, asked.seed) if shots else None
     if drawn:
         console.print(drawn.describe())
+        dataset = drawn.apply(dataset)
     if asked.calibrate:
-        check_temperature(dataset, drawn, asked.kind)
+        check_temperature(dataset, asked.kind)
     bank, views = FeatureBank(asked.tower, progress=main), _views(asked.views)
     if asked.dry_run:
         model = TunedModel.fit(
             dataset, bank, asked.kind, asked.config,
-            drawn=drawn, seed=asked.seed, views=views, max_steps=1, announce=asked.announce,
+            seed=asked.seed, views=views, max_steps=1, announce=asked.announce,
         )  # fmt: skip
         distributed.stop()
         losses = ", ".join(f"{name} {value:.4g}" for name, value in model.terms.items())
@@ -263,7 +260,7 @@ def _fit_dataset(asked: _Asked) -> None:
     try:
         model = fit_into(
             asked.out, dataset, bank, asked.kind, asked.config,
-            drawn=drawn, seed=asked.seed, views=views, max_steps=asked.max_steps,
+            seed=asked.seed, views=views, max_steps=asked.max_steps,
             temperature=asked.calibrate, announce=asked.announce,
         )  # fmt: skip
     except KeyboardInterrupt:
@@ -271,25 +268,26 @@ def _fit_dataset(asked: _Asked) -> None:
         raise
     distributed.stop()
     if main:
-        _print_outcome(asked, model, drawn.apply(dataset) if drawn else dataset, bank, console)
+        _print_outcome(asked, model, dataset, console)
 
 
-def _print_outcome(
-    asked: _Asked, model: "TunedModel", few: "Dataset", bank: "FeatureBank", console: "Console"
-) -> None:
+def _print_outcome(asked: _Asked, model: "TunedModel", few: "Dataset", console: "Console") -> None:
     """Figures, what they lack, and how far the model can be trusted."""
-    from pbprompt.model.rivals import probe_is_quick
+    from pbprompt.cli.evaluate import print_figures
+    from pbprompt.model.scoring import probe_is_quick
 
     if model.info.metrics:
         print_figures(model.info.metrics)
-        if asked.kind.name != "linear-probe" and not probe_is_quick(few, bank):
+        images, classes = len(few.train), len(few.classes)
+        quick = model.multi_label or probe_is_quick(images, classes, model.backbone.embed_dim)
+        if asked.kind.name != "linear-probe" and not quick:
             console.print(
-                f"no linear probe beside them, since {len(few.train):,} images of {len(few.classes):,} "
-                "classes take it longer: --method linear-probe fits it"
+                f"no linear probe beside them, since {images:,} images of {classes:,} classes take it "
+                "longer: --method linear-probe fits it"
             )
     if asked.calibrate:
         console.print(temperature_words(model))
-    console.print(calibration_words(model.calibration))
+    console.print(threshold_words(model) if model.multi_label else calibration_words(model.calibration))
     console.print(f"saved: {asked.out}")
 
 
@@ -302,20 +300,6 @@ def _console() -> "Console":
     return Console(
         stderr=True, markup=False, highlight=False, soft_wrap=True, quiet=not distributed.is_main()
     )
-
-
-@contextmanager
-def _held(out: Path) -> Iterator[None]:
-    """The folder for this run alone; Ctrl-C says what the same command does."""
-    from pbprompt.model.claim import claim
-    from pbprompt.train.checkpoint import checkpoint_step
-
-    try:
-        with claim(out):
-            yield
-    except KeyboardInterrupt:
-        _console().print(stopped_words(checkpoint_step(out)))
-        raise
 
 
 def stopped_words(step: int | None) -> str:
@@ -333,28 +317,6 @@ def parameters(method: "Method") -> str:
     towers = method.backbone
     note = "" if towers.reads_text else f"; {towers.config.name} reads no text: class names count for nothing"
     return f"{method.name}: {counted:,} learnable parameters{extra}{note}"
-
-
-def print_figures(metrics: dict[str, Any]) -> None:
-    """Tuned beside zero-shot and, where they were fitted, plain classifiers of the same training images."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from pbprompt.model.rivals import RIVALS
-
-    table = Table("", "accuracy", "NLL", "ECE", box=None)
-    rivals = ((RIVALS[name], figures) for name, figures in metrics.get("rivals", {}).items())
-    plain = [("zero-shot", metrics["zero_shot"])] if "zero_shot" in metrics else []
-    for name, values in (*plain, *rivals, ("tuned", metrics)):
-        table.add_row(name, f"{values['accuracy']:.2%}", f"{values['nll']:.3f}", f"{values['ece']:.2%}")
-    Console().print(table)
-    Console().print(f"[dim]{metrics['split']} split, {metrics['images']} images[/]")
-    if sets := metrics.get("sets"):
-        Console(markup=False, highlight=False, soft_wrap=True).print(
-            f"sets for --coverage {sets['asked']:g} hold the true class of {sets['coverage']:.1%} of them, "
-            f"with {sets['mean_size']:.1f} classes on average; worst class: {sets['worst_class']}, "
-            f"{sets['worst_class_coverage']:.1%} of {sets['worst_class_images']}"
-        )
 
 
 def _views(text: str) -> "Views":

@@ -17,7 +17,7 @@ from pbprompt.cli.calibration_words import (
     promise_words,
     shortened,
 )
-from pbprompt.cli.output import tell
+from pbprompt.cli.output import refuse, tell
 from pbprompt.data.items import DEFAULT_TEMPLATE
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
@@ -104,9 +104,7 @@ def predict(
     """
     from pbprompt.batch.job import Job
     from pbprompt.batch.on_ray import SentModel
-    from pbprompt.cli.multi_label import predict_labels, refuse
     from pbprompt.data.stream import Stream
-    from pbprompt.model.manifest import has_several_labels
 
     asked = _Asked(
         names=class_names(classes, classes_file), model=model, template=template, backbone=backbone,
@@ -117,10 +115,6 @@ def predict(
     stream = Stream(sources(images, allow_urls), allow_urls=allow_urls)
     next(stream.units())  # what is wrong with the first is told before a model is loaded
     choose = partial(executor_named, executor, ray_address, device)
-    if model is not None and has_several_labels(model):
-        refuse(asked.of_one_label(), f"{model} is multi-label: each label has a threshold of its own")
-        predict_labels(model, stream, backbone, device, top_k, as_json, features, output, choose)
-        return
     tuned, rule = _zero_shot(asked) if model is None else _tuned(asked, model)
     job = Job.of(tuned, stream, rule, features=features)
     if output is not None:
@@ -164,7 +158,6 @@ class _Asked:
             "--classes": self.names or None,
             "--template": self.template,
             "--per-class": self.per_class or None,
-            "--independent": self.independent or None,
         }
 
 
@@ -186,6 +179,7 @@ def _zero_shot(asked: _Asked) -> "tuple[TunedModel, Rule]":
 def _tuned(asked: _Asked, folder: Path) -> "tuple[TunedModel, Rule]":
     """The saved model with the names asked for, and its rule; what that can promise is told."""
     from pbprompt.methods.abilities import TellsFamiliarity, can
+    from pbprompt.model.predictions import NO_RULE
     from pbprompt.model.tuned import TunedModel
 
     if asked.independent:
@@ -194,6 +188,9 @@ def _tuned(asked: _Asked, folder: Path) -> "tuple[TunedModel, Rule]":
             "probability of its own: leave out --model, or leave out --independent"
         )
     model = TunedModel.load(folder, asked.backbone, asked.device, samples=asked.samples, seed=asked.seed)
+    if model.multi_label:
+        refuse(asked.of_one_label(), f"{folder} is multi-label: each label has a threshold of its own")
+        return model, NO_RULE
     if asked.none_at is not None and not can(model.method, TellsFamiliarity):
         raise InputError(f"--none-at: {model.method.name} cannot tell: fit with --method conjugate")
     if asked.per_class and asked.coverage is None:
@@ -243,11 +240,15 @@ def _print_table(rows: list[tuple[str, "Prediction"]], top_k: int, tuned: bool) 
     first = rows[0][1]
     shown = min(top_k, len(first.scores))
     columns = [f"{place}." for place in range(1, shown + 1)]
+    labelled = first.labels is not None
+    tuned = tuned and not labelled
     columns += ["entropy", "epistemic", ""] if tuned else []
     columns += ["set"] if first.prediction_set is not None else []
-    table = Table(Column("image", overflow="fold"), *columns, box=None)
+    front = [Column(name, overflow="fold") for name in (("image", "labels") if labelled else ("image",))]
+    table = Table(*front, *columns, box=None)
     for name, answer in rows:
-        cells = [f"{label} {score:.1%}" for label, score in answer.likeliest(shown)]
+        cells = [", ".join(answer.labels or ()) or "–"] if labelled else []
+        cells += [f"{label} {score:.1%}" for label, score in answer.likeliest(shown)]
         if tuned:
             marks = ["unsure"] * bool(answer.unsure) + ["none of these"] * bool(answer.unknown)
             cells += [f"{answer.entropy:.3f}", f"{answer.epistemic:.3f}", ", ".join(marks)]

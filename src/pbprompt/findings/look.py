@@ -29,7 +29,7 @@ from pbprompt.findings.open_folder import open_any
 from pbprompt.findings.outliers import Outlier, outliers
 from pbprompt.findings.overlap import Overlap, overlaps
 from pbprompt.findings.same_picture import DRAFT, small_square
-from pbprompt.model.scoring import zero_shot
+from pbprompt.model.predictor import zero_shot
 
 
 @dataclass(frozen=True)

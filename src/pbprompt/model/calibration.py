@@ -9,25 +9,27 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from random import Random
 from typing import Any, Literal, NamedTuple, get_args
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.core.temperature import fit_temperature
+from pbprompt.data.items import Dataset, Item
 from pbprompt.errors import InputError
 from pbprompt.evaluate.conformal import class_quantiles, conformal_quantile
 from pbprompt.evaluate.selective import sure_threshold
 from pbprompt.features.bank import Features
 from pbprompt.methods.abilities import LeavesOut, can
+from pbprompt.methods.base import Method
 from pbprompt.model.manifest import CALIBRATION, ModelFiles, opened
-from pbprompt.model.predictor import DIGITS, Predictor
-from pbprompt.model.scoring import predict_features
+from pbprompt.model.predictor import Predictor, predict_features, rounded
 
 FORMAT = "pbprompt-calibration"
 CERTAINTY = 0.9  # with which a promised accuracy holds
+MOST_HELD_OUT = 1000  # training images that were not drawn and are judged instead
 Source = Literal["validation", "left out"]
 
 
@@ -137,6 +139,34 @@ def _judged(
     )
 
 
+def held_out_items(dataset: Dataset, *, chooses: bool = False) -> list[Item]:
+    """Labelled images that a model is not tuned on (nor `chooses` by), beside those of the test split.
+
+    Those of the validation split, or else training images that were not drawn: any thousand of them, so that
+    classes are as frequent among them as they are.
+    """
+    whole = dataset.whole
+    used = {item.path for item in (*dataset.train, *(dataset.val if chooses else ()))}
+    held_out = [item for item in whole.val if item.path not in used]
+    if held_out or dataset.drawn is None:
+        return held_out
+    left = [item for item in whole.train if item.path not in used]
+    some = Random(dataset.drawn.draw.seed).sample(range(len(left)), min(len(left), MOST_HELD_OUT))
+    return [left[place] for place in sorted(some)]
+
+
+def check_temperature(dataset: Dataset, kind: type[Method]) -> None:
+    """Refuse, before any training, to fit a temperature to images that are not there.
+
+    A method that leaves its own images out in turn needs none: its probabilities are calibrated by these.
+    """
+    if not held_out_items(dataset) and not can(kind, LeavesOut):
+        raise InputError(
+            f"{dataset.name} has no validation images, which a temperature is fitted to: draw fewer shots, "
+            "add a val/ folder, or fit `conjugate`, which is calibrated by its training images"
+        )
+
+
 def temperature_of(predictor: Predictor, features: Features) -> float:
     """T for the predictor's mean class distribution, fitted to labelled images that it was not tuned on.
 
@@ -146,16 +176,6 @@ def temperature_of(predictor: Predictor, features: Features) -> float:
     said = predict_features(replace(predictor, temperature=1.0), features).probabilities.cpu()
     logits = said.clamp_min(torch.finfo(torch.float32).tiny).log()
     return fit_temperature(logits, features.labels.cpu(), smoothing=1 / (len(features) + 2))
-
-
-def rounded(probabilities: Float[Tensor, "*n"]) -> list[Any]:
-    """As they are saved, shown and compared; sums a hair above 1 are 1.
-
-    All at once, since it is most of what an answer on many classes takes. A number of 32 bits times a million
-    is exact in 64, so each is what Python's `round` gives.
-    """
-    values = probabilities.cpu().numpy().astype(np.float64)
-    return np.minimum(np.rint(values * 10**DIGITS) / 10**DIGITS, 1.0).tolist()
 
 
 def calibration_text(calibration: Calibration) -> str:
