@@ -2,7 +2,7 @@
 
 import torch
 
-from pbprompt.findings.label_errors import confident_classes, label_errors
+from pbprompt.findings.label_errors import confident_classes, label_errors, multi_label_errors
 
 JUDGED = torch.ones(6, dtype=torch.bool)
 LABELS = torch.tensor([0, 0, 0, 1, 1, 1])
@@ -46,3 +46,18 @@ def test_no_more_are_named_than_confident_learning_counts():
     seen = confident_classes(p, labels, JUDGED)
     count = int(((seen >= 0) & (seen != labels)).sum())
     assert count == 2 and [error.row for error in label_errors(p, labels, JUDGED)] == [2, 5]
+
+
+def test_a_label_that_an_image_misses_or_has_wrongly():
+    generator = torch.Generator().manual_seed(0)
+    has = (torch.rand(100, 3, generator=generator) < 0.4).float()
+    directions = torch.randn(3, 16, generator=generator)
+    x = has @ directions + 0.2 * torch.randn(100, 16, generator=generator)
+    wrong = has.clone()
+    planted = [(7, int(has[7].argmax())), (12, int(has[12].argmin()))]
+    for row, label in planted:
+        wrong[row, label] = 1 - wrong[row, label]
+    found = multi_label_errors(x, wrong, torch.zeros(3, 16))
+    assert {(error.row, error.suggested) for error in found[:2]} == set(planted)
+    assert all(error.label_probability < 1 / 20 < error.suggested_probability for error in found)
+    assert multi_label_errors(x[:3], has[:3], torch.zeros(3, 16)) == []

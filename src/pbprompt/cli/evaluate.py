@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pbprompt.cli.output import print_json
+from pbprompt.cli.output import print_json, refuse
 from pbprompt.errors import install_command
 
 if TYPE_CHECKING:
@@ -54,10 +54,13 @@ def evaluate(
     from pbprompt.features.bank import FeatureBank
     from pbprompt.model.tuned import TunedModel
     from pbprompt.report import plots
+    from pbprompt.report.label_page import write_label_page
     from pbprompt.report.model_page import write_model_page
     from pbprompt.report.model_tables import terminal_tables, write_figures
 
     tuned = TunedModel.load(model, backbone, distributed.start(device), samples=samples, seed=seed)
+    if tuned.multi_label:
+        refuse({"--figures": figures_folder}, f"{model} is multi-label, which has no confusion matrix")
     # data without a split is split by seed: another seed would test on what was trained on
     dataset = open_dataset(data, root, classes_file=classes_file, seed=tuned.info.seed)
     bank = FeatureBank(tuned.backbone, progress=distributed.is_main() and not as_json)
@@ -89,9 +92,12 @@ def evaluate(
         }
         if other:
             facts["Classes"] = other
-        write_model_page(html, facts, figures, answers, dataset.root)
+        if isinstance(answers, Answers):
+            write_model_page(html, facts, figures, answers, dataset.root)
+        else:
+            write_label_page(html, facts, figures, answers, dataset.root)
         told.print(f"wrote {html}")
-    if figures_folder is not None:
+    if figures_folder is not None and isinstance(answers, Answers):
         told.print(f"wrote {figures_folder}: {', '.join(write_figures(answers, figures_folder))}")
         if not plots.available():
             told.print(f"pictures need matplotlib: {install_command('plots')}")

@@ -77,8 +77,8 @@ def _show(found: "Look", most: int, console: "Console") -> None:
     errors = [
         [
             where(error.row),
-            found.classes[error.label],
-            f"{found.classes[error.suggested]} {error.suggested_probability:.0%}",
+            found.labelled_as(error.row),
+            f"{found.suggested(error)} {error.suggested_probability:.0%}",
         ]
         for error in found.label_errors[:most]
     ]

@@ -15,7 +15,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from pbprompt.core.label_head import fit_label_head
+from pbprompt.core.likelihood import unit
+
 RATIO = 1 / 20
+FOLDS = 5  # of multi-label images, each judged by the others
 
 
 @dataclass(frozen=True)
@@ -56,3 +60,25 @@ def label_errors(
         LabelError(row, int(labels[row]), int(best.indices[row]), float(own[row]), float(best.values[row]))
         for row in lowest[ratio[lowest] <= RATIO].tolist()
     ]
+
+
+def multi_label_errors(
+    images: Float[Tensor, "n d"], targets: Float[Tensor, "n k"], texts: Float[Tensor, "k d"]
+) -> list[LabelError]:
+    """Labels that an image likely misses, or has wrongly, by a multi-label model fitted without its fifth.
+
+    `suggested` is that label; the probabilities are those of what the table says of it, and of the opposite.
+    """
+    if len(images) < FOLDS:
+        return []
+    x, said = unit(images), torch.empty(targets.shape)
+    fold = torch.arange(len(x)) % FOLDS
+    for one in range(FOLDS):
+        here = fold == one
+        has = fit_label_head(x[~here], targets[~here], unit(texts)).probabilities(x[here])
+        said[here] = torch.where(targets[here] > 0, has, 1 - has)
+    found = [
+        LabelError(row, label, label, float(said[row, label]), 1 - float(said[row, label]))
+        for row, label in (said <= RATIO / (1 + RATIO)).nonzero().tolist()
+    ]
+    return sorted(found, key=lambda error: error.label_probability)

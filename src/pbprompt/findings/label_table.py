@@ -1,6 +1,7 @@
 """A table to be filled in by a person: image, label (empty at first), and what the model would call it.
 
-`fit` reads it once every row has a label; further rows are added below those that are there.
+`fit` reads it once every row has a label; further rows are added below those that are there. That of a
+multi-label model has a column `labels`, where an empty cell says "none of them".
 """
 
 import csv
@@ -13,6 +14,7 @@ from pbprompt.errors import InputError
 from pbprompt.files import read_text, write_text
 
 HEADER = ["image", "label", "suggested", "probability", "score"]
+LABELS_HEADER = ["image", "labels", "suggested", "probability", "score"]
 
 
 class Row(NamedTuple):
@@ -41,7 +43,7 @@ def read_table(path: Path) -> list[Row]:
     text = read_text(path)
     for delimiter in (",", ";", "\t"):
         lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
-        if lines and [cell.strip() for cell in lines[0]] == HEADER:
+        if lines and [cell.strip() for cell in lines[0]] in (HEADER, LABELS_HEADER):
             wrong = [at for at, line in enumerate(lines, 1) if line and len(line) != len(HEADER)]
             if wrong:
                 raise InputError(f"{path} line {wrong[0]}: {len(HEADER)} fields belong there: correct it")
@@ -49,9 +51,9 @@ def read_table(path: Path) -> list[Row]:
     raise InputError(f"{path}: not a table of images to label ({','.join(HEADER)}): choose another name")
 
 
-def write_table(path: Path, rows: Sequence[Row]) -> None:
+def write_table(path: Path, rows: Sequence[Row], *, multi_label: bool = False) -> None:
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(HEADER)
+    writer.writerow(LABELS_HEADER if multi_label else HEADER)
     writer.writerows(rows)
     write_text(path, stream.getvalue())

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pbprompt.core.acquisition import By, choose_rows, margin_doubt
+from pbprompt.data.tables import SEPARATOR
 from pbprompt.errors import InputError
 from pbprompt.model.predictions import Prediction
 from pbprompt.seeding import generator
@@ -23,7 +24,8 @@ class Suggestion:
     label: str
     probability: float
     score: float
-    """its doubt: between the two likeliest classes (0 to 1), or the epistemic part in nats"""
+    """its doubt: between the two likeliest classes (0 to 1), or the epistemic part in nats; of a multi-label
+    model, summed over the labels, in nats"""
 
 
 def next_images(
@@ -40,11 +42,22 @@ def next_images(
     """
     if len(features) != len(predictions):
         raise InputError(f"{len(features)} rows of features and {len(predictions)} predictions: give as many")
-    if by == "epistemic":
+    multi_label = any(said.labels is not None for said in predictions)
+    if multi_label and by == "epistemic":
+        raise InputError("a multi-label model has no sampled classifiers that could disagree: use diverse")
+    if multi_label:
+        scores = torch.tensor([said.entropy for said in predictions])
+    elif by == "epistemic":
         scores = torch.tensor([said.epistemic for said in predictions])
     else:
         scores = margin_doubt(torch.tensor([list(said.scores.values()) for said in predictions]))
     rows = choose_rows(features.cpu(), scores, n, by, generator(seed)).tolist()
     return [
-        Suggestion(row, predictions[row].label, predictions[row].score, float(scores[row])) for row in rows
+        Suggestion(row, _suggested(predictions[row]), predictions[row].score, float(scores[row]))
+        for row in rows
     ]
+
+
+def _suggested(said: Prediction) -> str:
+    """As a table has it."""
+    return said.label if said.labels is None else SEPARATOR.join(said.labels)

@@ -49,7 +49,7 @@ def _classes(found: Look) -> str:
 def _label_errors(found: Look) -> str:
     boxes = []
     for error in found.label_errors[:MOST]:
-        label, suggested = found.classes[error.label], found.classes[error.suggested]
+        label, suggested = found.labelled_as(error.row), found.suggested(error)
         words = [
             f"labelled <strong>{escape(label)}</strong> ({error.label_probability:.1%})",
             f"looks like <strong>{escape(suggested)}</strong> ({error.suggested_probability:.1%})",

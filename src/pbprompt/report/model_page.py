@@ -60,7 +60,7 @@ def _summary(figures: Mapping[str, Any], answers: Answers) -> str:
     sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in findings(answers))
     beside = " beside those of the untuned backbone" if "zero_shot" in figures else ""
     caption = f"The figures{beside}; ECE: calibration error"
-    return f"{_table(caption, heads, cells)}<ul>{sentences}</ul>"
+    return f"{html_table(caption, heads, cells)}<ul>{sentences}</ul>"
 
 
 def _pairs(answers: Answers, root: Path) -> str:
@@ -101,9 +101,9 @@ def _classes(answers: Answers) -> str:
         "<p>Weakest first. Recall: of the images of the class, the share named so. Precision: of the "
         "images named so, the share that are of the class.</p>"
     )
-    parts = [lead, _table("Every class", heads, list(map(_class_cells, ordered[:MOST_CLASSES])))]
+    parts = [lead, html_table("Every class", heads, list(map(_class_cells, ordered[:MOST_CLASSES])))]
     if rest := ordered[MOST_CLASSES:]:
-        table = _table("The other classes", heads, list(map(_class_cells, rest)))
+        table = html_table("The other classes", heads, list(map(_class_cells, rest)))
         parts.append(f"<details><summary>{len(rest):,} more classes</summary>{table}</details>")
     return "\n".join(parts)
 
@@ -155,11 +155,12 @@ def _trust(answers: Answers, drawn: bool) -> str:
         "<p>Where the model is least sure it is most often wrong, if its confidence is worth anything: "
         "answering only the surest images is then more accurate.</p>"
     )
-    table = _table("Answering only the surest images", ("Images answered", "Accuracy among them"), rows)
+    table = html_table("Answering only the surest images", ("Images answered", "Accuracy among them"), rows)
     return "\n".join([lead, table, *(figures_html(list(draw_trust(answers))) if drawn else [])])
 
 
-def _table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def html_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of texts, the first of a row as its head."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
     body = ""
     for first, *cells in rows:
