@@ -122,7 +122,7 @@ def parsed_body(kind: type[Body], sent: Any) -> Body:
         raise Refused(422, f"{readable('.'.join(map(str, first['loc'])))}: {what}") from None
 
 
-def request_body(kind: type[Asked], *, form: str | None = None) -> dict[str, Any]:
+def request_body(kind: type[RequestBody], *, form: str | None = None) -> dict[str, Any]:
     """The body for /openapi.json; `form` names the files of a form, which stand for the images of JSON."""
     schema = kind.model_json_schema()
     content = {"application/json": {"schema": schema}}
