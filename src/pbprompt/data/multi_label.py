@@ -46,15 +46,17 @@ def open_multi_label(path: Path, root: Path | None, choices: Choices) -> Dataset
     elif "test" not in splits.values() and "val" in splits.values():
         splits = {path: "test" if split == "val" else split for path, split in splits.items()}
         notes = ["No test split: val is the test set"]
-    parts = {
-        name: tuple(Item(one, 0, labels=images[one]) for one in sorted(images) if splits[one] == name)
+    train, val, test = (
+        tuple(Item(one, 0, labels=images[one]) for one in sorted(images) if splits[one] == name)
         for name in SPLITS
-    }
+    )
     return Dataset(
         path.stem,
         root,
         tuple(class_names),
-        **parts,
+        train,
+        val,
+        test,
         template=choices.template,
         notes=tuple(notes),
         skipped=tuple(skipped),

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.likelihood import Uncertainty
@@ -27,8 +29,12 @@ def score(predictor: Predictor, features: Features) -> dict[str, float]:
 
 def standard_figures(said: Uncertainty, features: Features) -> dict[str, float]:
     """The same of what was said already."""
-    floor = torch.finfo(torch.float32).tiny
-    return summary(said.probabilities.clamp_min(floor).log().cpu(), features.labels.cpu())
+    return summary(log_probabilities(said), features.labels.cpu())
+
+
+def log_probabilities(said: Uncertainty) -> Float[Tensor, "n c"]:
+    """Finite, however sure and wrong the model is."""
+    return said.probabilities.double().cpu().clamp_min(torch.finfo(torch.float32).tiny).log()
 
 
 def compare(predictor: Predictor, features: Features, said: Uncertainty) -> dict[str, Any]:
