@@ -21,7 +21,7 @@ from pbprompt.methods.abilities import ChoosesByValidation, UsesUnseenNames, can
 from pbprompt.methods.base import Method, MethodConfig, build_method
 from pbprompt.train.journal import OnLog
 from pbprompt.train.loop import EpochFeatures, Run, train
-from pbprompt.train.prefetch import one_ahead
+from pbprompt.train.schedule import one_ahead
 
 Views = Literal["centre", "fresh"] | int
 
