@@ -4,7 +4,7 @@
 
 Known classes at 1 to 16 shots (accuracy / NLL / ECE), then new names and all names together after 16 shots of
 half of the classes, three draws each. No test image is read. The rows are printed as a table for
-`docs/readings.md`; the file keeps every figure with the draws' hashes and the commit.
+`docs/readings-conjugate.md`; the file keeps every figure with the draws' hashes and the commit.
 """
 
 import argparse

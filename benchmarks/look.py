@@ -31,10 +31,8 @@ from pbprompt.data.items import Dataset, Item
 from pbprompt.data.sources import open_dataset
 from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.files import write_text
-from pbprompt.findings.label_errors import confident_classes, label_errors
-from pbprompt.findings.left_out import LeftOutAnswers, left_out_answers
+from pbprompt.findings.judging import Judgement, confident_classes, judge, label_errors, outliers
 from pbprompt.findings.look import look
-from pbprompt.findings.outliers import outliers
 from pbprompt.markdown import table
 from pbprompt.model.predictor import zero_shot
 from pbprompt.runs.provenance import commit
@@ -81,14 +79,14 @@ class Bench:
         self.features = self.bank.encode(self.dataset.root, self.dataset.train)
         self.texts = zero_shot(backbone, whole.classes, whole.template).bank[0]
 
-    def answers(self, features: Features) -> LeftOutAnswers:
+    def answers(self, features: Features) -> Judgement:
         scale = float(self.bank.backbone.logit_scale)
-        said = left_out_answers(features.global_, features.labels, self.texts, scale)
+        said = judge(features.global_, features.labels, self.texts, scale)
         assert said is not None
         return said
 
     @cached_property
-    def clean(self) -> LeftOutAnswers:
+    def clean(self) -> Judgement:
         """With nothing planted."""
         return self.answers(self.features)
 

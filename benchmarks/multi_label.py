@@ -191,7 +191,7 @@ def rounded(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def report(kept: dict[str, Any]) -> str:
-    """A table a dataset: mean over draws, in %."""
+    """A table per dataset: mean over draws, in %."""
     found, parts = kept["rows"], []
     for name in dict.fromkeys(row["dataset"] for row in found):
         own = [row for row in found if row["dataset"] == name]

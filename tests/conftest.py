@@ -18,6 +18,7 @@ check_shapes("pbprompt")  # before anything of the package is imported, and for 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as shells start what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # or no child of a test can be interrupted
 
+from pbprompt.clip import tokenizer  # noqa: E402
 from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone  # noqa: E402
 from pbprompt.clip.loading import load  # noqa: E402
 from pbprompt.clip.loading.load import load_backbone  # noqa: E402
@@ -53,6 +54,14 @@ def lite_is_read_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def words_are_cleaned_once() -> Iterator[None]:
+    """Tests name the same few hundred classes again and again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer, "clean", functools.cache(tokenizer.clean))
+        yield
+
+
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch) -> Path:
     """An empty cache, for tests of what is in it."""
@@ -79,12 +88,15 @@ def child() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 @pytest.fixture(scope="session")
 def one_onnx_registry() -> Iterator[None]:
-    """torch lists the operators of ONNX anew for every export; exports of one session share the list."""
+    """torch lists operators, those of ONNX and its own, anew for every export; here once a session."""
+    from torch._export import utils
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
     listed = functools.cache(ONNXRegistry.from_torchlib.__func__)
+    own = functools.cache(utils._materialize_cpp_cia_ops)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ONNXRegistry, "from_torchlib", classmethod(listed))
+        patch.setattr(utils, "_materialize_cpp_cia_ops", own)
         yield
 
 

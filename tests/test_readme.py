@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import pbprompt
 from pbprompt import recipes
 from pbprompt.cli import main
+from pbprompt.runs import protocol
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S | re.M)
@@ -36,10 +38,17 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def short_recipes(monkeypatch):
-    """The recipes with two epochs for the many that their tables are made with."""
+    """The recipes with two epochs for the many that their tables are made with, tested on fewer images."""
     read = recipes._read
     shortened = lambda text, *names: read(re.sub(r"epochs: \d+", "epochs: 2", text), *names)  # noqa: E731
     monkeypatch.setattr(recipes, "_read", shortened)
+    whole = protocol.open_dataset
+
+    def some(*of):
+        dataset = whole(*of)
+        return replace(dataset, test=dataset.test[::10], val=dataset.val[::10])
+
+    monkeypatch.setattr(protocol, "open_dataset", some)
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ def test_the_papers_recipes_follow_its_protocol(name):
 
 def test_every_table_of_accuracies_has_a_recipe():
     covered = {table for name in PAPER for table in load_recipe(name).published}
-    assert covered == set(tables()) - {"computation_cost"}  # that one is timing: bench/cost.py
+    assert covered == set(tables()) - {"computation_cost"}  # that one is timing: report/cost.py
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_expand_takes_a_part_and_puts_seeds_outermost(tmp_path):
     path.write_text(GOOD)
     recipe = load_recipe(str(path))
     assert (recipe.name, recipe.published, recipe.views) == ("own", (), "centre")
-    runs = recipe.expand(shots=[1, 2], seeds=[5, 7])
+    runs = recipe.narrowed(shots=[1, 2], seeds=[5, 7]).expand()
     assert [config.seed for _, config in runs] == [5] * 4 + [7] * 4
     assert [label for label, _ in runs[:2]] == ["coop", "zero"]
     assert runs[0][1].overrides == ("epochs=2",)
@@ -154,17 +154,17 @@ def test_every_row_of_the_papers_own_method_has_a_literal_one(name):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("task: few-shot", "task: few"), "task is 'few': choose one of few-shot"),
-        (("title: Own", ""), "title is missing"),
+        (("task: few-shot", "task: few"), "'task' is 'few': choose one of few-shot"),
+        (("title: Own", ""), "'title' is missing"),
         (("datasets:", "dataset:"), "unknown key 'dataset': did you mean 'datasets'"),
-        (("method: coop", "methd: coop"), "row 1: method is missing"),
+        (("method: coop", "methd: coop"), "row 1: unknown key 'methd': did you mean 'method'"),
         (("{epochs: 2}", "[epochs]"), r"row 1: overrides is \['epochs'\]"),
         (("{epochs: 2}", "{}, by_dataset: 2"), "row 1: by_dataset is 2"),
         (("{epochs: 2}", "{}, by_dataset: {dtd: {}}"), "by_dataset of 'coop' names 'dtd'"),
         (("label: zero", "label: coop"), "two rows have the label 'coop'"),
-        (("title: Own", "title: Own\nshots: [one]"), "shots holds 'one'"),
+        (("title: Own", "title: Own\nshots: [one]"), "'shots' is 'one': it takes int"),
         (("title: Own", "title: Own\nviews: many"), "views is 'many'"),
-        (("title: Own", "title: Own\nsplit: train"), "split is 'train': choose test or val"),
+        (("title: Own", "title: Own\nsplit: train"), "'split' is 'train': choose one of test, val"),
         (("title: Own", "title: Own\napart: [dtd]"), "apart names 'dtd': choose among the datasets"),
         (("title: Own", "title: Own\nseeds:"), "seeds is empty"),
         (("label: zero", "samples: 0"), "samples is 0"),
@@ -176,7 +176,7 @@ def test_every_row_of_the_papers_own_method_has_a_literal_one(name):
         (("method: coop", "method: 5"), "row 1: key 'method' is 5: it takes str"),
     ],
 )
-def test_bad_recipes_say_what_to_mend(tmp_path, change, message):
+def test_bad_recipes_say_what_to_fix(tmp_path, change, message):
     path = tmp_path / "own.yaml"
     path.write_text(GOOD.replace(*change))
     with pytest.raises(InputError, match=message):
@@ -218,8 +218,8 @@ def test_a_picture_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("picture: captions", "picture: bars"), "picture is 'bars': known are heat-maps, captions"),
-        (("title: Own\n", ""), "title is missing"),
+        (("picture: captions", "picture: bars"), "'picture' is 'bars': choose one of heat-maps, captions"),
+        (("title: Own\n", ""), "'title' is missing"),
         (("backbone: lite", "backbone: lite\nshots: none"), "shots is 'none'"),
         (("title: Own", "titel: Own"), "unknown key 'titel': did you mean 'title'"),
         (("[a cat, a dog]", "[]"), "captions is empty"),
@@ -230,3 +230,9 @@ def test_pictures_with_mistakes(tmp_path, change, message):
     file.write_text(PICTURE.replace(*change))
     with pytest.raises(InputError, match=message):
         find_picture(str(file))
+
+
+def test_the_title_names_a_dataset_that_is_none_of_the_recipes():
+    recipe = load_recipe("sample-few-shot")
+    assert recipe.narrowed(["photos/"]).title == f"{recipe.title}; here on photos/"
+    assert recipe.narrowed(["sample"]).title == recipe.title

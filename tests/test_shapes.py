@@ -5,8 +5,9 @@ from types import FunctionType
 
 import pytest
 import torch
-from jaxtyping import TypeCheckError
-from shape_checks import UNCHECKED, has_shape
+from jaxtyping import Float, TypeCheckError
+from shape_checks import UNCHECKED, has_shape, once_a_shape, shapes_only
+from torch import Tensor
 
 from pbprompt.core.elbo import combined_elbo
 from pbprompt.core.transport import patch_cosines
@@ -24,6 +25,25 @@ def test_two_arguments_must_agree_on_a_dimension():
     assert patch_cosines(patches, prompts).shape == (2, 5, 3)
     with pytest.raises(TypeCheckError):
         patch_cosines(patches, prompts[:, :7])
+
+
+def test_what_was_checked_is_checked_again_for_other_shapes_and_results():
+    results = iter([torch.zeros(2), torch.zeros(2), torch.zeros(3), [torch.zeros(2)]])
+
+    def drawn(like: Float[Tensor, " n"], *, other: Float[Tensor, " n"] | None = None) -> Float[Tensor, " n"]:
+        return next(results)
+
+    checked = once_a_shape(drawn, shapes_only)
+    two = torch.zeros(2)
+    for _ in range(2):
+        assert len(checked(two)) == 2
+    for arguments, named in [((two,), {"other": torch.zeros(3)}), ((two.long(),), {}), (([two],), {})]:
+        with pytest.raises(TypeCheckError):
+            checked(*arguments, **named)
+    for _ in range(2):  # what it says now has another length, then another type
+        with pytest.raises(TypeCheckError):
+            checked(two)
+    assert next(results, None) is None
 
 
 def test_every_module_is_checked():

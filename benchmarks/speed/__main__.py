@@ -21,7 +21,7 @@ from benchmarks.speed.report import write_report
 from benchmarks.speed.results import FORMAT, add_remark
 from benchmarks.speed.setups import Options
 from benchmarks.speed.tables import TITLES, table
-from pbprompt.bench.measure import take_device
+from pbprompt.bench import take_device
 from pbprompt.errors import InputError
 
 app = typer.Typer(

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from benchmarks.speed.rates import seconds_of
 from benchmarks.speed.setups import TEMPLATE, Options, make_backbone
-from pbprompt.bench.cost import class_names
-from pbprompt.bench.measure import GIB, apart, memory_now, memory_peak
+from pbprompt.bench import GIB, apart, memory_now, memory_peak
 from pbprompt.clip.backbone import Encoded
 from pbprompt.core.evidence import Gathering
 from pbprompt.core.likelihood import unit
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.methods.conjugate import Conjugate
 from pbprompt.model.predictor import predictive
+from pbprompt.report.cost import class_names
 
 IMAGES, IMAGES_CLASSES = (1_000, 10_000, 100_000, 1_000_000), 100
 CLASSES, SHOTS = (10, 100, 1_000, 10_000, 21_000), 16

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benchmarks.speed.rates import rate, seconds_of
 from benchmarks.speed.setups import Options
-from pbprompt.bench.measure import GIB, apart, memory_now, memory_peak
+from pbprompt.bench import GIB, apart, memory_now, memory_peak
 from pbprompt.core.evidence import Gathering
 from pbprompt.core.statistics import BLOCK
 

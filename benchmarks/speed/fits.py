@@ -25,8 +25,7 @@ from benchmarks.speed.setups import (
     make_backbone,
     random_batch,
 )
-from pbprompt.bench.cost import class_names
-from pbprompt.bench.measure import apart, on_cuda
+from pbprompt.bench import apart, on_cuda
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.data.fewshot import draw
@@ -36,6 +35,7 @@ from pbprompt.data.sources import open_dataset
 from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.methods.base import Batch, build_method, make_config
 from pbprompt.registry import find_method
+from pbprompt.report.cost import class_names
 from pbprompt.seeding import stream, stream_seed
 from pbprompt.train.loop import Run, train
 from pbprompt.train.schedule import learning_rate

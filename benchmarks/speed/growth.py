@@ -10,7 +10,7 @@ from benchmarks.speed.fits import Fit, fit_ours
 from benchmarks.speed.pictures import make_dataset
 from benchmarks.speed.setups import Case, Options, make_backbone, make_method, random_batch
 from benchmarks.speed.steps import LibraryStep
-from pbprompt.bench.measure import GIB, apart, measure, memory_now, memory_peak, on_cuda
+from pbprompt.bench import GIB, apart, measure, memory_now, memory_peak, on_cuda
 from pbprompt.clip.tokenizer import Tokenizer
 
 

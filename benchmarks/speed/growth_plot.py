@@ -20,7 +20,7 @@ LABELS = {
 
 @styled
 def growth_figure(lines: Mapping[str, Sequence[Row]], labels: Mapping[str, str] = LABELS) -> "Figure":
-    """A column a size: above milliseconds, below GiB, both axes logarithmic; dashed: in proportion."""
+    """A column per size: above milliseconds, below GiB, both axes logarithmic; dashed: in proportion."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullLocator
 

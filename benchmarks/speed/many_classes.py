@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.speed.setups import SHOTS, Case, Options, make_backbone, make_method, random_batch
 from benchmarks.speed.steps import LibraryStep
-from pbprompt.bench.measure import DidNotFitError, apart, measure, on_cuda
+from pbprompt.bench import DidNotFitError, apart, measure, on_cuda
 
 CLASSES = 21_000
 

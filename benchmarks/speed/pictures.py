@@ -10,11 +10,11 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from benchmarks.speed.setups import TEMPLATE
-from pbprompt.bench.cost import class_names
-from pbprompt.bench.measure import processes
+from pbprompt.bench import processes
 from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.data.items import Dataset, Item
 from pbprompt.data.processors import available_cpus
+from pbprompt.report.cost import class_names
 
 SIZE = (500, 375)
 GRAIN = 16.0  # amplitude of the noise: files of about 100 KB

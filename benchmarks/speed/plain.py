@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pbprompt.bench.text import PlainText
+from pbprompt.bench import PlainText
 from pbprompt.clip.backbone import Encoded
 from pbprompt.clip.prompts import named_prompts
 from pbprompt.core.generator import PromptGenerator
@@ -47,6 +47,15 @@ class PlainLoss:
     def logits_of(self, images: Encoded) -> Tensor:
         """What a deterministic method says of images; its text tower is run anew."""
         return LOGITS[self.method.name](self, images)
+
+
+def sets_of_features(text: PlainText, contexts: Tensor) -> Tensor:
+    """Features [n, C, d] under n contexts [n, b, w], in one call of the tower."""
+    n, classes = len(contexts), len(text.lengths)
+    before, after = (part.repeat(n, 1, 1) for part in (text.before, text.after))
+    own = contexts.repeat_interleave(classes, dim=0).to(before.dtype)
+    features = text.backbone.text(torch.cat([before, own, after], dim=1), text.lengths.repeat(n))
+    return features.unflatten(0, (n, classes))
 
 
 def slots_of(method: Method) -> int:
@@ -97,7 +106,7 @@ def plot_logits(plain: PlainLoss, images: Encoded) -> Tensor:
     """s·Σ_mn T_mn·cos(u_m, g_nc) under Sinkhorn's plan T of every image and class, a constant to autograd."""
     method = plain.method
     assert isinstance(method, PLOT)
-    features = plain.text.sets(method.context)
+    features = sets_of_features(plain.text, method.context)
     similarity = torch.einsum("bmd,ncd->bcmn", *map(normal, _alike(images.patches, features)))
     with torch.no_grad():
         plan = sinkhorn_plan(similarity, method.config)
@@ -126,7 +135,7 @@ def vpt_loss(plain: PlainLoss, batch: Batch, generator: torch.Generator) -> Tens
     mean, log_variance = method.mean[0], method.log_variance[0]
     drawn = noise(generator, mean, method.config.train_samples, 1, len(mean))[:, 0]
     shifts = mean + (log_variance / 2).exp() * drawn
-    features = plain.text.sets(method.context + shifts[:, None])
+    features = sets_of_features(plain.text, method.context + shifts[:, None])
     probabilities = plain.logits(batch.images.global_, features).softmax(-1)  # [L, B, C]
     right = probabilities[:, range(len(batch.labels)), batch.labels]
     likelihood = right.mean(0).log().mean()

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.speed.machine import has_bfloat16
 from benchmarks.speed.plain import PlainLoss
-from benchmarks.speed.rates import rate
+from benchmarks.speed.rates import has_bfloat16, rate
 from benchmarks.speed.setups import (
     SHOTS,
     Case,
@@ -17,11 +16,11 @@ from benchmarks.speed.setups import (
     make_backbone,
     make_method,
 )
-from benchmarks.speed.transformers_tower import transformers_tower
-from pbprompt.bench.cost import random_images
-from pbprompt.bench.measure import apart, on_cuda
+from pbprompt.bench import apart, on_cuda
 from pbprompt.clip.backbone import Backbone
+from pbprompt.clip.vit import VitConfig
 from pbprompt.model.predictor import SAMPLES, predictive
+from pbprompt.report.cost import random_images
 
 PLAIN_BATCH = 100  # images between two runs of the text tower, as the usual test loaders have it
 CPU_BATCH, CUDA_BATCH = 4, 256
@@ -152,3 +151,30 @@ def cuda_towers(case: Case) -> list[Row]:
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         return [*rows, eager | {"way": "compiled", "images_per_second": None, "note": reason}]
     return [*rows, _against(_row("image tower", backbone, "compiled", compiled), eager)]
+
+
+def transformers_tower(backbone: Backbone) -> Callable[[Tensor], Tensor] | None:
+    """Preprocessed images -> features of a CLIPModel with random weights; None without transformers."""
+    try:
+        from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
+    except ImportError:
+        return None
+    sizes = backbone.config.vision
+    assert isinstance(sizes, VitConfig)
+    config = CLIPVisionConfig(
+        hidden_size=sizes.width,
+        intermediate_size=4 * sizes.width,
+        projection_dim=backbone.embed_dim,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        image_size=sizes.image_size,
+        patch_size=sizes.patch_size,
+        hidden_act=backbone.config.activation,
+    )
+    model = CLIPVisionModelWithProjection(config).eval().to(backbone.device, backbone.dtype)
+
+    def features(pixels: Tensor) -> Tensor:
+        with torch.inference_mode():
+            return model(pixel_values=pixels).image_embeds
+
+    return features

@@ -1,12 +1,18 @@
-"""Work against time: images per second, one whole run, and what this machine can reach at all."""
+"""Work against time: images per second, one whole run; what this machine is and what it can reach at all."""
 
+import os
+import platform
+import sys
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 import torch
 
-from pbprompt.bench.measure import measure, on_cuda, wait
+from pbprompt import __version__
+from pbprompt.bench import measure, on_cuda, wait
+from pbprompt.runs.provenance import commit, cpuinfo, machine
 
 T = TypeVar("T")
 
@@ -30,3 +36,24 @@ def matrix_rate(dtype: torch.dtype, device: str) -> float:
     side = 8192 if on_cuda(device) else 2048
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     return 2 * side**3 / measure(lambda: a @ b, device).seconds
+
+
+def stamp(device: str, quick: bool) -> dict[str, Any]:
+    """What every part of the results carries."""
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "pbprompt": __version__}
+    if on_cuda(device):
+        versions["cuda"] = str(torch.version.cuda)
+    return {
+        "machine": machine(device),
+        "versions": versions,
+        "commit": commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["python -m benchmarks.speed", *sys.argv[1:]]),
+        "quick": quick,
+        "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,  # before it began
+    }
+
+
+def has_bfloat16() -> bool:
+    """Whether the processor multiplies bfloat16 by itself; without, it is slower than float32."""
+    return bool({"avx512_bf16", "amx_bf16"} & set(cpuinfo("flags").split()))

@@ -21,9 +21,9 @@ from benchmarks.speed.setups import (
     make_method,
     random_batch,
 )
-from pbprompt.bench.cost import random_images
-from pbprompt.bench.measure import Cost, DidNotFitError, apart, measure
+from pbprompt.bench import Cost, DidNotFitError, apart, measure
 from pbprompt.methods.base import Batch, Method
+from pbprompt.report.cost import random_images
 from pbprompt.train.step import WARM_UP, Step
 
 NOISE_SEED = 5

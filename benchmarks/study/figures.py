@@ -25,7 +25,7 @@ def draw_curves(study: Mapping[str, Any], folder: Path, stem: str) -> str:
             name = f"{stem}-{'-'.join(group.lower().split())}-{metric}.svg"
             title = "Average over the datasets" if group == AVERAGE else group
             share = metric == "accuracy"
-            plots.save(plots.few_shot_curves(lines, title, words, share=share), folder / name)
+            plots.save(plots.curves(lines, title, words, share=share), folder / name)
             beyond = f" Far above, not drawn: {', '.join(far)}." if far else ""
             shown.append(
                 f"![{words} against shots, {title}]({folder.name}/{name})\n\n{words}, {title}.{beyond}"

@@ -125,7 +125,7 @@ def draw_maps(folder: Path) -> str:
 
 @plots.styled
 def _figure(datasets: Mapping[str, Any]) -> Any:
-    """A row of maps a dataset; 1 is the uniform plan, and one scale serves all."""
+    """A row of maps per dataset; 1 is the uniform plan, and one scale serves all."""
     from matplotlib.figure import Figure
 
     labels = list(next(iter(datasets.values()))["rows"])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pbprompt.errors import InputError
 from pbprompt.recipes import Recipe, Row, load_recipe
-from pbprompt.report.layout import METRICS as HALVES
-from pbprompt.report.layout import title_of
+from pbprompt.report.tables import METRICS as HALVES
+from pbprompt.report.tables import title_of
 from pbprompt.runs.config import RunConfig
 
 RECIPES = Path(__file__).with_name("recipes")

@@ -1,7 +1,7 @@
 """From the store of runs to the study's figures: means, spread over seeds, paired intervals, what is missing.
 
 A figure is [mean, std over seeds], or [mean, std, difference, low, high] for a row that is compared: the
-first row less this one, with its 95 % interval over test images and draws (`pbprompt.report.resampling`).
+first row less this one, with its 95 % interval over test images and draws (`benchmarks.study.resampling`).
 [mean, std, difference] is a comparison without an interval: of a single draw, or of the shares refused.
 """
 
@@ -12,9 +12,17 @@ from statistics import fmean, pstdev
 from typing import Any, TypeVar
 
 from benchmarks.study.parts import AVERAGE, REFERENCES, Column, Part, Place
-from benchmarks.study.resampled import DETECTION, REFUSED, TESTED, TRAINED, Resampled, Vector
+from benchmarks.study.resampling import (
+    DETECTION,
+    REFUSED,
+    RESAMPLES,
+    TESTED,
+    TRAINED,
+    Resampled,
+    Vector,
+    interval,
+)
 from pbprompt.errors import InputError
-from pbprompt.report.resampling import RESAMPLES, interval
 from pbprompt.runs.record import Record
 from pbprompt.runs.store import RunStore
 

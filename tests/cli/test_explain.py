@@ -29,13 +29,13 @@ def test_picture_and_arrays(run, model, tmp_path):
 
 def test_a_new_name_is_added_and_told(run, model, tmp_path):
     arrays = tmp_path / "a.npz"
-    options = ("--class", "zebra", "--class", "Heart", "--reading", "evidence", "--arrays", arrays)
+    options = ("--class", "zebra", "--class", "Heart", "--reading", "contribution", "--arrays", arrays)
     code, out, err = run("explain", CAT, "--model", model, "--out", tmp_path / "a.png", *options)
     assert code == 0, err
     assert "new to the model, added by name: zebra" in err
     assert [line.split()[0] for line in out.splitlines()] == ["zebra", "heart"]
     with np.load(arrays) as maps:
-        assert maps["evidence"].shape == (4, 2, 7, 7)
+        assert maps["contribution"].shape == (4, 2, 7, 7)
 
 
 def test_the_seed_and_the_temperature_reach_the_maps(run, model, tmp_path):
@@ -78,5 +78,5 @@ def test_an_even_plan_is_told(run, model, tmp_path):
     options = ("explain", CAT, "--model", model, "--out", tmp_path / "a.png")
     assert "near even" not in run(*options)[2]
     code, _, err = run(*options, "--reading", "prompt-to-patch")
-    assert code == 0 and "prompt-to-patch is near even for" in err and "--reading evidence" in err
+    assert code == 0 and "prompt-to-patch is near even for" in err and "--reading contribution" in err
     assert "near even" not in run(*options, "--reading", "prompt-to-patch", "--temperature", "0.005")[2]

@@ -4,27 +4,29 @@ import csv
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import typer
 from PIL import Image
 from typer.testing import CliRunner
 
-from pbprompt.bench.cost import Cost
-from pbprompt.cli.reproduce import _narrowed, reproduce
+import pbprompt
+from pbprompt.cli.reproduce import reproduce
 from pbprompt.errors import InputError
-from pbprompt.recipes import load_recipe
+from pbprompt.report.cost import MethodCost
 from pbprompt.runs.store import RunStore
 
 RECIPE = """
 title: A small table
 task: few-shot
 backbone: lite
-datasets: [sample]
+datasets: [photos]
 shots: [1, 2]
 seeds: [1, 2]
 rows:
@@ -32,13 +34,19 @@ rows:
   - {label: plain, method: zeroshot}
 """
 
+SAMPLE = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
+
 app = typer.Typer()
 app.command()(reproduce)
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Run the verb in a folder that holds `small.yaml`."""
+    """Run the verb in a folder that holds `small.yaml`, and photos of three classes."""
+    for name in ("bird", "clock", "mammal"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for image in sorted((SAMPLE / name).iterdir())[:8]:
+            shutil.copy(image, tmp_path / "photos" / name)
     (tmp_path / "small.yaml").write_text(RECIPE)
     monkeypatch.chdir(tmp_path)
 
@@ -67,7 +75,7 @@ def test_a_table_from_nothing_to_a_page_and_again_without_running(run, tmp_path,
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
     printed = {row["row"]: float(row["mean"]) for row in rows if row["mean"]}
     for label, method in (("ours", "coop"), ("plain", "zeroshot")):
-        accuracy = 100 * records[method].accuracy("sample")
+        accuracy = 100 * records[method].accuracy("photos")
         assert printed[label] == pytest.approx(accuracy, abs=0.01)
     assert "A small table" in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
     assert len(list((suite_cache / "features").rglob("*.safetensors"))) > 0
@@ -83,16 +91,10 @@ def test_a_failed_run_is_named_and_the_exit_code_says_so(run, tmp_path):
     (tmp_path / "small.yaml").write_text(recipe)
     result = run("small.yaml", "--shots", "1", "--seeds", "1", "--set", "epochs=1", "--jobs", "1")
     assert result.exit_code == 1
-    assert "failed: few-shot on sample: nearest-mean, epochs=1, 1 shot, seed 1: " in result.stderr
+    assert "failed: few-shot on photos: nearest-mean, epochs=1, 1 shot, seed 1: " in result.stderr
     assert "leave epochs at 0" in result.stderr and "failures.jsonl" in result.stderr
     assert "plain" in result.stdout, "the table is printed with what there is"
     assert "here on" not in result.stdout
-
-
-def test_the_title_names_a_dataset_that_is_none_of_the_recipes():
-    recipe = load_recipe("sample-few-shot")
-    assert _narrowed(recipe, ["photos/"], (), (), ()).title == f"{recipe.title}; here on photos/"
-    assert _narrowed(recipe, ["sample"], (), (), ()).title == recipe.title
 
 
 @pytest.mark.parametrize(
@@ -183,8 +185,11 @@ def test_pictures_that_cannot_be_drawn(run, tmp_path, arguments, message):
 
 @pytest.mark.parametrize("style", ["terminal", "markdown"])
 def test_the_table_of_costs(run, monkeypatch, style):
-    rows = [Cost("CoCoOp", 35360, 35360, 12.34, 37.0), Cost("PBPrompt", 1577984, 1577984, 99.0, 541.0)]
-    monkeypatch.setattr("pbprompt.bench.cost.computation_cost", lambda device: rows)
+    rows = [
+        MethodCost("CoCoOp", 35360, 35360, 12.34, 37.0),
+        MethodCost("PBPrompt", 1577984, 1577984, 99.0, 541.0),
+    ]
+    monkeypatch.setattr("pbprompt.report.cost.computation_cost", lambda device: rows)
     result = run("computation-cost", "--format", style)
     assert result.exit_code == 0, result.output
     assert all(text in result.stdout for text in ("CoCoOp", "1,577,984", "12.3", "541", "images/s"))

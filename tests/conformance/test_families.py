@@ -69,6 +69,7 @@ def test_a_saved_model_finds_its_towers_by_itself(towers, tmp_path, family):
     assert torch.equal(probabilities(method, images), probabilities(loaded, images))
 
 
+@pytest.mark.usefixtures("one_onnx_registry")
 @pytest.mark.parametrize("family", EXPORTED)
 def test_is_exported_and_says_how_images_are_prepared(towers, tmp_path, family):
     onnxruntime = pytest.importorskip("onnxruntime")

@@ -71,6 +71,7 @@ def test_gda_is_the_discriminant_analysis_alone():
     assert not one.class_features(1, torch.Generator()).isnan().any()
 
 
+@pytest.mark.usefixtures("one_onnx_registry")
 def test_is_exported(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     method = fitted(find_method("conjugate"), {}, tiny_dino())

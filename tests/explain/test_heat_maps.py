@@ -10,8 +10,15 @@ from PIL import Image
 
 import pbprompt
 from pbprompt.errors import InputError
-from pbprompt.explain.colours import ANCHORS, heat_colours
-from pbprompt.explain.drawing import _scale, draw_heat_maps, full_colour, overlay, save_picture
+from pbprompt.explain.drawing import (
+    ANCHORS,
+    _scale,
+    draw_heat_maps,
+    full_colour,
+    heat_colours,
+    overlay,
+    save_picture,
+)
 from pbprompt.explain.heat_maps import READINGS, HeatMaps, heat_maps
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.methods.pbprompt import PBPrompt
@@ -40,7 +47,7 @@ def unit(vectors):
 
 
 def by_hand(method, photo, prompts, temperature):
-    """Both plans and the evidence [s, c, h, w] in float64 loops."""
+    """Both plans and the contribution [s, c, h, w] in float64 loops."""
     backbone = method.backbone
     encoded = backbone.image(backbone.preprocess(photo)[None])
     lengths = np.linalg.norm(encoded.patches[0].double().numpy(), axis=-1)
@@ -48,7 +55,7 @@ def by_hand(method, photo, prompts, temperature):
     f_length = encoded.global_[0].double().norm().item()
     samples, classes = g.shape[:2]
     height, width = backbone.grid
-    to_prompt, to_patch, evidence = (np.zeros((samples, classes, height, width)) for _ in range(3))
+    to_prompt, to_patch, contribution = (np.zeros((samples, classes, height, width)) for _ in range(3))
     for s in range(samples):
         weights = np.exp([backbone.logit_scale * (f @ g[s, c] - 1) for c in range(classes)])
         weights /= weights.sum()
@@ -60,9 +67,9 @@ def by_hand(method, photo, prompts, temperature):
                 to_prompt[s, c, i, j] = mass[c] / sum(mass)
                 to_patch[s, c, i, j] = math.exp(u[m] @ g[s, c] / temperature)
                 share = lengths[m] * (u[m] @ g[s, c] - mean) / f_length
-                evidence[s, c, i, j] = backbone.logit_scale * share
+                contribution[s, c, i, j] = backbone.logit_scale * share
         to_patch[s] /= to_patch[s].sum((-2, -1), keepdims=True)
-    return to_prompt, to_patch, evidence
+    return to_prompt, to_patch, contribution
 
 
 @pytest.mark.parametrize("temperature", [None, 0.05])
@@ -100,11 +107,11 @@ def test_sums(tiny_resnet, photo):
     found = heat_maps(made(tiny_resnet), photo, CLASSES)
     np.testing.assert_allclose(found.prompt_to_patch.sum((-2, -1)), 1, atol=1e-5)
     np.testing.assert_allclose(found.patch_to_prompt.sum(1), 1, atol=1e-5)
-    np.testing.assert_allclose(found.evidence.sum(1), 0, atol=1e-3)
+    np.testing.assert_allclose(found.contribution.sum(1), 0, atol=1e-3)
 
 
 @pytest.mark.parametrize("temperature", [1, 2.5])
-def test_where_the_image_is_the_mean_of_its_patches_the_evidence_is_a_share_of_the_logit(
+def test_where_the_image_is_the_mean_of_its_patches_the_contribution_is_a_share_of_the_logit(
     lite, photo, temperature
 ):
     method = made(lite, "pbprompt", f"prediction_temperature={temperature}")
@@ -112,7 +119,7 @@ def test_where_the_image_is_the_mean_of_its_patches_the_evidence_is_a_share_of_t
     bank = predictive(method).bank[:2]
     logits = method.sample_logits(lite.image(lite.preprocess(photo)[None]), bank)[:, 0].detach().numpy()
     np.testing.assert_allclose(
-        found.evidence.mean((-2, -1)), logits - logits.mean(1, keepdims=True), rtol=1e-3, atol=1e-3
+        found.contribution.mean((-2, -1)), logits - logits.mean(1, keepdims=True), rtol=1e-3, atol=1e-3
     )
 
 
@@ -161,7 +168,7 @@ def test_maps_are_kept_as_arrays(tiny_vit, photo, tmp_path):
     found.save(tmp_path / "maps.npz")
     with np.load(tmp_path / "maps.npz", allow_pickle=False) as kept:
         assert tuple(kept["classes"]) == found.classes
-        for name in ("patch_to_prompt", "prompt_to_patch", "evidence", "probabilities"):
+        for name in ("patch_to_prompt", "prompt_to_patch", "contribution", "probabilities"):
             assert np.array_equal(kept[name], getattr(found, name))
 
 
@@ -231,7 +238,7 @@ def test_a_plan_near_uniform_is_not_stretched():
 
 def handmade(samples: int, **heat) -> HeatMaps:
     arrays = {name: np.zeros((samples, 2, 7, 7), np.float32) for name in
-              ("patch_to_prompt", "prompt_to_patch", "evidence")} | heat  # fmt: skip
+              ("patch_to_prompt", "prompt_to_patch", "contribution")} | heat  # fmt: skip
     return HeatMaps(**arrays, classes=("cat", "x" * 300), probabilities=np.array([0.9, 0.1]), temperature=1.0)
 
 
@@ -249,7 +256,7 @@ def hottest_cell(lit: np.ndarray) -> tuple[int, int]:
 def test_a_row_a_class_and_a_column_a_sample_after_photograph_and_mean():
     places = [[(1, 1), (5, 2)], [(1, 1), (3, 4)], [(1, 1), (0, 6)]]
     heat = np.stack([[spot(*cell) for cell in sample] for sample in places])
-    picture = draw_heat_maps(handmade(3, evidence=heat), Image.new("RGB", (500, 400), "grey"))
+    picture = draw_heat_maps(handmade(3, contribution=heat), Image.new("RGB", (500, 400), "grey"))
     assert picture.size == (6 + 5 * 174, 28 + 2 * 212)
     assert tile(picture, 0, 0).std() == 0 and tile(picture, 1, 0).std() == 0  # the photograph as it is
     assert hottest_cell(tile(picture, 0, 1)) == (1, 1)  # the mean
@@ -270,15 +277,19 @@ def test_the_scales_of_the_readings():
     for reading in READINGS:
         picture = draw_heat_maps(handmade(2, **{reading.replace("-", "_"): heat}), grey, reading)
         brightest[reading] = [[tile(picture, row, 2 + s).max() for s in range(2)] for row in range(2)]
-    shared, own, whole = (np.array(brightest[r]) for r in ("prompt-to-patch", "patch-to-prompt", "evidence"))
+    shared, own, whole = (
+        np.array(brightest[r]) for r in ("prompt-to-patch", "patch-to-prompt", "contribution")
+    )
     assert shared[0, 0] < shared[0, 1] - 50 and shared[1, 0] == shared[1, 1] == shared[0, 1]
     assert own.min() == own.max()
     assert whole[0, 1] > max(whole[0, 0], *whole[1]) + 50
 
 
 def test_a_class_that_nothing_speaks_for_stays_dark():
-    evidence = np.stack([np.stack([spot(1, 1), -spot(2, 2)])])
-    picture = draw_heat_maps(handmade(1, evidence=evidence), Image.new("RGB", (50, 50), "grey"), "evidence")
+    contribution = np.stack([np.stack([spot(1, 1), -spot(2, 2)])])
+    picture = draw_heat_maps(
+        handmade(1, contribution=contribution), Image.new("RGB", (50, 50), "grey"), "contribution"
+    )
     assert tile(picture, 1, 1).std() == 0 and tile(picture, 0, 1).std() > 5
 
 
@@ -289,7 +300,7 @@ def test_a_picture_is_written_whole(tmp_path):
 
 
 def test_a_class_is_found_where_it_is(lite):
-    """Two drawings side by side on one canvas: the evidence for each name lies on its own half."""
+    """Two drawings side by side on one canvas: the contribution for each name lies on its own half."""
     folder = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
     canvas = Image.new("RGB", (224, 224), "white")
     for left, file in ((0, "mammal/1f408.webp"), (112, "musical-instrument/1f3b8.webp")):
@@ -308,4 +319,4 @@ def test_pbprompt_free_and_mean_prompts_are_one_map(tiny_vit, photo):
     for overrides in (("prompts=free",), ("reading=mean",)):
         method = build_method(PBPrompt, make_config(PBPrompt, overrides=overrides), tiny_vit, seed=1)
         method.prepare(CLASSES, "")
-        assert len(heat_maps(method, photo).evidence) == 1
+        assert len(heat_maps(method, photo).contribution) == 1

@@ -6,9 +6,9 @@ import pytest
 from PIL import Image
 
 from pbprompt.errors import InputError
-from pbprompt.explain.captions import PromptCaptions
 from pbprompt.explain.drawing import SIDE, draw_captions, stacked
 from pbprompt.explain.pictures import make_picture
+from pbprompt.explain.prompts import PromptCaptions
 from pbprompt.features.bank import FeatureBank
 from pbprompt.recipes.pictures import find_picture
 

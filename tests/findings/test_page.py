@@ -3,9 +3,8 @@
 import re
 from dataclasses import replace
 
-from pbprompt.findings.page import write_page
-from pbprompt.findings.words import headline
-from pbprompt.report.thumbnails import LONGEST_SIDE, data_uri
+from pbprompt.findings.page import headline, write_page
+from pbprompt.report.html_page import LONGEST_SIDE, data_uri
 
 
 def test_it_needs_nothing_besides_itself(found, tmp_path):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from plain_text import named_prompt
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone, BackboneConfig, Encoded, random_backbone
@@ -31,7 +32,6 @@ def batch(backbone: Backbone, count: int = 4) -> Batch:
 
 
 def plain_logits(backbone: Backbone, parameters: dict[str, Tensor], x: Tensor, names: list[str]) -> Tensor:
-    tokenizer = backbone.tokenizer
     logits = []
     for image in x:
         direction = image / image.norm()
@@ -41,11 +41,7 @@ def plain_logits(backbone: Backbone, parameters: dict[str, Tensor], x: Tensor, n
         context = torch.stack([vector + shift for vector in parameters["context"]])
         row = []
         for name in names:
-            ids = [*tokenizer.encode(name.replace("_", " ")), *tokenizer.encode("."), tokenizer.eot]
-            sos, rest = (backbone.token_embedding(torch.tensor(part)) for part in ([tokenizer.sos], ids))
-            prompt = torch.cat([sos, context, rest])
-            padding = rest.new_zeros(backbone.context_length - len(prompt), rest.shape[1])
-            text = backbone.text(torch.cat([prompt, padding])[None], torch.tensor([len(prompt)]))[0]
+            text = named_prompt(backbone, context, name)
             row.append(100 * (text / text.norm()) @ direction)
         logits.append(torch.stack(row))
     return torch.stack(logits)

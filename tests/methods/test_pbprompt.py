@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from plain_text import named_prompt
 from torch import Tensor
 
 from pbprompt.clip.backbone import BackboneConfig, Encoded, random_backbone
@@ -87,13 +88,7 @@ def attend(method, latent):
 
 
 def encode(backbone, prefix, name):
-    """[SOS] prefix name [.] [EOT] through the tower, all 77 positions."""
-    look, tokenizer = backbone.token_embedding, backbone.tokenizer
-    after = [*tokenizer.encode(name.replace("_", " ")), *tokenizer.encode("."), tokenizer.eot]
-    rows = [look(torch.tensor(tokenizer.sos)), *prefix, *(look(torch.tensor(i)) for i in after)]
-    length = len(rows)
-    rows += [torch.zeros_like(rows[0])] * (backbone.context_length - length)
-    return backbone.text(torch.stack(rows)[None], torch.tensor([length]))[0]
+    return named_prompt(backbone, torch.stack(list(prefix)), name)
 
 
 def cosine(a, b):

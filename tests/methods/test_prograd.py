@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from plain_text import named_prompt
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone, BackboneConfig, Encoded, random_backbone
@@ -35,15 +36,7 @@ def batch(backbone: Backbone, labels: list[int]) -> Batch:
 
 
 def plain_features(backbone: Backbone, context: Tensor) -> Tensor:
-    tokenizer = backbone.tokenizer
-    rows = []
-    for name in NAMES:
-        ids = [*tokenizer.encode(name.replace("_", " ")), *tokenizer.encode("."), tokenizer.eot]
-        sos, rest = (backbone.token_embedding(torch.tensor(part)) for part in ([tokenizer.sos], ids))
-        prompt = torch.cat([sos, context, rest])
-        padding = rest.new_zeros(backbone.context_length - len(prompt), rest.shape[1])
-        rows.append(backbone.text(torch.cat([prompt, padding])[None], torch.tensor([len(prompt)]))[0])
-    return torch.stack(rows)
+    return torch.stack([named_prompt(backbone, context, name) for name in NAMES])
 
 
 def zero_shot_features(backbone: Backbone) -> Tensor:

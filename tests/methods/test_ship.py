@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from plain_text import named_prompt
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone, Encoded
@@ -43,12 +44,7 @@ def layers(parameters: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
 
 
 def plain_text(backbone: Backbone, context: Tensor, name: str) -> Tensor:
-    tokenizer = backbone.tokenizer
-    ids = [*tokenizer.encode(name.replace("_", " ")), *tokenizer.encode("."), tokenizer.eot]
-    sos, rest = (backbone.token_embedding(torch.tensor(part)) for part in ([tokenizer.sos], ids))
-    prompt = torch.cat([sos, context, rest])
-    padding = rest.new_zeros(backbone.context_length - len(prompt), rest.shape[1])
-    text = backbone.text(torch.cat([prompt, padding])[None], torch.tensor([len(prompt)]))[0]
+    text = named_prompt(backbone, context, name)
     return text / text.norm()
 
 

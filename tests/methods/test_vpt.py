@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from plain_text import named_prompt
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone, Encoded
@@ -55,17 +56,12 @@ def plain_probabilities(
     backbone: Backbone, parameters: dict[str, Tensor], image: Tensor, draw: Tensor, names: list[str] = NAMES
 ) -> Tensor:
     """p(·|x, r) of one image under one draw of ε."""
-    tokenizer = backbone.tokenizer
     mean, log_variance = plain_posterior(parameters, image)
     shift = mean + log_variance.exp().sqrt() * draw
     context = torch.stack([vector + shift for vector in parameters["context"]])
     logits = []
     for name in names:
-        ids = [*tokenizer.encode(name.replace("_", " ")), *tokenizer.encode("."), tokenizer.eot]
-        sos, rest = (backbone.token_embedding(torch.tensor(part)) for part in ([tokenizer.sos], ids))
-        prompt = torch.cat([sos, context, rest])
-        padding = rest.new_zeros(backbone.context_length - len(prompt), rest.shape[1])
-        text = backbone.text(torch.cat([prompt, padding])[None], torch.tensor([len(prompt)]))[0]
+        text = named_prompt(backbone, context, name)
         logits.append(100 * (text / text.norm()) @ (image / image.norm()))
     exponentials = (torch.stack(logits) - max(logits).detach()).exp()
     return exponentials / exponentials.sum()

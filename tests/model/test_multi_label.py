@@ -132,9 +132,13 @@ def test_methods_of_one_label_refuse_and_name_the_others(problem, name):
 
 
 def test_settings_may_take_the_ability_away(problem):
-    config = CONJUGATE.Config(beside="pbprompt", epochs=1)
+    class Single(CONJUGATE):
+        def __init__(self, config, backbone):
+            super().__init__(config, backbone)
+            self.without = frozenset({MultiLabel})
+
     with pytest.raises(InputError, match="conjugate with these settings is single-label"):
-        fitted(*problem, CONJUGATE, config)
+        fitted(*problem, Single)
 
 
 def test_labels_that_say_nothing(problem):

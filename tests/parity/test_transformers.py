@@ -1,10 +1,11 @@
 """Both towers against transformers' CLIPModel, loaded from the folder that it saves."""
 
+from typing import Any
+
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import CLIPConfig, CLIPModel
 
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.loading.conversion import to_openai
@@ -31,7 +32,9 @@ TINY_VISION = {
 BASE_TEXT = {"eos_token_id": 49407}  # transformers' defaults are the text tower of ViT-B/16
 
 
-def models(tmp_path, text: dict, vision: dict, activation: str, embed_dim: int) -> tuple[CLIPModel, Backbone]:
+def models(tmp_path, text: dict, vision: dict, activation: str, embed_dim: int) -> tuple[Any, Backbone]:
+    from transformers import CLIPConfig, CLIPModel
+
     config = CLIPConfig(
         text_config={**text, "hidden_act": activation},
         vision_config={**vision, "hidden_act": activation},

@@ -8,8 +8,7 @@ from PIL import Image
 
 from pbprompt.evaluate.answers import Answers
 from pbprompt.report import model_page, plots
-from pbprompt.report.model_findings import findings
-from pbprompt.report.model_page import MOST_CLASSES, MOST_IN_MATRIX, write_model_page
+from pbprompt.report.model_page import MOST_CLASSES, MOST_IN_MATRIX, findings, write_model_page
 
 HOSTILE = "<script>alert('x')</script> & \"q\""
 FIGURES = {"accuracy": 0.75, "macro_f1": 0.7, "nll": 1.25, "ece": 0.1}
@@ -67,7 +66,7 @@ def test_it_says_what_is_wrong_weakest_first(tmp_path):
 def test_of_many_classes_the_matrix_shows_those_with_errors_and_the_rest_is_folded(tmp_path):
     names = [f"class {n}" for n in range(MOST_CLASSES + 5)]
     text = page(answers(names, wrong=[(33, 34)], each=2), tmp_path)
-    matrix = text[text.index('class="matrix"') :]
+    matrix = text[text.index('class="wide matrix"') :]
     columns = re.findall(r'<th scope="col">([^<]+)</th>', matrix[: matrix.index("</thead>")])
     assert len(columns) == MOST_IN_MATRIX and {"class 33", "class 34"} <= set(columns)
     assert "5 more classes</summary>" in text

@@ -31,7 +31,7 @@ def texts_of(path):
 
 
 def test_few_shot_curves_go_through_the_means():
-    figure = plots.few_shot_curves(LINES, "Caltech101")
+    figure = plots.curves(LINES, "Caltech101")
     drawn = lines_of(figure)
     assert list(drawn) == list(LINES)
     np.testing.assert_allclose(drawn["PBPrompt"].get_xdata(), [1, 4, 16])
@@ -44,14 +44,14 @@ def test_few_shot_curves_go_through_the_means():
 
 
 def test_what_is_no_share_is_not_labelled_in_per_cent():
-    shares, plain = (plots.few_shot_curves(LINES, measured="NLL", share=s).axes[0] for s in (True, False))
+    shares, plain = (plots.curves(LINES, measured="NLL", share=s).axes[0] for s in (True, False))
     assert (shares.get_ylabel(), plain.get_ylabel()) == ("NLL (%)", "NLL")
     ticks = [axes.yaxis.get_major_formatter().format_ticks([0.5, 0.6])[0] for axes in (shares, plain)]
     assert ticks == ["50", "0.5"]
 
 
 def test_the_band_is_one_deviation_over_seeds_and_a_single_seed_has_none():
-    bands = plots.few_shot_curves(LINES).axes[0].collections
+    bands = plots.curves(LINES).axes[0].collections
     assert len(bands) == 1
     corners = bands[0].get_paths()[0].vertices
     at_one = corners[corners[:, 0] == 1][:, 1]
@@ -62,7 +62,7 @@ def test_the_band_is_one_deviation_over_seeds_and_a_single_seed_has_none():
 @pytest.mark.parametrize(("values", "scale"), [((0.01, 0.1, 1.0), "log"), ((0.0, 0.5, 1.0), "linear")])
 def test_setting_curve(values, scale):
     points = {value: [0.5 + value / 10] for value in values}
-    figure = plots.setting_curve("η", {"PBPrompt": points}, measured="Harmonic mean H")
+    figure = plots.curves({"PBPrompt": points}, axis="η", measured="Harmonic mean H")
     line = lines_of(figure)["PBPrompt"]
     np.testing.assert_allclose(line.get_xdata(), values)
     np.testing.assert_allclose(line.get_ydata(), [0.5 + value / 10 for value in values])
@@ -128,26 +128,26 @@ def test_twelve_lines_all_look_different():
 def test_the_same_numbers_give_the_same_bytes_whatever_the_users_settings(tmp_path, monkeypatch):
     import matplotlib
 
-    plots.save(plots.few_shot_curves(LINES), tmp_path / "first.svg")
+    plots.save(plots.curves(LINES), tmp_path / "first.svg")
     monkeypatch.setitem(matplotlib.rcParams, "font.size", 20.0)
     monkeypatch.setitem(matplotlib.rcParams, "svg.hashsalt", None)
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
-    plots.save(plots.few_shot_curves(LINES), tmp_path / "second.svg")
+    plots.save(plots.curves(LINES), tmp_path / "second.svg")
     assert (tmp_path / "first.svg").read_bytes() == (tmp_path / "second.svg").read_bytes()
     other = {**LINES, "zero-shot": {1: [0.51], 4: [0.5], 16: [0.5]}}
-    assert plots.render(plots.few_shot_curves(other)) != (tmp_path / "first.svg").read_bytes()
+    assert plots.render(plots.curves(other)) != (tmp_path / "first.svg").read_bytes()
     assert matplotlib.rcParams["font.size"] == 20.0  # and leaves them as they were
     assert sorted(path.name for path in tmp_path.glob("*.svg")) == ["first.svg", "second.svg"]
 
 
 def test_names_are_drawn_as_they_are(tmp_path):
     name = "_a <b> & $x_1$ 日"
-    plots.save(plots.few_shot_curves({name: {1: [0.5]}}), tmp_path / "figure.svg")
+    plots.save(plots.curves({name: {1: [0.5]}}), tmp_path / "figure.svg")
     assert name in texts_of(tmp_path / "figure.svg")
 
 
 def test_png(tmp_path):
-    figure = plots.few_shot_curves(LINES)
+    figure = plots.curves(LINES)
     plots.save(figure, tmp_path / "sub" / "figure.PNG")
     with Image.open(tmp_path / "sub" / "figure.PNG") as image:
         assert image.format == "PNG" and image.width == 1280
@@ -156,18 +156,18 @@ def test_png(tmp_path):
 
 def test_other_formats_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"figure\.pdf.*\.svg or \.png"):
-        plots.save(plots.few_shot_curves(LINES), tmp_path / "figure.pdf")
+        plots.save(plots.curves(LINES), tmp_path / "figure.pdf")
 
 
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert not plots.available()
     empty = ReliabilityBins(np.array([0.0, 1.0]), np.array([1]), np.array([0.5]), np.array([0.5]))
-    for draw in (lambda: plots.few_shot_curves(LINES), lambda: plots.reliability_diagram(empty)):
+    for draw in (lambda: plots.curves(LINES), lambda: plots.reliability_diagram(empty)):
         with pytest.raises(InputError, match=r"pip install -e '.*\[plots\]'"):
             draw()
 
 
 def test_no_pyplot(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # to import it would raise
-    assert plots.render(plots.few_shot_curves(LINES))
+    assert plots.render(plots.curves(LINES))

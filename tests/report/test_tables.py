@@ -12,8 +12,7 @@ from pbprompt.evaluate.bootstrap import paired_bootstrap
 from pbprompt.evaluate.metrics import harmonic_mean
 from pbprompt.recipes import Recipe, Row, load_recipe
 from pbprompt.report import render
-from pbprompt.report.layout import title_of
-from pbprompt.report.tables import build_table
+from pbprompt.report.tables import build_table, title_of
 from pbprompt.runs.record import BackboneFacts, DataFacts, Record
 
 ROWS = (Row("PBPrompt", "pbprompt"), Row("CoOp", "coop"), Row("a_b & 50%", "zeroshot"))
@@ -61,7 +60,7 @@ def test_few_shot_has_a_section_a_dataset_and_a_column_a_number_of_shots():
     assert [part.title for part in table.sections] == ["Caltech101", "DTD", "Average"]
     assert section(table, "DTD").columns == ("1 shot", "4 shots")
     cell = section(table, "DTD").cells[1][1]
-    runs = [config for label, config in own.expand(datasets=["dtd"], shots=[4]) if label == "CoOp"]
+    runs = [config for label, config in own.narrowed(["dtd"], [4]).expand() if label == "CoOp"]
     figures = [100 * accuracy(config, "dtd") for config in runs]
     assert (cell.mean, cell.std, cell.seeds) == pytest.approx((fmean(figures), pstdev(figures), 3))
     average = section(table, "Average").cells[1][1]
@@ -169,7 +168,7 @@ def test_misprints_are_footnoted_where_they_show_and_differences_taken_from_the_
     vit = recipe(backbone="ViT-B/16", published=("few_shot_vit",))
     table = build_table(vit, records(vit, "ViT-B/16"))
     cell = section(table, "Average").cells[1][1]
-    assert cell.misprinted and cell.published.value == 70.02
+    assert cell.published.misprint and cell.published.value == 70.02
     assert cell.difference == pytest.approx(cell.mean - 72.98)
     assert table.footnotes == (
         "† CoOp, Average, accuracy, 4 shots: printed 70.02, should be 72.98: the mean of its datasets.",

@@ -136,7 +136,7 @@ def test_explain(client, model, cat):
     # the evidence of all classes on one scale; a plan on its own
     square = open_image(io.BytesIO(cat))
     maps = heat_maps(model.method, square, model.classes, samples=2)
-    expected = overlay(square, maps.evidence[1, model.classes.index("dog")], maps.evidence.max())
+    expected = overlay(square, maps.contribution[1, model.classes.index("dog")], maps.contribution.max())
     assert same_picture(said.json()["samples"][1], expected)
     plan = client.post(
         "/explain", json={"image": text(cat), "class": "dog", "samples": 2, "reading": "prompt-to-patch"}

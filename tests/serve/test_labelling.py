@@ -10,7 +10,7 @@ from PIL import Image
 
 from pbprompt.data.sources import open_dataset
 from pbprompt.errors import InputError
-from pbprompt.findings.label_table import Row, read_table, write_table
+from pbprompt.findings.next_images import Row, read_table, write_table
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.model.folder import describe_model
 from pbprompt.model.tuned import TunedModel

@@ -5,31 +5,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    Dinov2Config,
-    Dinov2Model,
-    Dinov2WithRegistersConfig,
-    Dinov2WithRegistersModel,
-    DINOv3ViTConfig,
-    DINOv3ViTModel,
-)
 
 SIZES: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 SECOND: dict[str, Any] = {**SIZES, "image_size": 40, "patch_size": 8}
 THIRD: dict[str, Any] = {**SIZES, "patch_size": 8, "num_register_tokens": 4, "intermediate_size": 52}
-MAKERS = {
-    "dinov2": lambda: Dinov2Model(Dinov2Config(**SECOND)),
-    "dinov2-swiglu": lambda: Dinov2Model(Dinov2Config(**SECOND, use_swiglu_ffn=True)),
-    "dinov2-registers": lambda: Dinov2WithRegistersModel(Dinov2WithRegistersConfig(**SECOND)),
-    "dinov3": lambda: DINOv3ViTModel(DINOv3ViTConfig(**THIRD)),
-    "dinov3-gated": lambda: DINOv3ViTModel(DINOv3ViTConfig(**THIRD, use_gated_mlp=True, hidden_act="silu")),
+GATED: dict[str, Any] = {"use_gated_mlp": True, "hidden_act": "silu"}
+MAKERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dinov2": ("Dinov2", SECOND),
+    "dinov2-swiglu": ("Dinov2", {**SECOND, "use_swiglu_ffn": True}),
+    "dinov2-registers": ("Dinov2WithRegisters", SECOND),
+    "dinov3": ("DINOv3ViT", THIRD),
+    "dinov3-gated": ("DINOv3ViT", {**THIRD, **GATED}),
 }
 KINDS = tuple(MAKERS)
 
 
 def dino_model(kind: str, seed: int = 0) -> Any:
     """transformers' own, every tensor random: zeros and ones would hide a scale or a bias left out."""
-    model = MAKERS[kind]().eval()
+    import transformers  # which takes seconds
+
+    family, settings = MAKERS[kind]
+    config = getattr(transformers, f"{family}Config")(**settings)
+    model = getattr(transformers, f"{family}Model")(config).eval()
     generator = torch.Generator().manual_seed(seed)
     for name, value in model.named_parameters():
         value.data = 0.2 * torch.randn(value.shape, generator=generator) + (

@@ -1,22 +1,27 @@
 """A tiny MetaCLIP 2 with random weights, written as Hugging Face's and open_clip's folders are."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file, save_file
 from siglip_folder import WORDS, write
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import MetaClip2Config, MetaClip2Model
 
 from pbprompt.clip.loading.conversion import to_openai
+
+if TYPE_CHECKING:
+    from transformers import MetaClip2Model  # which takes seconds: it is imported where one is made
 
 SIZES = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 32, "intermediate_size": 128}
 CONTEXT, SOS, PAD, EOS = 77, 0, 1, 2
 SQUASH = {"size": {"height": 32, "width": 32}, "do_center_crop": False, "resample": 3}
 
 
-def metaclip_model(activation: str = "quick_gelu", seed: int = 0) -> MetaClip2Model:
+def metaclip_model(activation: str = "quick_gelu", seed: int = 0) -> "MetaClip2Model":
     """transformers' own, every tensor random: zeros and ones would hide a norm or a bias left out."""
+    from transformers import MetaClip2Config, MetaClip2Model
+
     text = {"vocab_size": 600, "max_position_embeddings": CONTEXT, "bos_token_id": SOS, "eos_token_id": EOS}
     config = MetaClip2Config(
         text_config={**SIZES, **text, "hidden_act": activation},
@@ -64,7 +69,7 @@ def xlm_backend() -> Tokenizer:
     return backend
 
 
-def write_metaclip(folder: Path, model: MetaClip2Model) -> Path:
+def write_metaclip(folder: Path, model: "MetaClip2Model") -> Path:
     """Hugging Face's folder."""
     model.save_pretrained(folder)
     _write_tokenizer(folder)

@@ -25,6 +25,16 @@ def plain(backbone: Backbone, prompts: list[Prompt], context: Tensor) -> Tensor:
     return torch.stack(samples)
 
 
+def named_prompt(backbone: Backbone, context: Tensor, name: str) -> Tensor:
+    """The feature of [SOS] context name [.] [EOT], all positions; context: [b, w]."""
+    tokenizer = backbone.tokenizer
+    ids = [*tokenizer.encode(name.replace("_", " ")), *tokenizer.encode("."), tokenizer.eot]
+    sos, rest = (backbone.token_embedding(torch.tensor(part)) for part in ([tokenizer.sos], ids))
+    prompt = torch.cat([sos, context, rest])
+    padding = rest.new_zeros(backbone.context_length - len(prompt), rest.shape[1])
+    return backbone.text(torch.cat([prompt, padding])[None], torch.tensor([len(prompt)]))[0]
+
+
 def with_gradient(features: Tensor, context: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     (gradient,) = torch.autograd.grad((features * weights).sum(), context)
     return features.detach(), gradient

@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
-from transformers import SiglipConfig, SiglipModel
+
+if TYPE_CHECKING:
+    from transformers import SiglipModel  # which takes seconds: it is imported where one is made
 
 WORDS = [
     *("a", "photo", "of", "the", "cat", "dog", "tench", "golden", "retriever", "red", "panda", "word"),
@@ -16,8 +18,10 @@ SIZES = {"hidden_size": 32, "intermediate_size": 52, "num_hidden_layers": 2, "nu
 CONTEXT = 64
 
 
-def siglip_model(seed: int = 0) -> SiglipModel:
+def siglip_model(seed: int = 0) -> "SiglipModel":
     """transformers' own, every tensor random: zeros and ones would hide a norm or a bias left out."""
+    from transformers import SiglipConfig, SiglipModel
+
     config = SiglipConfig(
         text_config={**SIZES, "vocab_size": 600, "max_position_embeddings": CONTEXT},
         vision_config={**SIZES, "image_size": 32, "patch_size": 8},
@@ -45,7 +49,7 @@ def sentence_backend() -> Tokenizer:
     return backend
 
 
-def write_siglip(folder: Path, model: SiglipModel, tokenizer_class: str = "GemmaTokenizer") -> Path:
+def write_siglip(folder: Path, model: "SiglipModel", tokenizer_class: str = "GemmaTokenizer") -> Path:
     """The model's folder as the hub has them."""
     model.save_pretrained(folder)
     sentence_backend().save(str(folder / "tokenizer.json"))

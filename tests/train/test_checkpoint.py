@@ -122,7 +122,7 @@ def test_values_that_are_no_numbers_are_refused(tiny_vit, tmp_path):
     method, optimiser = made(tiny_vit)
     method.memory[0] = torch.inf
     write_checkpoint(tmp_path / "c", method, optimiser, 2, "run", TALLY)
-    with pytest.raises(InputError, match="parameters/memory holds values that are no numbers"):
+    with pytest.raises(InputError, match="parameters/memory holds NaN or infinite values"):
         read_checkpoint(tmp_path / "c", method, optimiser, "run")
 
 

@@ -28,7 +28,7 @@ def text(
     from rich.table import Table
 
     from pbprompt import distributed
-    from pbprompt.bench.text import bench_text
+    from pbprompt.bench import bench_text
 
     report = bench_text(
         classes, ctx, device=distributed.pick(device), dtype=dtype, repeats=repeats, tower=tower

@@ -33,7 +33,7 @@ def captions(
     from rich.table import Table
 
     from pbprompt.cli.explain import model_with
-    from pbprompt.explain.captions import nearest_captions, read_captions
+    from pbprompt.explain.prompts import nearest_captions, read_captions
 
     method = model_with(model, names, backbone, device).method
     texts = read_captions(captions_file, method.backbone.tokenizer)

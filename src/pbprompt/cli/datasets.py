@@ -46,7 +46,7 @@ def check(
     import os
 
     from pbprompt.data import catalog
-    from pbprompt.data.catalog.check import check as check_benchmark
+    from pbprompt.data.catalog.benchmark import check as check_benchmark
     from pbprompt.data.catalog.sample import FOLDER
     from pbprompt.data.sources import ROOT_VARIABLE
 
@@ -63,7 +63,7 @@ def check(
         console.print(table)
     for problem in report.problems:
         console.print(f"- {problem}", markup=False, highlight=False)
-    console.print("complete" if report.passed else f"not complete: {len(report.problems)} to mend")
+    console.print("complete" if report.passed else f"not complete: {len(report.problems)} to fix")
     raise typer.Exit(0 if report.passed else 1)
 
 

@@ -54,9 +54,8 @@ def evaluate(
     from pbprompt.features.bank import FeatureBank
     from pbprompt.model.tuned import TunedModel
     from pbprompt.report import plots
-    from pbprompt.report.label_page import write_label_page
-    from pbprompt.report.model_page import write_model_page
-    from pbprompt.report.model_tables import terminal_tables, write_figures
+    from pbprompt.report.model_figures import terminal_tables, write_figures
+    from pbprompt.report.model_page import write_label_page, write_model_page
 
     tuned = TunedModel.load(model, backbone, distributed.start(device), samples=samples, seed=seed)
     if tuned.multi_label:
@@ -125,7 +124,7 @@ def _split_anew(fitted: Mapping[str, str | int], dataset: "Dataset") -> bool:
 def _other_classes(own: Sequence[str], asked: Sequence[str]) -> str:
     """In what the data's classes are not those the model was tuned on, which makes the task another one."""
     from pbprompt.data.items import some
-    from pbprompt.explain.sampled import missing_names
+    from pbprompt.explain.prompts import missing_names
 
     new, left_out = missing_names(own, asked), missing_names(asked, own)
     parts = [f"known by name alone: {some(new)}"] if new else []

@@ -23,7 +23,7 @@ def explain(
         "--class",
         help="A class to look for, also one new to the model; may be repeated. [the likeliest 3]",
     ),
-    reading: str = typer.Option("evidence", help="evidence, prompt-to-patch or patch-to-prompt."),
+    reading: str = typer.Option("contribution", help="contribution, prompt-to-patch or patch-to-prompt."),
     temperature: float | None = typer.Option(
         None, help="T of the two plans: lower is more pointed. [as the model was trained]"
     ),
@@ -42,11 +42,11 @@ def explain(
 
     [bold]pbprompt explain pug.jpg --model model/ --class pug --reading prompt-to-patch -o a.png[/bold]
 
-    evidence is what each patch says for the class against the mean of all classes: what a decision rests on.
-    prompt-to-patch and patch-to-prompt are the transport plans of the method: where a prompt finds itself,
-    and to which class a patch goes; where a plan hardly prefers a place, its colours do not either. The
-    values that colours stand for are written above each row. The maps cover the centre square of the image,
-    which is what the model sees.
+    contribution is what each patch adds to the class's logit above the mean of all classes: what a decision
+    rests on. prompt-to-patch and patch-to-prompt are the transport plans of the method: where a prompt finds
+    itself, and to which class a patch goes; where a plan hardly prefers a place, its colours do not either.
+    The values that colours stand for are written above each row. The maps cover the centre square of the
+    image, which is what the model sees.
     """
     from pbprompt.data.images import open_image
     from pbprompt.explain.drawing import draw_heat_maps, save_picture
@@ -70,7 +70,7 @@ def explain(
     for row, (name, probability) in enumerate(zip(maps.classes, maps.probabilities, strict=True)):
         parts = ", ".join(f"{source} {logits[row]:+.2f}" for source, logits in maps.sources.items())
         print(f"{name} {probability:.1%}{f' (logits above the mean class: {parts})' if parts else ''}")
-    if reading != "evidence":
+    if reading != "contribution":
         _tell_even(maps, reading)
     for written in (out, arrays):
         if written is not None:
@@ -86,7 +86,7 @@ def _tell_even(maps: "HeatMaps", reading: "Reading") -> None:
     if even:
         print(
             f"pbprompt: {reading} is near even for {', '.join(even)} (no place has {CLEAR} times the mean): "
-            "see --reading evidence, or a lower --temperature",
+            "see --reading contribution, or a lower --temperature",
             file=sys.stderr,
         )
 
@@ -99,7 +99,7 @@ def check_suffix(option: str, path: Path, suffix: str) -> None:
 
 def model_with(model: Path, names: Sequence[str], backbone: str | None, device: str) -> "TunedModel":
     """The tuned model, with the names that it does not know added, and told."""
-    from pbprompt.explain.sampled import missing_names
+    from pbprompt.explain.prompts import missing_names
     from pbprompt.model.tuned import TunedModel
 
     tuned = TunedModel.load(model, backbone, device).single_label()

@@ -1,8 +1,7 @@
 """`pbprompt fit`: tune a classifier on a few labelled images."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pbprompt.cli.calibration_words import calibration_words, temperature_words, threshold_words
+from pbprompt.cli.options import with_options
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,108 +24,50 @@ if TYPE_CHECKING:
 SHOTS = 16
 
 
-def fit(
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """What to fit, to what, and where to save it."""
+
     data: str = typer.Argument(
         ...,
         help="A folder, table, split file, Parquet file, tar, glob or address; or a benchmark with --root.",
-    ),
-    out: Path = typer.Option(..., "--out", "-o", help="Folder for the model."),
+    )
+    out: Path = typer.Option(..., "--out", "-o", help="Folder for the model.")
     method: str = typer.Option(
         "conjugate", help="conjugate (seconds), pbprompt (the paper's), …; `pbprompt methods` lists them."
-    ),
+    )
     shots: int | None = typer.Option(
         None, min=0, help=f"Training images per class; 0: all. [{SHOTS}; multi-label: all]"
-    ),
-    seed: int = typer.Option(1, help="Seed of the draw, the start values and the training."),
-    preset: str = typer.Option("default", help="A preset of the method, such as `paper`."),
-    variant: str = typer.Option("", help="A variant of the method, such as `b-prompt`."),
-    overrides: list[str] = typer.Option([], "--set", help="A setting as key=value; may be repeated."),
-    backbone: str = typer.Option("lite", help="lite, an OpenAI name, a file, folder or hub id."),
-    activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell."),
-    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
-    root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA)."),
-    classes_file: Path | None = typer.Option(None, help="Maps folder names or labels to class names."),
-    draw_file: Path | None = typer.Option(None, "--draw", help="A draw file to train on instead of drawing."),
-    views: str = typer.Option("centre", help="Training crops: centre, a number of random draws, or fresh."),
-    max_steps: int | None = typer.Option(None, min=1, help="Stop after so many steps."),
+    )
+    seed: int = typer.Option(1, help="Seed of the draw, the start values and the training.")
+    preset: str = typer.Option("default", help="A preset of the method, such as `paper`.")
+    variant: str = typer.Option("", help="A variant of the method, such as `b-prompt`.")
+    overrides: list[str] = typer.Option([], "--set", help="A setting as key=value; may be repeated.")
+    backbone: str = typer.Option("lite", help="lite, an OpenAI name, a file, folder or hub id.")
+    activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell.")
+    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N.")
+    root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA).")
+    classes_file: Path | None = typer.Option(None, help="Maps folder names or labels to class names.")
+    draw_file: Path | None = typer.Option(None, "--draw", help="A draw file to train on instead of drawing.")
+    views: str = typer.Option("centre", help="Training crops: centre, a number of random draws, or fresh.")
+    max_steps: int | None = typer.Option(None, min=1, help="Stop after so many steps.")
     calibrate: bool = typer.Option(
         False, "--calibrate", help="Scale the probabilities by a temperature fitted to validation images."
-    ),
-    allow_urls: bool = typer.Option(False, "--allow-urls", help="Fetch the data where it is an address."),
-    dry_run: bool = typer.Option(False, help="Say what would be trained, try one step, write nothing."),
-) -> None:
-    """Fit a classifier to a few labelled images and save it, with its figures on the test split.
+    )
+    allow_urls: bool = typer.Option(False, "--allow-urls", help="Fetch the data where it is an address.")
+    dry_run: bool = typer.Option(False, help="Say what would be trained, try one step, write nothing.")
 
-    The default, `conjugate`, takes what a class's name says as a first guess and lets its photographs correct
-    it: no training, seconds. [bold]--method pbprompt[/bold] tunes the paper's prompts, in minutes.
+    @cached_property
+    def kind(self) -> "type[Method]":
+        from pbprompt.registry import find_method
 
-    Its figures stand beside those of zero-shot and of two plain classifiers of the same training images, the
-    class mean and the linear probe: what tuning bought is seen at once.
+        return find_method(self.method)
 
-    Validation images are not trained on: they tell `predict` when the model is unsure and, with
-    [bold]--calibrate[/bold], how far to trust its probabilities.
+    @cached_property
+    def config(self) -> "MethodConfig":
+        from pbprompt.methods.base import make_config
 
-    [bold]pbprompt fit photos/ --shots 16 --out model/[/bold]
-
-    [bold]pbprompt fit caltech101 --root DATA --method pbprompt --preset paper --out model/[/bold]
-
-    A table whose column is called `labels`, with cells such as beach|dog, is multi-label:
-    [bold]pbprompt fit labels.csv --out model/[/bold] (docs/multi-label.md).
-
-    Parquet files, WebDataset tars, addresses and, with --shots 0, folders of more than 65,536 images are read
-    in one pass, in memory that does not grow with them:
-    [bold]pbprompt fit 'shards/*.tar' --out model/[/bold] (docs/streaming-fit.md).
-
-    Ctrl-C keeps a checkpoint: the same command continues from there. Under torchrun several processes share
-    one run: [bold]torchrun --nproc-per-node 4 -m pbprompt fit …[/bold]
-    """
-    from pbprompt import distributed
-    from pbprompt.methods.base import make_config
-    from pbprompt.model.manifest import check_free
-    from pbprompt.model.streamed import is_stream
-    from pbprompt.registry import find_method
-
-    device = distributed.start(device)
-    if not dry_run:
-        check_free(out)
-    kind = find_method(method)
-    if not kind.trains:
-        raise InputError(f"--method {method}: has nothing to tune: use `pbprompt predict` with --classes")
-    config = make_config(kind, preset, variant, overrides)
-    asked = _Asked(
-        data=data, out=out, kind=kind, config=config, overrides=overrides, shots=shots, seed=seed,
-        backbone=backbone, activation=activation, device=device, root=root, classes_file=classes_file,
-        draw_file=draw_file, views=views, max_steps=max_steps, calibrate=calibrate, allow_urls=allow_urls,
-        dry_run=dry_run,
-    )  # fmt: skip
-    if is_stream(data, every=shots == 0):
-        _fit_stream(asked)
-    else:
-        _fit_dataset(asked)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """The options of one `fit`, as they were given."""
-
-    data: str
-    out: Path
-    kind: "type[Method]"
-    config: "MethodConfig"
-    overrides: Sequence[str]
-    shots: int | None
-    seed: int
-    backbone: str
-    activation: str | None
-    device: str
-    root: Path | None
-    classes_file: Path | None
-    draw_file: Path | None
-    views: str
-    max_steps: int | None
-    calibrate: bool
-    allow_urls: bool
-    dry_run: bool
+        return make_config(self.kind, self.preset, self.variant, self.overrides)
 
     @cached_property
     def tower(self) -> "Backbone":
@@ -159,49 +101,94 @@ class _Asked:
         refuse({**more, **given}, why)
 
 
-def _check_multi_label(asked: _Asked) -> None:
+@with_options(FitOptions)
+def fit(options: FitOptions) -> None:
+    """Fit a classifier to a few labelled images and save it, with its figures on the test split.
+
+    The default, `conjugate`, takes what a class's name says as a first guess and lets its photographs correct
+    it: no training, seconds. [bold]--method pbprompt[/bold] tunes the paper's prompts, in minutes.
+
+    Its figures stand beside those of zero-shot and of two plain classifiers of the same training images, the
+    class mean and the linear probe: what tuning bought is seen at once.
+
+    Validation images are not trained on: they tell `predict` when the model is unsure and, with
+    [bold]--calibrate[/bold], how far to trust its probabilities.
+
+    [bold]pbprompt fit photos/ --shots 16 --out model/[/bold]
+
+    [bold]pbprompt fit caltech101 --root DATA --method pbprompt --preset paper --out model/[/bold]
+
+    A table whose column is called `labels`, with cells such as beach|dog, is multi-label:
+    [bold]pbprompt fit labels.csv --out model/[/bold] (docs/multi-label.md).
+
+    Parquet files, WebDataset tars, addresses and, with --shots 0, folders of more than 65,536 images are read
+    in one pass, in memory that does not grow with them:
+    [bold]pbprompt fit 'shards/*.tar' --out model/[/bold] (docs/streaming-fit.md).
+
+    Ctrl-C keeps a checkpoint: the same command continues from there. Under torchrun several processes share
+    one run: [bold]torchrun --nproc-per-node 4 -m pbprompt fit …[/bold]
+    """
+    from pbprompt import distributed
+    from pbprompt.model.manifest import check_free
+    from pbprompt.model.streamed import is_stream
+
+    options = replace(options, device=distributed.start(options.device))
+    if not options.dry_run:
+        check_free(options.out)
+    if not options.kind.trains:
+        raise InputError(
+            f"--method {options.method}: has nothing to tune: use `pbprompt predict` with --classes"
+        )
+    _ = options.config  # settings are refused before anything is read
+    if is_stream(options.data, every=options.shots == 0):
+        _fit_stream(options)
+    else:
+        _fit_dataset(options)
+
+
+def _check_multi_label(options: FitOptions) -> None:
     """Refuse what means nothing to a multi-label dataset."""
     from pbprompt import distributed
     from pbprompt.model.multi_label import check_multi_label
 
-    check_multi_label(asked.kind)
+    check_multi_label(options.kind)
     if distributed.world()[1] > 1:
-        raise InputError(f"{asked.data} is multi-label, which one process fits: leave torchrun out")
-    asked.refuse(
-        f"{asked.data} is multi-label, which is fitted in one step to all training images and calibrated by "
-        "these, each left out",
-        **{"--shots": asked.shots},
+        raise InputError(f"{options.data} is multi-label, which one process fits: leave torchrun out")
+    options.refuse(
+        f"{options.data} is multi-label, which is fitted in one step to all training images and calibrated "
+        "by these, each left out",
+        **{"--shots": options.shots},
     )
 
 
-def _fit_stream(asked: _Asked) -> None:
+def _fit_stream(options: FitOptions) -> None:
     """One pass over all images; Ctrl-C, or whatever ends it: the same command goes on."""
     from pbprompt import distributed
     from pbprompt.data.stream import Stream
     from pbprompt.model.fitting import fit_stream_into
     from pbprompt.model.streamed import kept_beside
 
-    asked.refuse(
-        f"{asked.data} is fitted in one pass over all its images",
-        **{"--shots": asked.shots or None, "--root": asked.root, "--dry-run": asked.dry_run or None},
+    options.refuse(
+        f"{options.data} is fitted in one pass over all its images",
+        **{"--shots": options.shots or None, "--root": options.root, "--dry-run": options.dry_run or None},
     )
     console = _console()
     try:
-        stream = Stream([asked.data], allow_urls=asked.allow_urls)
+        stream = Stream([options.data], allow_urls=options.allow_urls)
     except InputError as error:
         raise InputError(f"{error}: add --allow-urls") from None
 
     def going_on(images: int) -> None:
         console.print(f"going on after the {images:,} images that are gathered already")
 
-    tower = asked.tower
+    tower = options.tower
     try:
         model, found = fit_stream_into(
-            asked.out, stream, tower, asked.kind, asked.config,
-            seed=asked.seed, classes_file=asked.classes_file, going_on=going_on,
+            options.out, stream, tower, options.kind, options.config,
+            seed=options.seed, classes_file=options.classes_file, going_on=going_on,
         )  # fmt: skip
     except KeyboardInterrupt:
-        kept = kept_beside(asked.out, stream, tower).path.exists()
+        kept = kept_beside(options.out, stream, tower).path.exists()
         console.print(
             "stopped: what was gathered is kept, and the same command goes on from there"
             if kept
@@ -209,17 +196,17 @@ def _fit_stream(asked: _Asked) -> None:
         )
         raise
     distributed.stop()
-    console.print(f"{asked.data}: {len(model.classes):,} classes; {found.images:,} images, in one pass")
+    console.print(f"{options.data}: {len(model.classes):,} classes; {found.images:,} images, in one pass")
     if found.other_splits:
         console.print(f"{found.other_splits:,} images of val and test were not learned from")
     if found.failed:
         which = "1 image" if found.failed == 1 else f"{found.failed:,} images"
         console.print(f"left out, since unreadable: {which} ({'; '.join(found.failures)})")
     console.print(calibration_words(model.calibration))
-    console.print(f"saved: {asked.out}")
+    console.print(f"saved: {options.out}")
 
 
-def _fit_dataset(asked: _Asked) -> None:
+def _fit_dataset(options: FitOptions) -> None:
     """A draw from a folder, table or benchmark; figures on its test split."""
     from pbprompt import distributed
     from pbprompt.data.fewshot import Draw, draw, read_draw
@@ -231,26 +218,26 @@ def _fit_dataset(asked: _Asked) -> None:
     from pbprompt.train.checkpoint import checkpoint_step
 
     console, main = _console(), distributed.is_main()
-    shots = SHOTS if asked.shots is None else asked.shots
-    dataset = open_dataset(asked.data, asked.root, classes_file=asked.classes_file, seed=asked.seed)
+    shots = SHOTS if options.shots is None else options.shots
+    dataset = open_dataset(options.data, options.root, classes_file=options.classes_file, seed=options.seed)
     if dataset.multi_label:
         shots = 0
-        _check_multi_label(asked)
+        _check_multi_label(options)
     console.print(dataset.describe())
-    if asked.draw_file:
-        drawn: Draw | None = read_draw(asked.draw_file, dataset)
+    if options.draw_file:
+        drawn: Draw | None = read_draw(options.draw_file, dataset)
     else:
-        drawn = draw(dataset, shots, asked.seed) if shots else None
+        drawn = draw(dataset, shots, options.seed) if shots else None
     if drawn:
         console.print(drawn.describe())
         dataset = drawn.apply(dataset)
-    if asked.calibrate:
-        check_temperature(dataset, asked.kind)
-    bank, views = FeatureBank(asked.tower, progress=main), _views(asked.views)
-    if asked.dry_run:
+    if options.calibrate:
+        check_temperature(dataset, options.kind)
+    bank, views = FeatureBank(options.tower, progress=main), _views(options.views)
+    if options.dry_run:
         model = TunedModel.fit(
-            dataset, bank, asked.kind, asked.config,
-            seed=asked.seed, views=views, max_steps=1, announce=asked.announce,
+            dataset, bank, options.kind, options.config,
+            seed=options.seed, views=views, max_steps=1, announce=options.announce,
         )  # fmt: skip
         distributed.stop()
         losses = ", ".join(f"{name} {value:.4g}" for name, value in model.terms.items())
@@ -259,19 +246,19 @@ def _fit_dataset(asked: _Asked) -> None:
         return
     try:
         model = fit_into(
-            asked.out, dataset, bank, asked.kind, asked.config,
-            seed=asked.seed, views=views, max_steps=asked.max_steps,
-            temperature=asked.calibrate, announce=asked.announce,
+            options.out, dataset, bank, options.kind, options.config,
+            seed=options.seed, views=views, max_steps=options.max_steps,
+            temperature=options.calibrate, announce=options.announce,
         )  # fmt: skip
     except KeyboardInterrupt:
-        console.print(stopped_words(checkpoint_step(asked.out)))
+        console.print(stopped_words(checkpoint_step(options.out)))
         raise
     distributed.stop()
     if main:
-        _print_outcome(asked, model, dataset, console)
+        _print_outcome(options, model, dataset, console)
 
 
-def _print_outcome(asked: _Asked, model: "TunedModel", few: "Dataset", console: "Console") -> None:
+def _print_outcome(options: FitOptions, model: "TunedModel", few: "Dataset", console: "Console") -> None:
     """Figures, what they lack, and how far the model can be trusted."""
     from pbprompt.cli.evaluate import print_figures
     from pbprompt.model.scoring import probe_is_quick
@@ -280,15 +267,15 @@ def _print_outcome(asked: _Asked, model: "TunedModel", few: "Dataset", console: 
         print_figures(model.info.metrics)
         images, classes = len(few.train), len(few.classes)
         quick = model.multi_label or probe_is_quick(images, classes, model.backbone.embed_dim)
-        if asked.kind.name != "linear-probe" and not quick:
+        if options.kind.name != "linear-probe" and not quick:
             console.print(
                 f"no linear probe beside them, since {images:,} images of {classes:,} classes take it "
                 "longer: --method linear-probe fits it"
             )
-    if asked.calibrate:
+    if options.calibrate:
         console.print(temperature_words(model))
     console.print(threshold_words(model) if model.multi_label else calibration_words(model.calibration))
-    console.print(f"saved: {asked.out}")
+    console.print(f"saved: {options.out}")
 
 
 def _console() -> "Console":

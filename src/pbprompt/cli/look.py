@@ -1,5 +1,6 @@
 """`pbprompt look`: what is in a folder of images."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ def look(
     another class is at least twenty times as likely; two classes overlap where their images are taken for
     each other; the least familiar images look least like any of the classes. Duplicates are compared by their
     pixels, also across splits (then a test flatters) and across classes (then one label is wrong). Nothing is
-    changed: look at what is listed, and mend what is wrong.
+    changed: look at what is listed, and fix what is wrong.
     """
     from rich.console import Console
 
@@ -57,58 +58,46 @@ def look(
 
 
 def _show(found: "Look", most: int, console: "Console") -> None:
-    from pbprompt.findings.words import class_lines, duplicate_words, headline, size_words
+    from pbprompt.findings.page import class_lines, duplicate_words, headline, size_words, worst_duplicates
 
     console.print(headline(found))
     console.print(size_words(found))
     for note in found.notes:
         console.print(f"{note}.")
     if found.labelled:
-        lines = class_lines(found)
+        lines = [list(map(str, line)) for line in class_lines(found)]
         half = SHOWN_CLASSES // 2
         shown = lines if len(lines) <= SHOWN_CLASSES else [*lines[:half], *lines[-half:]]
         title = "Images per class" + ("" if shown is lines else f" (smallest and largest of {len(lines)})")
-        columns = ("class", "train", "val", "test", "all")
-        _table(console, title, columns, [list(map(str, line)) for line in shown], len(shown))
+        _table(console, title, ("class", "train", "val", "test", "all"), shown, len(shown))
 
-    def where(row: int) -> str:
-        return found.images[row].path
-
+    names, paths = found.classes, [image.path for image in found.images]
     errors = [
         [
-            where(error.row),
+            paths[error.row],
             found.labelled_as(error.row),
             f"{found.suggested(error)} {error.suggested_probability:.0%}",
         ]
-        for error in found.label_errors[:most]
+        for error in found.label_errors
     ]
-    _table(
-        console, "Likely label errors", ("image", "labelled", "looks like"), errors, len(found.label_errors)
-    )
-    ordered = sorted(found.duplicates, key=lambda group: -len(duplicate_words(found, group)))
     groups = [
-        ["\n".join(map(where, group.rows)), ", ".join(duplicate_words(found, group))]
-        for group in ordered[:most]
+        ["\n".join(paths[row] for row in group.rows), ", ".join(duplicate_words(found, group))]
+        for group in worst_duplicates(found)
     ]
-    _table(console, "Duplicates", ("images", "what"), groups, len(ordered))
     pairs = [
-        [found.classes[pair.first], found.classes[pair.second], f"{pair.confused} of {pair.images}"]
-        for pair in found.overlaps[:most]
+        [names[pair.first], names[pair.second], f"{pair.confused} of {pair.images}"]
+        for pair in found.overlaps
     ]
-    _table(console, "Overlapping classes", ("class", "class", "confused"), pairs, len(found.overlaps))
-    far = [[where(one.row), found.classes[found.images[one.row].label]] for one in found.outliers[:most]]
-    _table(console, "Least familiar images", ("image", "labelled"), far, len(found.outliers))
-    _table(
-        console,
-        "Unreadable files",
-        ("file", "why"),
-        [list(line) for line in found.unreadable[:most]],
-        len(found.unreadable),
-    )
+    far = [[paths[one.row], names[found.images[one.row].label]] for one in found.outliers]
+    _table(console, "Likely label errors", ("image", "labelled", "looks like"), errors, most)
+    _table(console, "Duplicates", ("images", "what"), groups, most)
+    _table(console, "Overlapping classes", ("class", "class", "confused"), pairs, most)
+    _table(console, "Least familiar images", ("image", "labelled"), far, most)
+    _table(console, "Unreadable files", ("file", "why"), found.unreadable, most)
 
 
 def _table(
-    console: "Console", title: str, columns: tuple[str, ...], rows: list[list[str]], count: int
+    console: "Console", title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], most: int
 ) -> None:
     """A table that folds long cells to the width of the terminal; nothing found is said in a line."""
     from rich.table import Column, Table
@@ -118,13 +107,13 @@ def _table(
     if not rows:
         console.print(f"{title}: none")
         return
-    more = f", {len(rows)} shown (--most, --json or --html for more)" if count > len(rows) else ""
-    console.print(f"{title}: {count:,}{more}" if "(" not in title else title, style="bold")
+    more = f", {most} shown (--most, --json or --html for more)" if len(rows) > most else ""
+    console.print(f"{title}: {len(rows):,}{more}" if "(" not in title else title, style="bold")
     numeric = ("train", "val", "test", "all", "confused")
     heads = [
         Column(name, overflow="fold", justify="right" if name in numeric else "left") for name in columns
     ]
     table = Table(*heads, box=None, pad_edge=False)
-    for row in rows:
+    for row in rows[:most]:
         table.add_row(*map(Text, row))
     console.print(table)

@@ -43,7 +43,7 @@ def next_images(
     from pbprompt.data.items import Item
     from pbprompt.data.tables import is_multi_label
     from pbprompt.features.bank import FeatureBank
-    from pbprompt.findings.label_table import Row, name_in_table, read_table, table_root, write_table
+    from pbprompt.findings.next_images import Row, name_in_table, read_table, table_root, write_table
     from pbprompt.findings.next_images import next_images as choose
     from pbprompt.model.tuned import TunedModel
     from pbprompt.suggest import suggest

@@ -13,7 +13,7 @@ def print_json(values: Any, indent: int | None = None) -> None:
     try:
         text = json.dumps(values, indent=indent, ensure_ascii=False, allow_nan=False)
     except ValueError:
-        raise InputError("a figure is no number (NaN or infinite), which JSON cannot say") from None
+        raise InputError("a figure is NaN or infinite, which JSON cannot say") from None
     print(text, flush=True)
 
 

@@ -3,7 +3,7 @@
 import math
 import sys
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from pbprompt.cli.calibration_words import (
     promise_words,
     shortened,
 )
+from pbprompt.cli.options import with_options
 from pbprompt.cli.output import refuse, tell
 from pbprompt.data.items import DEFAULT_TEMPLATE
 from pbprompt.errors import InputError
@@ -27,57 +28,86 @@ if TYPE_CHECKING:
     from pbprompt.model.tuned import TunedModel
 
 
-def predict(
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    """Which images, by which model, and what to say of them."""
+
     images: list[str] = typer.Argument(
         ...,
         help="Image files, folders, globs, tables (.csv, .jsonl), .parquet and .tar files, addresses of "
         "these; - is an image from standard input.",
-    ),
-    classes: str = typer.Option("", "--classes", "-c", help="Class names, separated by commas."),
-    classes_file: Path | None = typer.Option(None, help="A file, one class name a line."),
-    model: Path | None = typer.Option(None, help="A folder that `pbprompt fit` wrote; --classes adds to it."),
+    )
+    classes: str = typer.Option("", "--classes", "-c", help="Class names, separated by commas.")
+    classes_file: Path | None = typer.Option(None, help="A file, one class name a line.")
+    model: Path | None = typer.Option(None, help="A folder that `pbprompt fit` wrote; --classes adds to it.")
     template: str | None = typer.Option(
         None, help=f"Sentence around a name; {{}} is the name. [{DEFAULT_TEMPLATE}]"
-    ),
-    backbone: str | None = typer.Option(None, help="lite (default), an OpenAI name, a file, folder, hub id."),
-    activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell."),
-    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
-    samples: int = typer.Option(20, min=1, help="Prompts sampled for each class of a tuned model."),
-    seed: int = typer.Option(0, help="Seed of the sampled prompts."),
-    top_k: int = typer.Option(3, min=1, help="How many classes to show for each image."),
+    )
+    backbone: str | None = typer.Option(None, help="lite (default), an OpenAI name, a file, folder, hub id.")
+    activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell.")
+    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N.")
+    samples: int = typer.Option(20, min=1, help="Prompts sampled for each class of a tuned model.")
+    seed: int = typer.Option(0, help="Seed of the sampled prompts.")
+    top_k: int = typer.Option(3, min=1, help="How many classes to show for each image.")
     reject_at: float | None = typer.Option(
         None, help=f"Mark as unsure so that the others are this accurate, with 90 % certainty. [{REJECT_AT}]"
-    ),
+    )
     coverage: float | None = typer.Option(
         None, help="Give sets of classes that hold the true one this often, such as 0.9."
-    ),
+    )
     per_class: bool = typer.Option(
         False, "--per-class", help="Hold --coverage for the images of every class, not on average."
-    ),
+    )
     none_at: float | None = typer.Option(
         None,
         help="Mark what looks like none of the classes, wrongly so for this share of their images: 0.05.",
-    ),
+    )
     independent: bool = typer.Option(
         False,
         "--independent",
         help="Each name by itself: an image may show several or none. Without --model; SigLIP only.",
-    ),
-    as_json: bool = typer.Option(False, "--json", help="A JSON object per line: image, label, score, …"),
+    )
+    as_json: bool = typer.Option(False, "--json", help="A JSON object per line: image, label, score, …")
     out: str | None = typer.Option(
         None,
         "--out",
         "-o",
         help="Write the fields of --json to a .csv, .jsonl or .parquet file; with a slash behind, to a "
         "folder of such files.",
-    ),
-    features: bool = typer.Option(False, "--features", help="With --out: each image's features too."),
+    )
+    features: bool = typer.Option(False, "--features", help="With --out: each image's features too.")
     allow_urls: bool = typer.Option(
         False, "--allow-urls", help="Fetch what addresses name: http, https, and with extras s3, gs, …"
-    ),
-    executor: str = typer.Option("local", help="What answers, with --out: local, or ray on many machines."),
-    ray_address: str | None = typer.Option(None, help="A running cluster (default: one is started here)."),
-) -> None:
+    )
+    executor: str = typer.Option("local", help="What answers, with --out: local, or ray on many machines.")
+    ray_address: str | None = typer.Option(None, help="A running cluster (default: one is started here).")
+
+    @cached_property
+    def names(self) -> list[str]:
+        return class_names(self.classes, self.classes_file)
+
+    def __post_init__(self) -> None:
+        if self.template is not None and "{}" not in self.template:
+            raise InputError(f"--template {self.template!r} has no {{}}: write where the class name goes")
+        for option, share in self.shares().items():
+            if share is not None and not 0 < share < 1:
+                raise InputError(f"{option} {share:g}: give a share between 0 and 1, such as 0.9")
+
+    def shares(self) -> dict[str, float | None]:
+        return {"--reject-at": self.reject_at, "--coverage": self.coverage, "--none-at": self.none_at}
+
+    def of_one_label(self) -> dict[str, object]:
+        """What a multi-label model has no use for; None where it was not given."""
+        return {
+            **self.shares(),
+            "--classes": self.names or None,
+            "--template": self.template,
+            "--per-class": self.per_class or None,
+        }
+
+
+@with_options(PredictOptions)
+def predict(options: PredictOptions) -> None:
     """Classify images by class names alone (zero-shot), or with a tuned model and its uncertainty.
 
     [bold]pbprompt predict photo.jpg --classes cat,dog,car[/bold]
@@ -106,105 +136,66 @@ def predict(
     from pbprompt.batch.on_ray import SentModel
     from pbprompt.data.stream import Stream
 
-    asked = _Asked(
-        names=class_names(classes, classes_file), model=model, template=template, backbone=backbone,
-        activation=activation, device=device, samples=samples, seed=seed, reject_at=reject_at,
-        coverage=coverage, per_class=per_class, none_at=none_at, independent=independent,
-    )  # fmt: skip
-    output = output_of(out, as_json, features, executor, ray_address)
-    stream = Stream(sources(images, allow_urls), allow_urls=allow_urls)
+    output = output_of(options.out, options.as_json, options.features, options.executor, options.ray_address)
+    stream = Stream(sources(options.images, options.allow_urls), allow_urls=options.allow_urls)
     next(stream.units())  # what is wrong with the first is told before a model is loaded
-    choose = partial(executor_named, executor, ray_address, device)
-    tuned, rule = _zero_shot(asked) if model is None else _tuned(asked, model)
+    choose = partial(executor_named, options.executor, options.ray_address, options.device)
+    model, backbone, device, features = options.model, options.backbone, options.device, options.features
+    tuned, rule = _zero_shot(options) if model is None else _tuned(options, model)
     job = Job.of(tuned, stream, rule, features=features)
     if output is not None:
         written(job, output, choose(lambda: SentModel.of(tuned, backbone, device, rule)))
-    else:
-        print_answers(job, as_json, lambda rows: _print_table(rows, top_k, tuned=model is not None))
+        return
+    print_answers(
+        job, options.as_json, lambda rows: _print_table(rows, options.top_k, tuned=model is not None)
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """The options of one `predict` that decide its answers, as they were given."""
-
-    names: list[str]
-    model: Path | None
-    template: str | None
-    backbone: str | None
-    activation: str | None
-    device: str
-    samples: int
-    seed: int
-    reject_at: float | None
-    coverage: float | None
-    per_class: bool
-    none_at: float | None
-    independent: bool
-
-    def __post_init__(self) -> None:
-        if self.template is not None and "{}" not in self.template:
-            raise InputError(f"--template {self.template!r} has no {{}}: write where the class name goes")
-        for option, share in self.shares().items():
-            if share is not None and not 0 < share < 1:
-                raise InputError(f"{option} {share:g}: give a share between 0 and 1, such as 0.9")
-
-    def shares(self) -> dict[str, float | None]:
-        return {"--reject-at": self.reject_at, "--coverage": self.coverage, "--none-at": self.none_at}
-
-    def of_one_label(self) -> dict[str, object]:
-        """What a multi-label model has no use for; None where it was not given."""
-        return {
-            **self.shares(),
-            "--classes": self.names or None,
-            "--template": self.template,
-            "--per-class": self.per_class or None,
-        }
-
-
-def _zero_shot(asked: _Asked) -> "tuple[TunedModel, Rule]":
+def _zero_shot(options: PredictOptions) -> "tuple[TunedModel, Rule]":
     from pbprompt.clip.loading.load import load_backbone
     from pbprompt.model.predictions import NO_RULE
     from pbprompt.model.tuned import TunedModel
 
-    if any(share is not None for share in asked.shares().values()):
+    if any(share is not None for share in options.shares().values()):
         raise InputError("--reject-at, --coverage and --none-at rest on labelled images: give --model DIR")
-    if not asked.names:
+    if not options.names:
         raise InputError("no class names: give --classes cat,dog,car, --classes-file FILE or --model DIR")
-    tower = load_backbone(asked.backbone or "lite", activation=asked.activation, device=asked.device)
-    sentence = asked.template or DEFAULT_TEMPLATE
-    names = distinct(asked.names)
-    return TunedModel.zero_shot(tower, names, sentence, independent=asked.independent), NO_RULE
+    tower = load_backbone(options.backbone or "lite", activation=options.activation, device=options.device)
+    sentence = options.template or DEFAULT_TEMPLATE
+    names = distinct(options.names)
+    return TunedModel.zero_shot(tower, names, sentence, independent=options.independent), NO_RULE
 
 
-def _tuned(asked: _Asked, folder: Path) -> "tuple[TunedModel, Rule]":
+def _tuned(options: PredictOptions, folder: Path) -> "tuple[TunedModel, Rule]":
     """The saved model with the names asked for, and its rule; what that can promise is told."""
     from pbprompt.methods.abilities import TellsFamiliarity, can
     from pbprompt.model.predictions import NO_RULE
     from pbprompt.model.tuned import TunedModel
 
-    if asked.independent:
+    if options.independent:
         raise InputError(
             "--independent: a fitted model tells its classes from each other, so that no class has a "
             "probability of its own: leave out --model, or leave out --independent"
         )
-    model = TunedModel.load(folder, asked.backbone, asked.device, samples=asked.samples, seed=asked.seed)
+    samples, seed = options.samples, options.seed
+    model = TunedModel.load(folder, options.backbone, options.device, samples=samples, seed=seed)
     if model.multi_label:
-        refuse(asked.of_one_label(), f"{folder} is multi-label: each label has a threshold of its own")
+        refuse(options.of_one_label(), f"{folder} is multi-label: each label has a threshold of its own")
         return model, NO_RULE
-    if asked.none_at is not None and not can(model.method, TellsFamiliarity):
+    if options.none_at is not None and not can(model.method, TellsFamiliarity):
         raise InputError(f"--none-at: {model.method.name} cannot tell: fit with --method conjugate")
-    if asked.per_class and asked.coverage is None:
+    if options.per_class and options.coverage is None:
         raise InputError("--per-class says how --coverage is meant: give both")
-    other_template = asked.template not in (None, model.info.template)
-    if asked.names or other_template:
-        names = distinct([*model.classes, *asked.names])
-        model = model.for_classes(names, asked.template).with_left_out()
-    notes = promise_words(folder, model.calibration, asked.reject_at, asked.coverage)
-    notes += difference_words(model, bool(asked.names), other_template)
-    reject_at = asked.reject_at
+    other_template = options.template not in (None, model.info.template)
+    if options.names or other_template:
+        names = distinct([*model.classes, *options.names])
+        model = model.for_classes(names, options.template).with_left_out()
+    notes = promise_words(folder, model.calibration, options.reject_at, options.coverage)
+    notes += difference_words(model, bool(options.names), other_template)
+    reject_at = options.reject_at
     if model.calibration and reject_at is None and math.isfinite(model.calibration.threshold(REJECT_AT)):
         reject_at = REJECT_AT
-    rule = model.rule(reject_at, asked.coverage, asked.none_at, per_class=asked.per_class)
+    rule = model.rule(reject_at, options.coverage, options.none_at, per_class=options.per_class)
     if isinstance(rule.quantile, tuple):
         notes += full_set_words(model, rule.quantile)
     for note in notes:

@@ -49,7 +49,7 @@ def prompts(
     """
     from pbprompt.cli.explain import model_with
     from pbprompt.core.likelihood import sampled_cosine
-    from pbprompt.explain.sampled import class_rows, sampled_prompts
+    from pbprompt.explain.prompts import class_rows, sampled_prompts
 
     if map_file is not None and map_file.suffix.lower() not in (".png", ".svg", ".csv"):
         raise InputError(f"--map {map_file}: is written as .png, .svg or .csv: give a name that ends so")
@@ -81,7 +81,7 @@ def _words(method: "Method", rows: Sequence[int], top_k: int, samples: int, seed
     """The nearest words of every class's tokens; a method without learned tokens is told, not refused."""
     import torch
 
-    from pbprompt.explain.words import nearest_words
+    from pbprompt.explain.prompts import nearest_words
     from pbprompt.methods.abilities import ShowsTokens, can
     from pbprompt.seeding import generator
 
@@ -144,7 +144,7 @@ def _image_features(
 
     from pbprompt.data.items import Item
     from pbprompt.data.sources import open_dataset
-    from pbprompt.explain.sampled import class_rows, missing_names
+    from pbprompt.explain.prompts import class_rows, missing_names
     from pbprompt.features.bank import FeatureBank
 
     dataset = open_dataset(data, root, seed=seed).single_label()

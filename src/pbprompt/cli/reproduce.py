@@ -1,11 +1,15 @@
 """`pbprompt reproduce`: from the name of a table to its figures."""
 
+import contextlib
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
+from pbprompt.cli.options import with_options
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,23 +23,46 @@ FORMATS = ("terminal", "markdown", "csv", "latex")
 COST = "computation-cost"
 
 
-def reproduce(
-    tables: list[str] = typer.Argument(None, help="Recipes by name, or YAML files; none: list them."),
-    dataset: list[str] = typer.Option([], help="Only these datasets, or your own in their place."),
-    shots: str = typer.Option("", help="Only these shots: 1,4,16."),
-    seeds: str = typer.Option("", help="Only these seeds: 1,2,3."),
-    overrides: list[str] = typer.Option([], "--set", help="A setting of every method as key=value."),
-    runs: Path = typer.Option(Path("runs"), help="The folder of results; finished runs are not run again."),
-    root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA)."),
-    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
-    executor: str = typer.Option("local", help="What spreads the runs: local, ray or slurm."),
-    jobs: int | None = typer.Option(None, min=1, help="Runs at a time (default: one a GPU, or up to 4)."),
-    gpus_per_run: float | None = typer.Option(None, min=0, help="Ray and Slurm; a fraction shares a GPU."),
-    ray_address: str | None = typer.Option(None, help="A running cluster (default: one is started here)."),
-    style: str = typer.Option("terminal", "--format", help="terminal, markdown, csv or latex."),
-    report: Path | None = typer.Option(None, help="Also write a page of tables and figures to this folder."),
-    captions: Path | None = typer.Option(None, help="Captions for a picture of them, one per line."),
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ReproduceOptions:
+    """Which tables, how much of them, and what runs them."""
+
+    tables: list[str] = typer.Argument(None, help="Recipes by name, or YAML files; none: list them.")
+    dataset: list[str] = typer.Option([], help="Only these datasets, or your own in their place.")
+    shots: str = typer.Option("", help="Only these shots: 1,4,16.")
+    seeds: str = typer.Option("", help="Only these seeds: 1,2,3.")
+    overrides: list[str] = typer.Option([], "--set", help="A setting of every method as key=value.")
+    runs: Path = typer.Option(Path("runs"), help="The folder of results; finished runs are not run again.")
+    root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA).")
+    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N.")
+    executor: str = typer.Option("local", help="What spreads the runs: local, ray or slurm.")
+    jobs: int | None = typer.Option(None, min=1, help="Runs at a time (default: one per GPU, or up to 4).")
+    gpus_per_run: float | None = typer.Option(None, min=0, help="Ray and Slurm; a fraction shares a GPU.")
+    ray_address: str | None = typer.Option(None, help="A running cluster (default: one is started here).")
+    style: str = typer.Option("terminal", "--format", help="terminal, markdown, csv or latex.")
+    report: Path | None = typer.Option(None, help="Also write a page of tables and figures to this folder.")
+    captions: Path | None = typer.Option(None, help="Captions for a picture of them, one per line.")
+
+    def __post_init__(self) -> None:
+        for option, value, known in (("executor", self.executor, EXECUTORS), ("format", self.style, FORMATS)):
+            if value not in known:
+                raise InputError(f"--{option} {value}: choose one of {', '.join(known)}")
+        if self.ray_address and self.executor != "ray":
+            raise InputError("--ray-address: only with --executor ray")
+        if self.gpus_per_run is not None and self.executor == "local":
+            raise InputError("--gpus-per-run: only with --executor ray or slurm; here --jobs shares the GPUs")
+
+    def numbers(self, option: Literal["shots", "seeds"]) -> tuple[int, ...]:
+        """ "1,4,16" -> (1, 4, 16)"""
+        text = getattr(self, option)
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        if wrong := [part for part in parts if not part.isdecimal()]:
+            raise InputError(f"--{option} {text}: {wrong[0]!r} is not a number: write them as 1,2,3")
+        return tuple(map(int, parts))
+
+
+@with_options(ReproduceOptions)
+def reproduce(options: ReproduceOptions) -> None:
     """Run what is missing of one or more tables and print them, published figures beside ours.
 
     [bold]pbprompt reproduce sample-few-shot sample-base-to-new --report page/[/bold]
@@ -47,45 +74,44 @@ def reproduce(
     Pictures are written to the folder of results, each with a JSON file of what was drawn.
     Ctrl-C keeps every finished run: the same command goes on from there.
     """
-    if not tables:
+    if not options.tables:
         _list_recipes()
         return
-    _check(executor, style, ray_address, gpus_per_run)
-    import contextlib
-
     from pbprompt import distributed
     from pbprompt.recipes.pictures import find_picture
     from pbprompt.runs.store import RunStore
     from pbprompt.sweep import sweep
 
-    device = distributed.pick(device)
-    narrowed = (dataset, _numbers("shots", shots), _numbers("seeds", seeds), overrides)
-    pictures = {name: picture for name in tables if (picture := find_picture(name))}
-    measured = [name for name in tables if name != COST and name not in pictures]
-    if captions is not None and not pictures:
+    options = replace(options, device=distributed.pick(options.device))
+    pictures = {name: picture for name in options.tables if (picture := find_picture(name))}
+    if options.captions is not None and not pictures:
         raise InputError("--captions: only with a picture, such as `captions`")
-    recipes = [_narrowed(_recipe(name), *narrowed) for name in measured]
-    if COST in tables:
-        _print_cost(device, style)
+    measured = [name for name in options.tables if name != COST and name not in pictures]
+    part = (options.dataset, options.numbers("shots"), options.numbers("seeds"), options.overrides)
+    recipes = [_recipe(name).narrowed(*part) for name in measured]
+    if COST in options.tables:
+        _print_cost(options.device, options.style)
     for picture in pictures.values():
-        _draw(picture, captions, runs, root, device, *narrowed)
+        _draw(picture, options)
     if not recipes:
         return
-    store = RunStore(runs)
+    store = RunStore(options.runs)
     failed: list[str] = []
-    gpus = gpus_per_run if gpus_per_run is not None else float(device.startswith("cuda"))
-    with contextlib.closing(_executor(executor, jobs, device, gpus, ray_address, runs)) as engine:
+    with contextlib.closing(_executor(options)) as engine:
         for backbone in dict.fromkeys(recipe.backbone for recipe in recipes):
             wanted = [run for recipe in recipes if recipe.backbone == backbone for _, run in recipe.expand()]
-            outcome = sweep(wanted, backbone=backbone, root=root, store=store, executor=engine, device=device)
+            outcome = sweep(
+                wanted, backbone=backbone, root=options.root, store=store, executor=engine,
+                device=options.device,
+            )  # fmt: skip
             failed += outcome.failed
     for recipe in recipes:
-        _print_table(recipe, store, style)
-    if report:
+        _print_table(recipe, store, options.style)
+    if options.report:
         from pbprompt.report.page import write_page
 
-        write_page(store, report / "index.html", recipes, figures=report / "figures")
-        typer.echo(f"wrote {report / 'index.html'}", err=True)
+        write_page(store, options.report / "index.html", recipes, figures=options.report / "figures")
+        typer.echo(f"wrote {options.report / 'index.html'}", err=True)
     if failed:
         _print_failures(store, failed)
         raise typer.Exit(1)
@@ -110,24 +136,6 @@ def _list_recipes() -> None:
     Console().print(table)
 
 
-def _check(executor: str, style: str, ray_address: str | None, gpus_per_run: float | None) -> None:
-    for option, value, known in (("executor", executor, EXECUTORS), ("format", style, FORMATS)):
-        if value not in known:
-            raise InputError(f"--{option} {value}: choose one of {', '.join(known)}")
-    if ray_address and executor != "ray":
-        raise InputError("--ray-address: only with --executor ray")
-    if gpus_per_run is not None and executor == "local":
-        raise InputError("--gpus-per-run: only with --executor ray or slurm; here --jobs shares the GPUs")
-
-
-def _numbers(option: str, text: str) -> tuple[int, ...]:
-    """ "1,4,16" -> (1, 4, 16)"""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if wrong := [part for part in parts if not part.isdecimal()]:
-        raise InputError(f"--{option} {text}: {wrong[0]!r} is not a number: write them as 1,2,3")
-    return tuple(map(int, parts))
-
-
 def _recipe(name: str) -> "Recipe":
     """A recipe by its name; of an unknown one, pictures and timings are among what may have been meant."""
     from pbprompt.recipes import load_recipe, recipe_names
@@ -140,35 +148,14 @@ def _recipe(name: str) -> "Recipe":
     raise InputError(f"unknown recipe {name!r}: {suggest(name, known)}")
 
 
-def _narrowed(
-    recipe: "Recipe",
-    datasets: Sequence[str],
-    shots: tuple[int, ...],
-    seeds: tuple[int, ...],
-    overrides: Sequence[str],
-) -> "Recipe":
-    """The part of a table that is asked for, as a table of its own."""
-    from dataclasses import replace
-
-    own = any(name not in recipe.datasets for name in datasets)  # which its title does not speak of
-    return replace(
-        recipe,
-        title=f"{recipe.title}; here on {', '.join(datasets)}" if own else recipe.title,
-        datasets=tuple(datasets) or recipe.datasets,
-        shots=shots or recipe.shots,
-        seeds=seeds or recipe.seeds,
-        rows=tuple(row.changed(overrides) for row in recipe.rows),
-    )
-
-
 def _print_cost(device: str, style: str) -> None:
     """The paper's table of computation cost, measured here."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    from pbprompt.bench.cost import computation_cost
     from pbprompt.markdown import table
+    from pbprompt.report.cost import computation_cost
 
     head = ("method", "parameters", "published", "images/s", "published")
     rows = [
@@ -186,63 +173,53 @@ def _print_cost(device: str, style: str) -> None:
     Console().print("[dim]101 classes, 10 sampled prompts; the paper's speeds are of another machine[/]")
 
 
-def _draw(
-    picture: "Picture",
-    captions: Path | None,
-    runs: Path,
-    root: Path | None,
-    device: str,
-    datasets: Sequence[str],
-    shots: tuple[int, ...],
-    seeds: tuple[int, ...],
-    overrides: Sequence[str],
-) -> None:
+def _draw(picture: "Picture", options: ReproduceOptions) -> None:
     """Fit and draw a picture of what is asked for, and write it beside what was drawn."""
-    import json
-    from dataclasses import replace
-
     from pbprompt.clip.loading.load import load_backbone
-    from pbprompt.explain.captions import read_captions
     from pbprompt.explain.drawing import save_picture
     from pbprompt.explain.pictures import make_picture
+    from pbprompt.explain.prompts import read_captions
     from pbprompt.features.bank import FeatureBank
     from pbprompt.files import write_text
 
+    shots, seeds = options.numbers("shots"), options.numbers("seeds")
     for option, values in (("shots", shots), ("seeds", seeds)):
         if len(values) > 1:
             raise InputError(f"--{option}: a picture is of one model: give one number")
-    backbone = load_backbone(picture.backbone, device=device)
+    backbone, captions = load_backbone(picture.backbone, device=options.device), options.captions
     picture = replace(
         picture,
-        datasets=tuple(datasets) or picture.datasets,
+        datasets=tuple(options.dataset) or picture.datasets,
         shots=shots[0] if shots else picture.shots,
         seed=seeds[0] if seeds else picture.seed,
-        overrides=(*picture.overrides, *overrides),
+        overrides=(*picture.overrides, *options.overrides),
         captions=tuple(read_captions(captions, backbone.tokenizer)) if captions else picture.captions,
     )
     if picture.picture == "captions" and not picture.captions:
         raise InputError(f"{picture.name}: give --captions, a text file with one caption per line")
-    drawn, told = make_picture(picture, FeatureBank(backbone), root)
-    save_picture(drawn, runs / f"{picture.name}.png")
-    write_text(runs / f"{picture.name}.json", json.dumps(told, indent=1, ensure_ascii=False) + "\n")
-    for suffix in ("png", "json"):
-        typer.echo(f"wrote {runs / f'{picture.name}.{suffix}'}", err=True)
+    drawn, facts = make_picture(picture, FeatureBank(backbone), options.root)
+    image, text = (options.runs / f"{picture.name}.{suffix}" for suffix in ("png", "json"))
+    save_picture(drawn, image)
+    write_text(text, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    for path in (image, text):
+        typer.echo(f"wrote {path}", err=True)
 
 
-def _executor(
-    name: str, jobs: int | None, device: str, gpus: float, ray_address: str | None, runs: Path
-) -> "Executor":
-    if name == "ray":
+def _executor(options: ReproduceOptions) -> "Executor":
+    gpus = options.gpus_per_run
+    if gpus is None:
+        gpus = float(options.device.startswith("cuda"))
+    if options.executor == "ray":
         from pbprompt.sweep.ray_executor import RayExecutor
 
-        return RayExecutor(ray_address, gpus, jobs)
-    if name == "slurm":
+        return RayExecutor(options.ray_address, gpus, options.jobs)
+    if options.executor == "slurm":
         from pbprompt.sweep.slurm import SlurmExecutor
 
-        return SlurmExecutor(runs / "slurm", gpus, jobs)
+        return SlurmExecutor(options.runs / "slurm", gpus, options.jobs)
     from pbprompt.sweep.local import LocalExecutor
 
-    return LocalExecutor(jobs, device)
+    return LocalExecutor(options.jobs, options.device)
 
 
 def _print_table(recipe: "Recipe", store: "RunStore", style: str) -> None:

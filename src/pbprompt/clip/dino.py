@@ -21,8 +21,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.clip.layers import Block, merge_heads, split_heads
-from pbprompt.clip.patches import SquarePatches
+from pbprompt.clip.layers import Block, SquarePatches, merge_heads, split_heads
 
 
 @dataclass(frozen=True)

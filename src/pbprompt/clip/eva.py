@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.clip.layers import Attention
-from pbprompt.clip.patches import SquarePatches
+from pbprompt.clip.layers import Attention, SquarePatches
 from pbprompt.clip.rotary import attend_turned, grid_places, rotary_table
 
 EVA_EPS = 1e-6

@@ -1,4 +1,4 @@
-"""The transformer block that the image and text towers of CLIP and SigLIP share."""
+"""What towers share: the transformer block of CLIP and SigLIP, and square patches."""
 
 from typing import Any, cast
 
@@ -9,6 +9,19 @@ from torch import Tensor, nn
 
 CLIP_EPS = 1e-5
 QUICK = 1.702  # QuickGELU(x) = x·sigmoid(1.702 x)
+
+
+class SquarePatches:
+    """A tower's config whose image is cut into square patches; what does not fill a patch is left out."""
+
+    image_size: int
+    patch_size: int
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches down and across."""
+        side = self.image_size // self.patch_size
+        return side, side
 
 
 class Attention(nn.Module):

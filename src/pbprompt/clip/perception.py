@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.clip.layers import CLIP_EPS, Transformer
-from pbprompt.clip.patches import SquarePatches
+from pbprompt.clip.layers import CLIP_EPS, SquarePatches, Transformer
 from pbprompt.clip.rotary import attend_turned, grid_places, rotary_table
 from pbprompt.clip.siglip import AttentionPool
 

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from pbprompt.clip.layers import Attention, Mlp, Transformer, merge_heads, split_heads
-from pbprompt.clip.patches import SquarePatches
+from pbprompt.clip.layers import Attention, Mlp, SquarePatches, Transformer, merge_heads, split_heads
 
 SIGLIP_EPS = 1e-6
 

@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.clip.layers import Transformer
-from pbprompt.clip.patches import SquarePatches
+from pbprompt.clip.layers import SquarePatches, Transformer
 
 
 @dataclass(frozen=True)

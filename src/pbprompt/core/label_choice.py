@@ -24,11 +24,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from pbprompt.core.conjugate import KAPPA
-from pbprompt.core.evidence_choice import KAPPA_SPREAD, KAPPAS
+from pbprompt.core.gaussian import KAPPA
 from pbprompt.core.one_vs_rest import Products, log_ratio, prior_odds
 
 STEPS = 50
+KAPPA_SPREAD = 1.0  # prior of ln κ, around ln KAPPA
+KAPPAS = tuple(2.0**power for power in range(-2, 7))
 WORTH = 32.0  # images with a label that all classes together count as, for the threshold of one
 THRESHOLDS = torch.arange(1, 100, dtype=torch.float64) / 100
 

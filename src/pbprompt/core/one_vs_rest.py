@@ -15,7 +15,7 @@
 | n_c, x̄_c, z̄_c | images with the label c; their mean, and that of the rest                       |
 | δ_c            | x̄_c − z̄_c; 0 where there are no such images                                    |
 | t̃_c           | text feature of class c, less the mean over the classes                         |
-| s, γ, κ        | as in `core/conjugate.py`: how far names are to be trusted                      |
+| s, γ, κ        | as in `core/gaussian.py`: how far names are to be trusted                      |
 
 S − ρ δ δᵀ is the scatter within the two groups, so that one scatter of all images serves every class, and
 w_c is a sum of the text classifier and of what the photographs say:
@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pbprompt.core.conjugate import FLOOR, GAMMA
+from pbprompt.core.gaussian import FLOOR, GAMMA
 
 
 class Labelled(NamedTuple):

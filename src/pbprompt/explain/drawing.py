@@ -5,18 +5,37 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from pbprompt.data.square import Fit
-from pbprompt.explain.captions import PromptCaptions
-from pbprompt.explain.colours import heat_colours
 from pbprompt.explain.heat_maps import HeatMaps, Maps, Reading
+from pbprompt.explain.prompts import PromptCaptions
 from pbprompt.files import write_bytes
 
 SIDE, GAP, LINE = 168, 6, 16  # pixels of a tile, between tiles, and of a line of text
 CLEAR = 2  # times its mean that a place of a plan must have for full colour
 INK, FAINT = "#24292f", "#57606a"
+# Colours of heat from dark blue over red to pale yellow, equally spaced from 0 to 1. Lightness only
+# rises: the scale reads right in grey and to the colour-blind.
+ANCHORS = np.array(
+    [
+        (10, 8, 44),
+        (66, 18, 104),
+        (130, 32, 110),
+        (193, 55, 82),
+        (236, 104, 42),
+        (250, 172, 36),
+        (253, 248, 176),
+    ]
+)
+
+
+def heat_colours(heat: Float[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w 3"]:
+    """RGB of every value between 0 and 1; values outside take the colour of the nearer end."""
+    at = np.linspace(0, 1, len(ANCHORS))
+    channels = [np.interp(heat, at, channel) for channel in ANCHORS.T]
+    return np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
 
 
 def overlay(
@@ -52,12 +71,12 @@ def full_colour(heat: Float[np.ndarray, "*s h w"]) -> float:
     return max(float(heat.max()), CLEAR * float(heat.mean()))
 
 
-def draw_heat_maps(maps: HeatMaps, image: Image.Image, reading: Reading = "evidence") -> Image.Image:
-    """A row per class: the square that the model saw, the mean map, and one map a sampled prompt.
+def draw_heat_maps(maps: HeatMaps, image: Image.Image, reading: Reading = "contribution") -> Image.Image:
+    """A row per class: the square that the model saw, the mean map, and one map per sampled prompt.
 
-    All colours start at 0, and the range of a row's values is written above it. The evidence has one scale
-    for everything: a class that nothing speaks for stays dark. Prompt-to-patch has one for all maps of a
-    class. Patch-to-prompt has one for each map, since its level is the probability p_c under that sample.
+    All colours start at 0, and the range of a row's values is written above it. The contribution has one
+    scale for everything: a class that nothing speaks for stays dark. Prompt-to-patch has one for all maps of
+    a class. Patch-to-prompt has one for each map, since its level is the probability p_c under that sample.
     """
     heat = maps.of(reading)
     samples, classes = heat.shape[:2]
@@ -128,7 +147,7 @@ def save_picture(picture: Image.Image, path: Path) -> None:
 def _scale(heat: Maps, row: int, reading: Reading, temperature: float) -> tuple[float | None, str]:
     """The value of full colour in a row, where its maps share it, and the range of the values in words."""
     low, high, mean = (float(value(heat[:, row])) for value in (np.min, np.max, np.mean))
-    if reading == "evidence":
+    if reading == "contribution":
         return max(0.0, float(heat.max())), f"{low:.3g} to {high:.3g} logits, dark up to 0"
     full = f", full colour from {CLEAR}" if high < CLEAR * mean else ""
     if reading == "prompt-to-patch":

@@ -2,7 +2,7 @@
 
     patch-to-prompt  π(g_c | u_m) ∝ p_c exp(cos(u_m, g_c) / T)        to which class a patch goes   (Eq. 7)
     prompt-to-patch  π(u_m | g_c) ∝ exp(cos(u_m, g_c) / T)            where a class finds itself    (Eq. 8)
-    evidence         e_mc = s · u_m·(ĝ_c − mean_c' ĝ_c') / ‖f(x)‖     what a patch says for a class
+    contribution     e_mc = s · u_m·(ĝ_c − mean_c' ĝ_c') / ‖f(x)‖     what a patch says for a class
 
 | symbol | meaning                                             |
 |--------|-----------------------------------------------------|
@@ -14,10 +14,10 @@
 | s      | logit scale, over the prediction's own temperature  |
 
 The plans are the paper's. They compare directions alone: a patch of plain sky counts as much as one full of
-the object, and what all classes share is heat for each. The evidence keeps the length of a patch feature and
-takes off what speaks for every class alike. Where the image's feature is the mean of its patches, as in the
-embedded backbone, the mean of e_mc over the patches is exactly the logit of class c minus the mean logit.
-The plans tell best which of several objects is of the class, the evidence what the decision rests on.
+the object, and what all classes share is heat for each. The contribution keeps the length of a patch feature
+and takes off what speaks for every class alike. Where the image's feature is the mean of its patches, as in
+the embedded backbone, the mean of e_mc over the patches is exactly the logit of class c minus the mean logit.
+The plans tell best which of several objects is of the class, the contribution what the decision rests on.
 
 All classes of the model take part in the softmax and the mean; the maps are of those asked for.
 """
@@ -39,13 +39,13 @@ from pbprompt.clip.backbone import Encoded
 from pbprompt.core.transport import transport_plans
 from pbprompt.data.square import Fit
 from pbprompt.errors import InputError
-from pbprompt.explain.sampled import as_prompts, class_rows
+from pbprompt.explain.prompts import as_prompts, class_rows
 from pbprompt.files import write_bytes
 from pbprompt.methods.abilities import NamesSources, can
 from pbprompt.methods.base import Method
 from pbprompt.model.predictor import SAMPLES, Predictor, predictive
 
-Reading = Literal["patch-to-prompt", "prompt-to-patch", "evidence"]
+Reading = Literal["patch-to-prompt", "prompt-to-patch", "contribution"]
 READINGS: tuple[Reading, ...] = get_args(Reading)
 TOP = 3  # classes shown where none is named
 
@@ -60,7 +60,7 @@ class HeatMaps:
     """of each patch, the share that goes to the class; at most 1 over all classes of the model"""
     prompt_to_patch: Maps
     """of each prompt, the share that goes to the patch: sums to 1 over the patches"""
-    evidence: Maps
+    contribution: Maps
     """logits for the class above the mean of all classes"""
     classes: tuple[str, ...]
     probabilities: NDArray[np.float32]
@@ -78,11 +78,7 @@ class HeatMaps:
         """The maps of one reading."""
         if reading not in READINGS:
             raise InputError(f"reading {reading!r} is unknown: use {', '.join(READINGS)}")
-        return {
-            "patch-to-prompt": self.patch_to_prompt,
-            "prompt-to-patch": self.prompt_to_patch,
-            "evidence": self.evidence,
-        }[reading]
+        return getattr(self, reading.replace("-", "_"))
 
     def save(self, path: Path) -> None:
         """Write all arrays as .npz."""
@@ -91,7 +87,7 @@ class HeatMaps:
             buffer,
             patch_to_prompt=self.patch_to_prompt,
             prompt_to_patch=self.prompt_to_patch,
-            evidence=self.evidence,
+            contribution=self.contribution,
             classes=np.array(self.classes),
             probabilities=self.probabilities,
             temperature=np.float32(self.temperature),
@@ -137,7 +133,7 @@ def heat_maps(
     return HeatMaps(
         patch_to_prompt=maps(plans.prompt_given_patch),
         prompt_to_patch=maps(plans.patch_given_prompt),
-        evidence=maps(_evidence(encoded, method.directions(bank))),
+        contribution=maps(_contribution(encoded, method.directions(bank))),
         classes=tuple(method.classes[row] for row in rows),
         probabilities=probabilities[rows].float().cpu().numpy(),
         temperature=heat,
@@ -150,7 +146,7 @@ def heat_maps(
     )
 
 
-def _evidence(encoded: Encoded, directions: Float[Tensor, "s c d"]) -> Float[Tensor, "s b m c"]:
+def _contribution(encoded: Encoded, directions: Float[Tensor, "s c d"]) -> Float[Tensor, "s b m c"]:
     """e_mc of every sample and image."""
     directions = directions - directions.mean(1, keepdim=True)
     lengths = encoded.global_.to(directions.dtype).norm(dim=-1)[:, None, None]

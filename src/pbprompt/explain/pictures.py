@@ -13,9 +13,9 @@ from pbprompt.data.items import Dataset, Item
 from pbprompt.data.names import name_key
 from pbprompt.data.sources import open_dataset
 from pbprompt.errors import InputError
-from pbprompt.explain.captions import nearest_captions
 from pbprompt.explain.drawing import draw_captions, draw_heat_maps, stacked
 from pbprompt.explain.heat_maps import heat_maps
+from pbprompt.explain.prompts import nearest_captions
 from pbprompt.features.bank import FeatureBank
 from pbprompt.methods.base import make_config
 from pbprompt.model.tuned import TunedModel
@@ -23,10 +23,10 @@ from pbprompt.recipes.pictures import Picture
 from pbprompt.registry import find_method
 
 FIRST = 2  # classes of a dataset that has none of those that the recipe names
-Told = dict[str, Any]
+Drawn = tuple[Image.Image, dict[str, Any]]  # a picture, and what is in it
 
 
-def make_picture(picture: Picture, bank: FeatureBank, root: Path | None = None) -> tuple[Image.Image, Told]:
+def make_picture(picture: Picture, bank: FeatureBank, root: Path | None = None) -> Drawn:
     """The picture, and what is in it: the settings, the images, and the figures that were drawn."""
     if picture.picture == "captions" and not picture.captions:
         raise InputError(f"{picture.name}: has no captions to choose from: give some, one sentence each")
@@ -42,9 +42,9 @@ def make_picture(picture: Picture, bank: FeatureBank, root: Path | None = None) 
         for label, item in _shown(picture, dataset):
             image = open_image(dataset.file(item))
             drawer = _heat_maps if picture.picture == "heat-maps" else _captions
-            part, told = drawer(picture, model, dataset.classes[label], image)
+            part, shown = drawer(picture, model, dataset.classes[label], image)
             parts.append(part)
-            panels.append({"dataset": name, "image": item.path, "class": dataset.classes[label], **told})
+            panels.append({"dataset": name, "image": item.path, "class": dataset.classes[label], **shown})
     about = {
         "title": picture.title,
         "picture": picture.picture,
@@ -71,9 +71,7 @@ def _shown(picture: Picture, dataset: Dataset) -> Iterator[tuple[int, Item]]:
         yield label, own[0]
 
 
-def _heat_maps(
-    picture: Picture, model: TunedModel, name: str, image: Image.Image
-) -> tuple[Image.Image, Told]:
+def _heat_maps(picture: Picture, model: TunedModel, name: str, image: Image.Image) -> Drawn:
     """The image's own class, then the least likely others."""
     likely = heat_maps(model.method, image, model.classes, 1, predictor=model.predictor)
     others = [place for place in likely.probabilities.argsort() if likely.classes[place] != name]
@@ -90,11 +88,16 @@ def _heat_maps(
         }
         for row, shown in enumerate(maps.classes)
     ]
-    told = {"reading": "prompt-to-patch", "temperature": maps.temperature, "prompts": len(heat), "rows": rows}
-    return draw_heat_maps(maps, image, "prompt-to-patch"), told
+    about = {
+        "reading": "prompt-to-patch",
+        "temperature": maps.temperature,
+        "prompts": len(heat),
+        "rows": rows,
+    }
+    return draw_heat_maps(maps, image, "prompt-to-patch"), about
 
 
-def _captions(picture: Picture, model: TunedModel, name: str, image: Image.Image) -> tuple[Image.Image, Told]:
+def _captions(picture: Picture, model: TunedModel, name: str, image: Image.Image) -> Drawn:
     """Each prompt's nearest captions beside the image."""
     found = nearest_captions(
         model.method, picture.captions, [name], picture.top_k, picture.samples, picture.seed

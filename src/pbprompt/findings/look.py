@@ -15,20 +15,29 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.loading.load import load_backbone
-from pbprompt.data.images import open_image
+from pbprompt.data.assemble import SPLIT_WORDS
+from pbprompt.data.folders import subfolders
+from pbprompt.data.huggingface import is_saved_dataset
+from pbprompt.data.images import list_images, open_image
 from pbprompt.data.items import SPLITS, Dataset, Item
 from pbprompt.data.loading import load_images
+from pbprompt.data.names import from_folder
+from pbprompt.data.sources import open_dataset
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank
 from pbprompt.features.file_hashes import file_hashes
 from pbprompt.features.progress import Progress
-from pbprompt.findings.duplicates import Duplicates, find_duplicates
-from pbprompt.findings.label_errors import LabelError, label_errors, multi_label_errors
-from pbprompt.findings.left_out import left_out_answers
-from pbprompt.findings.open_folder import open_any
-from pbprompt.findings.outliers import Outlier, outliers
-from pbprompt.findings.overlap import Overlap, overlaps
-from pbprompt.findings.same_picture import DRAFT, small_square
+from pbprompt.findings.duplicates import DRAFT, Duplicates, find_duplicates, small_square
+from pbprompt.findings.judging import (
+    LabelError,
+    Outlier,
+    Overlap,
+    judge,
+    label_errors,
+    multi_label_errors,
+    outliers,
+    overlaps,
+)
 from pbprompt.model.multi_label import targets
 from pbprompt.model.predictor import zero_shot
 
@@ -175,9 +184,7 @@ def look(
 
     Nothing is trained and nothing is changed. Features come from the cache where they are there.
     """
-    dataset, labelled = (
-        (source, True) if isinstance(source, Dataset) else open_any(source, root, classes_file=classes_file)
-    )
+    dataset, labelled = (source, True) if isinstance(source, Dataset) else _open(source, root, classes_file)
     towers = load_backbone(backbone, device=device) if isinstance(backbone, str) else backbone
     bank = FeatureBank(towers, progress=progress)
     failures: dict[str, InputError] = {}
@@ -205,7 +212,8 @@ def look(
         if dataset.multi_label:
             wrong = multi_label_errors(global_, targets(items, len(dataset.classes)), texts)
         else:
-            answers = left_out_answers(global_, labels, texts, float(towers.logit_scale))
+            copies = [group.rows for group in duplicates]
+            answers = judge(global_, labels, texts, float(towers.logit_scale), copies)
     judged = () if answers is None else (answers.probabilities, labels, answers.judged)
     return Look(
         name=dataset.name,
@@ -221,6 +229,25 @@ def look(
         notes=(*dataset.notes, *_notes(dataset, labelled, answers is not None, labels)),
         multi_label=dataset.multi_label,
     )
+
+
+def _open(
+    source: str | Path,
+    root: str | Path | None = None,
+    classes_file: str | Path | None = None,
+) -> tuple[Dataset, bool]:
+    """The images as a dataset, and whether they are labelled: what `fit` takes, and folders without labels.
+
+    A folder with one class folder, or none, is taken as it is: its images are its training items.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir() and not is_saved_dataset(path):
+        folders = subfolders(path)
+        if not folders or (len(folders) == 1 and folders[0].lower() not in SPLIT_WORDS):
+            items = [Item(file.relative_to(path).as_posix(), 0) for file in list_images(path)]
+            name = from_folder(folders[0]) if folders else "unlabelled"
+            return Dataset(path.resolve().name, path, (name,), tuple(items)), bool(folders)
+    return open_dataset(source, root, classes_file=classes_file), True
 
 
 def _notes(dataset: Dataset, labelled: bool, answered: bool, labels: Tensor) -> list[str]:

@@ -1,7 +1,15 @@
-"""Which of many unlabelled images to label next, given what a model says of them."""
+"""Which of many unlabelled images to label next, and the table in which a person labels them.
 
+The table has an image, its label (empty at first), and what the model would call it. `fit` reads it once
+every row has a label; further rows are added below those that are there.
+"""
+
+import csv
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -10,10 +18,13 @@ from torch import Tensor
 from pbprompt.core.acquisition import By, choose_rows, margin_doubt
 from pbprompt.data.tables import SEPARATOR
 from pbprompt.errors import InputError
+from pbprompt.files import read_text, write_text
 from pbprompt.model.predictions import Prediction
 from pbprompt.seeding import generator
 
 DEFAULT: By = "diverse"  # what needed the fewest labels on validation images: docs/label-next.md
+HEADER = ["image", "label", "suggested", "probability", "score"]
+LABELS_HEADER = ["image", "labels", "suggested", "probability", "score"]  # where an empty cell says none
 
 
 @dataclass(frozen=True)
@@ -61,3 +72,45 @@ def next_images(
 def _suggested(said: Prediction) -> str:
     """As a table has it."""
     return said.label if said.labels is None else SEPARATOR.join(said.labels)
+
+
+class Row(NamedTuple):
+    """A line of the table, as text."""
+
+    image: str
+    label: str
+    suggested: str
+    probability: str
+    score: str
+
+
+def table_root(folder: Path, table: Path) -> Path:
+    """What its paths are relative to: its own folder, as `fit` expects, if that holds the images."""
+    home = table.parent.resolve()
+    return home if folder.resolve().is_relative_to(home) else folder.resolve()
+
+
+def name_in_table(path: Path, folder: Path, root: Path) -> str:
+    """An image of the folder as the table calls it; a link in the folder keeps its own name."""
+    return (folder.resolve() / path.relative_to(folder)).relative_to(root).as_posix()
+
+
+def read_table(path: Path) -> list[Row]:
+    """The rows of a table that `write_table` wrote and a person edited; spreadsheets may put ; for ,."""
+    text = read_text(path)
+    for delimiter in (",", ";", "\t"):
+        lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+        if lines and [cell.strip() for cell in lines[0]] in (HEADER, LABELS_HEADER):
+            wrong = [at for at, line in enumerate(lines, 1) if line and len(line) != len(HEADER)]
+            if wrong:
+                raise InputError(f"{path} line {wrong[0]}: {len(HEADER)} fields belong there: correct it")
+            return [Row(*(cell.strip() for cell in line)) for line in lines[1:] if any(line)]
+    raise InputError(f"{path}: not a table of images to label ({','.join(HEADER)}): choose another name")
+
+
+def write_table(path: Path, rows: Sequence[Row], *, multi_label: bool = False) -> None:
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(LABELS_HEADER if multi_label else HEADER)
+    writer.writerows(rows)
+    write_text(path, stream.getvalue())

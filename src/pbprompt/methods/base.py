@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
@@ -18,42 +18,47 @@ from pbprompt.registry import methods
 from pbprompt.seeding import checked
 
 
-def setting(default: Any, text: str, *, later: bool = False) -> Any:
-    """A config field with its help. `later`: runs from before there was a choice keep their names."""
-    return field(default=default, metadata={"help": text, "later": later})
+def setting(
+    default: Any, text: str, *, least: float | None = None, most: float = math.inf, later: bool = False
+) -> Any:
+    """A config field, its help and bounds. `later`: runs from before there was a choice keep their names."""
+    return field(default=default, metadata={"help": text, "least": least, "most": most, "later": later})
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodConfig:
-    """How a method is trained; each method adds its own settings. The defaults are the field's protocol."""
+    """How a method is trained; each method adds its own settings. The defaults are the field's protocol.
+
+        @dataclass(frozen=True, kw_only=True)
+        class MyConfig(MethodConfig):
+            tokens: int = setting(4, "b, context vectors", least=1)
+
+    A setting that a method gives another default keeps its bounds.
+    """
 
     optimiser: Literal["sgd", "adam", "adamw"] = setting("sgd", "sgd, adam or adamw")
-    learning_rate: float = setting(0.002, "highest learning rate; cosine to zero over the epochs")
-    weight_decay: float = setting(5e-4, "weight decay of the optimiser")
-    warmup_epochs: int = setting(1, "first epochs at a constant learning rate of 1e-5")
-    batch_size: int = setting(32, "images per step; 0: the method's choice by the number of images")
-    epochs: int = setting(0, "passes over the training images; 0: the method's schedule by shots")
-    clip_norm: float = setting(0.0, "gradient norm to clip at; 0: no clipping")
-    keep: float = setting(1.0, "share of the change by training that is kept; less suits other domains")
-    momentum: float = setting(0.9, "momentum of sgd", later=True)
-    adam_epsilon: float = setting(1e-8, "what adam and adamw add to the divisor", later=True)
+    learning_rate: float = setting(0.002, "highest learning rate; cosine to zero over the epochs", least=0)
+    weight_decay: float = setting(5e-4, "weight decay of the optimiser", least=0)
+    warmup_epochs: int = setting(1, "first epochs at a constant learning rate of 1e-5", least=0)
+    batch_size: int = setting(32, "images per step; 0: the method's choice by the number of images", least=0)
+    epochs: int = setting(0, "passes over the training images; 0: the method's schedule by shots", least=0)
+    clip_norm: float = setting(0.0, "gradient norm to clip at; 0: no clipping", least=0)
+    keep: float = setting(
+        1.0, "share of the change by training that is kept; less suits other domains", least=0, most=1
+    )
+    momentum: float = setting(0.9, "momentum of sgd", least=0, later=True)
+    adam_epsilon: float = setting(1e-8, "what adam and adamw add to the divisor", least=0, later=True)
     anneal: Literal["epoch", "step"] = setting("epoch", "how often the learning rate falls", later=True)
 
     def __post_init__(self) -> None:
-        self.at_least(
-            0, "batch_size", "learning_rate", "weight_decay", "warmup_epochs", "epochs", "clip_norm", "keep"
-        )
-        self.at_least(0, "momentum", "adam_epsilon")
-        if self.keep > 1:
-            raise InputError(f"setting 'keep' is {self.keep}: it takes a share, 0 to 1")
-
-    def at_least(self, lowest: float, *keys: str, highest: float = math.inf) -> None:
-        """Refuse settings out of bounds (or no number at all)."""
-        for key in keys:
-            value = getattr(self, key)
-            if not lowest <= value <= highest:
-                upper = "or more" if highest == math.inf else f"to {highest}"
-                raise InputError(f"setting {key!r} is {value}: it takes {lowest} {upper}")
+        """Refuse settings out of bounds, or NaN."""
+        bounded = [one for kind in type(self).__mro__ if is_dataclass(kind) for one in fields(kind)]
+        for one in bounded:
+            least, most = one.metadata.get("least"), one.metadata.get("most", math.inf)
+            value = getattr(self, one.name)
+            if least is not None and not least <= value <= most:
+                upper = "or more" if most == math.inf else f"to {most}"
+                raise InputError(f"setting {one.name!r} is {value}: it takes {least} {upper}")
 
 
 class Batch(NamedTuple):
@@ -105,7 +110,7 @@ class TrainingHooks(nn.Module):
         return min(self.config.batch_size or self.batch_for(examples), examples)
 
     def diagnostics(self, generator: torch.Generator) -> dict[str, float]:
-        """What is worth knowing of the parameters besides the loss, logged once an epoch."""
+        """What is worth knowing of the parameters besides the loss, logged once per epoch."""
         return {}
 
     def counted_parameters(self) -> int:

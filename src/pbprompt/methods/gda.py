@@ -43,11 +43,7 @@ ALPHAS = (1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
 class GDAConfig(MethodConfig):
     """One number to choose."""
 
-    alpha: float = setting(1.0, "α, weight of the images; 0: by cross-validation within them")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.at_least(0, "alpha")
+    alpha: float = setting(1.0, "α, weight of the images; 0: by cross-validation within them", least=0)
 
 
 @register("gda")

@@ -37,11 +37,9 @@ ROUGH = 1e-4  # gradient at which a fold's fit is good enough to be compared
 class LinearProbeConfig(MethodConfig):
     """Nothing to set but how C is found."""
 
-    strength: float = setting(0.0, "C of the logistic regression; 0: by cross-validation within the images")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.at_least(0, "strength")
+    strength: float = setting(
+        0.0, "C of the logistic regression; 0: by cross-validation within the images", least=0
+    )
 
 
 @register("linear-probe")

@@ -29,11 +29,7 @@ from pbprompt.registry import register
 class LPPlusPlusConfig(MethodConfig):
     """The published recipe: 300 full-batch iterations."""
 
-    iterations: int = setting(300, "full-batch iterations")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.at_least(0, "iterations")
+    iterations: int = setting(300, "full-batch iterations", least=0)
 
 
 @register("lp++")

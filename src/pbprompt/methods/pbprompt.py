@@ -47,7 +47,7 @@ class PBPromptConfig(MethodConfig):
     learning_rate: float = setting(3e-3, "highest learning rate; cosine to zero over the epochs")
     weight_decay: float = setting(0.01, "weight decay of the optimiser")
     epochs: int = setting(60, "passes over the training images; 0: the paper's schedule by shots")
-    tokens: int = setting(4, "b, prompt tokens")
+    tokens: int = setting(4, "b, prompt tokens", least=1, most=1000)
     words: str = setting("a photo of a", "words that the prompt tokens start from; empty: random")
     ending: Literal["stop", "template"] = setting(
         "stop", "what follows a name: a full stop, or what the dataset's template has there"
@@ -56,9 +56,9 @@ class PBPromptConfig(MethodConfig):
     keep_latent: bool = setting(True, "the generator's output for r is part of the prefix")
     residual: bool = setting(True, "the generator adds its input: the words start as they are")
     mean_residual: bool = setting(True, "μ(e) = e + Linear(e), started at e")
-    initial_std: float = setting(1.56, "σ at the start, in units; 0: as the linear layer gives it")
+    initial_std: float = setting(1.56, "σ at the start, in units; 0: as the linear layer gives it", least=0)
     sampling: bool = setting(True, "draw r from q; false: r = μ(e) and no KL (w/o-S)")
-    train_samples: int = setting(2, "draws of r a training step")
+    train_samples: int = setting(2, "draws of r per training step", least=1, most=1000)
     antithetic: bool = setting(False, "draws of a step in pairs of noise ε and −ε")
     likelihood: Literal["mean_of_logs", "log_of_mean"] = setting("log_of_mean", "over the draws of a step")
     prior_std: float = setting(1.56, "standard deviation of the prior around e, in units")
@@ -70,7 +70,7 @@ class PBPromptConfig(MethodConfig):
     transport: Literal["ct", "ot"] = setting("ct", "conditional or entropic optimal transport")
     ct_weight: float = setting(1.0, "η; 0: no transport (B-Prompt)")
     ct_balance: float = setting(0.5, "λ: patch to prompt; 1 − λ: prompt to patch")
-    ct_temperature: float = setting(1.0, "T of the plans; 0: 1/logit scale")
+    ct_temperature: float = setting(1.0, "T of the plans; 0: 1/logit scale", least=0)
     ct_gradient: bool = setting(
         False, "let the gradient through the class probabilities p_c in the transport"
     )
@@ -86,8 +86,6 @@ class PBPromptConfig(MethodConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.at_least(1, "tokens", "train_samples", highest=1000)
-        self.at_least(0, "initial_std", "ct_temperature")
         for key in ("prior_std", "prediction_temperature"):
             if not getattr(self, key) > 0:
                 raise InputError(f"setting {key!r} is {getattr(self, key)}: it takes a number above 0")

@@ -48,7 +48,7 @@ class ProDAConfig(MethodConfig):
     epochs: int = setting(100, "passes over the training images")
     prompts: int = setting(32, "K, prompts")
     tokens: int = setting(16, "b, context vectors of a prompt")
-    drawn: int = setting(4, "prompts drawn a step")
+    drawn: int = setting(4, "prompts drawn per step")
     diversity: float = setting(0.1, "λ, weight of the orthogonality of the prompts without a name")
 
 

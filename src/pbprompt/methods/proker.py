@@ -42,12 +42,8 @@ AFFINITIES = 1 << 26  # images × training images held at once
 class ProKeRConfig(MethodConfig):
     """The published settings, by the number of shots."""
 
-    ridge: float = setting(0.0, "λ, weight of the images; 0: the published one for so many images per class")
-    beta: float = setting(0.0, "β, kernel's sharpness; 0: the published one for so many images per class")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.at_least(0, "ridge", "beta")
+    ridge: float = setting(0.0, "λ, weight of the images; 0: published for so many per class", least=0)
+    beta: float = setting(0.0, "β, kernel's sharpness; 0: published for so many images per class", least=0)
 
 
 def published(shots: float) -> tuple[float, float]:

@@ -55,14 +55,15 @@ class TipAdapterConfig(MethodConfig):
     finetune: bool = setting(False, "train the cached features (Tip-Adapter-F)")
     alpha: float = setting(1.0, "α, weight of the cache against the text")
     beta: float = setting(5.5, "β, sharpness of the cache")
-    key_views: int = setting(1, "epochs whose views of an image make its key, by their mean", later=True)
-    search_alpha: float = setting(0.0, "search α on validation images up to this; 0: no search", later=True)
-    search_beta: float = setting(0.0, "search β on validation images up to this; 0: no search", later=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.at_least(1, "key_views")
-        self.at_least(0, "search_alpha", "search_beta")
+    key_views: int = setting(
+        1, "epochs whose views of an image make its key, by their mean", least=1, later=True
+    )
+    search_alpha: float = setting(
+        0.0, "search α on validation images up to this; 0: no search", least=0, later=True
+    )
+    search_beta: float = setting(
+        0.0, "search β on validation images up to this; 0: no search", least=0, later=True
+    )
 
 
 @register("tip-adapter")

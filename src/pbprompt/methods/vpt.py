@@ -47,9 +47,11 @@ class VPTConfig(MethodConfig):
     tokens: int = setting(4, "b, context vectors")
     words: str = setting("a photo of a", "words that the context starts from; empty: random, N(0, 0.02²)")
     conditional: bool = setting(False, "the distribution depends on the image")
-    train_samples: int = setting(10, "L, draws a training step; published: 5 to 40 by dataset")
+    train_samples: int = setting(
+        10, "L, draws per training step; published: 5 to 40 by dataset", least=1, most=1000
+    )
     initial_std: float = setting(
-        0.0, "σ at the start; 0: as published, near 1, far above the words' own size"
+        0.0, "σ at the start; 0: as published, near 1, far above the words' own size", least=0
     )
     kl_weight: float = setting(0.001, "weight of the divergence from N(0, I)")
 
@@ -76,8 +78,6 @@ class VPT(NameInContext):
 
     def __init__(self, config: VPTConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
-        config.at_least(1, "train_samples", highest=1000)
-        config.at_least(0, "initial_std")
         self.image_conditioned = config.conditional
         self.exportable = not config.conditional
         width = backbone.text_width

@@ -4,16 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
-from pbprompt.recipes.reading import known_keys, listed, parsed, typed, words
+from pbprompt.recipes.reading import check_positive, listed, parsed, read, words
 from pbprompt.runs.config import RunConfig, Split, Task
 from pbprompt.suggest import suggest
 from pbprompt.train.tune import Views
-
-LISTS = ("datasets", "shots", "seeds", "targets", "apart", "published")
 
 
 @dataclass(frozen=True)
@@ -70,12 +68,28 @@ class Recipe:
     published: tuple[str, ...] = ()
     note: str = ""
 
-    def expand(
+    def narrowed(
         self,
-        datasets: Sequence[str] | None = None,
-        shots: Sequence[int] | None = None,
-        seeds: Sequence[int] | None = None,
-    ) -> list[tuple[str, RunConfig]]:
+        datasets: Sequence[str] = (),
+        shots: Sequence[int] = (),
+        seeds: Sequence[int] = (),
+        overrides: Sequence[str] = (),
+    ) -> "Recipe":
+        """The part of the table with these datasets, shots and seeds, as a table of its own; empty: all.
+
+        A dataset may be one's own; `overrides` are `key=value` settings of every row.
+        """
+        other = any(name not in self.datasets for name in datasets)  # which the title does not speak of
+        return replace(
+            self,
+            title=f"{self.title}; here on {', '.join(datasets)}" if other else self.title,
+            datasets=tuple(datasets) or self.datasets,
+            shots=tuple(shots) or self.shots,
+            seeds=tuple(seeds) or self.seeds,
+            rows=tuple(row.changed(overrides) for row in self.rows),
+        )
+
+    def expand(self) -> list[tuple[str, RunConfig]]:
         """(label, run) for every cell, seeds outermost: a sweep that is cut short has whole tables first."""
         return [
             (
@@ -95,9 +109,9 @@ class Recipe:
                     split=self.split,
                 ),
             )
-            for seed in seeds or self.seeds
-            for shot in shots or self.shots
-            for dataset in datasets or self.datasets
+            for seed in self.seeds
+            for shot in self.shots
+            for dataset in self.datasets
             for row in self.rows
         ]
 
@@ -126,36 +140,22 @@ def load_recipe(name_or_path: str) -> Recipe:
 
 def _read(text: str, where: str, name: str) -> Recipe:
     values = parsed(text, where, "give title, task, backbone, datasets and rows")
-    known_keys(values, Recipe, where)
-    missing = [key for key in ("title", "task", "backbone", "datasets", "rows") if key not in values]
-    if missing:
-        raise InputError(f"{where}: {missing[0]} is missing: add it")
-    if values["task"] not in get_args(Task):
-        raise InputError(f"{where}: task is {values['task']!r}: choose one of {', '.join(get_args(Task))}")
     rows = tuple(
         _row(row, f"{where}, row {number}")
-        for number, row in enumerate(listed(values["rows"], where, "rows"), start=1)
+        for number, row in enumerate(listed(values.pop("rows", None), where, "rows"), start=1)
     )
-    labels = [row.label for row in rows]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise InputError(f"{where}: two rows have the label {label!r}: give each its own")
-    lists = {key: tuple(listed(values[key], where, key)) for key in LISTS if key in values}
-    for key in ("shots", "seeds"):
-        if wrong := [value for value in lists.get(key, ()) if type(value) is not int]:
-            raise InputError(f"{where}: {key} holds {wrong[0]!r}: give whole numbers")
     views = values.get("views", "centre")
     if views not in ("centre", "fresh") and (type(views) is not int or views < 1):
         raise InputError(f"{where}: views is {views!r}: choose centre, fresh or a number")
-    if values.get("split", "test") not in get_args(Split):
-        raise InputError(f"{where}: split is {values['split']!r}: choose {' or '.join(get_args(Split))}")
-    recipe = typed(Recipe, {**values, **lists, "rows": rows, "name": name}, where)
+    recipe = replace(read(Recipe, {**values, "rows": (), "name": name}, where), rows=rows)
+    labels = [row.label for row in rows]
     for row in rows:
+        if labels.count(row.label) > 1:
+            raise InputError(f"{where}: two rows have the label {row.label!r}: give each its own")
         for dataset, _ in row.by_dataset:
-            if dataset not in lists["datasets"]:
+            if dataset not in recipe.datasets:
                 raise InputError(f"{where}: by_dataset of {row.label!r} names {dataset!r}: choose a dataset")
-    shown = {*lists["datasets"], *lists.get("targets", ())}
-    if strange := [name for name in lists.get("apart", ()) if name not in shown]:
+    if strange := [name for name in recipe.apart if name not in (*recipe.datasets, *recipe.targets)]:
         raise InputError(f"{where}: apart names {strange[0]!r}: choose among the datasets and targets")
     return recipe
 
@@ -166,19 +166,17 @@ def _ordered(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _row(values: Any, where: str) -> Row:
-    if not isinstance(values, dict) or "method" not in values:
-        raise InputError(f"{where}: method is missing: add it")
-    known_keys(values, Row, where)
-    samples = values.get("samples", 20)
-    if type(samples) is not int or samples < 1:
-        raise InputError(f"{where}: samples is {samples!r}: give a whole number above 0")
+    if not isinstance(values, dict):
+        raise InputError(f"{where}: is {values!r}: write it as {{label: …, method: …}}")
+    check_positive(values, where, "samples")
     own = values.get("by_dataset") or {}
     if not isinstance(own, dict):
         raise InputError(f"{where}: by_dataset is {own!r}: write it as {{dataset: {{setting: value}}}}")
-    lists = {
-        "label": str(values.get("label", values["method"])),
+    row = {
+        **values,
+        "label": str(values.get("label", values.get("method"))),
         "overrides": words(values.get("overrides") or {}, where, "overrides"),
         "by_dataset": (),
     }
     settings = tuple((name, words(some, where, f"by_dataset, {name},")) for name, some in own.items())
-    return replace(typed(Row, {**values, **lists}, where), by_dataset=settings)
+    return replace(read(Row, row, where), by_dataset=settings)

@@ -3,17 +3,13 @@
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal
 
-from pbprompt.errors import InputError
 from pbprompt.files import read_text
-from pbprompt.recipes.reading import known_keys, listed, parsed, typed, words
-from pbprompt.suggest import suggest
+from pbprompt.recipes.reading import check_positive, listed, parsed, read, words
 from pbprompt.train.tune import Views
 
 Kind = Literal["heat-maps", "captions"]
-NEEDED = ("title", "picture", "backbone", "datasets")
-LISTS = ("datasets", "classes", "captions")
 
 
 @dataclass(frozen=True)
@@ -61,17 +57,11 @@ def find_picture(name_or_path: str) -> Picture | None:
         text = (files("pbprompt.recipes") / "figures" / where).read_text(encoding="utf-8")
     else:
         return None
-    values = parsed(text, where, f"give {', '.join(NEEDED)}")
+    values = parsed(text, where, "give title, picture, backbone and datasets")
     if "picture" not in values:
         return None
-    known_keys(values, Picture, where)
-    if missing := [key for key in NEEDED if key not in values]:
-        raise InputError(f"{where}: {missing[0]} is missing: add it")
-    if values["picture"] not in get_args(Kind):
-        raise InputError(f"{where}: picture is {values['picture']!r}: {suggest('', get_args(Kind))}")
-    for key in ("shots", "samples", "top_k"):
-        if key in values and (type(values[key]) is not int or values[key] < 1):
-            raise InputError(f"{where}: {key} is {values[key]!r}: give a whole number above 0")
-    lists = {key: tuple(map(str, listed(values[key], where, key))) for key in LISTS if key in values}
+    check_positive(values, where, "shots", "samples", "top_k")
     overrides = words(values.get("overrides") or {}, where, "overrides")
-    return typed(Picture, {**values, **lists, "overrides": overrides, "name": path.stem}, where)
+    texts = [key for key in ("classes", "captions") if key in values]  # which may be numbers: 707
+    lists: dict[str, Any] = {key: [*map(str, listed(values[key], where, key))] for key in texts}
+    return read(Picture, {**values, **lists, "overrides": overrides, "name": path.stem}, where)

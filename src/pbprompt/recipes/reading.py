@@ -1,14 +1,12 @@
-"""Keys and lists of a recipe's YAML, refused with the file, the key and the fix."""
+"""A recipe's YAML as its dataclass; what is wrong is told with the file, the key and the fix."""
 
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin, get_type_hints
 
 import yaml
 
 from pbprompt.config import from_dict
 from pbprompt.errors import InputError
-from pbprompt.suggest import suggest
 
 T = TypeVar("T")
 
@@ -18,16 +16,28 @@ def parsed(text: str, where: str, fix: str) -> dict[str, Any]:
     try:
         values = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a ValueError: 2024-13-45, no such day
-        raise InputError(f"{where}: not YAML ({str(error).splitlines()[0]}): mend it") from None
+        raise InputError(f"{where}: not YAML ({str(error).splitlines()[0]}): fix it") from None
     if not isinstance(values, dict):
         raise InputError(f"{where}: not a recipe: {fix}")
     return values
 
 
-def listed(value: Any, where: str, key: str) -> list[Any]:
-    """The list under a key; one word alone is a list of one."""
-    values = value if isinstance(value, list) else [value]
-    if not values or None in values:
+def read(kind: type[T], values: Mapping[str, Any], where: str) -> T:
+    """The values as a dataclass; one word alone is a list of one, where a list is wanted."""
+    hints = get_type_hints(kind)
+    lists = {
+        key: listed(value, where, key) for key, value in values.items() if get_origin(hints.get(key)) is tuple
+    }
+    try:
+        return from_dict(kind, {**values, **lists}, "key")
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def listed(value: Any, where: str, key: str) -> list[Any] | tuple[Any, ...]:
+    """The list under a key, which is not empty."""
+    values = value if isinstance(value, list | tuple) else [value]
+    if (isinstance(values, list) and not values) or None in values:
         raise InputError(f"{where}: {key} is empty: list one or more")
     return values
 
@@ -39,15 +49,8 @@ def words(values: Any, where: str, key: str) -> tuple[str, ...]:
     return tuple(f"{setting}={value}" for setting, value in values.items())
 
 
-def typed(kind: type[T], values: Mapping[str, Any], where: str) -> T:
-    try:
-        return from_dict(kind, values, "key")
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
-
-
-def known_keys(values: Mapping[str, Any], kind: type, where: str) -> None:
-    names = [item.name for item in fields(kind)]
-    for key in values:
-        if key not in names:
-            raise InputError(f"{where}: unknown key {key!r}: {suggest(str(key), names)}")
+def check_positive(values: Mapping[str, Any], where: str, *keys: str) -> None:
+    """Refuse numbers below 1, and what is no whole number."""
+    for key in keys:
+        if key in values and (type(values[key]) is not int or values[key] < 1):
+            raise InputError(f"{where}: {key} is {values[key]!r}: give a whole number above 0")

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -17,28 +16,17 @@ from pbprompt.evaluate.reliability import ReliabilityBins, confidence_bins
 from pbprompt.evaluate.selective import area_under_risk_coverage, risk_coverage
 from pbprompt.report import plots
 from pbprompt.report.comparisons import Comparison
+from pbprompt.report.plots import Drawing
 from pbprompt.report.tables import Cell, Table
 from pbprompt.runs.record import Record
 from pbprompt.runs.store import RunStore
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 LETTERS = {"ct_weight": "η", "ct_balance": "λ", "kl_weight": "β"}  # the paper's, for axes
-_BINS = 15
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure with a name for its file, a caption, and in words what is to be seen in it."""
-
-    name: str
-    caption: str
-    description: str
-    figure: "Figure"
-    small: bool = False
 
 
 def draw(comparison: Comparison, store: RunStore) -> Iterator[Drawing]:
@@ -86,7 +74,7 @@ def _few_shot(comparison: Comparison) -> Drawing:
         _name(comparison, "shots"),
         f"{comparison.headline} against shots; the band is one standard deviation over seeds.",
         _in_words(lines, comparison.headline, "shots"),
-        plots.few_shot_curves(lines, comparison.title, _short(comparison)),
+        plots.curves(lines, comparison.title, _short(comparison)),
     )
 
 
@@ -110,7 +98,7 @@ def _settings(comparison: Comparison) -> Iterator[Drawing]:
                 _name(comparison, key),
                 f"{comparison.headline} against {axis}; the band is one standard deviation over seeds.",
                 _in_words(varied, comparison.headline, key),
-                plots.setting_curve(axis, varied, comparison.title, _short(comparison)),
+                plots.curves(varied, comparison.title, _short(comparison), axis),
             )
 
 

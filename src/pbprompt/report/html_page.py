@@ -1,13 +1,27 @@
-"""What the HTML pages share: a document that needs nothing besides itself, contents, facts and figures."""
+"""What HTML pages share: a document that needs nothing besides itself, facts, tables, figures, pictures."""
 
+import base64
+import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from pathlib import Path
+
+from PIL import Image
 
 from pbprompt import __version__
+from pbprompt.data.images import open_image
+from pbprompt.errors import InputError
 from pbprompt.report import plots
-from pbprompt.report.figures import Drawing
+from pbprompt.report.plots import Drawing
+
+LONGEST_SIDE = 144  # of a picture: twice the size it is shown at, for dense screens
+LITE = "The backbone lite is not CLIP: its figures are not comparable with those of papers on CLIP."
+NO_FIGURES = "Figures are left out, since matplotlib is not installed: the extra `plots` brings it."
+
+_TAG = re.compile("<[^>]*>")
+Rows = Sequence[Sequence[str]]
 
 
 def document(title: str, parts: Mapping[str, str], style: str = "") -> str:
@@ -39,6 +53,68 @@ def facts_list(facts: Mapping[str, str], notices: Sequence[str] = ()) -> str:
     rows = (f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts.items() if text)
     boxes = (f'<p class="notice" role="note">{escape(notice)}</p>' for notice in notices)
     return "\n".join([f"<dl>{''.join(rows)}</dl>", *boxes])
+
+
+def notices(backbones: Iterable[str]) -> list[str]:
+    """What a reader must know of figures made with these backbones, on this machine."""
+    return [LITE] * ("lite" in backbones) + [NO_FIGURES] * (not plots.available())
+
+
+def table(
+    caption: str,
+    heads: Sequence[str],
+    rows: Rows | Mapping[str, Rows],
+    *,
+    kind: str = "",
+    shares: Sequence[Sequence[float]] = (),
+    beside: bool = False,
+) -> str:
+    """Cells (HTML) as a table, the first of a row as its head; rows by group start with a row that says it.
+
+    `kind="cards"`: on a narrow screen a row is a card, each cell beside its head. `shares` (of 1) shade the
+    cells of a `kind="matrix"`. `beside`: the caption stands above the table, which may be narrower.
+    """
+    label = escape(caption)
+    lines = [f'<p class="quiet">{label}.</p>'] if beside else []
+    classes = f"wide {kind}".strip()
+    lines.append(f'<div class="{classes}" role="region" aria-label="{label}" tabindex="0"><table>')
+    lines += [] if beside else [f"<caption>{label}</caption>"]
+    lines.append("<thead><tr>" + "".join(f'<th scope="col">{head}</th>' for head in heads) + "</tr></thead>")
+    for group, body in rows.items() if isinstance(rows, Mapping) else [("", rows)]:
+        lines.append("<tbody>")
+        if group:
+            lines.append(f'<tr><th scope="rowgroup" colspan="{len(heads)}">{group}</th></tr>')
+        for place, (first, *cells) in enumerate(body):
+            marks = [""] * len(cells)
+            if kind == "cards":
+                marks = [f' data-head="{_TAG.sub("", head)}"' for head in heads[1:]]
+            elif shares:  # text stays readable on the lighter part of the scale
+                marks = [
+                    f' style="background: rgb(0 114 178 / {0.6 * share:.2f})"' if share else ""
+                    for share in shares[place]
+                ]
+            data = "".join(f"<td{mark}>{cell}</td>" for mark, cell in zip(marks, cells, strict=True))
+            lines.append(f'<tr><th scope="row">{first}</th>{data}</tr>')
+        lines.append("</tbody>")
+    return "\n".join([*lines, "</table></div>"])
+
+
+def picture(file: Path, alt: str = "") -> str:
+    """The image, small and inside the page; nothing where it can no longer be read."""
+    uri = data_uri(file)
+    return f'<img src="{uri}" alt="{escape(alt)}" loading="lazy">' if uri else ""
+
+
+def data_uri(file: Path) -> str | None:
+    """The image as a small JPEG; None where it can no longer be read."""
+    try:
+        image = open_image(file, draft=LONGEST_SIDE)
+    except InputError:
+        return None
+    image.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.BICUBIC)
+    stream = io.BytesIO()
+    image.save(stream, "JPEG", quality=70)
+    return "data:image/jpeg;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
 
 
 def figures_html(drawings: Sequence[Drawing]) -> Iterator[str]:

@@ -9,17 +9,19 @@ import numpy as np
 
 from pbprompt.evaluate.answers import MOST_PAIRS, Answers
 from pbprompt.evaluate.confusion import most_involved
+from pbprompt.evaluate.multi_label import LabelAnswers
 from pbprompt.evaluate.per_class import ClassFigures, worst_first
 from pbprompt.files import write_text
 from pbprompt.report import plots
-from pbprompt.report.html_page import document, facts_list, figures_html
-from pbprompt.report.model_figures import draw_confusion, draw_trust
-from pbprompt.report.model_findings import findings, percent
-from pbprompt.report.page import LITE, NO_FIGURES
-from pbprompt.report.thumbnails import data_uri
+from pbprompt.report.html_page import document, facts_list, figures_html, notices, picture, table
+from pbprompt.report.model_figures import draw_confusion, draw_trust, percent
 
 MOST_CLASSES = 30  # that stand open; the others are folded away
 MOST_IN_MATRIX = 20
+MOST_LABELS = 12  # of a multi-label model, whose mistakes are shown
+MOST_IMAGES = 4  # of each kind of mistake
+LABEL_HEADS = ("Label", "Images", "Given", "AP", "F1", "Precision", "Recall", "Threshold")
+FEW_IMAGES = 10  # of a class: one image moves its figures by a tenth or more
 STYLE = """
 .matrix td { min-width: 2.2rem; border: 1px solid var(--rule); }
 .matrix thead th { writing-mode: vertical-rl; transform: rotate(180deg); text-align: left; }
@@ -35,10 +37,8 @@ def write_model_page(
     `facts` say what was judged, `figures` are those of `TunedModel.evaluate`; below `root` lie the images.
     """
     drawn = plots.available()
-    notices = [LITE] if facts.get("Backbone") == "lite" else []
-    notices += [] if drawn else [NO_FIGURES]
     parts = {
-        "What was judged": facts_list(facts, notices),
+        "What was judged": facts_list(facts, notices([facts.get("Backbone", "")])),
         "At a glance": _summary(figures, answers),
         "Most confused pairs": _pairs(answers, root),
         "Classes": _classes(answers),
@@ -60,7 +60,7 @@ def _summary(figures: Mapping[str, Any], answers: Answers) -> str:
     sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in findings(answers))
     beside = " beside those of the untuned backbone" if "zero_shot" in figures else ""
     caption = f"The figures{beside}; ECE: calibration error"
-    return f"{html_table(caption, heads, cells)}<ul>{sentences}</ul>"
+    return f"{table(caption, heads, cells)}<ul>{sentences}</ul>"
 
 
 def _pairs(answers: Answers, root: Path) -> str:
@@ -69,11 +69,8 @@ def _pairs(answers: Answers, root: Path) -> str:
         pictures, places = [], []
         for row in answers.examples(pair):
             path, sure = answers.paths[row], percent(float(answers.confidence[row]))
-            if (uri := data_uri(root / path)) is not None:
-                pictures.append(
-                    f'<figure><img src="{uri}" alt="{escape(path)}" loading="lazy">'
-                    f"<figcaption>{sure}</figcaption></figure>"
-                )
+            if image := picture(root / path, path):
+                pictures.append(f"<figure>{image}<figcaption>{sure}</figcaption></figure>")
             places.append(f'<p class="quiet">{escape(path)}</p>')
         words = (
             f"<p><strong>{escape(answers.classes[pair.true])}</strong> taken for "
@@ -101,15 +98,15 @@ def _classes(answers: Answers) -> str:
         "<p>Weakest first. Recall: of the images of the class, the share named so. Precision: of the "
         "images named so, the share that are of the class.</p>"
     )
-    parts = [lead, html_table("Every class", heads, list(map(_class_cells, ordered[:MOST_CLASSES])))]
+    parts = [lead, table("Every class", heads, list(map(_class_cells, ordered[:MOST_CLASSES])))]
     if rest := ordered[MOST_CLASSES:]:
-        table = html_table("The other classes", heads, list(map(_class_cells, rest)))
-        parts.append(f"<details><summary>{len(rest):,} more classes</summary>{table}</details>")
+        folded = table("The other classes", heads, list(map(_class_cells, rest)))
+        parts.append(f"<details><summary>{len(rest):,} more classes</summary>{folded}</details>")
     return "\n".join(parts)
 
 
 def _class_cells(one: ClassFigures) -> list[str]:
-    return [one.name, f"{one.images:,}", percent(one.recall), percent(one.precision), percent(one.f1)]
+    return [escape(one.name), f"{one.images:,}", percent(one.recall), percent(one.precision), percent(one.f1)]
 
 
 def _confusion(answers: Answers, drawn: bool) -> str:
@@ -121,28 +118,17 @@ def _confusion(answers: Answers, drawn: bool) -> str:
     names = [answers.classes[place] for place in places]
     counts = answers.confusion[np.ix_(places, places)]
     share = counts / np.maximum(answers.confusion.sum(1)[places, None], 1)
-    rows = []
-    for name, row, shares in zip(names, counts.tolist(), share.tolist(), strict=True):
-        cells = "".join(map(_matrix_cell, row, shares))
-        rows.append(f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>')
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    rows = [
+        [escape(name), *(str(count or "·") for count in row)]
+        for name, row in zip(names, counts.tolist(), strict=True)
+    ]
     caption = "Rows: the true class; columns: the answer" + (
         "" if every else f"; the {len(places)} classes with the most errors"
     )
-    table = (
-        f'<p class="quiet">{caption}.</p>'  # no caption of the table, which would be as wide as that
-        f'<div class="wide" role="region" aria-label="{caption}" tabindex="0"><table class="matrix">'
-        f"<thead><tr><th></th>{head}</tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
-    picture = [] if every or not drawn else figures_html([draw_confusion(answers)])
-    return "\n".join([table, *picture])
-
-
-def _matrix_cell(count: int, share: float) -> str:
-    """Shaded by the share of the class's images; text stays readable on the lighter part of the scale."""
-    shade = f' style="background: rgb(0 114 178 / {0.6 * share:.2f})"' if count else ""
-    return f"<td{shade}>{count or '·'}</td>"
+    heads = ["", *map(escape, names)]
+    matrix = table(caption, heads, rows, kind="matrix", shares=share.tolist(), beside=True)
+    drawing = [] if every or not drawn else figures_html([draw_confusion(answers)])
+    return "\n".join([matrix, *drawing])
 
 
 def _trust(answers: Answers, drawn: bool) -> str:
@@ -155,19 +141,107 @@ def _trust(answers: Answers, drawn: bool) -> str:
         "<p>Where the model is least sure it is most often wrong, if its confidence is worth anything: "
         "answering only the surest images is then more accurate.</p>"
     )
-    table = html_table("Answering only the surest images", ("Images answered", "Accuracy among them"), rows)
-    return "\n".join([lead, table, *(figures_html(list(draw_trust(answers))) if drawn else [])])
+    surest = table("Answering only the surest images", ("Images answered", "Accuracy among them"), rows)
+    return "\n".join([lead, surest, *(figures_html(list(draw_trust(answers))) if drawn else [])])
 
 
-def html_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of texts, the first of a row as its head."""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
-    body = ""
-    for first, *cells in rows:
-        data = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-        body += f'<tr><th scope="row">{escape(first)}</th>{data}</tr>'
-    label = escape(caption)
-    return (
-        f'<div class="wide" role="region" aria-label="{label}" tabindex="0"><table><caption>{label}</caption>'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+def findings(answers: Answers) -> list[str]:
+    """How many are wrong, the weakest class, the worst pair, whether confidence leans, and what to doubt."""
+    wrong = len(answers) - int(answers.right.sum())
+    said = [f"{wrong:,} of {len(answers):,} images are named wrongly."]
+    weakest = worst_first(answers.per_class)[0]
+    if weakest.recall is not None and weakest.recall < 1:
+        found = f"{weakest.right} of its {weakest.images} images are found ({percent(weakest.recall)})"
+        said.append(f"Weakest class: {weakest.name}; {found}.")
+    if answers.confused:
+        pair = answers.confused[0]
+        how_often = f"{pair.images} of {answers.per_class[pair.true].images} images"
+        said.append(
+            f"Most confused: {answers.classes[pair.true]}, taken for {answers.classes[pair.taken_for]} "
+            f"({how_often})."
+        )
+    said.append(_lean(float(answers.confidence.mean()), float(answers.right.mean())))
+    few = sum(0 < one.images < FEW_IMAGES for one in answers.per_class)
+    if few:
+        said.append(
+            f"Classes with fewer than {FEW_IMAGES} images here: {few} of {len(answers.classes)}. A single "
+            "image moves their figures a good deal."
+        )
+    return said
+
+
+def _lean(sure: float, right: float) -> str:
+    gap = 100 * (sure - right)
+    average = f"Its confidence averages {percent(sure)}, its accuracy is {percent(right)}"
+    if abs(gap) < 1:
+        return f"{average}: on average it is as sure as it is right."
+    lean = "overconfident" if gap > 0 else "underconfident"
+    return f"{average}: it is {lean} by {abs(gap):.1f} points."
+
+
+def write_label_page(
+    out: Path, facts: Mapping[str, str], figures: Mapping[str, Any], answers: LabelAnswers, root: Path
+) -> None:
+    """Write the page to the file `out`; `figures` are those of `TunedModel.judge`."""
+    listed = sorted(
+        (one for one in figures["labels"] if one["images"]), key=lambda one: one["average_precision"]
     )
+    parts = {
+        "What was judged": facts_list(facts, notices([facts.get("Backbone", "")])),
+        "At a glance": _label_summary(figures),
+        "Labels": _labels(listed, figures),
+        "Mistakes": _mistakes(listed, answers, root),
+    }
+    title = f"{facts.get('Model', 'A model')} on {facts.get('Data', 'labelled images')}"
+    write_text(out, document(title, {name: body for name, body in parts.items() if body}))
+
+
+def _label_summary(figures: Mapping[str, Any]) -> str:
+    rows = []
+    if figures.get("zero_shot_map") is not None:
+        rows.append(["names alone", percent(figures["zero_shot_map"]), "", "", ""])
+    for name in ("micro", "macro"):
+        shown = [percent(figures[name][key]) for key in ("f1", "precision", "recall")]
+        rows.append([name, percent(figures["map"]) if name == "micro" else "", *shown])
+    sentence = (
+        f"{figures['labels_there']:,} labels are there and {figures['labels_given']:,} were given; "
+        f"{percent(figures['exact'])} of the images have all of theirs right."
+    )
+    caption = "Of all decisions together (micro), and as the mean over the labels (macro)"
+    return f"{table(caption, ('', 'mAP', 'F1', 'Precision', 'Recall'), rows)}<p>{escape(sentence)}</p>"
+
+
+def _labels(listed: Sequence[Mapping[str, Any]], figures: Mapping[str, Any]) -> str:
+    rows = []
+    for one in listed:
+        shares = [percent(one[key]) for key in ("average_precision", "f1", "precision", "recall")]
+        threshold = f"{figures['thresholds'][one['class']]:.2f}"
+        rows.append([escape(one["class"]), f"{one['images']:,}", f"{one['answered']:,}", *shares, threshold])
+    missing = figures["labels_without_image"]
+    note = f'<p class="quiet">{missing} labels that no image here has are in no mean.</p>' if missing else ""
+    lead = "<p>Weakest first. AP: average precision, which needs no threshold; F1 rests on one.</p>"
+    return f"{lead}{table('Every label that an image has', LABEL_HEADS, rows)}{note}"
+
+
+def _mistakes(listed: Sequence[Mapping[str, Any]], answers: LabelAnswers, root: Path) -> str:
+    boxes = []
+    for one in listed[:MOST_LABELS]:
+        label = answers.classes.index(one["class"])
+        for missed, word in ((True, "missed"), (False, "given wrongly")):
+            rows = answers.mistakes(label, missed=missed, most=MOST_IMAGES)
+            pictures, places = "", ""
+            for row in rows:
+                path, sure = answers.paths[row], percent(float(answers.probabilities[row, label]))
+                if shown := picture(root / path, path):
+                    pictures += f"<figure>{shown}<figcaption>{sure}</figcaption></figure>"
+                places += f'<p class="quiet">{escape(path)}</p>'
+            if rows:
+                boxes.append(
+                    f'<div class="find"><p><strong>{escape(one["class"])}</strong> {word}</p>'
+                    f'<div class="pictures">{pictures}</div>'
+                    f"<details><summary>Files</summary>{places}</details></div>"
+                )
+    if not boxes:
+        return ""
+    lead = "<p>Of the weakest labels, the images that it is most wrong about, with their probabilities.</p>"
+    return f'{lead}<div class="finds">{"".join(boxes)}</div>'

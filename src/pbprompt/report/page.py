@@ -9,17 +9,14 @@ from pathlib import Path
 from pbprompt.errors import InputError
 from pbprompt.files import write_text
 from pbprompt.recipes import Recipe, load_recipe, recipe_names
-from pbprompt.report import plots
-from pbprompt.report.comparisons import Comparison, make_comparisons
-from pbprompt.report.figures import Drawing, draw, draw_table
-from pbprompt.report.html_page import document, facts_list, figures_html
-from pbprompt.report.html_tables import comparison_table, recipe_table
+from pbprompt.report import plots, render
+from pbprompt.report.comparisons import Comparison, comparison_table, make_comparisons
+from pbprompt.report.figures import draw, draw_table
+from pbprompt.report.html_page import document, facts_list, figures_html, notices
+from pbprompt.report.plots import Drawing
 from pbprompt.report.tables import Table, build_table
 from pbprompt.runs.record import Failure, Record
 from pbprompt.runs.store import RunStore
-
-LITE = "The backbone lite is not CLIP: its figures are not comparable with those of papers on CLIP."
-NO_FIGURES = "Figures are left out, since matplotlib is not installed: the extra `plots` brings it."
 
 
 def write_page(
@@ -70,7 +67,7 @@ def _page(
     title = "Runs of " + (_listed(one.title for one in comparisons) or store.folder.name)
     parts = {"What was run": _facts(records, failures)}
     for table, some in zip(tables, drawings, strict=False):
-        parts[table.title] = "\n".join([recipe_table(table), *figures_html(some)])
+        parts[table.title] = "\n".join([render.html(table), *figures_html(some)])
     for number, (comparison, some) in enumerate(zip(comparisons, drawings[len(tables) :], strict=True)):
         heading = f"{comparison.title[:1].upper()}{comparison.title[1:]}, {comparison.backbone}"
         parts[heading if heading not in parts else f"{heading} ({number + 1})"] = _comparison(
@@ -96,9 +93,7 @@ def _facts(records: Sequence[Record], failures: Sequence[Failure]) -> str:
         "Library": _listed(f"pbprompt {record.library}" for record in records if record.library),
         "Commit": _listed(record.commit for record in records if record.commit),
     }
-    notices = [LITE] if any(record.backbone.name == "lite" for record in records) else []
-    notices += [] if plots.available() else [NO_FIGURES]
-    return facts_list(facts, notices)
+    return facts_list(facts, notices({record.backbone.name for record in records}))
 
 
 def _comparison(comparison: Comparison, drawings: Sequence[Drawing]) -> str:

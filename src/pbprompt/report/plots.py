@@ -9,6 +9,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -41,12 +42,24 @@ class Bar(NamedTuple):
     published: float | None = None
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with a name for its file, a caption, and in words what is to be seen in it."""
+
+    name: str
+    caption: str
+    description: str
+    figure: "Figure"
+    small: bool = False
+
+
 INK = "#24292f"  # all text and axes, and nothing else: a page may put its own text colour in its place
 # Okabe and Ito's colours, which the colour-blind tell apart, without those too pale for a white page.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 GAP = "#f0b890"
 MARKERS = "os^DvPX"
 DASHES = ("-", "--", ":", "-.")
+SHOTS = "Training images per class (shots)"
 HATCHES = ("", "///", "...", "xxx")
 
 _STYLE: dict[str, Any] = {
@@ -103,40 +116,27 @@ def styled(function: Callable[P, T]) -> Callable[P, T]:
 
 
 @styled
-def few_shot_curves(
-    lines: Mapping[str, Points], title: str = "", measured: str = "Accuracy", share: bool = True
+def curves(
+    lines: Mapping[str, Points],
+    title: str = "",
+    measured: str = "Accuracy",
+    axis: str = SHOTS,
+    share: bool = True,
 ) -> "Figure":
-    """Accuracy against shots: one line per method through the means, a band of one std over seeds.
+    """Accuracy against shots or a setting's value: a line per method through the means, a band of one std.
 
     What is measured may be something else, and no share of a whole: then it is not labelled in per cent.
     """
     figure, axes = new_axes(6.4, 3.6, title)
     _draw_lines(axes, lines)
-    shots = sorted({x for points in lines.values() for x in points})
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(shots, [f"{x:g}" for x in shots])
-    axes.set_xticks([], minor=True)
-    axes.set(xlabel="Training images per class (shots)", ylabel=f"{measured} (%)" if share else measured)
-    if share:
-        _percent(axes.yaxis)
-    _legend(figure, axes)
-    return figure
-
-
-@styled
-def setting_curve(
-    setting: str, lines: Mapping[str, Points], title: str = "", measured: str = "Accuracy"
-) -> "Figure":
-    """Accuracy against a setting's value, as η, λ or the number of samples; a band of one std over seeds."""
-    figure, axes = new_axes(6.4, 3.6, title)
-    _draw_lines(axes, lines)
     values = sorted({x for points in lines.values() for x in points})
-    if values[0] > 0 and values[-1] / values[0] >= 50:  # as 0.001, 0.01, 0.1: equal steps
-        axes.set_xscale("log")
+    if axis == SHOTS or (values[0] > 0 and values[-1] / values[0] >= 50):  # as 0.001, 0.01, 0.1: equal steps
+        axes.set_xscale("log", base=2 if axis == SHOTS else 10)
         axes.set_xticks(values, [f"{x:g}" for x in values])
         axes.set_xticks([], minor=True)
-    axes.set(xlabel=setting, ylabel=f"{measured} (%)")
-    _percent(axes.yaxis)
+    axes.set(xlabel=axis, ylabel=f"{measured} (%)" if share else measured)
+    if share:
+        _percent(axes.yaxis)
     _legend(figure, axes)
     return figure
 

@@ -1,4 +1,8 @@
-"""The paper's own figures, as printed; `misprints` says which of them cannot be right."""
+"""The paper's own figures as printed, and which of them cannot be right.
+
+A misprint is a mean or an H that does not follow from the figures it is of, or a quantity that two tables
+print differently; `tests/report/test_published.py` finds them anew. Two more are known from elsewhere.
+"""
 
 import csv
 from dataclasses import dataclass
@@ -13,7 +17,10 @@ AVERAGE = "Average"
 
 @dataclass(frozen=True)
 class Figure:
-    """One printed number, in % except in the table of costs; `std` where the paper gives one."""
+    """One printed number, in % except in the table of costs; `std` where the paper gives one.
+
+    `misprint` says why it cannot be right, if so, and `correct` the right one, where that is known.
+    """
 
     table: str
     task: str
@@ -24,6 +31,17 @@ class Figure:
     metric: str
     value: float
     std: float | None
+    correct: float | None
+    misprint: str
+
+    @property
+    def note(self) -> str:
+        """A sentence on the misprint."""
+        shots = f"{self.shots} shot{'s' * (self.shots != 1)}"
+        if self.correct is None:
+            return f"{self.method}, {self.metric}, {shots}: {self.misprint}"
+        where = f"{self.method}, {self.dataset}, {self.metric}, {shots}"
+        return f"{where}: printed {self.value:.2f}, should be {self.correct:.2f}: {self.misprint}"
 
 
 def tables() -> list[str]:
@@ -43,17 +61,17 @@ def published(table: str) -> list[Figure]:
 def figures() -> tuple[Figure, ...]:
     """All figures."""
     text = (files("pbprompt.report") / "results.csv").read_text(encoding="utf-8")
+
     return tuple(
         Figure(
-            row["table"],
-            row["task"],
-            row["backbone"],
-            row["dataset"],
-            row["method"],
-            int(row["shots"]) if row["shots"] else None,
-            row["metric"],
-            float(row["value"]),
-            float(row["std"]) if row["std"] else None,
+            **{
+                key: row[key]
+                for key in ("table", "task", "backbone", "dataset", "method", "metric", "misprint")
+            },
+            shots=int(row["shots"]) if row["shots"] else None,
+            value=float(row["value"]),
+            std=float(row["std"]) if row["std"] else None,
+            correct=float(row["correct"]) if row["correct"] else None,
         )
         for row in csv.DictReader(text.splitlines())
     )

@@ -1,4 +1,4 @@
-"""A table as text: for the terminal, Markdown, CSV and LaTeX.
+"""A table as text: for the terminal, HTML, Markdown, CSV and LaTeX.
 
 A cell reads "ours ± deviation [published, difference]"; the best of a column is bold, the runner-up
 underlined. Below stands the lead of the first row over each other: "+1.20 [+0.40, +2.00]" is its accuracy
@@ -10,6 +10,7 @@ import io
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from html import escape as html_escape
 
 from rich import box
 from rich.console import Group
@@ -18,6 +19,7 @@ from rich.table import Table as RichTable
 
 from pbprompt.evaluate.bootstrap import PairedBootstrap
 from pbprompt.markdown import table as markdown_table
+from pbprompt.report import html_page
 from pbprompt.report.tables import Cell, Section, Table
 
 NOTHING = "–"
@@ -39,22 +41,9 @@ LATEX = {
     "–": "--",
 }
 CSV_FIELDS = (
-    "table",
-    "section",
-    "row",
-    "column",
-    "mean",
-    "std",
-    "seeds",
-    "rank",
-    "published",
-    "published_std",
-    "misprint",
-    "difference",
-    "first_row_lead",
-    "lead_low",
-    "lead_high",
-    "lead_probability",
+    *("table", "section", "row", "column", "mean", "std", "seeds", "rank"),
+    *("published", "published_std", "misprint", "difference"),
+    *("first_row_lead", "lead_low", "lead_high", "lead_probability"),
 )
 
 
@@ -80,6 +69,7 @@ def _markdown_escaped(text: str) -> str:
 
 
 TERMINAL = Style(escape, "[bold]{}[/]", "[underline]{}[/]")
+HTML = Style(html_escape, "<strong>{}</strong>", "<u>{}</u>")
 MARKDOWN = Style(_markdown_escaped, "**{}**", "<u>{}</u>")
 TEX = Style(latex_escaped, r"\textbf{{{}}}", r"\underline{{{}}}")
 
@@ -103,7 +93,7 @@ def terminal(table: Table) -> Group:
 
 
 def markdown(table: Table) -> str:
-    """GitHub's tables, one a section."""
+    """GitHub's tables, one per section."""
     lines = [f"**{_markdown_escaped(table.title)}**", ""]
     for section in table.sections:
         rows = row_cells(table, section, MARKDOWN) + lead_cells(table, section, MARKDOWN)
@@ -112,8 +102,20 @@ def markdown(table: Table) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def html(table: Table) -> str:
+    """One `<table>` for each section with something measured."""
+    parts = []
+    for section in table.sections:
+        if any(cell.measured for row in section.cells for cell in row):
+            heads = ["Method", *head_cells(section, HTML)[1:]]
+            rows = row_cells(table, section, HTML) + lead_cells(table, section, HTML)
+            parts.append(html_page.table(section.title, heads, rows, kind="cards"))
+    notes = "".join(f"<li>{html_escape(note)}</li>" for note in footer_lines(table))
+    return "\n".join([*parts, f'<ul class="quiet">{notes}</ul>' if notes else ""])
+
+
 def latex(table: Table) -> str:
-    """One `tabular` a section, for the package booktabs."""
+    """One `tabular` per section, for the package booktabs."""
 
     def line(cells: list[str]) -> str:
         return " & ".join(cells) + r" \\"
@@ -130,7 +132,7 @@ def latex(table: Table) -> str:
 
 
 def csv_text(table: Table) -> str:
-    """One line a cell, figures unrounded."""
+    """One line per cell, figures unrounded."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(CSV_FIELDS)
@@ -150,7 +152,7 @@ def _values(cell: Cell) -> list[float | str | None]:
         cell.rank or None,
         figure.value if figure else None,
         figure.std if figure else None,
-        "yes" if cell.misprinted else None,
+        "yes" if figure and figure.misprint else None,
         cell.difference,
     ]
 
@@ -179,7 +181,7 @@ def _cell(cell: Cell, usual_seeds: int, style: Style) -> str:
         if cell.seeds != usual_seeds:
             beside += f" ({cell.seeds} {'seed' if cell.seeds == 1 else 'seeds'})"
     if cell.published is not None:
-        printed = f"{cell.published.value:.2f}" + "†" * cell.misprinted
+        printed = f"{cell.published.value:.2f}" + "†" * bool(cell.published.misprint)
         beside += f" [{printed}]" if cell.difference is None else f" [{printed}, {_signed(cell.difference)}]"
     return style.ranked(ours, cell.rank) + style.plain(beside)
 

@@ -1,5 +1,9 @@
 """From a recipe and the records of its runs to a table: means over seeds, published figures, comparisons.
 
+few-shot       a section per dataset, a column for each number of shots (if one: a column per dataset)
+base-to-new    a section per dataset, with the columns Base, New, H and Joint
+transfer       a section for what was tuned on, a column for each test set
+
 All figures are percentages. An average is the plain mean over datasets (for transfer: over the targets,
 without the source); that of H is the harmonic mean of the average Base and the average New.
 """
@@ -12,16 +16,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pbprompt.data import catalog
+from pbprompt.data.fewshot import shots_in_words
 from pbprompt.errors import InputError
 from pbprompt.evaluate.bootstrap import PairedBootstrap, paired_bootstrap
 from pbprompt.evaluate.metrics import harmonic_mean
 from pbprompt.recipes import Recipe, Row
-from pbprompt.report.layout import Column, layout
-from pbprompt.report.misprints import misprint
-from pbprompt.report.published import BACKBONES, Figure, published
+from pbprompt.report.published import AVERAGE, BACKBONES, Figure, published
 from pbprompt.runs.record import Record
 
 Arrays = Mapping[str, NDArray[Any]]
+
+
+METRICS = {"base": "Base", "new": "New", "H": "H", "joint": "Joint"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """Where a column's figures are: in the runs of these datasets, under a test's name.
+
+    Several places are averaged; `H` over several is that of the averages.
+    """
+
+    heading: str
+    places: tuple[tuple[str, str], ...]  # (dataset that was tuned on, test)
+    shots: int
+    dataset: str  # as the paper names it
+    metric: str = "accuracy"
 
 
 @dataclass(frozen=True)
@@ -36,7 +57,6 @@ class Cell:
     seeds: int = 0
     rank: int = 0  # 1: the best of its column, 2: the runner-up
     published: Figure | None = None
-    misprinted: bool = False
     difference: float | None = None
 
     @property
@@ -155,12 +175,11 @@ def _with_published(cell: Cell, recipe: Recipe, row: Row, column: Column, notes:
     figure = _figure(recipe, row, column)
     if figure is None:
         return cell
-    known = misprint(figure)
-    if known is not None:
-        notes[f"† {known}."] = None
-    right = figure.value if known is None or known.correct is None else known.correct
+    if figure.misprint:
+        notes[f"† {figure.note}."] = None
+    right = figure.value if figure.correct is None else figure.correct
     difference = cell.mean - right if cell.measured else None
-    return replace(cell, published=figure, misprinted=known is not None, difference=difference)
+    return replace(cell, published=figure, difference=difference)
 
 
 def _figure(recipe: Recipe, row: Row, column: Column) -> Figure | None:
@@ -209,3 +228,51 @@ def _lead(
         return None  # nothing in common, or measured on other images
     hits = [np.mean([one[f"{test}/predicted"] == labels[0] for one in side], axis=0) for side in said]
     return paired_bootstrap(*hits)
+
+
+def title_of(dataset: str) -> str:
+    """A dataset as tables name it: `oxford_pets` is OxfordPets, `pacs:sketch` PACS sketch."""
+    name, _, domain = dataset.partition(":")
+    known = catalog.lookup(name)
+    return f"{known.title if known else name} {domain.replace('_', ' ')}".strip()
+
+
+def layout(recipe: Recipe) -> list[tuple[str, list[Column]]]:
+    """(title, columns) of every section."""
+    groups = _with_average(recipe, recipe.datasets)
+    if recipe.task == "few-shot" and len(recipe.shots) > 1:
+        return [
+            (
+                title,
+                [Column(shots_in_words(k), tuple((d, d) for d in datasets), k, title) for k in recipe.shots],
+            )
+            for title, datasets in groups
+        ]
+    sections = []
+    for shots in recipe.shots:
+        words = shots_in_words(shots)
+        if recipe.task == "few-shot":
+            columns = [Column(title, tuple((d, d) for d in some), shots, title) for title, some in groups]
+            sections.append((words, columns))
+        elif recipe.task == "base-to-new":
+            for title, some in groups:
+                columns = [
+                    Column(heading, tuple((d, key) for d in some), shots, title, heading)
+                    for key, heading in METRICS.items()
+                ]
+                sections.append((title if len(recipe.shots) == 1 else f"{title}, {words}", columns))
+        else:
+            for source in recipe.datasets:
+                tests = [(title_of(source), [source]), *_with_average(recipe, recipe.targets)]
+                columns = [
+                    Column(title, tuple((source, t) for t in some), shots, title) for title, some in tests
+                ]
+                sections.append((f"tuned on {title_of(source)}, {words}", columns))
+    return sections
+
+
+def _with_average(recipe: Recipe, datasets: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Each dataset under its title, then all that are averaged."""
+    counted = [dataset for dataset in datasets if dataset not in recipe.apart]
+    average = [(AVERAGE, counted)] if len(counted) > 1 else []
+    return [(title_of(dataset), [dataset]) for dataset in datasets] + average

@@ -15,8 +15,7 @@ from pbprompt.data.images import list_images
 from pbprompt.data.items import Item
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank, Features
-from pbprompt.findings.label_table import Row, name_in_table, read_table, table_root, write_table
-from pbprompt.findings.next_images import next_images
+from pbprompt.findings.next_images import Row, name_in_table, next_images, read_table, table_root, write_table
 from pbprompt.methods.abilities import LearnsOn, can
 from pbprompt.model.calibration import calibrate_left_out
 from pbprompt.model.tuned import TunedModel

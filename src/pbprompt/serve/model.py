@@ -97,7 +97,7 @@ def with_examples(model: TunedModel, images: Encoded, labels: Sequence[str], lim
 
 
 def explain(model: TunedModel, image: Image.Image, name: str, samples: int) -> tuple[HeatMaps, float]:
-    """Where in the image the first sampled prompts of a class look, and the most evidence for any class."""
+    """Where in the image the first prompts of a class look, and the largest contribution to any class."""
     check_single_label(model, "it has no heat maps")
     if name not in model.classes:
         raise Refused(404, f"class {name[:NAME_SHOWN]!r} is unknown: GET /classes lists them")
@@ -113,11 +113,11 @@ def explain(model: TunedModel, image: Image.Image, name: str, samples: int) -> t
         maps,
         patch_to_prompt=maps.patch_to_prompt[:, one],
         prompt_to_patch=maps.prompt_to_patch[:, one],
-        evidence=maps.evidence[:, one],
+        contribution=maps.contribution[:, one],
         classes=(name,),
         probabilities=maps.probabilities[one],
     )
-    return chosen, float(maps.evidence.max())
+    return chosen, float(maps.contribution.max())
 
 
 def single_spaced(name: str) -> str:

@@ -87,7 +87,7 @@ class Explain(RequestBody):
     class_name: str = Field(alias="class", description="one of GET /classes, or of `classes`")
     classes: list[str] = NAMES
     samples: int = Field(4, ge=1, le=Limits.samples, description="sampled prompts to show")
-    reading: Reading = Field("evidence", description="which map")
+    reading: Reading = Field("contribution", description="which map")
     format: Literal["json", "png"] = Field("json", description="json, or png: one drawn grid")
 
 

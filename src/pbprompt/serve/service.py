@@ -252,8 +252,8 @@ class Service:
         if asked.format == "png":
             return Picture(_png(draw_heat_maps(maps, image, asked.reading)))
         heat = maps.of(asked.reading)[:, 0]
-        # One scale of evidence for all classes: where nothing speaks for one, its map stays dark.
-        hottest = max(0.0, strongest) if asked.reading == "evidence" else None
+        # One scale of contributions for all classes: where nothing speaks for one, its map stays dark.
+        hottest = max(0.0, strongest) if asked.reading == "contribution" else None
         return Explanation(
             class_name=asked.class_name,
             score=finite(float(maps.probabilities[0])),

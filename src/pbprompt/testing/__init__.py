@@ -3,7 +3,7 @@
     from pbprompt.testing import check_method
     check_method("my-method")                          # an AssertionError says what is wrong, if anything is
 
-Under pytest, one test a behaviour:
+Under pytest, one test per behaviour:
 
     @pytest.mark.parametrize("check", method_checks())
     def test_my_method(check):

@@ -52,15 +52,15 @@ def _behaviour(check: Callable[[Kind, Settings], None]) -> Check:
     """Add a check, which tells whatever goes wrong in it as one sentence with its docstring."""
 
     @wraps(check)
-    def told(kind: Kind, **settings: Any) -> None:
+    def named(kind: Kind, **settings: Any) -> None:
         try:
             check(kind, settings)
         except Exception as error:
             what = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
             raise AssertionError(f"method {_name(kind)!r} must {check.__doc__}: {what}") from error
 
-    CHECKS.append(told)
-    return told
+    CHECKS.append(named)
+    return named
 
 
 @_behaviour

@@ -73,7 +73,7 @@ def few_of_the_sample() -> Few:
 
 
 def random_images(backbone: Backbone, labels: Int[Tensor, " n"] | None = None) -> Features:
-    """Random features around a direction a class; four images of each of three classes, unless given."""
+    """Random features around one direction per class; four images of each of three classes, unless given."""
     labels = torch.arange(12) % 3 if labels is None else labels
     count, width, draws = len(labels), backbone.embed_dim, torch.Generator().manual_seed(0)
     centres = torch.randn(int(labels.max()) + 1, width, generator=draws)
@@ -110,7 +110,7 @@ def fitted(
     if kind.trains:
         images = random_images(backbone) if images is None else images
         losses = train_recorded(method, images, epochs=3, steps=steps)
-        demand(bool(torch.tensor(losses).isfinite().all()), "the loss is no number")
+        demand(bool(torch.tensor(losses).isfinite().all()), "the loss is NaN or infinite")
     return method
 
 

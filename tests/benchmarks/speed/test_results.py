@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks.speed import parts
-from benchmarks.speed.machine import stamp
+from benchmarks.speed.rates import stamp
 from benchmarks.speed.results import add_part, add_remark, read_results
 from benchmarks.speed.setups import Options
 from pbprompt.errors import InputError

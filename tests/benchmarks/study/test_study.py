@@ -354,7 +354,7 @@ def test_steps_are_those_that_training_takes(tiny_runs=((4, "few-shot"), (2, "ba
     costs = Costs(None)
     for shots, task in tiny_runs:
         recipe = load_recipe("sample-few-shot")
-        (config,) = [c for label, c in recipe.expand(shots=[shots], seeds=[1]) if label == "CoOp"]
+        (config,) = [c for label, c in recipe.narrowed(shots=[shots], seeds=[1]).expand() if label == "CoOp"]
         config = type(config)(**{**asdict(config), "task": task})
         classes = len(costs.dataset("sample").classes)
         images = shots * (classes if task == "few-shot" else -(-classes // 2))

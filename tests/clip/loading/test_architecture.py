@@ -5,7 +5,7 @@ import torch
 
 from pbprompt.clip.backbone import BackboneConfig
 from pbprompt.clip.loading.architecture import check_tensors, expected_shapes, find_architecture
-from pbprompt.clip.loading.checkpoint_config import Told
+from pbprompt.clip.loading.checkpoint_config import CheckpointConfig
 from pbprompt.clip.loading.hub import OPENAI_MODELS
 from pbprompt.clip.resnet import ResNetConfig
 from pbprompt.clip.text import TextConfig
@@ -35,7 +35,7 @@ def test_published_sizes(name: str) -> None:
     embed_dim, vision, words = PUBLISHED[name]
     config = BackboneConfig(name, embed_dim, vision, words, "quick_gelu")
     state = {key: torch.empty(shape, device="meta") for key, shape in expected_shapes(config).items()}
-    found = find_architecture("file.pt", name, state, Told("quick_gelu"))
+    found = find_architecture("file.pt", name, state, CheckpointConfig("quick_gelu"))
     assert found == config
     check_tensors("file.pt", found, state)
 

@@ -58,7 +58,7 @@ def put(key: str, value: torch.Tensor) -> Callable[[Path], None]:
         ("dinov2", changed("config.json", model_type="dinov3_vit"), "that the towers of its kind lack"),
         ("dinov3", changed("config.json", model_type="dinov2"), "lacks the tensor positional_embedding"),
         ("dinov2", changed("preprocessor_config.json", resample=0), "resample is 0"),
-        ("dinov2", changed("preprocessor_config.json", size={"shortest_edge": 8}), "with a crop of 32"),
+        ("dinov2", changed("preprocessor_config.json", size={"shortest_edge": 8}), "images of 32 pixels"),
         ("dinov3", changed("preprocessor_config.json", size={"height": 32, "width": 64}), "a square"),
         ("dinov3", changed("preprocessor_config.json", size={"height": 4, "width": 4}), "hold no patch of 8"),
         ("dinov2", changed("preprocessor_config.json", image_mean=[0.5]), "image_mean is [0.5]"),
@@ -70,7 +70,7 @@ def put(key: str, value: torch.Tensor) -> Callable[[Path], None]:
         ("dinov3", put("layer.0.layer_scale1.lambda1", torch.zeros(8)), "does not fit"),
         ("dinov2", put("embeddings.position_embeddings", torch.zeros(1, 8, 32)), "has 8 positions"),
         ("dinov2", put("something", torch.zeros(2)), "has the tensor visual.something"),
-        ("dinov2", put("layernorm.weight", torch.full((32,), torch.nan)), "no numbers"),
+        ("dinov2", put("layernorm.weight", torch.full((32,), torch.nan)), "NaN or infinite"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(models, tmp_path, kind, spoil, message):

@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import CLIPConfig, CLIPModel
 
 from pbprompt.clip.backbone import CLIP_MEAN, CLIP_STD
 from pbprompt.clip.loading.load import load_backbone
@@ -144,6 +143,8 @@ def write_hugging_face(folder: Path, state: State, activation: str = "quick_gelu
     """transformers' own model, filled attribute by attribute."""
     text = {"vocab_size": 600, "hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 1}
     vision = {"hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 2}
+    from transformers import CLIPConfig, CLIPModel
+
     config = CLIPConfig(
         text_config=text | {"num_hidden_layers": 2, "max_position_embeddings": 16, "hidden_act": activation},
         vision_config=vision

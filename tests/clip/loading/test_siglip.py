@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 from siglip_folder import change, sentence_backend, siglip_model, write_siglip
-from transformers import CLIPConfig, CLIPModel
 
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.clip.prompts import named_prompts, text_prompts
@@ -105,6 +104,8 @@ def without_tensor(key: str) -> Callable[[Path], None]:
 
 def clip_weights(folder: Path) -> None:
     sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1}
+    from transformers import CLIPConfig, CLIPModel
+
     config = CLIPConfig(text_config={**sizes, "vocab_size": 600}, vision_config={**sizes, "image_size": 32})
     CLIPModel(config).save_pretrained(folder / "clip")
     (folder / "clip" / "model.safetensors").replace(folder / "model.safetensors")
@@ -124,7 +125,7 @@ def clip_weights(folder: Path) -> None:
         (changed("preprocessor_config.json", resample=0), "resample is 0"),
         (changed("preprocessor_config.json", size={"height": 48, "width": 48}), "size is"),
         (of_tower("vision_config", hidden_size=48), "the config says vision.width is 48"),
-        (of_tower("vision_config", image_size=64), "config.json says images of 64 pixels"),
+        (of_tower("vision_config", image_size=64), "images of 64 pixels are expected (by config.json"),
         (of_tower("vision_config", image_size="big"), "big"),
         (of_tower("text_config", num_attention_heads=5), "the config says 5 heads"),
         (of_tower("text_config", vocab_size=700), "the config says text.vocab_size is 700"),

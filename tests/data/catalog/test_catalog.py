@@ -7,11 +7,9 @@ import pytest
 from PIL import Image
 
 from pbprompt.data.catalog import benchmarks, find, lookup
-from pbprompt.data.catalog.check import check
+from pbprompt.data.catalog.benchmark import check
+from pbprompt.data.catalog.few_shot import reversed_path, split_capitals, year_first
 from pbprompt.data.catalog.grocery import products
-from pbprompt.data.catalog.stanford_cars import year_first
-from pbprompt.data.catalog.sun397 import reversed_path
-from pbprompt.data.catalog.ucf101 import split_capitals
 from pbprompt.errors import InputError
 
 FIFTEEN = (

@@ -3,7 +3,7 @@
 import pytest
 
 from pbprompt.data.catalog import find
-from pbprompt.data.catalog.check import check
+from pbprompt.data.catalog.benchmark import check
 from pbprompt.data.catalog.sample import FOLDER
 from pbprompt.data.fewshot import base_new, draw
 from pbprompt.data.images import open_image

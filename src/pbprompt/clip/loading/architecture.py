@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from pbprompt.clip.backbone import Activation, Backbone, BackboneConfig, VisionConfig
-from pbprompt.clip.loading.checkpoint_config import Told
-from pbprompt.clip.loading.eva import eva_vision
-from pbprompt.clip.loading.perception import perception_vision
-from pbprompt.clip.loading.shapes import count, heads_of, image_size, shape
+from pbprompt.clip.loading.checkpoint_config import CheckpointConfig
 from pbprompt.clip.loading.siglip import find_siglip
-from pbprompt.clip.loading.trunk import trunk_vision
+from pbprompt.clip.loading.tensors import count, heads_of, image_size, shape
+from pbprompt.clip.loading.timm_files import trunk_vision
+from pbprompt.clip.loading.trunks import eva_vision, perception_vision
 from pbprompt.clip.resnet import ResNetConfig
 from pbprompt.clip.siglip import SiglipTextConfig
 from pbprompt.clip.text import TextConfig
@@ -22,7 +21,7 @@ from pbprompt.errors import InputError
 
 CLIP_VOCABULARY = 49408
 WIDEST_KNOWN_VIT = 1024  # wider ones, by others, have other head widths
-VISION: dict[str, Callable[[str, dict[str, Tensor], Told], VisionConfig]] = {
+VISION: dict[str, Callable[[str, dict[str, Tensor], CheckpointConfig], VisionConfig]] = {
     "eva": eva_vision,
     "perception": perception_vision,
     "trunk": trunk_vision,
@@ -30,7 +29,9 @@ VISION: dict[str, Callable[[str, dict[str, Tensor], Told], VisionConfig]] = {
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def find_architecture(source: str, name: str, state: dict[str, Tensor], told: Told) -> BackboneConfig:
+def find_architecture(
+    source: str, name: str, state: dict[str, Tensor], told: CheckpointConfig
+) -> BackboneConfig:
     """The architecture of a state dict in OpenAI's layout; `told.activation` must be known by now."""
     find = find_siglip if told.family == "siglip" else _find_causal
     config = find(source, name, state, told)
@@ -41,7 +42,7 @@ def find_architecture(source: str, name: str, state: dict[str, Tensor], told: To
     return config
 
 
-def _find_causal(source: str, name: str, state: dict[str, Tensor], told: Told) -> BackboneConfig:
+def _find_causal(source: str, name: str, state: dict[str, Tensor], told: CheckpointConfig) -> BackboneConfig:
     """CLIP's text tower beside an image tower of CLIP's, EVA's, PE-Core's or timm's."""
     activation: Activation = "quick_gelu" if told.activation == "quick_gelu" else "gelu"
     embed_dim = shape(source, state, "text_projection", 2)[1]
@@ -72,7 +73,7 @@ def check_tensors(source: str, config: BackboneConfig, state: dict[str, Tensor])
             )
 
 
-def _text(source: str, state: dict[str, Tensor], told: Told) -> TextConfig:
+def _text(source: str, state: dict[str, Tensor], told: CheckpointConfig) -> TextConfig:
     vocab_size, width = shape(source, state, "token_embedding.weight", 2)
     context_length = shape(source, state, "positional_embedding", 2)[0]
     layers = count(state, r"transformer\.resblocks\.(\d+)\.")
@@ -85,7 +86,7 @@ def _text(source: str, state: dict[str, Tensor], told: Told) -> TextConfig:
     return TextConfig(context_length, vocab_size, width, heads, layers, told.sizes.get("text.causal", True))
 
 
-def _vision(source: str, state: dict[str, Tensor], told: Told) -> VisionConfig:
+def _vision(source: str, state: dict[str, Tensor], told: CheckpointConfig) -> VisionConfig:
     if "visual.layer1.0.conv1.weight" in state:
         width = shape(source, state, "visual.layer1.0.conv1.weight", 4)[0]
         first, second, third, fourth = (count(state, rf"visual\.layer{n}\.(\d+)\.") for n in (1, 2, 3, 4))

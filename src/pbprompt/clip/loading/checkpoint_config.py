@@ -4,8 +4,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pbprompt.clip.loading.images import CLIP_IMAGES, Images, read_open_clip_images, read_preprocessor
-from pbprompt.clip.loading.json_files import read_json
+from pbprompt.clip.loading.companions import (
+    CLIP_IMAGES,
+    Images,
+    read_json,
+    read_open_clip_images,
+    read_preprocessor,
+)
 from pbprompt.clip.timm_tower import TimmConfig
 from pbprompt.errors import InputError
 
@@ -18,7 +23,7 @@ LAYER_NORM_EPS = 1e-5
 
 
 @dataclass(frozen=True)
-class Told:
+class CheckpointConfig:
     """What is known of a model beside its tensors. `sizes` is keyed by where it belongs: `vision.heads`.
 
     A vocabulary that is not CLIP's lies in files beside the weights.
@@ -32,7 +37,7 @@ class Told:
     trunk: TimmConfig | None = None
 
 
-def read_open_clip(path: Path, trunk: bool = False) -> Told:
+def read_open_clip(path: Path, trunk: bool = False) -> CheckpointConfig:
     """open_clip's config, where an absent `quick_gelu` means GELU; `trunk`: the image tower is timm's."""
     config = read_json(path)
     model = _section(path, config, "model_cfg")
@@ -51,7 +56,7 @@ def read_open_clip(path: Path, trunk: bool = False) -> Told:
     sizes["text.causal"] = not text.get("no_causal_mask")
     if vision.get("patch_size") and vision.get("width"):
         sizes["vision.heads"] = vision["width"] // (vision.get("head_width") or 64)
-    return Told(
+    return CheckpointConfig(
         activation="quick_gelu" if model.get("quick_gelu") else "gelu",
         sizes=known_sizes(sizes),
         images=read_open_clip_images(path, config.get("preprocess_cfg") or {}, vision.get("image_size")),
@@ -59,7 +64,7 @@ def read_open_clip(path: Path, trunk: bool = False) -> Told:
     )
 
 
-def read_hugging_face(path: Path) -> Told:
+def read_hugging_face(path: Path) -> CheckpointConfig:
     """Hugging Face's config of CLIP or MetaCLIP 2; what it leaves out has transformers' default."""
     config = read_json(path)
     kind = config.get("model_type")
@@ -92,7 +97,7 @@ def read_hugging_face(path: Path) -> Told:
         "text.layers": text.get("num_hidden_layers", 12),
         "text.heads": text.get("num_attention_heads", 8),
     }
-    return Told(
+    return CheckpointConfig(
         activation=activations.pop(),
         sizes=known_sizes(sizes),
         images=read_preprocessor(path.parent, sizes["vision.image_size"], CLIP_IMAGES),

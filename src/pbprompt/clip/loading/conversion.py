@@ -6,8 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pbprompt.clip.loading.eva import eva_layout, is_eva_file
-from pbprompt.clip.loading.perception import is_perception_file, perception_layout
+from pbprompt.clip.loading.trunks import eva_layout, is_eva_file, is_perception_file, perception_layout
 from pbprompt.errors import InputError
 
 # Constants that some writers store beside the weights.

@@ -11,17 +11,21 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import BackboneConfig
 from pbprompt.clip.dino import DinoConfig
+from pbprompt.clip.loading.companions import (
+    HF_CONFIG,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Images,
+    read_image_processor,
+    read_json,
+    read_preprocessor,
+)
 from pbprompt.clip.loading.formats import read_tensors
-from pbprompt.clip.loading.images import PILLOW, Triple, triple
-from pbprompt.clip.loading.json_files import HF_CONFIG, read_image_processor, read_json
-from pbprompt.clip.loading.shapes import count, shape
-from pbprompt.data.square import Fit, Interpolation
+from pbprompt.clip.loading.tensors import count, shape
 from pbprompt.errors import InputError
 
-IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
-IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
-CROPPED: dict[str, Any] = {"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}}
-SQUASHED: dict[str, Any] = {"size": {"height": 224, "width": 224}, "resample": 2}
+CROPPED = Images(IMAGENET_MEAN, IMAGENET_STD, "crop", "bicubic", 256)
+SQUASHED = Images(IMAGENET_MEAN, IMAGENET_STD, "squash", "bilinear")
 PUBLISHED = {"dinov2": CROPPED, "dinov2_with_registers": CROPPED, "dinov3_vit": SQUASHED}
 ANTIALIASED = "dinov2_with_registers"  # its positions are made smaller with an antialiasing filter
 
@@ -49,50 +53,25 @@ def read_dino(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor],
     """The config and the tower's tensors, under `visual.`, of the weights in a Hugging Face folder."""
     config_path = path.parent / HF_CONFIG
     told = read_json(config_path)
-    size, fit, interpolation, resize, mean, std = _preprocessing(path.parent, PUBLISHED[told["model_type"]])
+    size, images = _preprocessing(path.parent, PUBLISHED[told["model_type"]])
     state = _renamed(read_tensors(path)[0])
     vision = _sizes(path, config_path, told, state, size)
     tensors = _folded(path, state, vision)
     if vision.rope_theta is None:
         antialias = told["model_type"] == ANTIALIASED
         tensors["positional_embedding"] = _fitted(path, tensors, vision, antialias)
-    config = BackboneConfig(
-        name,
-        vision.width,
-        vision,
-        None,
-        "gelu",
-        mean,
-        std,
-        fit,
-        interpolation,
-        None if resize == size else resize,
-    )
+    config = BackboneConfig(name, vision.width, vision, None, "gelu", *images)
     return config, {f"visual.{key}": value for key, value in tensors.items()}, None
 
 
-def _preprocessing(
-    folder: Path, published: dict[str, Any]
-) -> tuple[int, Fit, Interpolation, int, Triple, Triple]:
-    """Size, fit, filter, short side before a crop, mean and deviation; the published ones without a file."""
-    path, given = read_image_processor(folder)
-    told = published if given is None else given
-    resample = told.get("resample", 3)
-    if resample not in PILLOW:
-        raise InputError(f"{path}: resample is {resample!r}; 2 (bilinear) and 3 (bicubic) are supported")
+def _preprocessing(folder: Path, published: Images) -> tuple[int, Images]:
+    """The side of images and how they are prepared, as published where no file says."""
+    path, told = read_image_processor(folder)
+    if told is None:
+        return 224, published
     crops = told.get("do_center_crop", told.get("crop_size") is not None)
-    size = _side(path, told, "crop_size" if crops else "size")
-    short = told.get("size")
-    resize = short.get("shortest_edge") if isinstance(short, dict) else None
-    if crops and (type(resize) is not int or resize < size):
-        raise InputError(
-            f"{path}: size is {short!r} with a crop of {size}; a shortest_edge of that many pixels is needed"
-        )
-    mean, std = triple(path, told, "image_mean", IMAGENET_MEAN), triple(path, told, "image_std", IMAGENET_STD)
-    filter_ = PILLOW[resample]
-    if crops and isinstance(resize, int):
-        return size, "crop", filter_, resize, mean, std
-    return size, "squash", filter_, size, mean, std
+    side = _side(path, told, "crop_size" if crops else "size")
+    return side, read_preprocessor(folder, side, published)
 
 
 def _side(path: Path, told: dict[str, Any], key: str) -> int:

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from pbprompt.clip.loading.shards import INDEX, shard_files
+from pbprompt.clip.loading.companions import INDEX, shard_files
 from pbprompt.clip.loading.torchscript import is_torchscript, read_torchscript
 from pbprompt.errors import InputError
 from pbprompt.files import is_special
@@ -59,10 +59,10 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str | None]:
 
 
 def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse values that are no numbers: what is computed with them would be none either."""
+    """Refuse NaN and infinite values: what is computed with them would be no better."""
     for name, values in tensors.items():
         if not values.isfinite().all():
-            raise InputError(f"{path}: {name} holds values that are no numbers: make or fetch the file again")
+            raise InputError(f"{path}: {name} holds NaN or infinite values: make or fetch the file again")
 
 
 def _refuse_impostors(path: Path, head: bytes) -> None:

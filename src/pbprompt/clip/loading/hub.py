@@ -7,16 +7,17 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from pbprompt.clip.loading.json_files import (
+from pbprompt.clip.loading.companions import (
     HF_CONFIG,
     HF_PREPROCESSOR,
     HF_PROCESSOR,
     HF_TOKENIZER,
     HF_TOKENIZER_CONFIG,
+    INDEX,
     OPEN_CLIP_CONFIG,
     read_json,
+    shard_files,
 )
-from pbprompt.clip.loading.shards import INDEX, shard_files
 from pbprompt.errors import InputError
 from pbprompt.suggest import nearest, suggest
 

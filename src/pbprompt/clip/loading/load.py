@@ -1,27 +1,27 @@
 """Loading a backbone from any of the usual files."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pbprompt import distributed
 from pbprompt.clip.backbone import Backbone, BackboneConfig
 from pbprompt.clip.loading.architecture import check_tensors, find_architecture
-from pbprompt.clip.loading.checkpoint_config import Told, read_hugging_face, read_open_clip
+from pbprompt.clip.loading.checkpoint_config import CheckpointConfig, read_hugging_face, read_open_clip
+from pbprompt.clip.loading.companions import HF_CONFIG, OPEN_CLIP_CONFIG, read_json
 from pbprompt.clip.loading.conversion import is_hugging_face, to_openai
+from pbprompt.clip.loading.dino import PUBLISHED, read_dino
 from pbprompt.clip.loading.embedded import read_lite
-from pbprompt.clip.loading.eva import is_eva, read_eva_config
-from pbprompt.clip.loading.fingerprint import fingerprint
 from pbprompt.clip.loading.formats import check_finite, read_tensors
 from pbprompt.clip.loading.hub import OPENAI_MODELS, find_weights
-from pbprompt.clip.loading.image_only import image_only_reader
-from pbprompt.clip.loading.json_files import HF_CONFIG, OPEN_CLIP_CONFIG
-from pbprompt.clip.loading.perception import is_perception, read_perception_config
 from pbprompt.clip.loading.siglip import is_siglip, read_siglip_config
-from pbprompt.clip.loading.trunk import is_trunk, read_trunk_config
+from pbprompt.clip.loading.tensors import fingerprint
+from pbprompt.clip.loading.timm_files import is_timm, is_trunk, read_timm, read_trunk_config
+from pbprompt.clip.loading.trunks import is_eva, is_perception, read_eva_config, read_perception_config
 from pbprompt.clip.loading.vocabulary import read_tokenizer
 from pbprompt.clip.resnet import ResNetConfig, fold_batch_norms
 from pbprompt.errors import InputError
@@ -32,7 +32,13 @@ CONFIGS = (
     (is_perception, read_perception_config),
     (is_trunk, read_trunk_config),
 )
+Reader = Callable[[Path, str], tuple[BackboneConfig, dict[str, Tensor], nn.Module | None]]
 ACTIVATIONS = ("quick_gelu", "gelu", "gelu_tanh", "own")
+HF_WEIGHTS = ("model.safetensors", "pytorch_model.bin", "model.safetensors.index.json")
+OTHER_TOWERS = (  # without text, and not read
+    *("beit", "convnext", "convnextv2", "deit", "dinov3_convnext"),
+    *("resnet", "swin", "swinv2", "vit", "vit_mae"),
+)
 WITHOUT_TEXT = 100.0  # the scale of cosines between images, which an image tower has none of: CLIP's
 
 
@@ -100,7 +106,7 @@ def _device(wanted: str | torch.device) -> torch.device:
     return torch.device(wanted)
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], Told]:
+def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], CheckpointConfig]:
     """A file's tensors in OpenAI's layout, and what the file and the configs beside it tell of the model."""
     raw, activation = read_tensors(path)
     try:
@@ -117,7 +123,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], Told]:
             return state, read(path)
     companion = path.parent / (HF_CONFIG if is_hugging_face(raw) else OPEN_CLIP_CONFIG)
     if activation is not None or not companion.is_file():
-        return state, Told(activation)
+        return state, CheckpointConfig(activation)
     if companion.name == OPEN_CLIP_CONFIG:
         return state, read_open_clip(companion)
     return state, read_hugging_face(companion)
@@ -157,3 +163,23 @@ def _assemble(
         for key, value in (visual | textual).items()
     }
     return backbone.load_weights(towers, logit_scale, identity, logit_bias)
+
+
+def image_only_reader(path: Path) -> Reader | None:
+    """What reads the weights, where they are an image tower's alone: it gives the config, the tensors and,
+    where another library built it, the tower."""
+    beside = path.parent / HF_CONFIG
+    if path.name not in HF_WEIGHTS or not beside.is_file():
+        return None
+    config = read_json(beside)
+    if is_timm(config):
+        return read_timm
+    kind = config.get("model_type")
+    if kind in PUBLISHED:
+        return read_dino
+    if kind in OTHER_TOWERS:
+        raise InputError(
+            f"{beside}: model_type is {kind!r}; of image towers without text DINOv2 and DINOv3 "
+            f"({', '.join(PUBLISHED)}) and timm's models (timm/NAME) are supported"
+        )
+    return None

@@ -5,10 +5,9 @@ from pathlib import Path
 from torch import Tensor
 
 from pbprompt.clip.backbone import BackboneConfig
-from pbprompt.clip.loading.checkpoint_config import Told, known_sizes, towers
-from pbprompt.clip.loading.images import SIGLIP_IMAGES, read_preprocessor
-from pbprompt.clip.loading.json_files import HF_CONFIG, read_json
-from pbprompt.clip.loading.shapes import count, shape
+from pbprompt.clip.loading.checkpoint_config import CheckpointConfig, known_sizes, towers
+from pbprompt.clip.loading.companions import HF_CONFIG, SIGLIP_IMAGES, read_json, read_preprocessor
+from pbprompt.clip.loading.tensors import count, shape
 from pbprompt.clip.siglip import SIGLIP_EPS, SiglipTextConfig, SiglipVisionConfig
 from pbprompt.errors import InputError
 
@@ -20,7 +19,7 @@ def is_siglip(state: dict[str, Tensor]) -> bool:
     return "visual.pool.probe" in state
 
 
-def read_siglip_config(path: Path) -> Told:
+def read_siglip_config(path: Path) -> CheckpointConfig:
     """Hugging Face's SigLIP config beside the weights; what it leaves out has transformers' default."""
     config_path = path.parent / HF_CONFIG
     if not config_path.is_file():
@@ -52,7 +51,7 @@ def read_siglip_config(path: Path) -> Told:
         "text.heads": text.get("num_attention_heads", 12),
         "embed_dim": text.get("projection_size"),
     }
-    return Told(
+    return CheckpointConfig(
         activation="gelu_tanh",
         sizes=known_sizes(sizes),
         images=read_preprocessor(path.parent, sizes["vision.image_size"], SIGLIP_IMAGES),
@@ -61,7 +60,7 @@ def read_siglip_config(path: Path) -> Told:
     )
 
 
-def find_siglip(source: str, name: str, state: dict[str, Tensor], told: Told) -> BackboneConfig:
+def find_siglip(source: str, name: str, state: dict[str, Tensor], told: CheckpointConfig) -> BackboneConfig:
     """The architecture from the tensors; the heads and the image size from the config."""
     width, _, _, patch = shape(source, state, "visual.conv1.weight", 4)
     positions = shape(source, state, "visual.positional_embedding", 2)[0]
@@ -90,7 +89,7 @@ def find_siglip(source: str, name: str, state: dict[str, Tensor], told: Told) ->
     return BackboneConfig(name, width, vision, text, "gelu_tanh", *told.images)
 
 
-def _heads(source: str, told: Told, tower: str, width: int) -> int:
+def _heads(source: str, told: CheckpointConfig, tower: str, width: int) -> int:
     heads = told.sizes[f"{tower}.heads"]
     if not isinstance(heads, int) or heads < 1 or width % heads:
         raise InputError(f"{source}: the config says {heads!r} heads, but the {tower} tower is {width} wide")

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pbprompt.clip.loading.json_files import HF_TOKENIZER, HF_TOKENIZER_CONFIG, read_json
+from pbprompt.clip.loading.companions import HF_TOKENIZER, HF_TOKENIZER_CONFIG, read_json
 from pbprompt.clip.sentence_tokenizer import SentenceTokenizer
 from pbprompt.clip.siglip import SiglipTextConfig
 from pbprompt.clip.text import TextConfig

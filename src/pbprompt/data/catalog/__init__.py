@@ -1,40 +1,23 @@
-"""The benchmarks pbprompt knows, one file each."""
+"""The benchmarks pbprompt knows."""
 
-from functools import cache
-from importlib import import_module
-
+from pbprompt.data.catalog import few_shot, grocery, imagenet, pacs, sample
 from pbprompt.data.catalog.benchmark import Benchmark
 from pbprompt.errors import InputError
 from pbprompt.suggest import suggest
 
-# In the order of the field's tables.
-_MODULES = (
-    "imagenet",
-    "caltech101",
-    "oxford_pets",
-    "stanford_cars",
-    "flowers102",
-    "food101",
-    "fgvc_aircraft",
-    "sun397",
-    "dtd",
-    "eurosat",
-    "ucf101",
-    "imagenetv2",
-    "imagenet_sketch",
-    "imagenet_a",
-    "imagenet_r",
-    "pacs",
-    "grocery",
-    "sample",
+_ENTRIES = (  # in the order of the field's tables
+    imagenet.IMAGENET,
+    *few_shot.BENCHMARKS,
+    *imagenet.RELATIVES,
+    pacs.BENCHMARK,
+    grocery.BENCHMARK,
+    sample.BENCHMARK,
 )
 
 
-@cache
 def benchmarks() -> dict[str, Benchmark]:
     """Every benchmark by its name."""
-    entries = (import_module(f"{__name__}.{module}").BENCHMARK for module in _MODULES)
-    return {entry.name: entry for entry in entries}
+    return {entry.name: entry for entry in _ENTRIES}
 
 
 def lookup(name: str) -> Benchmark | None:

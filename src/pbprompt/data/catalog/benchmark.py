@@ -1,19 +1,16 @@
-"""What a catalogue entry is, and the layouts that several of them share."""
+"""What a catalogue entry is, and whether one on disk is whole: its layout, its counts and every file."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from pbprompt.data.folders import subfolders
-from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset, Item
-from pbprompt.data.names import from_label
-from pbprompt.data.split_json import split_dataset
+from pbprompt.data.items import DEFAULT_TEMPLATE, SPLITS, Dataset, some
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
 
 # Where the split files and ImageNet's class names are published, to be put beside the images.
 SPLIT_FILES = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
-IMAGENET = "non-commercial research, by ImageNet's terms of access"
 UNSTATED = "none stated by its authors; given out for research"
 
 Counts = tuple[int | None, int | None, int | None]  # train, val, test; None where any number will do
@@ -55,81 +52,65 @@ class Benchmark:
         return self.read(self, self.locate(root))
 
 
-def from_split(
-    file: str, images: str = "", rename: Callable[[str], str] = from_label
-) -> Callable[[Benchmark, Path], Dataset]:
-    """A reader for a published split file whose paths are relative to the folder `images`.
-
-    Published files carry names already made readable; `rename` leaves those alone and mends raw ones.
-    """
-
-    def read(benchmark: Benchmark, folder: Path) -> Dataset:
-        return split_dataset(
-            folder / file,
-            name=benchmark.name,
-            root=folder,
-            prefix=images,
-            rename=lambda name: from_label(rename(name)),
-            template=benchmark.template,
-        )
-
-    return read
-
-
 def list_lines(path: Path) -> list[str]:
     """The lines of a list file, without the empty ones."""
     return [line for line in read_text(path).split("\n") if line.strip()]
 
 
-def imagenet_names(folder: Path) -> dict[str, str]:
-    """WordNet id → class name, sorted by id, from `classnames.txt` here or in ImageNet's folder beside."""
-    places = [folder / "classnames.txt", folder.parent / "imagenet" / "classnames.txt"]
-    path = next((place for place in places if place.is_file()), None)
-    if path is None:
-        raise InputError(f"{places[0]} is missing: copy ImageNet's classnames.txt (lines 'wnid name') there")
-    names = {}
-    for number, line in enumerate(list_lines(path), start=1):
-        wnid, _, name = line.strip().partition(" ")
-        if not name:
-            raise InputError(f"{path} line {number}: {line.strip()!r} has no name: write 'wnid name'")
-        names[wnid] = from_label(name)
-    return dict(sorted(names.items()))
+@dataclass(frozen=True)
+class CheckReport:
+    """What was looked at and what is wrong; `found` rows are (what, expected, found), texts to print."""
+
+    title: str
+    folder: Path
+    found: tuple[tuple[str, str, str], ...]
+    problems: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Nothing is missing and every count is as published."""
+        return not self.problems
 
 
-def folder_items(folder: Path, images: str, labels: dict[str, int]) -> tuple[Item, ...]:
-    """The files in `folder/images/<class>/`, classes and files sorted by name."""
-    found = subfolders(folder / images)
-    unknown = sorted(set(found) - set(labels))
-    if unknown:
-        raise InputError(f"{folder / images / unknown[0]}: no such class: move the folder away")
-    return tuple(
-        Item(f"{images}/{name}/{file}", labels[name])
-        for name in sorted(found)
-        for file in sorted(entry.name for entry in (folder / images / name).iterdir())
-        if not file.startswith(".")
-    )
+def check(benchmark: Benchmark, root: str | Path) -> CheckReport:
+    """Open the benchmark under `root`, compare its counts and look for every file."""
+    try:
+        folder = benchmark.locate(root)
+        dataset = benchmark.read(benchmark, folder)
+    except InputError as error:
+        return CheckReport(benchmark.title, Path(root), (), (str(error),))
+    found, problems = [], []
+    wanted = [("classes", benchmark.classes, len(dataset.classes))]
+    for split, count in zip(SPLITS, benchmark.counts, strict=True):
+        wanted.append((split, count, len(dataset.split(split))))
+    sizes = Counter(item.domain for item in dataset.items)
+    wanted += [(domain, count, sizes[domain]) for domain, count in benchmark.domains]
+    for what, expected, actual in wanted:
+        found.append((what, "any" if expected is None else f"{expected:,}", f"{actual:,}"))
+        if expected not in (None, actual):
+            problems.append(f"{what}: expected {expected:,}, found {actual:,}")
+    missing = [item.path for item in dataset.items if not _has_content(dataset.file(item))]
+    total = len(dataset.items)
+    found.append(("files", f"{total:,}", f"{total - len(missing):,}"))
+    return CheckReport(benchmark.title, folder, tuple(found), (*problems, *_by_folder(folder, missing)))
 
 
-def imagenet_shift(images: str, *, numbered: bool = False) -> Callable[[Benchmark, Path], Dataset]:
-    """A reader for ImageNet's test-only relatives.
+def _has_content(file: Path) -> bool:
+    try:
+        return file.stat().st_size > 0
+    except OSError:
+        return False
 
-    Folders are WordNet ids, and the classes those that have one; or, `numbered`, the 1,000 places of
-    ImageNet's sorted ids.
-    """
 
-    def read(benchmark: Benchmark, folder: Path) -> Dataset:
-        names = imagenet_names(folder)
-        if numbered:
-            keys, labels = list(names), {str(place): place for place in range(len(names))}
+def _by_folder(root: Path, missing: list[str]) -> list[str]:
+    """A line per folder, so that thousands of missing files stay readable."""
+    folders: dict[str, list[str]] = {}
+    for path in missing:
+        folders.setdefault(str(PurePosixPath(path).parent), []).append(PurePosixPath(path).name)
+    lines = []
+    for folder, files in sorted(folders.items()):
+        if not (root / folder).is_dir():
+            lines.append(f"{root / folder}: the folder is missing ({len(files):,} images)")
         else:
-            keys = [name for name in subfolders(folder / images) if name in names]
-            labels = {wnid: label for label, wnid in enumerate(keys)}
-        return Dataset(
-            name=benchmark.name,
-            root=folder,
-            classes=tuple(names[key] for key in keys),
-            test=folder_items(folder, images, labels),
-            template=benchmark.template,
-        )
-
-    return read
+            lines.append(f"{root / folder}: {len(files):,} images missing or empty ({some(sorted(files))})")
+    return lines

@@ -31,7 +31,7 @@ def read(benchmark: Benchmark, folder: Path) -> Dataset:
         seeded_split(rows, seed=1),
         Choices(template=benchmark.template),
         where=str(folder),
-        notes=["Split 50/20/30 % a class and domain with seed 1"],
+        notes=["Split 50/20/30 % per class and domain with seed 1"],
     )
     return replace(dataset, home="photo")
 

@@ -1,1 +1,0 @@
-"""Measurements behind `pbprompt bench`: ours against the plain way, in one run."""

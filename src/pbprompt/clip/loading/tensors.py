@@ -1,0 +1,94 @@
+"""What a state dict tells: its sizes, and its fingerprint, the same whatever files a model came in."""
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pbprompt.clip.backbone import BackboneConfig
+from pbprompt.clip.lite import LiteConfig
+from pbprompt.clip.text import TextConfig
+from pbprompt.clip.timm_tower import TimmConfig
+from pbprompt.errors import InputError
+
+HEAD_WIDTH = 64  # of every tower that OpenAI trained
+
+
+def count(state: dict[str, Tensor], pattern: str) -> int:
+    """One more than the largest index, so that a hole in the numbering shows as a missing tensor."""
+    found = (re.match(pattern, key) for key in state)
+    return max((int(match[1]) + 1 for match in found if match), default=0)
+
+
+def shape(source: str, state: dict[str, Tensor], key: str, ndim: int) -> tuple[int, ...]:
+    """A tensor's shape, where it is there, of `ndim` dimensions, and not empty."""
+    if key not in state:
+        raise InputError(f"{source}: lacks the tensor {key}; give a whole model, image and text tower")
+    if state[key].ndim != ndim or 0 in state[key].shape:
+        raise InputError(
+            f"{source}: the tensor {key} is {list(state[key].shape)}; {ndim} dimensions are expected"
+        )
+    return tuple(state[key].shape)
+
+
+def image_size(
+    source: str, state: dict[str, Tensor], key: str, patch: int, told: Mapping[str, Any], more: int = 1
+) -> int:
+    """From the positions: a square grid of patches, and `more` for the whole image."""
+    positions = shape(source, state, key, 2)[0]
+    side = math.isqrt(max(positions - more, 0))
+    if side == 0 or side * side + more != positions:
+        raise InputError(
+            f"{source}: the tensor {key} has {positions} positions; a square number and {more} is expected"
+        )
+    size = told.get("vision.image_size", side * patch)
+    if not isinstance(size, int) or size // patch != side:
+        raise InputError(f"{source}: the config says images of {size} pixels, the tensors say {side * patch}")
+    return size
+
+
+def heads_of(source: str, tower: str, width: int, head_width: int = HEAD_WIDTH) -> int:
+    """How many heads a tower has whose heads are `head_width` wide."""
+    if width % head_width:
+        raise InputError(
+            f"{source}: the {tower} tower is {width} wide, not a multiple of CLIP's {head_width}"
+        )
+    return width // head_width
+
+
+def fingerprint(config: BackboneConfig, state: dict[str, Tensor]) -> str:
+    """SHA-256 over what decides the features: the weights in OpenAI's layout, as float32, and the settings
+    that the weights do not show (activation, heads, input size and normalisation, how an image is fitted)."""
+    heads = None if isinstance(config.vision, LiteConfig | TimmConfig) else config.vision.heads
+    settings: tuple[object, ...] = (
+        config.activation,
+        heads,
+        config.text.heads if config.text else None,
+        config.vision.image_size,
+        config.mean,
+        config.std,
+    )
+    if (config.fit, config.interpolation) != ("crop", "bicubic"):  # CLIP's, older than these settings
+        settings += (config.fit, config.interpolation)
+    if config.text is None or isinstance(config.vision, TimmConfig):
+        settings += (config.vision, config.resize, config.interpolation)
+    elif config.resize is not None:
+        settings += ("short side", config.resize)
+    if isinstance(config.text, TextConfig) and not config.text.causal:
+        settings += ("not causal",)
+    whole = hashlib.sha256(repr(settings).encode())
+    keys = sorted(state)
+    with ThreadPoolExecutor() as pool:  # hashing lets go of the interpreter, and large towers take seconds
+        for key, digest in zip(keys, pool.map(_digest, (state[key] for key in keys)), strict=True):
+            whole.update(f"{key} {tuple(state[key].shape)} ".encode() + digest)
+    return whole.hexdigest()
+
+
+def _digest(tensor: Tensor) -> bytes:
+    values = tensor.detach().to("cpu", torch.float32).contiguous()
+    return hashlib.sha256(values.reshape(-1).numpy().data.cast("B")).digest()

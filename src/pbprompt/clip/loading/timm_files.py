@@ -1,0 +1,129 @@
+"""timm's towers: alone in timm's folders, or as the image tower of open_clip's models such as MobileCLIP."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from pbprompt.clip.backbone import BackboneConfig
+from pbprompt.clip.loading.checkpoint_config import CheckpointConfig, read_open_clip
+from pbprompt.clip.loading.companions import (
+    HF_CONFIG,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    OPEN_CLIP_CONFIG,
+    Images,
+    read_json,
+    triple,
+)
+from pbprompt.clip.loading.formats import read_tensors
+from pbprompt.clip.timm_tower import TimmConfig, TimmTower, looked_at, make_trunk
+from pbprompt.data.square import Interpolation
+from pbprompt.errors import InputError
+
+FILTERS: tuple[Interpolation, ...] = ("bicubic", "bilinear")
+TRUNK = "visual.trunk."
+POOLS = ("avg", "token")  # of such trunks
+CROP = 0.875  # the share of an image that timm crops where its config does not say
+
+
+def is_timm(config: dict[str, Any]) -> bool:
+    return isinstance(config.get("architecture"), str) and "model_type" not in config
+
+
+def read_timm(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor], nn.Module]:
+    """The config, the tower's tensors under `visual.`, and the tower that has them."""
+    config_path = path.parent / HF_CONFIG
+    told = read_json(config_path)
+    about = told.get("pretrained_cfg") or {}
+    size, images = _images(config_path, about)
+    arguments = tuple(sorted((told.get("model_args") or {}).items()))
+    vision = TimmConfig(told["architecture"], size, arguments=arguments)
+    trunk = make_trunk(vision, str(config_path))
+    _fill(path, vision, trunk, _without_classifier(read_tensors(path)[0], about))
+    vision, width = looked_at(str(config_path), vision, trunk)
+    config = BackboneConfig(name, width, vision, None, "own", *images)
+    tower = TimmTower(vision, trunk)
+    return config, {f"visual.{key}": value for key, value in tower.state_dict().items()}, tower
+
+
+def _images(path: Path, about: dict[str, Any]) -> tuple[int, Images]:
+    """The side of images and how they are prepared, as timm's own evaluation has it."""
+    mean = triple(path, about, "mean", IMAGENET_MEAN)
+    std = triple(path, about, "std", IMAGENET_STD)
+    shape = about.get("input_size") or [3, 224, 224]
+    size = shape[-1] if isinstance(shape, list) and shape else None
+    if type(size) is not int or size < 1 or shape != [3, size, size]:
+        raise InputError(f"{path}: input_size is {shape!r}; [3, SIZE, SIZE] is needed")
+    interpolation = about.get("interpolation") or "bicubic"
+    if interpolation not in FILTERS:
+        raise InputError(f"{path}: interpolation is {interpolation!r}; known are {', '.join(FILTERS)}")
+    share, mode = about.get("crop_pct") or CROP, about.get("crop_mode") or "center"
+    if not isinstance(share, int | float) or not 0 < share <= 1:
+        raise InputError(f"{path}: crop_pct is {share!r}; a share of the image, up to 1, is needed")
+    resize = math.floor(size / share)
+    if mode == "squash" and resize == size:
+        return size, Images(mean, std, "squash", interpolation)
+    if mode != "center":
+        raise InputError(f"{path}: crop_mode is {mode!r} with crop_pct {share}; only 'center' is supported")
+    return size, Images(mean, std, "crop", interpolation, None if resize == size else resize)
+
+
+def _without_classifier(state: dict[str, Tensor], about: dict[str, Any]) -> dict[str, Tensor]:
+    named = about.get("classifier") or ()
+    heads = tuple(f"{head}." for head in ([named] if isinstance(named, str) else named))
+    return {key: value for key, value in state.items() if not (heads and key.startswith(heads))}
+
+
+def _fill(path: Path, vision: TimmConfig, trunk: nn.Module, state: dict[str, Tensor]) -> None:
+    """Give the trunk its weights: all of them, and no others."""
+    own = trunk.state_dict()
+    counters = {key for key in own if key.endswith("num_batches_tracked")}  # of training alone
+    wrong = sorted(own.keys() - state.keys() - counters) or sorted(state.keys() - own.keys())
+    wrong = wrong or sorted(key for key in state if state[key].shape != own[key].shape)
+    if wrong:
+        raise InputError(
+            f"{path}: its tensors are not those of timm's {vision.architecture!r} ({wrong[0]} is missing, "
+            "unknown or of another shape); fetch the checkpoint again, or update timm"
+        )
+    trunk.load_state_dict(state, strict=False)
+
+
+def is_trunk(state: dict[str, Tensor]) -> bool:
+    return any(key.startswith(TRUNK) for key in state)
+
+
+def read_trunk_config(path: Path) -> CheckpointConfig:
+    """open_clip's config beside the weights, without which nobody knows what timm should build."""
+    config = path.parent / OPEN_CLIP_CONFIG
+    if not config.is_file():
+        raise InputError(
+            f"{path}: its image tower is timm's, whose name is in {OPEN_CLIP_CONFIG}; give the model's folder"
+        )
+    told = read_open_clip(config, trunk=True)
+    vision = read_json(config)["model_cfg"]["vision_cfg"]
+    if vision.get("timm_proj") or vision.get("timm_pool") not in POOLS:
+        raise InputError(
+            f"{config}: timm_pool is {vision.get('timm_pool')!r} and timm_proj {vision.get('timm_proj')!r}; "
+            f"of timm's towers, EVA-02's B and L, PE-Core's and those with timm_pool {' or '.join(POOLS)} "
+            "and no timm_proj are supported"
+        )
+    name, size, width = (
+        vision.get("timm_model_name"),
+        told.sizes.get("vision.image_size", 224),
+        told.sizes.get("embed_dim"),
+    )
+    if not isinstance(name, str) or type(size) is not int or type(width) is not int or min(size, width) < 1:
+        raise InputError(
+            f"{config}: timm_model_name is {name!r}, image_size {size!r} and embed_dim {width!r}; "
+            "give the config that came with the weights"
+        )
+    return replace(told, family="trunk", trunk=TimmConfig(name, size, width, vision["timm_pool"]))
+
+
+def trunk_vision(source: str, state: dict[str, Tensor], told: CheckpointConfig) -> TimmConfig:
+    """What timm is asked for, with the grid that the tower turns out to have."""
+    assert told.trunk is not None
+    return looked_at(source, told.trunk, make_trunk(told.trunk, source))[0]

@@ -1,0 +1,95 @@
+"""How much each expert counts: a small convex fit on photographs that every expert has judged left out.
+
+    p(c | x) = softmax_c Σ_k w_k E_k[x, c],   w > 0
+    w = argmin  −Σ_i a_i ln p(y_i | x_i) + A Σ_k (w_k/w⁰_k − ln w_k/w⁰_k)            a Gamma prior about w⁰
+    ln w ~ N(ln ŵ, H⁻¹)                                                               Laplace's approximation
+
+| symbol | name here   | meaning                                                              |
+|--------|-------------|----------------------------------------------------------------------|
+| E_k    | `scores`    | what expert k says of photograph x and class c, x left out           |
+| w⁰     | `usual`     | the weights before any photograph is judged                          |
+| A      | `WORTH`     | how many photographs w⁰ is worth, about                              |
+| a      | `shares`    | how much each photograph counts, once unless told                    |
+| H      |             | curvature in ln w at ŵ                                               |
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+WORTH = 1.0
+STEPS = 100
+
+
+class Weights(NamedTuple):
+    """The fit of ln w, from which w is drawn."""
+
+    log: Float[Tensor, " e"]
+    root: Float[Tensor, "e e"]
+    """L with L Lᵀ = H⁻¹"""
+
+    @property
+    def best(self) -> Float[Tensor, " e"]:
+        return self.log.exp()
+
+    def draws(self, samples: int) -> Float[Tensor, "s e"]:
+        """Draws without chance: a lattice of the unit cube, as normal quantiles. Of one, the best."""
+        if samples == 1:
+            return self.best.unsqueeze(0)
+        size = len(self.log)
+        ratio = _plastic(size)
+        steps = torch.tensor([ratio ** -(place + 1) for place in range(size)], dtype=torch.float64)
+        cube = (0.5 + torch.arange(1, samples + 1, dtype=torch.float64).unsqueeze(1) * steps) % 1
+        normal = torch.special.ndtri(cube).to(self.log)
+        return (self.log + normal @ self.root.T).exp()
+
+
+def fit_weights(
+    scores: Float[Tensor, "e n c"],
+    labels: Int[Tensor, " n"],
+    usual: Float[Tensor, " e"],
+    shares: Float[Tensor, " n"] | None = None,
+) -> Weights:
+    """By Newton's method in ln w, a step halved until it helps."""
+    scaled = scores * usual[:, None, None]
+    own = scaled.gather(2, labels.expand(len(usual), -1).unsqueeze(2))
+    ahead = scaled - own  # of the true class
+    counted = torch.ones_like(ahead[0, :, 0]) if shares is None else shares
+
+    def loss(place: Float[Tensor, " e"]) -> Float[Tensor, ""]:
+        told = torch.tensordot(place.exp(), ahead, dims=1).logsumexp(1)
+        return (counted * told).sum() + WORTH * (place.exp() - place).sum()
+
+    def curves(place: Float[Tensor, " e"]) -> tuple[Float[Tensor, " e"], Float[Tensor, "e e"]]:
+        """The slope in ln w, and the curvature without the slope's own part, which is never negative."""
+        w = place.exp()
+        said = torch.tensordot(w, ahead, dims=1).softmax(1)
+        mean = (said * ahead).sum(2)
+        spread = torch.einsum("nc,enc,fnc->ef", said * counted.unsqueeze(1), ahead, ahead)
+        spread = spread - (mean * counted) @ mean.T
+        slope = w * (mean @ counted) + WORTH * (w - 1)
+        return slope, w.unsqueeze(1) * spread * w + (WORTH * w).diag()
+
+    place = torch.zeros_like(usual)
+    now = loss(place)
+    for _ in range(STEPS):
+        slope, curvature = curves(place)
+        step = torch.linalg.solve(curvature, slope)
+        step = step * min(1.0, 2.0 / float(step.abs().max().clamp(min=1e-30)))  # far off, not to leap
+        while (after := loss(place - step)) > now and float(step.abs().max()) > 1e-9:
+            step = step / 2
+        if after > now or float(step.abs().max()) < 1e-9:
+            break
+        place, now = place - step, after
+    root = torch.linalg.cholesky(torch.linalg.inv(curves(place)[1]))
+    return Weights(usual.log() + place, root)
+
+
+def _plastic(size: int) -> float:
+    """The root of x^(size + 1) = x + 1, whose powers make an even lattice."""
+    root = 2.0
+    for _ in range(64):
+        root = (1 + root) ** (1 / (size + 1))
+    return root

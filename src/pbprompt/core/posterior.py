@@ -1,0 +1,236 @@
+"""The default model, fitted: names as prior, photographs as evidence, and how far to trust each.
+
+Three experts score every class, and what they say is added up:
+
+    E_1[x, c] = L_c(x)                       the class as a Gaussian about its photographs and its name
+                                             (`core/gaussian.py`, the name moved by `core/text_map.py`)
+    E_2[x, c] = R_c(x)                       single photographs that look alike (`core/kernel.py`)
+    E_3[x, c] = e^scale x·(t_c − t̄)          the name alone, as zero-shot has it
+    p(c | x) = mean over w of softmax_c Σ_k w_k E_k[x, c]
+
+Each expert judges every photograph as if it had been left out, exactly. The weights w are fitted to that,
+with their uncertainty (`core/expert_weights.py`). Before any photograph is judged, as where every class has a
+single one, they are
+
+    w⁰ = (¾ ρ T₀, 2, (1 − ρ) ψ₀)  ρ = N/(N + 20): few photographs make poor Gaussians
+                                  T₀ = spread of e^scale x·t_c over the classes / spread of L_c
+                                  ψ₀ = the temperature at which names alone tell the photographs best
+
+A left-out photograph is judged by n − 1 of its class, a new one by n, and means of more may be trusted more:
+w_1 grows by (n/(n − 1))^¼.
+
+An image unlike all photographs (`core/novelty.py`), such as a drawing where they are photos, is left to the
+names as far as they tell anything, g = I · unlike(x), I the share of ln K that names alone tell:
+
+    p(c | x) ← (1 − g) p(c | x) + g softmax_c(ψ₀ E_3[x, c])
+
+A class known by name alone joins the others at its odds against them (`core/novelty.py`).
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from pbprompt.core.evidence import Kept
+from pbprompt.core.expert_weights import Weights, fit_weights
+from pbprompt.core.gaussian import Gaussians, fit_gaussians, leave_one_out, make_frame
+from pbprompt.core.kernel import Kernel, fit_kernel
+from pbprompt.core.novelty import HUGE, Novelty, Tables, fit_novelty, openness, reluctance
+from pbprompt.core.statistics import Statistics
+from pbprompt.core.text_map import TextMap, learn_text_map, move
+
+CELLS = 1 << 22  # of a table of left-out photographs by classes
+BLOCK = 1 << 19  # of those of them that the Gaussians need at once
+FEW = 20.0  # photographs, in w⁰
+TRUST = 0.75  # of w⁰_1
+NEIGHBOURS = 2.0  # w⁰_2
+UNNAMED = 0.1  # T₀ where names say nothing
+GROWTH = 0.25  # of ln w_1 by ln n
+
+
+class Posterior(NamedTuple):
+    """All that an answer needs; nothing is decomposed any more."""
+
+    gaussians: Gaussians
+    kernel: Kernel
+    names: Float[Tensor, "k d"]
+    """e^scale (t_c − t̄)"""
+    weights: Weights
+    novelty: Novelty
+    text_map: TextMap
+    moved_centre: Float[Tensor, " d"]
+    """the mean of the moved names of the known classes"""
+    name_scale: Float[Tensor, ""]
+    """ψ₀"""
+    information: Float[Tensor, ""]
+    """I"""
+    open: Float[Tensor, " n"]
+    """of the kernel's photographs, how far each is open to a new name; −1e30 of those that cannot say"""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Flat, by names such as `kernel/bandwidth`, as `from_tensors` takes it."""
+        flat = {}
+        for name, value in self._asdict().items():
+            parts = {name: value} if isinstance(value, Tensor) else value._asdict()
+            prefix = "" if isinstance(value, Tensor) else f"{name}/"
+            flat |= {prefix + key: part for key, part in parts.items()}
+        return flat
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> "Posterior":
+        nested = {
+            "gaussians": Gaussians,
+            "kernel": Kernel,
+            "weights": Weights,
+            "novelty": Novelty,
+            "text_map": TextMap,
+        }
+        values = {
+            name: nested[name](*(tensors[f"{name}/{key}"] for key in nested[name]._fields))
+            if name in nested
+            else tensors[name]
+            for name in cls._fields
+        }
+        return cls(**values)
+
+    def experts(self, images: Float[Tensor, "b d"]) -> Float[Tensor, "3 b k"]:
+        """E of images of length 1."""
+        return torch.stack(
+            [self.gaussians.log_densities(images), self.kernel.scores(images), images @ self.names.T]
+        )
+
+    def strangeness(self, experts: Float[Tensor, "3 b k"]) -> Float[Tensor, " b"]:
+        """F of images, from what the experts say of all known classes."""
+        return self.novelty.statistic(self.gaussians.distances(experts[0]), experts[1])
+
+    def new_names(self, texts: Float[Tensor, "m d"], scale: float) -> "NewNames":
+        """Classes known by their texts alone."""
+        direction = scale * (move(self.text_map, texts.to(self.text_map.centre)) - self.moved_centre)
+        told = self.open > -HUGE
+        photographs = self.kernel.photographs[told].to(direction) - self.gaussians.centre.to(direction)
+        reluctant = reluctance(self.novelty, self.open[told].to(direction), photographs @ direction.T)
+        return NewNames(direction, reluctant)
+
+
+class NewNames(NamedTuple):
+    """Names without photographs beside known classes."""
+
+    direction: Float[Tensor, "m d"]
+    """e^scale (t̂_n − t̄)"""
+    reluctance: Float[Tensor, " m"]
+    """u_n"""
+
+    def log_odds(
+        self, posterior: Posterior, images: Float[Tensor, "b d"], looks: Float[Tensor, " b"]
+    ) -> Float[Tensor, "b m"]:
+        """ln o_n against all known classes together; `looks`: F."""
+        _, distance, fit = posterior.novelty.odds.to(images).unbind()
+        cosines = (images - posterior.gaussians.centre.to(images)) @ self.direction.to(images).T
+        return fit * cosines - distance * looks.to(images).unsqueeze(1) - self.reluctance.to(images)
+
+
+class LeftOutPhotographs(NamedTuple):
+    """Photographs as the model without each of them sees them."""
+
+    rows: Int[Tensor, " n"]
+    """which of the kept ones"""
+    experts: Float[Tensor, "3 n k"]
+    looks: Float[Tensor, " n"]
+    """F"""
+    several: Bool[Tensor, " n"]
+    """whether the class has photographs left: without, the answer is about its name"""
+
+
+def fit_posterior(
+    statistics: Statistics, kept: Kept, texts: Float[Tensor, "k d"], scale: float
+) -> tuple[Posterior, LeftOutPhotographs]:
+    """From the sums of all photographs, those that are kept, and the names' text features of length 1.
+
+    Every class has photographs. `scale`: exp(logit scale). Texts of 0 are names that nobody can read.
+    """
+    classes = len(texts)
+    rows = torch.arange(0, len(kept.labels), max(1, -(-len(kept.labels) * classes // CELLS)))
+    rows = rows.to(kept.labels)
+    images, labels, shares = kept.images[rows].double(), kept.labels[rows], kept.weights[rows]
+    texts = texts.double()
+    means = statistics.sums / statistics.counts.unsqueeze(1)
+    text_map, moved = learn_text_map(means, statistics.counts, texts)
+    frame = make_frame(statistics, moved)
+    gaussians = fit_gaussians(frame)
+    kernel, by_photographs = fit_kernel(images, labels, classes, shares)
+    names = scale * (texts - texts.mean(0))
+    by_name = images @ names.T
+
+    blocks = rows.new_tensor(range(len(rows))).split(max(1, BLOCK // max(classes, images.shape[1])))
+    parts = [leave_one_out(frame, images[some], labels[some], shares[some]) for some in blocks]
+    distances, densities, several = (torch.cat(part) for part in zip(*parts, strict=True))
+    experts = torch.stack([densities, by_photographs.scores, by_name])
+
+    name_scale, information = _names_alone(by_name, labels, shares)
+    weights = _weights(experts, labels, shares, several, name_scale, statistics.counts)
+    moved_centre = moved.mean(0)
+    tables = Tables(
+        distances,
+        by_photographs.scores,
+        by_photographs.without_class,
+        torch.tensordot(weights.best, experts, dims=1),
+        scale * (images - gaussians.centre) @ (moved - moved_centre).T,
+        several,
+    )
+    novelty = fit_novelty(tables, labels, names=bool(texts.any()))
+    told = several if several.any() else torch.ones_like(several)
+    open_ = torch.where(told, openness(novelty, tables), -HUGE)
+    posterior = Posterior(
+        gaussians, kernel, names, weights, novelty, text_map, moved_centre, name_scale, information, open_
+    )
+    looks = novelty.statistic(distances, by_photographs.scores)
+    return posterior, LeftOutPhotographs(rows, experts, looks, several)
+
+
+def mixed_with_names(
+    posterior: Posterior,
+    logits: Float[Tensor, "s b k"],
+    by_name: Float[Tensor, "b k"],
+    looks: Float[Tensor, " b"],
+) -> Float[Tensor, "s b k"]:
+    """log of the class distributions, where images unlike the photographs are left to the names."""
+    share = (posterior.information.to(logits) * posterior.novelty.unlike(looks)).to(logits).unsqueeze(1)
+    names = (posterior.name_scale.to(logits) * by_name).softmax(-1)
+    return ((1 - share) * logits.softmax(-1) + share * names).clamp(min=1e-37).log()
+
+
+def _names_alone(
+    by_name: Float[Tensor, "n k"], labels: Int[Tensor, " n"], shares: Float[Tensor, " n"]
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """ψ₀ and I: nothing of a name was fitted to its photographs, so that none need be left out."""
+    if by_name.shape[1] < 2:
+        return by_name.new_tensor(1.0), by_name.new_tensor(0.0)
+    scale = fit_weights(by_name.unsqueeze(0), labels, by_name.new_tensor([0.5]), shares).best.squeeze()
+    told = (scale * by_name).log_softmax(1).gather(1, labels.unsqueeze(1)).squeeze(1)
+    mean = (shares * told).sum() / shares.sum()
+    return scale, (1 + mean / math.log(by_name.shape[1])).clamp(min=0)
+
+
+def _weights(
+    experts: Float[Tensor, "3 n k"],
+    labels: Int[Tensor, " n"],
+    shares: Float[Tensor, " n"],
+    several: Bool[Tensor, " n"],
+    name_scale: Float[Tensor, ""],
+    counts: Float[Tensor, " k"],
+) -> Weights:
+    """w, from photographs whose class has others left."""
+    rows, classes = several if several.any() else torch.ones_like(several), experts.shape[2]
+    density, _, name = (float(table[rows].var(1).mean().sqrt()) if classes > 2 else 0.0 for table in experts)
+    as_sure = name / density if density > 0 and name > 0 else UNNAMED
+    many = float(counts.sum()) / (float(counts.sum()) + FEW)
+    usual = experts.new_tensor([TRUST * many * as_sure, NEIGHBOURS, (1 - many) * float(name_scale)])
+    weights = fit_weights(experts[:, several], labels[several], usual.clamp(min=1e-6), shares[several])
+    if not several.any():
+        return weights
+    n = counts[labels[several]]
+    grown = GROWTH * (n / (n - shares[several])).log().mean()
+    return weights._replace(log=weights.log + torch.stack([grown, grown * 0, grown * 0]))

@@ -1,0 +1,144 @@
+"""The prompts of a model as points in the joint space, and what they mean in captions and in words.
+
+    rank captions t by cos(g_c^(s), g(t)),  g(t) = text tower([SOS] t [EOT])
+    rank tokens t by cos(v_j, E_t),  E the frozen token embedding table
+
+By cosine rather than distance: rare tokens have short embeddings, which are near to everything. Learned
+vectors v_j need not lie near any word: a low cosine means that the word says little. Whole sentences near the
+whole prompt say more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pbprompt.clip.backbone import Backbone
+from pbprompt.clip.engine import encode_texts
+from pbprompt.clip.prompts import AnyTokenizer
+from pbprompt.core.likelihood import cosines
+from pbprompt.data.names import name_key
+from pbprompt.errors import InputError
+from pbprompt.files import read_text
+from pbprompt.methods.base import Method
+from pbprompt.seeding import generator
+
+Word = tuple[str, float]  # spelling, cosine
+
+
+@torch.no_grad()
+def sampled_prompts(method: Method, samples: int, seed: int) -> Float[Tensor, "s c d"]:
+    """`samples` draws of every class's text feature (one where all are the same)."""
+    prompts = as_prompts(method, method.class_features(samples, generator(seed)))
+    if not prompts.any():
+        raise InputError(f"{method.name} was fitted without class names and has no prompts: fit it with some")
+    return prompts[:1] if torch.equal(prompts, prompts[:1].expand_as(prompts)) else prompts
+
+
+def as_prompts(method: Method, bank: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
+    """The text features behind a bank, refused where it holds something other than one per class."""
+    prompts = method.prompts_of(bank)
+    if method.image_conditioned or prompts.shape[-1] != method.backbone.embed_dim:
+        why = "makes its prompts anew for every image" if method.image_conditioned else "votes by its images"
+        raise InputError(
+            f"{method.name} {why} and has no class features to look into: use a model of pbprompt or coop"
+        )
+    return prompts
+
+
+def class_rows(classes: Sequence[str], names: Sequence[str]) -> list[int]:
+    """Where the named classes are, all of a name; case and underscores do not matter."""
+    rows: dict[str, list[int]] = {}
+    for row, name in enumerate(classes):
+        rows.setdefault(name_key(name), []).append(row)
+    for name in names:
+        if name_key(name) not in rows:
+            raise InputError(f"class {name!r} is none of the model's {len(classes)}: add it by name first")
+    return [row for key in dict.fromkeys(map(name_key, names)) for row in rows[key]]
+
+
+def missing_names(classes: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The names that are no class yet, each once."""
+    known = {name_key(name) for name in classes}
+    new = {name_key(name): name for name in reversed(names) if name_key(name) not in known}
+    return list(reversed(new.values()))
+
+
+@dataclass(frozen=True)
+class PromptCaptions:
+    """A sampled prompt's nearest captions with their cosines, nearest first."""
+
+    class_name: str
+    sample: int  # from 0
+    captions: tuple[tuple[str, float], ...]
+
+
+def read_captions(path: Path, tokenizer: AnyTokenizer) -> list[str]:
+    """A text file's captions, one per line; blank lines and repetitions are left out."""
+    captions: dict[str, None] = {}
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        caption = " ".join(line.split())
+        if not caption:
+            continue
+        ids = tokenizer.encode(caption)
+        room = tokenizer.context_length - len(tokenizer.enclose([]))
+        if not ids:
+            raise InputError(f"{path}:{number}: the caption holds no word that the model reads: remove it")
+        if len(ids) > room:
+            raise InputError(
+                f"{path}:{number}: the caption takes {len(ids)} tokens, the model reads {room}: shorten it"
+            )
+        captions[caption] = None
+    if not captions:
+        raise InputError(f"{path}: holds no captions: write one per line")
+    return list(captions)
+
+
+@torch.no_grad()
+def nearest_captions(
+    method: Method,
+    captions: Sequence[str],
+    names: Sequence[str] | None = None,
+    top_k: int = 5,
+    samples: int = 4,
+    seed: int = 0,
+) -> list[PromptCaptions]:
+    """The `top_k` nearest captions of each sampled prompt of the named classes (default: of all)."""
+    prompts = sampled_prompts(method, samples, seed)
+    rows = range(len(method.classes)) if names is None else class_rows(method.classes, names)
+    similarity = cosines(encode_texts(method.backbone, captions), prompts[:, rows]).transpose(
+        1, 2
+    )  # [s, c, n]
+    best = similarity.sort(dim=-1, descending=True, stable=True)
+    found = []
+    for place, row in enumerate(rows):
+        for sample in range(len(prompts)):
+            values = best.values[sample, place, :top_k].tolist()
+            order = best.indices[sample, place, :top_k].tolist()
+            pairs = tuple((captions[at], value) for at, value in zip(order, values, strict=True))
+            found.append(PromptCaptions(method.classes[row], sample, pairs))
+    return found
+
+
+@torch.no_grad()
+def nearest_words(backbone: Backbone, vectors: Float[Tensor, "n w"], top_k: int = 5) -> list[list[Word]]:
+    """The `top_k` nearest words of each vector with their cosines, nearest first."""
+    words = vocabulary_words(backbone.tokenizer)
+    ids = torch.tensor(list(words), device=backbone.device)
+    similarity = cosines(vectors.to(backbone.device), backbone.token_embedding(ids))
+    best = similarity.sort(dim=-1, descending=True, stable=True)
+    spellings = list(words.values())
+    return [
+        [(spellings[at], value) for at, value in zip(order[:top_k], values[:top_k], strict=True)]
+        for order, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    ]
+
+
+@lru_cache(maxsize=4)
+def vocabulary_words(tokenizer: AnyTokenizer) -> dict[int, str]:
+    """The tokens that can be read as a word."""
+    return tokenizer.words()
