@@ -1,124 +1,210 @@
-"""Each part of `conjugate` taken away in turn, on validation images.
+"""Each part of `conjugate` taken away, and each of its constants halved and doubled, on validation images.
 
     python -m benchmarks.evidence_parts --root DATA --out benchmarks/results/evidence-parts.json
 
-Known classes at 1 to 16 shots (accuracy / NLL / ECE), then new names and all names together after 16 shots of
-half of the classes, three draws each. No test image is read. The rows are printed as a table for
-`docs/readings-conjugate.md`; the file keeps every figure with the draws' hashes and the commit.
+Narrow classes as the benchmarks have them and broad ones (`benchmarks/problems.py`), two draws each:
+accuracy, NLL and ECE of the known classes; then all names together after 16 shots of half of the classes, how
+many of the other half's images their names are given, how well these are told as none of the known, and what
+a foreign name takes. No test image is read. The table is printed for `docs/readings-conjugate.md`; the file
+keeps every figure with the commit.
 """
 
 import argparse
 import json
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import mean
+from statistics import fmean
 from types import ModuleType
 from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
 
-from pbprompt.clip.backbone import Backbone, Encoded
-from pbprompt.clip.loading.load import load_backbone
-from pbprompt.core import evidence_choice, look_alikes, text_map
-from pbprompt.data.fewshot import base_new, draw
-from pbprompt.data.items import Dataset, Item
-from pbprompt.data.sources import open_dataset
+from benchmarks.problems import BROAD, NARROW, Labelled, Problem, answers, fitted, problem
+from pbprompt.core import expert_weights, gaussian, kernel, novelty, posterior, text_map
 from pbprompt.evaluate.metrics import accuracy, negative_log_likelihood
 from pbprompt.evaluate.reliability import expected_calibration_error
-from pbprompt.features.bank import FeatureBank, Features
+from pbprompt.evaluate.selective import auroc
 from pbprompt.files import write_text
 from pbprompt.methods import conjugate
-from pbprompt.methods.base import Method, build_method
-from pbprompt.methods.conjugate import Conjugate, ConjugateConfig
-from pbprompt.model.predictor import predictive
 from pbprompt.runs.provenance import commit
 
-DATA = ("caltech101", "oxford_pets", "flowers102", "grocery:photo", "sample")
-SHOTS = (1, 2, 4, 8, 16)
-SEEDS = (1, 2, 3)
+SHOTS = (1, 2, 4, 16)
+SEEDS = (1, 2)
+PROBLEMS = (*((name, "narrow") for name in NARROW), *((name, str(groups)) for name, groups in BROAD))
+FOREIGN = ("red panda", "stapler", "volcano", "submarine")
 
 
-def no_tail(nearest: torch.Tensor, width: int) -> torch.Tensor:
-    return torch.ones_like(nearest)
+class Change(NamedTuple):
+    """Values of modules, or settings, that make a row of the table."""
+
+    values: tuple[tuple[ModuleType, str, Any], ...] = ()
+    settings: dict[str, str] = {}  # noqa: RUF012  (never written to)
 
 
-class Part(NamedTuple):
-    """What is changed to take it away: settings, and values of modules."""
+def without_expert(place: int) -> Change:
+    """Its scores count for nothing."""
+    plain = posterior.fit_weights
 
-    settings: dict[str, Any] = {}  # noqa: RUF012  (never written to)
-    patches: tuple[tuple[ModuleType, str, Any], ...] = ()
+    def fit(scores: torch.Tensor, *rest: Any) -> expert_weights.Weights:
+        if len(scores) < 3:
+            return plain(scores, *rest)
+        silent = scores.clone()
+        silent[place] = 0
+        weights = plain(silent, *rest)
+        log, root = weights.log.clone(), weights.root.clone()
+        log[place], root[place] = -60.0, 0.0
+        return expert_weights.Weights(log, root)
+
+    return Change(((posterior, "fit_weights", fit),))
 
 
-PARTS = {
-    "all parts": Part(),
-    "look-alikes not left out together": Part(patches=((look_alikes, "NEAR", 0.0),)),
-    "Gaussian tails": Part(
-        patches=((evidence_choice, "tail_factor", no_tail), (conjugate, "tail_factor", no_tail))
-    ),
-    "T as left-out photographs have it": Part(patches=((evidence_choice, "GROWTH", 0.0),)),
-    "names where their texts lie": Part(patches=((text_map, "WORTH", 1e12),)),
-    "the data's sentence alone": Part({"prior": "sentence"}),
-    "general sentences alone": Part({"prior": "ensemble"}),
-    "no gate": Part({"gate": False}),
+def not_mixed(whole: Any, logits: torch.Tensor, *rest: Any) -> torch.Tensor:
+    return logits
+
+
+def best_alone(self: expert_weights.Weights, samples: int) -> torch.Tensor:
+    return self.best.unsqueeze(0)
+
+
+PARTS: dict[str, Change] = {
+    "all parts": Change(),
+    "without Gaussians": without_expert(0),
+    "without single photographs": without_expert(1),
+    "without names beside": without_expert(2),
+    "names not in the Gaussians' prior": Change(((gaussian, "GAMMA", 0.0),)),
+    "names where their texts lie": Change(((text_map, "WORTH", 1e12),)),
+    "the data's sentence alone": Change(settings={"prior": "sentence"}),
+    "general sentences alone": Change(settings={"prior": "ensemble"}),
+    "no growth of w₁": Change(((posterior, "GROWTH", 0.0),)),
+    "no uncertainty of w": Change(((expert_weights.Weights, "draws", best_alone),)),  # type: ignore[arg-type]
+    "nothing left to the names": Change(((conjugate, "mixed_with_names", not_mixed),)),
+    "new names not bounded": Change(((novelty, "BY_ONE", 1.0), (novelty, "BY_TWENTY", 1.0))),
 }
+CONSTANTS: tuple[tuple[str, ModuleType, str], ...] = (
+    ("κ", gaussian, "KAPPA"),
+    ("γ", gaussian, "GAMMA"),
+    ("ν", gaussian, "SHRINKAGE"),
+    ("spread of the means", gaussian, "SPREAD"),
+    ("h", kernel, "BANDWIDTH"),
+    ("λ", kernel, "RIDGE"),
+    ("worth of w⁰", expert_weights, "WORTH"),
+    ("w⁰₁", posterior, "TRUST"),
+    ("w⁰₂", posterior, "NEIGHBOURS"),
+    ("20 photographs in w⁰", posterior, "FEW"),
+    ("growth of w₁", posterior, "GROWTH"),
+    ("worth of plain names", text_map, "WORTH"),
+)
+TUPLES: tuple[tuple[str, ModuleType, str, int], ...] = (
+    ("usual u", novelty, "USUAL", 0),
+    ("usual v", novelty, "USUAL", 1),
+    ("usual ψ", novelty, "USUAL", 2),
+    ("start of leaving to names", novelty, "GATE", 0),
+)
 
 
-class Bank:
-    """Features by item, encoded or read once."""
-
-    def __init__(self, backbone: Backbone) -> None:
-        self.bank, self.kept = FeatureBank(backbone), dict[str, tuple[torch.Tensor, torch.Tensor]]()
-
-    def __call__(self, dataset: Dataset, items: tuple[Item, ...]) -> Features:
-        missing = [item for item in items if item.path not in self.kept]
-        if missing:
-            found = self.bank.encode(dataset.root, missing)
-            for row, item in enumerate(missing):
-                self.kept[item.path] = found.global_[row].clone(), found.patches[row, :0].clone()
-        features, patches = zip(*(self.kept[item.path] for item in items), strict=True)
-        labels = torch.tensor([item.label for item in items])
-        return Features(torch.stack(features), torch.stack(patches), labels)
+def rows() -> Iterator[tuple[str, Change]]:
+    yield from PARTS.items()
+    for title, module, name in CONSTANTS:
+        for word, factor in (("halved", 0.5), ("doubled", 2.0)):
+            yield f"{title} {word}", Change(((module, name, factor * getattr(module, name)),))
+    for title, module, name, place in TUPLES:
+        for word, factor in (("halved", 0.5), ("doubled", 2.0)):
+            values = list(getattr(module, name))
+            values[place] *= factor
+            yield f"{title} {word}", Change(((module, name, tuple(values)),))
 
 
-def fitted(backbone: Backbone, dataset: Dataset, images: Features, settings: dict[str, Any]) -> Method:
-    method = build_method(Conjugate, ConjugateConfig(**settings), backbone, seed=0)
-    method.prepare(dataset.classes, dataset.template)
-    method.begin(Encoded(images.global_, images.patches), images.labels, seed=0)
-    method.finish()
-    return method
+@contextmanager
+def changed(change: Change) -> Iterator[None]:
+    with ExitStack() as stack:
+        for module, name, value in change.values:
+            stack.enter_context(mock.patch.object(module, name, value))
+        yield
 
 
-def figures(method: Method, images: Features, labels: torch.Tensor) -> list[float]:
+def figures(said: torch.Tensor, labels: torch.Tensor) -> list[float]:
     """Accuracy and ECE in %, NLL between them."""
-    said = predictive(method)(Encoded(images.global_, images.patches)).probabilities.double()
     error = expected_calibration_error(said, labels)
-    return [100 * accuracy(said, labels), negative_log_likelihood(said.log(), labels), 100 * error]
+    nll = negative_log_likelihood(said.clamp_min(1e-38).log(), labels)
+    return [100 * accuracy(said, labels), nll, 100 * error]
 
 
-def measured(backbone: Backbone, bank: Bank, dataset: Dataset, settings: dict[str, Any]) -> dict[str, Any]:
-    """Every figure of one dataset, averaged over the draws."""
-    rows: dict[str, list[list[float]]] = {}
-    hashes = []
-    base, new = base_new(dataset)
-    val = bank(dataset, dataset.val)
-    for seed in SEEDS:
+def half(given: Problem, photographs: Labelled) -> tuple[Problem, Labelled]:
+    """The first half of the classes."""
+    known = (len(given.classes) + 1) // 2
+    few = Labelled(*(part[photographs.labels < known] for part in photographs))
+    return given._replace(classes=given.classes[:known]), few
+
+
+def new_names(given: Problem, photographs: Labelled, settings: dict[str, str]) -> dict[str, float]:
+    """After fitting half of the classes: the others by name, and as none of these."""
+    base, few = half(given, photographs)
+    method = fitted(base.classes, base.template, few, **settings)
+    is_new = given.held_out.labels >= len(base.classes)
+    method.prepare(given.classes, given.template)
+    said = answers(method, given.held_out).argmax(1) == given.held_out.labels
+    familiar = method.familiarity(given.held_out.encoded)
+    assert familiar is not None
+    return {
+        "joint": 100 * float(said.double().mean()),
+        "recalled": 100 * float(said[is_new].double().mean()),
+        "none of these": 100 * auroc(-familiar.numpy(), is_new.numpy()),
+    }
+
+
+def taken(given: Problem, photographs: Labelled, settings: dict[str, str]) -> float:
+    """The largest share of images, in %, that one foreign name takes."""
+    method = fitted(given.classes, given.template, photographs, **settings)
+    shares = []
+    for name in FOREIGN:
+        method.prepare((*given.classes, name), given.template)
+        shares.append(
+            float((answers(method, given.held_out).argmax(1) == len(given.classes)).double().mean())
+        )
+    return 100 * max(shares)
+
+
+def measured(change: Change, root: Path) -> dict[str, Any]:
+    """Every figure of a row, averaged over the draws."""
+    found: dict[str, Any] = {}
+    for name, kind in PROBLEMS:
+        each: dict[str, list[Any]] = {}
+        for seed in SEEDS:
+            given = problem(name, kind, root, "val", seed)
+            for shots in SHOTS:
+                photographs = given.draw(shots, seed)
+                method = fitted(given.classes, given.template, photographs, **change.settings)
+                said = answers(method, given.held_out)
+                each.setdefault(str(shots), []).append(figures(said, given.held_out.labels))
+            each.setdefault("taken", []).append(taken(given, given.draw(16, seed), change.settings))
+            if kind == "narrow":
+                for key, value in new_names(given, given.draw(16, seed), change.settings).items():
+                    each.setdefault(key, []).append(value)
+        found[f"{name} {kind}"] = {
+            key: [fmean(column) for column in zip(*values, strict=True)]
+            if isinstance(values[0], list)
+            else fmean(values)
+            for key, values in each.items()
+        }
+    return found
+
+
+def cells(found: dict[str, Any]) -> list[str]:
+    """Means over the narrow problems and over the broad ones."""
+    narrow = [values for name, values in found.items() if name.endswith("narrow")]
+    broad = [values for name, values in found.items() if not name.endswith("narrow")]
+    shown = []
+    for group in (narrow, broad):
         for shots in SHOTS:
-            drawn = draw(dataset, shots, seed)
-            hashes.append(drawn.hash)
-            method = fitted(backbone, dataset, bank(dataset, drawn.train), settings)
-            rows.setdefault(f"{shots}", []).append(figures(method, val, val.labels))
-        half, _ = base_new(draw(dataset, 16, seed).apply(dataset))
-        method = fitted(backbone, half, bank(half, half.train), settings)
-        known, unknown = bank(base, base.val), bank(new, new.val)
-        method.prepare(new.classes, dataset.template)
-        rows.setdefault("new", []).append(figures(method, unknown, unknown.labels))
-        method.prepare((*base.classes, *new.classes), dataset.template)
-        labels = torch.cat([known.labels, unknown.labels + len(base.classes)])
-        together = Features.concatenate([known, unknown])
-        rows.setdefault("joint", []).append(figures(method, together, labels))
-    means = {name: [mean(column) for column in zip(*each, strict=True)] for name, each in rows.items()}
-    return {"figures": means, "draws": hashes}
+            acc, nll, ece = (
+                fmean(column) for column in zip(*(one[str(shots)] for one in group), strict=True)
+            )
+            shown.append(f"{acc:.1f} / {nll:.3f} / {ece:.1f}")
+    for key in ("joint", "recalled", "none of these"):
+        shown.append(f"{fmean(one[key] for one in narrow):.1f}")
+    return [*shown, f"{fmean(one['taken'] for one in (*narrow, *broad)):.1f}"]
 
 
 def main() -> None:
@@ -128,27 +214,17 @@ def main() -> None:
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    at, backbone = commit(), load_backbone("lite")  # of the code that runs, whatever is checked out later
-    bank = Bank(backbone)
-    datasets = {name: open_dataset(name, given.root) for name in DATA}
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    columns = [*(str(shots) for shots in SHOTS), "new", "joint"]
+    at = commit()  # of the code that runs, whatever is checked out later
+    columns = [f"{kind} {shots}" for kind in ("narrow", "broad") for shots in SHOTS]
+    columns += ["joint", "recalled", "none of these", "taken"]
     print("| | " + " | ".join(columns) + " |\n|" + "---|" * (len(columns) + 1))
-    for name, part in PARTS.items():
-        with ExitStack() as stack:
-            for module, constant, value in part.patches:
-                stack.enter_context(mock.patch.object(module, constant, value))
-            found[name] = {
-                data: measured(backbone, bank, dataset, part.settings) for data, dataset in datasets.items()
-            }
-        cells = []
-        for column in columns:
-            each = [one["figures"][column] for one in found[name].values()]
-            acc, nll, ece = (mean(values) for values in zip(*each, strict=True))
-            cells.append(f"{acc:.1f} / {nll:.3f} / {ece:.1f}")
-        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
-    record = {"commit": at, "backbone": "lite", "seeds": SEEDS, "parts": found}
-    write_text(given.out, json.dumps(record, indent=1) + "\n")
+    found: dict[str, dict[str, Any]] = {}
+    for title, change in rows():
+        with changed(change):
+            found[title] = measured(change, given.root)
+        print(f"| {title} | " + " | ".join(cells(found[title])) + " |", flush=True)
+        record = {"commit": at, "backbone": "lite", "seeds": SEEDS, "shots": SHOTS, "rows": found}
+        write_text(given.out, json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

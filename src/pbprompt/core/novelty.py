@@ -113,7 +113,8 @@ def fit_novelty(tables: Tables, labels: Int[Tensor, " n"], names: bool) -> Novel
     fitted = fit_weights(pairs, own.flatten().long(), usual, shares.repeat_interleave(own.shape[1])).best
     known = tables.logits[rows].masked_fill(own, -torch.inf)
     by_name = known.logsumexp(1) + torch.tensordot(fitted, asked.view(3, *own.shape)[:, own], dims=1)
-    return novelty._replace(odds=fitted, found=((shares * (by_name > known.amax(1))).sum() / shares.sum()).reshape(1))
+    found = (shares * (by_name > known.amax(1))).sum() / shares.sum()
+    return novelty._replace(odds=fitted, found=found.reshape(1))
 
 
 def openness(

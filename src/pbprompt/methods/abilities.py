@@ -84,8 +84,9 @@ class ChoosesByValidation(Method):
 class TellsFamiliarity(Method):
     """It knows whether an image shows any of its classes."""
 
-    def familiarity(self, images: Encoded) -> Float[Tensor, " b"]:
-        """p-value of each image as one of the classes with images: low, where it shows none of them."""
+    def familiarity(self, images: Encoded) -> Float[Tensor, " b"] | None:
+        """p-value of each image as one of the classes with images: low, where it shows none of them; None
+        where too few images were left out to tell."""
         raise NotImplementedError
 
 

@@ -86,10 +86,8 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
     def __init__(self, config: ConjugateConfig, backbone: Backbone) -> None:
         if not backbone.reads_text:
             if config.prior not in (ConjugateConfig.prior, "none"):
-                raise InputError(
-                    f"{backbone.config.name} is an image tower that reads no text: leave the setting 'prior' as "
-                    "it is"
-                )
+                tower = backbone.config.name
+                raise InputError(f"{tower} reads no text: leave the setting 'prior' as it is")
             config = replace(config, prior="none")
         super().__init__(config, backbone)
         sentences = SENTENCES.get(config.prior)

@@ -236,11 +236,12 @@ def _none_of_these(
     """
     is_new = images.labels.numpy() >= known
     here = images.to(model.backbone.device)
-    method, refused = model.method, {}
-    if not can(method, TellsFamiliarity):
+    method, refused, encoded = model.method, {}, Encoded(here.global_, here.patches)
+    said = method.familiarity(encoded) if can(method, TellsFamiliarity) else None
+    if said is None:
         familiar = predict_features(model.predictor, images).probabilities.amax(1).cpu().numpy()
     else:
-        familiar = method.familiarity(Encoded(here.global_, here.patches)).cpu().numpy()
+        familiar = said.cpu().numpy()
         refused = {
             "refused_known": float((familiar[~is_new] <= REFUSAL).mean()),
             "refused_new": float((familiar[is_new] <= REFUSAL).mean()),

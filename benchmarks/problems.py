@@ -1,0 +1,111 @@
+"""Problems to measure the default model on: classes of benchmarks as they are, and merged into broad ones.
+
+A problem is a dataset and a kind: `narrow` (its own classes), a number (its classes merged at random into so
+many groups, whose names say nothing), or `cats-dogs` (OxfordPets by species). Draws are seeded; features of
+`lite` are read from the cache.
+"""
+
+import random
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pbprompt.clip.backbone import Encoded
+from pbprompt.clip.loading.load import load_backbone
+from pbprompt.data.sources import open_dataset
+from pbprompt.features.bank import FeatureBank
+from pbprompt.methods.base import build_method
+from pbprompt.methods.conjugate import Conjugate, ConjugateConfig
+from pbprompt.model.predictor import predictive
+
+NARROW = ("caltech101", "oxford_pets", "flowers102", "grocery:photo", "sample")
+BROAD = tuple(
+    (name, groups)
+    for name in ("caltech101", "oxford_pets", "flowers102", "grocery:photo")
+    for groups in (5, 10, 20)
+)
+BREEDS = """\
+abyssinian, bengal, birman, bombay, british shorthair, egyptian mau, maine coon, persian, ragdoll,
+russian blue, siamese, sphynx"""
+CATS = frozenset(BREEDS.replace("\n", " ").split(", "))
+
+
+class Labelled(NamedTuple):
+    """Image features and their labels."""
+
+    images: Float[Tensor, "n d"]
+    labels: Int[Tensor, " n"]
+
+    @property
+    def encoded(self) -> Encoded:
+        return Encoded(self.images, self.images.new_zeros(len(self.images), 0, self.images.shape[1]))
+
+
+class Problem(NamedTuple):
+    """Classes with a sentence around their names, photographs to draw from, and others to be judged by."""
+
+    classes: tuple[str, ...]
+    template: str
+    train: Labelled
+    held_out: Labelled
+
+    def draw(self, shots: int | None, seed: int) -> Labelled:
+        """So many photographs per class, or all."""
+        if shots is None:
+            return self.train
+        chance = torch.Generator().manual_seed(seed)
+        rows = []
+        for label in range(len(self.classes)):
+            own = (self.train.labels == label).nonzero().squeeze(1)
+            rows.append(own[torch.randperm(len(own), generator=chance)[:shots]])
+        chosen = torch.cat(rows)
+        return Labelled(self.train.images[chosen], self.train.labels[chosen])
+
+
+@cache
+def bank() -> FeatureBank:
+    return FeatureBank(load_backbone("lite"))
+
+
+@cache
+def split(name: str, root: Path, part: str) -> Labelled:
+    dataset = open_dataset(name, root)
+    found = bank().encode(dataset.root, dataset.split(part))
+    return Labelled(found.global_.clone(), found.labels)
+
+
+def problem(name: str, kind: str, root: Path, part: str, seed: int = 1) -> Problem:
+    """`part`: val or test, to be judged by; `seed`: of a random merge."""
+    dataset = open_dataset(name, root)
+    train, held_out = split(name, root, "train"), split(name, root, part)
+    if kind == "narrow":
+        return Problem(dataset.classes, dataset.template, train, held_out)
+    if kind == "cats-dogs":
+        place = torch.tensor([int(each.lower() not in CATS) for each in dataset.classes])
+        classes: tuple[str, ...] = ("cat", "dog")
+    else:
+        order = list(range(len(dataset.classes)))
+        random.Random(seed).shuffle(order)
+        place = torch.empty(len(order), dtype=torch.long)
+        place[order] = torch.arange(len(order)) % int(kind)
+        classes = tuple(f"group {each + 1}" for each in range(int(kind)))
+    merged = (Labelled(each.images, place[each.labels]) for each in (train, held_out))
+    return Problem(classes, "a photo of a {}.", *merged)
+
+
+def fitted(classes: tuple[str, ...], template: str, photographs: Labelled, **settings: str) -> Conjugate:
+    """The default model of these photographs."""
+    method = build_method(Conjugate, ConjugateConfig(**settings), bank().backbone, seed=0)
+    method.prepare(classes, template)
+    method.begin(photographs.encoded, photographs.labels, seed=0)
+    method.finish()
+    return method
+
+
+def answers(method: Conjugate, images: Labelled) -> Float[Tensor, "n c"]:
+    """Probabilities of the classes that the method is prepared for."""
+    return predictive(method)(images.encoded).probabilities.double()
