@@ -34,7 +34,7 @@ from pbprompt.files import write_text
 from pbprompt.findings.judging import Judgement, confident_classes, judge, label_errors, outliers
 from pbprompt.findings.look import look
 from pbprompt.markdown import table
-from pbprompt.model.scoring import zero_shot
+from pbprompt.model.predictor import zero_shot
 from pbprompt.runs.provenance import commit
 
 DATASETS = ("caltech101", "oxford_pets", "flowers102", "grocery", "sample")

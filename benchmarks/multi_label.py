@@ -40,7 +40,7 @@ from pbprompt.files import write_text
 from pbprompt.markdown import table
 from pbprompt.methods.base import build_method
 from pbprompt.methods.conjugate import Conjugate
-from pbprompt.model.scoring import zero_shot
+from pbprompt.model.predictor import zero_shot
 from pbprompt.runs.provenance import commit
 
 DATASETS = ("caltech101", "oxford_pets", "flowers102")

@@ -18,8 +18,8 @@ from pbprompt.data.sources import open_dataset
 from pbprompt.evaluate.metrics import harmonic_mean
 from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.methods.base import make_config
-from pbprompt.model.predictor import Predictor, predictive
-from pbprompt.model.scoring import predict_features, score, zero_shot
+from pbprompt.model.predictor import Predictor, predict_features, predictive, zero_shot
+from pbprompt.model.scoring import score
 from pbprompt.registry import find_method
 from pbprompt.train.tune import tune
 

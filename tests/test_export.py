@@ -272,7 +272,16 @@ def test_thresholds_of_validation_images():
     right = (True,) * 50 + (False,)
     confidence = tuple(round(0.9 - at / 1000, 3) for at in range(51))
     true = tuple(best if hit else 0.1 for best, hit in zip(confidence, right, strict=True))
-    calibration = Calibration(confidence, right, true, classes=4, classes_seen=3, samples=SAMPLES, seed=5)
+    calibration = Calibration(
+        confidence,
+        right,
+        true,
+        classes=4,
+        classes_seen=3,
+        samples=SAMPLES,
+        seed=5,
+        labels=("cat",) * len(true),
+    )
     said = thresholds(calibration)
     assert said["images"] == 51 and said["certainty"] == 0.9
     assert said["unsure_below"] == {"0.8": 0.85, "0.9": 0.85, "0.95": 0.851, "0.99": None}
@@ -281,7 +290,7 @@ def test_thresholds_of_validation_images():
 
 
 def test_thresholds_found_with_another_seed_are_left_out(coop, tmp_path):
-    calibration = Calibration((0.9,), (True,), (0.9,), len(CLASSES), 1, 1, seed=5)
+    calibration = Calibration((0.9,), (True,), (0.9,), len(CLASSES), 1, 1, seed=5, labels=CLASSES[:1])
     model = replace(coop, calibration=calibration, seed=6)
     written = export_onnx(model, tmp_path / "m.onnx")
     assert not written.calibrated and "calibration" not in facts(tmp_path / "m.onnx")

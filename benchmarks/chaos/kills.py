@@ -36,9 +36,8 @@ from pbprompt.export import export_onnx
 from pbprompt.features import checkpoint, claims, store
 from pbprompt.features.bank import FeatureBank
 from pbprompt.methods.base import make_config
-from pbprompt.model.claim import claim
 from pbprompt.model.folder import describe_model, load_model, save_model
-from pbprompt.model.manifest import WEIGHTS, is_model, opened
+from pbprompt.model.manifest import WEIGHTS, claim, is_model, opened
 from pbprompt.model.streamed import fit_gathered, gather_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pbprompt.methods.base import Method as Method
     from pbprompt.methods.base import MethodConfig as MethodConfig
     from pbprompt.methods.base import setting as setting
-    from pbprompt.model.multi_label import MultiLabelModel as MultiLabelModel
     from pbprompt.model.predictions import Prediction as Prediction
     from pbprompt.model.tuned import TunedModel as TunedModel
     from pbprompt.registry import register as register
@@ -30,7 +29,6 @@ _PUBLIC = {
     "InputError": "pbprompt.errors",
     "Method": "pbprompt.methods.base",
     "MethodConfig": "pbprompt.methods.base",
-    "MultiLabelModel": "pbprompt.model.multi_label",
     "Prediction": "pbprompt.model.predictions",
     "PromptClassifier": "pbprompt.classifier",
     "TextEngine": "pbprompt.clip.engine",

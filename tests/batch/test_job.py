@@ -13,7 +13,7 @@ import torch
 
 from pbprompt.batch import job as jobs
 from pbprompt.batch import parts
-from pbprompt.batch.job import Job, here, method_identity, run
+from pbprompt.batch.job import Job, here, model_identity, run
 from pbprompt.batch.output import Output
 from pbprompt.batch.parts import Streamed, Todo, Written, make_parts
 from pbprompt.clip.backbone import Encoded
@@ -129,7 +129,7 @@ def test_what_a_job_is_known_by(made, model, tiny_vit):
     ]
     assert all(one != other for other in others)
     more = model.with_classes(["owl"])
-    assert method_identity(model.method) != method_identity(more.method)
+    assert model_identity(model) != model_identity(more)
 
 
 def test_an_image_that_breaks_the_decoder_fails_alone(picture, decoders, monkeypatch):

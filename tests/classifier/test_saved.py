@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from model_files import put
 from PIL import Image
 from sklearn.base import clone
 from typer.testing import CliRunner
@@ -88,14 +89,12 @@ def test_class_weights_come_back(weight, table, tiny_vit, tmp_path):
 @pytest.mark.parametrize("weight", [3, "even", [1.0], [1.0, "x"]], ids=str)
 def test_class_weights_that_are_none_are_told(weight, table, tiny_vit, tmp_path):
     PromptClassifier(backbone=tiny_vit).fit(table, ["cat", "dog"] * 3).save_pretrained(tmp_path)
-    config, own = (json.loads((tmp_path / name).read_text()) for name in ("config.json", "classifier.json"))
-    del config["files"]  # as if it had never had hashes
-    (tmp_path / "config.json").write_text(json.dumps({**config, "version": 1}))
-    (tmp_path / "classifier.json").write_text(json.dumps({**own, "class_weight": weight}))
+    own = json.loads((tmp_path / "classifier.json").read_text())
+    put(tmp_path, "classifier.json", json.dumps({**own, "class_weight": weight}))
     with pytest.raises(InputError, match=r"classifier\.json: not of this model"):
         PromptClassifier.from_pretrained(tmp_path, backbone=tiny_vit)
     del own["class_weight"]  # as it was saved before there was one
-    (tmp_path / "classifier.json").write_text(json.dumps(own))
+    put(tmp_path, "classifier.json", json.dumps(own))
     assert PromptClassifier.from_pretrained(tmp_path, backbone=tiny_vit).class_weight is None
 
 
@@ -207,8 +206,7 @@ def test_a_damaged_file_is_told(fitted, tmp_path, content, message):
     with pytest.raises(InputError, match=r"classifier.json: does not hold what config.json names"):
         (tmp_path / "classifier.json").write_text(content)
         PromptClassifier.from_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "files": None, "version": 1}))
+    put(tmp_path, "classifier.json", content)
     with pytest.raises(InputError, match=message) as error:
         PromptClassifier.from_pretrained(tmp_path)
     assert "classifier.json" in str(error.value)

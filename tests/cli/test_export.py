@@ -41,7 +41,7 @@ def saved(folder: Path, backbone, name: str = "pbprompt") -> Path:
     kind = find_method(name)
     method = build_method(kind, kind.Config(), backbone, seed=1)
     method.prepare(CLASSES, "a drawing of a {}.")
-    calibration = Calibration((0.9, 0.5), (True, False), (0.9, 0.4), len(CLASSES), 2, 20, 0)
+    calibration = Calibration((0.9, 0.5), (True, False), (0.9, 0.4), len(CLASSES), 2, 20, 0, CLASSES[:2])
     save_model(folder, method, describe_model(method, seed=1, shots=1), calibration)
     return folder
 

@@ -1,17 +1,20 @@
-"""Several labels an image on the command line: fitted once to drawings, then asked in every way."""
+"""Multi-label on the command line: fitted once to drawings, then asked in every way."""
 
 import csv
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image
+from scipy.stats import entropy
 
 import pbprompt
 from pbprompt.cli import main
 from pbprompt.cli.methods import _tags
+from pbprompt.data.tables import is_multi_label
 from pbprompt.registry import methods
 
 SAMPLE = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
@@ -51,7 +54,7 @@ def shared_cache(home, monkeypatch):
 
 def test_the_folder_says_what_it_is(home):
     info = json.loads((home / "model" / "config.json").read_text())
-    assert info["several_labels"] and info["method"] == "conjugate" and info["classes"] == list(CLASSES)
+    assert info["multi_label"] and info["method"] == "conjugate" and info["classes"] == list(CLASSES)
     assert info["metrics"]["images"] == 7
     names = {path.name for path in (home / "model").iterdir()}
     assert names == {"README.md", "config.json", "model.safetensors"}
@@ -106,22 +109,94 @@ def test_evaluate_in_text_and_as_json(run, home):
     )
 
 
+def test_the_report_has_figures_per_label_and_the_images_it_is_wrong_about(run, home, tmp_path):
+    page = tmp_path / "report.html"
+    code, _, err = run("evaluate", home / "model", home / "labels.csv", "--split", "train", "--html", page)
+    text = page.read_text(encoding="utf-8")
+    assert code == 0 and f"wrote {page}" in err
+    assert "train, 14 images of 3 labels" in text and "names alone" in text and "Threshold" in text
+    assert all(f'<th scope="row">{name}</th>' in text for name in CLASSES)
+    assert ("missed" in text or "given wrongly" in text) == ("Mistakes" in text)
+
+
+def test_next_chooses_by_doubt_summed_over_the_labels(run, home, tmp_path):
+    folder, table = tmp_path / "more", tmp_path / "more" / "next.csv"
+    folder.mkdir()
+    for number in (0, 4, 8, 12, 16):
+        shutil.copy(home / f"{number}.png", folder)
+    words = ("next", folder, "--model", home / "model", "--by", "margin", "-o", table)
+    code, out, err = run(*words, "-n", "3", "--json")
+    chosen = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and "fill in its column `labels`" in err
+    _, out, _ = run("predict", folder, "--model", home / "model", "--json")
+
+    def doubt(scores):
+        return sum(entropy([p, 1 - p]) for p in scores.values())
+
+    said = {Path(one["image"]).name: one for one in map(json.loads, out.splitlines())}
+    ranked = sorted(said, key=lambda name: -doubt(said[name]["scores"]))
+    assert [one["image"] for one in chosen] == ranked[:3]
+    for one in chosen:
+        assert one["suggested"] == "|".join(said[one["image"]]["labels"])
+        assert one["score"] == pytest.approx(doubt(said[one["image"]]["scores"]), abs=1e-3)
+    with table.open() as lines:
+        assert [row["labels"] for row in csv.DictReader(lines)] == ["", "", ""]
+    code, _, _ = run(*words, "-n", "2")
+    assert code == 0 and is_multi_label(table)
+    code, _, err = run(
+        "next", folder, "--model", home / "model", "--by", "epistemic", "-n", "1", "-o", "x.csv"
+    )
+    assert code == 2 and "no sampled classifiers" in err
+    table.write_text("image,label,suggested,probability,score\n0.png,cat,,,\n")
+    code, _, err = run(*words, "-n", "1")
+    assert code == 2 and "has no column 'labels'" in err
+
+
+def test_look_at_a_multi_label_table(run, home, tmp_path):
+    lines = (home / "labels.csv").read_text().splitlines()
+    shutil.copy(home / "1.png", home / "copy.png")  # of heart
+    table = home / "more.csv"
+    table.write_text("\n".join([*lines, "copy.png,clock|heart,test"]) + "\n")
+    code, out, _ = run("look", table, "--json")
+    found = json.loads(out)
+    assert code == 0 and found["images"] == 22 and list(found["classes"]) == list(CLASSES)
+    assert found["classes"]["heart"] == sum("heart" in line for line in lines) + 1
+    pairs = {frozenset(one["image"] for one in group["images"]): group for group in found["duplicates"]}
+    group = pairs[frozenset({"1.png", "copy.png"})]
+    assert group["exact"] and group["across_classes"] and group["across_splits"]
+    assert [one["labels"] for one in sorted(group["images"], key=lambda one: one["image"])] == [
+        ["heart"],
+        ["clock", "heart"],
+    ]
+    assert not found["overlaps"] and not found["outliers"] and "Multi-label" in found["notes"][-1]
+    page = tmp_path / "look.html"
+    code, out, _ = run("look", table, "--html", page)
+    assert (
+        code == 0
+        and "of 3 labels" in out
+        and "labelled in several ways: clock, heart; heart" in page.read_text()
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
         (("fit", "{t}", "--shots", "3", "-o", "{n}"), "--shots: .* is multi-label"),
         (("fit", "{t}", "--calibrate", "-o", "{n}"), "--calibrate: .* is multi-label"),
-        (("fit", "{t}", "--method", "coop", "-o", "{n}"), "coop takes one label .* use conjugate"),
-        (("predict", "{i}", "--model", "{m}", "--coverage", "0.9"), "--coverage: .* threshold of its own"),
-        (("predict", "{i}", "--model", "{m}", "--classes", "cat"), "--classes: .* threshold of its own"),
+        (("fit", "{t}", "--method", "coop", "-o", "{n}"), "coop is single-label: .* use conjugate"),
+        (
+            ("predict", "{i}", "--model", "{m}", "--coverage", "0.9"),
+            "--coverage: .* is multi-label",
+        ),
+        (
+            ("predict", "{i}", "--model", "{m}", "--classes", "cat"),
+            "--classes: .* is multi-label",
+        ),
         (("evaluate", "{m}", "sample"), "give a table with a column 'labels'"),
-        (("evaluate", "{m}", "{t}", "--html", "{n}"), "--html: .* no page"),
-        (("export", "{m}", "-o", "{n}"), "needs a model of one"),
-        (("serve", "{m}"), "needs a model of one"),
-        (("explain", "{i}", "--model", "{m}", "-o", "x.png"), "needs a model of one"),
-        (("next", "{h}", "--model", "{m}", "-n", "2", "-o", "{n}"), "needs a model of one"),
-        (("prompts", "--model", "{m}"), "needs a model of one"),
-        (("look", "{t}"), "several labels an image, which this cannot use"),
+        (("evaluate", "{m}", "{t}", "--figures", "{n}"), "--figures: .* no confusion matrix"),
+        (("export", "{m}", "-o", "{n}"), "needs a single-label"),
+        (("explain", "{i}", "--model", "{m}", "-o", "x.png"), "needs a single-label"),
+        (("prompts", "--model", "{m}"), "needs a single-label"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

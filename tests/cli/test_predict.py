@@ -208,7 +208,14 @@ def calibrated(model: Path, answers: list[tuple[float, bool]]) -> None:
     """Give the model other validation answers: (confidence, right)."""
     confidence, right = zip(*answers, strict=True)
     true = [best if hit else 0.0 for best, hit in answers]
-    change_calibration(model, images=len(answers), confidence=confidence, right=right, true=true, labels=[])
+    change_calibration(
+        model,
+        images=len(answers),
+        confidence=confidence,
+        right=right,
+        true=true,
+        labels=["mammal"] * len(true),
+    )
 
 
 def test_a_model_marks_what_it_is_unsure_of(run, photos, model):

@@ -1,6 +1,5 @@
 import csv
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -101,13 +100,3 @@ def test_a_folder_that_is_not_there(tmp_path):
 def test_options_before_the_verb_are_refused_and_not_dropped(folder):
     with pytest.raises(InputError, match="options go after the verb"):
         run("--runs", folder, "show", "aaaa1")
-
-
-def test_migrate_says_what_it_changes(folder):
-    store = RunStore(folder)
-    store.add(replace(store.find("aaaa1"), id="eeee5", code="6c18c63590f9"))
-    assert "1 runs of coop: 6c18c63590f9 would become revision 1" in run("migrate", folder, "--dry-run")
-    assert "eeee5" in store.finished()
-    assert "6c18c63590f9 is now revision 1" in run("migrate", folder)
-    assert "eeee5" not in store.finished() and len(store.records()) == 4
-    assert "nothing to migrate" in run("migrate", folder)

@@ -13,8 +13,8 @@ from pbprompt.data.transforms import normalise
 from pbprompt.export import export_onnx
 from pbprompt.features.bank import Features
 from pbprompt.model.folder import describe_model, load_model, save_model
-from pbprompt.model.predictor import predictive
-from pbprompt.model.scoring import predict_features, score, zero_shot
+from pbprompt.model.predictor import predict_features, predictive, zero_shot
+from pbprompt.model.scoring import score
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.testing import behaviours

@@ -5,7 +5,8 @@ import json
 import pytest
 from PIL import Image
 
-from pbprompt.data.multi_label import is_multi_label, open_multi_label, seeded_split
+from pbprompt.data.fewshot import draw
+from pbprompt.data.multi_label import seeded_split
 from pbprompt.data.sources import open_dataset
 from pbprompt.errors import InputError
 
@@ -46,35 +47,37 @@ JSONL = "".join(json.dumps({"image": name, "labels": labels}) + "\n" for name, l
 )
 def test_the_same_labels_in_every_form(folder, name, text):
     path = table(folder, text, name)
-    dataset = open_multi_label(path)
-    assert is_multi_label(path) and dataset.classes == ("beach", "dog")
+    dataset = open_dataset(path)
+    assert dataset.multi_label and dataset.classes == ("beach", "dog")
     assert labels_of(dataset) == ROWS
-    assert dataset.describe().startswith(f"{path.stem}: 2 labels (beach, dog), 1.00 an image, 1 images with")
-    assert dataset.content_hash == open_multi_label(path, folder).content_hash
+    assert dataset.describe().startswith(f"{path.stem}: 2 labels (beach, dog), 1.00 per image, 1 images with")
+    assert dataset.content_hash == open_dataset(path, folder).content_hash
 
 
 def test_one_label_stays_one_label(folder):
     """A column `label` is what it was, whatever stands in it or beside it."""
     path = table(folder, "image,label,labels\na.png,beach|dog,x|y\nb.png,cat,x\n")
-    assert not is_multi_label(path) and open_dataset(path).classes == ("beach|dog", "cat")
-    lines = table(folder, '{"image": "a.png", "label": "x", "labels": ["y"]}\n', "t.jsonl")
-    assert not is_multi_label(lines)
-    assert not is_multi_label("sample") and not is_multi_label(folder)
+    dataset = open_dataset(path)
+    assert not dataset.multi_label and dataset.classes == ("beach|dog", "cat")
+    lines = '{"image": "a.png", "label": "x", "labels": ["y"]}\n{"image": "b.png", "label": "y"}\n'
+    assert not open_dataset(table(folder, lines, "t.jsonl")).multi_label
 
 
-def test_other_doors_refuse_such_a_table_in_a_sentence(folder):
-    path = table(folder, "image,labels\na.png,beach|dog\n")
-    with pytest.raises(InputError, match="several labels an image, which this cannot use"):
-        open_dataset(path)
+def test_doors_of_one_label_refuse_such_a_table_in_a_sentence(folder):
+    dataset = open_dataset(table(folder, "image,labels\na.png,beach|dog\n"))
+    with pytest.raises(InputError, match="makes it multi-label, which this cannot use"):
+        dataset.single_label()
+    with pytest.raises(InputError, match="t is multi-label: all its training images are used"):
+        draw(dataset, 1, seed=1)
     with pytest.raises(InputError, match=r"listed twice .* or list both in a column 'labels'"):
         open_dataset(table(folder, "image,label\na.png,beach\na.png,dog\n"))
 
 
 def test_splits_are_kept_and_val_tests_where_nothing_else_does(folder):
     text = "image,labels,split\na.png,beach|dog,train\nb.png,,train\nc.png,dog,val\nd.png,beach,{}\n"
-    dataset = open_multi_label(table(folder, text.format("test")))
+    dataset = open_dataset(table(folder, text.format("test")))
     assert [len(dataset.split(name)) for name in ("train", "val", "test")] == [2, 1, 1]
-    dataset = open_multi_label(table(folder, text.format("val")))
+    dataset = open_dataset(table(folder, text.format("val")))
     assert [len(dataset.split(name)) for name in ("train", "val", "test")] == [2, 0, 2]
     with pytest.raises(InputError, match="no split is named"):
         dataset.split("dev")
@@ -83,7 +86,7 @@ def test_splits_are_kept_and_val_tests_where_nothing_else_does(folder):
 def test_names_from_a_file(folder):
     names = table(folder, "dog: a good dog\n", "names.txt")
     path = table(folder, "image,labels\na.png,beach|dog\nb.png,\n")
-    assert open_multi_label(path, classes_file=names).classes == ("beach", "a good dog")
+    assert open_dataset(path, classes_file=names).classes == ("beach", "a good dog")
 
 
 @pytest.mark.parametrize(
@@ -94,18 +97,17 @@ def test_names_from_a_file(folder):
         ("image,labels\na.png,Dog\nb.png,dog\n", "both named 'dog'"),
         ("image,labels,split\na.png,dog,train\na.png,cat,test\n", "a.png is in two splits"),
         ("image,labels,split\na.png,dog,train\nb.png,cat,\n", "b.png has no split but others have"),
-        ("image,label\na.png,dog\n", "no table with a column 'labels'"),
     ],
 )
 def test_what_is_wrong_is_named(folder, text, why):
     with pytest.raises(InputError, match=why):
-        open_multi_label(table(folder, text))
+        open_dataset(table(folder, text))
 
 
 @pytest.mark.parametrize("cell", ['["a|b"]', "[1]", "null", "3"])
 def test_wrong_lists_are_named(folder, cell):
     with pytest.raises(InputError, match=r"line 1: field 'labels'"):
-        open_multi_label(table(folder, f'{{"image": "a.png", "labels": {cell}}}\n', "t.jsonl"))
+        open_dataset(table(folder, f'{{"image": "a.png", "labels": {cell}}}\n', "t.jsonl"))
 
 
 def test_every_label_trains_and_tests_where_it_can():

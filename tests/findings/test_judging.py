@@ -7,7 +7,15 @@ from pbprompt.core.likelihood import unit
 from pbprompt.core.posterior import fit_posterior, mixed_with_names
 from pbprompt.core.statistics import Statistics
 from pbprompt.findings import judging
-from pbprompt.findings.judging import Overlap, confident_classes, judge, label_errors, outliers, overlaps
+from pbprompt.findings.judging import (
+    Overlap,
+    confident_classes,
+    judge,
+    label_errors,
+    multi_label_errors,
+    outliers,
+    overlaps,
+)
 
 LABELS = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2, 3])
 SCALE = 20.0
@@ -159,3 +167,18 @@ def test_the_lowest_hundredth_the_lowest_first():
 
 def test_few_images_have_no_hundredth():
     assert outliers(torch.arange(19.0)) == []
+
+
+def test_a_label_that_an_image_misses_or_has_wrongly():
+    generator = torch.Generator().manual_seed(0)
+    has = (torch.rand(100, 3, generator=generator) < 0.4).float()
+    directions = torch.randn(3, 16, generator=generator)
+    x = has @ directions + 0.2 * torch.randn(100, 16, generator=generator)
+    wrong = has.clone()
+    planted = [(7, int(has[7].argmax())), (12, int(has[12].argmin()))]
+    for row, label in planted:
+        wrong[row, label] = 1 - wrong[row, label]
+    found = multi_label_errors(x, wrong, torch.zeros(3, 16))
+    assert {(error.row, error.suggested) for error in found[:2]} == set(planted)
+    assert all(error.label_probability < 1 / 20 < error.suggested_probability for error in found)
+    assert multi_label_errors(x[:3], has[:3], torch.zeros(3, 16)) == []

@@ -80,7 +80,9 @@ def test_thresholds_of_the_validation_split():
     confidence = tuple(round(1 - at / 100, 2) for at in range(50))
     right = tuple(at < 48 for at in range(50))
     true = tuple(best if hit else 0.0 for best, hit in zip(confidence, right, strict=True))
-    calibration = Calibration(confidence, right, true, classes=3, classes_seen=2, samples=20, seed=0)
+    calibration = Calibration(
+        confidence, right, true, classes=3, classes_seen=2, samples=20, seed=0, labels=("a",) * len(true)
+    )
     card = model_card(info(), "model", calibration)
     for row in ("| 90% | 0.520 | 98.0% |", "| 95% | 0.530 | 96.0% |", "| 99% | cannot be promised | none |"):
         assert row in card

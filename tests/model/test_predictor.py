@@ -120,5 +120,5 @@ def test_the_features_reading_averages_directions(tiny_vit):
 def test_answers_that_are_no_numbers_are_refused(tiny_vit):
     images = pictures(2)
     images.global_[1, 0] = torch.nan
-    with pytest.raises(InputError, match="the answer is no number"):
+    with pytest.raises(InputError, match="the answer is NaN"):
         predictive(made(tiny_vit), samples=2)(images)

@@ -1,14 +1,16 @@
-"""Figures of a tuned model and of the untuned backbone, against a computation by hand."""
+"""Figures of a tuned model, of the untuned backbone and of plain classifiers, against ones by hand."""
 
 import numpy as np
 import pytest
 import torch
 
+from pbprompt.core.likelihood import unit
 from pbprompt.features.bank import Features
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.methods.pbprompt import PBPrompt
-from pbprompt.model.predictor import predictive
-from pbprompt.model.scoring import compare, predict_features, score, zero_shot
+from pbprompt.model import scoring
+from pbprompt.model.predictor import predict_features, predictive, zero_shot
+from pbprompt.model.scoring import compare, probe_is_quick, rival_figures, score
 
 CLASSES = ("cat", "dog", "golden_retriever", "car", "bus", "tench", "zebra")
 TEMPLATE = "a drawing of a {}."
@@ -96,3 +98,43 @@ def test_predictions_keep_the_order(method, features):
     whole = predict_features(predictor, features)
     part = predict_features(predictor, features.subset(slice(10, 13)))
     torch.testing.assert_close(part.probabilities, whole.probabilities[10:13], rtol=1e-5, atol=1e-6)
+
+
+# ---------------------------------------------------------------- plain classifiers of the same images
+
+
+@pytest.fixture(scope="module")
+def apart(tiny_vit) -> Features:
+    """Twelve images of three classes that lie apart."""
+    labels, width = torch.arange(12) % 3, tiny_vit.embed_dim
+    noise = torch.randn(12, width, generator=torch.Generator().manual_seed(0))
+    return Features(noise + 4 * torch.eye(width)[labels], torch.zeros(12, 4, width).half(), labels)
+
+
+def test_both_rivals_are_fitted_to_the_training_images(apart, tiny_vit):
+    found = rival_figures(tiny_vit, CLASSES[:3], apart, apart, seed=1)
+    assert list(found) == ["nearest-mean", "linear-probe"]
+    x = unit(apart.global_)
+    means = torch.stack([x[apart.labels == place].mean(0) for place in range(3)])
+    right = (x @ unit(means).T).argmax(1) == apart.labels
+    assert found["nearest-mean"]["accuracy"] == pytest.approx(right.float().mean().item())
+    assert set(found["linear-probe"]) >= {"accuracy", "nll", "ece"}
+
+
+def test_a_model_is_no_rival_of_its_own(apart, tiny_vit):
+    found = rival_figures(tiny_vit, CLASSES[:3], apart, apart, 1, own="linear-probe")
+    assert list(found) == ["nearest-mean"]
+
+
+def test_the_probe_is_left_out_where_it_takes_long(apart, tiny_vit, monkeypatch):
+    monkeypatch.setattr(scoring, "MOST_PRODUCTS", 12 * 3 * tiny_vit.embed_dim - 1)
+    assert not probe_is_quick(12, 3, tiny_vit.embed_dim)
+    assert list(rival_figures(tiny_vit, CLASSES[:3], apart, apart, 1)) == ["nearest-mean"]
+
+
+def test_sixteen_shots_of_the_pets_are_quick_and_of_a_thousand_classes_not():
+    assert probe_is_quick(16 * 37, 37, 512) and not probe_is_quick(16_000, 1000, 512)
+
+
+def test_a_class_without_a_training_image_has_no_rivals(apart, tiny_vit):
+    assert rival_figures(tiny_vit, CLASSES[:3], apart.subset(slice(0, 2)), apart, 1) == {}

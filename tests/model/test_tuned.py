@@ -1,6 +1,7 @@
 """The tuned model: fitted, saved, loaded, extended and asked, always the same model."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from pbprompt.data.items import Dataset, Item
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank
 from pbprompt.methods.base import make_config
-from pbprompt.model.calibration import calibrate
-from pbprompt.model.tuned import TunedModel, check_temperature
+from pbprompt.model.calibration import calibrate, check_temperature
+from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 
 CLASSES = ("cat", "dog", "car")
@@ -45,9 +46,8 @@ def bank(tiny_vit, tmp_path_factory):
 def model(photos, bank):
     kind = find_method("coop")
     config = make_config(kind, overrides=["epochs=1"])
-    drawn = draw(photos, 2, 1)
-    fitted = TunedModel.fit(photos, bank, kind, config, drawn=drawn, seed=3, samples=2, progress=False)
-    return fitted.checked(photos, bank, drawn)
+    few = draw(photos, 2, 1).apply(photos)
+    return TunedModel.fit(few, bank, kind, config, seed=3, samples=2, progress=False).assessed(few, bank)
 
 
 @pytest.fixture
@@ -67,18 +67,18 @@ def test_the_calibration_is_of_images_that_were_not_trained_on(model, photos, ba
     assert model.calibration == calibrate(model.predictor, bank.encode(photos.root, photos.val))
     assert model.calibrated
     as_training = photos.__class__("noise", photos.root, CLASSES, photos.train, photos.train[:6], photos.test)
-    again = model.checked(as_training, bank, None, figures=False)
+    again = model.assessed(as_training, bank, figures=False)
     assert again.calibration is None and not again.calibrated and not again.info.metrics
 
 
 def test_neither_calibration_nor_figures_are_of_images_that_a_method_chose_by(photos, bank):
     kind = find_method("tip-adapter")
-    config, drawn = make_config(kind, overrides=["search_alpha=3"]), draw(photos, 1, 1)
-    fitted = TunedModel.fit(photos, bank, kind, config, drawn=drawn, samples=1, progress=False)
-    assert len(drawn.val) == 3 and len(fitted.checked(photos, bank, drawn).calibration) == 3
+    config, few = make_config(kind, overrides=["search_alpha=3"]), draw(photos, 1, 1).apply(photos)
+    fitted = TunedModel.fit(few, bank, kind, config, samples=1, progress=False)
+    assert len(few.val) == 3 and len(fitted.assessed(few, bank).calibration) == 3
     without = photos.__class__("noise", photos.root, CLASSES, photos.train, photos.val)
-    checked = fitted.checked(without, bank, None)
-    assert checked.calibration is None and not checked.info.metrics
+    assessed = fitted.assessed(without, bank)
+    assert assessed.calibration is None and not assessed.info.metrics
 
 
 def test_save_and_load(model, images, tiny_vit, tmp_path):
@@ -189,8 +189,8 @@ def test_a_method_that_cannot_learn_on_says_so(model, images):
 def test_a_temperature_is_fitted_to_validation_images_and_kept(
     model, photos, bank, images, tiny_vit, tmp_path
 ):
-    drawn = draw(photos, 2, 1)
-    scaled = model.checked(photos, bank, drawn, temperature=True)
+    few = draw(photos, 2, 1).apply(photos)
+    scaled = model.assessed(few, bank, temperature=True)
     assert scaled.info.temperature != 1 and model.info.temperature == 1
     val = bank.encode(photos.root, photos.val)
     assert scaled.calibration == calibrate(scaled.predictor, val) != model.calibration
@@ -203,7 +203,7 @@ def test_a_temperature_is_fitted_to_validation_images_and_kept(
     assert again.predict(images) != model.predict(images)
     assert f"temperature {scaled.info.temperature:.3f}" in (tmp_path / "model" / "README.md").read_text()
     assert again.with_classes(["zebra"]).info.temperature == scaled.info.temperature
-    assert again.checked(photos, bank, drawn).info.temperature == scaled.info.temperature
+    assert again.assessed(few, bank).info.temperature == scaled.info.temperature
 
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"temperature": 0}))
@@ -214,6 +214,26 @@ def test_a_temperature_is_fitted_to_validation_images_and_kept(
 def test_a_temperature_needs_validation_images_or_a_method_that_leaves_images_out(photos):
     without = photos.__class__("noise", photos.root, CLASSES, photos.train, (), photos.test)
     with pytest.raises(InputError, match="noise has no validation images, which a temperature is fitted to"):
-        check_temperature(without, None, find_method("coop"))
-    check_temperature(photos, None, find_method("coop"))
-    check_temperature(without, None, find_method("conjugate"))
+        check_temperature(without, find_method("coop"))
+    check_temperature(photos, find_method("coop"))
+    check_temperature(without, find_method("conjugate"))
+
+
+def test_prompts_are_drawn_once_for_all_that_is_made_of_a_model(photos, bank, images, monkeypatch):
+    kind, drawn = find_method("pbprompt"), []
+    plain = kind.class_features
+
+    def counted(self, samples, generator):
+        drawn.append(samples)
+        return plain(self, samples, generator)
+
+    config = make_config(kind, overrides=["epochs=1", "batch_size=6"])
+    few = draw(photos, 2, 1).apply(photos)
+    fitted = TunedModel.fit(few, bank, kind, config, samples=3, progress=False)
+    monkeypatch.setattr(kind, "class_features", counted)
+    model = fitted.assessed(few, bank, temperature=True)
+    assert model.info.temperature != 1 and model.predict(images) != fitted.predict(images)
+    assert drawn == [3]
+    replace(model, seed=1).predict(images)
+    model.for_classes(("cat", "car")).predict(images)
+    assert drawn == [3, 3, 3]  # other prompts, and prompts of other classes

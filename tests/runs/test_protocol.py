@@ -205,9 +205,9 @@ def test_settings_that_came_later_leave_the_names_of_earlier_runs(lite):
     later = ("momentum", "adam_epsilon", "anneal")
     settings = {key: value for key, value in to_dict(prepared.settings).items() if key not in later}
     facts = (prepared.data.draw, lite.fingerprint, code_revision(prepared.kind))
-    assert prepared.id(lite) == run_id(prepared.config, settings, *facts)
+    assert prepared.id(lite.fingerprint) == run_id(prepared.config, settings, *facts)
     other = replace(prepared, settings=replace(prepared.settings, momentum=0.5))
-    assert other.id(lite) != prepared.id(lite)
+    assert other.id(lite.fingerprint) != prepared.id(lite.fingerprint)
 
 
 def test_a_runs_name_depends_on_all_that_changes_its_result(lite, tiny_vit):
@@ -222,9 +222,11 @@ def test_a_runs_name_depends_on_all_that_changes_its_result(lite, tiny_vit):
         replace(first, split="val"),
         replace(first, dataset="sample:twitter"),
     ]
-    names = {prepare_run(config).id(lite) for config in (first, *others)} | {prepare_run(first).id(tiny_vit)}
+    names = {prepare_run(config).id(lite.fingerprint) for config in (first, *others)} | {
+        prepare_run(first).id(tiny_vit.fingerprint)
+    }
     assert len(names) == len(others) + 2
-    assert prepare_run(first).id(lite) in names
+    assert prepare_run(first).id(lite.fingerprint) in names
 
 
 def test_a_run_on_test_is_named_as_before_there_was_a_choice():

@@ -34,7 +34,9 @@ def model_folder(lite: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Pa
     confidence = tuple(round(0.3 + 0.0115 * n, 4) for n in range(60))
     right = tuple(c >= 0.5 for c in confidence)
     true = tuple(c if ok else 0.1 for c, ok in zip(confidence, right, strict=True))
-    calibration = Calibration(confidence, right, true, len(CLASSES), len(CLASSES), 20, 0)
+    calibration = Calibration(
+        confidence, right, true, len(CLASSES), len(CLASSES), 20, 0, (CLASSES[0],) * len(true)
+    )
     save_model(folder, method, info, calibration)
     return folder
 

@@ -177,7 +177,12 @@ def test_classes_are_listed_and_added(small, cat):
     before = small.get("/classes").json()
     assert before["calibrated"] is True and len(before["classes"]) == 5
     after = small.post("/classes", json={"names": ["red panda"]}).json()
-    added = {"classes": [*before["classes"], "red panda"], "added": ["red panda"], "calibrated": False}
+    added = {
+        "classes": [*before["classes"], "red panda"],
+        "added": ["red panda"],
+        "calibrated": False,
+        "thresholds": None,
+    }
     assert after == added
     answer = small.post("/predict", files=[file(cat)]).json()
     assert answer["note"] == "no validation image is of an added class"

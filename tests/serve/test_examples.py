@@ -50,7 +50,12 @@ def test_it_becomes_the_model_that_has_learned_the_images(pupil, learner, cat, g
     before = scores(pupil, jpeg)
     answer = pupil.post("/examples", files=form(jpeg, guitar), data={"labels": ["dog", " red  panda "]})
     assert answer.status_code == 200, answer.text
-    assert answer.json() == {"classes": [*CLASSES, "red panda"], "added": [], "calibrated": False}
+    assert answer.json() == {
+        "classes": [*CLASSES, "red panda"],
+        "added": [],
+        "calibrated": False,
+        "thresholds": None,
+    }
     expected = learner.partial_fit(seen(learner, jpeg, guitar), ["dog", "red panda"])
     (said,) = expected.predict(seen(learner, jpeg))
     assert scores(pupil, jpeg) == pytest.approx(said.scores, abs=1e-4)

@@ -5,21 +5,21 @@ import base64
 import pytest
 
 from pbprompt.serve.limits import Refused
-from pbprompt.serve.schemas import AddClasses, Explain, Predict, checked, request_body
+from pbprompt.serve.schemas import AddClasses, Explain, Predict, parsed_body, request_body
 
 HELLO = base64.b64encode(b"hello").decode()
 
 
 def test_base64_with_and_without_a_prefix_or_a_name():
     sent = [HELLO, f"data:image/png;base64,{HELLO}", {"name": "a\x00\ud800", "data": HELLO}]
-    images = checked(Predict, {"images": sent}).images
+    images = parsed_body(Predict, {"images": sent}).images
     assert [image.data for image in images] == [b"hello"] * 3
     assert [image.name for image in images] == ["", "", "a�?"]
 
 
 def test_fields_of_a_form_are_text():
     form = {"image": {"name": "a", "data": b"bytes"}, "class": "cat", "samples": "2"}
-    asked = checked(Explain, form)
+    asked = parsed_body(Explain, form)
     assert (asked.image.data, asked.class_name, asked.samples, asked.format) == (b"bytes", "cat", 2, "json")
 
 
@@ -44,7 +44,7 @@ def test_fields_of_a_form_are_text():
 )
 def test_what_is_wrong_is_said_in_one_line(kind, sent, says):
     with pytest.raises(Refused) as refused:
-        checked(kind, sent)
+        parsed_body(kind, sent)
     assert refused.value.status == 422 and says in refused.value.reason
     assert len(refused.value.reason.encode().splitlines()) == 1 and len(refused.value.reason) < 400
 

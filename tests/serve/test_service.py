@@ -8,7 +8,7 @@ from PIL import Image
 
 from pbprompt.model.predictions import NO_RULE
 from pbprompt.serve.limits import Limits
-from pbprompt.serve.metrics import Metrics
+from pbprompt.serve.middleware import Metrics
 from pbprompt.serve.service import Question, Service
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pbprompt.clip.loading.load import load_backbone
+from pbprompt.clip.loading.load import backbone_fingerprint
 from pbprompt.runs.record import BackboneFacts, Record
 
 
@@ -29,7 +29,7 @@ def work(root, run, backbone, device):
     _note(root / f"tries-{seed}")
     plan = json.loads((root / "plan.json").read_text()).get(f"seed{seed}", ["ok"])
     _act(plan[min(len(tries(root, seed)), len(plan)) - 1], seed)
-    return _record(run, run.id(load_backbone(backbone))), {"x": np.full(3, seed, np.int32)}
+    return _record(run, run.id(backbone_fingerprint(backbone))), {"x": np.full(3, seed, np.int32)}
 
 
 def misnamed(root, run, backbone, device):

@@ -130,7 +130,7 @@ def own_registry(monkeypatch):
         (Balanced, "takes_unbalanced_classes", "classes of 1, 2 and 9 images"),
         (Vague, "takes_a_class_without_images_or_names_it", "it says 'too few images'"),
         (Boastful, "is_multi_label_where_it_says_so", "NotImplementedError"),
-        (Unfinite, "is_a_function_of_its_seed", "the answer is no number"),
+        (Unfinite, "is_a_function_of_its_seed", "the answer is NaN"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

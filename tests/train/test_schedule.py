@@ -1,13 +1,14 @@
 """Learning rates by formula, and the optimisers with their constants."""
 
 import math
+import threading
 
 import pytest
 import torch
 
 from pbprompt.methods.base import Method, MethodConfig, build_method
 from pbprompt.registry import find_method
-from pbprompt.train.schedule import learning_rate, make_optimiser
+from pbprompt.train.schedule import epoch_order, learning_rate, make_optimiser, one_ahead
 
 
 def rates(epochs, **settings):
@@ -105,3 +106,66 @@ def test_a_method_without_steps_needs_no_optimiser(tiny_vit):
     """Making one would import torch's compiler, seconds of work beside a fit in closed form."""
     method = build_method(find_method("conjugate"), find_method("conjugate").Config(), tiny_vit, seed=0)
     assert make_optimiser(method, method.config) is None
+
+
+# ---------------------------------------------------------------- the order of an epoch
+
+
+def epoch(weights, number):
+    images = 5 if weights is None else len(weights)
+    return epoch_order(images, weights, torch.Generator().manual_seed(number))
+
+
+def test_every_image_once_without_weights_or_with_equal_ones():
+    for weights in (None, torch.full((5,), 0.2)):
+        orders = [epoch(weights, number).tolist() for number in range(20)]
+        assert all(sorted(order) == [0, 1, 2, 3, 4] for order in orders)
+        assert len(set(map(tuple, orders))) > 10
+
+
+def test_an_image_comes_up_as_often_as_it_counts():
+    weights = torch.tensor([0.1, 2.5, 1.0, 0.4, 1.0])
+    met = torch.stack([epoch(weights, number).bincount(minlength=5) for number in range(2000)])
+    assert (met.sum(1) == 5).all()
+    assert (met >= weights.floor()).all() and (met <= weights.ceil()).all()
+    torch.testing.assert_close(met.double().mean(0), weights.double(), atol=0.04, rtol=0)
+
+
+def test_the_same_generator_gives_the_same_order():
+    weights = torch.tensor([3.0, 1.0, 0.5])
+    assert epoch(weights, 4).equal(epoch(weights, 4))
+
+
+# ---------------------------------------------------------------- epochs made one ahead
+
+
+def test_the_next_is_made_while_this_one_is_in_use():
+    made, second = [], threading.Event()
+
+    def make(index):
+        made.append(index)
+        if index == 1:
+            second.set()
+        return index * 10
+
+    get = one_ahead(make, 3)
+    assert get(0) == 0
+    assert second.wait()  # nobody has asked for it yet
+    assert [get(1), get(2)] == [10, 20]
+    assert made == [0, 1, 2]
+
+
+def test_it_starts_where_it_is_asked():
+    assert one_ahead(str, 5)(3) == "3"
+
+
+def test_an_error_comes_with_its_own_epoch():
+    def make(index):
+        if index == 1:
+            raise ValueError("epoch 1")
+        return index
+
+    get = one_ahead(make, 2)
+    assert get(0) == 0
+    with pytest.raises(ValueError, match="epoch 1"):
+        get(1)

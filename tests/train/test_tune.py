@@ -15,7 +15,7 @@ from pbprompt.methods.abilities import UsesUnseenNames
 from pbprompt.methods.base import make_config
 from pbprompt.methods.pbprompt import PBPrompt
 from pbprompt.train.loop import Run
-from pbprompt.train.tune import draw_facts, epoch_features, run_identity, tune
+from pbprompt.train.tune import data_facts, epoch_features, run_identity, tune
 
 COUNT = 6
 
@@ -130,11 +130,11 @@ def test_everything_that_changes_a_run_changes_its_name(tiny_vit, dataset):
 
 def test_facts_of_the_draw(dataset):
     drawn = draw(dataset, 1, seed=9)
-    assert draw_facts(dataset, drawn) == {
+    assert data_facts(drawn.apply(dataset)) == {
         "dataset": "toys",
         "content_hash": dataset.content_hash,
         "draw_hash": drawn.hash,
         "draw_seed": 9,
         "shots": 1,
     }
-    assert "draw_hash" not in draw_facts(dataset, None)
+    assert "draw_hash" not in data_facts(dataset)

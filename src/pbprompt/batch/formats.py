@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from pbprompt.data.tables import SEPARATOR
 from pbprompt.errors import InputError, install_command
 
 Records = Sequence[Mapping[str, Any]]
@@ -32,12 +33,15 @@ def join(parts: Iterable[bytes], suffix: str) -> Iterator[bytes]:
 
 
 def _csv(records: Records) -> bytes:
-    """A cell of several values is JSON."""
+    """A cell of several values is JSON, but labels stand as `fit` reads them."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
     writer.writeheader()
     for record in records:
-        writer.writerow({name: _cell(value) for name, value in record.items()})
+        cells = {name: _cell(value) for name, value in record.items()}
+        if "labels" in record:
+            cells["labels"] = SEPARATOR.join(record["labels"])
+        writer.writerow(cells)
     return text.getvalue().encode()
 
 

@@ -28,7 +28,7 @@ from pbprompt.clip.backbone import Backbone
 from pbprompt.data.stream import Files, Record, Stream
 from pbprompt.features.progress import Progress
 from pbprompt.features.streaming import decoders_for
-from pbprompt.methods.base import Method
+from pbprompt.model.folder import saved_state
 from pbprompt.model.predictions import NO_RULE, Rule
 from pbprompt.model.tuned import TunedModel
 
@@ -54,7 +54,7 @@ class Job:
         for answer in answers(job): ...
         """
         settings = {
-            "model": method_identity(model.method),
+            "model": model_identity(model),
             "samples": [model.samples, model.seed],
             "temperature": model.info.temperature,
             "independent": model.independent,
@@ -133,11 +133,11 @@ def _count(stream: Stream, output: Output, shown: Progress) -> None:
         shown.expect(None)
 
 
-def method_identity(method: Method) -> str:
-    """Of all that a tuned method answers by, but for the sampling."""
-    digest = hashlib.sha256()
-    for name, value in sorted(method.state_dict().items()):
-        digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+def model_identity(model: TunedModel) -> str:
+    """Of all that a tuned model answers by, but for the sampling."""
+    digest, method = hashlib.sha256(), model.method
+    for name, value in sorted(saved_state(method, model.head).items()):
+        digest.update(name.encode() + value.numpy().tobytes())
     tower = [method.backbone.fingerprint, str(method.backbone.dtype)]
     digest.update(json.dumps([method.name, method.classes, method.template, *tower]).encode())
     return digest.hexdigest()

@@ -162,7 +162,7 @@ def read_labels(y: Any, images: int, fewest: int = 2) -> NDArray[Any]:
     if _several_labels(y):
         raise InputError(
             "y has several labels an image, and PromptClassifier takes one: fit a table with a column "
-            "'labels' by MultiLabelModel"
+            "'labels' by `pbprompt fit`"
         )
     labels = np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:

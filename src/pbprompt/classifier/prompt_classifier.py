@@ -30,12 +30,11 @@ from pbprompt.errors import InputError
 from pbprompt.files import read_records
 from pbprompt.methods.abilities import LearnsOn, can
 from pbprompt.methods.base import Method
-from pbprompt.model.calibration import Calibration
-from pbprompt.model.claim import check_free
+from pbprompt.model.calibration import Calibration, check_temperature
 from pbprompt.model.folder import read_info
-from pbprompt.model.manifest import opened
+from pbprompt.model.manifest import check_free, opened
 from pbprompt.model.predictor import SAMPLES
-from pbprompt.model.tuned import TunedModel, check_temperature
+from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.train.journal import LOG, OnLog
 
@@ -153,10 +152,10 @@ class PromptClassifier(Estimator):
             )
         dataset, bank, labels, default, weights = training
         shots = default if self.shots is None else int(self.shots)
-        drawn = draw(dataset, shots, seed) if shots else None
+        if shots:
+            dataset = draw(dataset, shots, seed).apply(dataset)
         if self.calibrate:
-            check_temperature(dataset, drawn, kind)
-        few = drawn.apply(dataset) if drawn else dataset
+            check_temperature(dataset, kind)
         history: list[dict[str, float]] = []
 
         def log(record: dict[str, float]) -> None:
@@ -169,13 +168,12 @@ class PromptClassifier(Estimator):
             bank,
             kind,
             config,
-            drawn=drawn,
             seed=seed,
             samples=int(self.samples),
             progress=progress,
-            weights=item_weights(few.train, labels.tolist(), self.class_weight, weights),
+            weights=item_weights(dataset.train, labels.tolist(), self.class_weight, weights),
             on_log=log,
-        ).checked(dataset, bank, drawn, figures=eval_set is not None, temperature=bool(self.calibrate))
+        ).assessed(dataset, bank, figures=eval_set is not None, temperature=bool(self.calibrate))
         if figures := model.info.metrics:
             told = {f"validation_{name}": figures[name] for name in ("accuracy", "nll", "ece")}
             log({"step": history[-1]["step"] if history else 0, **told})

@@ -49,7 +49,7 @@ def write_folder(
 def read_folder(folder: Path | ModelFiles, backbone: Backbone) -> tuple[TunedModel, NDArray[Any]]:
     """A model and its labels, whoever wrote it: `pbprompt fit` leaves the labels to be the class names."""
     files = opened(folder)
-    model = TunedModel.load(files, backbone)
+    model = TunedModel.load(files, backbone).single_label()
     own = read_own(files, model.info)
     return replace(model, samples=own.samples), np.array(own.labels)
 

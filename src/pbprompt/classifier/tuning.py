@@ -53,7 +53,7 @@ def own_dataset(
     X: str | Path, backbone: Backbone, template: str | None, seed: int, progress: bool
 ) -> Training:
     """A folder, table or benchmark, as `pbprompt fit` takes it."""
-    dataset = open_dataset(X, template=template, seed=seed)
+    dataset = open_dataset(X, template=template, seed=seed).single_label()
     if dataset.skipped:
         warnings.warn(f"{X}: {dataset.describe_skipped()}", stacklevel=3)  # where `fit` was called
     return Training(dataset, FeatureBank(backbone, progress=progress), np.array(dataset.classes), SHOTS)

@@ -94,8 +94,8 @@ def _accuracy(
 ) -> tuple[str, float]:
     """By names where it reads them, or else by the means of the training images."""
     from pbprompt.methods.base import make_config
-    from pbprompt.model.predictor import predictive
-    from pbprompt.model.scoring import score, zero_shot
+    from pbprompt.model.predictor import predictive, zero_shot
+    from pbprompt.model.scoring import score
     from pbprompt.registry import find_method
     from pbprompt.train.tune import tune
 

@@ -118,3 +118,17 @@ def shortened(names: tuple[str, ...]) -> str:
     """The first few names, and how many more there are."""
     more = len(names) - SHOWN_OF_A_SET
     return ", ".join(names[:SHOWN_OF_A_SET]) + (f" and {more} more" if more > 0 else "")
+
+
+def threshold_words(model: "TunedModel") -> str:
+    """When a multi-label model gives a label."""
+    from pbprompt.model.card import threshold_words as in_words
+
+    assert model.head is not None
+    alone = [name for name, n in zip(model.classes, model.head.positives.tolist(), strict=True) if not n]
+    known = f"known by name alone, since no training image has them: {', '.join(alone)}\n" if alone else ""
+    least = in_words(list(model.thresholds.values()))
+    return (
+        f"{known}a label is given where its probability is at least {least}: that has the best F1 on the "
+        f"{model.info.data['images']:,} training images, each left out in turn"
+    )

@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pbprompt.cli.output import print_json
-from pbprompt.errors import InputError, install_command
+from pbprompt.cli.output import print_json, refuse
+from pbprompt.errors import install_command
 
 if TYPE_CHECKING:
     from pbprompt.data.items import Dataset
+
+SHOWN_LABELS = 12
 
 
 def evaluate(
@@ -42,48 +44,30 @@ def evaluate(
 
     The data's own class names are used: names the model was not tuned on need no training.
 
-    Of a model of several labels an image: mAP, and precision, recall and F1 of all labels and of each.
+    Of a multi-label model: mAP, and precision, recall and F1 of all labels and of each.
     """
     from rich.console import Console
 
     from pbprompt import distributed
-    from pbprompt.cli.fit import print_figures
-    from pbprompt.cli.multi_label import evaluate_labels, refuse
     from pbprompt.data.sources import open_dataset
+    from pbprompt.evaluate.answers import Answers
     from pbprompt.features.bank import FeatureBank
-    from pbprompt.model.manifest import has_several_labels
     from pbprompt.model.tuned import TunedModel
     from pbprompt.report import plots
     from pbprompt.report.model_figures import terminal_tables, write_figures
-    from pbprompt.report.model_page import write_model_page
+    from pbprompt.report.model_page import write_label_page, write_model_page
 
-    if has_several_labels(model):
-        refuse(
-            {"--html": html, "--figures": figures_folder},
-            f"{model} gives several labels an image, of which there is no page and no confusion matrix",
-        )
-        evaluate_labels(
-            model,
-            data,
-            split,
-            backbone=backbone,
-            device=device,
-            root=root,
-            classes_file=classes_file,
-            as_json=as_json,
-        )
-        return
     tuned = TunedModel.load(model, backbone, distributed.start(device), samples=samples, seed=seed)
-    # a folder without a split is split by seed: another seed would test on what was trained on
+    if tuned.multi_label:
+        refuse({"--figures": figures_folder}, f"{model} is multi-label, which has no confusion matrix")
+    # data without a split is split by seed: another seed would test on what was trained on
     dataset = open_dataset(data, root, classes_file=classes_file, seed=tuned.info.seed)
-    items = dataset.split(split)
-    if not items:
-        raise InputError(f"{dataset.name} has no {split} items: choose another --split")
     bank = FeatureBank(tuned.backbone, progress=distributed.is_main() and not as_json)
-    other = _other_classes(tuned.classes, dataset.classes)
-    tuned = tuned.for_classes(dataset.classes, dataset.template)
-    features = bank.encode(dataset.root, items)
-    figures, answers = tuned.judge(features, [item.path for item in items], sets=split == "test")
+    other = ""
+    if not tuned.multi_label:
+        other = _other_classes(tuned.classes, dataset.single_label().classes)
+        tuned = tuned.for_classes(dataset.classes, dataset.template)
+    figures, answers = tuned.judge(dataset, split, bank)
     main = distributed.is_main()
     distributed.stop()
     if not main:
@@ -97,29 +81,35 @@ def evaluate(
             "images that it was trained on may be among these"
         )
     if html is not None:
+        kinds = "labels" if tuned.multi_label else "classes"
         facts = {
             "Model": str(model),
             "Method": tuned.info.method,
             "Backbone": tuned.info.backbone["name"],
             "Data": dataset.name,
-            "Split": f"{split}, {len(items):,} images of {len(dataset.classes)} classes",
+            "Split": f"{split}, {len(answers):,} images of {len(tuned.classes)} {kinds}",
         }
         if other:
             facts["Classes"] = other
-        write_model_page(html, facts, figures, answers, dataset.root)
+        if isinstance(answers, Answers):
+            write_model_page(html, facts, figures, answers, dataset.root)
+        else:
+            write_label_page(html, facts, figures, answers, dataset.root)
         told.print(f"wrote {html}")
-    if figures_folder is not None:
+    if figures_folder is not None and isinstance(answers, Answers):
         told.print(f"wrote {figures_folder}: {', '.join(write_figures(answers, figures_folder))}")
         if not plots.available():
             told.print(f"pictures need matplotlib: {install_command('plots')}")
     if as_json:
         facts = {"model": str(model), "data": dataset.name, "root": str(dataset.root), "split": split}
-        print_json({**facts, **figures, **answers.to_dict()})
+        more = answers.to_dict() if isinstance(answers, Answers) else {}
+        print_json({**facts, **figures, **more})
         return
     print_figures({"split": split, **figures})
     console = Console(highlight=False)
-    for part in terminal_tables(answers, dataset.root, console.width):
-        console.print(part)
+    if isinstance(answers, Answers):
+        for part in terminal_tables(answers, dataset.root, console.width):
+            console.print(part)
     if html is None:
         told.print("--html FILE writes all of this as one page, with pictures")
 
@@ -142,3 +132,74 @@ def _other_classes(own: Sequence[str], asked: Sequence[str]) -> str:
         [f"no possible answer here, since the data has no such class: {some(left_out)}"] if left_out else []
     )
     return "; ".join(parts)
+
+
+def print_figures(metrics: dict[str, Any]) -> None:
+    """Tuned beside zero-shot and, where they were fitted, plain classifiers of the same training images."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from pbprompt.model.scoring import RIVALS
+
+    if "map" in metrics:
+        print_label_figures(metrics)
+        return
+
+    table = Table("", "accuracy", "NLL", "ECE", box=None)
+    rivals = ((RIVALS[name], figures) for name, figures in metrics.get("rivals", {}).items())
+    plain = [("zero-shot", metrics["zero_shot"])] if "zero_shot" in metrics else []
+    for name, values in (*plain, *rivals, ("tuned", metrics)):
+        table.add_row(name, f"{values['accuracy']:.2%}", f"{values['nll']:.3f}", f"{values['ece']:.2%}")
+    Console().print(table)
+    Console().print(f"[dim]{metrics['split']} split, {metrics['images']} images[/]")
+    if sets := metrics.get("sets"):
+        Console(markup=False, highlight=False, soft_wrap=True).print(
+            f"sets for --coverage {sets['asked']:g} hold the true class of {sets['coverage']:.1%} of them, "
+            f"with {sets['mean_size']:.1f} classes on average; worst class: {sets['worst_class']}, "
+            f"{sets['worst_class_coverage']:.1%} of {sets['worst_class_images']}"
+        )
+
+
+def print_label_figures(figures: Mapping[str, Any]) -> None:
+    """All labels together beside the names alone, then the labels, the worst first."""
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    console = Console(markup=False, highlight=False)
+    table = Table("", *(_right(name) for name in ("mAP", "F1", "precision", "recall")), box=None)
+    if "zero_shot_map" in figures:
+        table.add_row("names alone", _percent(figures["zero_shot_map"]), "", "", "")
+    for name in ("micro", "macro"):
+        shown = [_percent(figures[name][key]) for key in ("f1", "precision", "recall")]
+        table.add_row(name, _percent(figures["map"]) if name == "micro" else "", *shown)
+    console.print(table)
+    console.print(
+        f"{figures['split']} split, {figures['images']:,} images; {figures['labels_there']:,} labels there, "
+        f"{figures['labels_given']:,} given; {figures['exact']:.1%} of the images have all of theirs right",
+        style="dim",
+    )
+    listed = [one for one in figures["labels"] if one["images"]]
+    worst = sorted(listed, key=lambda one: one["average_precision"])[:SHOWN_LABELS]
+    columns = ("images", "given", "AP", "F1", "precision", "recall", "threshold")
+    table = Table(Column("label", overflow="fold"), *map(_right, columns), box=None)
+    for one in worst:
+        shares = [_percent(one[key]) for key in ("average_precision", "f1", "precision", "recall")]
+        threshold = f"{figures['thresholds'][one['class']]:.2f}"
+        table.add_row(Text(one["class"]), str(one["images"]), str(one["answered"]), *shares, threshold)
+    console.print(
+        f"Labels, the worst {len(worst)} of {len(listed)}" if len(listed) > len(worst) else "Labels"
+    )
+    console.print(table)
+    if missing := figures["labels_without_image"]:
+        console.print(f"{missing} labels that no image of the split has are in no mean", style="dim")
+
+
+def _right(name: str) -> Any:
+    from rich.table import Column
+
+    return Column(name, justify="right")
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.2%}"

@@ -102,7 +102,7 @@ def model_with(model: Path, names: Sequence[str], backbone: str | None, device: 
     from pbprompt.explain.prompts import missing_names
     from pbprompt.model.tuned import TunedModel
 
-    tuned = TunedModel.load(model, backbone, device)
+    tuned = TunedModel.load(model, backbone, device).single_label()
     new = missing_names(tuned.classes, names)
     if new:
         tuned = tuned.with_classes(new)

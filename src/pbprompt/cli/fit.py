@@ -1,16 +1,14 @@
 """`pbprompt fit`: tune a classifier on a few labelled images."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from pbprompt.cli.calibration_words import calibration_words, temperature_words
+from pbprompt.cli.calibration_words import calibration_words, temperature_words, threshold_words
 from pbprompt.cli.options import with_options
 from pbprompt.errors import InputError
 
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 
     from pbprompt.clip.backbone import Backbone
     from pbprompt.data.items import Dataset
-    from pbprompt.features.bank import FeatureBank
     from pbprompt.methods.base import Method, MethodConfig
     from pbprompt.model.tuned import TunedModel
     from pbprompt.train.tune import Views
@@ -93,7 +90,7 @@ class FitOptions:
 
     def refuse(self, why: str, **more: object) -> None:
         """Refuse the options of step-by-step training on a draw, where there is no such thing."""
-        from pbprompt.cli.multi_label import refuse
+        from pbprompt.cli.output import refuse
 
         given = {
             "--draw": self.draw_file,
@@ -132,8 +129,7 @@ def fit(options: FitOptions) -> None:
     one run: [bold]torchrun --nproc-per-node 4 -m pbprompt fit …[/bold]
     """
     from pbprompt import distributed
-    from pbprompt.data.multi_label import is_multi_label
-    from pbprompt.model.claim import check_free
+    from pbprompt.model.manifest import check_free
     from pbprompt.model.streamed import is_stream
 
     options = replace(options, device=distributed.start(options.device))
@@ -144,18 +140,18 @@ def fit(options: FitOptions) -> None:
             f"--method {options.method}: has nothing to tune: use `pbprompt predict` with --classes"
         )
     _ = options.config  # settings are refused before anything is read
-    if is_multi_label(options.data):
-        _fit_multi_label(options)
-    elif is_stream(options.data, every=options.shots == 0):
+    if is_stream(options.data, every=options.shots == 0):
         _fit_stream(options)
     else:
         _fit_dataset(options)
 
 
-def _fit_multi_label(options: FitOptions) -> None:
+def _check_multi_label(options: FitOptions) -> None:
+    """Refuse what means nothing to a multi-label dataset."""
     from pbprompt import distributed
-    from pbprompt.cli.multi_label import fit_labels
+    from pbprompt.model.multi_label import check_multi_label
 
+    check_multi_label(options.kind)
     if distributed.world()[1] > 1:
         raise InputError(f"{options.data} is multi-label, which one process fits: leave torchrun out")
     options.refuse(
@@ -163,11 +159,6 @@ def _fit_multi_label(options: FitOptions) -> None:
         "by these, each left out",
         **{"--shots": options.shots},
     )
-    fit_labels(
-        options.data, options.out, options.kind, options.config, seed=options.seed,
-        backbone=options.backbone, activation=options.activation, device=options.device, root=options.root,
-        classes_file=options.classes_file, held=_held(options.out), dry_run=options.dry_run,
-    )  # fmt: skip
 
 
 def _fit_stream(options: FitOptions) -> None:
@@ -221,13 +212,17 @@ def _fit_dataset(options: FitOptions) -> None:
     from pbprompt.data.fewshot import Draw, draw, read_draw
     from pbprompt.data.sources import open_dataset
     from pbprompt.features.bank import FeatureBank
+    from pbprompt.model.calibration import check_temperature
     from pbprompt.model.fitting import fit_into
-    from pbprompt.model.tuned import TunedModel, check_temperature
+    from pbprompt.model.tuned import TunedModel
     from pbprompt.train.checkpoint import checkpoint_step
 
     console, main = _console(), distributed.is_main()
     shots = SHOTS if options.shots is None else options.shots
     dataset = open_dataset(options.data, options.root, classes_file=options.classes_file, seed=options.seed)
+    if dataset.multi_label:
+        shots = 0
+        _check_multi_label(options)
     console.print(dataset.describe())
     if options.draw_file:
         drawn: Draw | None = read_draw(options.draw_file, dataset)
@@ -235,13 +230,14 @@ def _fit_dataset(options: FitOptions) -> None:
         drawn = draw(dataset, shots, options.seed) if shots else None
     if drawn:
         console.print(drawn.describe())
+        dataset = drawn.apply(dataset)
     if options.calibrate:
-        check_temperature(dataset, drawn, options.kind)
+        check_temperature(dataset, options.kind)
     bank, views = FeatureBank(options.tower, progress=main), _views(options.views)
     if options.dry_run:
         model = TunedModel.fit(
             dataset, bank, options.kind, options.config,
-            drawn=drawn, seed=options.seed, views=views, max_steps=1, announce=options.announce,
+            seed=options.seed, views=views, max_steps=1, announce=options.announce,
         )  # fmt: skip
         distributed.stop()
         losses = ", ".join(f"{name} {value:.4g}" for name, value in model.terms.items())
@@ -251,7 +247,7 @@ def _fit_dataset(options: FitOptions) -> None:
     try:
         model = fit_into(
             options.out, dataset, bank, options.kind, options.config,
-            drawn=drawn, seed=options.seed, views=views, max_steps=options.max_steps,
+            seed=options.seed, views=views, max_steps=options.max_steps,
             temperature=options.calibrate, announce=options.announce,
         )  # fmt: skip
     except KeyboardInterrupt:
@@ -259,25 +255,26 @@ def _fit_dataset(options: FitOptions) -> None:
         raise
     distributed.stop()
     if main:
-        _print_outcome(options, model, drawn.apply(dataset) if drawn else dataset, bank, console)
+        _print_outcome(options, model, dataset, console)
 
 
-def _print_outcome(
-    options: FitOptions, model: "TunedModel", few: "Dataset", bank: "FeatureBank", console: "Console"
-) -> None:
+def _print_outcome(options: FitOptions, model: "TunedModel", few: "Dataset", console: "Console") -> None:
     """Figures, what they lack, and how far the model can be trusted."""
-    from pbprompt.model.rivals import probe_is_quick
+    from pbprompt.cli.evaluate import print_figures
+    from pbprompt.model.scoring import probe_is_quick
 
     if model.info.metrics:
         print_figures(model.info.metrics)
-        if options.kind.name != "linear-probe" and not probe_is_quick(few, bank):
+        images, classes = len(few.train), len(few.classes)
+        quick = model.multi_label or probe_is_quick(images, classes, model.backbone.embed_dim)
+        if options.kind.name != "linear-probe" and not quick:
             console.print(
-                f"no linear probe beside them, since {len(few.train):,} images of {len(few.classes):,} "
-                "classes take it longer: --method linear-probe fits it"
+                f"no linear probe beside them, since {images:,} images of {classes:,} classes take it "
+                "longer: --method linear-probe fits it"
             )
     if options.calibrate:
         console.print(temperature_words(model))
-    console.print(calibration_words(model.calibration))
+    console.print(threshold_words(model) if model.multi_label else calibration_words(model.calibration))
     console.print(f"saved: {options.out}")
 
 
@@ -290,20 +287,6 @@ def _console() -> "Console":
     return Console(
         stderr=True, markup=False, highlight=False, soft_wrap=True, quiet=not distributed.is_main()
     )
-
-
-@contextmanager
-def _held(out: Path) -> Iterator[None]:
-    """The folder for this run alone; Ctrl-C says what the same command does."""
-    from pbprompt.model.claim import claim
-    from pbprompt.train.checkpoint import checkpoint_step
-
-    try:
-        with claim(out):
-            yield
-    except KeyboardInterrupt:
-        _console().print(stopped_words(checkpoint_step(out)))
-        raise
 
 
 def stopped_words(step: int | None) -> str:
@@ -321,28 +304,6 @@ def parameters(method: "Method") -> str:
     towers = method.backbone
     note = "" if towers.reads_text else f"; {towers.config.name} reads no text: class names count for nothing"
     return f"{method.name}: {counted:,} learnable parameters{extra}{note}"
-
-
-def print_figures(metrics: dict[str, Any]) -> None:
-    """Tuned beside zero-shot and, where they were fitted, plain classifiers of the same training images."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from pbprompt.model.rivals import RIVALS
-
-    table = Table("", "accuracy", "NLL", "ECE", box=None)
-    rivals = ((RIVALS[name], figures) for name, figures in metrics.get("rivals", {}).items())
-    plain = [("zero-shot", metrics["zero_shot"])] if "zero_shot" in metrics else []
-    for name, values in (*plain, *rivals, ("tuned", metrics)):
-        table.add_row(name, f"{values['accuracy']:.2%}", f"{values['nll']:.3f}", f"{values['ece']:.2%}")
-    Console().print(table)
-    Console().print(f"[dim]{metrics['split']} split, {metrics['images']} images[/]")
-    if sets := metrics.get("sets"):
-        Console(markup=False, highlight=False, soft_wrap=True).print(
-            f"sets for --coverage {sets['asked']:g} hold the true class of {sets['coverage']:.1%} of them, "
-            f"with {sets['mean_size']:.1f} classes on average; worst class: {sets['worst_class']}, "
-            f"{sets['worst_class_coverage']:.1%} of {sets['worst_class_images']}"
-        )
 
 
 def _views(text: str) -> "Views":

@@ -75,8 +75,8 @@ def _show(found: "Look", most: int, console: "Console") -> None:
     errors = [
         [
             paths[error.row],
-            names[error.label],
-            f"{names[error.suggested]} {error.suggested_probability:.0%}",
+            found.labelled_as(error.row),
+            f"{found.suggested(error)} {error.suggested_probability:.0%}",
         ]
         for error in found.label_errors
     ]

@@ -34,12 +34,14 @@ def next_images(
 
     `diverse` takes images that the model is in doubt about and that are unlike each other, `margin` those
     where one class leads the next by the least, `epistemic` those on which the sampled classifiers disagree
-    most, `random` any. How many labels each saves: docs/label-next.md.
+    most, `random` any. How many labels each saves: docs/label-next.md. With a multi-label model doubt is
+    summed over the labels, and the column to fill in is `labels`.
     """
     from pbprompt.clip.backbone import Encoded
     from pbprompt.core.acquisition import RULES
     from pbprompt.data.images import list_images
     from pbprompt.data.items import Item
+    from pbprompt.data.tables import is_multi_label
     from pbprompt.features.bank import FeatureBank
     from pbprompt.findings.next_images import Row, name_in_table, read_table, table_root, write_table
     from pbprompt.findings.next_images import next_images as choose
@@ -59,6 +61,9 @@ def next_images(
         raise InputError(f"{folder}: all of its {len(names):,} images are in {out} already: nothing to label")
     _check_enough(count, len(items), folder, out)
     tuned = TunedModel.load(model, backbone, device)
+    column = "labels" if tuned.multi_label else "label"
+    if former and is_multi_label(out) != tuned.multi_label:
+        raise InputError(f"{out}: has no column {column!r}, which {model} fills: give another --out")
     failures: dict[str, InputError] = {}
     features = FeatureBank(tuned.backbone, progress=not as_json).encode(root, items, failures)
     for error in failures.values():
@@ -71,7 +76,7 @@ def next_images(
         Row(items[one.row].path, "", one.label, f"{one.probability:.4f}", f"{one.score:.4f}")
         for one in chosen
     ]
-    write_table(out, [*former, *new])
+    write_table(out, [*former, *new], multi_label=tuned.multi_label)
     if as_json:
         for row, one in zip(new, chosen, strict=True):
             print_json(
@@ -85,11 +90,12 @@ def next_images(
     else:
         _print_table([(row.image, one) for row, one in zip(new, chosen, strict=True)])
     empty = sum(not row.label for row in former)
-    if empty:
+    if empty and not tuned.multi_label:
         tell(f"{empty} earlier rows of {out} have no label yet")
     option = "" if root == out.parent.resolve() else f" --root {shlex.quote(str(folder))}"
     command = f"pbprompt fit {shlex.quote(str(out))}{option} --out NEW-MODEL"
-    tell(f"wrote {out}: fill in its column `label`, then: {command}")
+    hint = " (as in beach|dog; an empty cell says none of them)" if tuned.multi_label else ""
+    tell(f"wrote {out}: fill in its column `{column}`{hint}, then: {command}")
 
 
 def _check_enough(wanted: int, there: int, folder: Path, out: Path) -> None:

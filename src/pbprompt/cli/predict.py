@@ -18,7 +18,7 @@ from pbprompt.cli.calibration_words import (
     shortened,
 )
 from pbprompt.cli.options import with_options
-from pbprompt.cli.output import tell
+from pbprompt.cli.output import refuse, tell
 from pbprompt.data.items import DEFAULT_TEMPLATE
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
@@ -103,7 +103,6 @@ class PredictOptions:
             "--classes": self.names or None,
             "--template": self.template,
             "--per-class": self.per_class or None,
-            "--independent": self.independent or None,
         }
 
 
@@ -135,21 +134,13 @@ def predict(options: PredictOptions) -> None:
     """
     from pbprompt.batch.job import Job
     from pbprompt.batch.on_ray import SentModel
-    from pbprompt.cli.multi_label import predict_labels, refuse
     from pbprompt.data.stream import Stream
-    from pbprompt.model.manifest import has_several_labels
 
     output = output_of(options.out, options.as_json, options.features, options.executor, options.ray_address)
     stream = Stream(sources(options.images, options.allow_urls), allow_urls=options.allow_urls)
     next(stream.units())  # what is wrong with the first is told before a model is loaded
     choose = partial(executor_named, options.executor, options.ray_address, options.device)
     model, backbone, device, features = options.model, options.backbone, options.device, options.features
-    if model is not None and has_several_labels(model):
-        refuse(options.of_one_label(), f"{model} is multi-label: each label has a threshold of its own")
-        predict_labels(
-            model, stream, backbone, device, options.top_k, options.as_json, features, output, choose
-        )
-        return
     tuned, rule = _zero_shot(options) if model is None else _tuned(options, model)
     job = Job.of(tuned, stream, rule, features=features)
     if output is not None:
@@ -178,6 +169,7 @@ def _zero_shot(options: PredictOptions) -> "tuple[TunedModel, Rule]":
 def _tuned(options: PredictOptions, folder: Path) -> "tuple[TunedModel, Rule]":
     """The saved model with the names asked for, and its rule; what that can promise is told."""
     from pbprompt.methods.abilities import TellsFamiliarity, can
+    from pbprompt.model.predictions import NO_RULE
     from pbprompt.model.tuned import TunedModel
 
     if options.independent:
@@ -187,6 +179,9 @@ def _tuned(options: PredictOptions, folder: Path) -> "tuple[TunedModel, Rule]":
         )
     samples, seed = options.samples, options.seed
     model = TunedModel.load(folder, options.backbone, options.device, samples=samples, seed=seed)
+    if model.multi_label:
+        refuse(options.of_one_label(), f"{folder} is multi-label: each label has a threshold of its own")
+        return model, NO_RULE
     if options.none_at is not None and not can(model.method, TellsFamiliarity):
         raise InputError(f"--none-at: {model.method.name} cannot tell: fit with --method conjugate")
     if options.per_class and options.coverage is None:
@@ -236,11 +231,15 @@ def _print_table(rows: list[tuple[str, "Prediction"]], top_k: int, tuned: bool) 
     first = rows[0][1]
     shown = min(top_k, len(first.scores))
     columns = [f"{place}." for place in range(1, shown + 1)]
+    labelled = first.labels is not None
+    tuned = tuned and not labelled
     columns += ["entropy", "epistemic", ""] if tuned else []
     columns += ["set"] if first.prediction_set is not None else []
-    table = Table(Column("image", overflow="fold"), *columns, box=None)
+    front = [Column(name, overflow="fold") for name in (("image", "labels") if labelled else ("image",))]
+    table = Table(*front, *columns, box=None)
     for name, answer in rows:
-        cells = [f"{label} {score:.1%}" for label, score in answer.likeliest(shown)]
+        cells = [", ".join(answer.labels or ()) or "–"] if labelled else []
+        cells += [f"{label} {score:.1%}" for label, score in answer.likeliest(shown)]
         if tuned:
             marks = ["unsure"] * bool(answer.unsure) + ["none of these"] * bool(answer.unknown)
             cells += [f"{answer.entropy:.3f}", f"{answer.epistemic:.3f}", ", ".join(marks)]

@@ -147,7 +147,7 @@ def _image_features(
     from pbprompt.explain.prompts import class_rows, missing_names
     from pbprompt.features.bank import FeatureBank
 
-    dataset = open_dataset(data, root, seed=seed)
+    dataset = open_dataset(data, root, seed=seed).single_label()
     items: list[Item] = []
     for label, name in enumerate(dataset.classes):
         if missing_names(classes, [name]):

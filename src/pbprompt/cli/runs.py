@@ -1,4 +1,4 @@
-"""`pbprompt runs`: the results that are there: list, show one, export, migrate."""
+"""`pbprompt runs`: the results that are there: list, show one, export."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pbprompt.runs.record import Record
     from pbprompt.runs.store import RunStore
 
-app = typer.Typer(help="Finished runs: list, show, export, migrate.", invoke_without_command=True)
+app = typer.Typer(help="Finished runs: list, show, export.", invoke_without_command=True)
 
 Folder = Annotated[Path, typer.Option("--runs", help="The folder of results.")]
 TaskName = Annotated[str, typer.Option("--task", help="Only this task: few-shot, base-to-new, …")]
@@ -95,37 +95,11 @@ def export(
     print(f"{len(found)} runs, {len(lines)} lines in {csv_file}")
 
 
-@app.command()
-def migrate(
-    folder: Annotated[Path, typer.Argument(metavar="STORE", help="The folder of results.")] = DEFAULT,
-    accept: Annotated[
-        list[str], typer.Option(metavar="HASH", help="Code whose results are those of revision 1, too.")
-    ] = [],  # noqa: B006
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would change, and change nothing.")
-    ] = False,
-) -> None:
-    """Name runs by their method's revision, where an older version named them by a hash of its file.
-
-    The code of a method's latest run becomes revision 1; runs of other code stay, unless you accept their
-    hash. The hash is kept in the record, the former file as records.jsonl.bak.
-    """
-    from pbprompt.runs.migrate import migrate as name_anew
-
-    done = name_anew(_store(folder), accept, write=not dry_run)
-    for (method, code), count in done.renamed.items():
-        print(f"{count} runs of {method}: {code} {'would become' if dry_run else 'is now'} revision 1")
-    for (method, code), count in done.left.items():
-        print(f"{count} runs of {method} stay with {code}: other code, or the same runs as later ones")
-    if not done.renamed:
-        print(f"{folder}: nothing to migrate")
-
-
 def _store(folder: Path) -> "RunStore":
     from pbprompt.runs.store import RunStore
 
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder of results: give one that `sweep` or `reproduce` wrote")
+        raise InputError(f"{folder}: no such folder of results: give one that `reproduce` wrote")
     return RunStore(folder)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pbprompt.data.items import Dataset, Item, some
+from pbprompt.data.items import Dataset, Drawn, Item, some
 from pbprompt.errors import InputError
 from pbprompt.files import read_text, write_text
 
@@ -57,7 +57,7 @@ class Draw:
 
     def apply(self, dataset: Dataset) -> Dataset:
         """The dataset with the drawn items as train and val; its test items stay."""
-        return replace(dataset, train=self.train, val=self.val)
+        return replace(dataset, train=self.train, val=self.val, drawn=Drawn(self, dataset))
 
     def describe(self) -> str:
         """One line: sizes, and the classes that have fewer items than shots."""
@@ -79,6 +79,8 @@ def draw(dataset: Dataset, shots: int, seed: int) -> Draw:
     """Draw `shots` training items and min(shots, 4) val items of every class; all where there are fewer."""
     if shots < 1:
         raise InputError(f"shots is {shots}: give 1 or more")
+    if dataset.multi_label:
+        raise InputError(f"{dataset.name} is multi-label: all its training images are used, so draw none")
     if not dataset.train:
         raise InputError(f"{dataset.name} has no training items to draw from: it is for testing only")
     source = random.Random(seed)

@@ -1,4 +1,4 @@
-"""The two types that leave this package: an image with its label, and a dataset of them."""
+"""The types that leave this package: an image with its label or labels, and a dataset of them."""
 
 import hashlib
 import json
@@ -7,8 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from pbprompt.errors import InputError
+
+if TYPE_CHECKING:
+    from pbprompt.data.fewshot import Draw
 
 SPLITS = ("train", "val", "test")
 DEFAULT_TEMPLATE = "a photo of a {}."
@@ -16,11 +20,22 @@ DEFAULT_TEMPLATE = "a photo of a {}."
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One image: its path relative to the dataset's root (with `/`), its label, its domain where known."""
+    """One image: its path relative to the dataset's root (with `/`), its label, its domain where known.
+
+    Of a multi-label dataset `labels` are its labels, perhaps none, and `label` is 0.
+    """
 
     path: str
     label: int
     domain: str = ""
+    labels: tuple[int, ...] = ()
+
+
+class Drawn(NamedTuple):
+    """A few-shot draw, and what it was made of."""
+
+    draw: "Draw"
+    whole: "Dataset | None"  # None: not kept
 
 
 @dataclass(frozen=True)
@@ -28,7 +43,7 @@ class Dataset:
     """Images in three splits with the names of their classes; `label` is an index into `classes`.
 
     `home` names the domain that is tuned on where a dataset holds several; `notes` say how the dataset was
-    read, `skipped` which files were left out and why.
+    read, `skipped` which files were left out and why. `drawn`: where its train and val are a few-shot draw.
     """
 
     name: str
@@ -41,12 +56,20 @@ class Dataset:
     home: str = ""
     notes: tuple[str, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
+    multi_label: bool = False
+    drawn: Drawn | None = None
 
     def __post_init__(self) -> None:
         for item in self.items:
-            if not 0 <= item.label < len(self.classes):
-                limit = len(self.classes) - 1
-                raise InputError(f"{self.name}: {item.path} has label {item.label}: use 0 to {limit}")
+            for label in (item.label, *item.labels):
+                if not 0 <= label < len(self.classes):
+                    limit = len(self.classes) - 1
+                    raise InputError(f"{self.name}: {item.path} has label {label}: use 0 to {limit}")
+
+    @property
+    def whole(self) -> "Dataset":
+        """What it was drawn from; itself where it is no draw."""
+        return (self.drawn and self.drawn.whole) or self
 
     @property
     def items(self) -> tuple[Item, ...]:
@@ -57,6 +80,15 @@ class Dataset:
     def domains(self) -> tuple[str, ...]:
         """The domains of the items, sorted; empty where there are none."""
         return tuple(sorted({item.domain for item in self.items} - {""}))
+
+    def single_label(self) -> "Dataset":
+        """Itself, refused where it is multi-label."""
+        if self.multi_label:
+            raise InputError(
+                f"{self.name}: its column 'labels' makes it multi-label, which this cannot use: name it "
+                "'label' and give one per image"
+            )
+        return self
 
     def split(self, name: str) -> tuple[Item, ...]:
         """The items of "train", "val" or "test"."""
@@ -86,13 +118,19 @@ class Dataset:
         for name in SPLITS:
             digest.update(_line(name))
             for item in self.split(name):
-                digest.update(_line([item.path, item.label, item.domain]))
+                label = list(item.labels) if self.multi_label else item.label
+                digest.update(_line([item.path, label, item.domain]))
         return digest.hexdigest()
 
     def describe(self) -> str:
         """One paragraph: classes, splits, domains, how it was read, what was left out."""
         counts = ", ".join(f"{len(self.split(name)):,} {name}" for name in SPLITS)
-        text = [f"{self.name}: {len(self.classes):,} classes ({some(self.classes)}); {counts}."]
+        kinds = f"{len(self.classes):,} {'labels' if self.multi_label else 'classes'} ({some(self.classes)})"
+        if self.multi_label:
+            mean = sum(len(item.labels) for item in self.items) / len(self.items)
+            bare = sum(not item.labels for item in self.items)
+            kinds += f", {mean:.2f} per image, {bare:,} images without any"
+        text = [f"{self.name}: {kinds}; {counts}."]
         if self.domains:
             sizes = Counter(item.domain for item in self.items)
             text.append("Domains: " + ", ".join(f"{name} {sizes[name]:,}" for name in self.domains) + ".")

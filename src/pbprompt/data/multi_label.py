@@ -1,22 +1,17 @@
-"""Tables of several labels an image: a column `labels`, with `beach|dog` in a cell; an empty cell: none.
+"""Multi-label tables: a column `labels`, with `beach|dog` in a cell; an empty cell: none.
 
 An image may also be on several rows: it has the labels of all of them. A table says so itself, by its column
-`labels`: one with a column `label` has one label an image, whatever is in it.
+`labels`: one with a column `label` is single-label, whatever is in it.
 """
 
-import hashlib
-import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from pbprompt.data import names
-from pbprompt.data.assemble import Row, keep_images, sorted_keys
-from pbprompt.data.items import DEFAULT_TEMPLATE, SPLITS, some
-from pbprompt.data.tables import SEPARATOR, SUFFIXES, check_splits, has_several_labels, read_rows
+from pbprompt.data.assemble import Choices, Row, keep_images, sorted_keys
+from pbprompt.data.items import SPLITS, Dataset, Item
+from pbprompt.data.tables import SEPARATOR, check_splits, read_rows
 from pbprompt.errors import InputError
 
 TRAIN_SHARE = (
@@ -24,81 +19,13 @@ TRAIN_SHARE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LabelledImage:
-    """One image: its path relative to the root (with `/`), and the places of its labels among the classes."""
-
-    path: str
-    labels: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class MultiLabelDataset:
-    """Images in three splits with the names of the classes that each may have several of, or none."""
-
-    name: str
-    root: Path
-    classes: tuple[str, ...]
-    train: tuple[LabelledImage, ...] = ()
-    val: tuple[LabelledImage, ...] = ()
-    test: tuple[LabelledImage, ...] = ()
-    template: str = DEFAULT_TEMPLATE
-    notes: tuple[str, ...] = ()
-    skipped: tuple[tuple[str, str], ...] = ()
-
-    def split(self, name: str) -> tuple[LabelledImage, ...]:
-        """The images of "train", "val" or "test"."""
-        if name not in SPLITS:
-            raise InputError(f"no split is named {name!r}: use train, val or test")
-        images: tuple[LabelledImage, ...] = getattr(self, name)
-        return images
-
-    @cached_property
-    def content_hash(self) -> str:
-        """SHA-256 over class names and every split's paths and labels; independent of the root."""
-        facts: list[Any] = [list(self.classes)]
-        facts += [[[one.path, *one.labels] for one in self.split(name)] for name in SPLITS]
-        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-
-    def describe(self) -> str:
-        """One paragraph: classes, splits, labels an image, how it was read, what was left out."""
-        images = [one for name in SPLITS for one in self.split(name)]
-        counts = ", ".join(f"{len(self.split(name)):,} {name}" for name in SPLITS)
-        mean, bare = sum(len(one.labels) for one in images) / len(images), sum(not i.labels for i in images)
-        text = [
-            f"{self.name}: {len(self.classes):,} labels ({some(self.classes)}), {mean:.2f} an image, "
-            f"{bare:,} images without any; {counts}."
-        ]
-        text += [f"{note}." for note in self.notes]
-        if self.skipped:
-            path, why = self.skipped[0]
-            text.append(f"Skipped {len(self.skipped):,} files ({path} is {why}).")
-        return " ".join(text)
-
-
-def is_multi_label(source: str | Path) -> bool:
-    """Whether a dataset's source is a table of several labels an image."""
-    path = Path(source).expanduser()
-    return path.suffix.lower() in SUFFIXES and path.is_file() and has_several_labels(path)
-
-
-def open_multi_label(
-    path: str | Path,
-    root: str | Path | None = None,
-    *,
-    classes_file: str | Path | None = None,
-    template: str | None = None,
-    seed: int = 1,
-) -> MultiLabelDataset:
+def open_multi_label(path: Path, root: Path | None, choices: Choices) -> Dataset:
     """The dataset of a .csv, .tsv or .jsonl table with a column `labels`.
 
-    Paths are relative to `root` or to the table's own folder. `classes_file` renames labels. Without a column
-    `split`, 70 % of the images of each label train and the others test, by `seed`.
+    Paths are relative to `root` or to the table's own folder. Without a column `split`, 70 % of the images of
+    each label train and the others test, by the seed.
     """
-    path = Path(path).expanduser()
-    if not is_multi_label(path):
-        raise InputError(f"{path}: no table with a column 'labels': name the column of several labels so")
-    root = path.parent if root is None else Path(root).expanduser()
+    root = root or path.parent
     rows, skipped = keep_images(root, _gathered(path, list(read_rows(path))))
     if not rows:
         why = f" ({skipped[0][0]} is {skipped[0][1]})" if skipped else ""
@@ -107,31 +34,33 @@ def open_multi_label(
     if not keys:
         raise InputError(f"{path}: no image has a label: fill in the column 'labels', as in beach|dog")
     class_names = [names.from_label(key) for key in keys]
-    if classes_file is not None:
-        mapping = names.read_classes_file(classes_file)
-        class_names = names.apply_mapping(keys, class_names, mapping, str(classes_file))
+    if choices.mapping is not None:
+        class_names = names.apply_mapping(keys, class_names, choices.mapping, choices.mapping_from)
     names.check_distinct(keys, class_names, str(path))
     place = {key: number for number, key in enumerate(keys)}
     images = {row.path: tuple(place[key] for key in sorted_keys(_labels(row.key))) for row in rows}
     splits, notes = {row.path: row.split for row in rows}, []
     if not rows[0].split:
-        splits = seeded_split(images, seed)
-        notes = [f"Split 70/30 % a label with seed {seed}"]
+        splits = seeded_split(images, choices.seed)
+        notes = [f"Split 70/30 % per label with seed {choices.seed}"]
     elif "test" not in splits.values() and "val" in splits.values():
         splits = {path: "test" if split == "val" else split for path, split in splits.items()}
         notes = ["No test split: val is the test set"]
-    parts = {
-        name: tuple(LabelledImage(one, images[one]) for one in sorted(images) if splits[one] == name)
+    train, val, test = (
+        tuple(Item(one, 0, labels=images[one]) for one in sorted(images) if splits[one] == name)
         for name in SPLITS
-    }
-    return MultiLabelDataset(
+    )
+    return Dataset(
         path.stem,
         root,
         tuple(class_names),
-        **parts,
-        template=template or DEFAULT_TEMPLATE,
+        train,
+        val,
+        test,
+        template=choices.template,
         notes=tuple(notes),
         skipped=tuple(skipped),
+        multi_label=True,
     )
 
 
@@ -141,7 +70,7 @@ def _labels(cell: str) -> set[str]:
 
 
 def _gathered(path: Path, rows: Sequence[Row]) -> list[Row]:
-    """One row an image, with the labels of all its rows."""
+    """One row per image, with the labels of all its rows."""
     check_splits(path, rows)
     first: dict[str, Row] = {}
     for row in rows:

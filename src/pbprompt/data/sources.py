@@ -11,8 +11,9 @@ from pbprompt.data.catalog.sample import FOLDER as SAMPLE_FOLDER
 from pbprompt.data.folders import open_folders
 from pbprompt.data.huggingface import PREFIX, is_saved_dataset, open_huggingface
 from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset
+from pbprompt.data.multi_label import open_multi_label
 from pbprompt.data.split_json import open_split_json
-from pbprompt.data.tables import SUFFIXES, open_table
+from pbprompt.data.tables import SUFFIXES, is_multi_label, open_table
 from pbprompt.errors import InputError
 
 ROOT_VARIABLE = "PBPROMPT_DATA"
@@ -31,7 +32,8 @@ def open_dataset(
     - a benchmark's name (`caltech101`), found under `root` or PBPROMPT_DATA; `sample` needs neither;
       `pacs:photo` is one domain of it;
     - a folder of class folders, split with `seed`, or of train, val and test folders that hold class folders;
-    - a .csv, .tsv or .jsonl table (image, label, and if you like split and domain);
+    - a .csv, .tsv or .jsonl table (image, label, and if you like split and domain), multi-label where its
+      column is called `labels`;
     - a .json split file in the published format;
     - `hf:owner/name`, or a folder written by the `datasets` library's `save_to_disk`.
 
@@ -63,7 +65,8 @@ def open_dataset(
         return open_huggingface(str(path), choices) if is_saved_dataset(path) else open_folders(path, choices)
     if path.is_file():
         if path.suffix.lower() in SUFFIXES:
-            return open_table(path, images, choices)
+            reader = open_multi_label if is_multi_label(path) else open_table
+            return reader(path, images, choices)
         if path.suffix.lower() == ".json":
             return open_split_json(path, images, choices)
         raise InputError(f"{path}: not a dataset: give a folder, a .csv, .tsv, .jsonl or split .json file")

@@ -1,6 +1,6 @@
 """Tables of images: CSV and TSV with a header `image,label[,split][,domain]`, JSONL with the same fields.
 
-A column `labels` in place of `label` has several labels an image, as `beach|dog` (`data/multi_label.py`).
+A column `labels` in place of `label` makes it multi-label, as `beach|dog` (`data/multi_label.py`).
 """
 
 import csv
@@ -30,11 +30,6 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 def open_table(path: Path, root: Path | None, choices: Choices) -> Dataset:
     """The dataset of a .csv, .tsv or .jsonl file, with paths relative to `root` or to its own folder."""
-    if has_several_labels(path):
-        raise InputError(
-            f"{path}: its column 'labels' holds several labels an image, which this cannot use: name it "
-            "'label' and give one"
-        )
     root = root or path.parent
     rows = _distinct(path, list(read_rows(path)))
     kept, skipped = keep_images(root, rows)
@@ -42,11 +37,11 @@ def open_table(path: Path, root: Path | None, choices: Choices) -> Dataset:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """The rows of a table of either kind; of several labels an image, a row's key is its whole cell."""
+    """The rows of a table of either kind; of a multi-label one, a row's key is its whole cell."""
     return read_jsonl(path) if _is_jsonl(path) else read_csv(path)
 
 
-def has_several_labels(path: Path) -> bool:
+def is_multi_label(path: Path) -> bool:
     """Whether a table has a column `labels`, and none for a single label (which then is all that counts)."""
     if not _is_jsonl(path):
         return "labels" in _header(path, read_text(path))[1].values()
@@ -109,7 +104,7 @@ def columns_of(first: str, needed: Sequence[str]) -> tuple[str, dict[int, str]] 
 
 def read_jsonl(path: Path) -> Iterator[Row]:
     """The rows of a JSONL file: an object per line with image, label and, if you like, split and domain."""
-    several = has_several_labels(path)
+    several = is_multi_label(path)
     for where, value in _objects(path):
         fields = {}
         for field in COLUMNS:

@@ -1,4 +1,4 @@
-"""How well several labels an image are told.
+"""How well a multi-label model does.
 
     AP_c = Σ_k (R_k − R_{k−1}) P_k      precision at each recall, down the ranking of images by p(c | x)
     mAP  = mean of AP_c over the labels that some image has
@@ -9,7 +9,9 @@ rests on one. Images of equal probability are ranked together, so that their ord
 no image has is in no mean.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -67,6 +69,39 @@ def multi_label_figures(
         "labels_without_image": len(parts) - len(shown),
         "labels": parts,
     }
+
+
+@dataclass(frozen=True, eq=False)
+class LabelAnswers:
+    """What was said of n images by a multi-label model, and what is true of them."""
+
+    classes: tuple[str, ...]
+    paths: tuple[str, ...]
+    has: Bool[Tensor, "n k"]
+    probabilities: Float[Tensor, "n k"]
+    thresholds: Mapping[str, float]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @cached_property
+    def given(self) -> Bool[Tensor, "n k"]:
+        """Labels at or above their thresholds."""
+        levels = torch.tensor([self.thresholds[name] for name in self.classes])
+        return self.probabilities >= levels.to(self.probabilities)
+
+    @cached_property
+    def figures(self) -> dict[str, Any]:
+        """Of all labels, and of each."""
+        figures = multi_label_figures(self.probabilities, self.has, self.given, self.classes)
+        return {**figures, "thresholds": dict(self.thresholds)}
+
+    def mistakes(self, label: int, *, missed: bool, most: int) -> list[int]:
+        """Images that have a label and are not given it, or the reverse; where it is most wrong, first."""
+        has, given = self.has[:, label], self.given[:, label]
+        rows = (has & ~given if missed else ~has & given).nonzero().flatten()
+        order = self.probabilities[rows, label].sort(descending=not missed, stable=True).indices
+        return rows[order][:most].tolist()
 
 
 def _mean(values: Sequence[Any]) -> float | None:

@@ -35,9 +35,9 @@ def make_picture(picture: Picture, bank: FeatureBank, root: Path | None = None) 
     parts, panels = [], []
     for name in picture.datasets:
         dataset = open_dataset(name, root)
-        drawn = draw(dataset, picture.shots, picture.seed)
+        few = draw(dataset, picture.shots, picture.seed).apply(dataset)
         model = TunedModel.fit(
-            dataset, bank, kind, config, drawn=drawn, seed=picture.seed, views=picture.views, progress=False
+            few, bank, kind, config, seed=picture.seed, views=picture.views, progress=False
         )
         for label, item in _shown(picture, dataset):
             image = open_image(dataset.file(item))

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from pbprompt.core.evidence import KEPT, Kept
 from pbprompt.core.gaussian import leave_one_out, make_frame
+from pbprompt.core.label_head import fit_label_head
 from pbprompt.core.likelihood import unit
 from pbprompt.core.posterior import BLOCK, fit_posterior, mixed_with_names
 from pbprompt.core.statistics import Statistics
@@ -34,6 +35,7 @@ from pbprompt.core.text_map import learn_text_map
 
 DRAWS = 16  # of these weights
 RATIO = 1 / 20
+FOLDS = 5  # of multi-label images, each judged by the others
 FEWEST_CONFUSED = 2  # images of a pair of classes: one may be chance, or a wrong label
 CONFUSED_SHARE = 0.05  # of their images
 OUTLIER_SHARE = 0.01
@@ -144,6 +146,28 @@ def label_errors(
         LabelError(row, int(labels[row]), int(best.indices[row]), float(own[row]), float(best.values[row]))
         for row in lowest[ratio[lowest] <= RATIO].tolist()
     ]
+
+
+def multi_label_errors(
+    images: Float[Tensor, "n d"], targets: Float[Tensor, "n k"], texts: Float[Tensor, "k d"]
+) -> list[LabelError]:
+    """Labels that an image likely misses, or has wrongly, by a multi-label model fitted without its fifth.
+
+    `suggested` is that label; the probabilities are those of what the table says of it, and of the opposite.
+    """
+    if len(images) < FOLDS:
+        return []
+    x, said = unit(images), torch.empty(targets.shape)
+    fold = torch.arange(len(x)) % FOLDS
+    for one in range(FOLDS):
+        here = fold == one
+        has = fit_label_head(x[~here], targets[~here], unit(texts)).probabilities(x[here])
+        said[here] = torch.where(targets[here] > 0, has, 1 - has)
+    found = [
+        LabelError(row, label, label, float(said[row, label]), 1 - float(said[row, label]))
+        for row, label in (said <= RATIO / (1 + RATIO)).nonzero().tolist()
+    ]
+    return sorted(found, key=lambda error: error.label_probability)
 
 
 @dataclass(frozen=True)

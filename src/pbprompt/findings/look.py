@@ -28,20 +28,36 @@ from pbprompt.features.bank import FeatureBank
 from pbprompt.features.file_hashes import file_hashes
 from pbprompt.features.progress import Progress
 from pbprompt.findings.duplicates import DRAFT, Duplicates, find_duplicates, small_square
-from pbprompt.findings.judging import LabelError, Outlier, Overlap, judge, label_errors, outliers, overlaps
-from pbprompt.model.scoring import zero_shot
+from pbprompt.findings.judging import (
+    LabelError,
+    Outlier,
+    Overlap,
+    judge,
+    label_errors,
+    multi_label_errors,
+    outliers,
+    overlaps,
+)
+from pbprompt.model.multi_label import targets
+from pbprompt.model.predictor import zero_shot
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One readable image; `label` is a place in the classes."""
+    """One readable image; its labels are places in the classes: one, unless the data is multi-label."""
 
     path: str
-    label: int
+    labels: tuple[int, ...]
     split: str
     width: int
     height: int
     format: str
+
+    @property
+    def label(self) -> int:
+        """Of single-label data."""
+        (label,) = self.labels
+        return label
 
 
 @dataclass(frozen=True)
@@ -60,11 +76,12 @@ class Look:
     label_errors: tuple[LabelError, ...]
     outliers: tuple[Outlier, ...]
     notes: tuple[str, ...]
+    multi_label: bool = False
 
     @property
     def counts(self) -> list[int]:
         """Readable images of each class."""
-        counted = Counter(image.label for image in self.images)
+        counted = Counter(label for image in self.images for label in image.labels)
         return [counted[label] for label in range(len(self.classes))]
 
     @property
@@ -78,8 +95,8 @@ class Look:
         return len({self.images[row].split for row in group.rows}) > 1
 
     def across_classes(self, group: Duplicates) -> bool:
-        """Whether a picture has two labels, one of which is wrong."""
-        return len({self.images[row].label for row in group.rows}) > 1
+        """Whether a picture is labelled in two ways, one of which is wrong."""
+        return len({self.images[row].labels for row in group.rows}) > 1
 
     def sizes(self) -> dict[str, Any]:
         """Pixels: the smallest, the median and the largest image, and how many there are of each format."""
@@ -124,7 +141,7 @@ class Look:
             "label_errors": [
                 {
                     **self._where(error.row),
-                    "suggested": self.classes[error.suggested],
+                    "suggested": self.suggested(error),
                     "label_probability": error.label_probability,
                     "suggested_probability": error.suggested_probability,
                 }
@@ -136,8 +153,22 @@ class Look:
 
     def _where(self, row: int) -> dict[str, Any]:
         image = self.images[row]
+        if self.multi_label:
+            names = [self.classes[label] for label in image.labels]
+            return {"image": image.path, "labels": names, "split": image.split}
         label = self.classes[image.label] if self.labelled else None
         return {"image": image.path, "label": label, "split": image.split}
+
+    def labelled_as(self, row: int) -> str:
+        """An image's label or labels."""
+        return ", ".join(self.classes[label] for label in self.images[row].labels) or "none"
+
+    def suggested(self, error: LabelError) -> str:
+        """What an image looks like: another class, or with a label more or less."""
+        name = self.classes[error.suggested]
+        if not self.multi_label:
+            return name
+        return f"without {name}" if error.suggested in self.images[error.row].labels else f"with {name}"
 
 
 def look(
@@ -173,14 +204,16 @@ def look(
     global_, labels = features.global_.cpu(), features.labels.cpu()
     keys = [str(hashes[item.path]) for item in items]
     duplicates = find_duplicates(keys, global_, squares, same_pixels)
-    answers = None
-    if labelled and len(dataset.classes) > 1:
+    answers, wrong = None, []
+    if labelled and (dataset.multi_label or len(dataset.classes) > 1):
         texts = torch.zeros(len(dataset.classes), towers.embed_dim)
         if towers.reads_text:
             texts = zero_shot(towers, dataset.classes, dataset.template).bank[0].cpu()
-        answers = judge(
-            global_, labels, texts, float(towers.logit_scale), [group.rows for group in duplicates]
-        )
+        if dataset.multi_label:
+            wrong = multi_label_errors(global_, targets(items, len(dataset.classes)), texts)
+        else:
+            copies = [group.rows for group in duplicates]
+            answers = judge(global_, labels, texts, float(towers.logit_scale), copies)
     judged = () if answers is None else (answers.probabilities, labels, answers.judged)
     return Look(
         name=dataset.name,
@@ -191,9 +224,10 @@ def look(
         unreadable=tuple(unreadable),
         duplicates=tuple(duplicates),
         overlaps=tuple(overlaps(*judged)) if judged else (),
-        label_errors=tuple(label_errors(*judged)) if judged else (),
+        label_errors=tuple(label_errors(*judged) if judged else wrong),
         outliers=tuple(outliers(answers.odds)) if answers else (),
-        notes=(*dataset.notes, *_notes(labelled, answers is not None, labels)),
+        notes=(*dataset.notes, *_notes(dataset, labelled, answers is not None, labels)),
+        multi_label=dataset.multi_label,
     )
 
 
@@ -216,7 +250,9 @@ def _open(
     return open_dataset(source, root, classes_file=classes_file), True
 
 
-def _notes(labelled: bool, answered: bool, labels: Tensor) -> list[str]:
+def _notes(dataset: Dataset, labelled: bool, answered: bool, labels: Tensor) -> list[str]:
+    if dataset.multi_label:
+        return ["Multi-label: there are no overlaps and no least familiar images to find"]
     if not labelled:
         return ["No class folders: without labels there are no overlaps, label errors or outliers to find"]
     if not answered:
@@ -243,7 +279,8 @@ def _picture(dataset: Dataset, item: Item, split: str) -> Picture:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # only its header is read
         with Image.open(dataset.file(item)) as image:
-            return Picture(item.path, item.label, split, *image.size, str(image.format))
+            labels = item.labels if dataset.multi_label else (item.label,)
+            return Picture(item.path, labels, split, *image.size, str(image.format))
 
 
 def _why(error: InputError) -> str:

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pbprompt.core.acquisition import By, choose_rows, margin_doubt
+from pbprompt.data.tables import SEPARATOR
 from pbprompt.errors import InputError
 from pbprompt.files import read_text, write_text
 from pbprompt.model.predictions import Prediction
@@ -23,6 +24,7 @@ from pbprompt.seeding import generator
 
 DEFAULT: By = "diverse"  # what needed the fewest labels on validation images: docs/label-next.md
 HEADER = ["image", "label", "suggested", "probability", "score"]
+LABELS_HEADER = ["image", "labels", "suggested", "probability", "score"]  # where an empty cell says none
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class Suggestion:
     label: str
     probability: float
     score: float
-    """its doubt: between the two likeliest classes (0 to 1), or the epistemic part in nats"""
+    """its doubt: between the two likeliest classes (0 to 1), or the epistemic part in nats; of a multi-label
+    model, summed over the labels, in nats"""
 
 
 def next_images(
@@ -50,14 +53,25 @@ def next_images(
     """
     if len(features) != len(predictions):
         raise InputError(f"{len(features)} rows of features and {len(predictions)} predictions: give as many")
-    if by == "epistemic":
+    multi_label = any(said.labels is not None for said in predictions)
+    if multi_label and by == "epistemic":
+        raise InputError("a multi-label model has no sampled classifiers that could disagree: use diverse")
+    if multi_label:
+        scores = torch.tensor([said.entropy for said in predictions])
+    elif by == "epistemic":
         scores = torch.tensor([said.epistemic for said in predictions])
     else:
         scores = margin_doubt(torch.tensor([list(said.scores.values()) for said in predictions]))
     rows = choose_rows(features.cpu(), scores, n, by, generator(seed)).tolist()
     return [
-        Suggestion(row, predictions[row].label, predictions[row].score, float(scores[row])) for row in rows
+        Suggestion(row, _suggested(predictions[row]), predictions[row].score, float(scores[row]))
+        for row in rows
     ]
+
+
+def _suggested(said: Prediction) -> str:
+    """As a table has it."""
+    return said.label if said.labels is None else SEPARATOR.join(said.labels)
 
 
 class Row(NamedTuple):
@@ -86,7 +100,7 @@ def read_table(path: Path) -> list[Row]:
     text = read_text(path)
     for delimiter in (",", ";", "\t"):
         lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
-        if lines and [cell.strip() for cell in lines[0]] == HEADER:
+        if lines and [cell.strip() for cell in lines[0]] in (HEADER, LABELS_HEADER):
             wrong = [at for at, line in enumerate(lines, 1) if line and len(line) != len(HEADER)]
             if wrong:
                 raise InputError(f"{path} line {wrong[0]}: {len(HEADER)} fields belong there: correct it")
@@ -94,9 +108,9 @@ def read_table(path: Path) -> list[Row]:
     raise InputError(f"{path}: not a table of images to label ({','.join(HEADER)}): choose another name")
 
 
-def write_table(path: Path, rows: Sequence[Row]) -> None:
+def write_table(path: Path, rows: Sequence[Row], *, multi_label: bool = False) -> None:
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(HEADER)
+    writer.writerow(LABELS_HEADER if multi_label else HEADER)
     writer.writerows(rows)
     write_text(path, stream.getvalue())

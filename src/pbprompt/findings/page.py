@@ -45,7 +45,7 @@ def _classes(found: Look) -> str:
 def _label_errors(found: Look) -> str:
     boxes = []
     for error in found.label_errors[:MOST]:
-        label, suggested = found.classes[error.label], found.classes[error.suggested]
+        label, suggested = found.labelled_as(error.row), found.suggested(error)
         words = [
             f"labelled <strong>{escape(label)}</strong> ({error.label_probability:.1%})",
             f"looks like <strong>{escape(suggested)}</strong> ({error.suggested_probability:.1%})",
@@ -115,7 +115,8 @@ def headline(found: Look) -> str:
     count = _count(len(found.images), "image")
     if not found.labelled:
         return f"{found.name}: {count} without labels."
-    text = f"{found.name}: {count} ({parts}) of {_count(len(found.classes), 'class', 'classes')}."
+    kinds = ("label",) if found.multi_label else ("class", "classes")
+    text = f"{found.name}: {count} ({parts}) of {_count(len(found.classes), *kinds)}."
     counts = [count for count in found.counts if count]
     if found.imbalance and found.imbalance > 1:
         text += f" Between {min(counts):,} and {max(counts):,} images per class: {found.imbalance:.1f} to 1."
@@ -137,7 +138,7 @@ def size_words(found: Look) -> str:
 
 def class_lines(found: Look) -> list[tuple[str, int, int, int, int]]:
     """Name, images in train, val and test, and in all; the smallest class first."""
-    counted = Counter((image.label, image.split) for image in found.images)
+    counted = Counter((label, image.split) for image in found.images for label in image.labels)
     lines = []
     for label, name in enumerate(found.classes):
         train, val, test = (counted[label, split] for split in SPLITS)
@@ -149,8 +150,11 @@ def duplicate_words(found: Look, group: Duplicates) -> list[str]:
     """What it is, and what makes it harmful."""
     words = ["exact" if group.exact else "near"]
     if found.across_classes(group):
-        names = {found.classes[found.images[row].label] for row in group.rows}
-        words.append(f"two labels: {', '.join(sorted(names))}" if len(names) == 2 else "several labels")
+        names = {found.labelled_as(row) for row in group.rows}
+        if found.multi_label:
+            words.append(f"labelled in several ways: {'; '.join(sorted(names))}")
+        else:
+            words.append(f"two labels: {', '.join(sorted(names))}" if len(names) == 2 else "several labels")
     if found.across_splits(group):
         splits = {found.images[row].split for row in group.rows}
         words.append(f"in {' and '.join(name for name in SPLITS if name in splits)}")

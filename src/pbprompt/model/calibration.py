@@ -9,25 +9,27 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from random import Random
 from typing import Any, Literal, NamedTuple, get_args
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.core.temperature import fit_temperature
+from pbprompt.data.items import Dataset, Item
 from pbprompt.errors import InputError
 from pbprompt.evaluate.conformal import class_quantiles, conformal_quantile
 from pbprompt.evaluate.selective import sure_threshold
 from pbprompt.features.bank import Features
 from pbprompt.methods.abilities import LeavesOut, can
+from pbprompt.methods.base import Method
 from pbprompt.model.manifest import CALIBRATION, ModelFiles, opened
-from pbprompt.model.predictor import DIGITS, Predictor
-from pbprompt.model.scoring import predict_features
+from pbprompt.model.predictor import Predictor, predict_features, rounded
 
 FORMAT = "pbprompt-calibration"
 CERTAINTY = 0.9  # with which a promised accuracy holds
+MOST_HELD_OUT = 1000  # training images that were not drawn and are judged instead
 Source = Literal["validation", "left out"]
 
 
@@ -49,23 +51,19 @@ class Calibration:
     classes_seen: int  # that validation images are of
     samples: int  # prompts of each class
     seed: int  # of the sampled prompts
-    labels: tuple[
-        str, ...
-    ] = ()  # the true class; not in calibrations from before there was `class_quantiles`
+    labels: tuple[str, ...]  # the true class
     source: Source = "validation"  # left out: training images, each judged by the model without it
 
     def __post_init__(self) -> None:
         n = len(self.confidence)
-        if n == 0 or len(self.right) != n or len(self.true) != n:
-            raise ValueError("confidence, right and true must have one value for each image")
+        if n == 0 or {len(self.right), len(self.true), len(self.labels)} != {n}:
+            raise ValueError("confidence, right, true and labels must have one value for each image")
         if not all(type(answer) is bool for answer in self.right):
             raise ValueError("right must be true or false for each image")
         if not all(0 <= true <= best <= 1 for true, best in zip(self.true, self.confidence, strict=True)):
             raise ValueError("there must be 0 ≤ true ≤ confidence ≤ 1 for each image")
         if not (1 <= self.classes_seen <= self.classes and self.samples >= 1):
             raise ValueError("classes, classes_seen and samples must be counts")
-        if self.labels and len(self.labels) != n:
-            raise ValueError("labels must have one value for each image, or none")
 
     def __len__(self) -> int:
         return len(self.confidence)
@@ -103,8 +101,6 @@ class Calibration:
 
     def class_quantiles(self, classes: Sequence[str], coverage: float) -> tuple[float, ...]:
         """q of each class, for sets that hold the true one this often whatever class it is."""
-        if not self.labels:
-            raise InputError("the model was fitted before coverage was kept by class: fit it again")
         return class_quantiles(self.true, self.labels, classes, coverage)
 
 
@@ -143,6 +139,34 @@ def _judged(
     )
 
 
+def held_out_items(dataset: Dataset, *, chooses: bool = False) -> list[Item]:
+    """Labelled images that a model is not tuned on (nor `chooses` by), beside those of the test split.
+
+    Those of the validation split, or else training images that were not drawn: any thousand of them, so that
+    classes are as frequent among them as they are.
+    """
+    whole = dataset.whole
+    used = {item.path for item in (*dataset.train, *(dataset.val if chooses else ()))}
+    held_out = [item for item in whole.val if item.path not in used]
+    if held_out or dataset.drawn is None:
+        return held_out
+    left = [item for item in whole.train if item.path not in used]
+    some = Random(dataset.drawn.draw.seed).sample(range(len(left)), min(len(left), MOST_HELD_OUT))
+    return [left[place] for place in sorted(some)]
+
+
+def check_temperature(dataset: Dataset, kind: type[Method]) -> None:
+    """Refuse, before any training, to fit a temperature to images that are not there.
+
+    A method that leaves its own images out in turn needs none: its probabilities are calibrated by these.
+    """
+    if not held_out_items(dataset) and not can(kind, LeavesOut):
+        raise InputError(
+            f"{dataset.name} has no validation images, which a temperature is fitted to: draw fewer shots, "
+            "add a val/ folder, or fit `conjugate`, which is calibrated by its training images"
+        )
+
+
 def temperature_of(predictor: Predictor, features: Features) -> float:
     """T for the predictor's mean class distribution, fitted to labelled images that it was not tuned on.
 
@@ -152,16 +176,6 @@ def temperature_of(predictor: Predictor, features: Features) -> float:
     said = predict_features(replace(predictor, temperature=1.0), features).probabilities.cpu()
     logits = said.clamp_min(torch.finfo(torch.float32).tiny).log()
     return fit_temperature(logits, features.labels.cpu(), smoothing=1 / (len(features) + 2))
-
-
-def rounded(probabilities: Float[Tensor, "*n"]) -> list[Any]:
-    """As they are saved, shown and compared; sums a hair above 1 are 1.
-
-    All at once, since it is most of what an answer on many classes takes. A number of 32 bits times a million
-    is exact in 64, so each is what Python's `round` gives.
-    """
-    values = probabilities.cpu().numpy().astype(np.float64)
-    return np.minimum(np.rint(values * 10**DIGITS) / 10**DIGITS, 1.0).tolist()
 
 
 def calibration_text(calibration: Calibration) -> str:
@@ -193,8 +207,8 @@ def _parsed(values: dict[str, Any]) -> Calibration:
     for key in ("classes", "classes_seen", "samples", "seed"):
         if type(values[key]) is not int:
             raise ValueError(f"{key} must be a whole number")
-    columns = {key: tuple(values.get(key, ())) for key in ("confidence", "right", "true", "labels")}
-    if values.get("source", "validation") not in get_args(Source):
+    columns = {key: tuple(values[key]) for key in ("confidence", "right", "true", "labels")}
+    if values["source"] not in get_args(Source):
         raise ValueError(f"source is {values['source']!r}")
     calibration = Calibration(**{**values, **columns})
     if images != len(calibration):

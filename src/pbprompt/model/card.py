@@ -1,6 +1,7 @@
 """What a saved model says about itself, to programs and to people."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -26,7 +27,7 @@ class ModelInfo:
     metrics: dict[str, Any] = field(default_factory=dict)
     library: str = __version__
     temperature: float = 1.0  # of the probabilities; 1: as the method has them
-    several_labels: bool = False  # an image may have several of the classes: a `MultiLabelModel`
+    multi_label: bool = False  # an image may have several of the classes, or none
 
 
 def model_card(
@@ -36,31 +37,40 @@ def model_card(
     *,
     takes_new_names: bool = True,
     takes_steps: bool = True,
+    thresholds: Sequence[float] = (),
 ) -> str:
     """Markdown: what it is, how good it was on what, how to use it, what it rests on."""
-    folder = shlex.quote(folder)
-    more = (
-        f'\npbprompt predict IMAGE --model {folder} --classes "a new class,another"'
-        if takes_new_names
-        else ""
-    )
+    folder, dataset = shlex.quote(folder), info.data.get("dataset", "own data")
     names = ", ".join(info.classes[:20]) + (", …" if len(info.classes) > 20 else "")
     idle = () if takes_steps else {setting.name for setting in fields(MethodConfig)}  # of training alone
     shown = {key: value for key, value in info.config.items() if key not in idle}
     settings = "\n".join(f"- `{key}`: {value!r}" for key, value in shown.items()) or "None."
     data = "\n".join(f"- {key.replace('_', ' ')}: {value}" for key, value in info.data.items())
-    return f"""# {info.method} on {info.data.get("dataset", "own data")}
+    title, kinds, labelled, more = f"{info.method} on {dataset}", "classes", "DATA", ""
+    if info.multi_label:
+        title, labelled = f"{info.method}, multi-label, on {dataset}", "labels.csv"
+        kinds = "labels, of which an image may have several or none"
+        trust = (
+            f"A label is given where its probability is at least {threshold_words(thresholds)};\n"
+            "the thresholds have the best F1 on the training images, each left out in turn.\n"
+            f"{_label_figures(info)}"
+        )
+    else:
+        trust = _temperature(info) + _figures(info) + _thresholds(calibration)
+        if takes_new_names:
+            more = f'\npbprompt predict IMAGE --model {folder} --classes "a new class,another"'
+    return f"""# {title}
 
-{len(info.classes)} classes: {names}
+{len(info.classes)} {kinds}: {names}
 
 Tuned with pbprompt {info.library} on the frozen backbone `{info.backbone["name"]}`
 (activation {info.backbone["activation"]}, fingerprint `{info.backbone["fingerprint"]}`), seed {info.seed}.
-{_temperature(info)}{_figures(info)}{_thresholds(calibration)}
+{trust}
 ## Use
 
 ```sh
 pbprompt predict IMAGE --model {folder}{more}
-pbprompt evaluate {folder} DATA --split test
+pbprompt evaluate {folder} {labelled} --split test
 ```
 
 ## Data
@@ -71,6 +81,12 @@ pbprompt evaluate {folder} DATA --split test
 
 {settings}
 """
+
+
+def threshold_words(thresholds: Sequence[float]) -> str:
+    """The thresholds of a multi-label model in words."""
+    low, high = f"{min(thresholds):.2f}", f"{max(thresholds):.2f}"
+    return low if low == high else f"{low} to {high}, depending on the label"
 
 
 def _temperature(info: ModelInfo) -> str:
@@ -88,11 +104,26 @@ def _figures(info: ModelInfo) -> str:
         rows.append(("zero-shot, same backbone", info.metrics["zero_shot"]))
     rows += [(f"{name}, same training images", figures) for name, figures in rivals.items()]
     lines = [f"| {name} | {v['accuracy']:.2%} | {v['nll']:.3f} | {v['ece']:.2%} |" for name, v in rows]
+    return _table(info, ["| | accuracy | NLL | ECE |", "|---|---|---|---|", *lines])
+
+
+def _label_figures(info: ModelInfo) -> str:
+    figures = info.metrics
+    if figures.get("map") is None:
+        return ""
+    lines = ["| | mAP | micro F1 | macro F1 |", "|---|---|---|---|"]
+    f1 = [figures["micro"]["f1"] or 0.0, figures["macro"]["f1"]]
+    lines.append(f"| tuned | {figures['map']:.2%} | {f1[0]:.2%} | {f1[1]:.2%} |")
+    if (names := figures.get("zero_shot_map")) is not None:
+        lines.append(f"| names alone, same backbone | {names:.2%} | | |")
+    return _table(info, lines)
+
+
+def _table(info: ModelInfo, lines: Sequence[str]) -> str:
     split, count = info.metrics.get("split", "test"), info.metrics.get("images", 0)
     lite = info.backbone["name"] == "lite"
     note = " `lite` is not CLIP: not comparable with papers on CLIP." if lite else ""
-    table = "\n".join(["| | accuracy | NLL | ECE |", "|---|---|---|---|", *lines])
-    return f"\n{table}\n\nOn the {split} split, {count} images.{note}\n"
+    return "\n" + "\n".join(lines) + f"\n\nOn the {split} split, {count} images.{note}\n"
 
 
 def _thresholds(calibration: Calibration | None) -> str:

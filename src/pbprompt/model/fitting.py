@@ -7,14 +7,14 @@ from pathlib import Path
 from pbprompt import distributed
 from pbprompt.clip.backbone import Backbone
 from pbprompt.data.assemble import Choices
-from pbprompt.data.fewshot import Draw, write_draw
+from pbprompt.data.fewshot import write_draw
 from pbprompt.data.items import Dataset
 from pbprompt.data.names import from_folder, from_label, read_classes_file
 from pbprompt.data.stream import Stream
 from pbprompt.features.bank import FeatureBank
 from pbprompt.features.gathered import Gathered
 from pbprompt.methods.base import Method, MethodConfig
-from pbprompt.model.claim import claim
+from pbprompt.model.manifest import claim
 from pbprompt.model.streamed import check_streams, fit_gathered, gather_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
 from pbprompt.train.tune import Views
@@ -27,14 +27,13 @@ def fit_into(
     kind: type[Method],
     config: MethodConfig,
     *,
-    drawn: Draw | None = None,
     seed: int = 1,
     views: Views = "centre",
     max_steps: int | None = None,
     temperature: bool = False,
     announce: Callable[[Method], None] = lambda method: None,
 ) -> TunedModel:
-    """Fit to the drawn training images, judge by the others, and save the model with its figures.
+    """Fit to a dataset or a draw of it, judge by other images, and save the model with its figures.
 
     Training is checkpointed in the folder: after Ctrl-C or a kill the same call continues from there. Of
     several processes under torchrun, the first writes. The arguments are those of `TunedModel.fit`;
@@ -42,7 +41,8 @@ def fit_into(
 
         dataset = open_dataset("photos/")
         bank = FeatureBank(load_backbone("lite"))
-        model = fit_into(Path("model"), dataset, bank, CoOp, CoOpConfig(), drawn=draw(dataset, 16, seed=1))
+        few = draw(dataset, 16, seed=1).apply(dataset)
+        model = fit_into(Path("model"), few, bank, CoOp, CoOpConfig())
     """
     main = distributed.is_main()
     with claim(folder) if main else nullcontext():
@@ -51,16 +51,15 @@ def fit_into(
             bank,
             kind,
             config,
-            drawn=drawn,
             seed=seed,
             views=views,
             folder=folder,
             max_steps=max_steps,
             announce=announce,
-        ).checked(dataset, bank, drawn, temperature=temperature)
+        ).assessed(dataset, bank, temperature=temperature)
         if main:
-            if drawn:
-                write_draw(folder / "draw.jsonl", drawn)
+            if dataset.drawn:
+                write_draw(folder / "draw.jsonl", dataset.drawn.draw)
             model.save(folder)
     return model
 

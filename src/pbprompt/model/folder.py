@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.loading.formats import check_finite
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.config import from_dict, to_dict
+from pbprompt.core.label_head import LabelHead
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
 from pbprompt.methods.base import Method, MethodConfig, build_method
@@ -34,14 +36,20 @@ from pbprompt.model.manifest import (
     opened,
     write_model,
 )
+from pbprompt.model.multi_label import read_head, thresholds
 from pbprompt.registry import find_method
 from pbprompt.train.checkpoint import CHECKPOINT
 
-VERSION = 2  # 1 had no hashes
+VERSION = 2
 
 
 def describe_model(
-    method: Method, *, seed: int = 0, shots: int = 0, data: dict[str, Any] | None = None
+    method: Method,
+    *,
+    seed: int = 0,
+    shots: int = 0,
+    data: dict[str, Any] | None = None,
+    multi_label: bool = False,
 ) -> ModelInfo:
     """The facts of a freshly tuned method."""
     backbone = method.backbone
@@ -58,6 +66,7 @@ def describe_model(
         seed=seed,
         shots=shots,
         data=data or {},
+        multi_label=multi_label,
     )
 
 
@@ -68,23 +77,36 @@ def save_model(
     calibration: Calibration | None = None,
     name: str = "model",
     labels: str | None = None,
+    head: LabelHead | None = None,
 ) -> None:
     """Write the folder: until all is on the disk, a former model in it stays.
 
-    `name`: what the card calls the model; `labels`: the text of `classifier.json`.
+    `name`: what the card calls the model; `labels`: the text of `classifier.json`; `head`: of a multi-label
+    model, whose weights it is.
     """
     if not (folder / CHECKPOINT).exists():  # a training of ours has looked at the folder already
         check_replaceable(folder)
-    state = {name: value.detach().cpu().contiguous() for name, value in method.state_dict().items()}
+    tensors = saved_state(method, head)
     texts = {CALIBRATION: calibration and calibration_text(calibration), LABELS: labels}
-    parts = {WEIGHTS: save(state)} | {name: text.encode() for name, text in texts.items() if text}
+    parts = {WEIGHTS: save(tensors)} | {name: text.encode() for name, text in texts.items() if text}
     about = {"format": FORMAT, "version": VERSION, **asdict(info), HASHES: hashes(parts)}
     config = json.dumps(about, indent=1, ensure_ascii=False) + "\n"
     card = model_card(
-        info, name, calibration, takes_new_names=method.takes_new_names, takes_steps=method.stepwise
+        info,
+        name,
+        calibration,
+        takes_new_names=method.takes_new_names,
+        takes_steps=method.stepwise,
+        thresholds=thresholds(head) if head else (),
     )
     write_model(folder, parts, card.encode(), config.encode())
     (folder / CHECKPOINT).unlink(missing_ok=True)  # of the training that made it
+
+
+def saved_state(method: Method, head: LabelHead | None) -> dict[str, Tensor]:
+    """All that a model answers by, besides its towers and its settings."""
+    state = method.state_dict() if head is None else head._asdict()
+    return {name: value.detach().cpu().contiguous() for name, value in state.items()}
 
 
 def read_info(folder: Path | ModelFiles) -> ModelInfo:
@@ -97,7 +119,7 @@ def read_info(folder: Path | ModelFiles) -> ModelInfo:
         )
     try:
         values = dict(files.config) or json.loads(read_text(path))  # the latter says what is wrong
-        if values.pop("format") != FORMAT or values.pop("version") not in (1, VERSION):
+        if values.pop("format") != FORMAT or values.pop("version") != VERSION:
             raise ValueError("another format")
         values.pop(HASHES, None)
         info = from_dict(ModelInfo, values, "field")
@@ -115,33 +137,50 @@ def load_model(
 ) -> tuple[Method, ModelInfo]:
     """The tuned method, prepared for its classes, on the backbone it was tuned on and no other.
 
-    `backbone`: one that is loaded already, or where to load it from if not from where it was.
+    `backbone`: one that is loaded already, or where to load it from if not from where it was. That of a
+    multi-label model has no state of its own: `load_head` reads what tells the labels.
     """
     files = opened(folder)
     folder, info = files.folder, read_info(files)
-    if info.several_labels:
-        raise InputError(
-            f"{folder}: fitted to several labels an image, and this needs a model of one: such a model can "
-            "be used with `predict` and `evaluate`, or from Python as MultiLabelModel"
-        )
-    backbone = towers_of(folder, info, backbone, device)
+    towers = _towers_of(folder, info, backbone, device)
     kind = find_method(info.method)
     try:
         config = from_dict(kind.Config, info.config)
     except InputError as error:
         raise InputError(f"{folder / CONFIG}: {error}") from None
-    path = folder / WEIGHTS
+    if info.multi_label:
+        method = build_method(kind, config, towers, seed=0)
+        method.prepare(info.classes, info.template)
+        return method, info
+    with _weights(files) as state:
+        return _with_state(kind, config, towers, info.classes, info.template, state), info
+
+
+def load_head(folder: Path | ModelFiles, info: ModelInfo, backbone: Backbone) -> LabelHead | None:
+    """What tells the labels of a multi-label model; None of a single-label one."""
+    if not info.multi_label:
+        return None
+    with _weights(opened(folder)) as state:
+        head = read_head(state, len(info.classes), backbone.embed_dim)
+        return LabelHead(*(part.to(backbone.device) for part in head))
+
+
+@contextmanager
+def _weights(files: ModelFiles) -> Iterator[dict[str, Tensor]]:
+    """The saved tensors; what is wrong with them is said in a sentence."""
+    path = files.folder / WEIGHTS
     try:
         state = load(files.part(WEIGHTS) or b"")
         check_finite(path, state)
-        method = _with_state(kind, config, backbone, info.classes, info.template, state)
-    except (OSError, SafetensorError, RuntimeError) as error:
+        yield state
+    except InputError:
+        raise
+    except (OSError, SafetensorError, RuntimeError, TypeError, ValueError) as error:
         why = str(error).splitlines()[0]
         raise InputError(f"{path}: does not hold this model's parameters ({why}): fit it again") from None
-    return method, info
 
 
-def towers_of(
+def _towers_of(
     folder: Path, info: ModelInfo, backbone: Backbone | str | None, device: str | torch.device
 ) -> Backbone:
     """The frozen towers that a model was tuned on, and no others; loaded where they are not given."""

@@ -6,25 +6,32 @@ at which a new model takes the place of a former one.
     3. the new files get their own names
 
 Where the saving was killed after the second step, a reader finds what the config names under hidden names.
+A training that writes into a folder over time claims it first: nobody else's files are in it, and no other
+training's.
 """
 
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pbprompt.errors import InputError
-from pbprompt.files import held, read_text, write_files
+from pbprompt.files import held, read_text, try_lock, write_files
+from pbprompt.train.checkpoint import CHECKPOINT
+from pbprompt.train.journal import LOG
 
 FORMAT = "pbprompt-model"
 CONFIG, WEIGHTS, CARD, CALIBRATION = "config.json", "model.safetensors", "README.md", "calibration.json"
 LABELS = "classifier.json"
-HASHES = "files"  # the config's key; models of version 1 have none
+HASHES = "files"  # the config's key
 READ_TRIES = 10
 PARTS = (WEIGHTS, CALIBRATION, LABELS)  # the card is prose, which people may edit
+CLAIM = ".pbprompt-fit"  # in a folder from the first file of a training until its model is whole
+OURS = {CLAIM, CHECKPOINT, WEIGHTS, CALIBRATION, CARD, LOG}
+OURS |= {"draw.jsonl", "last-good.safetensors", "tensorboard"}
 
 
 def hashes(contents: Mapping[str, bytes]) -> dict[str, str]:
@@ -63,6 +70,7 @@ def opened(source: str | Path | ModelFiles) -> ModelFiles:
         before = _content(folder / CONFIG)
         config = _config(folder)
         named = config.get(HASHES)
+        named = named if isinstance(named, dict) else {}
         parts = ((name, _part(folder, name, named)) for name in PARTS)
         files = ModelFiles(folder, config, {name: part for name, part in parts if part is not None})
         if _content(folder / CONFIG) == before:
@@ -93,11 +101,6 @@ def is_model(folder: Path) -> bool:
     return _config(folder).get("format") == FORMAT
 
 
-def has_several_labels(folder: Path) -> bool:
-    """Whether a saved model is here that was fitted to several labels an image."""
-    return is_model(folder) and _config(folder).get("several_labels") is True
-
-
 def check_replaceable(folder: Path) -> None:
     """Refuse to save over files that no model of ours accounts for."""
     if folder.exists() and not folder.is_dir():
@@ -110,14 +113,48 @@ def check_replaceable(folder: Path) -> None:
                 )
 
 
+def check_free(folder: Path) -> None:
+    """Refuse a folder that holds a model, or anything that no training of ours left."""
+    if is_model(folder):
+        raise InputError(f"{folder}: holds a finished model: choose another folder or remove it")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file: choose a folder")
+    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if names & {CLAIM, CHECKPOINT}:  # begun by us: hidden ones are files that were being written
+        names = {name for name in names - OURS if not name.startswith(".")}
+    if names:
+        raise InputError(
+            f"{folder}: holds {min(names)}, which is of no training: choose an empty or a new folder"
+        )
+
+
+@contextlib.contextmanager
+def claim(folder: Path) -> Iterator[None]:
+    """Hold a folder for one training; what was left there by one that was stopped is its own."""
+    check_free(folder)
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    mark = folder / CLAIM
+    with mark.open("ab") as file:
+        if not try_lock(file):
+            raise InputError(f"{folder}: another training writes into it now: choose another folder")
+        try:
+            check_free(folder)  # again: it may have become a model meanwhile
+            yield
+        finally:
+            left = {path.name for path in folder.iterdir()}
+            if CONFIG in left or left == {CLAIM}:  # whole, or never begun
+                mark.unlink(missing_ok=True)
+            if made and left == {CLAIM}:
+                folder.rmdir()
+
+
 def _staged(name: str, digest: str) -> str:
     return f".{name}.{digest[:32]}"
 
 
-def _part(folder: Path, name: str, named: Any) -> bytes | None:
+def _part(folder: Path, name: str, named: Mapping[str, Any]) -> bytes | None:
     """A file as the config names it, under its own name or still under its hidden one."""
-    if not isinstance(named, dict):  # version 1
-        return _content(folder / name)
     digest = named.get(name)
     if not isinstance(digest, str):
         return None

@@ -8,8 +8,7 @@ import torch
 from pbprompt.clip.backbone import Encoded
 from pbprompt.evaluate.conformal import prediction_set
 from pbprompt.methods.abilities import TellsFamiliarity, can
-from pbprompt.model.calibration import rounded
-from pbprompt.model.predictor import DIGITS, Predictor
+from pbprompt.model.predictor import DIGITS, Predictor, rounded
 
 
 @dataclass(frozen=True)
@@ -27,17 +26,22 @@ NO_RULE = Rule()
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a predictor says of one image; probabilities and nats are rounded as they are shown."""
+    """What a model says of one image; probabilities and nats are rounded as they are shown.
+
+    Of a multi-label model `labels` are those at or above their thresholds, and `label` is the likeliest,
+    given or not; the probabilities do not sum to 1.
+    """
 
     label: str
     scores: dict[str, float]  # probability of every class, in the classes' order
     spreads: dict[str, float]  # standard deviation of each over the sampled prompts
     entropy: float  # the whole doubt, in nats
     epistemic: float  # the part of it that the sampled prompts disagree on
-    unsure: bool | None  # the label's probability is below the threshold; None without a threshold
-    prediction_set: tuple[str, ...] | None  # likeliest first; None without a quantile
-    familiarity: float | None  # of images of its classes, the share that looks less so; None: cannot be told
-    unknown: bool | None  # it looks like none of the classes; None without a rate of refusals
+    unsure: bool | None = None  # the label's probability is below the threshold; None without a threshold
+    prediction_set: tuple[str, ...] | None = None  # likeliest first; None without a quantile
+    familiarity: float | None = None  # share of images of its classes that look less so; None: cannot be told
+    unknown: bool | None = None  # it looks like none of the classes; None without a rate of refusals
+    labels: tuple[str, ...] | None = None  # likeliest first, perhaps none; None of a single-label model
 
     @property
     def score(self) -> float:
@@ -56,6 +60,8 @@ class Prediction:
     def to_dict(self, top_k: int | None = None) -> dict[str, Any]:
         """As it is written and sent, the same fields everywhere: all classes in order, or the likeliest."""
         shown = self.likeliest(top_k) if top_k else list(self.scores.items())
+        if self.labels is not None:
+            return {"labels": list(self.labels), "scores": dict(shown)}
         return {
             "label": self.label,
             "score": self.score,

@@ -1,16 +1,22 @@
 """Prediction: class features drawn once into a bank, then reused for every image."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pbprompt.clip.backbone import Encoded
+from pbprompt import distributed
+from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.likelihood import Uncertainty, independent, uncertainty
 from pbprompt.core.temperature import tempered
 from pbprompt.errors import InputError, NoNumberError
+from pbprompt.features.bank import Features
 from pbprompt.methods.base import Method
+from pbprompt.methods.zeroshot import ZeroShot
 from pbprompt.seeding import generator
 
 SAMPLES = 20
@@ -43,7 +49,7 @@ class Predictor:
         said = Uncertainty(*(torch.cat(values) for values in zip(*parts, strict=True)))
         if not said.probabilities.isfinite().all():
             raise NoNumberError(
-                "the answer is no number, since the towers' features or the model's weights are none: "
+                "the answer is NaN, since the towers' features or the model's weights are: "
                 "take float32, or fit the model again"
             )
         return said if self.independent else tempered(said, self.temperature)
@@ -61,3 +67,34 @@ def predictive(method: Method, samples: int = SAMPLES, seed: int = 0) -> Predict
         raise InputError(f"samples is {samples}: give 1 to {MOST_SAMPLES:,}")
     bank = method.combine(method.class_features(samples, generator(seed)))
     return Predictor(method, bank, method.classes)
+
+
+def zero_shot(backbone: Backbone, classes: Sequence[str], template: str) -> Predictor:
+    """The backbone's own classifier for these names."""
+    method = ZeroShot(ZeroShot.Config(), backbone)
+    method.prepare(classes, template)
+    return predictive(method)
+
+
+def predict_features(predictor: Predictor, features: Features) -> Uncertainty:
+    """Predictions for every image of a split, on the method's device.
+
+    Several processes share the images, unless each image has its own prompts: then they share the classes.
+    """
+    device = predictor.method.backbone.device
+    if predictor.method.image_conditioned:
+        here = features.to(device)
+        return predictor(Encoded(here.global_, here.patches))
+    here = features.subset(distributed.own(range(len(features)))).to(device)
+    mine = predictor(Encoded(here.global_, here.patches))
+    return Uncertainty(*(distributed.gather_items(values, len(features)) for values in mine))
+
+
+def rounded(probabilities: Float[Tensor, "*n"]) -> list[Any]:
+    """As they are saved, shown and compared; sums a hair above 1 are 1.
+
+    All at once, since it is most of what an answer on many classes takes. A number of 32 bits times a million
+    is exact in 64, so each is what Python's `round` gives.
+    """
+    values = probabilities.cpu().numpy().astype(np.float64)
+    return np.minimum(np.rint(values * 10**DIGITS) / 10**DIGITS, 1.0).tolist()

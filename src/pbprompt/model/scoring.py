@@ -1,39 +1,25 @@
-"""A tuned model on a split: the standard figures, with zero-shot of the same backbone beside them."""
+"""A tuned model on a split: the standard figures, beside those of zero-shot and of plain classifiers."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from pbprompt import distributed
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.likelihood import Uncertainty
 from pbprompt.evaluate.metrics import summary
 from pbprompt.features.bank import Features
-from pbprompt.methods.zeroshot import ZeroShot
-from pbprompt.model.predictor import DIGITS, Predictor, predictive
+from pbprompt.methods.base import build_method, make_config
+from pbprompt.model.predictor import DIGITS, Predictor, predict_features, predictive, zero_shot
+from pbprompt.registry import find_method
 
-
-def zero_shot(backbone: Backbone, classes: Sequence[str], template: str) -> Predictor:
-    """The backbone's own classifier for these names."""
-    method = ZeroShot(ZeroShot.Config(), backbone)
-    method.prepare(classes, template)
-    return predictive(method)
-
-
-def predict_features(predictor: Predictor, features: Features) -> Uncertainty:
-    """Predictions for every image of a split, on the method's device.
-
-    Several processes share the images, unless each image has its own prompts: then they share the classes.
-    """
-    device = predictor.method.backbone.device
-    if predictor.method.image_conditioned:
-        here = features.to(device)
-        return predictor(Encoded(here.global_, here.patches))
-    here = features.subset(distributed.own(range(len(features)))).to(device)
-    mine = predictor(Encoded(here.global_, here.patches))
-    return Uncertainty(*(distributed.gather_items(values, len(features)) for values in mine))
+# What the plainest classifiers make of the same training images: whether tuning bought anything. They need no
+# text and no settings; on frozen features they take moments, unless there are many images of many classes.
+RIVALS = {"nearest-mean": "class mean", "linear-probe": "linear probe"}
+MOST_PRODUCTS = 12_000_000  # images × classes × dimensions up to which the probe takes a second or two
 
 
 def score(predictor: Predictor, features: Features) -> dict[str, float]:
@@ -43,8 +29,12 @@ def score(predictor: Predictor, features: Features) -> dict[str, float]:
 
 def standard_figures(said: Uncertainty, features: Features) -> dict[str, float]:
     """The same of what was said already."""
-    floor = torch.finfo(torch.float32).tiny
-    return summary(said.probabilities.clamp_min(floor).log().cpu(), features.labels.cpu())
+    return summary(log_probabilities(said), features.labels.cpu())
+
+
+def log_probabilities(said: Uncertainty) -> Float[Tensor, "n c"]:
+    """Finite, however sure and wrong the model is."""
+    return said.probabilities.double().cpu().clamp_min(torch.finfo(torch.float32).tiny).log()
 
 
 def compare(predictor: Predictor, features: Features, said: Uncertainty) -> dict[str, Any]:
@@ -77,3 +67,32 @@ def set_figures(
         "worst_class_coverage": float(shares[worst]),
         "worst_class_images": int(images[worst]),
     }
+
+
+def rival_figures(
+    backbone: Backbone, classes: Sequence[str], train: Features, test: Features, seed: int, own: str = ""
+) -> dict[str, dict[str, float]]:
+    """The standard figures of each rival but a model's `own` method, fitted to its training images.
+
+    Without the probe where it takes long, and none at all where a class has no training image.
+    """
+    if set(train.labels.tolist()) != set(range(len(classes))):
+        return {}
+    found = {}
+    for name in RIVALS:
+        slow = name == "linear-probe" and not probe_is_quick(len(train), len(classes), backbone.embed_dim)
+        if name == own or slow:
+            continue
+        kind = find_method(name)
+        method = build_method(kind, make_config(kind), backbone, seed)
+        method.prepare(classes, "{}")
+        here = train.to(backbone.device)
+        method.begin(Encoded(here.global_, here.patches), here.labels, seed)
+        method.finish()
+        found[name] = score(predictive(method), test)
+    return found
+
+
+def probe_is_quick(images: int, classes: int, width: int) -> bool:
+    """Whether the linear probe, with its cross-validation, is fitted in moments."""
+    return images * classes * width <= MOST_PRODUCTS

@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
-from random import Random
 from typing import Any, Self, TypeVar
 
 import torch
@@ -12,40 +10,53 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone, Encoded
-from pbprompt.data.fewshot import Draw
+from pbprompt.core.label_head import LabelHead
+from pbprompt.core.likelihood import Uncertainty
 from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset, Item
 from pbprompt.data.names import name_key
 from pbprompt.errors import InputError
 from pbprompt.evaluate.answers import Answers
+from pbprompt.evaluate.multi_label import LabelAnswers
 from pbprompt.features.bank import FeatureBank, Features
-from pbprompt.methods.abilities import ChoosesByValidation, LearnsOn, LeavesOut, can
-from pbprompt.methods.base import Method, MethodConfig
+from pbprompt.methods.abilities import ChoosesByValidation, LearnsOn, can
+from pbprompt.methods.base import Method, MethodConfig, build_method
 from pbprompt.model.calibration import (
     Calibration,
     calibrate,
     calibrate_left_out,
+    held_out_items,
     read_calibration,
     temperature_of,
 )
 from pbprompt.model.card import ModelInfo
-from pbprompt.model.folder import copy_method, describe_model, load_model, save_model
+from pbprompt.model.folder import copy_method, describe_model, load_head, load_model, save_model
 from pbprompt.model.manifest import ModelFiles, opened
+from pbprompt.model.multi_label import (
+    check_multi_label,
+    fit_head,
+    label_answers,
+    label_predictions,
+    names_alone,
+    thresholds,
+)
 from pbprompt.model.predictions import NO_RULE, Prediction, Rule, predictions
-from pbprompt.model.predictor import SAMPLES, Predictor, predictive
-from pbprompt.model.rivals import rival_figures
-from pbprompt.model.scoring import compare, predict_features, set_figures, zero_shot
+from pbprompt.model.predictor import SAMPLES, Predictor, predict_features, predictive, zero_shot
+from pbprompt.model.scoring import compare, rival_figures, set_figures
 from pbprompt.train.journal import OnLog
-from pbprompt.train.tune import Bank, Views, draw_facts, tune
+from pbprompt.train.tune import Bank, Views, data_facts, tune
 
 COVERAGE = 0.9  # of the sets whose figures `evaluate` gives
-MOST_HELD_OUT = 1000  # training images that were not drawn and are judged instead
 PATHS_AT_ONCE = 256  # of many files: answers come as they are made
 AnyPath = TypeVar("AnyPath", str, Path)
 
 
 @dataclass(frozen=True, eq=False)
 class TunedModel:
-    """A method prepared for its classes, what made it, how far to trust it, and how to draw its prompts."""
+    """A method prepared for its classes, what made it, how far to trust it, and how to draw its prompts.
+
+    With a `head` it is multi-label: an image has those classes whose probability is at or above their
+    thresholds, perhaps none.
+    """
 
     method: Method
     info: ModelInfo
@@ -54,16 +65,39 @@ class TunedModel:
     seed: int = 0  # of the sampled prompts
     terms: dict[str, float] = field(default_factory=dict)  # of the loss in the last epoch of training
     independent: bool = False  # each name by itself, as `zero_shot` says
+    head: LabelHead | None = None  # of a multi-label model
+    _drawn: dict[tuple[int, int], Predictor] = field(default_factory=dict, repr=False)  # by samples and seed
 
     def __repr__(self) -> str:
-        backbone = self.info.backbone["name"]
-        return f"TunedModel({self.info.method!r}, backbone={backbone!r}, {len(self.classes)} classes)"
+        backbone, kinds = self.info.backbone["name"], "labels" if self.multi_label else "classes"
+        return f"TunedModel({self.info.method!r}, backbone={backbone!r}, {len(self.classes)} {kinds})"
 
-    @cached_property
+    @property
     def predictor(self) -> Predictor:
-        """The sampled classifiers, drawn when they are first needed."""
-        drawn = predictive(self.method, self.samples, self.seed)
+        """The sampled classifiers, drawn when they are first needed, once for all copies of this model."""
+        self.single_label()
+        drawn = self._drawn.get((self.samples, self.seed))
+        if drawn is None:
+            drawn = self._drawn[self.samples, self.seed] = predictive(self.method, self.samples, self.seed)
         return replace(drawn, temperature=self.info.temperature, independent=self.independent)
+
+    @property
+    def multi_label(self) -> bool:
+        return self.head is not None
+
+    def single_label(self) -> Self:
+        """Itself, refused where it is multi-label."""
+        if self.multi_label:
+            raise InputError(
+                f"the model of {self.info.data.get('dataset', 'own data')} is multi-label, and this needs a "
+                "single-label one: fit a table with a column 'label'"
+            )
+        return self
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """Of a multi-label model: the probability from which on an image is said to have a label."""
+        return dict(zip(self.classes, thresholds(self.head), strict=True)) if self.head else {}
 
     @property
     def backbone(self) -> Backbone:
@@ -86,7 +120,6 @@ class TunedModel:
         kind: type[Method],
         config: MethodConfig,
         *,
-        drawn: Draw | None = None,
         seed: int = 1,
         samples: int = SAMPLES,
         views: Views = "centre",
@@ -97,19 +130,26 @@ class TunedModel:
         weights: Mapping[str, float] | None = None,
         on_log: OnLog | None = None,
     ) -> Self:
-        """Tune a method on the drawn training items (all of them without a draw).
+        """Tune a method on a dataset's training items: all of them, unless it is a few-shot draw.
 
         With a `folder` the training is logged and checkpointed there. `announce` gets the method before the
         first step. `weights`: how much each training item counts, by its path. `on_log` is called with each
-        record of the training's log.
+        record of the training's log. A multi-label dataset is fitted in one step, by methods that can.
         """
-        few = drawn.apply(dataset) if drawn else dataset
+        if dataset.multi_label:
+            check_multi_label(kind)
+            method = build_method(kind, config, bank.backbone, seed)
+            check_multi_label(method)
+            method.prepare(dataset.classes, dataset.template)
+            announce(method)
+            data = {**data_facts(dataset), "images": len(dataset.train)}
+            info = describe_model(method, seed=seed, data=data, multi_label=True)
+            return cls(method, info, head=fit_head(dataset, bank, method))
         method, terms = tune(
-            few,
+            dataset,
             bank,
             kind,
             config,
-            shots=drawn.shots if drawn else None,
             seed=seed,
             views=views,
             folder=folder,
@@ -119,8 +159,8 @@ class TunedModel:
             weights=weights,
             on_log=on_log,
         )
-        shots = drawn.shots if drawn else 0
-        info = describe_model(method, seed=seed, shots=shots, data=draw_facts(dataset, drawn))
+        shots = dataset.drawn.draw.shots if dataset.drawn else 0
+        info = describe_model(method, seed=seed, shots=shots, data=data_facts(dataset))
         return cls(method, info, samples=samples, terms=terms)
 
     @classmethod
@@ -166,11 +206,13 @@ class TunedModel:
         """
         files = opened(folder)
         method, info = load_model(files, backbone, device)
-        return cls(method, info, read_calibration(files), samples, seed)
+        head = load_head(files, info, method.backbone)
+        return cls(method, info, read_calibration(files), samples, seed, head=head)
 
     def save(self, folder: str | Path, name: str = "", labels: str | None = None) -> None:
         """Write a model folder, whose card calls it `name`; `labels` is the text of `classifier.json`."""
-        save_model(Path(folder), self.method, self.info, self.calibration, name or str(folder), labels)
+        place, name = Path(folder), name or str(folder)
+        save_model(place, self.method, self.info, self.calibration, name, labels, self.head)
 
     def with_classes(self, names: Sequence[str]) -> Self:
         """The same model with more classes, known by their names."""
@@ -185,7 +227,7 @@ class TunedModel:
 
     def for_classes(self, classes: Sequence[str], template: str | None = None) -> Self:
         """The same model prepared for other classes (or another sentence); this one stays as it is."""
-        method = copy_method(self.method)
+        method = copy_method(self.single_label().method)
         method.prepare(classes, template or method.template)
         return self._with(method)
 
@@ -193,15 +235,16 @@ class TunedModel:
         info = replace(self.info, classes=method.classes, template=method.template)
         if info.classes != self.info.classes:
             info = replace(info, metrics={})  # they were measured for the former classes
-        return replace(self, method=method, info=info)
+        return replace(self, method=method, info=info, _drawn={})
 
     def partial_fit(self, images: Encoded, labels: Sequence[str]) -> Self:
         """The model having learned these images too, as if fitted on all; new labels are new classes.
 
         Its figures, temperature and calibration are of before, so they go.
         """
-        if not can(self.method, LearnsOn):
-            raise InputError(f"{self.method.name} cannot learn on: fit it again on all images")
+        if self.multi_label or not can(self.method, LearnsOn):
+            kind = "a multi-label model" if self.multi_label else self.method.name
+            raise InputError(f"{kind} cannot learn on: fit it again on all images")
         known = {name_key(name): place for place, name in enumerate(self.classes)}
         new = [name for name in dict.fromkeys(labels) if name_key(name) not in known]
         method = copy_method(self.method)
@@ -214,14 +257,8 @@ class TunedModel:
         method.learn(Encoded(*(part.to(device) for part in images)), rows)
         return replace(model, info=replace(model.info, metrics={}, temperature=1.0), calibration=None)
 
-    def checked(
-        self,
-        dataset: Dataset,
-        bank: Bank,
-        drawn: Draw | None,
-        *,
-        figures: bool = True,
-        temperature: bool = False,
+    def assessed(
+        self, dataset: Dataset, bank: Bank, *, figures: bool = True, temperature: bool = False
     ) -> Self:
         """With its answers on images that it was not tuned on and, unless left out, its figures.
 
@@ -232,42 +269,32 @@ class TunedModel:
         nothing there; under `rivals`, what plain classifiers make of the same training images.
 
         With `temperature` its probabilities are scaled first, as the validation images ask for; without such
-        images they stay.
+        images they stay. A multi-label model has its thresholds already, and gets figures alone.
         """
-        held_out = validation_items(dataset, drawn, chooses=can(self.method, ChoosesByValidation))
-        if not held_out:
-            calibration = calibrate_left_out(self.predictor, self.seed)
-            return self._measured(dataset, bank, drawn, figures, calibration)
-        features = bank.encode(dataset.root, held_out)
-        model = self
-        if temperature:
-            scaled = temperature_of(self.predictor, features)
-            model = replace(self, info=replace(self.info, temperature=scaled))
-        calibration = calibrate(model.predictor, features, self.seed)
-        return model._measured(dataset, bank, drawn, figures, calibration)
-
-    def _measured(
-        self,
-        dataset: Dataset,
-        bank: Bank,
-        drawn: Draw | None,
-        figures: bool,
-        calibration: Calibration | None,
-    ) -> Self:
-        split = "test" if dataset.test else "val"
-        metrics: dict[str, Any] = {}
-        chose_there = split == "val" and can(self.method, ChoosesByValidation)
-        if figures and (items := dataset.split(split)) and not chose_there:
-            judged = replace(self, calibration=calibration)
-            features = bank.encode(dataset.root, items)
-            few = drawn.apply(dataset) if drawn else dataset
-            rivals = rival_figures(few, bank, features, self.info.seed, own=self.info.method)
-            metrics = {
-                "split": split,
-                **judged.evaluate(features, sets=split == "test"),
-                "rivals": rivals,
-            }
-        return replace(self, info=replace(self.info, metrics=metrics), calibration=calibration)
+        whole = dataset.whole
+        split = "test" if whole.test else "val"
+        if self.multi_label:
+            metrics = {"split": "test", **self.judge(dataset, "test", bank)[0]} if whole.test else {}
+            return replace(self, info=replace(self.info, metrics=metrics))
+        chooses = can(self.method, ChoosesByValidation)
+        model, held_out = self, held_out_items(dataset, chooses=chooses)
+        if held_out:
+            features = bank.encode(dataset.root, held_out)
+            if temperature:
+                scaled = temperature_of(self.predictor, features)
+                model = replace(self, info=replace(self.info, temperature=scaled))
+            model = replace(model, calibration=calibrate(model.predictor, features, self.seed))
+        else:
+            model = replace(self, calibration=calibrate_left_out(self.predictor, self.seed))
+        metrics = {}
+        if figures and whole.split(split) and not (split == "val" and chooses):
+            features = bank.encode(dataset.root, whole.split(split))
+            train = bank.encode(dataset.root, dataset.train)
+            rivals = rival_figures(
+                self.backbone, self.classes, train, features, self.info.seed, self.info.method
+            )
+            metrics = {"split": split, **model.evaluate(features, sets=split == "test"), "rivals": rivals}
+        return replace(model, info=replace(model.info, metrics=metrics))
 
     def with_left_out(self) -> Self:
         """Calibrated for its present classes by its training images, each left out, where its method does so.
@@ -275,11 +302,7 @@ class TunedModel:
         They vouch for images of their own classes, among all classes: not for those of an added one.
         """
         calibration = calibrate_left_out(self.predictor, self.seed)
-        if calibration is None:
-            return self
-        judged = replace(self, calibration=calibration)
-        judged.__dict__["predictor"] = self.predictor  # its prompts are drawn already
-        return judged
+        return self if calibration is None else replace(self, calibration=calibration)
 
     def evaluate(self, features: Features, *, sets: bool = True) -> dict[str, Any]:
         """Its figures on labelled images, and under `zero_shot` those of the untuned backbone.
@@ -287,19 +310,40 @@ class TunedModel:
         Where it is calibrated for its classes, `sets` are how well prediction sets hold the true class, over
         all and of the class that they hold worst; not for the images that it was calibrated with.
         """
-        return self.judge(features, [""] * len(features), sets=sets)[0]
+        return self._figures(features, predict_features(self.predictor, features), sets)
 
-    def judge(
-        self, features: Features, paths: Sequence[str], *, sets: bool = True
-    ) -> tuple[dict[str, Any], Answers]:
-        """The figures of `evaluate`, and what it said of each image, which is known by its path."""
-        said = predict_features(self.predictor, features)
-        answers = Answers.of(said.probabilities.cpu(), features.labels.cpu(), self.classes, paths)
+    def _figures(self, features: Features, said: Uncertainty, sets: bool) -> dict[str, Any]:
         figures = compare(self.predictor, features, said)
         if sets and self.calibration is not None and self.calibrated:
             quantile = self.calibration.quantile(COVERAGE)
             figures["sets"] = set_figures(said, features, self.classes, COVERAGE, quantile)
-        return figures, answers
+        return figures
+
+    def judge(
+        self, dataset: Dataset, split: str, bank: Bank
+    ) -> tuple[dict[str, Any], Answers | LabelAnswers]:
+        """Its figures on a split, and what it said of each image.
+
+        Those of a multi-label model are mAP, precision, recall and F1, of all labels and of each;
+        `zero_shot_map` is that of ranking images by their cosine to the names.
+        """
+        if self.multi_label and not dataset.multi_label:
+            raise InputError(
+                f"{dataset.name} is single-label, and the model multi-label: give a table with a column "
+                "'labels', as in beach|dog"
+            )
+        items = (dataset if self.multi_label else dataset.single_label()).split(split)
+        if not items:
+            raise InputError(f"{dataset.name} has no {split} images: choose another split")
+        features = bank.encode(dataset.root, items)
+        if self.head is not None:
+            found = label_answers(self.head, self.classes, dataset, items, features)
+            alone = names_alone(self.backbone, self.classes, self.info.template, features, found.has)
+            return {**found.figures, **alone}, found
+        said = predict_features(self.predictor, features)
+        paths = [item.path for item in items]
+        answers = Answers.of(said.probabilities.cpu(), features.labels.cpu(), self.classes, paths)
+        return self._figures(features, said, sets=split == "test"), answers
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[Float[Tensor, "3 size size"]]) -> Encoded:
@@ -333,6 +377,8 @@ class TunedModel:
 
     def predict(self, images: Encoded, rule: Rule = NO_RULE) -> list[Prediction]:
         """What is in each image, how sure that is and, by a rule, what to do with it."""
+        if self.head is not None:
+            return label_predictions(self.head, self.classes, images)
         device = self.backbone.device
         return predictions(self.predictor, Encoded(*(part.to(device) for part in images)), rule)
 
@@ -348,31 +394,3 @@ class TunedModel:
             images = Encoded(features.global_, features.patches)
             said = iter(self.predict(images, rule)) if len(features) else iter(())
             yield from ((path, failures.get(str(path)) or next(said)) for path in some)
-
-
-def validation_items(dataset: Dataset, drawn: Draw | None, *, chooses: bool = False) -> list[Item]:
-    """Labelled images that a model is not tuned on (nor `chooses` by), beside those of the test split.
-
-    Those of the validation split, or else training images that were not drawn: any thousand of them, so that
-    classes are as frequent among them as they are.
-    """
-    few = drawn.apply(dataset) if drawn else dataset
-    used = {item.path for item in (*few.train, *(few.val if chooses else ()))}
-    held_out = [item for item in dataset.val if item.path not in used]
-    if held_out or drawn is None:
-        return held_out
-    left = [item for item in dataset.train if item.path not in used]
-    some = Random(drawn.seed).sample(range(len(left)), min(len(left), MOST_HELD_OUT))
-    return [left[place] for place in sorted(some)]
-
-
-def check_temperature(dataset: Dataset, drawn: Draw | None, kind: type[Method]) -> None:
-    """Refuse, before any training, to fit a temperature to images that are not there.
-
-    A method that leaves its own images out in turn needs none: its probabilities are calibrated by these.
-    """
-    if not validation_items(dataset, drawn) and not can(kind, LeavesOut):
-        raise InputError(
-            f"{dataset.name} has no validation images, which a temperature is fitted to: draw fewer shots, "
-            "add a val/ folder, or fit `conjugate`, which is calibrated by its training images"
-        )

@@ -24,24 +24,24 @@ import torch
 from numpy.typing import NDArray
 
 from pbprompt import __version__
-from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.clip.backbone import Encoded
 from pbprompt.config import to_dict
 from pbprompt.data.fewshot import base_new, draw
-from pbprompt.data.items import Dataset
+from pbprompt.data.items import Dataset, Drawn
 from pbprompt.data.sources import open_dataset
 from pbprompt.errors import InputError
-from pbprompt.evaluate.metrics import harmonic_mean, summary
+from pbprompt.evaluate.metrics import harmonic_mean
 from pbprompt.evaluate.selective import auroc
 from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.methods.abilities import ChoosesByValidation, TellsFamiliarity, UsesUnseenNames, can
-from pbprompt.methods.base import Method, MethodConfig, build_method, make_config
-from pbprompt.model.predictor import Predictor, predictive
-from pbprompt.model.scoring import predict_features
+from pbprompt.methods.base import Method, MethodConfig, make_config
+from pbprompt.model.predictor import predict_features
+from pbprompt.model.scoring import log_probabilities, standard_figures
+from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.runs.config import RunConfig, Split
 from pbprompt.runs.provenance import code_revision, commit, machine
 from pbprompt.runs.record import BackboneFacts, DataFacts, Record, telling_settings
-from pbprompt.train.tune import tune
 
 REFUSAL = 0.05  # of images of known classes
 Arrays = dict[str, NDArray[Any]]
@@ -69,7 +69,8 @@ class Datasets:
         drawn = draw(whole, shots, seed)
         facts = DataFacts(whole.name, whole.content_hash, drawn.hash)
         # a method that chooses by validation images does so on all of them, as the authors of such do
-        return replace(drawn.apply(self.tested(name, split)), val=whole.val), facts
+        few = drawn.apply(self.tested(name, split))
+        return replace(few, val=whole.val, drawn=Drawn(drawn, None)), facts  # workers need no more of it
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,10 @@ class Prepared:
     kind: type[Method]
     settings: MethodConfig
 
-    def id(self, backbone: Backbone) -> str:
-        """The run's name: a hash of settings, draw, weights and code."""
+    def id(self, fingerprint: str) -> str:
+        """The run's name: a hash of settings, draw, weights (by their fingerprint) and code."""
         code = code_revision(self.kind)
-        return run_id(self.config, to_dict(self.settings), self.data.draw, backbone.fingerprint, code)
+        return run_id(self.config, to_dict(self.settings), self.data.draw, fingerprint, code)
 
 
 def run_id(config: RunConfig, settings: Mapping[str, Any], draw: str, fingerprint: str, code: str) -> str:
@@ -114,23 +115,21 @@ def run_task(run: Prepared, bank: FeatureBank) -> tuple[Record, Arrays]:
     """Train and test; returns the record and, for every test, what it says of each image."""
     start = time.perf_counter()
     base, new = base_new(run.few) if run.config.task == "base-to-new" else (run.few, None)
-    method, terms = _tuned(run, base, new, bank)
+    model = _tuned(run, base, new, bank)
     results: dict[str, dict[str, int | float]] = {}
     arrays: Arrays = {}
     for name, test in _tests(run, base, new):
-        method.prepare(test.classes, test.template)
-        results[name], said = _tested(predictive(method, run.config.samples), test, bank)
+        results[name], said = _tested(model.for_classes(test.classes, test.template), test, bank)
         arrays |= {f"{name}/{key}": value for key, value in said.items()}
     if new is not None:
         results["H"] = {"accuracy": harmonic_mean(results["base"]["accuracy"], results["new"]["accuracy"])}
         results["joint"] |= _unknown_classes(arrays, len(base.classes))
-        method.prepare(base.classes, base.template)
         joint = bank.encode(run.few.root, run.few.test)
-        figures, strange = _none_of_these(predictive(method, run.config.samples), joint, len(base.classes))
+        figures, strange = _none_of_these(model, joint, len(base.classes))
         results["joint"] |= figures
         arrays["joint/none_of_these"] = strange
     record = Record(
-        id=run.id(bank.backbone),
+        id=run.id(bank.backbone.fingerprint),
         config=run.config,
         settings=to_dict(run.settings),
         data=run.data,
@@ -143,7 +142,7 @@ def run_task(run: Prepared, bank: FeatureBank) -> tuple[Record, Arrays]:
             "torch": torch.__version__,
             "float32_products": torch.get_float32_matmul_precision(),  # highest: float32; high: TF32 on a GPU
         },
-        train=terms,
+        train=model.terms,
         results=results,
         seconds=time.perf_counter() - start,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -169,12 +168,7 @@ def _domain(name: str, other: Dataset, source: str, few: Dataset) -> Dataset:
     return replace(other, test=other.test or other.items)
 
 
-def _tuned(
-    run: Prepared, base: Dataset, new: Dataset | None, bank: FeatureBank
-) -> tuple[Method, dict[str, float]]:
-    if not run.kind.trains:
-        return build_method(run.kind, run.settings, bank.backbone, run.config.seed), {}
-
+def _tuned(run: Prepared, base: Dataset, new: Dataset | None, bank: FeatureBank) -> TunedModel:
     def announce(method: Method) -> None:
         if can(method, ChoosesByValidation) and run.config.split == "val":
             raise InputError(
@@ -184,12 +178,12 @@ def _tuned(
         if can(method, UsesUnseenNames):
             method.unseen_names = _names_without_images(run, new)
 
-    return tune(
+    return TunedModel.fit(
         base,
         bank,
         run.kind,
         run.settings,
-        shots=run.config.shots,
+        samples=run.config.samples,
         seed=run.config.seed,
         views=run.config.views,
         progress=False,
@@ -215,13 +209,12 @@ def _tests(run: Prepared, base: Dataset, new: Dataset | None) -> Iterator[tuple[
         yield from run.targets.items()
 
 
-def _tested(predictor: Predictor, test: Dataset, bank: FeatureBank) -> tuple[dict[str, int | float], Arrays]:
+def _tested(model: TunedModel, test: Dataset, bank: FeatureBank) -> tuple[dict[str, int | float], Arrays]:
     features = bank.encode(test.root, test.test)
-    said = predict_features(predictor, features)
-    probabilities = said.probabilities.double().cpu().numpy()
+    said = predict_features(model.predictor, features)
+    probabilities, logs = said.probabilities.double().cpu().numpy(), log_probabilities(said).numpy()
     labels = features.labels.numpy()
-    logs = np.log(np.maximum(probabilities, np.finfo(np.float32).tiny))
-    figures: dict[str, int | float] = {**summary(logs, labels), "images": len(labels)}
+    figures: dict[str, int | float] = {**standard_figures(said, features), "images": len(labels)}
     arrays = {
         "label": labels.astype(np.int32),
         "predicted": probabilities.argmax(1).astype(np.int32),
@@ -235,18 +228,18 @@ def _tested(predictor: Predictor, test: Dataset, bank: FeatureBank) -> tuple[dic
 
 @torch.no_grad()
 def _none_of_these(
-    predictor: Predictor, images: Features, known: int
+    model: TunedModel, images: Features, known: int
 ) -> tuple[dict[str, float], NDArray[np.float32]]:
     """How well a model of the known classes alone tells images of others, and how strange each is to it.
 
     By its own p-value where the method has one, with the shares refused at 5 %; else by its top probability.
     """
     is_new = images.labels.numpy() >= known
-    here = images.to(predictor.method.backbone.device)
-    method, refused, encoded = predictor.method, {}, Encoded(here.global_, here.patches)
+    here = images.to(model.backbone.device)
+    method, refused, encoded = model.method, {}, Encoded(here.global_, here.patches)
     said = method.familiarity(encoded) if can(method, TellsFamiliarity) else None
     if said is None:
-        familiar = predict_features(predictor, images).probabilities.amax(1).cpu().numpy()
+        familiar = predict_features(model.predictor, images).probabilities.amax(1).cpu().numpy()
     else:
         familiar = said.cpu().numpy()
         refused = {

@@ -57,7 +57,6 @@ class Record:
     results: Mapping[str, Figures]
     seconds: float
     finished: str = ""
-    code_hash: str = ""  # of the method's file, in records from before there were revisions
 
     @classmethod
     def from_dict(cls, values: Any, where: str = "record") -> "Record":
@@ -66,7 +65,7 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        return {key: value for key, value in asdict(self).items() if key != "code_hash" or value}
+        return asdict(self)
 
     def figure(self, test: str, metric: str = "accuracy") -> float | None:
         """A figure of a test; None where the run has none."""

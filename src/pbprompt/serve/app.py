@@ -16,14 +16,13 @@ from pbprompt.data.catalog.sample import FOLDER as SAMPLE
 from pbprompt.errors import NoNumberError, one_line
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.docs_page import docs_page
-from pbprompt.serve.label_endpoints import add_labelling
-from pbprompt.serve.labelling import Labelling
+from pbprompt.serve.labelling import Labelling, add_labelling
 from pbprompt.serve.limits import Limits, Refused
-from pbprompt.serve.metrics import Metrics
-from pbprompt.serve.middleware import Middleware
-from pbprompt.serve.problems import BUSY, UNUSABLE, problems
+from pbprompt.serve.middleware import Metrics, Middleware
 from pbprompt.serve.protocol import SELDOM, GuardedProtocol
 from pbprompt.serve.schemas import (
+    BUSY,
+    UNUSABLE,
     AddClasses,
     Classes,
     Examples,
@@ -32,6 +31,7 @@ from pbprompt.serve.schemas import (
     Health,
     Predict,
     Predictions,
+    problems,
     request_body,
 )
 from pbprompt.serve.service import Picture, Service
@@ -117,7 +117,12 @@ def create_app(
     async def classes() -> Classes:
         """The classes the model tells apart."""
         now = service.model
-        return Classes(classes=list(now.classes), added=service.added, calibrated=now.calibrated)
+        return Classes(
+            classes=list(now.classes),
+            added=service.added,
+            calibrated=now.calibrated,
+            thresholds=now.thresholds or None,
+        )
 
     @app.post(
         "/classes",
@@ -170,6 +175,7 @@ def create_app(
             classes=len(service.model.classes),
             shared_classes=shared_classes,
             labelling=labelling is not None,
+            multi_label=model.multi_label,
             needs_key=bool(api_key),
         )
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fastapi import FastAPI, Request, Response
+
 from pbprompt.clip.backbone import Encoded
 from pbprompt.data.images import list_images
 from pbprompt.data.items import Item
@@ -18,11 +20,15 @@ from pbprompt.methods.abilities import LearnsOn, can
 from pbprompt.model.calibration import calibrate_left_out
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.limits import Limits, Refused
-from pbprompt.serve.model import tidied, with_examples
-from pbprompt.serve.schemas import Estimate, ToLabel
+from pbprompt.serve.model import single_spaced, with_examples
+from pbprompt.serve.schemas import BUSY, UNUSABLE, Estimate, Label, ToLabel, problems, request_body
+from pbprompt.serve.service import Service
+from pbprompt.serve.uploads import HeldBytes, receive
 
 AT_ONCE = 10  # images that one look at all the others chooses, so that they are unlike each other
 TABLE = "labels.csv"
+KEY = {401: UNUSABLE[401]}
+WRITING = {507: "the table cannot be written"}
 
 
 @dataclass
@@ -48,14 +54,14 @@ class Labelling:
         self._done: list[str] = []  # labelled or skipped since the server started
         self._first = self._estimate(self.start)
         self.model = self._from_start()
-        self.shown = self._look(self.model)
+        self.shown = self._next_to_show(self.model)
 
     @classmethod
     def open(
         cls, model: TunedModel, folder: Path, table: Path | None = None, progress: bool = True
     ) -> "Labelling":
         """Look at every image of a folder once; labels that the table has already are learned again."""
-        if not can(model.method, LearnsOn):
+        if not can(model.single_label().method, LearnsOn):
             raise InputError(
                 f"{model.method.name} cannot learn while images are labelled: fit `conjugate`, which can, or "
                 "label a table that `pbprompt next` writes"
@@ -103,7 +109,7 @@ class Labelling:
         if label is None:
             self._skipped.add(name)
         else:
-            label = tidied(label)
+            label = single_spaced(label)
             model = with_examples(model, self._encoded([name]), [label], limits)
             if self.shown.image == name and self.shown.suggested is not None:
                 sure = f"{self.shown.scores[self.shown.suggested]:.4f}"
@@ -111,7 +117,7 @@ class Labelling:
             self._write(self.rows | {name: row._replace(label=label)})
         self._queue = [other for other in self._queue if other.image != name]
         self._done.append(name)
-        self.shown = self._look(model)
+        self.shown = self._next_to_show(model)
         return model
 
     def undo(self) -> TunedModel:
@@ -127,7 +133,7 @@ class Labelling:
         self._skipped.discard(name)
         self._queue.insert(0, row)
         model = self._from_start()
-        self.shown = self._look(model)
+        self.shown = self._next_to_show(model)
         return model
 
     def _write(self, rows: dict[str, Row]) -> None:
@@ -146,7 +152,7 @@ class Labelling:
             else self.start
         )
 
-    def _look(self, model: TunedModel) -> ToLabel:
+    def _next_to_show(self, model: TunedModel) -> ToLabel:
         """What to show now: the next image, what the model says of it, and how far it has come."""
         labels, waiting = self.labels, {row.image for row in self._queue}
         free = [name for name in self.names if name not in {*labels, *waiting, *self._skipped}]
@@ -178,3 +184,47 @@ class Labelling:
     def _encoded(self, names: Sequence[str]) -> Encoded:
         some = self.features.subset([self._place[name] for name in names])
         return Encoded(some.global_, some.patches)
+
+
+def add_labelling(
+    app: FastAPI, service: Service, labelling: Labelling, limits: Limits, held: HeldBytes
+) -> None:
+    """Let the app hand out a folder's images to label; the model learns each as POST /examples would."""
+    service.take(labelling.model, list(labelling.labels.values()))
+
+    @app.get("/labelling", responses=problems(KEY))
+    async def to_label() -> ToLabel:
+        """Which image to label now, and how far the model has come."""
+        return labelling.shown
+
+    @app.post(
+        "/labelling",
+        responses=problems(
+            UNUSABLE | BUSY | {409: "not waiting for a label, or a class in another spelling"}
+        ),
+        openapi_extra=request_body(Label),
+    )
+    async def label(request: Request) -> ToLabel:
+        """Label or skip an image: the model learns it, the table is written, and the next one comes."""
+        async with receive(request, Label, limits, held) as asked:
+            said = [] if asked.label is None else [asked.label]
+            await service.teach(lambda model: labelling.label(model, asked.image, asked.label, limits), said)
+        service.metrics.examples.inc(len(said))
+        return labelling.shown
+
+    @app.post(
+        "/labelling/undo", responses=problems(KEY | BUSY | WRITING | {409: "there is nothing to take back"})
+    )
+    async def undo() -> ToLabel:
+        """Take back what was said last."""
+        await service.teach(lambda model: labelling.undo(), [])
+        return labelling.shown
+
+    @app.get(
+        "/labelling/image",
+        response_class=Response,
+        responses=problems(KEY | {404: "no image of the folder", 422: "it cannot be read"}),
+    )
+    async def image(name: str = "") -> Response:
+        """An image of the folder, by `?name=`, as a JPEG."""
+        return Response(await service.picture(labelling.path_of(name)), media_type="image/jpeg")

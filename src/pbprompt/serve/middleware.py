@@ -9,11 +9,10 @@ from contextlib import suppress
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from pbprompt.serve.metrics import Metrics
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -30,6 +29,36 @@ GUARDED = frozenset({"/predict", "/explain", "/classes", "/examples", "/metrics"
 GUARDED |= {"/labelling", "/labelling/undo", "/labelling/image"}
 HEADER_BYTES = 16 << 10
 DRAIN_BYTES, DRAIN_SECONDS = 256 << 20, 10.0
+
+
+class Metrics:
+    """What one app counts of itself, for Prometheus."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "pbprompt_requests", "Requests answered.", ["endpoint", "status"], registry=self.registry
+        )
+        self.seconds = Histogram(
+            "pbprompt_request_seconds", "Time to answer a request.", ["endpoint"], registry=self.registry
+        )
+        self.batches = Histogram(
+            "pbprompt_batch_images",
+            "Images that went through the tower together.",
+            buckets=(1, 2, 4, 8, 16, 32, 64),
+            registry=self.registry,
+        )
+        self.waiting = Gauge(
+            "pbprompt_waiting_images", "Images being read, decoded or computed.", registry=self.registry
+        )
+        self.examples = Counter(
+            "pbprompt_examples", "Labelled images the model has learned.", registry=self.registry
+        )
+        self.classes = Gauge("pbprompt_classes", "Classes the model tells apart.", registry=self.registry)
+
+    def page(self) -> bytes:
+        """All of them in Prometheus' text format."""
+        return generate_latest(self.registry)
 
 
 class Middleware:

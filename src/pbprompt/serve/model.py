@@ -20,13 +20,20 @@ NAME_SHOWN = 60  # characters of a client's text in a reason
 
 def ready(model: TunedModel) -> TunedModel:
     """The model with its prompts drawn, before anybody waits for them."""
-    _ = model.predictor
+    if not model.multi_label:
+        _ = model.predictor
     return model
+
+
+def check_single_label(model: TunedModel, what: str) -> None:
+    """Refuse what a multi-label model cannot do."""
+    if model.multi_label:
+        raise Refused(409, f"the model is multi-label: {what}")
 
 
 def no_doubt(model: TunedModel, fitted: TunedModel) -> str | None:
     """Why what the fitted model became cannot tell whether it is unsure; None where it can."""
-    if model.calibrated:
+    if model.calibrated or model.multi_label:
         return None
     if fitted.calibration is None:
         return "the model was fitted without validation images"
@@ -49,6 +56,7 @@ def no_promise(model: TunedModel, accuracy: float) -> str:
 
 def with_classes(model: TunedModel, names: Sequence[str], limits: Limits) -> TunedModel:
     """The model with more class names; those that are there are there already."""
+    check_single_label(model, "it takes no new names; fit it again with them")
     if not model.method.takes_new_names:
         raise Refused(409, f"{model.method.name} was tuned for its own classes: it takes no new names")
     if not (more := new_names(names, model.classes, limits)):
@@ -66,7 +74,7 @@ def without_class(
 
     `calibration`: that of its own classes alone.
     """
-    name = tidied(name)
+    name = single_spaced(name)
     if name in own:
         raise Refused(409, f"class {name!r} is the model's own: only added ones can be removed")
     left = [one for one in model.classes if one != name]
@@ -78,17 +86,19 @@ def without_class(
 
 def with_examples(model: TunedModel, images: Encoded, labels: Sequence[str], limits: Limits) -> TunedModel:
     """The model having learned images too; labels that are no classes yet become classes."""
+    check_single_label(model, "it cannot learn on; fit it again on all images")
     if not can(model.method, LearnsOn):
         raise Refused(409, f"{model.method.name} cannot learn on: fit it again on all images")
     new_names(labels, model.classes, limits)
     try:
-        return ready(model.partial_fit(images, [tidied(label) for label in labels]))
+        return ready(model.partial_fit(images, [single_spaced(label) for label in labels]))
     except InputError as error:
         raise Refused(422, str(error)) from None
 
 
 def explain(model: TunedModel, image: Image.Image, name: str, samples: int) -> tuple[HeatMaps, float]:
     """Where in the image the first prompts of a class look, and the largest contribution to any class."""
+    check_single_label(model, "it has no heat maps")
     if name not in model.classes:
         raise Refused(404, f"class {name[:NAME_SHOWN]!r} is unknown: GET /classes lists them")
     try:
@@ -110,15 +120,15 @@ def explain(model: TunedModel, image: Image.Image, name: str, samples: int) -> t
     return chosen, float(maps.contribution.max())
 
 
-def tidied(name: str) -> str:
+def single_spaced(name: str) -> str:
     return " ".join(name.split())
 
 
 def new_names(names: Sequence[str], present: Sequence[str], limits: Limits) -> list[str]:
-    """The new names, tidied; refused where one is empty, long, unprintable or another spelling of one."""
+    """The new names, tidy; refused where one is empty, long, unprintable or another spelling of one."""
     new: list[str] = []
     seen = {name_key(name) for name in present}
-    for name in map(tidied, names):
+    for name in map(single_spaced, names):
         if not name:
             raise Refused(422, "a class name is empty")
         if len(name) > limits.name_length:

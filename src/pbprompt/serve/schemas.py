@@ -12,6 +12,15 @@ from pbprompt.serve.limits import Limits, Refused
 
 NAME_LENGTH = 200
 Share = Annotated[float, Field(gt=0, lt=1)]
+BUSY = {429: "too many at once: Retry-After says when to come again", 503: "no answer in time"}
+UNUSABLE = {
+    400: "not readable as what it says it is",
+    401: "no API key, or a wrong one",
+    408: "sent too slowly",
+    413: "too many bytes, pixels or images",
+    415: "no image, or no known type of body",
+    422: "a field is wrong or an image damaged",
+}
 
 
 def readable(text: str) -> str:
@@ -46,14 +55,14 @@ class Upload(BaseModel):
 
 _TEXT, _BASE64 = {"type": "string"}, {"type": "string", "format": "byte"}
 _SENT = {"type": "object", "properties": {"name": _TEXT, "data": _BASE64}, "required": ["data"]}
-Sent = Annotated[
+SentImage = Annotated[
     Upload,
     BeforeValidator(_named),
     WithJsonSchema({"description": 'base64, or {"name": …, "data": base64}', "oneOf": [_BASE64, _SENT]}),
 ]
 
 
-class Asked(BaseModel):
+class RequestBody(BaseModel):
     """The body of a request. A field that means nothing here is refused: it may be a misspelt one."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
@@ -62,8 +71,8 @@ class Asked(BaseModel):
 NAMES: Any = Field([], max_length=Limits.classes, description="further class names, for this request alone")
 
 
-class Predict(Asked):
-    images: list[Sent] = Field(min_length=1, description="the images")
+class Predict(RequestBody):
+    images: list[SentImage] = Field(min_length=1, description="the images")
     top_k: int | None = Field(
         None, ge=1, le=1_000_000, description="classes to return, likeliest first; all, in order, if left out"
     )
@@ -73,8 +82,8 @@ class Predict(Asked):
     classes: list[str] = NAMES
 
 
-class Explain(Asked):
-    image: Sent = Field(description="the image")
+class Explain(RequestBody):
+    image: SentImage = Field(description="the image")
     class_name: str = Field(alias="class", description="one of GET /classes, or of `classes`")
     classes: list[str] = NAMES
     samples: int = Field(4, ge=1, le=Limits.samples, description="sampled prompts to show")
@@ -82,24 +91,24 @@ class Explain(Asked):
     format: Literal["json", "png"] = Field("json", description="json, or png: one drawn grid")
 
 
-class AddClasses(Asked):
+class AddClasses(RequestBody):
     names: list[str] = Field(min_length=1, max_length=Limits.classes, description="class names to add")
 
 
-class Examples(Asked):
-    images: list[Sent] = Field(min_length=1, description="images to learn from")
+class Examples(RequestBody):
+    images: list[SentImage] = Field(min_length=1, description="images to learn from")
     labels: list[str] = Field(description="the class of each image, in the same order; a new name is added")
 
 
-class Label(Asked):
+class Label(RequestBody):
     image: str = Field(description="the image, as GET /labelling names it")
     label: str | None = Field(None, description="its class, a new one too; left out: skip the image")
 
 
-Body = TypeVar("Body", bound=Asked)
+Body = TypeVar("Body", bound=RequestBody)
 
 
-def checked(kind: type[Body], sent: Any) -> Body:
+def parsed_body(kind: type[Body], sent: Any) -> Body:
     """The body as its kind, or what is wrong with it in one sentence."""
     if not isinstance(sent, dict):
         raise Refused(422, "send a JSON object")
@@ -113,7 +122,7 @@ def checked(kind: type[Body], sent: Any) -> Body:
         raise Refused(422, f"{readable('.'.join(map(str, first['loc'])))}: {what}") from None
 
 
-def request_body(kind: type[Asked], *, form: str | None = None) -> dict[str, Any]:
+def request_body(kind: type[RequestBody], *, form: str | None = None) -> dict[str, Any]:
     """The body for /openapi.json; `form` names the files of a form, which stand for the images of JSON."""
     schema = kind.model_json_schema()
     content = {"application/json": {"schema": schema}}
@@ -153,8 +162,16 @@ class Prediction(BaseModel):
     unknown: bool | None = Field(description="it looks like none of the classes: familiarity ≤ none_at")
 
 
+class MultiLabelPrediction(BaseModel):
+    image: str = Field(description="the name the client gave it, or its number")
+    labels: list[str] = Field(description="those at or above their thresholds, likeliest first; may be none")
+    scores: dict[str, float] = Field(description="probability of every label; they do not sum to 1")
+
+
 class Predictions(BaseModel):
-    predictions: list[Prediction]
+    predictions: list[Prediction] | list[MultiLabelPrediction] = Field(
+        description="of a multi-label model, the latter"
+    )
     note: str | None = Field(
         description="why unsure or prediction_set are null, where they are, or what they cannot vouch for"
     )
@@ -172,6 +189,9 @@ class Classes(BaseModel):
     classes: list[str]
     added: list[str] = Field(description="those of them that clients added, which DELETE /classes takes away")
     calibrated: bool = Field(description="whether predictions carry `unsure` and `prediction_set`")
+    thresholds: dict[str, float] | None = Field(
+        description="of a multi-label model: the probability from which on a label is given"
+    )
 
 
 class Estimate(BaseModel):
@@ -201,11 +221,17 @@ class Health(BaseModel):
     classes: int
     shared_classes: bool = Field(description="whether classes that clients add are kept, for all of them")
     labelling: bool = Field(description="whether there is a page to label images at /label")
+    multi_label: bool = Field(description="whether an image may have several of the classes, or none")
     needs_key: bool = Field(description="whether other endpoints want an API key")
 
 
 class Problem(BaseModel):
     error: str = Field(description="what is wrong, in one sentence")
+
+
+def problems(reasons: dict[int, str]) -> dict[int | str, dict[str, object]]:
+    """How an endpoint refuses, for /openapi.json: a status and what it means there."""
+    return {status: {"model": Problem, "description": text} for status, text in sorted(reasons.items())}
 
 
 def finite(value: float) -> float:

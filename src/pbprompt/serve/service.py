@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from PIL import Image
 from torch import Tensor
@@ -25,14 +25,14 @@ from pbprompt.serve import schemas
 from pbprompt.serve.batching import Batcher
 from pbprompt.serve.images import decode_image, decode_square, shown_jpeg
 from pbprompt.serve.limits import MIB, Limits, Refused, in_time, too_busy
-from pbprompt.serve.metrics import Metrics
+from pbprompt.serve.middleware import Metrics
 from pbprompt.serve.model import (
     explain,
     no_doubt,
     no_promise,
     others_alone,
     ready,
-    tidied,
+    single_spaced,
     with_classes,
     with_examples,
     without_class,
@@ -119,7 +119,8 @@ class Service:
                 model = await self._visited(asked.classes)
                 note = no_doubt(model, self._fitted)
                 caveat = others_alone(model) if set(model.classes) - self._own else None
-                accuracy, coverage = (None, None) if note else (asked.reject_at, asked.coverage)
+                judged = model.calibrated
+                accuracy, coverage = (asked.reject_at, asked.coverage) if judged else (None, None)
                 rule = model.rule(accuracy, coverage, asked.none_at)
                 if rule.threshold is not None and math.isinf(rule.threshold):
                     rule, note = replace(rule, threshold=None), no_promise(model, asked.reject_at)
@@ -127,11 +128,12 @@ class Service:
                 said = await self.batcher.submit(
                     [Question(see.normalised(square), model, rule) for square in squares]
                 )
-        records = []
+        records: list[Any] = []
         for number, (image, one) in enumerate(zip(asked.images, said, strict=True), 1):
             finite(one.entropy)
             name = image.name or f"image {number}"
-            records.append(schemas.Prediction(image=name, **one.to_dict(asked.top_k)))
+            kind = schemas.Prediction if one.labels is None else schemas.MultiLabelPrediction
+            records.append(kind(image=name, **one.to_dict(asked.top_k)))
         return Predictions(predictions=records, note=note or caveat)
 
     async def explain(self, asked: Explain) -> Explanation | Picture:
@@ -174,7 +176,7 @@ class Service:
     def take(self, model: TunedModel, labels: Sequence[str]) -> None:
         """Answer by what the model has become; the classes of its labels are its own from now on."""
         self.model = ready(model)
-        self._own |= set(map(tidied, labels))
+        self._own |= set(map(single_spaced, labels))
         self._calibration = None
 
     async def picture(self, path: Path) -> bytes:

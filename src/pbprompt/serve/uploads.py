@@ -14,7 +14,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from pbprompt.serve.limits import MIB, Limits, Refused, too_busy, too_large, too_many_images
-from pbprompt.serve.schemas import Body, checked
+from pbprompt.serve.schemas import Body, parsed_body
 
 FIELDS, FIELD_BYTES = 128, 4096
 JSON_VALUES = 10_000  # each takes many times its bytes once it is read
@@ -61,7 +61,7 @@ async def receive(
             raise Refused(408, f"the request took longer than {limits.receive_seconds:g} s") from None
         except ClientDisconnect:
             raise Refused(400, "the client went away") from None
-        yield await asyncio.to_thread(checked, kind, sent)
+        yield await asyncio.to_thread(parsed_body, kind, sent)
     finally:
         held.give_back(taken)
 

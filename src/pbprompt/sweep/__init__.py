@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pbprompt.clip.loading.load import load_backbone
+from pbprompt.clip.loading.load import backbone_fingerprint
 from pbprompt.runs.config import RunConfig
 from pbprompt.runs.protocol import Datasets, Prepared, prepare_run
 from pbprompt.runs.record import Failure
@@ -86,9 +86,9 @@ def sweep(
 
 def prepare_runs(runs: Sequence[RunConfig], backbone: str, root: Path | None) -> dict[str, Prepared]:
     """Id -> run, in order; what occurs twice is one run. Settings and data that do not fit show here."""
-    loaded, datasets = load_backbone(backbone), Datasets(root)
+    weights, datasets = backbone_fingerprint(backbone), Datasets(root)
     prepared = (prepare_run(run, datasets) for run in runs)
-    return {run.id(loaded): run for run in prepared}
+    return {run.id(weights): run for run in prepared}
 
 
 def _groups(

@@ -19,8 +19,8 @@ from pbprompt.errors import InputError
 from pbprompt.methods.abilities import MultiLabel, UsesUnseenNames, can
 from pbprompt.methods.base import Method
 from pbprompt.model.folder import describe_model, load_model, save_model
-from pbprompt.model.predictor import predictive
-from pbprompt.model.scoring import score, zero_shot
+from pbprompt.model.predictor import predictive, zero_shot
+from pbprompt.model.scoring import score
 from pbprompt.registry import find_method
 from pbprompt.testing.fits import (
     NAMES,

@@ -20,8 +20,7 @@ from pbprompt.data.sources import open_dataset
 from pbprompt.features.bank import Features
 from pbprompt.methods.abilities import UsesUnseenNames, can
 from pbprompt.methods.base import Method, build_method
-from pbprompt.model.predictor import predictive
-from pbprompt.model.scoring import predict_features
+from pbprompt.model.predictor import predict_features, predictive
 from pbprompt.train.loop import Run, train
 
 Kind = type[Method]

@@ -24,8 +24,7 @@ from pbprompt.methods.base import Batch, Method
 from pbprompt.seeding import stream, stream_seed
 from pbprompt.train.checkpoint import CHECKPOINT, Tally, read_checkpoint, write_checkpoint
 from pbprompt.train.journal import Journal, OnLog
-from pbprompt.train.order import epoch_order
-from pbprompt.train.schedule import learning_rate
+from pbprompt.train.schedule import epoch_order, learning_rate
 from pbprompt.train.step import Step
 
 LOOP_REVISION = 1  # raised when the loop or the equations in core/ change every method's results

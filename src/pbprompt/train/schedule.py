@@ -1,15 +1,30 @@
-"""Optimiser and learning rate, as the field's protocol has them."""
+"""What epochs are made of: the order of the images, the optimiser and its rate, epochs made one ahead.
+
+Without weights an epoch is a permutation. With weights w_i of mean 1 it is systematic sampling: n points lie
+at equal distances, from a random start, over the images laid end to end in random order, each as long as its
+weight. Image i comes up ⌊w_i⌋ or ⌈w_i⌉ times and w_i times on the average, so that the expected gradient is
+that of the weighted loss
+
+    (1/n) Σ_i w_i loss_i
+
+whatever the method's loss is.
+"""
 
 import math
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
+from typing import TypeVar
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.methods.base import Method, MethodConfig
 
 WARMUP_RATE = 1e-5
+Made = TypeVar("Made")
 
 
 def learning_rate(config: MethodConfig, epoch: float, epochs: int) -> float:
@@ -40,3 +55,47 @@ def make_optimiser(
         rate = torch.tensor(rate, device=parameters[0].device)
     fused = parameters[0].is_cuda  # one kernel for all parameters
     return kinds[config.optimiser](parameters, lr=rate, weight_decay=config.weight_decay, fused=fused)
+
+
+def epoch_order(
+    images: int, weights: Float[Tensor, " n"] | None, generator: torch.Generator
+) -> Int[Tensor, " n"]:
+    """The rows of an epoch, one after the other."""
+    order = torch.randperm(images, generator=generator)
+    if weights is None:
+        return order
+    lengths = weights.cpu().double()[order]
+    ends = (lengths * (images / lengths.sum())).cumsum(0)
+    points = torch.arange(images, dtype=ends.dtype) + torch.rand(1, dtype=ends.dtype, generator=generator)
+    met = torch.searchsorted(ends, points, right=True).clamp(max=images - 1)  # the last end is rounded
+    return order[met][torch.randperm(images, generator=generator)]
+
+
+def one_ahead(make: Callable[[int], Made], count: int) -> Callable[[int], Made]:
+    """`make` of 0 to count − 1, where asking for one starts the next in the background.
+
+    What `make` raises comes when its result is asked for.
+    """
+    ready: dict[int, Future[Made]] = {}
+
+    def start(index: int) -> None:
+        ready[index] = Future()
+        # a daemon: Ctrl-C need not wait for an epoch that nobody will train on
+        threading.Thread(target=_fulfil, args=(ready[index], make, index), daemon=True).start()
+
+    def get(index: int) -> Made:
+        if index not in ready:
+            start(index)
+        made = ready.pop(index).result()
+        if index + 1 < count:
+            start(index + 1)
+        return made
+
+    return get
+
+
+def _fulfil(promise: Future[Made], make: Callable[[int], Made], index: int) -> None:
+    try:
+        promise.set_result(make(index))
+    except BaseException as error:
+        promise.set_exception(error)

@@ -14,7 +14,6 @@ from torch import Tensor
 from pbprompt import distributed
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.config import to_dict
-from pbprompt.data.fewshot import Draw
 from pbprompt.data.items import Dataset, Item
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank, Features
@@ -22,7 +21,7 @@ from pbprompt.methods.abilities import ChoosesByValidation, UsesUnseenNames, can
 from pbprompt.methods.base import Method, MethodConfig, build_method
 from pbprompt.train.journal import OnLog
 from pbprompt.train.loop import EpochFeatures, Run, train
-from pbprompt.train.prefetch import one_ahead
+from pbprompt.train.schedule import one_ahead
 
 Views = Literal["centre", "fresh"] | int
 
@@ -55,9 +54,9 @@ def tune(
     """Train a method on all of a dataset's training items; returns it with the last epoch's terms.
 
     `views`: the centre crop alone, a number of augmented draws that the epochs take in turn, or fresh ones
-    each epoch. `shots` (None: as many as the largest class has) chooses the method's own number of epochs
-    where its settings do not say. `announce` is called with the method before the first step. What trains
-    nothing only learns the names. A method that chooses by validation images does so on the
+    each epoch. `shots` (None: those of the draw, or as many as the largest class has) chooses the method's
+    own number of epochs where its settings do not say. `announce` is called with the method before the first
+    step. What trains nothing only learns the names. A method that chooses by validation images does so on the
     dataset's. `weights`: how much each training item counts, by its path. `on_log` is called with each record
     of the log.
     """
@@ -76,7 +75,9 @@ def tune(
             f"{dataset.name} has no validation images, on which {method.name} chooses by these settings: "
             "give it some, or take a preset that searches nothing"
         )
-    shots = shots or max(Counter(item.label for item in dataset.train).values())
+    if shots is None and dataset.drawn:
+        shots = dataset.drawn.draw.shots
+    shots = shots or max(Counter(item.label for item in dataset.single_label().train).values())
     epochs = config.epochs or method.epochs_for(shots)
     identity = run_identity(dataset, method, seed, epochs, views)
     run = Run(epochs, seed, identity, folder, max_steps, progress, on_log)
@@ -140,9 +141,10 @@ def run_identity(dataset: Dataset, method: Method, seed: int, epochs: int, views
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def draw_facts(dataset: Dataset, drawn: Draw | None) -> dict[str, str | int]:
+def data_facts(dataset: Dataset) -> dict[str, str | int]:
     """Where the training items came from, for the record."""
-    facts: dict[str, str | int] = {"dataset": dataset.name, "content_hash": dataset.content_hash}
-    if drawn is not None:
-        facts |= {"draw_hash": drawn.hash, "draw_seed": drawn.seed, "shots": drawn.shots}
+    facts: dict[str, str | int] = {"dataset": dataset.name, "content_hash": dataset.whole.content_hash}
+    if dataset.drawn is not None:
+        draw = dataset.drawn.draw
+        facts |= {"draw_hash": draw.hash, "draw_seed": draw.seed, "shots": draw.shots}
     return facts

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,8 +56,20 @@ def load_backbone(
     MetaCLIP 2, SigLIP, DINOv2 or DINOv3; the last two are image towers without text.
     `activation` is needed only where the file does not tell whether the model uses QuickGELU or GELU.
     """
-    name = str(name_or_path)
-    target, tokenizer, visual = _device(device), None, None
+    target = _device(device)
+    config, state, tokenizer, visual = _read(str(name_or_path), activation)
+    return _assemble(config, state, target, dtype, Backbone(config, tokenizer, visual))
+
+
+def backbone_fingerprint(name_or_path: str | Path = "lite", *, activation: str | None = None) -> str:
+    """That of `load_backbone`, without building the towers."""
+    config, state, *_ = _read(str(name_or_path), activation)
+    return fingerprint(config, state)
+
+
+def _read(name: str, activation: str | None) -> tuple[BackboneConfig, dict[str, Tensor], Any, Any]:
+    """Config, weights and, where they are not CLIP's, tokenizer and image tower."""
+    tokenizer, visual = None, None
     if activation not in (None, *ACTIVATIONS):
         raise InputError(f"activation {activation!r} is unknown: use quick_gelu or gelu")
     if name == "lite":
@@ -79,7 +92,7 @@ def load_backbone(
         if told.vocabulary != "clip":
             assert config.text is not None
             tokenizer = read_tokenizer(path.parent, config.text, told.vocabulary)
-    return _assemble(config, state, target, dtype, Backbone(config, tokenizer, visual))
+    return config, state, tokenizer, visual
 
 
 def _device(wanted: str | torch.device) -> torch.device:

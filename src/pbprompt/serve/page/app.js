@@ -11,6 +11,7 @@ let asked = 0; // counts images, so that a late answer to an earlier one is drop
 let heats = new Map(); // class name -> promise of its heat map
 let wanted = null; // class whose heat map should be shown
 let hovering = 0;
+let multiLabel = false; // whether an image may have several of the classes: then there are no heat maps
 let shared = false; // whether the server keeps added classes, for everybody
 let added = []; // class names that were added: by this visit, or by anybody where they are shared
 
@@ -63,6 +64,7 @@ function withOwnClasses(form) {
 }
 
 function showAnswer(count) {
+  if (answer.labels) return showLabels(count);
   const { label, score, scores, spreads, entropy, epistemic, unsure, unknown, prediction_set: among } = answer;
   const names = Object.keys(scores).sort((one, other) => scores[other] - scores[one]);
   byId("status").textContent = `${label}, ${percent(score)}`;
@@ -79,6 +81,19 @@ function showAnswer(count) {
   byId("more").hidden = names.length <= count;
   byId("more").textContent = `Show all ${names.length} classes`;
   byId("doubt").textContent = doubt(entropy, epistemic);
+  byId("result").hidden = false;
+}
+
+// of a multi-label model: each label by itself, given from its threshold on
+function showLabels(count) {
+  const { labels, scores } = answer;
+  const names = Object.keys(scores).sort((one, other) => scores[other] - scores[one]);
+  byId("status").textContent = labels.length ? labels.join(", ") : "None of the labels";
+  byId("set").textContent = "Given (●) are the labels whose probability is at or above their threshold.";
+  byId("scores").replaceChildren(...names.slice(0, count).map((name) => row(name, scores[name], null, labels)));
+  byId("more").hidden = names.length <= count;
+  byId("more").textContent = `Show all ${names.length} labels`;
+  byId("doubt").textContent = "";
   byId("result").hidden = false;
 }
 
@@ -106,9 +121,10 @@ function row(name, score, spread, among) {
   line.style.setProperty("--low", Math.max(0, score - spread));
   line.style.setProperty("--high", Math.min(1, score + spread));
   bar.append(fill, ...(spread < NO_SPREAD ? [] : [line]));
+  const spoken = spread === null ? percent(score) : `${percent(score)} ± ${(100 * spread).toFixed(1)}`;
   button.append(
     element("span", { className: "name", textContent: name }),
-    element("span", { className: "value", textContent: `${percent(score)} ± ${(100 * spread).toFixed(1)}` }),
+    element("span", { className: "value", textContent: spoken }),
     bar,
   );
   button.addEventListener("focus", () => showHeat(name));
@@ -130,9 +146,9 @@ function row(name, score, spread, among) {
 async function showHeat(name) {
   wanted = name;
   const heat = byId("heat");
-  if (name === null) {
+  if (name === null || multiLabel) {
     heat.hidden = true;
-    byId("caption").textContent = "Point at a class, or tap it, to see what speaks for it.";
+    byId("caption").textContent = multiLabel ? "" : "Point at a class, or tap it, to see what speaks for it.";
     return;
   }
   if (!heats.has(name)) heats.set(name, askHeat(name));
@@ -159,9 +175,11 @@ async function askHeat(name) {
 async function showModel() {
   const health = await call("healthz");
   shared = health.shared_classes;
+  multiLabel = health.multi_label;
+  byId("class-form").hidden = multiLabel;
   byId("to-label").hidden = !health.labelling;
   const count = health.classes + (shared ? 0 : added.length);
-  byId("model").textContent = `${health.method} on ${health.backbone}, ${count} classes`;
+  byId("model").textContent = `${health.method} on ${health.backbone}, ${count} ${multiLabel ? "labels" : "classes"}`;
   if (health.needs_key && !key) askForKey();
   else if (shared) added = (await call("classes")).added;
   showAdded();
