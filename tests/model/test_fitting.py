@@ -29,16 +29,14 @@ def photos(tmp_path_factory):
 def test_a_draw_is_fitted_judged_and_saved(photos, tiny_vit, tmp_path):
     dataset, kind, announced = open_dataset(photos), find_method("nearest-mean"), []
     bank = FeatureBank(tiny_vit, cache=tmp_path / "cache", progress=False)
-    folder, drawn = tmp_path / "model", draw(dataset, 2, seed=1)
-    model = fit_into(
-        folder, dataset, bank, kind, kind.Config(), drawn=drawn, temperature=True, announce=announced.append
-    )
+    folder, few = tmp_path / "model", draw(dataset, 2, seed=1).apply(dataset)
+    model = fit_into(folder, few, bank, kind, kind.Config(), temperature=True, announce=announced.append)
     assert announced == [model.method] and (folder / "draw.jsonl").is_file()
     saved = TunedModel.load(folder, tiny_vit)
     assert saved.info == model.info and saved.info.temperature != 1
     assert saved.calibration == model.calibration and len(saved.calibration) == 8
     with pytest.raises(InputError, match="holds a finished model"):
-        fit_into(folder, dataset, bank, kind, kind.Config(), drawn=drawn)
+        fit_into(folder, few, bank, kind, kind.Config())
 
 
 def test_a_stream_is_fitted_in_one_pass_and_saved(photos, tiny_vit, tmp_path):

@@ -84,7 +84,7 @@ def test_what_cannot_be_fitted(tiny_vit, labels, problem):
         fit_gathered(found, tiny_vit, kind, kind.Config(), Choices(), source="photos.tar")
 
 
-@pytest.mark.parametrize(("name", "settings"), [("coop", {}), ("conjugate", {"beside": "coop"})])
+@pytest.mark.parametrize(("name", "settings"), [("coop", {}), ("linear-probe", {})])
 def test_methods_that_need_all_images_at_once_say_so(tiny_vit, name, settings):
     kind = find_method(name)
     with pytest.raises(InputError, match=f"{name} needs all its training images at once"):
