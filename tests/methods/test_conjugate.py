@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from pbprompt.core.conjugate import make_frame
+from pbprompt.core.evidence_choice import choose
+from pbprompt.core.look_alikes import look_alikes
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core import evidence
-from pbprompt.core.conjugate import make_frame
-from pbprompt.core.evidence_choice import choose
 from pbprompt.core.likelihood import Uncertainty, unit
-from pbprompt.core.look_alikes import look_alikes
 from pbprompt.core.statistics import Statistics
 from pbprompt.core.text_map import learn_text_map, move
 from pbprompt.errors import InputError
