@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pbprompt.core.conjugate import GAMMA
+from pbprompt.core.gaussian import GAMMA
 from pbprompt.core.one_vs_rest import label_statistics, left_out_products, log_ratio, products, slope
 
 CASES = {"many": (30, 6, 5), "few": (5, 4, 3), "wider than many": (8, 20, 4)}

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbprompt.core import statistics
-from pbprompt.core.conjugate import make_frame
+from pbprompt.core.gaussian import make_frame
 from pbprompt.core.statistics import Statistics, Sums
 
 unit = torch.nn.functional.normalize
@@ -119,4 +119,12 @@ def test_a_large_shared_part_leaves_the_spread_right():
     r = x - np.stack([x[y == c].mean(0) for c in range(3)])[y]
     expected = np.linalg.eigvalsh((r.T @ r).astype(float))
     scale = expected.max()
-    np.testing.assert_allclose(frame.spectrum.numpy() / scale, expected / scale, atol=1e-8)
+    found = (frame.sigma - frame.sigma[0]).numpy() * frame.size  # Σ = (S + a I) / size
+    np.testing.assert_allclose(found / scale, (expected - expected[0]) / scale, atol=1e-8)
+
+
+def test_a_weight_counts_a_photograph_so_often():
+    images, labels = drawn([3, 0, 2, 4])
+    often = torch.arange(len(labels)) % 3 + 1
+    weighted = Statistics.of(images, labels, 4, often.double())
+    same(weighted, Statistics.of(images.repeat_interleave(often, 0), labels.repeat_interleave(often), 4))

@@ -83,7 +83,9 @@ def fit_weights(
         if after > now or float(step.abs().max()) < 1e-9:
             break
         place, now = place - step, after
-    root = torch.linalg.cholesky(torch.linalg.inv(curves(place)[1]))
+    # at ŵ the slope is 0, so that its own part of H is what the prior's slope, A (w/w⁰ − 1), is short of 0
+    exact = curves(place)[1] + (WORTH * (1 - place.exp())).diag()
+    root = torch.linalg.cholesky(torch.linalg.inv(exact))
     return Weights(usual.log() + place, root)
 
 

@@ -117,13 +117,10 @@ def fit_novelty(tables: Tables, labels: Int[Tensor, " n"], names: bool) -> Novel
     return novelty._replace(odds=fitted, found=found.reshape(1))
 
 
-def openness(
-    novelty: Novelty, tables: Tables, logits: Float[Tensor, "n k"] | None = None
-) -> Float[Tensor, " n"]:
+def openness(novelty: Novelty, tables: Tables) -> Float[Tensor, " n"]:
     """−v F(x) + ln Σ exp − max of the logits: how far each left-out photograph is open to any new name."""
-    logits = tables.logits if logits is None else logits
     looks = novelty.statistic(tables.distances, tables.scores)
-    return logits.logsumexp(1) - logits.amax(1) - novelty.odds[1] * looks
+    return tables.logits.logsumexp(1) - tables.logits.amax(1) - novelty.odds[1] * looks
 
 
 def reluctance(
@@ -135,7 +132,7 @@ def reluctance(
     if not ready.numel():
         return least.expand(names)
     alone = _upper(ready, BY_ONE).maximum(least)
-    share = min(BY_ONE * names, BY_TWENTY * max(1.0, names / 20))
+    share = min(BY_ONE * names, BY_TWENTY * max(1.0, names / 20), 1.0)
     return alone + _upper((ready - alone).amax(1, keepdim=True), share).clamp(min=0)
 
 

@@ -144,6 +144,11 @@ class LeftOutPhotographs(NamedTuple):
     """whether the class has photographs left: without, the answer is about its name"""
 
 
+def judged_rows(photographs: int, classes: int) -> Int[Tensor, " n"]:
+    """Of the kept photographs those that are left out in turn, and that the kernel is made of."""
+    return torch.arange(0, photographs, max(1, -(-photographs * classes // CELLS)))
+
+
 def fit_posterior(
     statistics: Statistics, kept: Kept, texts: Float[Tensor, "k d"], scale: float
 ) -> tuple[Posterior, LeftOutPhotographs]:
@@ -152,8 +157,7 @@ def fit_posterior(
     Every class has photographs. `scale`: exp(logit scale). Texts of 0 are names that nobody can read.
     """
     classes = len(texts)
-    rows = torch.arange(0, len(kept.labels), max(1, -(-len(kept.labels) * classes // CELLS)))
-    rows = rows.to(kept.labels)
+    rows = judged_rows(len(kept.labels), classes).to(kept.labels)
     images, labels, shares = kept.images[rows].double(), kept.labels[rows], kept.weights[rows]
     texts = texts.double()
     means = statistics.sums / statistics.counts.unsqueeze(1)

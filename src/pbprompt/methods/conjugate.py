@@ -24,6 +24,7 @@ from pbprompt.core.posterior import (
     NewNames,
     Posterior,
     fit_posterior,
+    judged_rows,
     mixed_with_names,
 )
 from pbprompt.core.statistics import Statistics
@@ -86,8 +87,10 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
     def __init__(self, config: ConjugateConfig, backbone: Backbone) -> None:
         if not backbone.reads_text:
             if config.prior not in (ConjugateConfig.prior, "none"):
-                tower = backbone.config.name
-                raise InputError(f"{tower} reads no text: leave the setting 'prior' as it is")
+                raise InputError(
+                    f"{backbone.config.name} is an image tower that reads no text: leave the setting "
+                    "'prior' as it is"
+                )
             config = replace(config, prior="none")
         super().__init__(config, backbone)
         sentences = SENTENCES.get(config.prior)
@@ -174,9 +177,8 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
         if not self.seen:
             raise InputError(f"{self.name} has no photographs yet: fit it on images first")
         tensors = {name: getattr(self, _saved(name)) for name in _SIZES}
-        rows = len(tensors["kernel/coefficients"])
-        stride = -(-len(self.kept) // rows)
-        return Posterior.from_tensors({**tensors, "kernel/photographs": self.kept[::stride]})
+        judged = self.kept[judged_rows(len(self.kept), len(tensors["names"]))]
+        return Posterior.from_tensors({**tensors, "kernel/photographs": judged})
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c k"]:
         """Draws of the experts' weights, the same for every class; the classes themselves are looked up."""
@@ -226,7 +228,8 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
         return self._answers.slopes(features[:, 0])
 
     def sources(self, images: Encoded) -> dict[str, Float[Tensor, "b c"]]:
-        """What the class's mean, single photographs and the name add to a class's logit."""
+        """What the class's mean, single photographs and the name add to a class's logit, by the best weights;
+        of a name without photographs, what all photographs say against it."""
         x = unit(images.global_).float()
         return self._answers.sources(x)
 
@@ -268,14 +271,16 @@ class _Answers:
         return torch.cat([known, odds], dim=-1)[..., self.order]
 
     def sources(self, images: Float[Tensor, "b d"]) -> dict[str, Float[Tensor, "b c"]]:
-        weights, experts = self.posterior.weights.best, self.posterior.experts(images)
-        density, photographs, name = (
-            torch.cat([part[:, self.columns], part.new_zeros(len(images), len(self.new))], dim=1)
-            for part in weights[:, None, None] * experts
-        )
-        if len(self.new):
-            fit = self.posterior.novelty.odds[2] * (images - self.posterior.gaussians.centre)
-            name[:, len(self.columns) :] = fit @ self.names.direction.to(images).T
+        experts = self.posterior.experts(images)
+        known = self.posterior.weights.best[:, None, None] * experts[:, :, self.columns]
+        if len(self.columns):  # against all of them together, as new names are
+            known[0] -= known.sum(0).logsumexp(1, keepdim=True)
+        odds = self.names.log_odds(self.posterior, images, self.posterior.strangeness(experts))
+        fit = self.posterior.novelty.odds[2] * (images - self.posterior.gaussians.centre)
+        by_name = fit @ self.names.direction.to(images).T
+        against = odds - by_name if len(self.columns) else torch.zeros_like(odds)
+        new = torch.stack([torch.zeros_like(odds), against, by_name])
+        density, photographs, name = torch.cat([known, new], dim=2)
         parts = {"name": name, "class mean": density, "photographs": photographs}
         return {key: part[:, self.order] for key, part in parts.items()}
 
