@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
+    from pbprompt.methods.base import Method
     from pbprompt.model.calibration import Calibration
     from pbprompt.model.tuned import TunedModel
 
@@ -21,13 +22,26 @@ def temperature_words(model: "TunedModel") -> str:
     temperature = model.info.temperature
     if temperature != 1:
         doubt = "less" if temperature > 1 else "more"
-        return f"temperature {temperature:.3f}: probabilities are {doubt} sure than {model.info.method}'s own"
+        by = f", by {model.calibration.rests_on}" if model.calibration else ""
+        own = f"{model.info.method}'s own"
+        return f"temperature {temperature:.3f}{by}: probabilities are {doubt} sure than {own}"
     return (
         f"no validation images to fit a temperature to: {model.info.method}'s probabilities are calibrated "
         "already, by its training images, each left out in turn"
         if can(model.method, LeavesOut)
         else "no validation images to fit a temperature to: the probabilities stay as they are"
     )
+
+
+def name_words(method: "Method") -> str:
+    """How well a class known by its name alone would be found, where leaving classes out can tell."""
+    from pbprompt.methods.abilities import TellsFamiliarity, can
+
+    found = method.found_by_name() if can(method, TellsFamiliarity) else None
+    if found is None:
+        return ""
+    advice = ": add photographs of new classes" if found < 0.5 else ""
+    return f"a class given by name alone was found in {found:.0%} of cases on your data{advice}"
 
 
 def calibration_words(calibration: "Calibration | None") -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pbprompt.cli.calibration_words import calibration_words, temperature_words, threshold_words
+from pbprompt.cli.calibration_words import calibration_words, name_words, temperature_words, threshold_words
 from pbprompt.cli.options import with_options
 from pbprompt.errors import InputError
 
@@ -52,7 +52,10 @@ class FitOptions:
     views: str = typer.Option("centre", help="Training crops: centre, a number of random draws, or fresh.")
     max_steps: int | None = typer.Option(None, min=1, help="Stop after so many steps.")
     calibrate: bool = typer.Option(
-        False, "--calibrate", help="Scale the probabilities by a temperature fitted to validation images."
+        False,
+        "--calibrate",
+        help="Scale the probabilities by a temperature fitted to validation images; the default method does so "
+        "by itself where a hundred are at hand.",
     )
     allow_urls: bool = typer.Option(False, "--allow-urls", help="Fetch the data where it is an address.")
     dry_run: bool = typer.Option(False, help="Say what would be trained, try one step, write nothing.")
@@ -272,8 +275,10 @@ def _print_outcome(options: FitOptions, model: "TunedModel", few: "Dataset", con
                 f"no linear probe beside them, since {images:,} images of {classes:,} classes take it "
                 "longer: --method linear-probe fits it"
             )
-    if options.calibrate:
+    if options.calibrate or model.info.temperature != 1:
         console.print(temperature_words(model))
+    if words := name_words(model.method):
+        console.print(words)
     console.print(threshold_words(model) if model.multi_label else calibration_words(model.calibration))
     console.print(f"saved: {options.out}")
 

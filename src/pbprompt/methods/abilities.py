@@ -89,6 +89,10 @@ class TellsFamiliarity(Method):
         where too few images were left out to tell."""
         raise NotImplementedError
 
+    def found_by_name(self) -> float | None:
+        """Of classes left out whole, the share of images that their name alone was given; None: not known."""
+        return None
+
 
 class NamesSources(Method):
     """Its logits are sums over where they come from, such as names and photographs."""

@@ -18,7 +18,7 @@ from pbprompt.errors import InputError
 from pbprompt.evaluate.answers import Answers
 from pbprompt.evaluate.multi_label import LabelAnswers
 from pbprompt.features.bank import FeatureBank, Features
-from pbprompt.methods.abilities import ChoosesByValidation, LearnsOn, can
+from pbprompt.methods.abilities import ChoosesByValidation, LearnsOn, LeavesOut, can
 from pbprompt.methods.base import Method, MethodConfig, build_method
 from pbprompt.model.calibration import (
     Calibration,
@@ -45,6 +45,7 @@ from pbprompt.model.scoring import compare, rival_figures, set_figures
 from pbprompt.train.journal import OnLog
 from pbprompt.train.tune import Bank, Views, data_facts, tune
 
+ENOUGH = 100  # validation images, for a temperature that nobody asked for
 COVERAGE = 0.9  # of the sets whose figures `evaluate` gives
 PATHS_AT_ONCE = 256  # of many files: answers come as they are made
 AnyPath = TypeVar("AnyPath", str, Path)
@@ -268,7 +269,8 @@ class TunedModel:
         The figures are of the test split, or of the validation split where there is no other and it chose
         nothing there; under `rivals`, what plain classifiers make of the same training images.
 
-        With `temperature` its probabilities are scaled first, as the validation images ask for; without such
+        With `temperature` (and of a method that leaves images out, wherever a hundred validation images are
+        at hand) its probabilities are scaled first, as the validation images ask for; without such
         images they stay. A multi-label model has its thresholds already, and gets figures alone.
         """
         whole = dataset.whole
@@ -280,7 +282,7 @@ class TunedModel:
         model, held_out = self, held_out_items(dataset, chooses=chooses)
         if held_out:
             features = bank.encode(dataset.root, held_out)
-            if temperature:
+            if temperature or (can(self.method, LeavesOut) and len(held_out) >= ENOUGH):
                 scaled = temperature_of(self.predictor, features)
                 model = replace(self, info=replace(self.info, temperature=scaled))
             model = replace(model, calibration=calibrate(model.predictor, features, self.seed))
