@@ -54,8 +54,8 @@ class FitOptions:
     calibrate: bool = typer.Option(
         False,
         "--calibrate",
-        help="Scale the probabilities by a temperature fitted to validation images; the default method does so "
-        "by itself where a hundred are at hand.",
+        help="Scale the probabilities by a temperature fitted to validation images; the default method does "
+        "so by itself where a hundred are at hand.",
     )
     allow_urls: bool = typer.Option(False, "--allow-urls", help="Fetch the data where it is an address.")
     dry_run: bool = typer.Option(False, help="Say what would be trained, try one step, write nothing.")
