@@ -14,20 +14,20 @@ from typing import Any
 from pbprompt.batch.output import Output
 from pbprompt.batch.parts import (
     Answer,
-    Cached,
-    Encode,
+    Encoder,
     Part,
     Say,
-    Streamed,
     Todo,
     Written,
     answered,
+    cached,
     make_parts,
+    streamed,
 )
 from pbprompt.clip.backbone import Backbone
 from pbprompt.data.stream import Files, Record, Stream
+from pbprompt.features.encode import decoder_for
 from pbprompt.features.progress import Progress
-from pbprompt.features.streaming import decoders_for
 from pbprompt.model.folder import saved_state
 from pbprompt.model.predictions import NO_RULE, Rule
 from pbprompt.model.tuned import TunedModel
@@ -101,13 +101,13 @@ def here(job: Job, output: Output) -> Iterator[Part]:
 
 
 @contextlib.contextmanager
-def encoder(backbone: Backbone, stream: Stream) -> Iterator[Encode]:
+def encoder(backbone: Backbone, stream: Stream) -> Iterator[Encoder]:
     """What encodes the stream: with the cache where it is a folder of ordinary size, otherwise without."""
     if _few_files(stream):
-        yield Cached(backbone)
+        yield cached(backbone)
         return
-    with contextlib.closing(decoders_for(backbone)) as decoders:
-        yield Streamed(backbone, decoders)
+    with contextlib.closing(decoder_for(backbone)) as decoder:
+        yield streamed(backbone, decoder)
 
 
 def _few_files(stream: Stream) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from stat import S_ISREG
 
 from pbprompt import files
-from pbprompt.data.processors import available_cpus
+from pbprompt.data.workers import available_cpus
 from pbprompt.errors import InputError
 
 # A file that changed this recently may change again without its time showing it: it is not remembered.

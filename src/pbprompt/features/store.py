@@ -153,7 +153,7 @@ class ShardWriter:
         self.parts: list[tuple[Tensor, Tensor]] = []
 
     def add(self, keys: list[str], global_: Tensor, patches: Tensor) -> None:
-        if self.store is None:
+        if self.store is None or not keys:
             return
         self.keys += keys
         self.parts.append((global_, patches))
