@@ -36,7 +36,7 @@ from rich.table import Table
 from benchmarks import ways_to_decode
 from benchmarks.speed.pictures import QUALITY, picture
 from benchmarks.speed.setups import make_backbone
-from pbprompt.batch import job as batch_job
+from pbprompt import batch as batch_job
 from pbprompt.batch.output import Output
 from pbprompt.clip.backbone import Backbone
 from pbprompt.data.decoding import Decoder

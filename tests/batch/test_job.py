@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pbprompt.batch import job as jobs
-from pbprompt.batch import parts
-from pbprompt.batch.job import Job, here, model_identity, run
+from pbprompt import batch as jobs
+from pbprompt.batch import Job, here, model_identity, parts, run
 from pbprompt.batch.output import Output
 from pbprompt.batch.parts import Todo, Written, make_parts, streamed
 from pbprompt.clip.backbone import Encoded

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pbprompt.batch.job import Executor, Job
+from pbprompt.batch import Executor, Job
 from pbprompt.batch.output import Done, Output, remaining
 from pbprompt.batch.parts import Part, Say, Written, make_parts, streamed
 from pbprompt.clip.backbone import Backbone

@@ -29,9 +29,9 @@ from pbprompt.classifier.estimator import DataConversionWarning
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.data import names
 from pbprompt.data.decoding import Decoder
-from pbprompt.data.images import list_images, open_image, upright_rgb
+from pbprompt.data.images import open_image, upright_rgb
 from pbprompt.data.items import Item
-from pbprompt.data.stream import Record
+from pbprompt.data.stream import Record, list_images
 from pbprompt.data.workers import available_cpus
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank, Features

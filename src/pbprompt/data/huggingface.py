@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pbprompt.data.assemble import SPLIT_WORDS, Choices
+from pbprompt.data.assemble import Choices
 from pbprompt.data.items import Dataset
+from pbprompt.data.stream.folders import SPLIT_WORDS
 from pbprompt.data.tables import open_table
 from pbprompt.errors import InputError, install_command
 from pbprompt.files import is_special, write_bytes, write_text

@@ -12,8 +12,8 @@ from pbprompt.data.folders import open_folders
 from pbprompt.data.huggingface import PREFIX, is_saved_dataset, open_huggingface
 from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset
 from pbprompt.data.multi_label import open_multi_label
-from pbprompt.data.split_json import open_split_json
-from pbprompt.data.tables import SUFFIXES, is_multi_label, open_table
+from pbprompt.data.stream.tables import TABLES
+from pbprompt.data.tables import is_multi_label, open_split_json, open_table
 from pbprompt.errors import InputError
 
 ROOT_VARIABLE = "PBPROMPT_DATA"
@@ -64,7 +64,7 @@ def open_dataset(
     if path.is_dir():
         return open_huggingface(str(path), choices) if is_saved_dataset(path) else open_folders(path, choices)
     if path.is_file():
-        if path.suffix.lower() in SUFFIXES:
+        if path.suffix.lower() in TABLES:
             reader = open_multi_label if is_multi_label(path) else open_table
             return reader(path, images, choices)
         if path.suffix.lower() == ".json":

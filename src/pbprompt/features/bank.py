@@ -28,9 +28,8 @@ from pbprompt.data.workers import available_cpus
 from pbprompt.errors import InputError, NoNumberError
 from pbprompt.features.claims import PORTIONS, Claims
 from pbprompt.features.encode import Encoding, default_batch, encode_records, share_of_batch
-from pbprompt.features.file_hashes import file_hashes
 from pbprompt.features.progress import Progress
-from pbprompt.features.store import FeatureStore, ShardWriter, in_use
+from pbprompt.features.store import FeatureStore, ShardWriter, file_hashes, in_use
 from pbprompt.features.store_size import DEFAULT_LIMIT_GIB, GIB, prune, total_bytes
 from pbprompt.paths import cache_folder
 

@@ -15,18 +15,18 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.loading.load import load_backbone
-from pbprompt.data.assemble import SPLIT_WORDS
 from pbprompt.data.decoding import squares_of
-from pbprompt.data.folders import subfolders
 from pbprompt.data.huggingface import is_saved_dataset
-from pbprompt.data.images import list_images, open_image
+from pbprompt.data.images import open_image
 from pbprompt.data.items import SPLITS, Dataset, Item
 from pbprompt.data.names import from_folder
 from pbprompt.data.sources import open_dataset
+from pbprompt.data.stream import list_images
+from pbprompt.data.stream.folders import SPLIT_WORDS, subfolders
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank
-from pbprompt.features.file_hashes import file_hashes
 from pbprompt.features.progress import Progress
+from pbprompt.features.store import file_hashes
 from pbprompt.findings.duplicates import Duplicates, SmallSquare, find_duplicates
 from pbprompt.findings.judging import (
     LabelError,

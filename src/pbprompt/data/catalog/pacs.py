@@ -9,9 +9,8 @@ from pathlib import Path
 
 from pbprompt.data.assemble import Choices, Row, assemble, seeded_split
 from pbprompt.data.catalog.benchmark import UNSTATED, Benchmark
-from pbprompt.data.folders import subfolders
-from pbprompt.data.images import walk_files
 from pbprompt.data.items import Dataset
+from pbprompt.data.stream.folders import files_below, subfolders
 
 DOMAINS = {"art_painting": 2_048, "cartoon": 2_344, "photo": 1_670, "sketch": 3_929}
 
@@ -23,7 +22,7 @@ def read(benchmark: Benchmark, folder: Path) -> Dataset:
         for domain in DOMAINS
         if (folder / domain).is_dir()
         for name in subfolders(folder / domain)
-        for file in walk_files(folder / domain / name)
+        for file in files_below(folder / domain / name)
     ]
     dataset = assemble(
         benchmark.name,
