@@ -107,8 +107,8 @@ def executor_named(name: str, address: str | None, device: str, sent: "Callable[
 
 def sources(words: Sequence[str], allow_urls: bool) -> "list[str | Record]":
     """What comes from standard input is read; addresses must be allowed."""
-    from pbprompt.data.download import is_address
     from pbprompt.data.stream import Record
+    from pbprompt.data.stream.places import is_address
 
     if words.count(STDIN) > 1:
         raise InputError(f"{STDIN} is given twice: standard input holds one image")
@@ -119,7 +119,7 @@ def sources(words: Sequence[str], allow_urls: bool) -> "list[str | Record]":
 
 
 def _read_stdin() -> bytes | InputError:
-    from pbprompt.data.download import MOST_BYTES
+    from pbprompt.data.stream.places import MOST_BYTES
 
     if sys.stdin.isatty():
         return InputError(f"{STDIN}: standard input is a terminal: pipe an image in, such as `< photo.jpg`")

@@ -11,9 +11,9 @@ from pbprompt import distributed
 from pbprompt.clip.backbone import Backbone
 from pbprompt.data import catalog, names
 from pbprompt.data.assemble import Choices, sorted_keys
-from pbprompt.data.download import is_address
 from pbprompt.data.huggingface import is_saved_dataset
 from pbprompt.data.stream import PARQUETS, TARS, Files, Record, Stream
+from pbprompt.data.stream.places import is_address
 from pbprompt.data.stream.tables import TABLES
 from pbprompt.errors import InputError
 from pbprompt.features.checkpoint import Checkpoint

@@ -21,10 +21,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from pbprompt.data.download import is_address
 from pbprompt.data.stream.folders import Labels, files_in, is_image, subfolders
 from pbprompt.data.stream.parquet import row_groups
-from pbprompt.data.stream.places import Place, filesystem, place_of, suffix_of, told
+from pbprompt.data.stream.places import WEB, Place, filesystem, is_address, place_of, suffix_of, told
 from pbprompt.data.stream.records import Files, Record, Unit, in_units
 from pbprompt.data.stream.tables import TABLES, table_records
 from pbprompt.data.stream.tars import Tar
@@ -92,9 +91,9 @@ class Stream:
                     f"{place} does not exist: give an image, a folder of images or a glob such as 'in/*.jpg'"
                 )
             return self._file(place)
-        if glob.has_magic(place.split("?")[0]) and not place.startswith(("http://", "https://")):
+        if glob.has_magic(place.split("?")[0]) and not place.startswith(WEB):
             return self._glob(place)
-        if _is_archive(place) or is_image(place) or place.startswith(("http://", "https://")):
+        if _is_archive(place) or is_image(place) or place.startswith(WEB):
             return self._file(place)
         system, path = filesystem(place)
         with told(place):

@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
-from pbprompt.data.download import is_address
 from pbprompt.data.stream.folders import SPLIT_WORDS
-from pbprompt.data.stream.places import Place, beside, opened
+from pbprompt.data.stream.places import Place, beside, is_address, opened
 from pbprompt.data.stream.records import Record
 from pbprompt.errors import InputError
 from pbprompt.files import inside
