@@ -1,5 +1,7 @@
 """The feature bank: values equal the tower's own, whatever path they took."""
 
+import contextlib
+
 import pytest
 import torch
 from PIL import Image
@@ -159,6 +161,14 @@ def test_views_are_the_transforms_own_and_are_not_stored(tiny_vit, folder, items
     assert not torch.equal(own.views(folder, items, seed=5, epoch=3).global_, features.global_)
     assert not torch.equal(own.views(folder, items, seed=6, epoch=2).global_, features.global_)
     assert not feature_folder().exists()
+
+
+def test_processes_decode_what_threads_do(tiny_vit, folder, items, monkeypatch):
+    own = bank(tiny_vit)
+    by_threads = own.views(folder, items, seed=5, epoch=2)
+    with contextlib.closing(decoding.Decoder(1, processes=True)) as decoder:
+        monkeypatch.setattr(own, "_decoder", lambda images: decoder)
+        assert_same(own.views(folder, items, seed=5, epoch=2), by_threads)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -33,6 +33,14 @@ class Choices:
     mapping: dict[str, str] | None = None  # what the classes file says
     mapping_from: str = ""
 
+    @classmethod
+    def of(
+        cls, classes_file: str | Path | None = None, *, seed: int = 1, template: str | None = None
+    ) -> "Choices":
+        """With the names of a classes file."""
+        mapping = None if classes_file is None else names.read_classes_file(classes_file)
+        return cls(seed, template or DEFAULT_TEMPLATE, mapping, str(classes_file))
+
     def names(
         self, keys: Sequence[str], where: str, naming: Callable[[str], str] = names.from_label
     ) -> tuple[str, ...]:

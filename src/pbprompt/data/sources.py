@@ -4,13 +4,13 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from pbprompt.data import catalog, names
+from pbprompt.data import catalog
 from pbprompt.data.assemble import Choices
 from pbprompt.data.catalog.benchmark import Benchmark
 from pbprompt.data.catalog.sample import FOLDER as SAMPLE_FOLDER
 from pbprompt.data.folders import open_folders
 from pbprompt.data.huggingface import PREFIX, is_saved_dataset, open_huggingface
-from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset
+from pbprompt.data.items import Dataset
 from pbprompt.data.multi_label import open_multi_label
 from pbprompt.data.stream.tables import TABLES
 from pbprompt.data.tables import is_multi_label, open_split_json, open_table
@@ -42,12 +42,7 @@ def open_dataset(
     """
     if template is not None and template.count("{}") != 1:
         raise InputError(f"template {template!r}: write it with one {{}} where the class name goes")
-    choices = Choices(
-        seed=seed,
-        template=template or DEFAULT_TEMPLATE,
-        mapping=None if classes_file is None else names.read_classes_file(classes_file),
-        mapping_from=str(classes_file),
-    )
+    choices = Choices.of(classes_file, seed=seed, template=template)
     benchmark, domain, folder = _benchmark(source)
     if benchmark is not None:
         if choices.mapping is not None:
