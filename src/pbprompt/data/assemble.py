@@ -96,7 +96,8 @@ def assemble(
     notes = list(notes)
     if all(not row.split for row in rows):
         rows = seeded_split(rows, choices.seed)
-        notes.append(f"Split 50/20/30 % a class with seed {choices.seed}")
+        each = "class and domain" if any(row.domain for row in rows) else "class"
+        notes.append(f"Split 50/20/30 % per {each} with seed {choices.seed}")
     splits = {row.split for row in rows}
     if "test" not in splits and "val" in splits:
         rows = [replace(row, split="test") if row.split == "val" else row for row in rows]

@@ -7,7 +7,7 @@ rule of class folders, always with seed 1.
 from dataclasses import replace
 from pathlib import Path
 
-from pbprompt.data.assemble import Choices, Row, assemble, seeded_split
+from pbprompt.data.assemble import Choices, Row, assemble
 from pbprompt.data.catalog.benchmark import UNSTATED, Benchmark
 from pbprompt.data.items import Dataset
 from pbprompt.data.stream.folders import files_below, subfolders
@@ -27,10 +27,9 @@ def read(benchmark: Benchmark, folder: Path) -> Dataset:
     dataset = assemble(
         benchmark.name,
         folder,
-        seeded_split(rows, seed=1),
-        Choices(template=benchmark.template),
+        rows,
+        Choices(seed=1, template=benchmark.template),
         where=str(folder),
-        notes=["Split 50/20/30 % per class and domain with seed 1"],
     )
     return replace(dataset, home="photo")
 
