@@ -229,7 +229,7 @@ def test_nothing_but_unreadable_images_are_left_out_too(tiny_vit, folder, items)
 
 def test_a_single_unreadable_image_is_named_with_what_to_do(tiny_vit, folder, items):
     (folder / "2.png").write_bytes(b"text")
-    with pytest.raises(InputError, match=r"2\.png: .*: mend or remove it$"):
+    with pytest.raises(InputError, match=r"2\.png: .*: fix or remove it$"):
         bank(tiny_vit).encode(folder, items)
 
 

@@ -149,7 +149,7 @@ class Actor:
 
 
 def _own(error: BaseException | None) -> InputError | None:
-    """What the user can mend, among what Ray has wrapped around it."""
+    """What the user can fix, among what Ray has wrapped around it."""
     while error is not None:
         if isinstance(error, InputError):
             return InputError(str(error).splitlines()[-1].removeprefix("pbprompt.errors.InputError: "))

@@ -336,7 +336,7 @@ def _mapped(shape: tuple[int, int, int], folder: Path) -> Tensor:
 
 def _unreadable(errors: list[InputError], of: int) -> InputError:
     if len(errors) == 1:
-        return InputError(f"{errors[0]}: mend or remove it")
+        return InputError(f"{errors[0]}: fix or remove it")
     shown = "; ".join(str(error) for error in errors[:5])
     more = f"; and {len(errors) - 5:,} more" if len(errors) > 5 else ""
-    return InputError(f"{len(errors):,} of {of:,} images cannot be read: {shown}{more}: mend or remove them")
+    return InputError(f"{len(errors):,} of {of:,} images cannot be read: {shown}{more}: fix or remove them")
