@@ -36,14 +36,12 @@ from rich.table import Table
 from benchmarks import ways_to_decode
 from benchmarks.speed.pictures import QUALITY, picture
 from benchmarks.speed.setups import make_backbone
-from pbprompt.batch import job as batch_job
+from pbprompt import batch as batch_job
 from pbprompt.batch.output import Output
 from pbprompt.clip.backbone import Backbone
+from pbprompt.data.decoding import Decoder
 from pbprompt.data.stream import Record, Stream
-from pbprompt.data.stream.decoding import SquareDecoders
-from pbprompt.features import streaming
-from pbprompt.features.encode import default_batch
-from pbprompt.features.streaming import decoders_for, encode_stream
+from pbprompt.features.encode import decoder_for, default_batch, encode_records
 from pbprompt.model.tuned import TunedModel
 from pbprompt.runs.provenance import commit, machine
 
@@ -75,28 +73,28 @@ def timed(images: int, work: Callable[[], object]) -> Cost:
 def decode(backbone: Backbone, files: Sequence[Path]) -> None:
     """Files to squares, as the whole does it."""
     records = list(Stream(list(files)).records())
-    geometry, size = backbone.preprocess.geometry, default_batch(backbone.device)
-    with contextlib.closing(decoders_for(backbone)) as decoders:
+    look, size = backbone.preprocess.look, default_batch(backbone.device)
+    with contextlib.closing(decoder_for(backbone)) as decoder:
         batches = ((at, records[at : at + size]) for at in range(0, len(records), size))
-        for _ in streaming._decoded(batches, decoders, geometry):
+        for _ in decoder.decoded(batches, look):
             pass
 
 
-class _Ready(SquareDecoders):
+class _Ready(Decoder):
     """Has the same square for every image, at once, and no processes."""
 
     def __init__(self, size: int) -> None:
-        self.count = 1
+        super().__init__(1)
         self._square = np.asarray(picture(0).resize((size, size)))
 
-    def decode(self, records: Sequence[Any], geometry: Any) -> list[Any]:
+    def decode(self, records: Sequence[Any], look: Any) -> list[Any]:
         return [self._square] * len(records)
 
 
 def tower(backbone: Backbone, images: int, size: int) -> None:
     """The tower on squares that need not be decoded, by the same threads, in batches of this size."""
     batches = ((at, [Record("", b"")] * min(size, images - at)) for at in range(0, images, size))
-    for _ in encode_stream(backbone, batches, _Ready(backbone.preprocess.size)):
+    for _ in encode_records(backbone, batches, _Ready(backbone.preprocess.size)):
         pass
 
 

@@ -19,10 +19,10 @@ from rich.table import Table
 
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.loading.load import load_backbone
+from pbprompt.data.decoding import squares_of
 from pbprompt.data.items import Dataset, Item
-from pbprompt.data.loading import load_images
-from pbprompt.data.processors import available_cpus
 from pbprompt.data.sources import open_dataset
+from pbprompt.data.workers import available_cpus
 from pbprompt.features.bank import FeatureBank, Report
 from pbprompt.features.encode import default_batch
 
@@ -30,7 +30,7 @@ from pbprompt.features.encode import default_batch
 def decode_rate(backbone: Backbone, dataset: Dataset, items: tuple[Item, ...]) -> float:
     """Images/s of reading, decoding and transforming alone."""
     started = time.perf_counter()
-    for _ in load_images([dataset.file(item) for item in items], backbone.preprocess):
+    for _ in squares_of([dataset.file(item) for item in items], backbone.preprocess.look):
         pass
     return len(items) / (time.perf_counter() - started)
 

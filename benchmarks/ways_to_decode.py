@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pbprompt.data.images import open_image
-from pbprompt.data.square import central_square
+from pbprompt.data.squares import central_square
 
 SIZE = 224
 BICUBIC = Image.Resampling.BICUBIC

@@ -24,7 +24,7 @@ import torch
 from PIL import Image
 
 from benchmarks.chaos.disk import Outcome, tiny_backbone, tiny_method
-from pbprompt.batch import job as batch_job
+from pbprompt import batch as batch_job
 from pbprompt.batch import parts
 from pbprompt.batch.output import Output
 from pbprompt.clip.backbone import Backbone

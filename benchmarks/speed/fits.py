@@ -28,10 +28,11 @@ from benchmarks.speed.setups import (
 from pbprompt.bench import apart, on_cuda
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.tokenizer import Tokenizer
+from pbprompt.data.decoding import squares_of
 from pbprompt.data.fewshot import draw
 from pbprompt.data.items import Dataset
-from pbprompt.data.loading import load_images
 from pbprompt.data.sources import open_dataset
+from pbprompt.data.transforms import normalise
 from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.methods.base import Batch, build_method, make_config
 from pbprompt.registry import find_method
@@ -146,7 +147,7 @@ def _plain_epochs(fit: Fit, backbone: Backbone) -> float:
     config = make_config(kind, overrides=[*OVERRIDES[fit.method], f"epochs={fit.epochs}"])
     method = build_method(kind, config, backbone, SEED)
     method.prepare(fit.dataset.classes, fit.dataset.template)
-    items = fit.dataset.train
+    items, see = fit.dataset.train, backbone.preprocess
     size = method.images_a_step(len(items))
     loss, optimiser = PlainLoss(method, len(items)), plain_optimiser(method)
     noise = torch.Generator(fit.device if method.capturable else "cpu")
@@ -155,13 +156,14 @@ def _plain_epochs(fit: Fit, backbone: Backbone) -> float:
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(config, epoch, fit.epochs)
         order = torch.randperm(len(items), generator=stream(SEED, "order", epoch)).tolist()
-        loaded = load_images([fit.dataset.file(items[i]) for i in order], backbone.preprocess)
+        loaded = squares_of([fit.dataset.file(items[i]) for i in order], see.look)
         losses = []
         for first in range(0, len(items) - size + 1, size):
-            pixels = torch.stack([next(loaded)[1] for _ in range(size)])  # type: ignore[misc]
+            squares = torch.stack([torch.from_numpy(next(loaded)) for _ in range(size)])
             labels = torch.tensor([items[i].label for i in order[first : first + size]])
             with torch.no_grad():
-                images = backbone.image(pixels.to(backbone.device))
+                pixels = normalise(squares.to(backbone.device), see.mean, see.std)
+                images = backbone.image(pixels)
             noise.manual_seed(stream_seed(SEED, "noise", step))
             total = loss(Batch(images, labels.to(backbone.device)), noise)
             optimiser.zero_grad()

@@ -13,7 +13,7 @@ from benchmarks.speed.setups import TEMPLATE
 from pbprompt.bench import processes
 from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.data.items import Dataset, Item
-from pbprompt.data.processors import available_cpus
+from pbprompt.data.workers import available_cpus
 from pbprompt.report.cost import class_names
 
 SIZE = (500, 375)

@@ -11,21 +11,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from pbprompt.batch import job as jobs
-from pbprompt.batch import parts
-from pbprompt.batch.job import Job, here, model_identity, run
+from pbprompt import batch as jobs
+from pbprompt.batch import Job, here, model_identity, parts, run
 from pbprompt.batch.output import Output
-from pbprompt.batch.parts import Streamed, Todo, Written, make_parts
+from pbprompt.batch.parts import Todo, Written, make_parts, streamed
 from pbprompt.clip.backbone import Encoded
+from pbprompt.data.decoding import Decoder
 from pbprompt.data.images import open_image
+from pbprompt.data.squares import Crop
 from pbprompt.data.stream import Files, Record, Stream
-from pbprompt.data.stream.decoding import SquareDecoders
-from pbprompt.features.streaming import most_batches_ahead
+from pbprompt.data.workers import Workers
+from pbprompt.features.encode import most_batches_ahead
 
 
 @pytest.fixture(scope="module")
 def decoders():
-    with contextlib.closing(SquareDecoders(1)) as processes:
+    with contextlib.closing(Decoder(1, processes=True)) as processes:
         yield processes
 
 
@@ -55,7 +56,7 @@ def rows(path: Path) -> list[dict]:
 
 
 def test_cached_and_streamed_answers_are_the_models_own(made, model, photos, tmp_path, monkeypatch, decoders):
-    monkeypatch.setattr(jobs, "decoders_for", lambda backbone: decoders)
+    monkeypatch.setattr(jobs, "decoder_for", lambda backbone: decoders)
     monkeypatch.setattr(decoders, "close", lambda: None)
     found = {}
     for name, most in (("cached", 4), ("streamed", 0)):
@@ -68,9 +69,9 @@ def test_cached_and_streamed_answers_are_the_models_own(made, model, photos, tmp
         assert failed["image"] == str(photos / "05.png") and "no known image format" in failed["reason"]
     batches = [[photos / f"{n:02}.png" for n in some] for some in ((0, 1, 2, 3), (4, 6, 7), (8, 9, 10))]
     assert found["streamed"] == direct(model, batches), "to the bit"
-    for cached, streamed in zip(found["cached"], found["streamed"], strict=True):
-        assert (cached["image"], cached["label"]) == (streamed["image"], streamed["label"])
-        assert cached["scores"] == pytest.approx(streamed["scores"], abs=1e-5), "in other batches"
+    for one, other in zip(found["cached"], found["streamed"], strict=True):
+        assert (one["image"], one["label"]) == (other["image"], other["label"])
+        assert one["scores"] == pytest.approx(other["scores"], abs=1e-5), "in other batches"
 
 
 def test_parts_depend_on_their_unit_alone(model, picture, decoders, monkeypatch):
@@ -79,7 +80,7 @@ def test_parts_depend_on_their_unit_alone(model, picture, decoders, monkeypatch)
     units = [
         Files(tuple(Record(f"{u}-{n}", picture(n)) for n in range(size))) for u, size in enumerate((6, 9, 3))
     ]
-    encode, written = Streamed(model.backbone, decoders), Written(".jsonl", True)
+    encode, written = streamed(model.backbone, decoders), Written(".jsonl", True)
     whole = list(make_parts(model.predict, [Todo(n, unit) for n, unit in enumerate(units)], encode, written))
     assert [(part.unit, part.first, part.records, part.last) for part in whole] == [
         (0, 0, 4, False), (0, 4, 2, True), (1, 0, 4, False),
@@ -109,7 +110,7 @@ class Counting:
 def test_the_source_waits_for_the_taker(model, picture, decoders, monkeypatch):
     monkeypatch.setattr(parts, "RECORDS", 4)
     unit = Counting([Record(str(n), picture(0)) for n in range(600)])
-    encode = Streamed(model.backbone, decoders)
+    encode = streamed(model.backbone, decoders)
     batch, ahead = 4, most_batches_ahead(model.backbone, decoders)
     made = make_parts(model.predict, [Todo(0, unit)], encode, Written(".jsonl"))
     for taken in range(1, 6):
@@ -134,20 +135,19 @@ def test_what_a_job_is_known_by(made, model, tiny_vit):
 
 def test_an_image_that_breaks_the_decoder_fails_alone(picture, decoders, monkeypatch):
     good, bad = Record("good", picture(1)), Record("bad", b"")
-    geometry = (8, "crop", "bicubic", None)
-    original, asked = SquareDecoders.ask, []
+    original, asked = Workers.ask, []
 
-    def ask(self, function, names, *given):
+    def ask(self, function, handle, names, *given):
         asked.append(names)
         if "bad" in names:
             raise TimeoutError if len(asked) < 4 else EOFError
-        return original(self, function, names, *given)
+        return original(self, function, handle, names, *given)
 
-    monkeypatch.setattr(SquareDecoders, "ask", ask)
-    first, late, last = decoders.decode([good, bad, good], geometry)
+    monkeypatch.setattr(Workers, "ask", ask)
+    first, late, last = decoders.decode([good, bad, good], Crop(8))
     assert first.shape == (8, 8, 3) and (first == last).all()
     assert "bad: decoding took over 30 seconds" in str(late)
-    assert "its decoder broke down" in str(decoders.decode([bad], geometry)[0])
+    assert "its decoder broke down" in str(decoders.decode([bad], Crop(8))[0])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pbprompt.batch import job as jobs
+from pbprompt import batch as jobs
+from pbprompt.batch import Job, here, run
 from pbprompt.batch import on_ray as module
-from pbprompt.batch.job import Job, here, run
 from pbprompt.batch.on_ray import SentModel, on_ray
 from pbprompt.batch.output import Output
 from pbprompt.clip.backbone import Encoded

@@ -14,8 +14,7 @@ import pbprompt
 from pbprompt.batch import parts
 from pbprompt.batch.output import Output
 from pbprompt.cli.batch import sources
-from pbprompt.data import download
-from pbprompt.data.stream import Record, records
+from pbprompt.data.stream import Record, places, records
 from pbprompt.errors import InputError
 
 SAMPLE = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
@@ -141,7 +140,7 @@ def test_addresses_are_refused_unless_allowed():
 )
 def test_standard_input_without_an_image(monkeypatch, content, terminal, says):
     monkeypatch.setattr(sys, "stdin", Piped(content, terminal))
-    monkeypatch.setattr(download, "MOST_BYTES", 50)
+    monkeypatch.setattr(places, "MOST_BYTES", 50)
     (record,) = sources(["-"], allow_urls=False)
     with pytest.raises(InputError, match=says):
         record.read()

@@ -5,9 +5,10 @@ import os
 import pytest
 from PIL import Image
 
-from pbprompt.data.images import list_images, open_image
+from pbprompt.data.images import open_image
 from pbprompt.data.items import Item
 from pbprompt.data.sources import open_dataset
+from pbprompt.data.stream import list_images
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank
 

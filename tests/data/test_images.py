@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from pbprompt.data.images import list_images, looks_like_image, open_image, walk_files
+from pbprompt.data.images import looks_like_image, open_image
 from pbprompt.errors import InputError
 
 RED = (200, 30, 40)
@@ -209,35 +209,3 @@ def test_other_files_do_not(tmp_path, content):
     path.write_bytes(content)
     assert not looks_like_image(path)
     assert not looks_like_image(tmp_path / "none")
-
-
-def test_list_images(tmp_path):
-    image = Image.new("RGB", (4, 4), RED)
-    (tmp_path / "b").mkdir()
-    (tmp_path / "a [1]").mkdir()
-    saved(tmp_path / "b", image, "2.png")
-    saved(tmp_path / "b", image, "1", format="PNG")
-    saved(tmp_path / "a [1]", image, "z.JPG", format="PNG")
-    saved(tmp_path, image, ".hidden.png")
-    (tmp_path / "notes.txt").write_text("no image")
-    found = [path.relative_to(tmp_path).as_posix() for path in list_images(tmp_path)]
-    assert found == ["a [1]/z.JPG", "b/1", "b/2.png"]
-    assert list_images(tmp_path / "b" / "1") == [tmp_path / "b" / "1"]
-    assert [path.name for path in list_images(f"{tmp_path}/b/*.png")] == ["2.png"]
-    assert [path.name for path in list_images(f"{tmp_path}/**/*")] == ["z.JPG", "1", "2.png"]
-    assert [path.name for path in list_images(tmp_path / "a [1]")] == ["z.JPG"]
-
-
-def test_list_images_says_what_to_give(tmp_path):
-    for wrong in (tmp_path, tmp_path / "none", f"{tmp_path}/*.png"):
-        with pytest.raises(InputError, match="give"):
-            list_images(wrong)
-
-
-def test_walk_follows_links_but_not_in_circles(tmp_path):
-    (tmp_path / "real").mkdir()
-    (tmp_path / "real" / "x.png").write_bytes(b"x")
-    (tmp_path / "real" / "up").symlink_to(tmp_path)
-    (tmp_path / "same").symlink_to(tmp_path / "real")
-    found = [path.relative_to(tmp_path).as_posix() for path in walk_files(tmp_path)]
-    assert found == ["real/x.png", "same/x.png"]

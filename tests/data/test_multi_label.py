@@ -1,4 +1,4 @@
-"""Tables of several labels an image: what is read, how it is split, and what is refused."""
+"""Multi-label tables: what is read, how it is split, and what is refused."""
 
 import json
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from pbprompt.data.items import SPLITS
 from pbprompt.data.sources import open_dataset
-from pbprompt.data.split_json import read_split_json
+from pbprompt.data.tables import read_split_json
 from pbprompt.errors import InputError
 
 GOOD = {

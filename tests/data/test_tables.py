@@ -11,7 +11,7 @@ from PIL import Image
 
 from pbprompt.data.assemble import Row
 from pbprompt.data.sources import open_dataset
-from pbprompt.data.tables import read_csv, read_jsonl
+from pbprompt.data.tables import read_rows
 from pbprompt.errors import InputError
 
 
@@ -35,7 +35,7 @@ PLAIN = [Row("a/1.jpg", "cat", "train"), Row("b, c/2.jpg", 'say "dog"', "test")]
     ],
 )
 def test_the_same_rows_in_every_dialect(tmp_path, text):
-    assert list(read_csv(table(tmp_path, text))) == PLAIN
+    assert list(read_rows(table(tmp_path, text))) == PLAIN
 
 
 names = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=8)
@@ -64,7 +64,7 @@ def test_csv_round_trip(tmp_path_factory, listed, delimiter, newline, mark):
     writer.writerow(["image", "label", "split", "domain"])
     writer.writerows([row.path, row.key, row.split, row.domain] for row in listed)
     path = table(tmp_path_factory.mktemp("csv"), ("\ufeff" if mark else "") + buffer.getvalue())
-    assert list(read_csv(path)) == listed
+    assert list(read_rows(path)) == listed
 
 
 @settings(deadline=None, max_examples=60)
@@ -78,7 +78,7 @@ def test_jsonl_round_trip(tmp_path_factory, listed, ascii_only, mark):
         for row in listed
     ]
     path = table(tmp_path_factory.mktemp("jsonl"), ("\ufeff" if mark else "") + "\r\n".join(lines), "t.jsonl")
-    assert list(read_jsonl(path)) == listed
+    assert list(read_rows(path)) == listed
 
 
 @settings(deadline=None, max_examples=120)
@@ -91,7 +91,7 @@ def test_any_bytes_are_read_or_refused_in_one_line(tmp_path_factory, suffix, con
     content = (b"image,label\n" if header else b"") + content
     path = table(tmp_path_factory.mktemp("any"), content, f"t{suffix}")
     try:
-        list((read_jsonl if suffix == ".jsonl" else read_csv)(path))
+        list(read_rows(path))
     except InputError as error:
         assert str(path) in str(error) and len(str(error).splitlines()) == 1
 
@@ -117,7 +117,7 @@ def test_any_bytes_are_read_or_refused_in_one_line(tmp_path_factory, suffix, con
 )
 def test_bad_csv(tmp_path, text, why):
     with pytest.raises(InputError, match=why):
-        list(read_csv(table(tmp_path, text)))
+        list(read_rows(table(tmp_path, text)))
 
 
 @pytest.mark.parametrize(
@@ -136,12 +136,18 @@ def test_bad_csv(tmp_path, text, why):
 )
 def test_bad_jsonl(tmp_path, text, why):
     with pytest.raises(InputError, match=why):
-        list(read_jsonl(table(tmp_path, text, "t.jsonl")))
+        list(read_rows(table(tmp_path, text, "t.jsonl")))
+
+
+@pytest.mark.parametrize("image", ["image", "file_name", "path"])
+def test_jsonl_may_use_the_words_of_a_header(tmp_path, image):
+    path = table(tmp_path, json.dumps({image: "a.jpg", "class": "cat", "subset": "dev"}), "t.jsonl")
+    assert list(read_rows(path)) == [Row("a.jpg", "cat", "val")]
 
 
 def test_numbers_as_labels(tmp_path):
     path = table(tmp_path, '{"image": "a.jpg", "label": 7, "other": {}}', "t.jsonl")
-    assert list(read_jsonl(path)) == [Row("a.jpg", "7")]
+    assert list(read_rows(path)) == [Row("a.jpg", "7")]
 
 
 @pytest.fixture

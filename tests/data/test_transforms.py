@@ -1,7 +1,6 @@
-"""The test transform against Pillow's resampling written out in numpy; views as pure functions."""
+"""The test transform against Pillow's resampling written out in numpy."""
 
 import math
-import random
 
 import numpy as np
 import pytest
@@ -10,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from pbprompt.data.transforms import Preprocess, TrainView, normalise
+from pbprompt.data.squares import View
+from pbprompt.data.transforms import Preprocess, normalise
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
@@ -96,94 +96,33 @@ def test_identity_names_every_number():
         Preprocess(224, STD, STD),
         Preprocess(224, MEAN, MEAN),
         Preprocess(224, MEAN, STD, draft=448),
-        TrainView(224, MEAN, STD),
-        TrainView(224, MEAN, STD, scale=(0.5, 1.0)),
-        TrainView(224, MEAN, STD, ratio=(1.0, 1.0)),
-        TrainView(224, MEAN, STD, interpolation="bilinear"),
     ]
-    assert len({entry.identity for entry in [plain, *others]}) == 9
+    views = [
+        View(224, seed=1, epoch=0),
+        View(224, seed=1, epoch=0, scale=(0.5, 1.0)),
+        View(224, seed=1, epoch=0, ratio=(1.0, 1.0)),
+        View(224, seed=1, epoch=0, interpolation="bilinear"),
+    ]
+    texts = [entry.identity for entry in [plain, *others]] + [plain.identity_of(view) for view in views]
+    assert len(set(texts)) == 9
+    assert plain.identity_of(plain.view(2, 3)) == plain.identity_of(views[0])
+    assert others[1].identity_of(views[0]) != plain.identity_of(views[0])
     assert plain.identity == Preprocess(224, MEAN, STD).identity
 
 
-def test_a_view_is_a_function_of_seed_epoch_and_key():
-    view, image = TrainView(16, MEAN, STD), noise(50, 40)
-    first = view(image, seed=1, epoch=0, key="a.jpg")
-    random.random(), np.random.random(), torch.rand(1)
-    assert torch.equal(first, view(image, seed=1, epoch=0, key="a.jpg"))
-    for change in ({"seed": 2}, {"epoch": 1}, {"key": "b.jpg"}):
-        assert not torch.equal(first, view(image, **{"seed": 1, "epoch": 0, "key": "a.jpg", **change}))
-
-
-def test_seed_and_epoch_do_not_run_into_each_other():
-    view, image = TrainView(16, MEAN, STD), noise(50, 40)
-    assert not torch.equal(view(image, seed=1, epoch=11, key="a"), view(image, seed=11, epoch=1, key="a"))
-
-
-@settings(deadline=None, max_examples=80)
-@given(st.integers(1, 300), st.integers(1, 300), st.integers(0, 1000))
-def test_boxes_lie_in_the_image(width, height, seed):
-    left, top, right, bottom = TrainView(8, MEAN, STD).box((width, height), random.Random(seed))
-    assert 0 <= left < right <= width and 0 <= top < bottom <= height
-
-
-@settings(deadline=None, max_examples=80)
-@given(st.integers(100, 300), st.integers(100, 300), st.integers(0, 1000))
-def test_boxes_keep_to_scale_and_ratio(width, height, seed):
-    left, top, right, bottom = TrainView(8, MEAN, STD).box((width, height), random.Random(seed))
-    w, h = right - left, bottom - top
-    assert 0.07 <= w * h / (width * height) <= 1.0
-    assert (w - 1) / (h + 1) <= 4 / 3 and (w + 1) / (h - 1) >= 3 / 4
-
-
-@pytest.mark.parametrize(
-    ("size", "expected"),
-    # too narrow: all the width, width / (3/4) of the height; too wide: all the height, 4/3 of it in width
-    [((30, 400), (0, 180, 30, 220)), ((400, 30), (180, 0, 220, 30)), ((60, 60), (0, 0, 60, 60))],
-)
-def test_after_ten_tries_the_centre(size, expected):
-    hopeless = TrainView(8, MEAN, STD, scale=(50.0, 60.0))
-    assert hopeless.box(size, random.Random(0)) == expected
-
-
-@pytest.mark.parametrize("filtered", ["bicubic", "bilinear"])
-def test_views_are_crops_resized_and_half_of_them_flipped(filtered):
-    view = TrainView(12, MEAN, STD, scale=(1.0, 1.0), ratio=(1.0, 1.0), interpolation=filtered)
-    image = noise(30, 30)
-    resized = image.resize((12, 12), getattr(Image.Resampling, filtered.upper()))
-    plain = np.asarray(resized).astype(np.float32) / np.float32(255)
-    plain = ((plain - np.float32(MEAN)) / np.float32(STD)).transpose(2, 0, 1)
-    flips = 0
-    for epoch in range(200):
-        out = view(image, seed=0, epoch=epoch, key="x").numpy()
-        flipped = np.array_equal(out, plain[:, :, ::-1])
-        assert flipped or np.array_equal(out, plain)
-        flips += flipped
-    assert 70 < flips < 130
-
-
-def test_the_stream_is_pinned():
-    # changing how a view is derived changes every training run: it must be on purpose
-    view = TrainView(8, MEAN, STD)
-    assert view.box((100, 80), view._source(1, 0, "a.jpg")) == (12, 0, 99, 80)
-
-
-def test_a_batch_is_normalised_to_the_same_bits():
-    test, view = Preprocess(24, MEAN, STD), TrainView(24, MEAN, STD)
+def test_a_batch_is_normalised_as_each_of_it():
+    test = Preprocess(24, MEAN, STD)
     images = [noise(40, 30), noise(25, 60)]
-    draw = {"seed": 1, "epoch": 2, "key": "a"}
-    for pixels, wanted in (
-        ([test.pixels(image) for image in images], [test(image) for image in images]),
-        ([view.pixels(image, **draw) for image in images], [view(image, **draw) for image in images]),
-    ):
-        assert all(one.dtype == torch.uint8 and one.shape == (24, 24, 3) for one in pixels)
-        assert torch.equal(normalise(torch.stack(pixels), MEAN, STD), torch.stack(wanted))
+    pixels = torch.stack([torch.from_numpy(np.array(test.square(image))) for image in images])
+    assert torch.equal(normalise(pixels, MEAN, STD), torch.stack([test(image) for image in images]))
 
 
-def test_every_byte_is_normalised_to_the_same_bits():
+def test_every_byte_is_normalised_to_the_bits_of_numpy():
     ramp = np.arange(256, dtype=np.uint8).reshape(16, 16)
-    image = Image.fromarray(np.stack([ramp, ramp[::-1], ramp.T], axis=-1))
-    whole = Preprocess(16, MEAN, STD)
-    assert torch.equal(normalise(whole.pixels(image)[None], MEAN, STD)[0], whole(image))
+    image = np.stack([ramp, ramp[::-1], ramp.T], axis=-1)
+    wanted = (image.astype(np.float32) / np.float32(255) - np.float32(MEAN)) / np.float32(STD)
+    found = Preprocess(16, MEAN, STD)(Image.fromarray(image))
+    assert np.array_equal(found.numpy(), wanted.transpose(2, 0, 1))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

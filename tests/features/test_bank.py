@@ -1,11 +1,13 @@
 """The feature bank: values equal the tower's own, whatever path they took."""
 
+import contextlib
+
 import pytest
 import torch
 from PIL import Image
 
 from pbprompt.clip.backbone import random_backbone
-from pbprompt.data import decoders
+from pbprompt.data import decoding
 from pbprompt.data.images import open_image
 from pbprompt.data.items import Item
 from pbprompt.errors import InputError
@@ -150,7 +152,9 @@ def test_spilled_patches_equal_those_in_memory(tiny_vit, folder, items):
 def test_views_are_the_transforms_own_and_are_not_stored(tiny_vit, folder, items):
     own = bank(tiny_vit)
     features = own.views(folder, items, seed=5, epoch=2)
-    images = [own.view(open_image(folder / item.path), seed=5, epoch=2, key=item.path) for item in items]
+    test = tiny_vit.preprocess
+    view = test.view(5, 2)
+    images = [test.normalised(view(open_image(folder / item.path), item.path)) for item in items]
     assert_values(features, *direct(tiny_vit, images))
     assert_same(own.views(folder, items, seed=5, epoch=2), features)
     assert own.last_report.encoded == COUNT
@@ -159,15 +163,23 @@ def test_views_are_the_transforms_own_and_are_not_stored(tiny_vit, folder, items
     assert not feature_folder().exists()
 
 
+def test_processes_decode_what_threads_do(tiny_vit, folder, items, monkeypatch):
+    own = bank(tiny_vit)
+    by_threads = own.views(folder, items, seed=5, epoch=2)
+    with contextlib.closing(decoding.Decoder(1, processes=True)) as decoder:
+        monkeypatch.setattr(own, "_decoder", lambda images: decoder)
+        assert_same(own.views(folder, items, seed=5, epoch=2), by_threads)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_fresh_views_stay_there_and_processes_decode_them(tiny_vit, folder, items, monkeypatch):
     on_gpu = random_backbone(tiny_vit.config).to("cuda")
     by_threads = bank(on_gpu, workers=1).views(folder, items, seed=5, epoch=2)
-    monkeypatch.setattr(decoders, "MANY_IMAGES", COUNT)
-    monkeypatch.setattr(decoders, "MANY_PROCESSORS", 1)
-    monkeypatch.setattr(decoders, "available_cpus", lambda: 2)
+    monkeypatch.setattr(decoding, "MANY_IMAGES", COUNT)
+    monkeypatch.setattr(decoding, "MANY_PROCESSORS", 1)
+    monkeypatch.setattr(decoding, "available_cpus", lambda: 2)
     by_processes = bank(on_gpu).views(folder, items, seed=5, epoch=2)
-    assert decoders.shared_decoders.cache_info().currsize
+    assert decoding.shared_processes.cache_info().currsize
     assert by_threads.patches.is_cuda and by_threads.labels.is_cuda
     assert_same(by_processes, by_threads)
 
@@ -217,7 +229,7 @@ def test_nothing_but_unreadable_images_are_left_out_too(tiny_vit, folder, items)
 
 def test_a_single_unreadable_image_is_named_with_what_to_do(tiny_vit, folder, items):
     (folder / "2.png").write_bytes(b"text")
-    with pytest.raises(InputError, match=r"2\.png: .*: mend or remove it$"):
+    with pytest.raises(InputError, match=r"2\.png: .*: fix or remove it$"):
         bank(tiny_vit).encode(folder, items)
 
 
@@ -238,12 +250,12 @@ def test_ctrl_c_keeps_what_was_encoded(tiny_vit, folder, items, monkeypatch):
             raise KeyboardInterrupt
         return original(*arguments)
 
-    original = encode._encode
-    monkeypatch.setattr(encode, "_encode", stops)
+    original = encode._begin
+    monkeypatch.setattr(encode, "_begin", stops)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     with pytest.raises(KeyboardInterrupt):
         bank(tiny_vit, batch=2).encode(folder, items)
-    monkeypatch.setattr(encode, "_encode", original)
+    monkeypatch.setattr(encode, "_begin", original)
     own = bank(tiny_vit)
     own.encode(folder, items)
     assert own.last_report.read == 6

@@ -23,8 +23,8 @@ from pbprompt.features import checkpoint as checkpoints
 from pbprompt.features import gathered
 from pbprompt.features.bank import FeatureBank
 from pbprompt.features.checkpoint import Checkpoint
+from pbprompt.features.encode import decoder_for, most_batches_ahead
 from pbprompt.features.gathered import Gathered, Pass, gather_units
-from pbprompt.features.streaming import decoders_for, most_batches_ahead
 from pbprompt.testing.fits import tiny_vit
 
 CLASSES = ("cat", "dog", "hen")
@@ -222,7 +222,7 @@ def test_the_source_is_read_no_further_than_it_must(monkeypatch):
         if summed >= 300:
             raise EnoughError
 
-    decoders = decoders_for(backbone)
+    decoders = decoder_for(backbone)
     decoders.close()
     with pytest.raises(EnoughError):
         gather_units(backbone, [Endless()], saw)

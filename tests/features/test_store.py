@@ -13,8 +13,7 @@ from safetensors.torch import load_file, save_file
 from pbprompt import files
 from pbprompt.errors import InputError
 from pbprompt.features import store as feature_store
-from pbprompt.features.file_hashes import file_hashes, memory_file
-from pbprompt.features.store import FeatureStore, ShardWriter
+from pbprompt.features.store import FeatureStore, ShardWriter, file_hashes, memory_file
 from pbprompt.features.store_size import clear, prune, total_bytes, usage
 
 DIM, PATCHES = 4, 3
@@ -116,14 +115,16 @@ def test_a_shard_whose_values_changed_is_a_miss(tmp_path, value):
     assert get(store, "a", "b") == [1, 2]
 
 
-def test_shards_without_checksums_are_still_read(tmp_path):
+def test_a_shard_without_checksums_is_a_miss(tmp_path):
     store = make(tmp_path)
     put(store, a=1)
     index = store.folder / "index.jsonl"
     line = json.loads(index.read_text())
     del line["sums"]
     index.write_text(json.dumps(line) + "\n")
-    assert get(store, "a") == [1]
+    assert get(store, "a") == [None]
+    put(store, a=2)
+    assert get(store, "a") == [2]
 
 
 @pytest.mark.parametrize(

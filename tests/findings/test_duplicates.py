@@ -13,12 +13,12 @@ from pbprompt.findings.duplicates import (
     RULES,
     SIDE,
     Duplicates,
+    SmallSquare,
     differences,
     find_duplicates,
     joined,
     near_pairs,
     outlines,
-    small_square,
 )
 
 
@@ -104,6 +104,10 @@ def jpeg(image: Image.Image) -> Image.Image:
     stream = io.BytesIO()
     image.save(stream, "JPEG", quality=50)
     return Image.open(stream).convert("RGB")
+
+
+def small_square(image: Image.Image) -> torch.Tensor:
+    return torch.from_numpy(np.array(SmallSquare()(image))).permute(2, 0, 1)
 
 
 def difference(one: Image.Image, other: Image.Image) -> float:

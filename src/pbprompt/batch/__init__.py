@@ -4,3 +4,144 @@ stream ──▶ units ──▶ features ──▶ answers ──▶ parts on t
            data/     features/    model/      one by one, each     or a folder of parts
                                               whole, and listed
 """
+
+import contextlib
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pbprompt.batch.output import Output
+from pbprompt.batch.parts import (
+    Answer,
+    Encoder,
+    Part,
+    Say,
+    Todo,
+    Written,
+    answered,
+    cached,
+    make_parts,
+    streamed,
+)
+from pbprompt.clip.backbone import Backbone
+from pbprompt.data.stream import Files, Record, Stream
+from pbprompt.features.encode import decoder_for
+from pbprompt.features.progress import Progress
+from pbprompt.model.folder import saved_state
+from pbprompt.model.predictions import NO_RULE, Rule
+from pbprompt.model.tuned import TunedModel
+
+VERSION = 1  # of what is in a part
+CACHED_UNITS = 4  # so many thousand files of this machine have their features kept
+
+
+@dataclass(frozen=True)
+class Job:
+    """What answers, on which images; `settings` are what decides the answers besides, as JSON has it."""
+
+    backbone: Backbone
+    say: Say
+    stream: Stream
+    settings: dict[str, Any]
+    features: bool = False  # written beside the answers
+
+    @classmethod
+    def of(cls, model: TunedModel, stream: Stream, rule: Rule = NO_RULE, *, features: bool = False) -> "Job":
+        """A model's predictions on a stream, by a rule; `features`: write the images' features too.
+
+        job = Job.of(TunedModel.load("model/"), Stream(["photos/"]))
+        for answer in answers(job): ...
+        """
+        settings = {
+            "model": model_identity(model),
+            "samples": [model.samples, model.seed],
+            "temperature": model.info.temperature,
+            "independent": model.independent,
+            "rule": asdict(rule),
+        }
+        return cls(model.backbone, partial(model.predict, rule=rule), stream, settings, features)
+
+    def identity(self, suffix: str) -> dict[str, Any]:
+        """By which an output is known to be this job's."""
+        sources = [one.name if isinstance(one, Record) else str(one) for one in self.stream.sources]
+        written = [suffix, "features"] if self.features else [suffix]
+        return {"version": VERSION, "images": sources, "columns": written, **self.settings}
+
+
+Executor = Callable[[Job, Output], Iterator[Part]]
+
+
+def answers(job: Job, *, progress: bool = False) -> Iterator[Answer]:
+    """What is said of each image, in the stream's order, as it is made; nothing is written."""
+    with encoder(job.backbone, job.stream) as encode, Progress("answering images", shown=progress) as shown:
+        shown.expect(None)
+        todo = (Todo(number, unit) for number, unit in enumerate(job.stream.units()))
+        for _, some in answered(job.say, todo, encode):
+            yield from some
+            shown.advance(len(some))
+
+
+def run(job: Job, output: Output, executor: Executor, *, progress: bool) -> None:
+    """Answer what is left and finish the output, which is open; what a kill leaves, see `Output`."""
+    with Progress("answering images", shown=progress) as shown:
+        threading.Thread(target=_count, args=(job.stream, output, shown), daemon=True).start()
+        with contextlib.closing(executor(job, output)) as parts:  # type: ignore[type-var]
+            for part in parts:
+                output.add(part)
+                shown.advance(part.records)
+    output.finish()
+
+
+def here(job: Job, output: Output) -> Iterator[Part]:
+    """The parts, made on this machine."""
+    with encoder(job.backbone, job.stream) as encode:
+        todo = output.todo(job.stream.units())
+        yield from make_parts(job.say, todo, encode, Written(output.suffix, job.features))
+
+
+@contextlib.contextmanager
+def encoder(backbone: Backbone, stream: Stream) -> Iterator[Encoder]:
+    """What encodes the stream: with the cache where it is a folder of ordinary size, otherwise without."""
+    if _few_files(stream):
+        yield cached(backbone)
+        return
+    with contextlib.closing(decoder_for(backbone)) as decoder:
+        yield streamed(backbone, decoder)
+
+
+def _few_files(stream: Stream) -> bool:
+    units = stream.few(CACHED_UNITS)
+    files = [record.content for unit in units if isinstance(unit, Files) for record in unit.files]
+    whole = bool(units) and all(isinstance(unit, Files) for unit in units)
+    return whole and all(isinstance(content, Path) for content in files)
+
+
+def _count(stream: Stream, output: Output, shown: Progress) -> None:
+    """How many images are left, found out beside the work, for the time left."""
+    done = dict(output.done)
+    try:
+        for number, unit in enumerate(stream.units()):
+            before = done.get(number)
+            if before is not None and before.last:
+                continue
+            if (count := unit.count()) is None:  # a tar from elsewhere tells only when it is read
+                shown.expect(None)
+                return
+            shown.expect(count - (before.records if before else 0))
+    except Exception:  # the work itself comes across it, and says so
+        shown.expect(None)
+
+
+def model_identity(model: TunedModel) -> str:
+    """Of all that a tuned model answers by, but for the sampling."""
+    digest, method = hashlib.sha256(), model.method
+    for name, value in sorted(saved_state(method, model.head).items()):
+        digest.update(name.encode() + value.numpy().tobytes())
+    tower = [method.backbone.fingerprint, str(method.backbone.dtype)]
+    digest.update(json.dumps([method.name, method.classes, method.template, *tower]).encode())
+    return digest.hexdigest()

@@ -17,14 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pbprompt.batch.job import Executor, Job
+from pbprompt.batch import Executor, Job
 from pbprompt.batch.output import Done, Output, remaining
-from pbprompt.batch.parts import Part, Say, Streamed, Written, make_parts
+from pbprompt.batch.parts import Part, Say, Written, make_parts, streamed
 from pbprompt.clip.backbone import Backbone
+from pbprompt.data.decoding import Decoder
 from pbprompt.data.stream import Stream
-from pbprompt.data.stream.decoding import SquareDecoders
 from pbprompt.errors import InputError
-from pbprompt.features.streaming import decoders_for
+from pbprompt.features.encode import decoder_for
 from pbprompt.model.manifest import ModelFiles, opened
 from pbprompt.model.predictions import Rule
 from pbprompt.model.tuned import TunedModel
@@ -133,14 +133,15 @@ class Actor:
     def __init__(self, load: Load, written: Written) -> None:
         backbone, self.say = load()
         on_cpu = backbone.device.type == "cpu"
-        self.encode = Streamed(backbone, SquareDecoders(1) if on_cpu else decoders_for(backbone))
+        decoder = Decoder(1, processes=True) if on_cpu else decoder_for(backbone)
+        self.encoder = streamed(backbone, decoder)
         self.written = written
 
     def __call__(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         import numpy as np
 
         for row in batch["todo"]:
-            for part in make_parts(self.say, [pickle.loads(row)], self.encode, self.written):
+            for part in make_parts(self.say, [pickle.loads(row)], self.encoder, self.written):
                 yield {
                     name: np.array([value], dtype=object) if isinstance(value, bytes) else [value]
                     for name, value in part._asdict().items()
@@ -148,7 +149,7 @@ class Actor:
 
 
 def _own(error: BaseException | None) -> InputError | None:
-    """What the user can mend, among what Ray has wrapped around it."""
+    """What the user can fix, among what Ray has wrapped around it."""
     while error is not None:
         if isinstance(error, InputError):
             return InputError(str(error).splitlines()[-1].removeprefix("pbprompt.errors.InputError: "))

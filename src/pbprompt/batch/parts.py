@@ -3,21 +3,19 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from pbprompt.batch.formats import FEATURES, encode
 from pbprompt.clip.backbone import Backbone, Encoded
-from pbprompt.data.items import Item
+from pbprompt.data.decoding import Decoder
 from pbprompt.data.stream import Record, Unit
-from pbprompt.data.stream.decoding import SquareDecoders
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank
-from pbprompt.features.encode import default_batch
-from pbprompt.features.streaming import Encoding, encode_stream
+from pbprompt.features.encode import Encoding, default_batch, encode_records
 
 RECORDS = 1024  # of a part; a multiple of every batch, so that parts begin where batches do
 CPU_RECORDS = 256  # of a part where they take seconds: what a kill loses is what is not yet in a part
@@ -58,6 +56,14 @@ class Answer(NamedTuple):
     features: torch.Tensor | None
 
 
+class Encoder(NamedTuple):
+    """What makes features of batches of `batch` records of one unit, of which `part` make a part."""
+
+    run: Callable[[Iterable[tuple[Mark, list[Record]]]], Iterator[tuple[Mark, Encoding]]]
+    batch: int
+    part: int
+
+
 class Part(NamedTuple):
     """The records from `first` on of one unit: so many, and what is said of them."""
 
@@ -79,7 +85,7 @@ class Written(NamedTuple):
     features: bool = False
 
 
-def make_parts(say: Say, todo: Iterable[Todo], encode: "Encode", written: Written) -> Iterator[Part]:
+def make_parts(say: Say, todo: Iterable[Todo], encoder: Encoder, written: Written) -> Iterator[Part]:
     """The parts of the units in order. What a part is depends on its unit alone, not on what was done before.
 
     Another thread writes one part down while the next one's images are answered.
@@ -88,10 +94,10 @@ def make_parts(say: Say, todo: Iterable[Todo], encode: "Encode", written: Writte
     pending: deque[Future[Part]] = deque()
     held: list[Answer] = []
     try:
-        for mark, answers in answered(say, todo, encode):
+        for mark, answers in answered(say, todo, encoder):
             held += answers
             end = mark.first + len(answers)
-            if mark.last or end % encode.records == 0:
+            if mark.last or end % encoder.part == 0:
                 start = Mark(mark.unit, mark.identity, end - len(held), mark.last)
                 pending.append(pool.submit(_part, start, held, written))
                 held = []
@@ -103,7 +109,7 @@ def make_parts(say: Say, todo: Iterable[Todo], encode: "Encode", written: Writte
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def answered(say: Say, todo: Iterable[Todo], encode: "Encode") -> Iterator[tuple[Mark, list[Answer]]]:
+def answered(say: Say, todo: Iterable[Todo], encoder: Encoder) -> Iterator[tuple[Mark, list[Answer]]]:
     """What is said of each image, in order, some hundred at a time; never of two parts at once.
 
     Another thread asks the model while the next images are encoded, so that the tower need not wait for it.
@@ -117,11 +123,11 @@ def answered(say: Say, todo: Iterable[Todo], encode: "Encode") -> Iterator[tuple
     pending: deque[tuple[Mark, Future[list[Answer]]]] = deque()
     held: list[Encoding] = []
     try:
-        for mark, encoding in encode(todo):
+        for mark, encoding in encoder.run(batches(todo, encoder.batch)):
             held.append(encoding)
             records = sum(len(one.records) for one in held)
             end = mark.first + len(encoding.records)
-            if mark.last or end % encode.records == 0 or records >= AT_ONCE:
+            if mark.last or end % encoder.part == 0 or records >= AT_ONCE:
                 at = Mark(mark.unit, mark.identity, end - records, mark.last)
                 pending.append((at, pool.submit(_answers, say, held)))
                 held = []
@@ -183,37 +189,16 @@ def batches(todo: Iterable[Todo], size: int) -> Iterator[tuple[Mark, list[Record
             some, first = following, first + len(some)
 
 
-def records_of(backbone: Backbone) -> int:
-    """How many make a part."""
-    return min(RECORDS, CPU_RECORDS) if backbone.device.type == "cpu" else RECORDS
-
-
-class Streamed:
+def streamed(backbone: Backbone, decoder: Decoder) -> Encoder:
     """Encodes whatever comes, and keeps nothing."""
-
-    def __init__(self, backbone: Backbone, decoders: SquareDecoders) -> None:
-        self.backbone, self.decoders = backbone, decoders
-        self.records = records_of(backbone)
-
-    def __call__(self, todo: Iterable[Todo]) -> Iterator[tuple[Mark, Encoding]]:
-        size = default_batch(self.backbone.device)
-        yield from encode_stream(self.backbone, batches(todo, size), self.decoders)
+    run = partial(encode_records, backbone, decoder=decoder)
+    return Encoder(run, default_batch(backbone.device), _part_size(backbone))
 
 
-class Cached:
+def cached(backbone: Backbone) -> Encoder:
     """Encodes files of this machine, and keeps their features for the next time."""
-
-    def __init__(self, backbone: Backbone) -> None:
-        self.bank = FeatureBank(backbone, progress=False)
-        self.records = records_of(backbone)
-
-    def __call__(self, todo: Iterable[Todo]) -> Iterator[tuple[Mark, Encoding]]:
-        for mark, records in batches(todo, AT_ONCE):
-            failures: dict[str, InputError] = {}
-            paths = [str(record.content) for record in records]
-            features = self.bank.encode(Path(), [Item(path, 0) for path in paths], failures)
-            told = {place: failures[path] for place, path in enumerate(paths) if path in failures}
-            yield mark, Encoding(records, told, features.global_, features.patches)
+    return Encoder(FeatureBank(backbone, progress=False).encode_files, AT_ONCE, _part_size(backbone))
 
 
-Encode = Streamed | Cached
+def _part_size(backbone: Backbone) -> int:
+    return min(RECORDS, CPU_RECORDS) if backbone.device.type == "cpu" else RECORDS

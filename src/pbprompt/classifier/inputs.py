@@ -28,11 +28,14 @@ from PIL import Image
 from pbprompt.classifier.estimator import DataConversionWarning
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.data import names
-from pbprompt.data.images import list_images, open_image, upright_rgb
+from pbprompt.data.decoding import Decoder
+from pbprompt.data.images import open_image, upright_rgb
 from pbprompt.data.items import Item
+from pbprompt.data.stream import Record, list_images
+from pbprompt.data.workers import available_cpus
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank, Features
-from pbprompt.features.encode import default_batch
+from pbprompt.features.encode import default_batch, encode_records, share_of_batch
 from pbprompt.features.progress import Progress
 
 PATHS = (str, os.PathLike)
@@ -128,16 +131,19 @@ def _width(given: int, expected: int) -> str:
 
 def _encode_pictures(pictures: list[Any], backbone: Backbone, progress: bool) -> Encoded:
     """Images in memory, a batch at a time; patches in half precision, as those of files are."""
-    batch = default_batch(backbone.device)
+    size = share_of_batch(backbone, default_batch(backbone.device), len(pictures))
+    batches = (
+        (at, [Record(f"X[{at + n}]", as_image(one)) for n, one in enumerate(pictures[at : at + size])])
+        for at in range(0, len(pictures), size)
+    )
     parts = []
-    with Progress("encoding images", shown=progress) as bar, torch.inference_mode():
+    with Progress("encoding images", shown=progress) as bar:
         bar.expect(len(pictures))
-        for at in range(0, len(pictures), batch):
-            some = [as_image(picture) for picture in pictures[at : at + batch]]
-            tensors = torch.stack([backbone.preprocess(image) for image in some])
-            encoded = backbone.image(tensors.to(backbone.device))
-            parts.append((encoded.global_.float().cpu(), encoded.patches.half().cpu()))
-            bar.advance(len(some))
+        for _, found in encode_records(backbone, batches, Decoder(available_cpus())):
+            if found.failures:
+                raise next(iter(found.failures.values()))
+            parts.append((found.global_, found.patches.cpu()))
+            bar.advance(len(found.records))
     return Encoded(*(torch.cat(kind) for kind in zip(*parts, strict=True)))
 
 

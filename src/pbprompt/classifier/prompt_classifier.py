@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from pbprompt.classifier import saved, tuning
-from pbprompt.classifier.estimator import Estimator
+from pbprompt.classifier.estimator import Estimator, summary_html
 from pbprompt.classifier.inputs import (
     PATHS,
     as_image,
@@ -21,8 +21,7 @@ from pbprompt.classifier.inputs import (
     names_of,
     read_labels,
 )
-from pbprompt.classifier.summary import summary_html
-from pbprompt.classifier.weights import ClassWeight, item_weights
+from pbprompt.classifier.tuning import ClassWeight, item_weights
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.data.fewshot import draw
 from pbprompt.data.names import check_distinct

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pbprompt.classifier.weights import ClassWeight
+from pbprompt.classifier.tuning import ClassWeight
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.loading.hub import HUB_PREFIX
 from pbprompt.errors import InputError

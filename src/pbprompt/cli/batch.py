@@ -11,7 +11,7 @@ from pbprompt.cli.output import print_json, tell
 from pbprompt.errors import InputError, install_command
 
 if TYPE_CHECKING:
-    from pbprompt.batch.job import Executor, Job
+    from pbprompt.batch import Executor, Job
     from pbprompt.batch.on_ray import Load
     from pbprompt.batch.output import Output
     from pbprompt.data.stream import Record
@@ -22,7 +22,7 @@ STDIN = "-"
 
 def print_answers(job: "Job", as_json: bool, table: Callable[[list[tuple[str, Any]]], None]) -> None:
     """Each as a line of JSON, or all in a table; exit code 1: some images could not be read."""
-    from pbprompt.batch.job import answers
+    from pbprompt.batch import answers
 
     rows: list[tuple[str, Any]] = []
     images = failures = 0
@@ -44,7 +44,7 @@ def print_answers(job: "Job", as_json: bool, table: Callable[[list[tuple[str, An
 
 def written(job: "Job", output: "Output", executor: "Executor") -> None:
     """Write the answers, or what an earlier process left of them, and say so; exit code 1: some failed."""
-    from pbprompt.batch.job import run
+    from pbprompt.batch import run
 
     with output.opened(job.identity(output.suffix)):
         before = output.rows + output.failures
@@ -93,7 +93,7 @@ def output_of(
 
 def executor_named(name: str, address: str | None, device: str, sent: "Callable[[], Load]") -> "Executor":
     """What makes the parts; `sent` is how another machine comes by the model."""
-    from pbprompt.batch.job import here
+    from pbprompt.batch import here
     from pbprompt.batch.on_ray import on_ray
 
     if name == "local":
@@ -107,8 +107,8 @@ def executor_named(name: str, address: str | None, device: str, sent: "Callable[
 
 def sources(words: Sequence[str], allow_urls: bool) -> "list[str | Record]":
     """What comes from standard input is read; addresses must be allowed."""
-    from pbprompt.data.download import is_address
     from pbprompt.data.stream import Record
+    from pbprompt.data.stream.places import is_address
 
     if words.count(STDIN) > 1:
         raise InputError(f"{STDIN} is given twice: standard input holds one image")
@@ -119,7 +119,7 @@ def sources(words: Sequence[str], allow_urls: bool) -> "list[str | Record]":
 
 
 def _read_stdin() -> bytes | InputError:
-    from pbprompt.data.download import MOST_BYTES
+    from pbprompt.data.stream.places import MOST_BYTES
 
     if sys.stdin.isatty():
         return InputError(f"{STDIN}: standard input is a terminal: pipe an image in, such as `< photo.jpg`")

@@ -95,7 +95,7 @@ def show(
     if decode:
         from rich.progress import track
 
-        from pbprompt.data.loading import unreadable
+        from pbprompt.data.decoding import unreadable
 
         files = [dataset.file(item) for item in dataset.items]
         results = track(unreadable(files), "decoding", total=len(files), console=Console(stderr=True))

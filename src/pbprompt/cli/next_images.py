@@ -39,8 +39,8 @@ def next_images(
     """
     from pbprompt.clip.backbone import Encoded
     from pbprompt.core.acquisition import RULES
-    from pbprompt.data.images import list_images
     from pbprompt.data.items import Item
+    from pbprompt.data.stream import list_images
     from pbprompt.data.tables import is_multi_label
     from pbprompt.features.bank import FeatureBank
     from pbprompt.findings.next_images import Row, name_in_table, read_table, table_root, write_table

@@ -132,13 +132,13 @@ def predict(options: PredictOptions) -> None:
 
     [bold]pbprompt predict photos/ shards/*.tar --model model/ --out answers.parquet[/bold]
     """
-    from pbprompt.batch.job import Job
+    from pbprompt.batch import CACHED_UNITS, Job
     from pbprompt.batch.on_ray import SentModel
     from pbprompt.data.stream import Stream
 
     output = output_of(options.out, options.as_json, options.features, options.executor, options.ray_address)
     stream = Stream(sources(options.images, options.allow_urls), allow_urls=options.allow_urls)
-    next(stream.units())  # what is wrong with the first is told before a model is loaded
+    stream.few(CACHED_UNITS)  # what is wrong with the first is told before a model is loaded
     choose = partial(executor_named, options.executor, options.ray_address, options.device)
     model, backbone, device, features = options.model, options.backbone, options.device, options.features
     tuned, rule = _zero_shot(options) if model is None else _tuned(options, model)

@@ -20,7 +20,7 @@ from pbprompt.clip.text import TextConfig, TextTower
 from pbprompt.clip.timm_tower import TimmConfig, TimmTower
 from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.clip.vit import VisionTransformer, VitConfig
-from pbprompt.data.square import Fit, Interpolation
+from pbprompt.data.squares import Fit, Interpolation
 from pbprompt.data.transforms import Preprocess
 from pbprompt.errors import InputError
 

@@ -11,16 +11,6 @@ from pbprompt.data.items import DEFAULT_TEMPLATE, SPLITS, Dataset, Item
 from pbprompt.errors import InputError
 from pbprompt.files import is_special
 
-SPLIT_WORDS = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "dev": "val",
-    "test": "test",
-    "testing": "test",
-}
 Skipped = tuple[str, str]
 
 
@@ -42,6 +32,24 @@ class Choices:
     template: str = DEFAULT_TEMPLATE
     mapping: dict[str, str] | None = None  # what the classes file says
     mapping_from: str = ""
+
+    @classmethod
+    def of(
+        cls, classes_file: str | Path | None = None, *, seed: int = 1, template: str | None = None
+    ) -> "Choices":
+        """With the names of a classes file."""
+        mapping = None if classes_file is None else names.read_classes_file(classes_file)
+        return cls(seed, template or DEFAULT_TEMPLATE, mapping, str(classes_file))
+
+    def names(
+        self, keys: Sequence[str], where: str, naming: Callable[[str], str] = names.from_label
+    ) -> tuple[str, ...]:
+        """What classes are called: as `naming` reads their keys, or as the classes file has them."""
+        named = [naming(key) for key in keys]
+        if self.mapping is not None:
+            named = names.apply_mapping(keys, named, self.mapping, self.mapping_from)
+        names.check_distinct(keys, named, where)
+        return tuple(named)
 
 
 def keep_images(root: Path, rows: Iterable[Row]) -> tuple[list[Row], list[Skipped]]:
@@ -84,15 +92,12 @@ def assemble(
     keys = sorted_keys({row.key for row in rows})
     if len(keys) < 2:
         raise InputError(f"{where}: only one class, {keys[0]!r}: a classifier needs at least two")
-    class_names = [naming(key) for key in keys]
-    if choices.mapping is not None:
-        class_names = names.apply_mapping(keys, class_names, choices.mapping, choices.mapping_from)
-    names.check_distinct(keys, class_names, where)
-
+    class_names = choices.names(keys, where, naming)
     notes = list(notes)
     if all(not row.split for row in rows):
         rows = seeded_split(rows, choices.seed)
-        notes.append(f"Split 50/20/30 % a class with seed {choices.seed}")
+        each = "class and domain" if any(row.domain for row in rows) else "class"
+        notes.append(f"Split 50/20/30 % per {each} with seed {choices.seed}")
     splits = {row.split for row in rows}
     if "test" not in splits and "val" in splits:
         rows = [replace(row, split="test") if row.split == "val" else row for row in rows]
@@ -104,7 +109,7 @@ def assemble(
     return Dataset(
         name=name,
         root=root,
-        classes=tuple(class_names),
+        classes=class_names,
         train=tuple(parts["train"]),
         val=tuple(parts["val"]),
         test=tuple(parts["test"]),

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pbprompt.data.assemble import SPLIT_WORDS, Choices
+from pbprompt.data.assemble import Choices
 from pbprompt.data.items import Dataset
+from pbprompt.data.stream.folders import SPLIT_WORDS
 from pbprompt.data.tables import open_table
 from pbprompt.errors import InputError, install_command
 from pbprompt.files import is_special, write_bytes, write_text
@@ -83,7 +84,7 @@ def _export(datasets: Any, source: str, parts: dict[str, Any], folder: Path) -> 
 def _content(source: str, path: str | None) -> bytes:
     """Of an image that a dataset names by a path, which anybody may have written there."""
     if path is None or not Path(path).is_file():  # the reader of a pipe or device may wait for ever
-        raise InputError(f"{source}: names an image {path}, which is no regular file: mend the dataset")
+        raise InputError(f"{source}: names an image {path}, which is no regular file: fix the dataset")
     return Path(path).read_bytes()
 
 

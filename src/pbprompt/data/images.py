@@ -1,6 +1,5 @@
 """Opening image files, whatever their suffix says, as upright 8-bit RGB."""
 
-import glob
 import os
 from functools import cache
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import BinaryIO
 
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from pbprompt.data.walk import files_below
 from pbprompt.errors import InputError
 from pbprompt.files import is_special
 
@@ -139,28 +137,3 @@ def _head(path: str | os.PathLike[str]) -> bytes:
             return file.read(32)
     except OSError:
         return b""
-
-
-def walk_files(folder: str | Path) -> list[Path]:
-    """All files below a folder, through links, sorted by relative path; hidden ones are left out."""
-    return list(files_below(Path(folder)))
-
-
-def list_images(path_or_glob: str | os.PathLike[str]) -> list[Path]:
-    """The images a path names: a file itself, a folder's images at any depth, or the matches of a glob."""
-    path = Path(path_or_glob)
-    if path.is_file() or is_special(path):  # the latter to be reported as unreadable
-        return [path]
-    if path.is_dir():
-        candidates = walk_files(path)
-    elif glob.has_magic(str(path)):
-        matches = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207 - Path.glob wants a root
-        candidates = sorted(filter(Path.is_file, matches), key=Path.as_posix)
-    else:
-        raise InputError(
-            f"{path} does not exist: give an image, a folder of images or a glob such as 'in/*.jpg'"
-        )
-    images = [file for file in candidates if file.suffix.lower() in IMAGE_SUFFIXES or looks_like_image(file)]
-    if not images:
-        raise InputError(f"{path} holds no images: give one with JPEG, PNG, WebP or similar files")
-    return images

@@ -8,7 +8,6 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pbprompt.data import names
 from pbprompt.data.assemble import Choices, Row, keep_images, sorted_keys
 from pbprompt.data.items import SPLITS, Dataset, Item
 from pbprompt.data.tables import SEPARATOR, check_splits, read_rows
@@ -33,10 +32,6 @@ def open_multi_label(path: Path, root: Path | None, choices: Choices) -> Dataset
     keys = sorted_keys({key for row in rows for key in _labels(row.key)})
     if not keys:
         raise InputError(f"{path}: no image has a label: fill in the column 'labels', as in beach|dog")
-    class_names = [names.from_label(key) for key in keys]
-    if choices.mapping is not None:
-        class_names = names.apply_mapping(keys, class_names, choices.mapping, choices.mapping_from)
-    names.check_distinct(keys, class_names, str(path))
     place = {key: number for number, key in enumerate(keys)}
     images = {row.path: tuple(place[key] for key in sorted_keys(_labels(row.key))) for row in rows}
     splits, notes = {row.path: row.split for row in rows}, []
@@ -53,7 +48,7 @@ def open_multi_label(path: Path, root: Path | None, choices: Choices) -> Dataset
     return Dataset(
         path.stem,
         root,
-        tuple(class_names),
+        choices.names(keys, str(path)),
         train,
         val,
         test,

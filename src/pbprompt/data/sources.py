@@ -1,19 +1,20 @@
-"""`open_dataset`: one function that tells the kinds of dataset apart."""
+"""`open_dataset`: one function that tells the kinds of dataset apart, and reads class folders itself."""
 
 import os
 from dataclasses import replace
 from pathlib import Path
 
-from pbprompt.data import catalog, names
-from pbprompt.data.assemble import Choices
+from pbprompt.data import catalog
+from pbprompt.data.assemble import Choices, Row, Skipped, assemble, keep_images
 from pbprompt.data.catalog.benchmark import Benchmark
 from pbprompt.data.catalog.sample import FOLDER as SAMPLE_FOLDER
-from pbprompt.data.folders import open_folders
 from pbprompt.data.huggingface import PREFIX, is_saved_dataset, open_huggingface
-from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset
+from pbprompt.data.items import Dataset, some
 from pbprompt.data.multi_label import open_multi_label
-from pbprompt.data.split_json import open_split_json
-from pbprompt.data.tables import SUFFIXES, is_multi_label, open_table
+from pbprompt.data.names import from_folder
+from pbprompt.data.stream.folders import Labels, files_below, subfolders
+from pbprompt.data.stream.tables import TABLES
+from pbprompt.data.tables import is_multi_label, open_split_json, open_table
 from pbprompt.errors import InputError
 
 ROOT_VARIABLE = "PBPROMPT_DATA"
@@ -42,12 +43,7 @@ def open_dataset(
     """
     if template is not None and template.count("{}") != 1:
         raise InputError(f"template {template!r}: write it with one {{}} where the class name goes")
-    choices = Choices(
-        seed=seed,
-        template=template or DEFAULT_TEMPLATE,
-        mapping=None if classes_file is None else names.read_classes_file(classes_file),
-        mapping_from=str(classes_file),
-    )
+    choices = Choices.of(classes_file, seed=seed, template=template)
     benchmark, domain, folder = _benchmark(source)
     if benchmark is not None:
         if choices.mapping is not None:
@@ -62,9 +58,9 @@ def open_dataset(
     path = Path(source).expanduser()
     images = None if root is None else Path(root).expanduser()
     if path.is_dir():
-        return open_huggingface(str(path), choices) if is_saved_dataset(path) else open_folders(path, choices)
+        return open_huggingface(str(path), choices) if is_saved_dataset(path) else _folders(path, choices)
     if path.is_file():
-        if path.suffix.lower() in SUFFIXES:
+        if path.suffix.lower() in TABLES:
             reader = open_multi_label if is_multi_label(path) else open_table
             return reader(path, images, choices)
         if path.suffix.lower() == ".json":
@@ -102,3 +98,51 @@ def _root(benchmark: Benchmark, given: str | Path | None) -> str | Path:
             f"{benchmark.title}: name the folder that has {benchmark.folder}/ as root, or set {ROOT_VARIABLE}"
         )
     return root
+
+
+def _folders(root: Path, choices: Choices) -> Dataset:
+    """Class folders: `<class>/…` with a seeded split, or `train|val|test/<class>/…`.
+
+    Images may lie at any depth below their class folder.
+    """
+    folders = subfolders(root)
+    if not folders:
+        raise InputError(f"{root}: no class folders in it: put each class's images in a folder of its own")
+    labels = Labels(folders)
+    rows: list[Row] = []
+    skipped: list[Skipped] = []
+    for file in files_below(root):
+        path = file.relative_to(root).as_posix()
+        label, split = labels.of(path)
+        if label:
+            rows.append(Row(path, label, split))
+        else:
+            skipped.append((path, "outside the class folders"))
+    kept, no_images = keep_images(root, rows)
+    return assemble(
+        root.resolve().name,
+        root,
+        kept,
+        choices,
+        where=str(root),
+        naming=from_folder,
+        notes=[*_warn_of_codes(kept, choices), *_warn_of_empty(root, kept, [*labels.splits] or [""])],
+        skipped=[*no_images, *skipped],
+        remedy="put JPEG, PNG, WebP or similar files into its class folders",
+    )
+
+
+def _warn_of_codes(rows: list[Row], choices: Choices) -> list[str]:
+    """A note where most class folders are named by codes, which tell a text tower nothing."""
+    keys = {row.key for row in rows}
+    codes = [key for key in keys if sum(map(str.isalpha, key)) < 2]
+    if choices.mapping is None and 2 * len(codes) > len(keys):
+        return [f"Folder names such as {min(codes)!r} are codes: name the classes in a classes file"]
+    return []
+
+
+def _warn_of_empty(root: Path, rows: list[Row], parents: list[str]) -> list[str]:
+    """A note where a class folder holds no image in any split: it is no class of the dataset."""
+    found = {name for parent in parents for name in subfolders(root / parent)}
+    empty = sorted(found - {row.key for row in rows})
+    return [f"Class folders without images: {some(empty)}"] if empty else []

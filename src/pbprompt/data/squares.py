@@ -1,53 +1,195 @@
-"""What decoding processes run: image files to the bytes of squares.
+"""From an image file to the square that a tower sees, and what processes that only decode run.
 
 Without numpy and torch, so that these processes start quickly and stay small.
 """
 
+import hashlib
 import io
+import math
+import mmap
+import os
+import random
+import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, Literal, Protocol
+
+from PIL import Image
 
 from pbprompt.data.images import open_image
-from pbprompt.data.shared import Shared
-from pbprompt.data.square import Fit, Interpolation, square_of
 from pbprompt.errors import InputError
 
-Content = bytes | Path | InputError  # of an image file, or why there is none
-Geometry = tuple[int, Fit, Interpolation, int | None]  # what `square_of` takes
+Fit = Literal["crop", "squash"]
+Interpolation = Literal["bicubic", "bilinear"]
+Box = tuple[int, int, int, int]  # left, top, right, bottom
+Content = bytes | Path | Image.Image | InputError  # of an image file, an open image, or why there is none
+
+THIN = 64  # times as long as wide: from here on, what the crop cuts away is not computed
+RESAMPLING = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+
+
+class Look(Protocol):
+    """What makes a square of an image; `key` names the image, for views. `draft` is for `open_image`."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def draft(self) -> int | None: ...
+
+    def __call__(self, image: Image.Image, key: str, /) -> Image.Image: ...
+
+
+@dataclass(frozen=True)
+class Crop:
+    """The fixed square. crop: the short side resized to `resize`, or else to `size`, then the centre;
+    squash: the whole image, out of shape."""
+
+    size: int
+    fit: Fit = "crop"
+    interpolation: Interpolation = "bicubic"
+    resize: int | None = None
+    draft: int | None = None
+
+    def __call__(self, image: Image.Image, key: str = "") -> Image.Image:
+        if self.fit == "squash":
+            return image.resize((self.size, self.size), RESAMPLING[self.interpolation])
+        return central_square(image, self.size, self.interpolation, self.resize)
+
+
+def central_square(
+    image: Image.Image, size: int, interpolation: Interpolation = "bicubic", resize: int | None = None
+) -> Image.Image:
+    """CLIP's test crop: resize of the short side to `size` (or to `resize`, if more), then the centre."""
+    before, how = image.size, RESAMPLING[interpolation]
+    short, long = min(before), max(before)
+    to = resize or size
+    width, height = (int(to * side / short) if side > short else to for side in before)
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    if long > THIN * short:  # resized as a whole it would take `size`² · long / short pixels
+        x, y = before[0] / width, before[1] / height
+        box = (left * x, top * y, (left + size) * x, (top + size) * y)
+        return image.resize((size, size), how, box=box)
+    if width > size:  # Pillow resizes across, then down: only what is kept need be resized down
+        image = image.resize((width, before[1]), how).crop((left, 0, left + size, before[1]))
+    return image.resize((size, height), how).crop((0, top, size, top + size))
+
+
+@dataclass(frozen=True)
+class View:
+    """A random resized crop, flipped half the time: a pure function of (image, seed, epoch, key).
+
+    The crop covers a share `scale` of the image's area with an aspect in `ratio` (log-uniform); ten tries,
+    then the largest centred crop of an allowed aspect.
+    """
+
+    size: int
+    seed: int
+    epoch: int
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    interpolation: Interpolation = "bicubic"
+    draft: ClassVar[None] = None
+
+    def __call__(self, image: Image.Image, key: str) -> Image.Image:
+        source = self.source(key)
+        how = RESAMPLING[self.interpolation]
+        view = image.crop(self.box(image.size, source)).resize((self.size, self.size), how)
+        return view.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if source.random() < 0.5 else view
+
+    def source(self, key: str) -> random.Random:
+        """The random numbers of one image's view."""
+        digest = hashlib.sha256(f"{self.seed}\n{self.epoch}\n{key}".encode("utf-8", "surrogateescape"))
+        return random.Random(int.from_bytes(digest.digest()[:8], "big"))
+
+    def box(self, size: tuple[int, int], source: random.Random) -> Box:
+        """The crop's corners, using only `source.random()`, whose stream Python promises never to change."""
+        width, height = size
+        for _ in range(10):
+            area = width * height * _uniform(source, *self.scale)
+            aspect = math.exp(_uniform(source, math.log(self.ratio[0]), math.log(self.ratio[1])))
+            w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+            if 0 < w <= width and 0 < h <= height:
+                left = int(source.random() * (width - w + 1))
+                top = int(source.random() * (height - h + 1))
+                return left, top, left + w, top + h
+        aspect = min(max(width / height, self.ratio[0]), self.ratio[1])
+        w = min(width, max(1, round(height * aspect)))
+        h = min(height, max(1, round(width / aspect)))
+        left, top = (width - w) // 2, (height - h) // 2
+        return left, top, left + w, top + h
+
+
+def _uniform(source: random.Random, low: float, high: float) -> float:
+    return low + (high - low) * source.random()
+
+
+def square_of(name: str, content: Content, look: Look) -> Image.Image | InputError:
+    """The square of an image, or why it has none."""
+    if isinstance(content, InputError):
+        return content
+    try:
+        if not isinstance(content, Image.Image):
+            file = io.BytesIO(content) if isinstance(content, bytes) else content
+            content = open_image(file, draft=look.draft)
+        return look(content, name)
+    except InputError as error:
+        return InputError(str(error).replace("cannot read image upload:", f"cannot read image {name}:"))
+
+
+class Shared:
+    """Memory that a process and its children see: the bytes of a file, for those who have its handle.
+
+    What a child writes there needs no line to be sent over. It grows as it is asked for more.
+    """
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        self._memory: mmap.mmap | None = None
+
+    def memory(self, size: int) -> memoryview:
+        """The first `size` bytes, to be read and written. EOFError: it was closed."""
+        if self.handle < 0:
+            raise EOFError
+        if self._memory is None or len(self._memory) < size:
+            if os.fstat(self.handle).st_size < size:
+                os.ftruncate(self.handle, size)
+            self._memory = mmap.mmap(self.handle, 0)
+        return memoryview(self._memory)[:size]
+
+    def close(self) -> None:
+        """Give the handle back; what is still held of the memory stays good."""
+        handle, self.handle, self._memory = self.handle, -1, None  # its number may soon be another file's
+        os.close(handle)
+
+
+def nameless_file() -> int:
+    """The handle of an empty file that goes away with its last user: of memory alone where there is such."""
+    try:
+        return os.memfd_create("squares")
+    except (AttributeError, OSError):  # another system than Linux, or an old one
+        with tempfile.TemporaryFile() as file:
+            return os.dup(file.fileno())
+
 
 _seen: dict[int, Shared] = {}  # by handle, in the processes, where a handle stays what it is
 
 
-def squares(
-    names: Sequence[str], contents: Sequence[Content], geometry: Geometry
-) -> Iterator[bytes | InputError]:
-    """The pixels of each square, or why it has none."""
-    return (_square(name, content, geometry) for name, content in zip(names, contents, strict=True))
-
-
 def squares_into(
-    names: Sequence[str], contents: Sequence[Content], geometry: Geometry, handle: int
+    handle: int, names: Sequence[str], contents: Sequence[Content], look: Look
 ) -> dict[int, InputError]:
     """Put squares into the memory behind the handle, one after another; those without one are told."""
-    size = geometry[0] * geometry[0] * 3
+    size = look.size * look.size * 3
     memory = _seen.setdefault(handle, Shared(handle)).memory(len(names) * size)
     failures = {}
-    for place, one in enumerate(squares(names, contents, geometry)):
-        if isinstance(one, InputError):
-            failures[place] = one
-        else:
-            memory[place * size : (place + 1) * size] = one
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of damaged metadata
+        for place, (name, content) in enumerate(zip(names, contents, strict=True)):
+            one = square_of(name, content, look)
+            if isinstance(one, InputError):
+                failures[place] = one
+            else:
+                memory[place * size : (place + 1) * size] = one.tobytes()
     return failures
-
-
-def _square(name: str, content: Content, geometry: Geometry) -> bytes | InputError:
-    if isinstance(content, InputError):
-        return content
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of damaged metadata
-            image = open_image(io.BytesIO(content) if isinstance(content, bytes) else content)
-            return square_of(image, *geometry).tobytes()
-    except InputError as error:
-        return InputError(str(error).replace("cannot read image upload:", f"cannot read image {name}:"))

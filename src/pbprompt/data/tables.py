@@ -1,31 +1,27 @@
-"""Tables of images: CSV and TSV with a header `image,label[,split][,domain]`, JSONL with the same fields.
+"""Files that list images with their labels: tables, and the split files that the field publishes.
 
-A column `labels` in place of `label` makes it multi-label, as `beach|dog` (`data/multi_label.py`).
+CSV and TSV have a header `image,label[,split][,domain]`, JSONL the same fields. A column `labels` in place of
+`label` makes a table multi-label, as `beach|dog` (`data/multi_label.py`). A split file is
+{"train": [[path, label, class name], …], "val": …, "test": …}.
 """
 
-import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pbprompt.data.assemble import SPLIT_WORDS, Choices, Row, assemble, keep_images
-from pbprompt.data.items import Dataset
+from pbprompt.data import names
+from pbprompt.data.assemble import Choices, Row, assemble, keep_images
+from pbprompt.data.items import SPLITS, Dataset, Item
+from pbprompt.data.stream.folders import SPLIT_WORDS
+from pbprompt.data.stream.tables import Fields, csv_rows, is_jsonl, json_rows
 from pbprompt.errors import InputError
 from pbprompt.files import inside, read_text
 
-# What a header may call each field.
-COLUMNS = {
-    "image": ("image", "path", "file", "filename", "file_name", "filepath", "image_path"),
-    "label": ("label", "class", "category", "class_name", "classname"),
-    "labels": ("labels",),
-    "split": ("split", "subset"),
-    "domain": ("domain", "style"),
-}
-_NEEDED = "a header 'image,label', with 'split' and 'domain' if you like"
 SEPARATOR = "|"  # between the labels of an image
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 
 def open_table(path: Path, root: Path | None, choices: Choices) -> Dataset:
@@ -36,133 +32,54 @@ def open_table(path: Path, root: Path | None, choices: Choices) -> Dataset:
     return assemble(path.stem, root, kept, choices, where=str(path), skipped=skipped)
 
 
-def read_rows(path: Path) -> Iterator[Row]:
-    """The rows of a table of either kind; of a multi-label one, a row's key is its whole cell."""
-    return read_jsonl(path) if _is_jsonl(path) else read_csv(path)
-
-
 def is_multi_label(path: Path) -> bool:
     """Whether a table has a column `labels`, and none for a single label (which then is all that counts)."""
-    if not _is_jsonl(path):
-        return "labels" in _header(path, read_text(path))[1].values()
-    first = next((value for _, value in _objects(path)), {})
-    return "labels" in first and "label" not in first
+    return any("labels" in fields and "label" not in fields for _, fields in islice(_rows(path), 1))
 
 
-def _is_jsonl(path: Path) -> bool:
-    return path.suffix.lower() in (".jsonl", ".ndjson")
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows of a table of either kind; of a multi-label one, a row's key is its whole cell."""
+    field = ""
+    for where, fields in _rows(path):
+        field = field or ("labels" if "labels" in fields and "label" not in fields else "label")
+        image, key = (_text(fields, name, where).strip() for name in ("image", field))
+        if not key and field == "label":
+            raise InputError(f"{where}: the label is empty: give the class's name")
+        word, domain = (_text(fields, name, where, "").strip() for name in ("split", "domain"))
+        if word and word.lower() not in SPLIT_WORDS:
+            raise InputError(f"{where}: split {word.lower()!r} is unknown: write train, val or test")
+        yield Row(inside(image, where), key, SPLIT_WORDS.get(word.lower(), ""), domain)
 
 
-def read_csv(path: Path) -> Iterator[Row]:
-    """The rows of a CSV or TSV file (a comma, semicolon or tab between fields: the header decides)."""
-    text = read_text(path)
-    delimiter, header = _header(path, text)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    try:
-        for cells in reader:
-            where = f"{path} line {reader.line_num}"
-            if cells and reader.line_num > 1 and any(cell.strip() for cell in cells):
-                if len(cells) != len(header):
-                    raise InputError(
-                        f"{where}: {len(cells)} fields where the header has {len(header)}: quote "
-                        "fields that contain the separator"
-                    )
-                yield _row({field: cells[place] for place, field in header.items() if field}, where)
-    except csv.Error as error:
-        raise InputError(f"{path} line {reader.line_num}: {error}: correct the quotes") from None
+def _rows(path: Path) -> Iterator[tuple[str, Fields]]:
+    text = io.StringIO(read_text(path), newline="")
+    if is_jsonl(path):
+        yield from json_rows(path, text)
+        return
+    needed = [{"image", "label"}, {"image", "labels"}]
+    remedy = "write a header 'image,label', with 'split' and 'domain' if you like"
+    for where, fields in csv_rows(path, text, needed, "columns 'image' and 'label' not found", remedy):
+        if isinstance(fields, InputError):
+            raise fields
+        yield where, fields
 
 
-def _header(path: Path, text: str) -> tuple[str, dict[int, str]]:
-    first = text.splitlines()[0] if text.strip() else ""
-    if found := columns_of(first, ("image", "label")):
-        delimiter, header = found
-        return delimiter, {place: "" if field == "labels" else field for place, field in header.items()}
-    found = columns_of(first, ("image", "labels"))
-    if found is None:
-        raise InputError(
-            f"{path} line 1: columns 'image' and 'label' not found in {first[:60]!r}: write {_NEEDED}"
-        )
-    return found
-
-
-def columns_of(first: str, needed: Sequence[str]) -> tuple[str, dict[int, str]] | None:
-    """The separator and, by place, the field each column holds ("" where it is none of ours).
-
-    None where the first line names no columns for what is needed.
-    """
-    for delimiter in ("\t", ";", ","):
-        cells = next(csv.reader([first], delimiter=delimiter), [])
-        header: dict[int, str] = {}
-        for place, cell in enumerate(cells):
-            word = cell.strip().lower()
-            field = next((field for field, words in COLUMNS.items() if word in words), "")
-            header[place] = "" if field in header.values() else field
-        if set(needed) <= set(header.values()):
-            return delimiter, header
-    return None
-
-
-def read_jsonl(path: Path) -> Iterator[Row]:
-    """The rows of a JSONL file: an object per line with image, label and, if you like, split and domain."""
-    several = is_multi_label(path)
-    for where, value in _objects(path):
-        fields = {}
-        for field in COLUMNS:
-            cell = value.get(field)
-            if field == ("label" if several else "labels") or (cell is None and field in ("split", "domain")):
-                continue
-            if field == "label" and type(cell) is int:
-                cell = str(cell)
-            if field == "labels" and isinstance(cell, list):
-                cell = _joined(cell, where)
-            if not isinstance(cell, str):
-                raise InputError(f"{where}: field {field!r} is {json.dumps(cell)[:40]}: give it as text")
-            fields[field] = cell
-        yield _row(fields, where)
-
-
-def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    return json_objects(str(path), read_text(path).split("\n"))
-
-
-def json_objects(name: str, lines: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each object of JSON lines, with the place to name where it is wrong."""
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        where = f"{name} line {number}"
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{where}: not JSON ({error}): write one object per line") from None
-        if not isinstance(value, dict):
-            raise InputError(f'{where}: not an object: write {{"image": "cats/1.jpg", "label": "cat"}}')
-        yield where, value
-
-
-def _joined(labels: list[Any], where: str) -> str:
-    """A list of labels as a CSV has it."""
-    for label in labels:
-        if not isinstance(label, str) or SEPARATOR in label:
-            raise InputError(
-                f"{where}: field 'labels' holds {json.dumps(label)[:40]}: give texts without {SEPARATOR!r}"
-            )
-    return SEPARATOR.join(labels)
-
-
-def _row(fields: dict[str, str], where: str) -> Row:
-    key = fields["labels" if "labels" in fields else "label"].strip()
-    if not key and "label" in fields:
-        raise InputError(f"{where}: the label is empty: give the class's name")
-    word = fields.get("split", "").strip().lower()
-    if word and word not in SPLIT_WORDS:
-        raise InputError(f"{where}: split {word!r} is unknown: write train, val or test")
-    return Row(
-        inside(fields["image"].strip(), where),
-        key,
-        SPLIT_WORDS.get(word, ""),
-        fields.get("domain", "").strip(),
-    )
+def _text(fields: Fields, field: str, where: str, default: str | None = None) -> str:
+    """A cell of JSON may be anything: a whole number is a label, a list several of them."""
+    cell = fields.get(field)
+    if cell is None:
+        cell = default
+    if field == "label" and type(cell) is int:
+        return str(cell)
+    if field == "labels" and isinstance(cell, list):
+        for label in cell:
+            if not isinstance(label, str) or SEPARATOR in label:
+                shown = json.dumps(label)[:40]
+                raise InputError(f"{where}: field 'labels' holds {shown}: give texts without {SEPARATOR!r}")
+        return SEPARATOR.join(cell)
+    if not isinstance(cell, str):
+        raise InputError(f"{where}: field {field!r} is {json.dumps(cell)[:40]}: give it as text")
+    return cell
 
 
 def _distinct(path: Path, rows: list[Row]) -> list[Row]:
@@ -185,3 +102,86 @@ def check_splits(path: Path, rows: Sequence[Row]) -> None:
     unsplit = [row for row in rows if not row.split]
     if unsplit and len(unsplit) < len(rows):
         raise InputError(f"{path}: {unsplit[0].path} has no split but others have: give all or none a split")
+
+
+Triple = tuple[str, int, str]
+
+
+def read_split_json(path: str | Path) -> dict[str, list[Triple]]:
+    """The three lists of a split file, every entry checked; an absent list is empty."""
+    path = Path(path)
+    try:
+        value = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: not JSON ({error}): fetch the file again") from None
+    if not isinstance(value, dict) or not any(split in value for split in SPLITS):
+        raise InputError(f"{path}: no 'train', 'val' or 'test' list in it: give a split file")
+    return {split: _triples(path, split, value.get(split) or []) for split in SPLITS}
+
+
+def _triples(path: Path, split: str, entries: Any) -> list[Triple]:
+    if not isinstance(entries, list):
+        raise InputError(f"{path}: {split!r} is not a list: write [[path, label, name], …]")
+    triples = []
+    for place, entry in enumerate(entries):
+        where = f"{path} {split}[{place}]"
+        match entry:
+            case [str(image), int(label), str(name)] if not isinstance(label, bool) and label >= 0:
+                triples.append((inside(image, where), label, name))
+            case _:
+                shown = json.dumps(entry)[:60]
+                raise InputError(f"{where}: {shown} is not [path, label, name]: correct the entry")
+    return triples
+
+
+def split_dataset(
+    path: Path,
+    *,
+    name: str,
+    root: Path,
+    prefix: str = "",
+    rename: Callable[[str], str] = names.from_label,
+    template: str = Choices.template,
+) -> Dataset:
+    """The dataset of a split file, labels and order as in the file; `prefix` is put before every path."""
+    parts = read_split_json(path)
+    keys: dict[int, str] = {}
+    for split in SPLITS:
+        for image, label, key in parts[split]:
+            if keys.setdefault(label, key) != key:
+                raise InputError(
+                    f"{path}: label {label} is {keys[label]!r} and {key!r} ({image}): keep one name"
+                )
+    if sorted(keys) != list(range(len(keys))) or not keys:
+        missing = next((label for label in range(len(keys)) if label not in keys), 0)
+        raise InputError(f"{path}: no item has label {missing}: labels must run from 0 without gaps")
+    class_names = tuple(rename(keys[label]) for label in range(len(keys)))
+    train, val, test = (
+        tuple(Item(f"{prefix}/{image}" if prefix else image, label) for image, label, _ in parts[split])
+        for split in SPLITS
+    )
+    return Dataset(
+        name=name, root=root, classes=class_names, train=train, val=val, test=test, template=template
+    )
+
+
+def open_split_json(path: Path, root: Path | None, choices: Choices) -> Dataset:
+    """The dataset of a split file a user names.
+
+    Its paths are relative to `root`; without one, to the file's own folder or the first folder in it that
+    holds the first image, since published files lie beside the image folder.
+    """
+    first = next((triple[0] for part in read_split_json(path).values() for triple in part), None)
+    if root is None and first is not None:
+        beside = [path.parent, *sorted(child for child in path.parent.iterdir() if child.is_dir())]
+        root = next((folder for folder in beside if (folder / first).is_file()), None)
+        if root is None:
+            raise InputError(
+                f"{path}: its first image {first} is not beside it: name the image folder as root"
+            )
+    dataset = split_dataset(
+        path, name=path.stem, root=root or path.parent, rename=str, template=choices.template
+    )
+    return replace(dataset, classes=choices.names(dataset.classes, str(path)))

@@ -1,4 +1,4 @@
-"""Processes that run functions for a caller who may end them.
+"""Processes that run functions for a caller who may end them, and how many processors there are for them.
 
 Threads share one interpreter's lock and memory, and nobody can stop them. These are processes of their own:
 each runs this file, which imports little and nothing of the caller's program, ignores Ctrl-C, which is the
@@ -20,6 +20,13 @@ from typing import ParamSpec, TypeVar
 from pbprompt.errors import warn_in_sentences
 
 AVAILABLE = os.name == "posix"  # a socket is handed to the child by its number
+
+
+def available_cpus() -> int:
+    """The processors this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

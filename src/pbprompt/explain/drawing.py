@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from pbprompt.data.square import Fit
+from pbprompt.data.squares import Fit
 from pbprompt.explain.heat_maps import HeatMaps, Maps, Reading
 from pbprompt.explain.prompts import PromptCaptions
 from pbprompt.files import write_bytes

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Encoded
 from pbprompt.core.transport import transport_plans
-from pbprompt.data.square import Fit
+from pbprompt.data.squares import Fit
 from pbprompt.errors import InputError
 from pbprompt.explain.prompts import as_prompts, class_rows
 from pbprompt.files import write_bytes

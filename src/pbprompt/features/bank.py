@@ -9,10 +9,10 @@ import hashlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -20,19 +20,21 @@ from torch import Tensor
 
 from pbprompt import distributed
 from pbprompt.clip.backbone import Backbone
-from pbprompt.data.decoders import Decoders, worthwhile_decoders
+from pbprompt.data.decoding import Decoder, worthwhile_processes
 from pbprompt.data.items import Item
-from pbprompt.data.transforms import TrainView
-from pbprompt.errors import InputError
+from pbprompt.data.squares import Crop, View
+from pbprompt.data.stream import Record
+from pbprompt.data.workers import available_cpus
+from pbprompt.errors import InputError, NoNumberError
 from pbprompt.features.claims import PORTIONS, Claims
-from pbprompt.features.encode import default_batch, encode_files
-from pbprompt.features.file_hashes import file_hashes
+from pbprompt.features.encode import Encoding, default_batch, encode_records, share_of_batch
 from pbprompt.features.progress import Progress
-from pbprompt.features.store import FeatureStore, ShardWriter, in_use
+from pbprompt.features.store import FeatureStore, ShardWriter, file_hashes, in_use
 from pbprompt.features.store_size import DEFAULT_LIMIT_GIB, GIB, prune, total_bytes
 from pbprompt.paths import cache_folder
 
 Index = slice | Sequence[int] | Int[Tensor, " k"]
+Mark = TypeVar("Mark")
 
 
 def feature_folder() -> Path:
@@ -82,20 +84,6 @@ class Report:
         return (self.encoded + self.read) / self.seconds
 
 
-@dataclass(frozen=True)
-class _Look:
-    """One way to look at every item: what makes its pixels, and what beside the file decides them."""
-
-    pixels: Callable[..., Tensor]
-    view: tuple[int, int] | None = None  # seed, epoch
-    draft: int | None = None  # of the decoder
-
-    def key(self, digest: str, item: Item) -> str:
-        if self.view is None:
-            return digest
-        return hashlib.sha256(json.dumps([digest, *self.view, item.path]).encode()).hexdigest()
-
-
 class FeatureBank:
     """Encodes items with a frozen backbone and keeps what can be used again.
 
@@ -124,8 +112,6 @@ class FeatureBank:
         self.memory_gib = memory_gib
         self.last_report: Report | None = None
         self._images_seen = 0
-        test = backbone.preprocess
-        self.view = TrainView(test.size, test.mean, test.std, interpolation=test.interpolation)
 
     def encode(
         self, root: Path, items: Sequence[Item], failures: dict[str, InputError] | None = None
@@ -134,27 +120,35 @@ class FeatureBank:
 
         With `failures`, unreadable images are put there by path and left out, instead of raised.
         """
-        test = self.backbone.preprocess
-        look, store = _Look(test.pixels, draft=test.draft), self._store(test.identity)
+        look, store = self.backbone.preprocess.look, self._store(self.backbone.preprocess.identity)
         if failures is None:
             return self._shared_out(root, items, [look], store)
         features = self._collect(root, items, [look], store, failures)
         return features.subset([row for row, item in enumerate(items) if item.path not in failures])
+
+    def encode_files(
+        self, batches: Iterable[tuple[Mark, Sequence[Record]]]
+    ) -> Iterator[tuple[Mark, Encoding]]:
+        """As `encode_records`, of records whose images are files of this machine."""
+        for mark, records in batches:
+            failures: dict[str, InputError] = {}
+            paths = [str(record.content) for record in records]
+            features = self.encode(Path(), [Item(path, 0) for path in paths], failures)
+            told = {place: failures[path] for place, path in enumerate(paths) if path in failures}
+            yield mark, Encoding(records, told, features.global_, features.patches)
 
     def views(self, root: Path, items: Sequence[Item], *, seed: int, epoch: int) -> Features:
         """One fresh training view an item: a pure function of (seed, epoch, item), not stored.
 
         On a GPU with room for it they stay there.
         """
-        return self._shared_out(root, items, [self._look(seed, epoch)], None)
+        return self._shared_out(root, items, [self.backbone.preprocess.view(seed, epoch)], None)
 
     def fixed_views(self, root: Path, items: Sequence[Item], *, seed: int, views: int) -> Features:
         """The training views of epochs 0 to views − 1, stored; row v·n + i is view v of item i of n."""
-        looks = [self._look(seed, epoch) for epoch in range(views)]
-        return self._shared_out(root, items, looks, self._store(self.view.identity))
-
-    def _look(self, seed: int, epoch: int) -> _Look:
-        return _Look(partial(self.view.pixels, seed=seed, epoch=epoch), (seed, epoch))
+        test = self.backbone.preprocess
+        looks = [test.view(seed, epoch) for epoch in range(views)]
+        return self._shared_out(root, items, looks, self._store(test.identity_of(test.view(seed, 0))))
 
     def _store(self, transform: str) -> FeatureStore:
         return FeatureStore(
@@ -166,7 +160,7 @@ class FeatureBank:
         )
 
     def _shared_out(
-        self, root: Path, items: Sequence[Item], looks: Sequence[_Look], store: FeatureStore | None
+        self, root: Path, items: Sequence[Item], looks: Sequence[Crop | View], store: FeatureStore | None
     ) -> Features:
         """All items under each look; of several processes each encodes its share, and all get everything."""
         if distributed.world()[1] == 1:
@@ -193,7 +187,7 @@ class FeatureBank:
         self,
         root: Path,
         items: Sequence[Item],
-        looks: Sequence[_Look],
+        looks: Sequence[Crop | View],
         store: FeatureStore | None,
         told: dict[str, InputError] | None = None,
     ) -> Features:
@@ -228,7 +222,7 @@ class FeatureBank:
         rows: Features,
         root: Path,
         items: Sequence[Item],
-        look: _Look,
+        look: Crop | View,
         store: FeatureStore | None,
         digests: dict[str, str],
         failures: dict[str, InputError],
@@ -236,7 +230,7 @@ class FeatureBank:
     ) -> int:
         """Read what is stored into the rows, encode the rest; return how many were encoded."""
         # Without a store nothing was hashed: an item is known by its path.
-        keys = [look.key(digests.get(item.path, item.path), item) for item in items]
+        keys = [_key(look, digests.get(item.path, item.path), item) for item in items]
         missing = list(range(len(items))) if store is None else store.read(keys, rows.global_, rows.patches)
         first: dict[str, int] = {}  # the same image twice is encoded once
         for row in missing:
@@ -244,29 +238,27 @@ class FeatureBank:
                 first.setdefault(keys[row], row)
         wanted = list(first.values())
         progress.expect(len(wanted))
-        decoders = self._decoders(len(wanted))
+        decoder = self._decoder(len(wanted))
 
         def encode(some: list[int], writer: ShardWriter) -> int:
-            bad: dict[int, InputError] = {}
-            batches = encode_files(
-                self.backbone,
-                [root / items[row].path for row in some],
-                look.pixels,
-                keys=None if look.view is None else [items[row].path for row in some],
-                draft=look.draft,
-                batch=self.batch,
-                workers=self.workers,
-                decoders=decoders,
-                to=rows.patches.device,
-                failures=bad,
+            size = share_of_batch(self.backbone, self.batch, len(some))
+            batches = (
+                (part, [Record(items[row].path, root / items[row].path) for row in part])
+                for part in (some[at : at + size] for at in range(0, len(some), size))
             )
-            for indices, global_, patches in batches:
-                targets = [some[index] for index in indices]
+            bad = 0
+            for part, found in encode_records(self.backbone, batches, decoder, look):
+                for place, error in found.failures.items():
+                    if isinstance(error, NoNumberError):  # of the weights, and not of this image alone
+                        raise error
+                    failures[items[part[place]].path] = error
+                bad += len(found.failures)
+                targets = [row for place, row in enumerate(part) if place not in found.failures]
+                global_, patches = (one.to(rows.patches.device) for one in (found.global_, found.patches))
                 rows.global_[targets], rows.patches[targets] = global_, patches
                 writer.add([keys[row] for row in targets], global_, patches)
-                progress.advance(len(indices))
-            failures.update((items[some[index]].path, error) for index, error in bad.items())
-            return len(some) - len(bad)
+                progress.advance(len(targets))
+            return len(some) - bad
 
         if store is None:
             encoded = encode(wanted, ShardWriter(None))
@@ -292,13 +284,14 @@ class FeatureBank:
         """In how many the work is shared out: every beginning of one costs a GPU more than a CPU."""
         return PORTIONS if self.backbone.device.type == "cpu" else PORTIONS // 4
 
-    def _decoders(self, images: int) -> Decoders | None:
+    def _decoder(self, images: int) -> Decoder:
         """Processes to decode with beside a GPU; on a CPU the tower needs the processors itself."""
         self._images_seen += images
+        processes = None
         alone = self.workers is None and distributed.world()[1] == 1  # nobody else has these processors
-        if not alone or self.backbone.device.type != "cuda":
-            return None
-        return worthwhile_decoders(self._images_seen)
+        if alone and self.backbone.device.type == "cuda":
+            processes = worthwhile_processes(self._images_seen)
+        return processes or Decoder(self.workers or available_cpus())
 
     def _allocate(self, labels: list[int], *, kept: bool) -> Features:
         side, dim = self.backbone.grid, self.backbone.embed_dim
@@ -313,6 +306,13 @@ class FeatureBank:
             patches = torch.empty(shape, dtype=torch.float16)
         global_ = torch.empty(len(labels), dim, device=patches.device)
         return Features(global_, patches, torch.tensor(labels, dtype=torch.long, device=patches.device))
+
+
+def _key(look: Crop | View, digest: str, item: Item) -> str:
+    """What beside weights and transform decides the features of an item."""
+    if isinstance(look, Crop):
+        return digest
+    return hashlib.sha256(json.dumps([digest, look.seed, look.epoch, item.path]).encode()).hexdigest()
 
 
 def _long(index: Sequence[int] | Int[Tensor, " k"], device: torch.device) -> Int[Tensor, " k"]:
@@ -336,7 +336,7 @@ def _mapped(shape: tuple[int, int, int], folder: Path) -> Tensor:
 
 def _unreadable(errors: list[InputError], of: int) -> InputError:
     if len(errors) == 1:
-        return InputError(f"{errors[0]}: mend or remove it")
+        return InputError(f"{errors[0]}: fix or remove it")
     shown = "; ".join(str(error) for error in errors[:5])
     more = f"; and {len(errors) - 5:,} more" if len(errors) > 5 else ""
-    return InputError(f"{len(errors):,} of {of:,} images cannot be read: {shown}{more}: mend or remove them")
+    return InputError(f"{len(errors):,} of {of:,} images cannot be read: {shown}{more}: fix or remove them")

@@ -1,28 +1,43 @@
-"""Running the frozen image tower over many files."""
+"""The one encoder: records through the frozen image tower. While it runs on some, others are decoded.
+
+    records ──▶ read and decoded (`data/decoding.py`) ──▶ batches through the tower ──▶ features, in order
+
+Each arrow holds so many images and no more: where the taker of the features waits, so does the source.
+`FeatureBank` wraps it with a cache.
+"""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone
-from pbprompt.data.decoders import Decoders
-from pbprompt.data.loading import Result, load_images
+from pbprompt.data.decoding import Decoder, Square
+from pbprompt.data.squares import Look
+from pbprompt.data.stream import Record
 from pbprompt.data.transforms import normalise
-from pbprompt.errors import InputError
+from pbprompt.data.workers import available_cpus
+from pbprompt.errors import InputError, NoNumberError
+
+MOST_DECODERS = 32  # each takes some thirty megabytes, and more while it has a large image
+QUEUED = 2  # batches that a GPU has been given: while it runs one, the next is there already
+
+Mark = TypeVar("Mark")
 
 
-class EncodedBatch(NamedTuple):
-    """Features of the files at `indices`, not normalised; patches in half precision."""
+class Encoding(NamedTuple):
+    """A batch: its records, and the features of those that could be read, in their order, not normalised."""
 
-    indices: list[int]
-    global_: Float[Tensor, "b d"]
-    patches: Float[Tensor, "b m d"]
+    records: Sequence[Record]
+    failures: dict[int, InputError]  # by place among the records
+    global_: Float[Tensor, "n d"]  # in this machine's memory
+    patches: Float[Tensor, "n m d"]  # half precision, on the tower's device, where most end: they are large
 
 
 def default_batch(device: torch.device) -> int:
@@ -30,77 +45,118 @@ def default_batch(device: torch.device) -> int:
     return 4 if device.type == "cpu" else 64
 
 
-def encode_files(
-    backbone: Backbone,
-    files: Sequence[Path],
-    pixels: Callable[..., Tensor],
-    *,
-    keys: Sequence[str] | None,
-    draft: int | None,
-    batch: int,
-    workers: int | None,
-    decoders: Decoders | None,
-    to: torch.device,
-    failures: dict[int, InputError],
-) -> Iterator[EncodedBatch]:
-    """Yield batches in order, on the device `to`; other threads decode the next ones meanwhile.
+def decoder_for(backbone: Backbone) -> Decoder:
+    """As many processes as feed the tower; on a CPU that takes most of the processors itself."""
+    processors = available_cpus()
+    on_cpu = backbone.device.type == "cpu"
+    count = max(1, processors // 2) if on_cpu else min(processors, MOST_DECODERS)
+    return Decoder(count, processes=True)
 
-    `pixels` makes the bytes that the tower sees of an image; batches of them are normalised beside the tower.
-    `keys` go to it, as views need, `draft` to the decoder; `workers` and `decoders` are for `load_images`.
-    Files that cannot be read are put into `failures`.
+
+def encode_records(
+    backbone: Backbone,
+    batches: Iterable[tuple[Mark, Sequence[Record]]],
+    decoder: Decoder,
+    look: Look | None = None,
+) -> Iterator[tuple[Mark, Encoding]]:
+    """The features of each batch, with the mark that it came with, in order; `look`: the test transform.
+
+    Batches are the caller's, so that the same ones give the same bits, wherever a stream is gone on with.
 
     On a CPU every processor runs the tower on batches of its own. That is as fast as sharing each batch
     between all of them, and more than twice as fast when other programs keep the processors busy, since no
     thread waits for another after every layer.
     """
-    threads = torch.get_num_threads()
-    on_cpu = backbone.device.type == "cpu"
-    towers = threads if on_cpu else 1
-    batch = min(batch, -(-len(files) // towers)) if on_cpu else batch
+    threads, towers, ahead = torch.get_num_threads(), _towers(backbone), _ahead(backbone)
     pool = ThreadPoolExecutor(
-        towers, thread_name_prefix="encode", initializer=torch.set_num_threads, initargs=(1,)
+        towers,
+        thread_name_prefix="tower",
+        initializer=torch.set_num_threads,
+        initargs=(1 if towers > 1 else threads,),
     )
-    pending: deque[Future[EncodedBatch]] = deque()
+    pending: deque[tuple[Mark, Future[_Begun]]] = deque()
+    decoded = decoder.decoded(batches, look or backbone.preprocess.look)
     try:
-        loaded = load_images(files, pixels, keys=keys, workers=workers, draft=draft, decoders=decoders)
-        for indices, images in _batches(loaded, batch, failures):
-            pending.append(pool.submit(_encode, backbone, files, indices, images, to))
-            if len(pending) > towers:
-                yield pending.popleft().result()
+        for mark, records, squares in decoded:
+            pending.append((mark, pool.submit(_begin, backbone, records, squares)))
+            if len(pending) > ahead:
+                mark, begun = pending.popleft()
+                yield mark, _end(backbone, begun.result())
         while pending:
-            yield pending.popleft().result()
+            mark, begun = pending.popleft()
+            yield mark, _end(backbone, begun.result())
     finally:
+        decoded.close()
         pool.shutdown(wait=True, cancel_futures=True)
         torch.set_num_threads(threads)  # the pool's number is also what later threads would start with
 
 
-def _batches(
-    loaded: Iterator[Result], batch: int, failures: dict[int, InputError]
-) -> Iterator[tuple[list[int], list[Tensor]]]:
-    indices: list[int] = []
-    images: list[Tensor] = []
-    for index, image in loaded:
-        if isinstance(image, InputError):
-            failures[index] = image
-            continue
-        indices.append(index)
-        images.append(image)
-        if len(images) == batch:
-            yield indices, images
-            indices, images = [], []
-    if images:
-        yield indices, images
+def share_of_batch(backbone: Backbone, batch: int, images: int) -> int:
+    """A batch that leaves none of a CPU's processors without images, where there are few."""
+    return max(1, min(batch, -(-images // _towers(backbone))))
+
+
+def most_batches_ahead(backbone: Backbone, decoder: Decoder) -> int:
+    """How many batches are taken from the source at most before the features of the first are handed on."""
+    return decoder.ahead + _ahead(backbone) + 3
+
+
+def _towers(backbone: Backbone) -> int:
+    return torch.get_num_threads() if backbone.device.type == "cpu" else 1
+
+
+def _ahead(backbone: Backbone) -> int:
+    """Batches given to the tower before the features of the first are waited for."""
+    return _towers(backbone) if backbone.device.type == "cpu" else QUEUED
+
+
+class _Begun(NamedTuple):
+    """A batch that a GPU may still be busy with: until `done`, none of the tensors is to be looked at."""
+
+    encoding: Encoding
+    finite: Bool[Tensor, " n"]
+    done: torch.cuda.Event | None
 
 
 @torch.inference_mode()
-def _encode(
-    backbone: Backbone, files: Sequence[Path], indices: list[int], images: list[Tensor], to: torch.device
-) -> EncodedBatch:
-    seen, test = torch.stack(images).to(backbone.device), backbone.preprocess
+def _begin(backbone: Backbone, records: Sequence[Record], squares: Sequence[Square | InputError]) -> _Begun:
+    """Give the tower a batch. A GPU is not waited for, so that the next batch can be made ready meanwhile."""
+    failures = {place: one for place, one in enumerate(squares) if isinstance(one, InputError)}
+    read = [one for one in squares if not isinstance(one, InputError)]
+    if not read:
+        rows = torch.empty(0, backbone.grid[0] * backbone.grid[1], backbone.embed_dim, dtype=torch.float16)
+        none = torch.empty(0, backbone.embed_dim)
+        nothing = Encoding(records, failures, none, rows.to(backbone.device))
+        return _Begun(nothing, none.isfinite().all(dim=1), None)
+    test, on_cuda = backbone.preprocess, backbone.device.type == "cuda"
+    # from pinned memory a GPU copies by itself, behind what it is doing
+    pixels = torch.empty((len(read), *read[0].shape), dtype=torch.uint8, pin_memory=on_cuda)
+    np.stack(read, out=pixels.numpy())
+    seen = pixels.to(backbone.device, non_blocking=on_cuda)
     encoded = backbone.image(normalise(seen, test.mean, test.std))
     global_, patches = encoded.global_.float(), encoded.patches.half()
-    finite = (global_.isfinite().all(dim=1) & patches.isfinite().flatten(1).all(dim=1)).tolist()
-    if not all(finite):
-        file = files[indices[finite.index(False)]]
-        raise InputError(f"{file}: its features overflow in {backbone.dtype}: use float32, or other weights")
-    return EncodedBatch(indices, global_.to(to), patches.to(to))
+    finite = global_.isfinite().all(dim=1) & patches.isfinite().flatten(1).all(dim=1)
+    global_, finite = (one.to("cpu", non_blocking=on_cuda) for one in (global_, finite))
+    done = torch.cuda.Event(blocking=True) if on_cuda else None
+    if done is not None:
+        done.record(torch.cuda.current_stream(backbone.device))
+    return _Begun(Encoding(records, failures, global_, patches), finite, done)
+
+
+@torch.inference_mode()
+def _end(backbone: Backbone, begun: _Begun) -> Encoding:
+    """The batch's features, once they are there."""
+    encoding, finite, done = begun
+    if done is not None:
+        done.synchronize()
+    if finite.all():
+        return encoding
+    records, failures, global_, patches = encoding
+    places = [place for place in range(len(records)) if place not in failures]
+    for place, good in zip(places, finite.tolist(), strict=True):
+        if not good:
+            content = records[place].content
+            name = content if isinstance(content, Path) else records[place].name
+            why = f"its features overflow in {backbone.dtype}: use float32, or other weights"
+            failures[place] = NoNumberError(f"{name}: {why}")
+    return Encoding(records, failures, global_[finite], patches[finite.to(patches.device)])

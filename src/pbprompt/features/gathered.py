@@ -23,8 +23,7 @@ from pbprompt.core.evidence import Evidence, Gathering
 from pbprompt.data.stream import Record, Unit
 from pbprompt.errors import InputError
 from pbprompt.features.checkpoint import Checkpoint, State
-from pbprompt.features.encode import default_batch
-from pbprompt.features.streaming import Encoding, decoders_for, encode_stream
+from pbprompt.features.encode import Encoding, decoder_for, default_batch, encode_records
 
 TOLD = 5  # images that could not be read are told with the reason; the others are counted
 
@@ -133,11 +132,11 @@ def gather_units(
     passing = begun or Pass(backbone.embed_dim)
     whole = True  # sums, kept images and place belong together: not so within an addition
     try:
-        with closing(decoders_for(backbone)) as decoders:
+        with closing(decoder_for(backbone)) as decoders:
             gathered_in = str(checkpoint.folder) if checkpoint else "memory"
             records = _learned(units, passing.place, gathered_in)
             batches = _batches(records, default_batch(backbone.device))
-            for place, found in encode_stream(backbone, batches, decoders):
+            for place, found in encode_records(backbone, batches, decoders):
                 whole = False
                 passing.add(place, found)
                 whole = True

@@ -3,7 +3,7 @@
     features/
       .lock                      held for every append and every prune
       .claims                    what is being encoded, as locks of single bytes; empty
-      hashes/<root>.jsonl        what `file_hashes` remembers
+      hashes/<root>.jsonl        SHA-256 of files, remembered while size and modification time stay the same
       <weights and transform>/
         about.json               backbone, fingerprint, precision, transform
         index.jsonl              one line a shard: its name, and the keys and checksums of its rows
@@ -18,12 +18,15 @@ import contextlib
 import hashlib
 import json
 import os
+import time
 import uuid
 import warnings
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from stat import S_ISREG
 from types import TracebackType
 from typing import Any
 
@@ -33,12 +36,18 @@ from safetensors.torch import save
 from torch import Tensor
 
 from pbprompt import files
+from pbprompt.data.workers import available_cpus
 from pbprompt.errors import InputError
 from pbprompt.files import write_bytes, write_text
 
 FORMAT = 1  # part of the folder's name: raise it when stored values would no longer mean the same
 SHARD_IMAGES = 512
 SHARD_BYTES = 128 * 2**20
+
+# A file that changed this recently may change again without its time showing it: it is not remembered.
+SETTLED_NS = 2_000_000_000
+
+Seen = tuple[int, int]  # size, modification time in ns
 
 # Shards this process has read or written: its own pruning spares them.
 in_use: set[Path] = set()
@@ -49,8 +58,8 @@ def index_lines(folder: Path) -> Iterator[dict[str, Any]]:
     with contextlib.suppress(OSError):
         for line in files.read_records(folder / "index.jsonl"):
             match line:
-                case {"shard": str(shard), "keys": [*keys]} if Path(shard).name == shard:
-                    if all(isinstance(key, str) for key in keys) and isinstance(line.get("sums", []), list):
+                case {"shard": str(shard), "keys": [*keys], "sums": [*_]} if Path(shard).name == shard:
+                    if all(isinstance(key, str) for key in keys):
                         yield line
 
 
@@ -78,13 +87,12 @@ class FeatureStore:
         self, keys: Sequence[str], global_: Tensor, patches: Tensor, rows: Sequence[int] | None = None
     ) -> list[int]:
         """Fill those of the rows (all, by default) whose key is stored; return the others."""
-        places: dict[str, tuple[str, int, int | None]] = {}
+        places: dict[str, tuple[str, int, int]] = {}
         for line in index_lines(self.folder):
-            sums = line.get("sums") or [None] * len(line["keys"])  # older lines have none
-            stored = enumerate(zip(line["keys"], sums, strict=False))
+            stored = enumerate(zip(line["keys"], line["sums"], strict=False))
             places.update((key, (line["shard"], at, checksum)) for at, (key, checksum) in stored)
         missing = []
-        shards: dict[str, list[tuple[int, int, int | None]]] = defaultdict(list)
+        shards: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
         for row in range(len(keys)) if rows is None else rows:
             if keys[row] in places:
                 shard, at, checksum = places[keys[row]]
@@ -98,7 +106,7 @@ class FeatureStore:
 
     @staticmethod
     def _read_shard(
-        shard: Path, wanted: list[tuple[int, int, int | None]], global_: Tensor, patches: Tensor
+        shard: Path, wanted: list[tuple[int, int, int]], global_: Tensor, patches: Tensor
     ) -> bool:
         source, target, sums = zip(*wanted, strict=True)
         try:
@@ -106,10 +114,7 @@ class FeatureStore:
                 os.utime(shard)  # its time is when it was last used
             with safe_open(shard, framework="pt") as file:  # mapped: only the wanted rows are read
                 rows = [file.get_tensor(name)[list(source)] for name in ("global", "patches")]
-            if None in sums:
-                whole = all(bool(part.isfinite().all()) for part in rows)
-            else:  # of finite values, and ten times faster than to look at each again
-                whole = checksums(*rows) == list(sums)
+            whole = checksums(*rows) == list(sums)
             if whole:
                 global_[list(target)], patches[list(target)] = rows
         except OSError:
@@ -153,7 +158,7 @@ class ShardWriter:
         self.parts: list[tuple[Tensor, Tensor]] = []
 
     def add(self, keys: list[str], global_: Tensor, patches: Tensor) -> None:
-        if self.store is None:
+        if self.store is None or not keys:
             return
         self.keys += keys
         self.parts.append((global_, patches))
@@ -180,3 +185,56 @@ class ShardWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.flush()
+
+
+def memory_file(cache: Path, root: Path) -> Path:
+    """Where the hashes of the files below `root` are remembered."""
+    name = hashlib.sha256(os.path.abspath(root).encode("utf-8", "surrogateescape")).hexdigest()[:16]  # noqa: PTH100 - resolve() would follow links
+    return cache / "hashes" / f"{name}.jsonl"
+
+
+def file_hashes(cache: Path, root: Path, paths: Sequence[str]) -> dict[str, str | InputError]:
+    """Path relative to `root` -> its file's hash, or why it cannot be read."""
+    memory = memory_file(cache, root)
+    known: dict[str, tuple[Seen, str]] = {}
+    with contextlib.suppress(OSError):
+        for line in files.read_records(memory):
+            match line:
+                case [str(path), int(size), int(modified), str(digest)]:
+                    known[path] = (size, modified), digest
+    found: dict[str, str | InputError] = {}
+    unknown: dict[str, Seen] = {}
+    for path in dict.fromkeys(paths):
+        try:
+            stat = os.stat(root / path)  # noqa: PTH116 - twice as fast over many files
+        except OSError as error:
+            found[path] = InputError(f"cannot read image {root / path}: {error.strerror or error}")
+            continue
+        if not S_ISREG(stat.st_mode):  # the reader of a pipe or device may wait for ever
+            found[path] = InputError(f"cannot read image {root / path}: not a regular file")
+            continue
+        seen = stat.st_size, stat.st_mtime_ns
+        if path in known and known[path][0] == seen:
+            found[path] = known[path][1]
+        else:
+            unknown[path] = seen
+    settled = time.time_ns() - SETTLED_NS
+    with ThreadPoolExecutor(available_cpus()) as pool:  # hashing lets go of the interpreter
+        found.update(zip(unknown, pool.map(lambda path: _hash(root / path), unknown), strict=True))
+    fresh = [
+        [path, *seen, found[path]]
+        for path, seen in unknown.items()
+        if isinstance(found[path], str) and seen[1] < settled
+    ]
+    if fresh:
+        with contextlib.suppress(OSError), files.locked(cache):  # what cannot be kept is hashed again
+            files.append_records(memory, fresh)
+    return found
+
+
+def _hash(file: Path) -> str | InputError:
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        return InputError(f"cannot read image {file}: {error.strerror or error}")

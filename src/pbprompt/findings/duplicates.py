@@ -13,7 +13,6 @@ Two images of one motif that were taken apart, as in a burst, are not duplicates
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int, UInt8
@@ -23,7 +22,6 @@ from torch import Tensor
 from pbprompt.core.likelihood import unit
 
 SIDE = 48
-DRAFT = 2 * SIDE  # pixels of each side that a decoder must at least give
 COARSE, FINE, BLOCK = 16, 24, 4  # sides at which squares are compared: outlines, windows, blocks of windows
 PAIRS_AT_ONCE = 128
 FLAT = 1.0  # grey levels of deviation, below which there is nothing to compare
@@ -53,10 +51,13 @@ class Duplicates:
     exact: bool
 
 
-def small_square(image: Image.Image) -> UInt8[Tensor, "3 side side"]:
+class SmallSquare:
     """The whole image, pressed into a small square."""
-    small = image.resize((SIDE, SIDE), Image.Resampling.BOX, reducing_gap=2.0)
-    return torch.from_numpy(np.asarray(small, dtype=np.uint8).copy()).permute(2, 0, 1).contiguous()
+
+    size, draft = SIDE, 2 * SIDE  # each side that a decoder must at least give
+
+    def __call__(self, image: Image.Image, key: str = "") -> Image.Image:
+        return image.resize((SIDE, SIDE), Image.Resampling.BOX, reducing_gap=2.0)
 
 
 def outlines(squares: UInt8[Tensor, "n 3 side side"]) -> Float[Tensor, "n d"]:

@@ -15,19 +15,19 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.loading.load import load_backbone
-from pbprompt.data.assemble import SPLIT_WORDS
-from pbprompt.data.folders import subfolders
+from pbprompt.data.decoding import squares_of
 from pbprompt.data.huggingface import is_saved_dataset
-from pbprompt.data.images import list_images, open_image
+from pbprompt.data.images import open_image
 from pbprompt.data.items import SPLITS, Dataset, Item
-from pbprompt.data.loading import load_images
 from pbprompt.data.names import from_folder
 from pbprompt.data.sources import open_dataset
+from pbprompt.data.stream import list_images
+from pbprompt.data.stream.folders import SPLIT_WORDS, subfolders
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank
-from pbprompt.features.file_hashes import file_hashes
 from pbprompt.features.progress import Progress
-from pbprompt.findings.duplicates import DRAFT, Duplicates, find_duplicates, small_square
+from pbprompt.features.store import file_hashes
+from pbprompt.findings.duplicates import Duplicates, SmallSquare, find_duplicates
 from pbprompt.findings.judging import (
     LabelError,
     Outlier,
@@ -267,12 +267,12 @@ def _squares(files: Sequence[Path], progress: bool) -> UInt8[Tensor, "n 3 side s
     found = []
     with Progress("comparing images", shown=progress) as bar:
         bar.expect(len(files))
-        for _, square in load_images(files, small_square, draft=DRAFT):
+        for square in squares_of(files, SmallSquare()):
             if isinstance(square, InputError):  # it was read a moment ago
                 raise square
-            found.append(square)
+            found.append(torch.from_numpy(square))
             bar.advance(1)
-    return torch.stack(found)
+    return torch.stack(found).permute(0, 3, 1, 2).contiguous()
 
 
 def _picture(dataset: Dataset, item: Item, split: str) -> Picture:

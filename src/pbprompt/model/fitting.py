@@ -9,7 +9,7 @@ from pbprompt.clip.backbone import Backbone
 from pbprompt.data.assemble import Choices
 from pbprompt.data.fewshot import write_draw
 from pbprompt.data.items import Dataset
-from pbprompt.data.names import from_folder, from_label, read_classes_file
+from pbprompt.data.names import from_folder, from_label
 from pbprompt.data.stream import Stream
 from pbprompt.features.bank import FeatureBank
 from pbprompt.features.gathered import Gathered
@@ -85,8 +85,7 @@ def fit_stream_into(
     """
     check_streams(kind, config, backbone)
     source = str(stream.sources[0])
-    mapping = None if classes_file is None else read_classes_file(classes_file)
-    choices = Choices(seed=seed, mapping=mapping, mapping_from=str(classes_file))
+    choices = Choices.of(classes_file, seed=seed)
     naming = from_folder if Path(source).expanduser().is_dir() else from_label
     checkpoint = kept_beside(folder, stream, backbone)
     main = distributed.is_main()

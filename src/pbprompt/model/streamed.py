@@ -11,10 +11,10 @@ from pbprompt import distributed
 from pbprompt.clip.backbone import Backbone
 from pbprompt.data import catalog, names
 from pbprompt.data.assemble import Choices, sorted_keys
-from pbprompt.data.download import is_address
 from pbprompt.data.huggingface import is_saved_dataset
-from pbprompt.data.stream import Files, Record, Stream
-from pbprompt.data.stream.streams import PARQUETS, TABLES, TARS
+from pbprompt.data.stream import PARQUETS, TARS, Files, Record, Stream
+from pbprompt.data.stream.places import is_address
+from pbprompt.data.stream.tables import TABLES
 from pbprompt.errors import InputError
 from pbprompt.features.checkpoint import Checkpoint
 from pbprompt.features.gathered import Gathered, Pass, gather_units
@@ -129,11 +129,7 @@ def fit_gathered(
     keys = sorted_keys(gathered.keys)
     if len(keys) < 2:
         raise InputError(f"{source}: only one class, {keys[0]!r}: a classifier needs at least two")
-    classes = [naming(key) for key in keys]
-    if choices.mapping is not None:
-        classes = names.apply_mapping(keys, classes, choices.mapping, choices.mapping_from)
-    names.check_distinct(keys, classes, source)
-    method.prepare(classes, choices.template)
+    method.prepare(choices.names(keys, source, naming), choices.template)
     assert can(method, Streams)  # as `check_streams` saw to
     method.begin_with(gathered.under(keys))
     method.finish()

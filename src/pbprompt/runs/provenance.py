@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from pbprompt.data.processors import available_cpus
+from pbprompt.data.workers import available_cpus
 from pbprompt.methods.base import Method
 from pbprompt.train.loop import LOOP_REVISION
 

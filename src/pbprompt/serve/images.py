@@ -6,18 +6,16 @@ import warnings
 from PIL import Image, UnidentifiedImageError
 
 from pbprompt.data.images import open_image
-from pbprompt.data.square import Fit, Interpolation, square_of
+from pbprompt.data.squares import Crop
 from pbprompt.errors import InputError
 from pbprompt.serve.limits import Limits, Refused, too_large
 
 TYPES = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 
 
-def decode_square(
-    data: bytes, limits: Limits, size: int, fit: Fit, interpolation: Interpolation, resize: int | None = None
-) -> Image.Image:
+def decode_square(data: bytes, limits: Limits, look: Crop) -> Image.Image:
     """The part of the image that the tower sees."""
-    return square_of(decode_image(data, limits), size, fit, interpolation, resize)
+    return look(decode_image(data, limits))
 
 
 def decode_image(data: bytes, limits: Limits) -> Image.Image:

@@ -11,8 +11,8 @@ from pathlib import Path
 from fastapi import FastAPI, Request, Response
 
 from pbprompt.clip.backbone import Encoded
-from pbprompt.data.images import list_images
 from pbprompt.data.items import Item
+from pbprompt.data.stream import list_images
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.findings.next_images import Row, name_in_table, next_images, read_table, table_root, write_table

@@ -16,8 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from pbprompt.clip.backbone import Encoded
-from pbprompt.data.processors import available_cpus
-from pbprompt.data.workers import Workers
+from pbprompt.data.workers import Workers, available_cpus
 from pbprompt.explain.drawing import draw_heat_maps, overlay
 from pbprompt.model.predictions import Prediction, Rule
 from pbprompt.model.tuned import TunedModel
@@ -124,7 +123,7 @@ class Service:
                 rule = model.rule(accuracy, coverage, asked.none_at)
                 if rule.threshold is not None and math.isinf(rule.threshold):
                     rule, note = replace(rule, threshold=None), no_promise(model, asked.reject_at)
-                squares = await self._decoded(asked.images, decode_square, *see.geometry)
+                squares = await self._decoded(asked.images, decode_square, see.look)
                 said = await self.batcher.submit(
                     [Question(see.normalised(square), model, rule) for square in squares]
                 )
@@ -160,7 +159,7 @@ class Service:
         see = self.model.backbone.preprocess
         with self.batcher.reserve(len(asked.images)):
             async with in_time(self.limits.answer_seconds):
-                squares = await self._decoded(asked.images, decode_square, *see.geometry)
+                squares = await self._decoded(asked.images, decode_square, see.look)
                 pixels = [see.normalised(square) for square in squares]
                 await self.teach(
                     lambda model: with_examples(model, model.encode(pixels), asked.labels, self.limits),

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from multiprocessing import connection, resource_tracker
 
-from pbprompt.data.processors import available_cpus
+from pbprompt.data.workers import available_cpus
 from pbprompt.errors import InputError, warn_in_sentences
 from pbprompt.sweep.executor import Ended, Job, attempt
 

@@ -5,7 +5,7 @@ from functools import cache
 
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.loading.load import load_backbone
-from pbprompt.data.processors import available_cpus
+from pbprompt.data.workers import available_cpus
 from pbprompt.features.bank import FeatureBank
 from pbprompt.runs.protocol import Arrays, Prepared, run_task
 from pbprompt.runs.record import Record

@@ -18,6 +18,7 @@ from trunk_folder import (
 )
 
 from pbprompt.clip.loading.load import load_backbone
+from pbprompt.data.squares import Crop
 from pbprompt.errors import InputError
 
 PERCEPTION = [tower for tower in TOWERS if tower != "eva"]
@@ -39,7 +40,7 @@ def test_metas_own_file_is_the_same_model(tmp_path, tower):
     ours = load_backbone(folder)
     original = load_backbone(write_perception_original(tmp_path / "PE-Core-B16-224.pt", tower))
     assert original.fingerprint == ours.fingerprint
-    assert ours.preprocess.geometry[:3] == (32, "squash", "bilinear") and ours.context_length == 32
+    assert ours.preprocess.look == Crop(32, "squash", "bilinear") and ours.context_length == 32
 
 
 @torch.no_grad()

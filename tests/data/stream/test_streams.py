@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from pbprompt.data import stream as stream_package
 from pbprompt.data.stream import Files, Record, Stream, places, records
 from pbprompt.errors import InputError
 
@@ -50,6 +51,21 @@ def photos(tmp_path) -> Path:
         (tmp_path / "photos" / name).write_bytes(png(value))
     (tmp_path / "photos" / "notes.txt").write_text("no image")
     return tmp_path / "photos"
+
+
+def test_few_units_are_listed_once_and_many_are_not_held(photos, monkeypatch):
+    monkeypatch.setattr(records, "FILES_AT_ONCE", 2)
+    listed = []
+    found = stream_package.files_in
+    monkeypatch.setattr(stream_package, "files_in", lambda root: listed.append(root) or found(root))
+    stream = Stream([photos])
+    wanted = [record.name for record in stream.records()]
+    assert len(stream.few(2)) == 2 and len(listed) == 2
+    assert [record.name for record in stream.records()] == wanted and stream.few(2) and len(listed) == 2
+    many = Stream([photos])
+    assert many.few(1) == () and [record.name for record in many.records()] == wanted
+    with pytest.raises(InputError, match="does not exist"):
+        Stream([photos / "none"]).few(2)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pbprompt.clip.backbone import CLIP_MEAN, CLIP_STD
-from pbprompt.data.square import Fit, Interpolation
+from pbprompt.data.squares import Fit, Interpolation
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
 

@@ -20,7 +20,7 @@ from pbprompt.clip.loading.companions import (
 )
 from pbprompt.clip.loading.formats import read_tensors
 from pbprompt.clip.timm_tower import TimmConfig, TimmTower, looked_at, make_trunk
-from pbprompt.data.square import Interpolation
+from pbprompt.data.squares import Interpolation
 from pbprompt.errors import InputError
 
 FILTERS: tuple[Interpolation, ...] = ("bicubic", "bilinear")

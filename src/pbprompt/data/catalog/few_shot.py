@@ -7,7 +7,7 @@ from pathlib import Path
 from pbprompt.data.catalog.benchmark import SPLIT_FILES, UNSTATED, Benchmark, Counts, list_lines
 from pbprompt.data.items import DEFAULT_TEMPLATE, SPLITS, Dataset, Item
 from pbprompt.data.names import from_label
-from pbprompt.data.split_json import split_dataset
+from pbprompt.data.tables import split_dataset
 from pbprompt.errors import InputError
 from pbprompt.files import inside
 

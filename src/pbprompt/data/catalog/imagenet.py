@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from pbprompt.data.catalog.benchmark import SPLIT_FILES, Benchmark, list_lines
-from pbprompt.data.folders import subfolders
 from pbprompt.data.items import Dataset, Item
 from pbprompt.data.names import from_label
+from pbprompt.data.stream.folders import subfolders
 from pbprompt.errors import InputError
 
 

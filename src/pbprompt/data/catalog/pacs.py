@@ -7,11 +7,10 @@ rule of class folders, always with seed 1.
 from dataclasses import replace
 from pathlib import Path
 
-from pbprompt.data.assemble import Choices, Row, assemble, seeded_split
+from pbprompt.data.assemble import Choices, Row, assemble
 from pbprompt.data.catalog.benchmark import UNSTATED, Benchmark
-from pbprompt.data.folders import subfolders
-from pbprompt.data.images import walk_files
 from pbprompt.data.items import Dataset
+from pbprompt.data.stream.folders import files_below, subfolders
 
 DOMAINS = {"art_painting": 2_048, "cartoon": 2_344, "photo": 1_670, "sketch": 3_929}
 
@@ -23,15 +22,14 @@ def read(benchmark: Benchmark, folder: Path) -> Dataset:
         for domain in DOMAINS
         if (folder / domain).is_dir()
         for name in subfolders(folder / domain)
-        for file in walk_files(folder / domain / name)
+        for file in files_below(folder / domain / name)
     ]
     dataset = assemble(
         benchmark.name,
         folder,
-        seeded_split(rows, seed=1),
-        Choices(template=benchmark.template),
+        rows,
+        Choices(seed=1, template=benchmark.template),
         where=str(folder),
-        notes=["Split 50/20/30 % per class and domain with seed 1"],
     )
     return replace(dataset, home="photo")
 

@@ -15,7 +15,141 @@ raised at once. Labels are the class folder's name, the table's or Parquet colum
 Hugging Face dataset gives its numbers), or the tar's `.cls`; "" where there is none.
 """
 
-from pbprompt.data.stream.records import Files, Record, Unit
-from pbprompt.data.stream.streams import Stream
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
 
-__all__ = ["Files", "Record", "Stream", "Unit"]
+from pbprompt.data.stream.folders import Labels, files_in, is_image, subfolders
+from pbprompt.data.stream.parquet import row_groups
+from pbprompt.data.stream.places import WEB, Place, filesystem, is_address, place_of, suffix_of, told
+from pbprompt.data.stream.records import Files, Record, Unit, in_units
+from pbprompt.data.stream.tables import TABLES, table_records
+from pbprompt.data.stream.tars import Tar
+from pbprompt.errors import InputError
+from pbprompt.files import is_special
+
+__all__ = ["Files", "Record", "Stream", "Unit", "list_images"]
+
+PARQUETS = (".parquet", ".pq")
+TARS = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
+
+
+class Stream:
+    """The images behind `sources`: files, folders, globs, tables, Parquet files, tars, addresses of these.
+
+    In a folder, Parquet files and tars stand for the images in them. `allow_urls` lets sources and the rows
+    of tables name addresses. Without `archives`, only files that are images themselves count.
+    """
+
+    def __init__(
+        self, sources: Sequence[str | Path | Record], *, allow_urls: bool = False, archives: bool = True
+    ) -> None:
+        for source in sources:
+            if isinstance(source, str) and is_address(source) and not (allow_urls or _is_here(source)):
+                raise InputError(f"{source}: an address, which is fetched only where that is allowed")
+        self.sources, self.allow_urls, self._archives = tuple(sources), allow_urls, archives
+        self._few: tuple[Unit, ...] | None = None
+
+    def units(self) -> Iterator[Unit]:
+        """Some images at a time, always in the same order."""
+        return iter(self._few) if self._few else in_units(self._found())
+
+    def few(self, most: int) -> tuple[Unit, ...]:
+        """All units, which are not listed a second time; none where there are more than `most`."""
+        if self._few is None:
+            found = tuple(islice(in_units(self._found()), most + 1))
+            self._few = found if len(found) <= most else ()
+        return self._few
+
+    def records(self) -> Iterator[Record]:
+        """One image after another."""
+        for unit in self.units():
+            yield from unit.records()
+
+    def _found(self) -> Iterator[Record | Unit]:
+        for source in self.sources:
+            if isinstance(source, Record):
+                yield source
+                continue
+            none = True
+            for one in self._source(source if isinstance(source, Path) else place_of(source)):
+                none = False
+                yield one
+            if none:
+                raise InputError(f"{source} holds no images: give one with JPEG, PNG, WebP or similar files")
+
+    def _source(self, place: Place) -> Iterator[Record | Unit]:
+        if isinstance(place, Path):
+            if place.is_dir():
+                return self._folder(place)
+            if glob.has_magic(str(place)) and not place.exists():
+                return self._glob(place)
+            if not place.exists() and not is_special(place):
+                raise InputError(
+                    f"{place} does not exist: give an image, a folder of images or a glob such as 'in/*.jpg'"
+                )
+            return self._file(place)
+        if glob.has_magic(place.split("?")[0]) and not place.startswith(WEB):
+            return self._glob(place)
+        if _is_archive(place) or is_image(place) or place.startswith(WEB):
+            return self._file(place)
+        system, path = filesystem(place)
+        with told(place):
+            if system.isdir(path):
+                return self._folder(place)
+            system.info(path)  # which says why where there is nothing, or nothing for us
+            return self._file(place)
+
+    def _file(self, place: Place) -> Iterator[Record | Unit]:
+        if not self._archives:
+            yield Record(str(place), place)
+        elif suffix_of(place) in TABLES:
+            yield from table_records(place, self.allow_urls)
+        elif suffix_of(place) in PARQUETS:
+            yield from row_groups(place, self.allow_urls)
+        elif _is_tar(place):
+            yield Tar.at(place)
+        else:
+            yield Record(str(place), place)
+
+    def _glob(self, pattern: Place) -> Iterator[Record | Unit]:
+        if isinstance(pattern, Path):
+            matches = map(Path, glob.glob(str(pattern), recursive=True))  # noqa: PTH207 - Path.glob wants a root
+            found: list[Place] = [*sorted(filter(Path.is_file, matches), key=Path.as_posix)]
+        else:
+            system, path = filesystem(pattern)
+            with told(pattern):
+                found = [system.unstrip_protocol(name) for name in sorted(system.glob(path))]
+        for place in found:
+            if is_image(place) or (self._archives and _is_archive(place)):
+                yield from self._file(place)
+
+    def _folder(self, root: Place) -> Iterator[Record | Unit]:
+        """A table in a folder is not read: it may name the images that lie beside it."""
+        labels: Labels | None = None
+        for place, relative in files_in(root):
+            if self._archives and (suffix_of(place) in PARQUETS or _is_tar(place)):
+                yield from self._file(place)
+            elif is_image(place):
+                labels = labels or Labels(subfolders(root))
+                yield Record(str(place), place, *labels.of(relative))
+
+
+def list_images(path_or_glob: str | os.PathLike[str]) -> list[Path]:
+    """The images a path names: a file itself, a folder's images at any depth, or the matches of a glob."""
+    found = Stream([Path(path_or_glob)], archives=False).records()
+    return [record.content for record in found if isinstance(record.content, Path)]
+
+
+def _is_here(source: str) -> bool:
+    return source.startswith("file://")
+
+
+def _is_tar(place: Place) -> bool:
+    return str(place).split("?")[0].lower().endswith(TARS)
+
+
+def _is_archive(place: Place) -> bool:
+    return suffix_of(place) in (*TABLES, *PARQUETS) or _is_tar(place)

@@ -1,23 +1,90 @@
-"""The files below an address, what counts as an image there and here, and what folders say of one."""
+"""The files below a folder, here or elsewhere, what counts as an image there, and what folders say of one."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pbprompt.data.assemble import SPLIT_WORDS
 from pbprompt.data.images import IMAGE_SUFFIXES, looks_like_image
 from pbprompt.data.stream.places import Place, filesystem, suffix_of, told
-from pbprompt.data.stream.records import Record
+from pbprompt.errors import InputError
+
+NAMES_AT_ONCE = 1 << 18  # of one folder; a larger one is gone through again for each so many
+SPLIT_WORDS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
+}
 
 
-def address_files(address: str) -> Iterator[tuple[str, str]]:
-    """All files below an address with their paths there, in order; fsspec lists a folder at once."""
-    system, path = filesystem(address)
-    root = path.rstrip("/")
-    return ((system.unstrip_protocol(name), name[len(root) + 1 :]) for name in _below_address(system, root))
+def files_in(root: Place) -> Iterator[tuple[Place, str]]:
+    """All files below, each with its path there, in the order of these; hidden ones are left out."""
+    with told(root):
+        if isinstance(root, Path):
+            yield from ((path, path.relative_to(root).as_posix()) for path in files_below(root))
+        else:
+            system, path = filesystem(root)
+            start = len(path.rstrip("/")) + 1
+            for name in _below_address(system, path.rstrip("/")):
+                yield system.unstrip_protocol(name), name[start:]
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """All files below, through links, sorted by relative path as text, with few names in memory at once."""
+    return (folder / name for name in _below(folder, "", frozenset()))
+
+
+def _below(folder: Path, prefix: str, above: frozenset[str]) -> Iterator[str]:
+    real = os.path.realpath(folder)
+    if real in above:  # a link to a folder it lies in
+        return
+    for name in _names(folder):
+        if name.endswith("/"):
+            yield from _below(folder / name, prefix + name, above | {real})
+        else:
+            yield prefix + name
+
+
+def _names(folder: Path) -> Iterator[str]:
+    """The names in a folder, sorted, each folder's with a slash: so the paths below come in order too."""
+    last, full = "", True
+    while full:
+        some: list[str] = []
+        full = False
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                name = f"{entry.name}/" if entry.is_dir() else entry.name
+                if name > last:
+                    some.append(name)
+                if len(some) >= 2 * NAMES_AT_ONCE:
+                    some.sort()
+                    del some[NAMES_AT_ONCE:]
+                    full = True
+        some.sort()
+        if full:
+            del some[NAMES_AT_ONCE:]
+        yield from some
+        last = some[-1] if some else last
 
 
 def _below_address(system: Any, path: str) -> Iterator[str]:
+    """fsspec lists a folder at once."""
+    for name in _listed(system, path):
+        if name.endswith("/"):
+            yield from _below_address(system, name.rstrip("/"))
+        else:
+            yield name
+
+
+def _listed(system: Any, path: str) -> list[str]:
+    """What is in a folder, sorted, each folder's name with a slash; hidden ones are left out."""
     with told(system.unstrip_protocol(path)):
         listed = system.ls(path, detail=True)
     found = {
@@ -25,13 +92,19 @@ def _below_address(system: Any, path: str) -> Iterator[str]:
         for entry in listed
         if entry["name"].rstrip("/") != path.rstrip("/")  # some list the folder itself
     }
-    for name in sorted(found):
-        if name.rstrip("/").rsplit("/", 1)[-1].startswith("."):
-            continue
-        if name.endswith("/"):
-            yield from _below_address(system, name.rstrip("/"))
-        else:
-            yield name
+    return sorted(name for name in found if not name.rstrip("/").rsplit("/", 1)[-1].startswith("."))
+
+
+def subfolders(folder: Place) -> list[str]:
+    """The names of the folders directly in a folder, sorted, hidden ones left out."""
+    if not isinstance(folder, Path):
+        names = _listed(*filesystem(folder))
+        return [name.rstrip("/").rsplit("/", 1)[-1] for name in names if name.endswith("/")]
+    try:
+        entries = list(folder.iterdir())
+    except OSError as error:
+        raise InputError(f"{folder}: {error.strerror or error}: give a folder that can be read") from None
+    return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
 
 def is_image(place: Place) -> bool:
@@ -40,17 +113,19 @@ def is_image(place: Place) -> bool:
 
 
 class Labels:
-    """The class and split of a file from the folders it lies in, as `open_dataset` takes them."""
+    """The class and split of a file from the folders it lies in: `<class>/…`, or `<split>/<class>/…`."""
 
-    def __init__(self, folders: list[str]) -> None:
-        """`folders` are the names directly in the root."""
-        shown = [name for name in folders if not name.startswith(".")]
-        self._splits = {name: SPLIT_WORDS[name.lower()] for name in shown if name.lower() in SPLIT_WORDS}
-        several = len(set(self._splits.values())) > 1
-        self._depth = 1 if self._splits and (several or len(self._splits) == len(shown)) else 0
+    def __init__(self, folders: Sequence[str]) -> None:
+        """`folders` are those directly in the root."""
+        splits = {name: SPLIT_WORDS[name.lower()] for name in folders if name.lower() in SPLIT_WORDS}
+        # A class may itself be called "train": two splits, or nothing but splits, make the folders splits.
+        split = splits and (len(set(splits.values())) > 1 or len(splits) == len(folders))
+        self.splits = splits if split else {}
 
-    def record(self, name: str, place: Place, relative: str) -> Record:
+    def of(self, relative: str) -> tuple[str, str]:
+        """The label, "" outside the class folders, and the split, "" where there are none."""
         parts = relative.split("/")[:-1]
-        split = self._splits.get(parts[0], "") if self._depth and parts else ""
-        label = parts[self._depth] if len(parts) > self._depth and (split or not self._depth) else ""
-        return Record(name, place, label, split)
+        if not self.splits:
+            return parts[0] if parts else "", ""
+        split = self.splits.get(parts[0], "") if parts else ""
+        return parts[1] if split and len(parts) > 1 else "", split

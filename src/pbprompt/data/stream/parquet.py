@@ -7,8 +7,7 @@ from typing import Any
 
 from pbprompt.data.stream.places import Place, opened, state, told
 from pbprompt.data.stream.records import FILES_AT_ONCE, MOST_BYTES, Record, too_large
-from pbprompt.data.stream.tables import row_record
-from pbprompt.data.tables import COLUMNS
+from pbprompt.data.stream.tables import COLUMNS, row_record
 from pbprompt.errors import InputError, install_command
 
 ROWS_AT_ONCE = 16  # images of which so many lie in memory

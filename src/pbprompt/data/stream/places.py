@@ -1,17 +1,27 @@
-"""Files here and elsewhere: paths, and addresses of whatever scheme fsspec knows (s3, gs, http, …)."""
+"""Files here and elsewhere: paths, and addresses of whatever scheme fsspec knows (s3, gs, http, …).
+
+An image from the web comes by http and https alone, in so many bytes and so much time.
+"""
 
 import contextlib
 import logging
+import time
+import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import urlsplit
 
-from pbprompt.data.download import download, is_address
 from pbprompt.errors import InputError, install_command
 
 Place = Path | str  # a path here, or an address
 BLOCK = 4 << 20  # of what is elsewhere, fetched at once
-_WEB = ("http://", "https://")
+WEB = ("http://", "https://")
+MOST_BYTES = 20 << 20  # of an image from the web
+WAIT_SECONDS = 10.0  # for the connection, and for each of its parts
+MOST_SECONDS = 60.0  # in all
+CHUNK = 1 << 16
 _DENIED = (
     "credential",
     "forbidden",
@@ -27,6 +37,11 @@ _VARIABLES = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "gcs": "GOOGLE_APPLICATION_CREDENTIALS",
 }
+
+
+def is_address(text: str) -> bool:
+    """Whether it names something elsewhere, by whatever scheme."""
+    return "://" in text
 
 
 def place_of(word: str) -> Place:
@@ -123,7 +138,7 @@ def state(place: Place) -> str:
 
 def read_address(address: str, most_bytes: int) -> bytes:
     """An image file from elsewhere. What the web sends has stricter limits."""
-    if address.startswith(_WEB):
+    if address.startswith(WEB):
         return download(address)
     try:
         with told(address):
@@ -133,3 +148,56 @@ def read_address(address: str, most_bytes: int) -> bytes:
             return system.cat_file(path)
     except InputError as error:
         raise InputError(f"cannot read image {error}") from None
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Followed to http and https, and never from https to http."""
+
+    max_redirections = 5
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        scheme = urlsplit(newurl).scheme
+        if scheme not in ("http", "https") or (req.type == "https" and scheme == "http"):
+            raise InputError(f"cannot read image {req.full_url}: it leads on to {scheme}, which is refused")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """What urllib makes by default opens files and FTP too."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        _Redirects(),
+    ):
+        opener.add_handler(handler)
+    opener.addheaders = [("User-Agent", "pbprompt"), ("Accept", "image/*")]
+    return opener
+
+
+def download(address: str) -> bytes:
+    """The content at an address, not yet looked at."""
+    if urlsplit(address).scheme not in ("http", "https"):
+        raise InputError(f"cannot read image {address}: only http and https are fetched")
+    end = time.monotonic() + MOST_SECONDS
+    try:
+        with _opener().open(address, timeout=WAIT_SECONDS) as answer:
+            parts, size = [], 0
+            while part := answer.read1(CHUNK):
+                size += len(part)
+                if size > MOST_BYTES:
+                    raise InputError(f"cannot read image {address}: larger than {MOST_BYTES >> 20} MiB")
+                if time.monotonic() > end:
+                    raise InputError(f"cannot read image {address}: not there after {MOST_SECONDS:g} seconds")
+                parts.append(part)
+    except InputError:
+        raise
+    except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
+        why = str(getattr(error, "reason", None) or error or type(error).__name__)
+        raise InputError(f"cannot read image {address}: {why}") from None
+    return b"".join(parts)

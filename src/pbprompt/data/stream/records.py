@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from PIL import Image
+
 from pbprompt.data.stream.places import read_address
 from pbprompt.errors import InputError
 from pbprompt.files import is_special
@@ -17,16 +19,20 @@ FILES_AT_ONCE = 1024  # of a unit
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An image: what its source calls it, and its bytes, its file, its address, or why it has none."""
+    """An image: what its source calls it, and its bytes, its file, its address, or why it has none.
+
+    One that is open already is its own content, and has no bytes to read.
+    """
 
     name: str
-    content: bytes | Path | str | InputError
+    content: bytes | Path | str | Image.Image | InputError
     label: str = ""
     split: str = ""
 
     def read(self) -> bytes:
         """The bytes of its image file, not looked at."""
         content = self.content
+        assert not isinstance(content, Image.Image)
         if isinstance(content, InputError):
             raise content
         if isinstance(content, bytes):

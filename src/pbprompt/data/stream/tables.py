@@ -2,36 +2,45 @@
 
 import csv
 import io
-from collections.abc import Iterator
-from typing import IO
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, Any
 
-from pbprompt.data.assemble import SPLIT_WORDS
-from pbprompt.data.download import is_address
-from pbprompt.data.stream.places import Place, beside, opened
+from pbprompt.data.stream.folders import SPLIT_WORDS
+from pbprompt.data.stream.places import Place, beside, is_address, opened
 from pbprompt.data.stream.records import Record
-from pbprompt.data.tables import COLUMNS, columns_of, json_objects
 from pbprompt.errors import InputError
 from pbprompt.files import inside
 
+TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
+# What a header, or a JSON object, may call each field.
+COLUMNS = {
+    "image": ("image", "path", "file", "filename", "file_name", "filepath", "image_path"),
+    "label": ("label", "class", "category", "class_name", "classname"),
+    "labels": ("labels",),
+    "split": ("split", "subset"),
+    "domain": ("domain", "style"),
+}
 _NEEDED = f"name a column image ({', '.join(COLUMNS['image'][1:])}), with the images' paths"
 
-
-def table_records(table: Place, allow_urls: bool) -> Iterator[Record]:
-    """The image of each row. A row that names none is its own error; the table's is raised."""
-    read = _json_rows if str(table).lower().endswith((".jsonl", ".ndjson")) else _csv_rows
-    with opened(table) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
-        try:
-            for where, fields in read(table, text):
-                yield row_record(table, where, fields, allow_urls)
-        except UnicodeDecodeError:
-            raise InputError(f"{table}: not UTF-8 text: save it as UTF-8") from None
+Fields = dict[str, Any]  # a row's cells by what they are: text, and of JSON whatever it has
 
 
-def _csv_rows(table: Place, text: IO[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    first = text.readline()
-    found = columns_of(first.rstrip("\r\n"), ("image",))
+def is_jsonl(table: Place) -> bool:
+    return str(table).lower().endswith((".jsonl", ".ndjson"))
+
+
+def csv_rows(
+    table: Place, text: IO[str], needed: Sequence[set[str]], missing: str, remedy: str
+) -> Iterator[tuple[str, Fields | InputError]]:
+    """Each row, with the place to name where it is wrong; a comma, semicolon or tab: the header decides.
+
+    The header must have all columns of one of `needed`; a row that does not fit it is its own error.
+    """
+    first = text.readline().rstrip("\r\n")
+    found = next(filter(None, (_columns_of(first, columns) for columns in needed)), None)
     if found is None:
-        raise InputError(f"{table} line 1: no image column in {first[:60]!r}: {_NEEDED}")
+        raise InputError(f"{table} line 1: {missing} in {first[:60]!r}: {remedy}")
     delimiter, header = found
     reader = csv.reader(text, delimiter=delimiter, strict=True)
     try:
@@ -42,21 +51,65 @@ def _csv_rows(table: Place, text: IO[str]) -> Iterator[tuple[str, dict[str, str]
             if len(cells) == len(header):
                 yield where, {field: cells[place] for place, field in header.items() if field}
             else:
-                yield where, {}
+                count = f"{len(cells)} fields where the header has {len(header)}"
+                yield where, InputError(f"{where}: {count}: quote fields that contain the separator")
     except csv.Error as error:
         raise InputError(f"{table} line {reader.line_num + 1}: {error}: correct the quotes") from None
 
 
-def _json_rows(table: Place, text: IO[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    for number, (where, row) in enumerate(json_objects(str(table), text)):
-        if number == 0 and not any(word in row for word in COLUMNS["image"]):
-            raise InputError(f"{where}: no image field in it: {_NEEDED}")
-        fields = {}
-        for field, words in COLUMNS.items():
-            cell = next((row[word] for word in words if word in row), None)
-            if isinstance(cell, str | int) and not isinstance(cell, bool):
-                fields[field] = str(cell)
-        yield where, fields
+def _columns_of(first: str, needed: set[str]) -> tuple[str, dict[int, str]] | None:
+    """The separator and, by place, the field each column holds ("" where it is none of ours).
+
+    None where the first line names no columns for what is needed.
+    """
+    for delimiter in ("\t", ";", ","):
+        cells = next(csv.reader([first], delimiter=delimiter), [])
+        header: dict[int, str] = {}
+        for place, cell in enumerate(cells):
+            word = cell.strip().lower()
+            field = next((field for field, words in COLUMNS.items() if word in words), "")
+            header[place] = "" if field in header.values() else field
+        if needed <= set(header.values()):
+            return delimiter, header
+    return None
+
+
+def json_rows(table: Place, lines: Iterable[str]) -> Iterator[tuple[str, Fields]]:
+    """The fields that each line's object has, with the place to name where one is wrong."""
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{table} line {number}"
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{where}: not JSON ({error}): write one object per line") from None
+        if not isinstance(value, dict):
+            raise InputError(f'{where}: not an object: write {{"image": "cats/1.jpg", "label": "cat"}}')
+        named = {
+            field: next((word for word in words if word in value), "") for field, words in COLUMNS.items()
+        }
+        yield where, {field: value[word] for field, word in named.items() if word}
+
+
+def table_records(table: Place, allow_urls: bool) -> Iterator[Record]:
+    """The image of each row. A row that names none is its own error; the table's is raised."""
+    with opened(table) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+        rows: Iterable[tuple[str, Fields | InputError]] = (
+            json_rows(table, text)
+            if is_jsonl(table)
+            else csv_rows(table, text, [{"image"}], "no image column", _NEEDED)
+        )
+        try:
+            for number, (where, fields) in enumerate(rows):
+                if isinstance(fields, InputError):
+                    fields = {}
+                elif number == 0 and "image" not in fields:
+                    raise InputError(f"{where}: no image field in it: {_NEEDED}")
+                texts = {field: str(cell) for field, cell in fields.items() if type(cell) in (str, int)}
+                yield row_record(table, where, texts, allow_urls)
+        except UnicodeDecodeError:
+            raise InputError(f"{table}: not UTF-8 text: save it as UTF-8") from None
 
 
 def row_record(table: Place, where: str, fields: dict[str, str], allow_urls: bool) -> Record:

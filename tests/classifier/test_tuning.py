@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pbprompt import InputError, PromptClassifier
-from pbprompt.classifier.weights import item_weights, read_sample_weight
+from pbprompt.classifier.tuning import item_weights, read_sample_weight
 from pbprompt.data.items import Item
 from pbprompt.registry import methods
 

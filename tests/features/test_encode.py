@@ -4,19 +4,20 @@ import numpy as np
 import torch
 
 from pbprompt.clip.backbone import Encoded
+from pbprompt.data.decoding import Decoder
 from pbprompt.data.stream import Record
-from pbprompt.data.stream.decoding import SquareDecoders
 from pbprompt.errors import InputError
-from pbprompt.features.streaming import encode_stream
+from pbprompt.features.encode import encode_records
 
 
-class Ready(SquareDecoders):
+class Ready(Decoder):
     """Makes the square of a record whose content is a grey level; no processes."""
 
     def __init__(self, size: int) -> None:
-        self.count, self.size = 1, size
+        super().__init__(1)
+        self.size = size
 
-    def decode(self, records, geometry):
+    def decode(self, records, look):
         return [
             np.full((self.size, self.size, 3), record.content[0], np.uint8)
             if record.content
@@ -41,7 +42,7 @@ def test_features_that_overflow_fail_alone(tiny_vit, monkeypatch):
         (at, [Record(f"{at}-{n}", b"" if level is None else bytes([level])) for n, level in enumerate(some)])
         for at, some in enumerate(levels)
     ]
-    found = list(encode_stream(tiny_vit, batches, Ready(tiny_vit.preprocess.size)))
+    found = list(encode_records(tiny_vit, batches, Ready(tiny_vit.preprocess.size)))
     assert [mark for mark, _ in found] == [0, 1, 2, 3, 4]
     assert [sorted(one.failures) for _, one in found] == [[1, 2], [0], [0, 1], [], []]
     assert "0-1: its features overflow" in str(found[0][1].failures[1])

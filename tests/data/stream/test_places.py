@@ -6,8 +6,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from pbprompt.data import download as module
-from pbprompt.data.download import download, is_address
+from pbprompt.data.stream import places as module
+from pbprompt.data.stream.places import download, is_address
 from pbprompt.errors import InputError
 
 

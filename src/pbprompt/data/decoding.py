@@ -1,0 +1,208 @@
+"""The one decoder: images of any source to squares, some ahead of whoever takes them, in bounded memory.
+
+In threads, since Pillow decodes and resizes outside the interpreter's lock, so that a few keep as many
+processors busy. Or in processes: for many processors, and for images of anybody's making, since a hostile
+file may keep a process busy or bring it down, and nobody can end a thread.
+"""
+
+import atexit
+import queue
+import threading
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from queue import LifoQueue
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from pbprompt.data import squares
+from pbprompt.data.squares import Content, Look, Shared, nameless_file, square_of
+from pbprompt.data.stream.records import Record
+from pbprompt.data.workers import AVAILABLE, Workers, available_cpus
+from pbprompt.errors import InputError
+
+SECONDS = 30.0  # for the images of one question to a process
+MEMORY = 4 << 30  # of one process: an image of the most pixels that Pillow opens, and its copies
+QUESTION = 8  # images that a process is asked for at once
+READERS = 8  # threads beside one a process: they wait for files, which may come from far away
+MANY_PROCESSORS, MOST_PROCESSES = 8, 16  # from where on processes decode faster than threads beside a GPU
+MANY_IMAGES = 10_000  # that pay for starting them
+
+Square = NDArray[np.uint8]  # [size, size, 3]
+Mark = TypeVar("Mark")
+One = TypeVar("One")
+
+
+class Decoder:
+    """Makes squares of records' images: in `count` processes, or else in as many threads of this program."""
+
+    def __init__(self, count: int, *, processes: bool = False) -> None:
+        self.processes = processes and AVAILABLE
+        self.askers = count + READERS if processes else count  # more than there are processes: none waits
+        self.question = QUESTION if processes else 1
+        self.ahead = 2 * self.askers if processes else 4 * count  # questions that may wait for the taker
+        # Squares come back in memory that both sides see: through the line each would be copied five times,
+        # most of that under the interpreter's lock.
+        self._places = [Shared(nameless_file()) for _ in range(2 * count)] if self.processes else []
+        self._free: LifoQueue[Shared] = LifoQueue()
+        for place in self._places:
+            self._free.put(place)
+        self.workers = Workers(
+            count,
+            memory=MEMORY,
+            seconds=SECONDS,
+            prepare=squares.__name__,
+            handles=[place.handle for place in self._places],
+        )
+
+    def decode(self, records: Sequence[Record], look: Look) -> list[Square | InputError]:
+        """The square of each image, or why it has none."""
+        if not self.processes:
+            return [_pixels(square_of(record.name, _content(record), look)) for record in records]
+        try:
+            return self._asked(records, look)
+        except (TimeoutError, EOFError) as error:
+            if len(records) > 1:  # one of them is to blame, and the others are innocent
+                return [self.decode([record], look)[0] for record in records]
+            late = isinstance(error, TimeoutError)
+            why = f"decoding took over {SECONDS:g} seconds" if late else "its decoder broke down"
+            return [InputError(f"cannot read image {records[0].name}: {why}")]
+
+    def _asked(self, records: Sequence[Record], look: Look) -> list[Square | InputError]:
+        names, contents = [record.name for record in records], [_content(record) for record in records]
+        shape = (len(records), look.size, look.size, 3)
+        place = self._free.get()
+        try:
+            memory = place.memory(len(records) * look.size * look.size * 3)
+            failures = self.workers.ask(squares.squares_into, place.handle, names, contents, look)
+            found = np.frombuffer(memory, np.uint8).reshape(shape).copy()  # the next answer goes there
+        finally:
+            self._free.put(place)
+        return [failures.get(at, square) for at, square in enumerate(found)]
+
+    def decoded(
+        self, batches: Iterable[tuple[Mark, Sequence[Record]]], look: Look
+    ) -> Generator[tuple[Mark, Sequence[Record], list[Square | InputError]], None, None]:
+        """Batches in order, the next ones decoded meanwhile; a thread of its own reads the source."""
+        pool = ThreadPoolExecutor(self.askers, thread_name_prefix="decode")
+        pending: deque[tuple[Mark, Sequence[Record], list[Future[list[Square | InputError]]]]] = deque()
+        source = _read_ahead(iter(batches))
+        try:
+            for mark, records in source:
+                questions = [records[at : at + self.question] for at in range(0, len(records), self.question)]
+                pending.append((mark, records, [pool.submit(self.decode, some, look) for some in questions]))
+                while sum(len(asked) for _, _, asked in pending) > self.ahead:
+                    yield _answered(*pending.popleft())
+            while pending:
+                yield _answered(*pending.popleft())
+        finally:
+            source.close()
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def close(self) -> None:
+        """End all processes, whatever they do."""
+        self.workers.close()
+        while self._places:
+            self._places.pop().close()
+
+
+def _content(record: Record) -> Content:
+    """A file here is read by who decodes it."""
+    if not isinstance(record.content, str):
+        return record.content
+    try:
+        return record.read()
+    except InputError as error:
+        return error
+
+
+def _pixels(square: Image.Image | InputError) -> Square | InputError:
+    return square if isinstance(square, InputError) else np.array(square)
+
+
+def _answered(
+    mark: Mark, records: Sequence[Record], asked: list[Future[list[Square | InputError]]]
+) -> tuple[Mark, Sequence[Record], list[Square | InputError]]:
+    return mark, records, [square for future in asked for square in future.result()]
+
+
+def _read_ahead(items: Iterator[One]) -> Generator[One, None, None]:
+    """The same, one ahead in a thread, so that a slow source is waited for while other work is done."""
+    ready: queue.Queue[tuple[One | None, BaseException | None]] = queue.Queue(1)
+    stopped = threading.Event()
+
+    def put(one: tuple[One | None, BaseException | None]) -> bool:
+        while not stopped.is_set():
+            try:
+                ready.put(one, timeout=0.1)
+                return True
+            except queue.Full:
+                pass
+        return False
+
+    def read() -> None:
+        try:
+            for item in items:
+                if not put((item, None)):
+                    return
+            put((None, StopIteration()))
+        except BaseException as error:
+            put((None, error))
+
+    thread = threading.Thread(target=read, name="read-ahead", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error = ready.get()
+            if isinstance(error, StopIteration):
+                return
+            if error is not None:
+                raise error
+            yield item  # type: ignore[misc]
+    finally:
+        stopped.set()
+        thread.join(timeout=1.0)  # it may wait for a source that is far away
+
+
+def squares_of(
+    paths: Sequence[str | Path], look: Look, *, threads: int | None = None
+) -> Iterator[Square | InputError]:
+    """The squares of files in order, decoded in threads; in place of one that cannot be read, why."""
+    files = ((None, [Record(str(path), Path(path))]) for path in paths)
+    for _, _, found in Decoder(threads or available_cpus()).decoded(files, look):
+        yield from found
+
+
+class _Corner:
+    """One pixel, of images that need only be decoded."""
+
+    size, draft = 1, None
+
+    def __call__(self, image: Image.Image, key: str) -> Image.Image:
+        return image.crop((0, 0, 1, 1))
+
+
+def unreadable(paths: Sequence[str | Path]) -> Iterator[InputError | None]:
+    """For each file in order, why it cannot be decoded, or None where it can."""
+    return (found if isinstance(found, InputError) else None for found in squares_of(paths, _Corner()))
+
+
+def worthwhile_processes(images: int) -> Decoder | None:
+    """A process a processor, where there are many of them, once so many images pay for starting them."""
+    processors = available_cpus()
+    if AVAILABLE and processors >= MANY_PROCESSORS and images >= MANY_IMAGES:
+        return shared_processes(min(processors, MOST_PROCESSES))
+    return None
+
+
+@cache
+def shared_processes(count: int) -> Decoder:
+    """Started once, and kept until the program ends."""
+    decoder = Decoder(count, processes=True)
+    atexit.register(decoder.close)
+    return decoder
