@@ -64,9 +64,8 @@ NOUNS = tuple(UNRELATED.replace("\n", " ").split(", "))
 
 def rivals(train: Labelled, held_out: Labelled) -> dict[str, list[float]]:
     """By the settings that cross-validation likes best; of an SVM, the accuracy alone."""
-    x, y = train.images.double(), train.labels.numpy()
-    x = torch.nn.functional.normalize(x, dim=1).numpy()
-    new = torch.nn.functional.normalize(held_out.images.double(), dim=1).numpy()
+    x, new = (unit(each.images).double().numpy() for each in (train, held_out))
+    y = train.labels.numpy()
     folds = min(5, int(np.bincount(y)[np.bincount(y) > 0].min()))
     if folds < 2:
         return {}
@@ -143,7 +142,7 @@ def main() -> None:
                 one = problem(name, kind, given.root, given.part, seed)
                 photographs = one.draw(shots, seed)
                 method = fitted(one.classes, one.template, photographs)
-                row = {"data": name, "kind": kind, "shots": shots, "seed": seed}
+                row: dict[str, Any] = {"data": name, "kind": kind, "shots": shots, "seed": seed}
                 row["conjugate"] = figures(answers(method, one.held_out), one.held_out.labels)
                 row |= rivals(photographs, one.held_out)
                 if seed == 1:

@@ -46,7 +46,7 @@ class Change(NamedTuple):
 
 def without_expert(place: int) -> Change:
     """Its scores count for nothing."""
-    plain = posterior.fit_weights
+    plain = expert_weights.fit_weights
 
     def fit(scores: torch.Tensor, *rest: Any) -> expert_weights.Weights:
         if len(scores) < 3:

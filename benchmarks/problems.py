@@ -97,9 +97,11 @@ def problem(name: str, kind: str, root: Path, part: str, seed: int = 1) -> Probl
     return Problem(classes, "a photo of a {}.", *merged)
 
 
-def fitted(classes: tuple[str, ...], template: str, photographs: Labelled, **settings: str) -> Conjugate:
+def fitted(
+    classes: tuple[str, ...], template: str, photographs: Labelled, prior: str = "sentences"
+) -> Conjugate:
     """The default model of these photographs."""
-    method = build_method(Conjugate, ConjugateConfig(**settings), bank().backbone, seed=0)
+    method = build_method(Conjugate, ConjugateConfig(prior=prior), bank().backbone, seed=0)
     method.prepare(classes, template)
     method.begin(photographs.encoded, photographs.labels, seed=0)
     method.finish()

@@ -71,8 +71,9 @@ def point(name: str, device: str, images: int, classes: int) -> dict[str, Any]:
     names = class_names(backbone.tokenizer, classes)
     generator = torch.Generator().manual_seed(0)
     before = memory_now(device)
-    reading, _ = seconds_of(lambda: method.prepare(names, TEMPLATE), device)
-    texts = unit(method.prior.class_features(1, generator)[0]).cpu()  # type: ignore[union-attr]
+    method.prepare(names, TEMPLATE)
+    reading, texts = seconds_of(lambda: method._texts(names), device)
+    texts = texts.cpu()
     pool = synthetic(texts, torch.arange(min(images, POOL)) % classes, generator)
     gathering = Gathering(backbone.embed_dim, device)
 

@@ -28,7 +28,8 @@ A class known by name alone joins the others at its odds against them (`core/nov
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -72,29 +73,28 @@ class Posterior(NamedTuple):
 
     def tensors(self) -> dict[str, Tensor]:
         """Flat, by names such as `kernel/bandwidth`, as `from_tensors` takes it."""
-        flat = {}
+        flat: dict[str, Tensor] = {}
         for name, value in self._asdict().items():
-            parts = {name: value} if isinstance(value, Tensor) else value._asdict()
-            prefix = "" if isinstance(value, Tensor) else f"{name}/"
-            flat |= {prefix + key: part for key, part in parts.items()}
+            if isinstance(value, Tensor):
+                flat[name] = value
+            else:
+                flat |= {f"{name}/{key}": part for key, part in value._asdict().items()}
         return flat
 
     @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> "Posterior":
-        nested = {
-            "gaussians": Gaussians,
-            "kernel": Kernel,
-            "weights": Weights,
-            "novelty": Novelty,
-            "text_map": TextMap,
-        }
-        values = {
-            name: nested[name](*(tensors[f"{name}/{key}"] for key in nested[name]._fields))
-            if name in nested
-            else tensors[name]
-            for name in cls._fields
-        }
-        return cls(**values)
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+        nested: dict[str, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            whole, _, part = name.rpartition("/")
+            nested.setdefault(whole, {})[part] = value
+        return cls(
+            gaussians=Gaussians(**nested["gaussians"]),
+            kernel=Kernel(**nested["kernel"]),
+            weights=Weights(**nested["weights"]),
+            novelty=Novelty(**nested["novelty"]),
+            text_map=TextMap(**nested["text_map"]),
+            **nested[""],
+        )
 
     def experts(self, images: Float[Tensor, "b d"]) -> Float[Tensor, "3 b k"]:
         """E of images of length 1."""
