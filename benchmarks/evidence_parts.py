@@ -6,7 +6,7 @@ Narrow classes as the benchmarks have them and broad ones (`benchmarks/problems.
 accuracy, NLL and ECE of the known classes; then all names together after 16 shots of half of the classes, how
 many of the other half's images their names are given, how well these are told as none of the known, and what
 a foreign name takes. No test image is read. The table is printed for `docs/readings-conjugate.md`; the file
-keeps every figure with the commit.
+keeps every figure with the commit. The last column is accuracy on PACS's drawings after 16 photos per class.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from unittest import mock
 
 import torch
 
-from benchmarks.problems import NARROW, Labelled, Problem, answers, fitted, problem
+from benchmarks.problems import NARROW, Labelled, Problem, answers, fitted, problem, split
 from pbprompt.core import expert_weights, gaussian, kernel, novelty, posterior, text_map
 from pbprompt.evaluate.metrics import accuracy, negative_log_likelihood
 from pbprompt.evaluate.reliability import expected_calibration_error
@@ -91,6 +91,7 @@ CONSTANTS: tuple[tuple[str, ModuleType, str], ...] = (
     ("h", kernel, "BANDWIDTH"),
     ("λ", kernel, "RIDGE"),
     ("worth of w⁰", expert_weights, "WORTH"),
+    ("doubt of w⁰", expert_weights, "DOUBT"),
     ("w⁰₁", posterior, "TRUST"),
     ("w⁰₂", posterior, "NEIGHBOURS"),
     ("20 photographs in w⁰", posterior, "FEW"),
@@ -167,9 +168,20 @@ def taken(given: Problem, photographs: Labelled, settings: dict[str, str]) -> fl
     return 100 * max(shares)
 
 
+def other_domains(root: Path, seed: int, settings: dict[str, str]) -> float:
+    """Accuracy on the drawings of PACS after 16 photos per class, in %."""
+    photos = problem("pacs:photo", "narrow", root, "val")
+    method = fitted(photos.classes, photos.template, photos.draw(16, seed), **settings)
+    right = []
+    for domain in ("art_painting", "cartoon", "sketch"):
+        there = split(f"pacs:{domain}", root, "val")
+        right.append(float((answers(method, there).argmax(1) == there.labels).double().mean()))
+    return 100 * fmean(right)
+
+
 def measured(change: Change, root: Path) -> dict[str, Any]:
     """Every figure of a row, averaged over the draws."""
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"domains": fmean(other_domains(root, seed, change.settings) for seed in SEEDS)}
     for name, kind in PROBLEMS:
         each: dict[str, list[Any]] = {}
         for seed in SEEDS:
@@ -195,7 +207,7 @@ def measured(change: Change, root: Path) -> dict[str, Any]:
 def cells(found: dict[str, Any]) -> list[str]:
     """Means over the narrow problems and over the broad ones."""
     narrow = [values for name, values in found.items() if name.endswith("narrow")]
-    broad = [values for name, values in found.items() if not name.endswith("narrow")]
+    broad = [values for name, values in found.items() if name.split()[-1].isdigit()]
     shown = []
     for group in (narrow, broad):
         for shots in SHOTS:
@@ -205,7 +217,8 @@ def cells(found: dict[str, Any]) -> list[str]:
             shown.append(f"{acc:.1f} / {nll:.3f} / {ece:.1f}")
     for key in ("joint", "recalled", "none of these"):
         shown.append(f"{fmean(one[key] for one in narrow):.1f}")
-    return [*shown, f"{fmean(one['taken'] for one in (*narrow, *broad)):.1f}"]
+    taken_ = fmean(one["taken"] for one in (*narrow, *broad))
+    return [*shown, f"{taken_:.1f}", f"{found['domains']:.1f}"]
 
 
 def main() -> None:
@@ -217,7 +230,7 @@ def main() -> None:
     given = parser.parse_args()
     at = commit()  # of the code that runs, whatever is checked out later
     columns = [f"{kind} {shots}" for kind in ("narrow", "broad") for shots in SHOTS]
-    columns += ["joint", "recalled", "none of these", "taken"]
+    columns += ["joint", "recalled", "none of these", "taken", "other domains"]
     print("| | " + " | ".join(columns) + " |\n|" + "---|" * (len(columns) + 1))
     found: dict[str, dict[str, Any]] = {}
     for title, change in rows():

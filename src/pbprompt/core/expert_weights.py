@@ -2,7 +2,7 @@
 
     p(c | x) = softmax_c Σ_k w_k E_k[x, c],   w > 0
     w = argmin  −Σ_i a_i ln p(y_i | x_i) + A Σ_k (w_k/w⁰_k − ln w_k/w⁰_k)            a Gamma prior about w⁰
-    ln w ~ N(ln ŵ, H⁻¹)                                                               Laplace's approximation
+    ln w ~ N(ln ŵ, (F + B I)⁻¹)                                                       after Laplace
 
 | symbol | name here   | meaning                                                              |
 |--------|-------------|----------------------------------------------------------------------|
@@ -10,7 +10,10 @@
 | w⁰     | `usual`     | the weights before any photograph is judged                          |
 | A      | `WORTH`     | how many photographs w⁰ is worth, about                              |
 | a      | `shares`    | how much each photograph counts, once unless told                    |
-| H      |             | curvature in ln w at ŵ                                               |
+| F      |             | Fisher's information of ln w at ŵ                                    |
+| B      | `DOUBT`     | how little w⁰ is doubted: its logarithms have deviations of B^−½     |
+
+(H, the curvature at ŵ, is F + A I; but w⁰ is known better than a photograph would have it.)
 """
 
 from typing import NamedTuple
@@ -20,6 +23,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 WORTH = 1.0
+DOUBT = 4.0
 STEPS = 100
 
 
@@ -28,7 +32,7 @@ class Weights(NamedTuple):
 
     log: Float[Tensor, " e"]
     root: Float[Tensor, "e e"]
-    """L with L Lᵀ = H⁻¹"""
+    """L with L Lᵀ = (F + B I)⁻¹"""
 
     @property
     def best(self) -> Float[Tensor, " e"]:
@@ -63,29 +67,28 @@ def fit_weights(
         return (counted * told).sum() + WORTH * (place.exp() - place).sum()
 
     def curves(place: Float[Tensor, " e"]) -> tuple[Float[Tensor, " e"], Float[Tensor, "e e"]]:
-        """The slope in ln w, and the curvature without the slope's own part, which is never negative."""
+        """The slope in ln w, and Fisher's information."""
         w = place.exp()
         said = torch.tensordot(w, ahead, dims=1).softmax(1)
         mean = (said * ahead).sum(2)
         spread = torch.einsum("nc,enc,fnc->ef", said * counted.unsqueeze(1), ahead, ahead)
         spread = spread - (mean * counted) @ mean.T
         slope = w * (mean @ counted) + WORTH * (w - 1)
-        return slope, w.unsqueeze(1) * spread * w + (WORTH * w).diag()
+        return slope, w.unsqueeze(1) * spread * w
 
     place = torch.zeros_like(usual)
     now = loss(place)
     for _ in range(STEPS):
-        slope, curvature = curves(place)
-        step = torch.linalg.solve(curvature, slope)
+        slope, information = curves(place)
+        step = torch.linalg.solve(information + (WORTH * place.exp()).diag(), slope)
         step = step * min(1.0, 2.0 / float(step.abs().max().clamp(min=1e-30)))  # far off, not to leap
         while (after := loss(place - step)) > now and float(step.abs().max()) > 1e-9:
             step = step / 2
         if after > now or float(step.abs().max()) < 1e-9:
             break
         place, now = place - step, after
-    # at ŵ the slope is 0, so that its own part of H is what the prior's slope, A (w/w⁰ − 1), is short of 0
-    exact = curves(place)[1] + (WORTH * (1 - place.exp())).diag()
-    root = torch.linalg.cholesky(torch.linalg.inv(exact))
+    precision = curves(place)[1] + DOUBT * torch.eye(len(usual)).to(usual)
+    root = torch.linalg.cholesky(torch.linalg.inv(precision))
     return Weights(usual.log() + place, root)
 
 
