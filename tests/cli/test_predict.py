@@ -352,6 +352,31 @@ def test_shares_out_of_range(run, photos, model, options, says):
     assert code == 2 and says in err and len(err.splitlines()) == 1
 
 
+def test_none_at_needs_photographs_to_be_left_out(run, photos, model, tmp_path):
+    """Nineteen that are not their class's only one."""
+    bird = str(photos / "bird")
+    code, _, err = run("predict", bird, "--model", model, "--none-at", "0.05")
+    assert code == 2 and "pbprompt cannot tell: fit with --method conjugate" in err
+    more = tmp_path / "photos"
+    for name in ("bird", "heart", "mammal"):
+        files = sorted(SAMPLE.parent.glob(f"*/{name}/*"))[:14]
+        (more / name).mkdir(parents=True)
+        for at, file in enumerate(files):
+            shutil.copy(file, more / name / f"{at:02}{file.suffix}")
+    few, enough = tmp_path / "few", tmp_path / "enough"
+    for folder, shots in ((few, "6"), (enough, "7")):
+        assert run("fit", more, "--shots", shots, "--out", folder)[0] == 0
+    code, out, err = run("predict", bird, "--model", few, "--none-at", "0.05")
+    assert code == 2 and not out and len(err.splitlines()) == 1
+    assert "too few photographs to tell: it needs at least 19 that are not their class's only one" in err
+    code, out, _ = run("predict", bird, "--model", few, "--json")
+    assert code == 0 and {record["familiarity"] for record in records(out)} == {None}
+    code, out, _ = run("predict", bird, "--model", enough, "--none-at", "0.2", "--json")
+    assert code == 0
+    for record in records(out):
+        assert record["unknown"] == (record["familiarity"] <= 0.2)
+
+
 def test_a_fitted_model_tells_its_classes_from_each_other(run, photos, model):
     code, _, err = run("predict", photos, "--model", model, "--independent")
     assert code == 2 and "leave out --model" in err

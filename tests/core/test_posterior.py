@@ -116,7 +116,7 @@ def test_how_well_known_images_look(width, counts):
     distances, scores = plain.gaussians.left_out()[1], plain.left[1]
     best, nearest = scores.max(1)[plain.several], distances.min(1)[plain.several]
     if len(best) < 2:
-        assert (left.looks == 0).all()
+        assert left.looks.abs().max() < 1e-20
         return
     reference = (best.mean(), max(1e-9, best.std(ddof=1)), nearest.mean(), nearest.std(ddof=1))
     expected = familiarity_statistic(distances, scores, reference)
@@ -260,9 +260,8 @@ def test_whatever_comes_stays_finite(counts, kind):
         texts = torch.zeros_like(texts)
     model, left = fitted(images, labels, texts)
     for name, value in model.tensors().items():
-        if name not in ("novelty/reference", "novelty/found", "open"):
-            assert value.isfinite().all(), name
-    assert not model.open.isnan().any() and (model.weights.best > 0).all()
+        assert value.float().isfinite().all(), name  # files hold nothing else
+    assert (model.weights.best > 0).all()
     assert 0 <= model.information <= 1 + 1e-12
     new = torch.cat([problem(6, [5], seed=9)[0], images[:1]]).double()
     experts = model.experts(new)

@@ -182,8 +182,14 @@ def _tuned(options: PredictOptions, folder: Path) -> "tuple[TunedModel, Rule]":
     if model.multi_label:
         refuse(options.of_one_label(), f"{folder} is multi-label: each label has a threshold of its own")
         return model, NO_RULE
-    if options.none_at is not None and not can(model.method, TellsFamiliarity):
-        raise InputError(f"--none-at: {model.method.name} cannot tell: fit with --method conjugate")
+    if options.none_at is not None:
+        if not can(model.method, TellsFamiliarity):
+            raise InputError(f"--none-at: {model.method.name} cannot tell: fit with --method conjugate")
+        if not model.method.has_enough_to_tell():
+            raise InputError(
+                f"--none-at: {folder} was fitted on too few photographs to tell: it needs at least "
+                "19 that are not their class's only one"
+            )
     if options.per_class and options.coverage is None:
         raise InputError("--per-class says how --coverage is meant: give both")
     other_template = options.template not in (None, model.info.template)

@@ -89,6 +89,11 @@ class TellsFamiliarity(Method):
         where too few images were left out to tell."""
         raise NotImplementedError
 
+    def has_enough_to_tell(self) -> bool:
+        """Whether `familiarity` says anything."""
+        none = torch.empty(0, self.backbone.embed_dim, device=self.backbone.device)
+        return self.familiarity(Encoded(none, none.unsqueeze(1))) is not None
+
     def found_by_name(self) -> float | None:
         """Of classes left out whole, the share of images that their name alone was given; None: not known."""
         return None

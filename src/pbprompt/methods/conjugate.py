@@ -9,7 +9,7 @@ Prior art: Gaussian discriminant analysis for CLIP (Wang et al., ICLR 2024), Tip
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -160,6 +160,10 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
         texts = self._texts([self.seen[label] for label in known.tolist()])
         kept = kept._replace(labels=torch.searchsorted(known, kept.labels))
         return fit_posterior(few, kept, texts, float(self.backbone.logit_scale))
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        self._left = None  # it is of other photographs
+        super()._load_from_state_dict(*arguments)
 
     def _texts(self, classes: "tuple[str, ...] | list[str]") -> Float[Tensor, "c d"]:
         """Text features of length 1; zero where names say nothing."""
