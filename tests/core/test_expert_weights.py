@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_posterior import best_log_weights, curvature, normal, weights_loss
 
-from pbprompt.core.expert_weights import WORTH, Weights, fit_weights
+from pbprompt.core.expert_weights import DOUBT, WORTH, Weights, fit_weights
 
 USUAL = torch.tensor([0.5, 2.0, 1.0], dtype=torch.float64)
 
@@ -26,11 +26,12 @@ def plainly(scores, labels, usual, shares=None):
 
 
 def same(found: Weights, problem) -> None:
-    """The least loss, and Laplace's approximation there."""
+    """The least loss, and the curvature there, where w⁰ counts for more than in the fit."""
     best = best_log_weights(*problem)
     np.testing.assert_allclose(found.log, best, atol=1e-5)
     assert weights_loss(found.log.numpy(), *problem) <= weights_loss(best, *problem) + 1e-8
     hessian = curvature(lambda at: weights_loss(at, *problem), found.log.numpy())
+    hessian += (DOUBT - WORTH) * np.eye(len(hessian))
     np.testing.assert_allclose(found.root @ found.root.T, np.linalg.inv(hessian), rtol=1e-3, atol=1e-5)
 
 
