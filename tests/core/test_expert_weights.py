@@ -63,7 +63,7 @@ def test_experts_that_tell_perfectly_stay_finite():
 def test_nothing_judged_leaves_the_usual_weights():
     fitted = fit_weights(torch.zeros(3, 0, 4).double(), torch.zeros(0, dtype=torch.long), USUAL)
     torch.testing.assert_close(fitted.best, USUAL)
-    torch.testing.assert_close(fitted.root, torch.eye(3, dtype=torch.float64) / WORTH**0.5)
+    torch.testing.assert_close(fitted.root, torch.eye(3, dtype=torch.float64) / DOUBT**0.5)
 
 
 def test_a_share_counts_a_photograph_so_often():
