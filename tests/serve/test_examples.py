@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+import torch
 from fastapi.testclient import TestClient
 
+from pbprompt.clip.backbone import Encoded
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.model.folder import describe_model
 from pbprompt.model.tuned import TunedModel
@@ -124,14 +126,21 @@ def test_it_is_off_unless_asked_for_and_behind_the_key(learner, cat):
         assert "POST /examples" in client.get("/docs").text
 
 
-def test_an_image_of_no_class_is_marked_unknown(pupil, cat):
-    def ask(share):
-        return pupil.post("/predict", files=form(cat), data={"none_at": share}).json()["predictions"][0]
+def test_an_image_of_no_class_is_marked_unknown(pupil, learner, cat, guitar, jpeg):
+    def ask(client, share):
+        return client.post("/predict", files=form(jpeg), data={"none_at": share}).json()["predictions"][0]
 
-    familiarity = ask("0.5")["familiarity"]
-    assert 0 < familiarity < 1
-    assert ask(f"{familiarity / 2}")["unknown"] is False
-    assert ask(f"{(1 + familiarity) / 2}")["unknown"] is True
+    nothing = ask(pupil, "0.5")  # two images give no rank
+    assert nothing["familiarity"] is None and nothing["unknown"] is None
+    images, noise = seen(learner, cat, guitar), torch.Generator().manual_seed(0)
+    many = Encoded(*(torch.cat([part] * 10) for part in images))
+    many = many._replace(global_=many.global_ + 0.3 * torch.randn(many.global_.shape, generator=noise))
+    taught = learner.partial_fit(many, ["cat", "guitar"] * 10)
+    with TestClient(create_app(taught), "http://localhost") as client:
+        familiarity = ask(client, "0.5")["familiarity"]
+        assert 0 < familiarity < 1
+        assert ask(client, f"{familiarity / 2}")["unknown"] is False
+        assert ask(client, f"{(1 + familiarity) / 2}")["unknown"] is True
 
 
 def test_what_it_learned_can_be_looked_at(pupil, cat):
