@@ -1,7 +1,8 @@
-"""Photographs as they are: kernel ridge regression on the labels, for classes that hold many things each.
+"""Photographs as they are, for classes that hold many things each: kernel regression, and the nearest one.
 
     k(x, x') = exp(−‖x − x'‖² / 2h)                h = 0.2 of the median squared distance of two photographs
     R_c(x) = Σ_i k(x, x_i) α_ic                    α = A (Y − 1/K),   A = (k(X, X) + λ diag(1/w))⁻¹
+    Q_c(x) = max_{i ∈ c} ln k(x, x_i)              the mean over the other classes where c has no photograph
 
 | symbol   | name here      | meaning                                                               |
 |----------|----------------|-----------------------------------------------------------------------|
@@ -33,26 +34,38 @@ class Kernel(NamedTuple):
     """What tells the classes by single photographs."""
 
     photographs: Float[Tensor, "n d"]
+    labels: Int[Tensor, " n"]
     coefficients: Float[Tensor, "n k"]
     bandwidth: Float[Tensor, ""]
 
-    def scores(self, images: Float[Tensor, "b d"]) -> Float[Tensor, "b k"]:
-        """R_c of images of length 1."""
-        return similarities(images, self.photographs, self.bandwidth) @ self.coefficients
+    def scores(self, images: Float[Tensor, "b d"]) -> Float[Tensor, "2 b k"]:
+        """R_c and Q_c of images of length 1."""
+        similar = log_kernel(images, self.photographs, self.bandwidth)
+        classes = self.coefficients.shape[1]
+        return torch.stack([similar.exp() @ self.coefficients, nearest(similar, self.labels, classes)])
 
 
 class KernelLeftOut(NamedTuple):
-    """R_c of each photograph without it, and without all of its class."""
+    """R_c and Q_c of each photograph without it, and R_c without all of its class."""
 
-    scores: Float[Tensor, "n k"]
+    scores: Float[Tensor, "2 n k"]
     without_class: Float[Tensor, "n k"]
 
 
-def similarities(
+def log_kernel(
     x: Float[Tensor, "b d"], y: Float[Tensor, "n d"], bandwidth: Float[Tensor, ""]
 ) -> Float[Tensor, "b n"]:
-    """k of features of length 1: ‖x − x'‖² = 2 − 2 x·x'."""
-    return ((x @ y.T - 1) / bandwidth).exp()
+    """ln k of features of length 1: ‖x − x'‖² = 2 − 2 x·x'."""
+    return (x @ y.T - 1) / bandwidth
+
+
+def nearest(similar: Float[Tensor, "b n"], labels: Int[Tensor, " n"], classes: int) -> Float[Tensor, "b k"]:
+    """Q_c, from ln k of images and photographs; −∞ of those that do not count."""
+    none = torch.full_like(similar[:, :1], -torch.inf).expand(-1, classes)
+    best = none.scatter_reduce(1, labels.expand(len(similar), -1), similar, "amax")
+    has = best > -torch.inf
+    known = torch.where(has, best, 0)
+    return torch.where(has, best, known.sum(1, keepdim=True) / has.sum(1, keepdim=True).clamp(min=1))
 
 
 def fit_kernel(
@@ -66,9 +79,11 @@ def fit_kernel(
     pairs = (2 - 2 * some @ some.T)[tuple(torch.triu_indices(len(some), len(some), 1))]
     median = pairs.median() if len(pairs) else images.new_zeros(())
     bandwidth = (BANDWIDTH * median).clamp(min=FLOOR)
-    kernel = similarities(images, images, bandwidth)
+    similar = log_kernel(images, images, bandwidth)
+    kernel = similar.exp()
     kernel.diagonal().add_(RIDGE / weights)
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(kernel))
+    others = nearest(similar.fill_diagonal_(-torch.inf), labels, classes)
     targets = F.one_hot(labels, classes).to(images) - 1 / classes
     coefficients = inverse @ targets
     alone = targets - coefficients / inverse.diagonal().unsqueeze(1)
@@ -77,4 +92,5 @@ def fit_kernel(
         if len(rows):
             block = torch.linalg.cholesky(inverse[rows][:, rows])
             whole[rows] = targets[rows] - torch.cholesky_solve(coefficients[rows], block)
-    return Kernel(images, coefficients, bandwidth), KernelLeftOut(alone, whole)
+    left_out = KernelLeftOut(torch.stack([alone, others]), whole)
+    return Kernel(images, labels, coefficients, bandwidth), left_out

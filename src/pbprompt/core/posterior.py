@@ -1,20 +1,21 @@
 """The default model, fitted: names as prior, photographs as evidence, and how far to trust each.
 
-Three experts score every class, and what they say is added up:
+Four experts score every class, and what they say is added up:
 
     E_1[x, c] = L_c(x)                       the class as a Gaussian about its photographs and its name
                                              (`core/gaussian.py`, the name moved by `core/text_map.py`)
     E_2[x, c] = R_c(x)                       single photographs that look alike (`core/kernel.py`)
-    E_3[x, c] = e^scale x·(t_c − t̄)          the name alone, as zero-shot has it
+    E_3[x, c] = Q_c(x)                       the nearest photograph of the class (`core/kernel.py`)
+    E_4[x, c] = e^scale x·(t_c − t̄)          the name alone, as zero-shot has it
     p(c | x) = mean over w of softmax_c Σ_k w_k E_k[x, c]
 
 Each expert judges every photograph as if it had been left out, exactly. The weights w are fitted to that,
 with their uncertainty (`core/expert_weights.py`). Before any photograph is judged, as where every class has a
 single one, they are
 
-    w⁰ = (¾ ρ T₀, 2, (1 − ρ) ψ₀)  ρ = N/(N + 20): few photographs make poor Gaussians
-                                  T₀ = spread of e^scale x·t_c over the classes / spread of L_c
-                                  ψ₀ = the temperature at which names alone tell the photographs best
+    w⁰ = (¾ ρ T₀, 2 ρ, ρ, (1 − ρ) ψ₀)  ρ = N/(N + 20): few photographs say little
+                                       T₀ = spread of e^scale x·t_c over the classes / spread of L_c
+                                       ψ₀ = the temperature at which names alone tell the photographs best
 
 A left-out photograph is judged by n − 1 of its class, a new one by n, and means of more may be trusted more:
 w_1 grows by (n/(n − 1))^¼.
@@ -22,7 +23,7 @@ w_1 grows by (n/(n − 1))^¼.
 An image unlike all photographs (`core/novelty.py`), such as a drawing where they are photos, is left to the
 names as far as they tell anything, g = I · unlike(x), I the share of ln K that names alone tell:
 
-    p(c | x) ← (1 − g) p(c | x) + g softmax_c(ψ₀ E_3[x, c])
+    p(c | x) ← (1 − g) p(c | x) + g softmax_c(ψ₀ E_4[x, c])
 
 A class known by name alone joins the others at its odds against them (`core/novelty.py`).
 """
@@ -47,7 +48,7 @@ CELLS = 1 << 22  # of a table of left-out photographs by classes
 BLOCK = 1 << 19  # of those of them that the Gaussians need at once
 FEW = 20.0  # photographs, in w⁰
 TRUST = 0.75  # of w⁰_1
-NEIGHBOURS = 2.0  # w⁰_2
+NEIGHBOURS, NEAREST = 2.0, 1.0  # of w⁰_2 and w⁰_3
 UNNAMED = 0.1  # T₀ where names say nothing
 GROWTH = 0.25  # of ln w_1 by ln n
 
@@ -96,13 +97,13 @@ class Posterior(NamedTuple):
             **nested[""],
         )
 
-    def experts(self, images: Float[Tensor, "b d"]) -> Float[Tensor, "3 b k"]:
+    def experts(self, images: Float[Tensor, "b d"]) -> Float[Tensor, "4 b k"]:
         """E of images of length 1."""
-        return torch.stack(
-            [self.gaussians.log_densities(images), self.kernel.scores(images), images @ self.names.T]
+        return stacked(
+            self.gaussians.log_densities(images), self.kernel.scores(images), images @ self.names.T
         )
 
-    def strangeness(self, experts: Float[Tensor, "3 b k"]) -> Float[Tensor, " b"]:
+    def strangeness(self, experts: Float[Tensor, "4 b k"]) -> Float[Tensor, " b"]:
         """F of images, from what the experts say of all known classes."""
         return self.novelty.statistic(self.gaussians.distances(experts[0]), experts[1])
 
@@ -137,11 +138,18 @@ class LeftOutPhotographs(NamedTuple):
 
     rows: Int[Tensor, " n"]
     """which of the kept ones"""
-    experts: Float[Tensor, "3 n k"]
+    experts: Float[Tensor, "4 n k"]
     looks: Float[Tensor, " n"]
     """F"""
     several: Bool[Tensor, " n"]
     """whether the class has photographs left: without, the answer is about its name"""
+
+
+def stacked(
+    densities: Float[Tensor, "b k"], by_photographs: Float[Tensor, "2 b k"], by_name: Float[Tensor, "b k"]
+) -> Float[Tensor, "4 b k"]:
+    """What the experts say, in their order."""
+    return torch.cat([densities.unsqueeze(0), by_photographs, by_name.unsqueeze(0)])
 
 
 def judged_rows(photographs: int, classes: int) -> Int[Tensor, " n"]:
@@ -171,14 +179,14 @@ def fit_posterior(
     blocks = rows.new_tensor(range(len(rows))).split(max(1, BLOCK // max(classes, images.shape[1])))
     parts = [leave_one_out(frame, images[some], labels[some], shares[some]) for some in blocks]
     distances, densities, several = (torch.cat(part) for part in zip(*parts, strict=True))
-    experts = torch.stack([densities, by_photographs.scores, by_name])
+    experts = stacked(densities, by_photographs.scores, by_name)
 
     name_scale, information = _names_alone(by_name, labels, shares)
     weights = _weights(experts, labels, shares, several, name_scale, statistics.counts)
     moved_centre = moved.mean(0)
     tables = Tables(
         distances,
-        by_photographs.scores,
+        by_photographs.scores[0],
         by_photographs.without_class,
         torch.tensordot(weights.best, experts, dims=1),
         scale * (images - gaussians.centre) @ (moved - moved_centre).T,
@@ -190,7 +198,7 @@ def fit_posterior(
     posterior = Posterior(
         gaussians, kernel, names, weights, novelty, text_map, moved_centre, name_scale, information, open_
     )
-    looks = novelty.statistic(distances, by_photographs.scores)
+    looks = novelty.statistic(distances, by_photographs.scores[0])
     return posterior, LeftOutPhotographs(rows, experts, looks, several)
 
 
@@ -219,7 +227,7 @@ def _names_alone(
 
 
 def _weights(
-    experts: Float[Tensor, "3 n k"],
+    experts: Float[Tensor, "4 n k"],
     labels: Int[Tensor, " n"],
     shares: Float[Tensor, " n"],
     several: Bool[Tensor, " n"],
@@ -227,14 +235,18 @@ def _weights(
     counts: Float[Tensor, " k"],
 ) -> Weights:
     """w, from photographs whose class has others left."""
-    rows, classes = several if several.any() else torch.ones_like(several), experts.shape[2]
-    density, _, name = (float(table[rows].var(1).mean().sqrt()) if classes > 2 else 0.0 for table in experts)
+    rows = several if several.any() else torch.ones_like(several)
+    told = experts.shape[2] > (1 if several.any() else 2)  # of two single photographs none is left to compare
+    density, name = (float(experts[each][rows].var(1).mean().sqrt()) if told else 0.0 for each in (0, -1))
     as_sure = name / density if density > 0 and name > 0 else UNNAMED
     many = float(counts.sum()) / (float(counts.sum()) + FEW)
-    usual = experts.new_tensor([TRUST * many * as_sure, NEIGHBOURS, (1 - many) * float(name_scale)])
+    by_photographs = [many * each for each in (TRUST * as_sure, NEIGHBOURS, NEAREST)]
+    usual = experts.new_tensor([*by_photographs, (1 - many) * float(name_scale)])
     weights = fit_weights(experts[:, several], labels[several], usual.clamp(min=1e-6), shares[several])
     if not several.any():
         return weights
     n = counts[labels[several]]
     grown = GROWTH * (n / (n - shares[several])).log().mean()
-    return weights._replace(log=weights.log + torch.stack([grown, grown * 0, grown * 0]))
+    log = weights.log.clone()
+    log[0] += grown
+    return weights._replace(log=log)

@@ -29,7 +29,7 @@ from pbprompt.core.evidence import KEPT, Kept
 from pbprompt.core.gaussian import leave_one_out, make_frame
 from pbprompt.core.label_head import fit_label_head
 from pbprompt.core.likelihood import unit
-from pbprompt.core.posterior import BLOCK, fit_posterior, mixed_with_names
+from pbprompt.core.posterior import BLOCK, fit_posterior, mixed_with_names, stacked
 from pbprompt.core.statistics import Statistics
 from pbprompt.core.text_map import learn_text_map
 
@@ -96,13 +96,13 @@ def _left_out(
         image = x[rows].double()
         once = image.new_ones(len(rows))
         distances, densities, several = leave_one_out(frame, image, labels[rows], once)
-        experts = torch.stack([densities, posterior.kernel.scores(image), image @ posterior.names.T])
+        experts = stacked(densities, posterior.kernel.scores(image), image @ posterior.names.T)
         judged = torch.isin(rows, some[left.rows])
-        experts[1, judged] = left.experts[1, torch.isin(some[left.rows], rows)]
+        experts[1:3, judged] = left.experts[1:3, torch.isin(some[left.rows], rows)]
         looks = posterior.novelty.statistic(distances, experts[1])
         logits = torch.einsum("se,enk->snk", posterior.weights.draws(DRAWS).to(experts), experts)
         parts.append(
-            (mixed_with_names(posterior, logits, experts[2], looks).softmax(-1).mean(0), looks, several)
+            (mixed_with_names(posterior, logits, experts[-1], looks).softmax(-1).mean(0), looks, several)
         )
     said, known, several = (torch.cat(part) for part in zip(*parts, strict=True))
     return said, known, several

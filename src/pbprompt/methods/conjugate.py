@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.evidence import Evidence, Kept, checked
+from pbprompt.core.kernel import log_kernel
 from pbprompt.core.label_head import LabelHead, fit_label_head
 from pbprompt.core.likelihood import unit
 from pbprompt.core.posterior import (
@@ -26,6 +27,7 @@ from pbprompt.core.posterior import (
     fit_posterior,
     judged_rows,
     mixed_with_names,
+    stacked,
 )
 from pbprompt.core.statistics import Statistics
 from pbprompt.errors import InputError
@@ -181,8 +183,11 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
         if not self.seen:
             raise InputError(f"{self.name} has no photographs yet: fit it on images first")
         tensors = {name: getattr(self, _saved(name)) for name in _SIZES}
-        judged = self.kept[judged_rows(len(self.kept), len(tensors["names"]))]
-        return Posterior.from_tensors({**tensors, "kernel/photographs": judged})
+        rows = judged_rows(len(self.kept), len(tensors["names"]))
+        labels = torch.searchsorted(self._known(), self.kept_labels[rows])
+        return Posterior.from_tensors(
+            {**tensors, "kernel/photographs": self.kept[rows], "kernel/labels": labels}
+        )
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c k"]:
         """Draws of the experts' weights, the same for every class; the classes themselves are looked up."""
@@ -257,14 +262,14 @@ class _Answers:
     def logits(
         self,
         images: Float[Tensor, "b d"],
-        experts: Float[Tensor, "3 b k"],
+        experts: Float[Tensor, "4 b k"],
         looks: Float[Tensor, " b"],
-        draws: Float[Tensor, "s 3"],
+        draws: Float[Tensor, "s 4"],
     ) -> Float[Tensor, "s b c"]:
         """Of each draw of the weights; `looks`: F of the images."""
         known = torch.einsum("se,ebk->sbk", draws.to(experts), experts[:, :, self.columns])
         if not len(self.new):
-            by_name = experts[2][:, self.columns]
+            by_name = experts[-1][:, self.columns]
             return mixed_with_names(self.posterior, known, by_name, looks)[..., self.order]
         odds = self.names.log_odds(self.posterior, images, looks)
         if not len(self.columns):  # names among themselves
@@ -283,18 +288,22 @@ class _Answers:
         fit = self.posterior.novelty.odds[2] * (images - self.posterior.gaussians.centre)
         by_name = fit @ self.names.direction.to(images).T
         against = odds - by_name if len(self.columns) else torch.zeros_like(odds)
-        new = torch.stack([torch.zeros_like(odds), against, by_name])
-        density, photographs, name = torch.cat([known, new], dim=2)
-        parts = {"name": name, "class mean": density, "photographs": photographs}
+        nothing = torch.zeros_like(odds)
+        density, alike, nearest, name = torch.cat(
+            [known, torch.stack([nothing, against, nothing, by_name])], dim=2
+        )
+        parts = {"name": name, "class mean": density, "photographs": alike + nearest}
         return {key: part[:, self.order] for key, part in parts.items()}
 
-    def slopes(self, draws: Float[Tensor, "s 3"]) -> Float[Tensor, "s c d"]:
+    def slopes(self, draws: Float[Tensor, "s 4"]) -> Float[Tensor, "s c d"]:
         """∇ of the logits at b."""
         gaussians, kernel = self.posterior.gaussians, self.posterior.kernel
-        offsets = kernel.photographs - gaussians.centre
-        near = (-0.5 * offsets.square().sum(1) / kernel.bandwidth).exp() / kernel.bandwidth
-        photographs = kernel.coefficients.T @ (near.unsqueeze(1) * offsets)
-        known = torch.stack([gaussians.direction, photographs, self.posterior.names])[:, self.columns]
+        similar = log_kernel(gaussians.centre.unsqueeze(0), kernel.photographs, kernel.bandwidth)
+        alike = kernel.coefficients.T @ (similar.T.exp() * kernel.photographs)
+        own = kernel.labels == torch.arange(len(self.posterior.names)).to(kernel.labels).unsqueeze(1)
+        nearest = kernel.photographs[torch.where(own, similar, -torch.inf).argmax(1)]
+        by_photographs = torch.stack([alike, nearest]) / kernel.bandwidth
+        known = stacked(gaussians.direction, by_photographs, self.posterior.names)[:, self.columns]
         known = torch.einsum("se,ekd->skd", draws, known)
         new = self.posterior.novelty.odds[2] * self.names.direction.to(known)
         return torch.cat([known, new.expand(len(draws), -1, -1)], dim=1)[:, self.order]
