@@ -49,7 +49,7 @@ def without_expert(place: int) -> Change:
     plain = expert_weights.fit_weights
 
     def fit(scores: torch.Tensor, *rest: Any) -> expert_weights.Weights:
-        if len(scores) < 3:
+        if len(scores) < 4:  # of names alone, or of new names
             return plain(scores, *rest)
         silent = scores.clone()
         silent[place] = 0
@@ -72,8 +72,9 @@ def best_alone(self: expert_weights.Weights, samples: int) -> torch.Tensor:
 PARTS: dict[str, Change] = {
     "all parts": Change(),
     "without Gaussians": without_expert(0),
-    "without single photographs": without_expert(1),
-    "without names beside": without_expert(2),
+    "without kernel regression": without_expert(1),
+    "without the nearest photograph": without_expert(2),
+    "without names beside": without_expert(3),
     "names not in the Gaussians' prior": Change(((gaussian, "GAMMA", 0.0),)),
     "names where their texts lie": Change(((text_map, "WORTH", 1e12),)),
     "the data's sentence alone": Change(settings={"prior": "sentence"}),
@@ -94,6 +95,7 @@ CONSTANTS: tuple[tuple[str, ModuleType, str], ...] = (
     ("doubt of w⁰", expert_weights, "DOUBT"),
     ("w⁰₁", posterior, "TRUST"),
     ("w⁰₂", posterior, "NEIGHBOURS"),
+    ("w⁰₃", posterior, "NEAREST"),
     ("20 photographs in w⁰", posterior, "FEW"),
     ("growth of w₁", posterior, "GROWTH"),
     ("worth of plain names", text_map, "WORTH"),
