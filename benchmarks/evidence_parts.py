@@ -13,6 +13,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from multiprocessing import Pool
 from pathlib import Path
 from statistics import fmean
 from types import ModuleType
@@ -21,7 +22,7 @@ from unittest import mock
 
 import torch
 
-from benchmarks.problems import NARROW, Labelled, Problem, answers, fitted, problem, split
+from benchmarks.problems import DOMAINS, NARROW, Labelled, Problem, answers, fitted, problem, split
 from pbprompt.core import expert_weights, gaussian, kernel, novelty, posterior, text_map
 from pbprompt.evaluate.metrics import accuracy, negative_log_likelihood
 from pbprompt.evaluate.reliability import expected_calibration_error
@@ -175,7 +176,7 @@ def other_domains(root: Path, seed: int, settings: dict[str, str]) -> float:
     photos = problem("pacs:photo", "narrow", root, "val")
     method = fitted(photos.classes, photos.template, photos.draw(16, seed), **settings)
     right = []
-    for domain in ("art_painting", "cartoon", "sketch"):
+    for domain in DOMAINS[1:]:
         there = split(f"pacs:{domain}", root, "val")
         right.append(float((answers(method, there).argmax(1) == there.labels).double().mean()))
     return 100 * fmean(right)
@@ -206,6 +207,15 @@ def measured(change: Change, root: Path) -> dict[str, Any]:
     return found
 
 
+def row(asked: tuple[str, Path]) -> tuple[str, dict[str, Any]]:
+    """One row, in a process of its own."""
+    title, root = asked
+    torch.set_num_threads(1)
+    change = dict(rows())[title]
+    with changed(change):
+        return title, measured(change, root)
+
+
 def cells(found: dict[str, Any]) -> list[str]:
     """Means over the narrow problems and over the broad ones."""
     narrow = [values for name, values in found.items() if name.endswith("narrow")]
@@ -229,16 +239,17 @@ def main() -> None:
     )
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--jobs", type=int, default=1, help="rows that are measured at a time")
     given = parser.parse_args()
     at = commit()  # of the code that runs, whatever is checked out later
     columns = [f"{kind} {shots}" for kind in ("narrow", "broad") for shots in SHOTS]
     columns += ["joint", "recalled", "none of these", "taken", "other domains"]
     print("| | " + " | ".join(columns) + " |\n|" + "---|" * (len(columns) + 1))
     found: dict[str, dict[str, Any]] = {}
-    for title, change in rows():
-        with changed(change):
-            found[title] = measured(change, given.root)
-        print(f"| {title} | " + " | ".join(cells(found[title])) + " |", flush=True)
+    with Pool(given.jobs) as pool:
+        for title, figures_ in pool.imap(row, [(title, given.root) for title, _ in rows()]):
+            found[title] = figures_
+            print(f"| {title} | " + " | ".join(cells(figures_)) + " |", flush=True)
         record = {"commit": at, "backbone": "lite", "seeds": SEEDS, "shots": SHOTS, "rows": found}
         write_text(given.out, json.dumps(record, indent=1) + "\n")
 

@@ -1,17 +1,23 @@
 """Problems to measure the default model on: classes of benchmarks as they are, and merged into broad ones.
 
 A problem is a dataset and a kind: `narrow` (its own classes), a number (its classes merged at random into so
-many groups, whose names say nothing), or `cats-dogs` (OxfordPets by species). Draws are seeded; features of
-`lite` are read from the cache.
+many groups, whose names say nothing), or `cats-dogs` (OxfordPets by species). Draws are seeded. Features of
+`lite` come from images under a root, or from files that were written before, for a machine without them:
+
+    python -m benchmarks.problems DATA FOLDER
 """
 
+import json
 import random
+import sys
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pbprompt.clip.backbone import Encoded
@@ -28,6 +34,7 @@ BROAD = tuple(
     for name in ("caltech101", "oxford_pets", "flowers102", "grocery:photo")
     for groups in (5, 10, 20)
 )
+DOMAINS = ("photo", "art_painting", "cartoon", "sketch")  # of PACS
 BREEDS = """\
 abyssinian, bengal, birman, bombay, british shorthair, egyptian mau, maine coon, persian, ragdoll,
 russian blue, siamese, sphynx"""
@@ -72,23 +79,51 @@ def bank() -> FeatureBank:
 
 
 @cache
+def words(name: str, root: Path) -> tuple[tuple[str, ...], str]:
+    """A dataset's classes, and the sentence around them."""
+    if (file := written(name, root)).is_file():
+        with safe_open(file, "pt") as tensors:
+            classes, template = json.loads(tensors.metadata()["words"])
+        return tuple(classes), template
+    dataset = open_dataset(name, root)
+    return dataset.classes, dataset.template
+
+
+@cache
 def split(name: str, root: Path, part: str) -> Labelled:
+    if (file := written(name, root)).is_file():
+        tensors = load_file(file)
+        return Labelled(tensors[part], tensors[f"{part} labels"])
     dataset = open_dataset(name, root)
     found = bank().encode(dataset.root, dataset.split(part))
     return Labelled(found.global_.clone(), found.labels)
 
 
+def written(name: str, folder: Path) -> Path:
+    """Where a dataset's features are, if they were written."""
+    return folder / f"{name.replace(':', '-')}.safetensors"
+
+
+def write(name: str, root: Path, folder: Path) -> None:
+    """Features, labels and names of a dataset's splits."""
+    tensors = {}
+    for part in ("train", "val", "test"):
+        found = split(name, root, part)
+        tensors |= {part: found.images, f"{part} labels": found.labels}
+    save_file(tensors, written(name, folder), {"words": json.dumps(words(name, root))})
+
+
 def problem(name: str, kind: str, root: Path, part: str, seed: int = 1) -> Problem:
     """`part`: val or test, to be judged by; `seed`: of a random merge."""
-    dataset = open_dataset(name, root)
+    own, template = words(name, root)
     train, held_out = split(name, root, "train"), split(name, root, part)
     if kind == "narrow":
-        return Problem(dataset.classes, dataset.template, train, held_out)
+        return Problem(own, template, train, held_out)
     if kind == "cats-dogs":
-        place = torch.tensor([int(each.lower() not in CATS) for each in dataset.classes])
+        place = torch.tensor([int(each.lower() not in CATS) for each in own])
         classes: tuple[str, ...] = ("cat", "dog")
     else:
-        order = list(range(len(dataset.classes)))
+        order = list(range(len(own)))
         random.Random(seed).shuffle(order)
         place = torch.empty(len(order), dtype=torch.long)
         place[order] = torch.arange(len(order)) % int(kind)
@@ -111,3 +146,15 @@ def fitted(
 def answers(method: Conjugate, images: Labelled) -> Float[Tensor, "n c"]:
     """Probabilities of the classes that the method is prepared for."""
     return predictive(method)(images.encoded).probabilities.double()
+
+
+def main(root: Path, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (*NARROW, "pacs", *(f"pacs:{domain}" for domain in DOMAINS)):
+        write(name, root, folder)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -71,8 +71,8 @@ def fit_weights(
         w = place.exp()
         said = torch.tensordot(w, ahead, dims=1).softmax(1)
         mean = (said * ahead).sum(2)
-        spread = torch.einsum("nc,enc,fnc->ef", said * counted.unsqueeze(1), ahead, ahead)
-        spread = spread - (mean * counted) @ mean.T
+        part = ((said * counted.unsqueeze(1)).sqrt() * ahead).flatten(1)
+        spread = part @ part.T - (mean * counted) @ mean.T
         slope = w * (mean @ counted) + WORTH * (w - 1)
         return slope, w.unsqueeze(1) * spread * w
 

@@ -34,7 +34,7 @@ from pbprompt.core.expert_weights import fit_weights
 FEWEST = 19  # left-out photographs, before a p-value can be 0.05
 BY_ONE, BY_TWENTY = 0.01, 0.03  # of the known classes' images that new names may take
 USUAL = (2.0, 1.0, 0.3)  # u, v and ψ / exp(logit scale) before any class is left out
-PAIRS = 1 << 20  # of photographs and names, that u, v and ψ are fitted to
+PAIRS = 1 << 18  # of photographs and names, that u, v and ψ are fitted to
 HUGE = 1e30  # finite, as all that is saved
 GATE = (0.1, 0.01)  # familiarity at which an image begins to be left to the names, and at which it is
 
