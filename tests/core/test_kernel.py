@@ -1,4 +1,4 @@
-"""Kernel ridge regression on the labels, against real refits in float64."""
+"""Kernel ridge regression on the labels and nearest photographs, against real refits in float64."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_against_refits(width, counts, weighted):
     plain = PlainKernel(images, labels, len(counts), weights)
     new = problem(width, [6], seed=9)[0]
     assert float(fitted.bandwidth) == pytest.approx(plain.h)
-    close(fitted.scores(new), [plain.scores(x) for x in new.numpy()])
+    close(fitted.scores(new), plain.scores(new.numpy()))
     close(left.scores, plain.left_out())
     close(left.without_class, plain.without_class())
 
@@ -52,6 +52,23 @@ def test_a_class_of_which_no_photograph_is_kept():
     close(left.scores, plain.left_out())
     close(left.without_class, plain.without_class())
     assert fitted.coefficients.shape == (5, 4)
+    new = problem(5, [6], seed=9)[0]
+    close(fitted.scores(new), plain.scores(new.numpy()))
+    by_nearest = fitted.scores(new)[1]
+    close(by_nearest[:, [1, 3]], by_nearest[:, [0, 2]].mean(1, keepdim=True).expand(-1, 2))
+
+
+def test_the_nearest_photograph_tells_by_itself():
+    """Of its own class it has no distance; without it, the next one decides; of nothing, nothing is said."""
+    images, labels, _ = problem(6, [3, 2, 4])
+    fitted, left = fit_kernel(images, labels, 3, ones(labels))
+    by_nearest, others = fitted.scores(images)[1], left.scores[1]
+    own = torch.nn.functional.one_hot(labels, 3).bool()
+    close(by_nearest[own], np.zeros(9))
+    assert (by_nearest[~own] < 0).all() and (others[own] < 0).all()
+    close(others[~own], by_nearest[~own])
+    alone, left = fit_kernel(images[:1], labels[:1] * 0, 1, ones(labels[:1]))
+    assert left.scores[1].tolist() == [[0.0]]
 
 
 def test_a_weight_counts_a_photograph_so_often(monkeypatch):
@@ -71,9 +88,9 @@ def test_photographs_tell_their_classes_and_nothing_far_away():
     images, labels, _ = problem(16, [4, 4, 4], noise=0.05)
     fitted, _ = fit_kernel(images, labels, 3, ones(labels))
     scores = fitted.scores(images)
-    assert (scores.argmax(1) == labels).all()
-    close(scores.sum(1), np.zeros(12))
-    assert fitted.scores(-images).abs().max() < 1e-3
+    assert (scores.argmax(2) == labels).all()
+    close(scores[0].sum(1), np.zeros(12))
+    assert fitted.scores(-images)[0].abs().max() < 1e-3
 
 
 @settings(max_examples=20, deadline=None)
@@ -85,7 +102,7 @@ def test_scores_are_bounded_by_the_nearest_photograph(seed):
     new = torch.nn.functional.normalize(normal(20, 6, seed=seed + 1))
     nearest = torch.cdist(new, images).square().amin(1, keepdim=True)
     most = (-nearest / (2 * fitted.bandwidth)).exp() * fitted.coefficients.abs().sum(0)
-    assert (fitted.scores(new).abs() <= most + 1e-12).all()
+    assert (fitted.scores(new)[0].abs() <= most + 1e-12).all()
 
 
 @pytest.mark.parametrize("counts", [[3, 3], [1, 1], [4], [1]], ids=str)

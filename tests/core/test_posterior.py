@@ -58,27 +58,27 @@ class Plain:
         self.gaussians = PlainGaussians(images, labels, moved_texts(images, labels, texts))
         self.kernel = PlainKernel(images, labels, self.k)
         self.names = SCALE * (self.t - self.t.mean(0))
-        self.left = np.stack([self.gaussians.left_out()[0], self.kernel.left_out(), self.x @ self.names.T])
+        self.left = np.stack([self.gaussians.left_out()[0], *self.kernel.left_out(), self.x @ self.names.T])
         n = np.bincount(self.y)[self.y]
         self.several = n > 1
         self.reference = None
         # ψ₀ and I
         ones = np.ones(len(self.y))
         if self.k > 1:
-            self.psi = math.exp(best_log_weights(self.left[2:], self.y, np.array([0.5]), ones)[0])
-            told = log_softmax(self.psi * self.left[2], axis=1)[np.arange(len(self.y)), self.y].mean()
+            self.psi = math.exp(best_log_weights(self.left[3:], self.y, np.array([0.5]), ones)[0])
+            told = log_softmax(self.psi * self.left[3], axis=1)[np.arange(len(self.y)), self.y].mean()
             self.information = max(0.0, 1 + told / math.log(self.k))
         else:
             self.psi, self.information = 1.0, 0.0
         # w
         rows = self.several if self.several.any() else np.ones_like(self.several)
-        if self.k > 2:
+        if self.k > 2 or (self.k == 2 and self.several.any()):
             spread = lambda table: math.sqrt(table[rows].var(1, ddof=1).mean())  # noqa: E731
-            sure = spread(self.left[2]) / spread(self.left[0])
+            sure = spread(self.left[3]) / spread(self.left[0])
         else:
             sure = 0.1
         many = len(self.y) / (len(self.y) + 20)
-        usual = np.array([0.75 * many * sure, 2.0, (1 - many) * self.psi])
+        usual = np.array([0.75 * many * sure, 2 * many, many, (1 - many) * self.psi])
         judged = self.left[:, self.several], self.y[self.several]
         self.log_weights = best_log_weights(*judged, usual, ones[self.several])
         if self.several.any():
@@ -86,13 +86,7 @@ class Plain:
 
     def experts(self, images):
         x = images.double().numpy()
-        return np.stack(
-            [
-                self.gaussians.judged(images)[0],
-                np.array([self.kernel.scores(one) for one in x]),
-                x @ self.names.T,
-            ]
-        )
+        return np.stack([self.gaussians.judged(images)[0], *self.kernel.scores(x), x @ self.names.T])
 
 
 @cases
@@ -171,8 +165,8 @@ def test_images_far_from_all_are_left_to_the_names():
     logits = logits.view(3, *experts.shape[1:])
     share = (model.information * model.novelty.unlike(looks)).unsqueeze(1)
     assert (share == 0).any() and (share > 0.5 * model.information).any()
-    found = mixed_with_names(model, logits, experts[2], looks)
-    expected = (1 - share) * logits.softmax(-1) + share * (model.name_scale * experts[2]).softmax(-1)
+    found = mixed_with_names(model, logits, experts[3], looks)
+    expected = (1 - share) * logits.softmax(-1) + share * (model.name_scale * experts[3]).softmax(-1)
     torch.testing.assert_close(found.exp(), expected, rtol=1e-8, atol=1e-12)
     alike = (share == 0).squeeze(1)
     torch.testing.assert_close(found[:, alike], logits.log_softmax(-1)[:, alike], rtol=1e-6, atol=1e-6)
@@ -232,7 +226,7 @@ def test_names_tell_what_they_tell():
     silent, _ = fitted(images, labels, torch.zeros_like(texts))
     assert good.information > 0.3 and bad.information < 0.1
     assert float(silent.information) == pytest.approx(0, abs=1e-9)
-    assert good.weights.best[2] > bad.weights.best[2]
+    assert good.weights.best[3] > bad.weights.best[3]
 
 
 def test_weighted_photographs_count_so_often_in_gaussians_and_sums():
@@ -243,7 +237,7 @@ def test_weighted_photographs_count_so_often_in_gaussians_and_sums():
     new = problem(8, [6], seed=9)[0]
     torch.testing.assert_close(model.experts(new)[0], twice.experts(new)[0], rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(model.name_scale, twice.name_scale, rtol=1e-6, atol=0)
-    assert left.experts.shape == (3, len(labels), 3)
+    assert left.experts.shape == (4, len(labels), 3)
 
 
 @pytest.mark.parametrize("counts", [[1, 1], [2, 1], [2, 2], [1, 1, 1], [1], [3], [2, 2, 2]], ids=str)

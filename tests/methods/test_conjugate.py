@@ -106,7 +106,7 @@ def answers(model: Posterior, images: Encoded, columns: list[int], texts, scale:
         said = torch.stack([by_place[c] for c in range(len(columns))], 1).softmax(1)
         if not new:
             share = (model.information * model.novelty.unlike(looks)).unsqueeze(1)
-            said = (1 - share) * said + share * (model.name_scale * experts[2][:, known]).softmax(1)
+            said = (1 - share) * said + share * (model.name_scale * experts[3][:, known]).softmax(1)
         total = total + said / SAMPLES
     return total.numpy()
 
@@ -282,9 +282,10 @@ def test_directions_are_slopes_at_the_centre(tiny_vit):
     bank = method.class_features(3, torch.Generator())
     found = method.directions(bank)
     x = model.gaussians.centre.clone().requires_grad_()
-    far = (x - model.kernel.photographs).square().sum(1)
-    by_photographs = (-far / (2 * model.kernel.bandwidth)).exp() @ model.kernel.coefficients
-    experts = (model.gaussians.log_densities(x.unsqueeze(0))[0], by_photographs, model.names @ x)
+    similar = (model.kernel.photographs @ x - 1) / model.kernel.bandwidth
+    alike = similar.exp() @ model.kernel.coefficients
+    nearest = torch.stack([similar[model.kernel.labels == c].max() for c in range(4)])
+    experts = (model.gaussians.log_densities(x.unsqueeze(0))[0], alike, nearest, model.names @ x)
     for draw, weights in enumerate(bank[:, 0].double()):
         logits = sum(weight * expert for weight, expert in zip(weights, experts, strict=True))
         for place, column in zip((0, 2), columns, strict=True):

@@ -109,21 +109,38 @@ class PlainKernel:
         middle = sorted(pairs)[(len(pairs) - 1) // 2] if pairs else 0.0  # the lower one of two
         self.h = max(0.2 * middle, 1e-6) if bandwidth is None else bandwidth
 
-    def scores(self, x, rows=None):
+    def regression(self, x, rows):
         """R of one image by the photographs at `rows`."""
-        rows = np.arange(len(self.y)) if rows is None else rows
         near = lambda one, others: np.exp(-np.sum((one - others) ** 2, axis=-1) / (2 * self.h))  # noqa: E731
         known = np.array([near(self.x[i], self.x[rows]) for i in rows]).reshape(len(rows), len(rows))
         targets = np.eye(self.classes)[self.y[rows]] - 1 / self.classes
         return near(x, self.x[rows]) @ np.linalg.solve(known + np.diag(0.1 / self.w[rows]), targets)
 
-    def left_out(self):
+    def nearest(self, x, rows):
+        """Q of one image by the photographs at `rows`: of a class without any, the others' mean."""
+        best: dict[int, float] = {}
+        for i in rows:
+            close, c = -np.sum((x - self.x[i]) ** 2) / (2 * self.h), int(self.y[i])
+            best[c] = max(best.get(c, close), close)
+        mean = sum(best.values()) / max(1, len(best))
+        return np.array([best.get(c, mean) for c in range(self.classes)])
+
+    def scores(self, images):
+        """R and Q of new images."""
         rows = np.arange(len(self.y))
-        return np.array([self.scores(self.x[i], rows[rows != i]) for i in rows])
+        return np.array([[by(x, rows) for x in images] for by in (self.regression, self.nearest)])
+
+    def left_out(self):
+        """R and Q of each photograph without it."""
+        rows = np.arange(len(self.y))
+        return np.array(
+            [[by(self.x[i], rows[rows != i]) for i in rows] for by in (self.regression, self.nearest)]
+        )
 
     def without_class(self):
+        """R of each photograph without all of its class."""
         rows = np.arange(len(self.y))
-        return np.array([self.scores(self.x[i], rows[self.y != self.y[i]]) for i in rows])
+        return np.array([self.regression(self.x[i], rows[self.y != self.y[i]]) for i in rows])
 
 
 def weights_loss(log_weights, scores, labels, usual, shares) -> float:
