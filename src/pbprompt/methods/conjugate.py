@@ -121,7 +121,8 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
         posterior, self._left = self._fitted()
         for name, value in posterior.tensors().items():
             if name in _SIZES:
-                getattr(self, _saved(name)).data = value.to(self.kept)
+                # in the order of a file: products of what is loaded are then the same to the last bit
+                getattr(self, _saved(name)).data = value.to(self.kept).contiguous()
 
     def learn(self, images: Encoded, labels: Int[Tensor, " n"]) -> None:
         """As if fitted on the former images and these; classes without a photograph so far get theirs."""
