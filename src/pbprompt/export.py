@@ -89,7 +89,7 @@ class ImageClassifier(nn.Module):
         pixels = (image.permute(0, 3, 1, 2).float() / 255 - self.pixel_mean) / self.pixel_std
         encoded = Encoded(*(part.float() for part in self.visual(pixels.to(self.tower_dtype))))
         logits = self.method.sample_logits(encoded, self.bank)
-        said = tempered(uncertainty(logits, self.method.sample_weights(self.bank)), self.temperature)
+        said = tempered(uncertainty(logits), self.temperature)
         return said.probabilities, said.entropy, said.mutual_information
 
 

@@ -233,32 +233,3 @@ def test_equal_draws_are_a_collapse_and_one_draw_has_no_pair():
     one = torch.randn(1, 2, 8, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(sampled_cosine(one.expand(4, -1, -1)), torch.ones(2))
     assert sampled_cosine(one).isnan().all()
-
-
-# draws that count unequally
-
-
-def drawn_logits(*shape: int) -> torch.Tensor:
-    return 3 * torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-
-
-def test_equal_weights_are_no_weights():
-    table = drawn_logits(4, 3, 5)
-    weighted = uncertainty(table, torch.full((4,), 0.25, dtype=torch.float64))
-    for mine, plain in zip(weighted, uncertainty(table), strict=True):
-        torch.testing.assert_close(mine, plain)
-
-
-def test_whole_weights_are_repeated_samples():
-    table, times = drawn_logits(3, 4, 5), torch.tensor([1, 4, 2])
-    weighted = uncertainty(table, times.double() / 7)
-    for mine, repeated in zip(weighted, uncertainty(table.repeat_interleave(times, 0)), strict=True):
-        torch.testing.assert_close(mine, repeated)
-    assert not torch.allclose(weighted.probabilities, uncertainty(table).probabilities, atol=1e-3)
-
-
-def test_a_weight_of_nothing_drops_its_sample():
-    table = drawn_logits(3, 4, 5)
-    weighted = uncertainty(table, torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64))
-    for mine, without in zip(weighted, uncertainty(table[[0, 2]]), strict=True):
-        torch.testing.assert_close(mine, without)

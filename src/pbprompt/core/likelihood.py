@@ -121,23 +121,18 @@ class Uncertainty(NamedTuple):
         return self.spreads.gather(-1, self.probabilities.argmax(-1, keepdim=True)).squeeze(-1)
 
 
-def uncertainty(logits: Float[Tensor, "s b c"], weights: Float[Tensor, " s"] | None = None) -> Uncertainty:
-    """Entropies and disagreement of the S class distributions of every image; `weights` sum to 1."""
+def uncertainty(logits: Float[Tensor, "s b c"]) -> Uncertainty:
+    """Entropies and disagreement of the S class distributions of every image."""
     log_p = at_least_float32(logits).log_softmax(-1)
-    share = log_p.new_full(log_p.shape[:1], 1 / len(log_p)) if weights is None else weights.to(log_p)
-    log_mean = (log_p + share.log()[:, None, None]).logsumexp(0)
+    log_mean = log_p.logsumexp(0) - math.log(len(log_p))
     p, mean = log_p.exp(), log_mean.exp()
-
-    def average(values: Float[Tensor, "s *n"]) -> Float[Tensor, "*n"]:
-        return torch.tensordot(share, values, dims=1)
-
     return Uncertainty(
         probabilities=mean,
         entropy=-(mean * log_mean).sum(-1),
-        expected_entropy=average(-(p * log_p).sum(-1)),
+        expected_entropy=-(p * log_p).sum(-1).mean(0),
         # As a mean of divergences, not a difference of entropies: small values keep their digits.
-        mutual_information=average((p * (log_p - log_mean)).sum(-1)).clamp_min(0),
-        spreads=average((p - mean).square()).sqrt(),
+        mutual_information=(p * (log_p - log_mean)).sum(-1).mean(0).clamp_min(0),
+        spreads=(p - mean).square().mean(0).sqrt(),
     )
 
 

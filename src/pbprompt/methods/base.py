@@ -145,10 +145,6 @@ class PredictionHooks(nn.Module):
         """The classifiers a prediction uses, made of the draws: the draws themselves, unless overridden."""
         return features
 
-    def sample_weights(self, features: Float[Tensor, "s c d"]) -> Float[Tensor, " s"] | None:
-        """How much each of the bank's draws counts, summing to 1; None: all alike."""
-        return None
-
     def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
         """The text features behind a bank, to look at."""
         return features

@@ -41,9 +41,8 @@ class Predictor:
         if self.method.classes != self.classes:
             raise RuntimeError("the method was prepared for other classes since: make a new predictor")
         at_once = max(1, CHUNK // (self.bank.shape[0] * self.bank.shape[1]))
-        weights = self.method.sample_weights(self.bank)
         parts = [
-            self._read(self.method.sample_logits(Encoded(*chunk), self.bank), weights)
+            self._read(self.method.sample_logits(Encoded(*chunk), self.bank))
             for chunk in zip(images.global_.split(at_once), images.patches.split(at_once), strict=True)
         ]
         said = Uncertainty(*(torch.cat(values) for values in zip(*parts, strict=True)))
@@ -54,10 +53,10 @@ class Predictor:
             )
         return said if self.independent else tempered(said, self.temperature)
 
-    def _read(self, logits: Float[Tensor, "s b c"], weights: Float[Tensor, " s"] | None) -> Uncertainty:
+    def _read(self, logits: Float[Tensor, "s b c"]) -> Uncertainty:
         if self.independent:
             return independent(logits, self.method.backbone.logit_bias or 0.0)
-        return uncertainty(logits, weights)
+        return uncertainty(logits)
 
 
 @torch.no_grad()
