@@ -206,27 +206,33 @@ def test_photographs_that_count_unequally(tiny_vit):
 # broad classes, and names of other things
 
 
-def kinds_of_things(per_kind: int, seed: int, of: int):
+def kinds_of_things(per_kind: int, seed: int, of: int, spread: float):
     """Features about a centre for each of 24 kinds, the same for one `of`; and the kind of each."""
     centres = 2 * torch.randn(24, 32, generator=torch.Generator().manual_seed(of))
     kinds = torch.arange(24 * per_kind) % 24
     noise = torch.randn(len(kinds), 32, generator=torch.Generator().manual_seed(seed))
-    return centres[kinds] + 3.2 * noise, kinds
+    return centres[kinds] + spread * noise, kinds
 
 
-def test_classes_of_many_kinds_each_are_told_as_well_as_by_neighbours(tiny_vit):
-    """Three classes of eight kinds drawn at random, whose means say little."""
+@pytest.mark.parametrize(
+    ("per_kind", "spread", "short"),
+    [(16, 3.2, 0.0), (8, 3.2, 0.0), (5, 3.2, 0.0), (16, 4.0, 0.0), (16, 2.4, 0.01), (5, 2.4, 0.01)],
+)
+def test_classes_of_many_kinds_each_are_told_as_well_as_by_neighbours(tiny_vit, per_kind, spread, short):
+    """Three classes of eight kinds drawn at random, whose means say little; `short`: by so much less."""
     right, by_neighbours = [], []
     for of in range(10, 16):
         classes = torch.randperm(24, generator=torch.Generator().manual_seed(of)) % 3
-        (x, kinds), (new, new_kinds) = kinds_of_things(16, 100 + of, of), kinds_of_things(20, 200 + of, of)
+        x, kinds = kinds_of_things(per_kind, 100 + of, of, spread)
+        new, new_kinds = kinds_of_things(20, 200 + of, of, spread)
         labels, truth = classes[kinds], classes[new_kinds]
         method = fit(tiny_vit, with_patches(x), labels, NAMES[:3])
         right.append(ask(method, with_patches(new)).probabilities.argmax(1) == truth)
         nearest = (unit(new) @ unit(x).T).topk(5).indices
         votes = torch.nn.functional.one_hot(labels[nearest], 3).sum(1).argmax(1)
         by_neighbours.append(votes == truth)
-    assert torch.cat(right).double().mean() >= torch.cat(by_neighbours).double().mean() > 0.6
+    neighbours = torch.cat(by_neighbours).double().mean()
+    assert torch.cat(right).double().mean() >= neighbours - short and neighbours > 0.6
 
 
 @pytest.mark.parametrize("seed", range(3))
