@@ -67,7 +67,7 @@ def test_the_nearest_photograph_tells_by_itself():
     close(by_nearest[own], np.zeros(9))
     assert (by_nearest[~own] < 0).all() and (others[own] < 0).all()
     close(others[~own], by_nearest[~own])
-    alone, left = fit_kernel(images[:1], labels[:1] * 0, 1, ones(labels[:1]))
+    _, left = fit_kernel(images[:1], labels[:1] * 0, 1, ones(labels[:1]))
     assert left.scores[1].tolist() == [[0.0]]
 
 

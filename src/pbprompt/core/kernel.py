@@ -62,7 +62,7 @@ def log_kernel(
 def nearest(similar: Float[Tensor, "b n"], labels: Int[Tensor, " n"], classes: int) -> Float[Tensor, "b k"]:
     """Q_c, from ln k of images and photographs; −∞ of those that do not count."""
     none = torch.full_like(similar[:, :1], -torch.inf).expand(-1, classes)
-    best = none.scatter_reduce(1, labels.expand(len(similar), -1), similar, "amax")
+    best = none.scatter_reduce(1, labels.expand_as(similar), similar, "amax")
     has = best > -torch.inf
     known = torch.where(has, best, 0)
     return torch.where(has, best, known.sum(1, keepdim=True) / has.sum(1, keepdim=True).clamp(min=1))
