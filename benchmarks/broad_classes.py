@@ -1,12 +1,13 @@
 """The default model beside what scikit-learn's users would take, on narrow and on broad classes.
 
     python -m benchmarks.broad_classes --root DATA --part test --out benchmarks/results/broad-classes.json
+    python -m benchmarks.broad_classes --show benchmarks/results/broad-classes.json
 
 k nearest neighbours, a support vector machine (rbf) and logistic regression, each with its settings by
 five-fold cross-validation on the same features of `lite`; accuracy / NLL / ECE. Then what foreign names take:
 the largest share of images that one of 200 unrelated nouns takes, the mean, and the points of accuracy that
 twenty of them cost; and photographs of the other datasets as none of these (AUROC by dataset; the share of
-known images that `--none-at 0.05` marks).
+known images that `--none-at 0.05` marks). `--show` prints the means of a file as tables.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from sklearn.svm import SVC
 
 from benchmarks.evidence_parts import figures
 from benchmarks.problems import BROAD, NARROW, Labelled, Problem, answers, fitted, problem, split
+from pbprompt import markdown
 from pbprompt.core.likelihood import unit
 from pbprompt.evaluate.selective import auroc
 from pbprompt.files import write_text
@@ -140,16 +142,71 @@ def measured(asked: tuple[str, str, int | None, int, Path, str]) -> dict[str, An
     return row
 
 
+def shown(rows: list[dict[str, Any]]) -> str:
+    """Two tables: the classifiers beside each other, then foreign names and none of these."""
+    parts = []
+    groups = {
+        "narrow": [row for row in rows if row["kind"] == "narrow"],
+        "broad": [row for row in rows if row["kind"].isdigit()],
+    }
+    names = ("conjugate", "k nearest neighbours", "SVM", "logistic regression")
+    for group, own in groups.items():
+        sizes = [shots for shots in SHOTS if any(row["shots"] == shots for row in own)]
+        table = []
+        for name in names:
+            cells = []
+            for shots in sizes:
+                found = [row[name] for row in own if row["shots"] == shots and name in row]
+                means = [fmean(column) for column in zip(*found, strict=True)]
+                forms = ("{:.1f}", "{:.3f}", "{:.1f}")
+                cells.append(
+                    " / ".join(form.format(value) for form, value in zip(forms, means, strict=False))
+                )
+            table.append([name, *(cell or "–" for cell in cells)])
+        heads = [f"{group} classes", *("all" if shots is None else f"{shots}" for shots in sizes)]
+        parts.append(markdown.table(heads, table))
+    table = []
+    for group, own in groups.items():
+        for shots in SHOTS:
+            some = [row for row in own if row["shots"] == shots and "foreign" in row]
+            told = [row["none of these"] for row in some if row["none of these"]]
+            if some:
+                far = [value for row in told for key, value in row.items() if key != "marked"]
+                table.append(
+                    [
+                        f"{group}, {'all' if shots is None else shots}",
+                        *(f"{fmean(row['foreign'][key] for row in some):.2f}" for key in some[0]["foreign"]),
+                        f"{fmean(far):.1f} ({min(far):.1f})" if far else "–",
+                        f"{fmean(row['marked'] for row in told):.1f}" if told else "–",
+                    ]
+                )
+    heads = [
+        "photographs per class",
+        "one name, most",
+        "one name, mean",
+        "twenty names",
+        "AUROC (worst)",
+        "marked",
+    ]
+    return "\n\n".join([*parts, markdown.table(heads, table)])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--root", type=Path)
     parser.add_argument("--part", default="val", choices=("val", "test"))
     parser.add_argument("--seeds", type=int, default=3, help="draws, and merges, of each")
     parser.add_argument("--jobs", type=int, default=1, help="problems that are measured at a time")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--show", type=Path, help="print a file's means, and measure nothing")
     given = parser.parse_args()
+    if given.show:
+        print(shown(json.loads(given.show.read_text(encoding="utf-8"))["rows"]))
+        return
+    if not (given.root and given.out):
+        parser.error("give --root and --out, or --show")
     asked = [
         (name, kind, shots, seed, given.root, given.part)
         for name, kind in PROBLEMS
