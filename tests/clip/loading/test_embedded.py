@@ -72,7 +72,7 @@ def test_lite_vit_needs_lites_file_whole(tmp_path: Path) -> None:
     for whole in EMBEDDED:
         shutil.copytree(str(embedded_folder() / whole), tmp_path / whole)
     (tmp_path / "lite" / "model.safetensors").write_bytes(b"damaged")
-    with pytest.raises(BrokenInstallError, match="lite: .* has the wrong checksum"):
+    with pytest.raises(BrokenInstallError, match=r"lite: .* has the wrong checksum"):
         read_embedded("lite-vit", tmp_path)
 
 

@@ -30,9 +30,7 @@ def read_embedded(name: str, folder: Traversable | None = None) -> tuple[Backbon
     if name == "lite":
         return lite, state
     config, own = _read_whole(folder / "lite-vit", lambda told: _lite_vit_config(told, lite))
-    own["conv1.weight"] = own.pop("stem.weight")[
-        :, :, None, None
-    ]  # a patch is one position of the trunk's map
+    own["conv1.weight"] = own.pop("stem.weight")[:, :, None, None]  # its patches are the map's positions
     text = {key: value for key, value in state.items() if not key.startswith("visual.")}
     trunk = {
         key.replace("visual.", "visual.trunk."): value

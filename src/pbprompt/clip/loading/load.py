@@ -51,9 +51,9 @@ def load_backbone(
 ) -> Backbone:
     """A frozen backbone by name, path or hub id.
 
-    "lite" and "lite-vit" are embedded. OpenAI's names ("RN50", "ViT-B/16", …) and hub ids ("hf-hub:ORG/NAME") are downloaded
-    once. A path is an OpenAI `.pt`, an open_clip `.safetensors` or `.bin`, or a Hugging Face folder of CLIP,
-    MetaCLIP 2, SigLIP, DINOv2 or DINOv3; the last two are image towers without text.
+    "lite" and "lite-vit" are embedded. OpenAI's names ("RN50", "ViT-B/16", …) and hub ids ("hf-hub:ORG/NAME")
+    are downloaded once. A path is an OpenAI `.pt`, an open_clip `.safetensors` or `.bin`, or a Hugging Face
+    folder of CLIP, MetaCLIP 2, SigLIP, DINOv2 or DINOv3; the last two are image towers without text.
     `activation` is needed only where the file does not tell whether the model uses QuickGELU or GELU.
     """
     target = _device(device)
