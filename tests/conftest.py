@@ -46,11 +46,11 @@ def suite_cache(tmp_path_factory) -> Iterator[Path]:
 @pytest.fixture(scope="session", autouse=True)
 def lite_is_read_once() -> Iterator[None]:
     """Commands load the embedded model anew, whose file and sums are the same each time."""
-    read, plain = functools.cache(load.read_lite), load.fingerprint
-    of_lite = functools.cache(lambda: plain(*read()))
+    read, plain = functools.cache(load.read_embedded), load.fingerprint
+    of_lite = functools.cache(lambda: plain(*read("lite")))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load, "read_lite", read)
-        patch.setattr(load, "fingerprint", lambda *of: of_lite() if of[1] is read()[1] else plain(*of))
+        patch.setattr(load, "read_embedded", read)
+        patch.setattr(load, "fingerprint", lambda *of: of_lite() if of[1] is read("lite")[1] else plain(*of))
         yield
 
 
@@ -130,6 +130,11 @@ def tiny_resnet() -> Backbone:
 @pytest.fixture(scope="session")
 def lite() -> Backbone:
     return load_backbone("lite")
+
+
+@pytest.fixture(scope="session")
+def lite_vit() -> Backbone:
+    return load_backbone("lite-vit")
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import pbprompt
+from pbprompt.clip.loading.hub import EMBEDDED
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow
@@ -64,6 +65,15 @@ def test_the_wheel_carries_what_it_needs_as_an_sbom(built):
         assert json.loads(archive.read(name))["metadata"]["component"]["version"] == pbprompt.__version__
 
 
+def test_the_wheel_carries_the_embedded_backbones(built):
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    for name in EMBEDDED:
+        for file in ("config.json", "model.safetensors"):
+            assert f"pbprompt/clip/assets/{name}/{file}" in names
+
+
 def test_the_wheel_works_away_from_the_checkout(installed, tmp_path):
     where = run(installed / "python", "-c", "import pbprompt; print(pbprompt.__file__)", cwd=tmp_path)
     package = Path(where.strip()).parent
@@ -76,8 +86,9 @@ def test_the_wheel_works_away_from_the_checkout(installed, tmp_path):
         for image in sorted(package.glob(f"data/sample/images/fluent/{name}/*.webp"))[:6]:
             shutil.copy(image, tmp_path / "photos" / name)
     photo = next(tmp_path.glob("photos/bird/*.webp"))
-    said = run(installed / "pbprompt", "predict", photo, "--classes", "bird,building,clock", cwd=tmp_path)
-    assert "bird" in said
+    for name in EMBEDDED:
+        asked = ("predict", photo, "--classes", "bird,building,clock", "--backbone", name)
+        assert "bird" in run(installed / "pbprompt", *asked, cwd=tmp_path)
     tune = ("fit", "photos", "--shots", "1", "--out", "model")
     run(installed / "pbprompt", *tune, cwd=tmp_path)
     assert "bird" in run(installed / "pbprompt", "predict", photo, "--model", "model", cwd=tmp_path)

@@ -38,11 +38,11 @@ def test_help_imports_nothing_heavy():
 def test_doctor_passes_on_a_whole_installation():
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 0, result.output
-    assert "checksum good" in result.output and "extra serve" in result.output
+    assert "lite, lite-vit, checksums good" in result.output and "extra serve" in result.output
 
 
 def test_doctor_fails_on_a_damaged_model(monkeypatch, tmp_path):
-    monkeypatch.setattr("pbprompt.clip.loading.embedded.lite_folder", lambda: tmp_path)
+    monkeypatch.setattr("pbprompt.clip.loading.embedded.embedded_folder", lambda: tmp_path)
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 1
     assert "broken" in result.output

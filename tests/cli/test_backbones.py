@@ -40,7 +40,7 @@ def test_what_is_nowhere_is_not_here(name, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda repo, file: None)
     assert not in_cache(name)
-    assert in_cache("lite")
+    assert in_cache("lite") and in_cache("lite-vit")
 
 
 def test_checks_a_siglip(run, tmp_path):

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from pbprompt.clip.backbone import Backbone
 
 CHECK = json.loads((Path(__file__).parent / "lite_check.json").read_text())
+VIT_CHECK = json.loads((Path(__file__).parent / "lite_vit_check.json").read_text())
 
 
-@pytest.fixture(params=["tiny_vit", "tiny_resnet", "lite"])
+@pytest.fixture(params=["tiny_vit", "tiny_resnet", "lite", "lite_vit"])
 def backbone(request: pytest.FixtureRequest) -> Backbone:
     return request.getfixturevalue(request.param)
 
@@ -26,17 +27,22 @@ def images(backbone: Backbone) -> Tensor:
     return torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
 
 
-def test_lite_image_features(lite: Backbone) -> None:
-    """The picture of the check file: the value at row i, column j, channel c is (7i + 13j + 29c) mod 256."""
+@pytest.mark.parametrize(("name", "check"), [("lite", CHECK), ("lite_vit", VIT_CHECK)])
+def test_embedded_image_features(name: str, check: dict, request: pytest.FixtureRequest) -> None:
+    """The picture of the check files: the value at row i, column j, channel c is (7i + 13j + 29c) mod 256."""
     i, j, c = np.ogrid[:224, :224, :3]
     picture = Image.fromarray(((7 * i + 13 * j + 29 * c) % 256).astype(np.uint8))
-    encoded = lite.image(lite.preprocess(picture)[None])
-    expected = CHECK["image"]
+    backbone = request.getfixturevalue(name)
+    encoded = backbone.image(backbone.preprocess(picture)[None])
+    expected = check["image"]
     assert list(encoded.patches.shape) == [1, *expected["patches"]]
     assert encoded.global_[0, :8].tolist() == pytest.approx(expected["global_first8"], abs=1e-3)
     assert encoded.patches[0, 0, :8].tolist() == pytest.approx(expected["patch0_first8"], abs=1e-3)
     assert float(encoded.global_.norm()) == pytest.approx(expected["global_norm"], abs=1e-3)
-    torch.testing.assert_close(encoded.global_, encoded.patches.mean(dim=1))
+    if name == "lite":
+        torch.testing.assert_close(encoded.global_, encoded.patches.mean(dim=1))
+    else:
+        assert encoded.patches[0, 48, :8].tolist() == pytest.approx(expected["patch48_first8"], abs=1e-3)
 
 
 def test_lite_text_features(lite: Backbone) -> None:
@@ -121,7 +127,7 @@ from pbprompt.clip.loading.load import load_backbone
 text = TextConfig(16, 600, 64, 4, 2)
 vit = random_backbone(BackboneConfig("vit", 32, VitConfig(32, 8, 64, 2, 4), text, "gelu"))
 resnet = random_backbone(BackboneConfig("resnet", 32, ResNetConfig(64, (1, 1, 1, 1), 16, 8), text))
-for backbone in (vit, resnet, load_backbone("lite")):
+for backbone in (vit, resnet, load_backbone("lite"), load_backbone("lite-vit")):
     torch.compiler.reset()
     size = backbone.preprocess.size
     images = torch.randn(2, 3, size, size)

@@ -1,4 +1,5 @@
-"""Methods on the towers of every family that differs from CLIP, from tiny folders that the tests write."""
+"""Methods on the towers of every family that differs from CLIP: lite-vit's own, the others from tiny folders
+that the tests write."""
 
 import json
 
@@ -29,13 +30,14 @@ CHECKS = [
 ]
 METHODS = ("conjugate", "coop", "pbprompt")
 WRITE = {
+    "lite-vit": lambda folder: "lite-vit",
     "eva": lambda folder: write_trunk(folder, "eva"),
     "perception": lambda folder: write_trunk(folder, "perception"),
     "siglip": lambda folder: write_siglip(folder, siglip_model()),
     "metaclip_2": lambda folder: write_metaclip(folder, metaclip_model()),
 }
 # the towers that no other test exports, each with another method, as a graph takes seconds to write
-EXPORTED = {"siglip": "pbprompt", "eva": "coop", "perception": "conjugate"}
+EXPORTED = {"siglip": "pbprompt", "eva": "coop", "perception": "conjugate", "lite-vit": "coop"}
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +80,8 @@ def test_is_exported_and_says_how_images_are_prepared(towers, tmp_path, family):
     export_onnx(model, tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     see = towers[family].preprocess
-    pixels = torch.randint(256, (2, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    square, draws = (2, see.size, see.size, 3), torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, square, dtype=torch.uint8, generator=draws)
     with torch.no_grad():
         image = towers[family].image(normalise(pixels, see.mean, see.std))
     features = Features(*image, torch.zeros(2, dtype=torch.long))

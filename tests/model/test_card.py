@@ -66,7 +66,9 @@ def test_settings_of_training_are_those_of_methods_that_train():
 
 
 def test_lite_is_said_not_to_be_clip():
-    assert "not comparable with papers on CLIP" in model_card(info(), "model")
+    assert "`lite` is not CLIP: not comparable with papers on CLIP" in model_card(info(), "model")
+    vit = {"name": "lite-vit", "activation": "quick_gelu", "fingerprint": "f"}
+    assert "`lite-vit` is not CLIP" in model_card(info(backbone=vit), "model")
     clip = {"name": "ViT-B/16", "activation": "quick_gelu", "fingerprint": "f"}
     assert "not comparable" not in model_card(info(backbone=clip), "model")
 

@@ -233,6 +233,9 @@ def test_failures_are_folded_with_the_last_traceback(runs):
 def test_lite_is_not_clip(runs):
     runs.add(method="coop")
     assert "not CLIP" not in runs.page().text
+    runs.add(method="coop", backbone="lite-vit")
+    assert "The backbone lite-vit is not CLIP" in runs.page().text
+    assert "The backbone lite is" not in runs.page().text
     runs.add(method="coop", backbone="lite")
     assert "The backbone lite is not CLIP" in runs.page().text
 

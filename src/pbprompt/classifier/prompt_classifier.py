@@ -23,6 +23,7 @@ from pbprompt.classifier.inputs import (
 )
 from pbprompt.classifier.tuning import ClassWeight, item_weights
 from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.clip.loading.hub import EMBEDDED
 from pbprompt.data.fewshot import draw
 from pbprompt.data.names import check_distinct
 from pbprompt.errors import InputError
@@ -357,7 +358,7 @@ class PromptClassifier(Estimator):
             info.method,
             settings=info.config,
             backbone=backbone or info.backbone["name"],
-            activation=None if info.backbone["name"] == "lite" else info.backbone["activation"],
+            activation=None if info.backbone["name"] in EMBEDDED else info.backbone["activation"],
             device=device,
             template=info.template,
             shots=info.shots,

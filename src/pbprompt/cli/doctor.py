@@ -25,7 +25,7 @@ EXTRAS = {
 
 
 def doctor() -> None:
-    """Check the installation: Python, torch, devices, embedded model, cache folder, backbones, extras.
+    """Check the installation: Python, torch, devices, embedded models, cache folder, backbones, extras.
 
     The exit code is 1 when something needed is broken. An extra that is absent breaks nothing.
     """
@@ -33,7 +33,7 @@ def doctor() -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    checks = [_python, _torch, _embedded_model, _cache]
+    checks = [_python, _torch, _embedded_models, _cache]
     table = Table("", "what", "found", box=None)
     broken = False
     for check in checks:
@@ -78,14 +78,16 @@ def _torch() -> list[Row]:
     ]
 
 
-def _embedded_model() -> list[Row]:
+def _embedded_models() -> list[Row]:
     try:
-        from pbprompt.clip.loading.embedded import read_lite
+        from pbprompt.clip.loading.embedded import read_embedded
+        from pbprompt.clip.loading.hub import EMBEDDED
 
-        config, _ = read_lite()
+        for name in EMBEDDED:
+            read_embedded(name)
     except Exception as error:  # torch missing, files missing or damaged: the message says which
-        return [(False, "embedded model", str(error))]
-    return [(True, "embedded model", f"{config.name}, checksum good")]
+        return [(False, "embedded models", str(error))]
+    return [(True, "embedded models", f"{', '.join(EMBEDDED)}, checksums good")]
 
 
 def _families() -> list[Row]:

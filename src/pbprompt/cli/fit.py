@@ -43,7 +43,7 @@ class FitOptions:
     preset: str = typer.Option("default", help="A preset of the method, such as `paper`.")
     variant: str = typer.Option("", help="A variant of the method, such as `b-prompt`.")
     overrides: list[str] = typer.Option([], "--set", help="A setting as key=value; may be repeated.")
-    backbone: str = typer.Option("lite", help="lite, an OpenAI name, a file, folder or hub id.")
+    backbone: str = typer.Option("lite", help="lite, lite-vit, an OpenAI name, a file, folder or hub id.")
     activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell.")
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N.")
     root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA).")

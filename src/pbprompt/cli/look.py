@@ -22,7 +22,7 @@ def look(
     ),
     html: Path | None = typer.Option(None, help="Write one page with small pictures to this file."),
     most: int = typer.Option(8, min=1, help="Findings of each kind to print."),
-    backbone: str = typer.Option("lite", help="lite, an OpenAI name, a file, folder or hub id."),
+    backbone: str = typer.Option("lite", help="lite, lite-vit, an OpenAI name, a file, folder or hub id."),
     activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell."),
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
     root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA)."),

@@ -43,7 +43,9 @@ class PredictOptions:
     template: str | None = typer.Option(
         None, help=f"Sentence around a name; {{}} is the name. [{DEFAULT_TEMPLATE}]"
     )
-    backbone: str | None = typer.Option(None, help="lite (default), an OpenAI name, a file, folder, hub id.")
+    backbone: str | None = typer.Option(
+        None, help="lite (default), lite-vit, OpenAI name, file, folder, hub id."
+    )
     activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell.")
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N.")
     samples: int = typer.Option(20, min=1, help="Prompts sampled for each class of a tuned model.")

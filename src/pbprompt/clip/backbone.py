@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pbprompt.clip.dino import DinoConfig, DinoTower
 from pbprompt.clip.eva import EvaConfig, EvaTower
-from pbprompt.clip.lite import LiteConfig, LiteTower
+from pbprompt.clip.lite import LiteConfig, LiteTower, LiteVitConfig, LiteVitTower
 from pbprompt.clip.perception import PerceptionConfig, PerceptionTower
 from pbprompt.clip.prompts import AnyTokenizer
 from pbprompt.clip.resnet import ModifiedResNet, ResNetConfig
@@ -29,6 +29,7 @@ VisionConfig = (
     VitConfig
     | ResNetConfig
     | LiteConfig
+    | LiteVitConfig
     | SiglipVisionConfig
     | EvaConfig
     | PerceptionConfig
@@ -223,6 +224,8 @@ def _vision_tower(config: BackboneConfig) -> nn.Module:
             return ModifiedResNet(config.vision, config.embed_dim)
         case LiteConfig():
             return LiteTower(config.vision, config.embed_dim)
+        case LiteVitConfig():
+            return LiteVitTower(config.vision, config.embed_dim, config.activation)
         case SiglipVisionConfig():
             return SiglipImageTower(config.vision, config.activation)
         case DinoConfig():

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from pbprompt.clip.loading.hub import OPENAI_MODELS
+from pbprompt.clip.loading.hub import EMBEDDED, OPENAI_MODELS
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ TOKENIZERS = ("siglip", "tokenizers")
 TIMM = ("timm", "timm")
 
 FAMILIES = (
-    Family("lite", ("lite",), "with the package: THIRD_PARTY_NOTICES.md", "224", "15M"),
+    Family("lite", EMBEDDED, "with the package: THIRD_PARTY_NOTICES.md", "224", "15M to 19M"),
     Family("OpenAI CLIP", tuple(OPENAI_MODELS), "MIT", "224 to 448", "102M to 623M"),
     Family(
         "LAION",

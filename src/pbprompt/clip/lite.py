@@ -1,4 +1,5 @@
-"""The embedded backbone's image tower: an EfficientNet-Lite trunk and a position-wise head."""
+"""The embedded backbones' image towers: an EfficientNet-Lite trunk under a position-wise head, or under a
+vision transformer."""
 
 from dataclasses import dataclass
 
@@ -6,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from pbprompt.clip.vit import VisionTransformer, VitConfig
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,28 @@ class LiteConfig:
         for stride in (2, *(block.stride for block in self.blocks)):
             side = -(-side // stride)
         return side, side
+
+
+@dataclass(frozen=True)
+class LiteVitConfig:
+    """Sizes of the trunk, and of the transformer whose patches are the positions of the trunk's map."""
+
+    trunk: LiteConfig
+    width: int
+    layers: int
+    heads: int
+
+    @property
+    def image_size(self) -> int:
+        return self.trunk.image_size
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return self.trunk.grid
+
+    @property
+    def transformer(self) -> VitConfig:
+        return VitConfig(self.grid[0], 1, self.width, self.layers, self.heads, channels=self.trunk.top)
 
 
 class SameConv2d(nn.Conv2d):
@@ -88,20 +113,40 @@ class LiteHead(nn.Module):
         return self.skip(x) + self.fc2(F.relu(self.fc1(x)))
 
 
-class LiteTower(nn.Module):
-    """Image -> 7×7 positions in the joint space; the image feature is their plain mean."""
+class LiteTrunk(nn.Module):
+    """Image -> a map of 7×7 positions."""
 
-    def __init__(self, config: LiteConfig, embed_dim: int) -> None:
+    def __init__(self, config: LiteConfig) -> None:
         super().__init__()
         self.stem = SameConv2d(3, config.stem_channels, 3, stride=2)
         self.blocks = nn.ModuleList(InvertedResidual(block) for block in config.blocks)
         self.top = SameConv2d(config.blocks[-1].channels_out, config.top, 1)
-        self.head = LiteHead(config.top, config.head_hidden, embed_dim)
 
-    def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+    def features(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b k i j"]:
         x = F.relu6(self.stem(x.contiguous(memory_format=torch.channels_last)), inplace=True)
         for block in self.blocks:
             x = block(x)
-        x = F.relu6(self.top(x), inplace=True)
-        patches = self.head(x.flatten(2).transpose(1, 2))
+        return F.relu6(self.top(x), inplace=True)
+
+
+class LiteTower(LiteTrunk):
+    """Image -> 7×7 positions in the joint space; the image feature is their plain mean."""
+
+    def __init__(self, config: LiteConfig, embed_dim: int) -> None:
+        super().__init__(config)
+        self.head = LiteHead(config.top, config.head_hidden, embed_dim)
+
+    def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+        patches = self.head(self.features(x).flatten(2).transpose(1, 2))
         return patches.mean(dim=1), patches
+
+
+class LiteVitTower(VisionTransformer):
+    """CLIP's vision transformer, which looks at the trunk's map in place of the pixels."""
+
+    def __init__(self, config: LiteVitConfig, embed_dim: int, activation: str) -> None:
+        super().__init__(config.transformer, embed_dim, activation)
+        self.trunk = LiteTrunk(config.trunk)
+
+    def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+        return super().forward(self.trunk.features(x))

@@ -11,7 +11,8 @@ from pbprompt.clip.layers import SquarePatches, Transformer
 
 @dataclass(frozen=True)
 class VitConfig(SquarePatches):
-    """Sizes of a vision transformer; `hidden` is the width inside its MLPs, 4·width where it is not given."""
+    """Sizes of a vision transformer; `hidden` is the width inside its MLPs, 4·width where it is not given;
+    `channels` are those of what it looks at."""
 
     image_size: int
     patch_size: int
@@ -19,6 +20,7 @@ class VitConfig(SquarePatches):
     layers: int
     heads: int
     hidden: int | None = None
+    channels: int = 3
 
 
 class VisionTransformer(nn.Module):
@@ -32,7 +34,7 @@ class VisionTransformer(nn.Module):
         super().__init__()
         width, size = config.width, config.patch_size
         tokens = config.grid[0] * config.grid[1] + 1
-        self.conv1 = nn.Conv2d(3, width, kernel_size=size, stride=size, bias=False)
+        self.conv1 = nn.Conv2d(config.channels, width, kernel_size=size, stride=size, bias=False)
         self.class_embedding = nn.Parameter(torch.empty(width))
         self.positional_embedding = nn.Parameter(torch.empty(tokens, width))
         self.ln_pre = nn.LayerNorm(width)
@@ -40,7 +42,7 @@ class VisionTransformer(nn.Module):
         self.ln_post = nn.LayerNorm(width)
         self.proj = nn.Parameter(torch.empty(width, embed_dim))
 
-    def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+    def forward(self, x: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
         patches = self.conv1(x).flatten(2).transpose(1, 2)
         first = self.class_embedding.expand(x.shape[0], 1, -1)  # len() would fix the batch of an export
         tokens = torch.cat([first, patches], dim=1) + self.positional_embedding

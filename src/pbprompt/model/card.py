@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pbprompt import __version__
+from pbprompt.clip.loading.hub import EMBEDDED
 from pbprompt.methods.base import MethodConfig
 from pbprompt.model.calibration import CERTAINTY, Calibration
 
@@ -121,8 +122,8 @@ def _label_figures(info: ModelInfo) -> str:
 
 def _table(info: ModelInfo, lines: Sequence[str]) -> str:
     split, count = info.metrics.get("split", "test"), info.metrics.get("images", 0)
-    lite = info.backbone["name"] == "lite"
-    note = " `lite` is not CLIP: not comparable with papers on CLIP." if lite else ""
+    name = info.backbone["name"]
+    note = f" `{name}` is not CLIP: not comparable with papers on CLIP." if name in EMBEDDED else ""
     return "\n" + "\n".join(lines) + f"\n\nOn the {split} split, {count} images.{note}\n"
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.loading.formats import check_finite
+from pbprompt.clip.loading.hub import EMBEDDED
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.config import from_dict, to_dict
 from pbprompt.core.label_head import LabelHead
@@ -186,7 +187,7 @@ def _towers_of(
     """The frozen towers that a model was tuned on, and no others; loaded where they are not given."""
     if not isinstance(backbone, Backbone):
         name = backbone or info.backbone["name"]
-        activation = None if name == "lite" else info.backbone["activation"]
+        activation = None if name in EMBEDDED else info.backbone["activation"]
         backbone = load_backbone(name, activation=activation, device=device)
     if backbone.fingerprint != info.backbone["fingerprint"]:
         raise InputError(

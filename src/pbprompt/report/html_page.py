@@ -11,13 +11,14 @@ from pathlib import Path
 from PIL import Image
 
 from pbprompt import __version__
+from pbprompt.clip.loading.hub import EMBEDDED
 from pbprompt.data.images import open_image
 from pbprompt.errors import InputError
 from pbprompt.report import plots
 from pbprompt.report.plots import Drawing
 
 LONGEST_SIDE = 144  # of a picture: twice the size it is shown at, for dense screens
-LITE = "The backbone lite is not CLIP: its figures are not comparable with those of papers on CLIP."
+NOT_CLIP = "The backbone {} is not CLIP: its figures are not comparable with those of papers on CLIP."
 NO_FIGURES = "Figures are left out, since matplotlib is not installed: the extra `plots` brings it."
 
 _TAG = re.compile("<[^>]*>")
@@ -57,7 +58,9 @@ def facts_list(facts: Mapping[str, str], notices: Sequence[str] = ()) -> str:
 
 def notices(backbones: Iterable[str]) -> list[str]:
     """What a reader must know of figures made with these backbones, on this machine."""
-    return [LITE] * ("lite" in backbones) + [NO_FIGURES] * (not plots.available())
+    made_with = set(backbones)
+    embedded = [NOT_CLIP.format(name) for name in EMBEDDED if name in made_with]
+    return embedded + [NO_FIGURES] * (not plots.available())
 
 
 def table(

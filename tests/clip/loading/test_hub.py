@@ -92,7 +92,7 @@ def test_openais_own_cache_comes_first(home: Path) -> None:
         ("ViT-B-16", "did you mean 'ViT-B/16'"),
         ("ViT-B/33", "did you mean 'ViT-B/32'"),
         ("Lite", "did you mean 'lite'"),
-        ("nonsense", "known are lite, RN50"),
+        ("nonsense", "known are lite, lite-vit, RN50"),
         ("models/missing.pt", "no such file or folder"),
         ("./missing", "no such file or folder"),
         ("a/b/c", "known are"),

@@ -1,7 +1,9 @@
-"""The backbone that comes with the package: read, and checked to be whole."""
+"""The backbones that come with the package: read, and checked to be whole."""
 
 import hashlib
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
@@ -10,23 +12,42 @@ from safetensors.torch import load
 from torch import Tensor
 
 from pbprompt.clip.backbone import BackboneConfig
-from pbprompt.clip.lite import LiteBlockConfig, LiteConfig
+from pbprompt.clip.lite import LiteBlockConfig, LiteConfig, LiteVitConfig
 from pbprompt.clip.text import TextConfig
 from pbprompt.errors import BrokenInstallError
 
-
-def lite_folder() -> Traversable:
-    return files("pbprompt.clip") / "assets" / "lite"
+TRUNK = ("visual.stem.", "visual.blocks.", "visual.top.")  # of lite, which lite-vit shares
 
 
-def read_lite(folder: Traversable | None = None) -> tuple[BackboneConfig, dict[str, Tensor]]:
-    """The embedded model's config and its tensors in OpenAI's layout; its checksum is verified on the way."""
-    folder = folder or lite_folder()
+def embedded_folder() -> Traversable:
+    return files("pbprompt.clip") / "assets"
+
+
+def read_embedded(name: str, folder: Traversable | None = None) -> tuple[BackboneConfig, dict[str, Tensor]]:
+    """An embedded model's config and its tensors in OpenAI's layout; checksums are verified on the way."""
+    folder = folder or embedded_folder()
+    lite, state = _read_whole(folder / "lite", _lite_config)
+    if name == "lite":
+        return lite, state
+    config, own = _read_whole(folder / "lite-vit", lambda told: _lite_vit_config(told, lite))
+    own["conv1.weight"] = own.pop("stem.weight")[:, :, None, None]  # its patches are the map's positions
+    text = {key: value for key, value in state.items() if not key.startswith("visual.")}
+    trunk = {
+        key.replace("visual.", "visual.trunk."): value
+        for key, value in state.items()
+        if key.startswith(TRUNK)
+    }
+    return config, text | trunk | {f"visual.{key}": value for key, value in own.items()}
+
+
+def _read_whole(
+    folder: Traversable, describe: Callable[[dict[str, Any]], BackboneConfig]
+) -> tuple[BackboneConfig, dict[str, Tensor]]:
     try:
         config = json.loads((folder / "config.json").read_bytes())
         content = (folder / "model.safetensors").read_bytes()
         intact = hashlib.sha256(content).hexdigest() == config["sha256"]
-        described = _config(config)
+        described = describe(config)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BrokenInstallError(f"{folder}: unreadable ({error!r}); install pbprompt again") from None
     if not intact:
@@ -36,7 +57,7 @@ def read_lite(folder: Traversable | None = None) -> tuple[BackboneConfig, dict[s
     return described, load(content)
 
 
-def _config(config: dict[str, Any]) -> BackboneConfig:
+def _lite_config(config: dict[str, Any]) -> BackboneConfig:
     vision, text = config["vision"], config["text"]
     return BackboneConfig(
         name=config["name"],
@@ -53,3 +74,11 @@ def _config(config: dict[str, Any]) -> BackboneConfig:
         mean=tuple(vision["mean"]),
         std=tuple(vision["std"]),
     )
+
+
+def _lite_vit_config(config: dict[str, Any], lite: BackboneConfig) -> BackboneConfig:
+    """Text tower, preprocessing and trunk are those of lite."""
+    assert isinstance(lite.vision, LiteConfig)
+    vision = config["vision"]
+    sizes = LiteVitConfig(lite.vision, vision["width"], vision["layers"], vision["heads"])
+    return replace(lite, name=config["name"], vision=sizes, activation=vision["activation"])

@@ -21,6 +21,7 @@ from pbprompt.clip.loading.companions import (
 from pbprompt.errors import InputError
 from pbprompt.suggest import nearest, suggest
 
+EMBEDDED = ("lite", "lite-vit")  # in the package
 # OpenAI's models: the Hugging Face hub has the ViTs from OpenAI itself, the ResNets in open_clip's format.
 OPENAI_MODELS = {
     "RN50": "timm/resnet50_clip.openai",
@@ -60,7 +61,7 @@ def find_weights(name: str) -> Path:
         raise InputError(
             f"{name}: no such file or folder; give the path of a checkpoint, or a name such as lite"
         )
-    known = ("lite", *OPENAI_MODELS)
+    known = (*EMBEDDED, *OPENAI_MODELS)
     if not nearest(name, known, cutoff=0.7) and re.fullmatch(HUB_ID, name):
         return _from_hub(name)
     hint = suggest(name, known)
@@ -73,7 +74,7 @@ def in_cache(name: str) -> bool:
     """Whether a known name's or a hub id's weights are on this machine, so that no network is needed."""
     from huggingface_hub import try_to_load_from_cache
 
-    if name == "lite" or (name in OPENAI_MODELS and _openai_file(name).is_file()):
+    if name in EMBEDDED or (name in OPENAI_MODELS and _openai_file(name).is_file()):
         return True
     repository = OPENAI_MODELS.get(name, name)
     if not re.fullmatch(HUB_ID, repository):

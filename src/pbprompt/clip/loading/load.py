@@ -15,9 +15,9 @@ from pbprompt.clip.loading.checkpoint_config import CheckpointConfig, read_huggi
 from pbprompt.clip.loading.companions import HF_CONFIG, OPEN_CLIP_CONFIG, read_json
 from pbprompt.clip.loading.conversion import is_hugging_face, to_openai
 from pbprompt.clip.loading.dino import PUBLISHED, read_dino
-from pbprompt.clip.loading.embedded import read_lite
+from pbprompt.clip.loading.embedded import read_embedded
 from pbprompt.clip.loading.formats import check_finite, read_tensors
-from pbprompt.clip.loading.hub import OPENAI_MODELS, find_weights
+from pbprompt.clip.loading.hub import EMBEDDED, OPENAI_MODELS, find_weights
 from pbprompt.clip.loading.siglip import is_siglip, read_siglip_config
 from pbprompt.clip.loading.tensors import fingerprint
 from pbprompt.clip.loading.timm_files import is_timm, is_trunk, read_timm, read_trunk_config
@@ -51,9 +51,9 @@ def load_backbone(
 ) -> Backbone:
     """A frozen backbone by name, path or hub id.
 
-    "lite" is embedded. OpenAI's names ("RN50", "ViT-B/16", …) and hub ids ("hf-hub:ORG/NAME") are downloaded
-    once. A path is an OpenAI `.pt`, an open_clip `.safetensors` or `.bin`, or a Hugging Face folder of CLIP,
-    MetaCLIP 2, SigLIP, DINOv2 or DINOv3; the last two are image towers without text.
+    "lite" and "lite-vit" are embedded. OpenAI's names ("RN50", "ViT-B/16", …) and hub ids ("hf-hub:ORG/NAME")
+    are downloaded once. A path is an OpenAI `.pt`, an open_clip `.safetensors` or `.bin`, or a Hugging Face
+    folder of CLIP, MetaCLIP 2, SigLIP, DINOv2 or DINOv3; the last two are image towers without text.
     `activation` is needed only where the file does not tell whether the model uses QuickGELU or GELU.
     """
     target = _device(device)
@@ -72,8 +72,8 @@ def _read(name: str, activation: str | None) -> tuple[BackboneConfig, dict[str, 
     tokenizer, visual = None, None
     if activation not in (None, *ACTIVATIONS):
         raise InputError(f"activation {activation!r} is unknown: use quick_gelu or gelu")
-    if name == "lite":
-        config, state = read_lite()
+    if name in EMBEDDED:
+        config, state = read_embedded(name)
         _settle(name, config.activation, activation)
     elif (read := image_only_reader(path := find_weights(name))) is not None:
         config, state, visual = read(path, name)
