@@ -9,10 +9,10 @@ from pbprompt.errors import InputError
 
 def generator(seed: int) -> torch.Generator:
     """A CPU generator that starts at a seed."""
-    return torch.Generator().manual_seed(checked(seed))
+    return torch.Generator().manual_seed(checked_seed(seed))
 
 
-def checked(seed: int) -> int:
+def checked_seed(seed: int) -> int:
     """The seed, if torch's generators can take it."""
     if abs(seed) >= 2**63:
         raise InputError(f"seed {str(seed)[:25]} is too large: give one below 2⁶³")

@@ -7,11 +7,11 @@ from plain_posterior import PlainGaussians, normal, problem, repeated
 
 from pbprompt.core.gaussian import (
     GAMMA,
-    Frame,
+    Eigenbasis,
     fit_gaussians,
     inflation,
     leave_one_out,
-    make_frame,
+    diagonalise,
     posterior_means,
 )
 from pbprompt.core.statistics import Statistics
@@ -33,8 +33,8 @@ CASES = {
 cases = pytest.mark.parametrize(("width", "counts"), CASES.values(), ids=CASES)
 
 
-def frame_of(images, labels, texts, weights=None) -> Frame:
-    return make_frame(Statistics.of(images, labels, len(texts), weights), texts)
+def frame_of(images, labels, texts, weights=None) -> Eigenbasis:
+    return diagonalise(Statistics.of(images, labels, len(texts), weights), texts)
 
 
 def left_out(images, labels, texts, weights=None):

@@ -24,15 +24,15 @@ def test_no_other_settings_are_more_probable():
     left, has = left_out()
     chosen = choose_label_settings(left, has, width=6)
 
-    def improbable(kappa: float, temper: float, offset: float) -> float:
-        logits = temper * log_ratio(left, kappa) + prior_odds(left.counts, left.rest) + offset
+    def improbable(kappa: float, temperature: float, offset: float) -> float:
+        logits = temperature * log_ratio(left, kappa) + prior_odds(left.counts, left.rest) + offset
         told = float(F.binary_cross_entropy_with_logits(logits, has, reduction="sum"))
-        prior = math.log(kappa / 2) ** 2 + math.log(temper * math.sqrt(6) / 2) ** 2 + offset**2
+        prior = math.log(kappa / 2) ** 2 + math.log(temperature * math.sqrt(6) / 2) ** 2 + offset**2
         return told + 0.5 * prior
 
     least = improbable(*chosen)
     others = [
-        (kappa, chosen.temper * math.exp(more), chosen.offset + shift)
+        (kappa, chosen.temperature * math.exp(more), chosen.offset + shift)
         for kappa in label_choice.KAPPAS
         for more in (-2, -0.5, -0.01, 0, 0.01, 0.5, 2)
         for shift in (-1, -0.01, 0, 0.01, 1)
@@ -45,8 +45,8 @@ def test_labels_that_are_told_apart_wholly_have_an_end_too(sign):
     """Without a prior T would grow for ever."""
     has = torch.eye(4).double().repeat(5, 1)
     ratio = sign * (400 * has - 200)
-    temper, offset, loss = label_choice._fit(ratio, torch.zeros_like(ratio), has, math.log(0.2))
-    assert all(map(math.isfinite, (temper, offset, loss))) and 0 < temper < 10
+    temperature, offset, loss = label_choice._fit(ratio, torch.zeros_like(ratio), has, math.log(0.2))
+    assert all(map(math.isfinite, (temperature, offset, loss))) and 0 < temperature < 10
 
 
 def best_f1(probabilities: torch.Tensor, has: torch.Tensor) -> float:
@@ -90,5 +90,5 @@ def test_no_label_at_all_leaves_one_half():
 
 def test_log_odds_add_up():
     left, _ = left_out()
-    said = label_choice.LabelChoice(kappa=2.0, temper=0.5, offset=0.25).log_odds(left)
+    said = label_choice.LabelChoice(kappa=2.0, temperature=0.5, offset=0.25).log_odds(left)
     assert torch.equal(said, 0.5 * log_ratio(left, 2.0) + prior_odds(left.counts, left.rest) + 0.25)

@@ -14,7 +14,7 @@ from plain_posterior import (
 )
 from scipy.special import logsumexp
 
-from pbprompt.core.gaussian import fit_gaussians, make_frame
+from pbprompt.core.gaussian import fit_gaussians, diagonalise
 from pbprompt.core.novelty import (
     FEWEST,
     USUAL,
@@ -83,7 +83,7 @@ def test_it_never_rises_with_distance_or_with_less_likeness(seed, farther, less)
 def test_it_never_rises_along_a_ray_away_from_all_photographs(seed):
     """Far out single photographs say nothing more, and the distance to the nearest class only grows."""
     images, labels, texts = problem(5, [4, 3, 5], seed=seed)
-    gaussians = fit_gaussians(make_frame(Statistics.of(images, labels, 3), texts))
+    gaussians = fit_gaussians(diagonalise(Statistics.of(images, labels, 3), texts))
     plain = PlainGaussians(images, labels, texts)
     way = normal(5, seed=seed + 1)
     precise = np.linalg.solve(plain.sigma, way.numpy())

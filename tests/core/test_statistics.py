@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbprompt.core import statistics
-from pbprompt.core.gaussian import make_frame
+from pbprompt.core.gaussian import diagonalise
 from pbprompt.core.statistics import Statistics, Sums
 
 unit = torch.nn.functional.normalize
@@ -114,7 +114,7 @@ def test_a_large_shared_part_leaves_the_spread_right():
     common = unit(torch.randn(6, generator=generator, dtype=torch.float64), dim=0)
     noise = torch.randn(5000, 6, generator=generator, dtype=torch.float64)
     images = unit(common + 1e-3 * noise + 1e-3 * labels.unsqueeze(1))
-    frame = make_frame(Statistics.of(images, labels, 3), images[:3])
+    frame = diagonalise(Statistics.of(images, labels, 3), images[:3])
     x, y = images.numpy().astype(np.longdouble), labels.numpy()
     r = x - np.stack([x[y == c].mean(0) for c in range(3)])[y]
     expected = np.linalg.eigvalsh((r.T @ r).astype(float))

@@ -14,7 +14,7 @@ from PIL import Image
 
 from pbprompt.data import decoding
 from pbprompt.data.decoding import QUESTION, Decoder, squares_of, unreadable, worthwhile_processes
-from pbprompt.data.squares import Crop, View
+from pbprompt.data.squares import Crop, TrainingView
 from pbprompt.data.stream.records import Record
 from pbprompt.errors import InputError
 
@@ -152,7 +152,7 @@ def test_an_open_image_needs_no_file(one):
     assert np.array_equal(found, SMALL(photograph(1)))
 
 
-@pytest.mark.parametrize("look", [SMALL, View(16, seed=3, epoch=2)])
+@pytest.mark.parametrize("look", [SMALL, TrainingView(16, seed=3, epoch=2)])
 def test_processes_give_what_threads_give(one, files, look):
     files[QUESTION].write_bytes(b"")
     files[-1].unlink()
@@ -162,7 +162,7 @@ def test_processes_give_what_threads_give(one, files, look):
 
 
 def test_a_view_is_that_of_the_records_name(one, files):
-    look, image = View(16, seed=3, epoch=2), Image.open(files[0])
+    look, image = TrainingView(16, seed=3, epoch=2), Image.open(files[0])
     first, second = one.decode([Record("a", files[0]), Record("b", files[0])], look)
     assert np.array_equal(first, look(image, "a")) and np.array_equal(second, look(image, "b"))
     assert not np.array_equal(first, second)

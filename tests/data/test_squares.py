@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from pbprompt.data.squares import THIN, Shared, View, central_square, nameless_file
+from pbprompt.data.squares import THIN, Shared, TrainingView, central_square, nameless_file
 
 
 def noise(width, height):
@@ -64,29 +64,29 @@ def test_the_short_side_may_be_longer_than_the_crop():
 
 def test_a_view_is_a_function_of_seed_epoch_and_key():
     image = noise(50, 40)
-    first = View(16, seed=1, epoch=0)(image, "a.jpg")
+    first = TrainingView(16, seed=1, epoch=0)(image, "a.jpg")
     random.random(), np.random.random()
-    assert first == View(16, seed=1, epoch=0)(image, "a.jpg")
+    assert first == TrainingView(16, seed=1, epoch=0)(image, "a.jpg")
     for seed, epoch, key in ((2, 0, "a.jpg"), (1, 1, "a.jpg"), (1, 0, "b.jpg")):
-        assert first != View(16, seed, epoch)(image, key)
+        assert first != TrainingView(16, seed, epoch)(image, key)
 
 
 def test_seed_and_epoch_do_not_run_into_each_other():
     image = noise(50, 40)
-    assert View(16, seed=1, epoch=11)(image, "a") != View(16, seed=11, epoch=1)(image, "a")
+    assert TrainingView(16, seed=1, epoch=11)(image, "a") != TrainingView(16, seed=11, epoch=1)(image, "a")
 
 
 @settings(deadline=None, max_examples=80)
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(0, 1000))
 def test_boxes_lie_in_the_image(width, height, seed):
-    left, top, right, bottom = View(8, 0, 0).box((width, height), random.Random(seed))
+    left, top, right, bottom = TrainingView(8, 0, 0).box((width, height), random.Random(seed))
     assert 0 <= left < right <= width and 0 <= top < bottom <= height
 
 
 @settings(deadline=None, max_examples=80)
 @given(st.integers(100, 300), st.integers(100, 300), st.integers(0, 1000))
 def test_boxes_keep_to_scale_and_ratio(width, height, seed):
-    left, top, right, bottom = View(8, 0, 0).box((width, height), random.Random(seed))
+    left, top, right, bottom = TrainingView(8, 0, 0).box((width, height), random.Random(seed))
     w, h = right - left, bottom - top
     assert 0.07 <= w * h / (width * height) <= 1.0
     assert (w - 1) / (h + 1) <= 4 / 3 and (w + 1) / (h - 1) >= 3 / 4
@@ -98,7 +98,7 @@ def test_boxes_keep_to_scale_and_ratio(width, height, seed):
     [((30, 400), (0, 180, 30, 220)), ((400, 30), (180, 0, 220, 30)), ((60, 60), (0, 0, 60, 60))],
 )
 def test_after_ten_tries_the_centre(size, expected):
-    hopeless = View(8, 0, 0, scale=(50.0, 60.0))
+    hopeless = TrainingView(8, 0, 0, scale=(50.0, 60.0))
     assert hopeless.box(size, random.Random(0)) == expected
 
 
@@ -108,7 +108,7 @@ def test_views_are_crops_resized_and_half_of_them_flipped(filtered):
     plain = np.asarray(image.resize((12, 12), getattr(Image.Resampling, filtered.upper())))
     flips = 0
     for epoch in range(200):
-        view = View(12, 0, epoch, scale=(1.0, 1.0), ratio=(1.0, 1.0), interpolation=filtered)
+        view = TrainingView(12, 0, epoch, scale=(1.0, 1.0), ratio=(1.0, 1.0), interpolation=filtered)
         out = np.asarray(view(image, "x"))
         flipped = np.array_equal(out, plain[:, ::-1])
         assert flipped or np.array_equal(out, plain)
@@ -118,7 +118,7 @@ def test_views_are_crops_resized_and_half_of_them_flipped(filtered):
 
 def test_the_stream_is_pinned():
     # changing how a view is derived changes every training run: it must be on purpose
-    view = View(8, seed=1, epoch=0)
+    view = TrainingView(8, seed=1, epoch=0)
     assert view.box((100, 80), view.source("a.jpg")) == (12, 0, 99, 80)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from pbprompt.data.squares import View
+from pbprompt.data.squares import TrainingView
 from pbprompt.data.transforms import Preprocess, normalise
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -98,10 +98,10 @@ def test_identity_names_every_number():
         Preprocess(224, MEAN, STD, draft=448),
     ]
     views = [
-        View(224, seed=1, epoch=0),
-        View(224, seed=1, epoch=0, scale=(0.5, 1.0)),
-        View(224, seed=1, epoch=0, ratio=(1.0, 1.0)),
-        View(224, seed=1, epoch=0, interpolation="bilinear"),
+        TrainingView(224, seed=1, epoch=0),
+        TrainingView(224, seed=1, epoch=0, scale=(0.5, 1.0)),
+        TrainingView(224, seed=1, epoch=0, ratio=(1.0, 1.0)),
+        TrainingView(224, seed=1, epoch=0, interpolation="bilinear"),
     ]
     texts = [entry.identity for entry in [plain, *others]] + [plain.identity_of(view) for view in views]
     assert len(set(texts)) == 9

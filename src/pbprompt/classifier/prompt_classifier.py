@@ -367,7 +367,7 @@ class PromptClassifier(Estimator):
         )
         model, labels = saved.read_folder(files, made._towers())
         named = dict(zip(labels.tolist(), info.classes, strict=True))
-        made.samples, made.class_weight = model.samples, saved.read_own(files, info).class_weight
+        made.samples, made.class_weight = model.samples, saved.read_state(files, info).class_weight
         made.history_ = [row for row in read_records(files.folder / LOG) if isinstance(row, dict)]
         made.class_names = None if list(named) == list(info.classes) else named
         return made._take(model, labels)

@@ -27,7 +27,7 @@ from pbprompt.model.tuned import TunedModel
 FORMAT = "pbprompt-classifier"
 
 
-class Own(NamedTuple):
+class ClassifierState(NamedTuple):
     """What only a classifier has."""
 
     labels: list[Any]
@@ -50,15 +50,15 @@ def read_folder(folder: Path | ModelFiles, backbone: Backbone) -> tuple[TunedMod
     """A model and its labels, whoever wrote it: `pbprompt fit` leaves the labels to be the class names."""
     files = opened(folder)
     model = TunedModel.load(files, backbone).single_label()
-    own = read_own(files, model.info)
+    own = read_state(files, model.info)
     return replace(model, samples=own.samples), np.array(own.labels)
 
 
-def read_own(files: ModelFiles, info: ModelInfo) -> Own:
+def read_state(files: ModelFiles, info: ModelInfo) -> ClassifierState:
     """What `classifier.json` says; without one, the labels are the class names."""
     path, content = files.folder / LABELS, files.part(LABELS)
     if content is None:
-        return Own(list(info.classes))
+        return ClassifierState(list(info.classes))
     try:
         own = json.loads(content)
         labels, samples = own["labels"], own["samples"]
@@ -75,7 +75,7 @@ def read_own(files: ModelFiles, info: ModelInfo) -> Own:
             raise ValueError(f"class_weight is {weight!r}")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: not of this model ({error}): save it again, or remove the file") from None
-    return Own(labels, samples, weight)
+    return ClassifierState(labels, samples, weight)
 
 
 def _weight(given: Any) -> float | None:

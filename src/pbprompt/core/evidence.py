@@ -23,7 +23,7 @@ from pbprompt.errors import InputError
 KEPT = 4096  # photographs that stand for all where there are more
 
 
-def checked(features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+def unit_features(features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     """Image features of length 1; refused where one is no number, which its length then is not either."""
     if not features.float().norm(dim=1).isfinite().all():
         raise InputError("the images' features hold NaN or infinity: encode them again, or leave them out")
@@ -120,7 +120,7 @@ class Gathering:
 
     def add(self, features: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> None:
         """Image features of any length, and their labels."""
-        images = checked(features)
+        images = unit_features(features)
         self.images += len(images)
         for rows in zip(images.split(BLOCK), labels.split(BLOCK), strict=True):
             self._waiting.append(rows)

@@ -51,7 +51,7 @@ SPREAD = 0.5  # of the class means, as one degree of freedom within the classes
 FLOOR = 1e-8  # of the variance, relative to an image's own square: all images may be equal
 
 
-class Frame(NamedTuple):
+class Eigenbasis(NamedTuple):
     """The classes in the eigenbasis of S, where Σ is diagonal, about their centre."""
 
     basis: Float[Tensor, "d d"]
@@ -67,7 +67,7 @@ class Frame(NamedTuple):
     """m_c − b"""
 
 
-def make_frame(statistics: Statistics, texts: Float[Tensor, "k d"]) -> Frame:
+def diagonalise(statistics: Statistics, texts: Float[Tensor, "k d"]) -> Eigenbasis:
     """Of classes that all have photographs: S = Σ_i x_i x_iᵀ − Σ_c n_c x̄_c x̄_cᵀ, diagonalised."""
     counts, sums, moment = statistics
     means = sums / counts.unsqueeze(1)
@@ -83,7 +83,7 @@ def make_frame(statistics: Statistics, texts: Float[Tensor, "k d"]) -> Frame:
     sigma = (spectrum + strength * variance) / (freedom + strength)
     length = (texts.square() * sigma).sum()
     slope = ((texts * means).sum() / length).clamp(min=0) if length > 1e-12 * sigma.mean() else 0.0
-    return Frame(basis, sigma, freedom + strength, centre, counts, means, GAMMA * slope * sigma * texts)
+    return Eigenbasis(basis, sigma, freedom + strength, centre, counts, means, GAMMA * slope * sigma * texts)
 
 
 def inflation(counts: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
@@ -122,7 +122,7 @@ class Gaussians(NamedTuple):
         return len(self.centre) * self.curvature.log() - 2 * log_densities
 
 
-def fit_gaussians(frame: Frame) -> Gaussians:
+def fit_gaussians(frame: Eigenbasis) -> Gaussians:
     """μ̂ and Σ of the classes of a frame."""
     sigma, iota = frame.sigma, inflation(frame.counts)
     mean = posterior_means(frame.counts, frame.means, frame.priors)
@@ -143,7 +143,7 @@ class LeftOut(NamedTuple):
 
 
 def leave_one_out(
-    frame: Frame,
+    frame: Eigenbasis,
     images: Float[Tensor, "n d"],
     labels: Int[Tensor, " n"],
     weights: Float[Tensor, " n"],

@@ -38,13 +38,13 @@ class LabelChoice(NamedTuple):
     """κ, T and B."""
 
     kappa: float
-    temper: float
+    temperature: float
     offset: float
 
     def log_odds(self, parts: Products) -> Float[Tensor, "n k"]:
         """ℓ_c of images."""
         odds = prior_odds(parts.counts, parts.rest)
-        return self.temper * log_ratio(parts, self.kappa) + odds + self.offset
+        return self.temperature * log_ratio(parts, self.kappa) + odds + self.offset
 
 
 def choose_label_settings(left: Products, targets: Float[Tensor, "n k"], width: int) -> LabelChoice:
@@ -52,10 +52,10 @@ def choose_label_settings(left: Products, targets: Float[Tensor, "n k"], width: 
     odds, y = prior_odds(left.counts, left.rest), targets.double()
     best, least = LabelChoice(KAPPA, 2 / math.sqrt(width), 0.0), math.inf
     for kappa in KAPPAS:
-        temper, offset, loss = _fit(log_ratio(left, kappa), odds, y, math.log(2 / math.sqrt(width)))
+        temperature, offset, loss = _fit(log_ratio(left, kappa), odds, y, math.log(2 / math.sqrt(width)))
         loss += 0.5 * (math.log(kappa / KAPPA) / KAPPA_SPREAD) ** 2
         if loss < least:
-            best, least = LabelChoice(kappa, temper, offset), loss
+            best, least = LabelChoice(kappa, temperature, offset), loss
     return best
 
 

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from pbprompt.core.evidence import Kept
 from pbprompt.core.expert_weights import Weights, fit_weights
-from pbprompt.core.gaussian import Gaussians, fit_gaussians, leave_one_out, make_frame
+from pbprompt.core.gaussian import Gaussians, fit_gaussians, leave_one_out, diagonalise
 from pbprompt.core.kernel import Kernel, fit_kernel
 from pbprompt.core.novelty import HUGE, Novelty, Tables, fit_novelty, openness, reluctance
 from pbprompt.core.statistics import Statistics
@@ -170,7 +170,7 @@ def fit_posterior(
     texts = texts.double()
     means = statistics.sums / statistics.counts.unsqueeze(1)
     text_map, moved = learn_text_map(means, statistics.counts, texts)
-    frame = make_frame(statistics, moved)
+    frame = diagonalise(statistics, moved)
     gaussians = fit_gaussians(frame)
     kernel, by_photographs = fit_kernel(images, labels, classes, shares)
     names = scale * (texts - texts.mean(0))

@@ -78,7 +78,7 @@ def central_square(
 
 
 @dataclass(frozen=True)
-class View:
+class TrainingView:
     """A random resized crop, flipped half the time: a pure function of (image, seed, epoch, key).
 
     The crop covers a share `scale` of the image's area with an aspect in `ratio` (log-uniform); ten tries,

@@ -9,7 +9,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from pbprompt.data.squares import Crop, Fit, Interpolation, View
+from pbprompt.data.squares import Crop, Fit, Interpolation, TrainingView
 
 Triple = tuple[float, float, float]
 
@@ -75,11 +75,11 @@ class Preprocess:
             resize=self.resize,
         )
 
-    def view(self, seed: int, epoch: int) -> View:
+    def view(self, seed: int, epoch: int) -> TrainingView:
         """What makes training views for the same tower."""
-        return View(self.size, seed, epoch, interpolation=self.interpolation)
+        return TrainingView(self.size, seed, epoch, interpolation=self.interpolation)
 
-    def identity_of(self, view: View) -> str:
+    def identity_of(self, view: TrainingView) -> str:
         """A text naming the family of views and all its numbers."""
         return _named(
             "train-view",

@@ -22,7 +22,7 @@ from pbprompt import distributed
 from pbprompt.clip.backbone import Backbone
 from pbprompt.data.decoding import Decoder, worthwhile_processes
 from pbprompt.data.items import Item
-from pbprompt.data.squares import Crop, View
+from pbprompt.data.squares import Crop, TrainingView
 from pbprompt.data.stream import Record
 from pbprompt.data.workers import available_cpus
 from pbprompt.errors import InputError, NoNumberError
@@ -160,7 +160,11 @@ class FeatureBank:
         )
 
     def _shared_out(
-        self, root: Path, items: Sequence[Item], looks: Sequence[Crop | View], store: FeatureStore | None
+        self,
+        root: Path,
+        items: Sequence[Item],
+        looks: Sequence[Crop | TrainingView],
+        store: FeatureStore | None,
     ) -> Features:
         """All items under each look; of several processes each encodes its share, and all get everything."""
         if distributed.world()[1] == 1:
@@ -187,7 +191,7 @@ class FeatureBank:
         self,
         root: Path,
         items: Sequence[Item],
-        looks: Sequence[Crop | View],
+        looks: Sequence[Crop | TrainingView],
         store: FeatureStore | None,
         told: dict[str, InputError] | None = None,
     ) -> Features:
@@ -222,7 +226,7 @@ class FeatureBank:
         rows: Features,
         root: Path,
         items: Sequence[Item],
-        look: Crop | View,
+        look: Crop | TrainingView,
         store: FeatureStore | None,
         digests: dict[str, str],
         failures: dict[str, InputError],
@@ -308,7 +312,7 @@ class FeatureBank:
         return Features(global_, patches, torch.tensor(labels, dtype=torch.long, device=patches.device))
 
 
-def _key(look: Crop | View, digest: str, item: Item) -> str:
+def _key(look: Crop | TrainingView, digest: str, item: Item) -> str:
     """What beside weights and transform decides the features of an item."""
     if isinstance(look, Crop):
         return digest

@@ -26,7 +26,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pbprompt.core.evidence import KEPT, Kept
-from pbprompt.core.gaussian import leave_one_out, make_frame
+from pbprompt.core.gaussian import leave_one_out, diagonalise
 from pbprompt.core.label_head import fit_label_head
 from pbprompt.core.likelihood import unit
 from pbprompt.core.posterior import BLOCK, fit_posterior, mixed_with_names, stacked
@@ -90,7 +90,7 @@ def _left_out(
     kept = Kept(x[some].float(), labels[some], torch.ones(len(some), dtype=torch.float64), some)
     posterior, left = fit_posterior(statistics, kept, texts, scale)
     means = statistics.sums / statistics.counts.unsqueeze(1)
-    frame = make_frame(statistics, learn_text_map(means, statistics.counts, texts.double())[1])
+    frame = diagonalise(statistics, learn_text_map(means, statistics.counts, texts.double())[1])
     parts = []
     for rows in torch.arange(len(x)).split(max(1, BLOCK // max(len(texts), x.shape[1]))):
         image = x[rows].double()

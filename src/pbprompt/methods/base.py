@@ -15,7 +15,7 @@ from pbprompt.config import with_overrides
 from pbprompt.core.likelihood import class_logits, unit
 from pbprompt.errors import InputError
 from pbprompt.registry import methods
-from pbprompt.seeding import checked
+from pbprompt.seeding import checked_seed
 
 
 def setting(
@@ -242,7 +242,7 @@ def make_config(
 def build_method(kind: type[AnyMethod], config: MethodConfig, backbone: Backbone, seed: int) -> AnyMethod:
     """A fresh method whose initial values are a function of the seed, on the backbone's device."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(checked(seed))
+        torch.manual_seed(checked_seed(seed))
         return kind(config, backbone).to(backbone.device)
 
 

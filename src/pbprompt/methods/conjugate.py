@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone, Encoded
-from pbprompt.core.evidence import Evidence, Kept, checked
+from pbprompt.core.evidence import Evidence, Kept, unit_features
 from pbprompt.core.kernel import log_kernel
 from pbprompt.core.label_head import LabelHead, fit_label_head
 from pbprompt.core.likelihood import unit
@@ -110,7 +110,9 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
     # the evidence
 
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
-        self.begin_with(Evidence.of(checked(images.global_), labels, len(self.classes), self.image_weights))
+        self.begin_with(
+            Evidence.of(unit_features(images.global_), labels, len(self.classes), self.image_weights)
+        )
 
     def begin_with(self, evidence: Evidence) -> None:
         self.remember()
@@ -130,7 +132,7 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
             self.begin(images, labels, seed=0)
             self.finish()
             return
-        x, asked = checked(images.global_), self.classes
+        x, asked = unit_features(images.global_), self.classes
         new = [name for name, label in zip(asked, self.labels_of_classes(), strict=True) if label < 0]
         self.remember((*self.seen, *new))
         present = torch.tensor(self.labels_of_classes(), device=labels.device)[labels]
@@ -139,7 +141,7 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
 
     def label_head(self, images: Encoded, targets: Float[Tensor, "n k"]) -> LabelHead:
         """One-vs-rest by the same statistics (`core/one_vs_rest.py`); its own state stays as it is."""
-        return fit_label_head(checked(images.global_), targets, self._texts(self.classes))
+        return fit_label_head(unit_features(images.global_), targets, self._texts(self.classes))
 
     def _evidence(self) -> Evidence:
         kept = Kept.of(self.kept, self.kept_labels, self.kept_weights)
