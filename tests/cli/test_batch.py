@@ -16,6 +16,7 @@ from pbprompt.batch.output import Output
 from pbprompt.cli.batch import sources
 from pbprompt.data.stream import Record, places, records
 from pbprompt.errors import InputError
+from pbprompt.files import as_name
 
 SAMPLE = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
 ASK = ("--classes", "guitar,cat")
@@ -144,3 +145,26 @@ def test_standard_input_without_an_image(monkeypatch, content, terminal, says):
     (record,) = sources(["-"], allow_urls=False)
     with pytest.raises(InputError, match=says):
         record.read()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_names_that_are_not_utf_8_are_written_in_every_format(run, images, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    odd = images / "only" / "caf\udce9.jpg"
+    odd.parent.mkdir()
+    (images / "felix.jpg").rename(odd)
+    (images / "list.jsonl").write_text('{"image": "only/caf\\udce9.jpg"}\n{"image": "\\ud800.jpg"}\n')
+    for name in ("a.csv", "a.jsonl", "a.parquet"):
+        code, _, err = run("predict", odd.parent, *ASK, "--out", tmp_path / name)
+        assert code == 0, err
+    names = [
+        next(csv.DictReader((tmp_path / "a.csv").open()))["image"],
+        json.loads((tmp_path / "a.jsonl").read_text())["image"],
+        parquet.read_table(tmp_path / "a.parquet").to_pylist()[0]["image"],
+    ]
+    assert set(map(as_name, names)) == {str(odd)} and names[0].endswith("/caf\\udce9.jpg")
+    code, _, err = run("predict", images / "list.jsonl", *ASK, "--out", tmp_path / "b.csv")
+    assert code == 1 and "with 1 answer" in err
+    assert "no file name has" in (tmp_path / "b.failed.csv").read_text()
+    code, _, err = run("predict", tmp_path / "a.csv", *ASK, "--out", tmp_path / "c.csv")
+    assert code == 1 and "absolute path" in (tmp_path / "c.failed.csv").read_text(), "read back as it was"

@@ -16,6 +16,7 @@ from pbprompt.data.stream import Record, Unit
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank
 from pbprompt.features.encode import Encoding, default_batch, encode_records
+from pbprompt.files import as_text
 
 RECORDS = 1024  # of a part; a multiple of every batch, so that parts begin where batches do
 CPU_RECORDS = 256  # of a part where they take seconds: what a kill loses is what is not yet in a part
@@ -159,7 +160,7 @@ def _part(mark: Mark, answers: Sequence[Answer], written: Written) -> Part:
     failed: list[dict[str, Any]] = []
     for name, said, features in answers:
         if isinstance(said, InputError):
-            failed.append({"image": name, "reason": str(said)})
+            failed.append({"image": name, "reason": as_text(str(said))})
             continue
         row = {"image": name, **said.to_dict()}
         if written.features and features is not None:

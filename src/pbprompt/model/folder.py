@@ -99,7 +99,8 @@ def save_model(
         takes_steps=method.stepwise,
         thresholds=thresholds(head) if head else (),
     )
-    write_model(folder, parts, card.encode(), config.encode())
+    card_file, config_file = (text.encode("utf-8", "backslashreplace") for text in (card, config))
+    write_model(folder, parts, card_file, config_file)
     (folder / CHECKPOINT).unlink(missing_ok=True)  # of the training that made it
 
 

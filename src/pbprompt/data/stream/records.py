@@ -11,7 +11,7 @@ from PIL import Image
 
 from pbprompt.data.stream.places import read_address
 from pbprompt.errors import InputError
-from pbprompt.files import is_special
+from pbprompt.files import as_text, is_special
 
 MOST_BYTES = 256 << 20  # of an image file that is held in memory
 FILES_AT_ONCE = 1024  # of a unit
@@ -28,6 +28,10 @@ class Record:
     content: bytes | Path | str | Image.Image | InputError
     label: str = ""
     split: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", as_text(self.name))
+        object.__setattr__(self, "label", as_text(self.label))
 
     def read(self) -> bytes:
         """The bytes of its image file, not looked at."""

@@ -10,7 +10,7 @@ from pbprompt.data.stream.folders import SPLIT_WORDS
 from pbprompt.data.stream.places import Place, beside, is_address, opened
 from pbprompt.data.stream.records import Record
 from pbprompt.errors import InputError
-from pbprompt.files import inside
+from pbprompt.files import as_name, inside
 
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 # What a header, or a JSON object, may call each field.
@@ -123,6 +123,6 @@ def row_record(table: Place, where: str, fields: dict[str, str], allow_urls: boo
         why = InputError(f"{where}: {name}: an address, and these were not allowed")
         return Record(name, name if allow_urls and not name.startswith("file:") else why, label, split)
     try:
-        return Record(name, beside(table, inside(name, where)), label, split)
+        return Record(as_name(name), beside(table, inside(name, where)), label, split)
     except InputError as error:
-        return Record(name, error, label, split)
+        return Record(as_name(name), error, label, split)
