@@ -76,10 +76,30 @@ def test_an_end_in_the_middle_and_the_same_again(run, images, tmp_path, monkeypa
     assert code == 0 and "going on after the 2 images" in err and "with 3 answers" in err
     assert [json.loads(line)["label"] for line in out.read_text().splitlines()] == ["cat", "guitar", "cat"]
     code, _, err = run(*command, out)
-    assert code == 0 and "is complete already" in err
+    assert code == 2 and "a.jsonl: exists already: give another name, or remove it" in err
+    assert not list(tmp_path.glob(".*")), "nothing hidden stays"
     (tmp_path / "mine.csv").write_text("mine")
     code, _, err = run(*command, tmp_path / "mine.csv")
     assert code == 2 and "exists already" in err and (tmp_path / "mine.csv").read_text() == "mine"
+
+
+def test_a_folder_of_parts_is_checked_against_its_hashes_and_its_images(run, images, tmp_path):
+    source = images / "some"
+    source.mkdir()
+    shutil.copy(images / "felix.jpg", source)
+    command, out = ("predict", source, *ASK, "--out", f"{tmp_path}/a.csv/"), tmp_path / "a.csv"
+    assert run(*command)[0] == 0
+    code, _, err = run(*command)
+    assert code == 0 and "is complete already" in err and "made again" not in err
+    next(out.glob("part-*")).unlink()
+    code, _, err = run(*command)
+    assert code == 0 and "1 parts of" in err and "they are made again" in err and list(out.glob("part-*"))
+    shutil.copy(images / "strat.jpg", source / "felix.jpg")
+    code, _, err = run(*command)
+    assert code == 2 and "the images are others than when this job began" in err
+    shutil.copy(images / "strat.jpg", source / "strat.jpg")
+    code, _, err = run(*command)
+    assert code == 2 and "some were added, removed or changed" in err
 
 
 def test_bad_input_is_one_sentence(run, images, tmp_path):

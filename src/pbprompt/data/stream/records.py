@@ -77,12 +77,14 @@ class Files:
 
     @property
     def identity(self) -> str:
-        """Of the names, not of what is in the files: that would be to read them all."""
+        """Of names, sizes and times, not of what is in the files: that would be to read them all."""
         digest = hashlib.sha256()
         for record in self.files:
             digest.update(json.dumps([record.name, record.label, record.split]).encode() + b"\n")
             if isinstance(record.content, bytes):
                 digest.update(record.content)
+            elif isinstance(record.content, Path):
+                digest.update(_state(record.content))
         return digest.hexdigest()
 
     def count(self) -> int:
@@ -90,6 +92,14 @@ class Files:
 
     def records(self, skip: int = 0) -> Iterator[Record]:
         return iter(self.files[skip:])
+
+
+def _state(path: Path) -> bytes:
+    try:
+        facts = path.stat()
+    except (OSError, ValueError):  # the image itself will say so
+        return b"none"
+    return f"{facts.st_size} {facts.st_mtime_ns}".encode()
 
 
 def in_units(found: Iterable["Record | Unit"]) -> Iterator[Unit]:
