@@ -117,8 +117,9 @@ def test_several_files_are_on_the_disk_before_the_first_gets_its_name(tmp_path, 
         fsync(handle)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as error:
         write_files(tmp_path, {"a": b"2", "b": b"2"})
+    assert error.value.filename == str(tmp_path / "b")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"1", "b": b"1"}
 
 

@@ -113,6 +113,7 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     temporaries: dict[str, str] = {}
+    name = ""
     try:
         for name, content in contents.items():
             handle, temporaries[name] = tempfile.mkstemp(dir=folder, prefix=f".{name.lstrip('.')}.")
@@ -123,10 +124,10 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
             Path(temporaries[name]).chmod(0o644)  # mkstemp makes it private
         for name in contents:
             Path(temporaries[name]).replace(folder / name)
-    except BaseException:
+    except BaseException as error:
         for temporary in temporaries.values():
             Path(temporary).unlink(missing_ok=True)
-        raise
+        raise _naming(error, folder / name)  # noqa: B904 - it is the same
     with contextlib.suppress(OSError):  # Windows opens no folders
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -148,10 +149,17 @@ def write_stream(path: Path, pieces: Iterable[bytes]) -> str:
             os.fsync(handle)
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
-        raise
+        raise _naming(error, path)  # noqa: B904 - it is the same
     return digest.hexdigest()
+
+
+def _naming(error: BaseException, path: Path) -> BaseException:
+    """With the file's name, which a write to a full disk does not tell."""
+    if isinstance(error, OSError) and error.errno and error.filename is None:
+        error.filename = str(path)
+    return error
 
 
 @contextlib.contextmanager
@@ -205,7 +213,11 @@ def append_records(path: Path, records: Iterable[Any]) -> None:
             os.lseek(handle, size - 1, os.SEEK_SET)
             if os.read(handle, 1) != b"\n":
                 content = b"\n" + content
-        if os.write(handle, content) < len(content):
+        try:
+            written = os.write(handle, content)
+        except OSError as error:
+            raise _naming(error, path)  # noqa: B904
+        if written < len(content):
             os.ftruncate(handle, size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         os.fsync(handle)

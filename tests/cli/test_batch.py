@@ -188,3 +188,16 @@ def test_names_that_are_not_utf_8_are_written_in_every_format(run, images, tmp_p
     assert "no file name has" in (tmp_path / "b.failed.csv").read_text()
     code, _, err = run("predict", tmp_path / "a.csv", *ASK, "--out", tmp_path / "c.csv")
     assert code == 1 and "absolute path" in (tmp_path / "c.failed.csv").read_text(), "read back as it was"
+
+
+def test_files_without_images_are_told(run, tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pa.table({"image": pa.array([], pa.binary())}), tmp_path / "e.parquet")
+    with tarfile.open(tmp_path / "e.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("a.txt"))
+    for source in ("e.parquet", "e.tar"):
+        for out in ((), ("--out", tmp_path / "a.csv")):
+            code, _, err = run("predict", tmp_path / source, *ASK, *out)
+            assert code == 2 and f"{source}: no images in it" in err
+    assert {path.name for path in tmp_path.iterdir()} == {"e.parquet", "e.tar"}

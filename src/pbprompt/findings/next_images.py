@@ -99,7 +99,10 @@ def read_table(path: Path) -> list[Row]:
     """The rows of a table that `write_table` wrote and a person edited; spreadsheets may put ; for ,."""
     text = read_text(path)
     for delimiter in (",", ";", "\t"):
-        lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+        try:
+            lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+        except csv.Error as error:
+            raise InputError(f"{path}: {error}: correct it, or choose another name") from None
         if lines and [cell.strip() for cell in lines[0]] in (HEADER, LABELS_HEADER):
             wrong = [at for at, line in enumerate(lines, 1) if line and len(line) != len(HEADER)]
             if wrong:

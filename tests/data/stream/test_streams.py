@@ -130,6 +130,7 @@ def test_a_table_names_files_beside_it(photos):
         ("t.jsonl", b'{"x": 1}\n', "no image field"),
         ("t.parquet", b"PAR1 and no more", "not a whole Parquet file"),
         ("t.csv", b"image\n", "holds no images"),
+        ("t.csv", b"image," + b"x" * 131_073, "line 1: a header of 131,079 characters"),
     ],
 )
 def test_what_is_wrong_with_a_table_is_one_sentence(tmp_path, name, content, says):

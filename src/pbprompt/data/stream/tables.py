@@ -38,6 +38,8 @@ def csv_rows(
     The header must have all columns of one of `needed`; a row that does not fit it is its own error.
     """
     first = text.readline().rstrip("\r\n")
+    if len(first) > csv.field_size_limit():
+        raise InputError(f"{table} line 1: a header of {len(first):,} characters: give a table with columns")
     found = next(filter(None, (_columns_of(first, columns) for columns in needed)), None)
     if found is None:
         raise InputError(f"{table} line 1: {missing} in {first[:60]!r}: {remedy}")
