@@ -100,7 +100,7 @@ def _digest(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for key, value in sorted(tensors.items()):
         digest.update(json.dumps([key, str(value.dtype), list(value.shape)]).encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
