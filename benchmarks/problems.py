@@ -106,7 +106,7 @@ def written(name: str, folder: Path) -> Path:
 
 def write(name: str, root: Path, folder: Path) -> None:
     """Features, labels and names of a dataset's splits."""
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for part in ("train", "val", "test"):
         found = split(name, root, part)
         tensors |= {part: found.images, f"{part} labels": found.labels}

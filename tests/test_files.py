@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from pbprompt.errors import InputError
 from pbprompt.files import (
     append_records,
+    as_name,
+    as_text,
     inside,
     read_records,
     read_text,
@@ -115,8 +117,9 @@ def test_several_files_are_on_the_disk_before_the_first_gets_its_name(tmp_path, 
         fsync(handle)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as error:
         write_files(tmp_path, {"a": b"2", "b": b"2"})
+    assert error.value.filename == str(tmp_path / "b")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"1", "b": b"1"}
 
 
@@ -136,3 +139,21 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.csv")
     with pytest.raises(InputError, match="give a regular file"):
         read_text(tmp_path / "pipe.csv")
+
+
+@given(
+    st.text(st.characters(), max_size=12) | st.sampled_from(["a\\udcff", "\\\\udcff", "\\", "C:\\d\\udc80x"])
+)
+def test_a_name_as_text_is_utf_8_and_leads_back(name):
+    text = as_text(name)
+    text.encode()
+    assert as_name(text) == name
+    assert text == name or "\\ud" in text
+
+
+def test_ordinary_names_stay_and_others_are_escaped():
+    assert as_text("C:\\photos\\käse %41.jpg") == "C:\\photos\\käse %41.jpg"
+    assert as_text("a\\b\udcff") == "a\\\\b\\udcff"
+    assert inside("d/caf\\udce9.png", "t.csv line 2") == "d/caf\udce9.png"
+    with pytest.raises(InputError, match=r"t\.csv line 2: .* a character that no file name has"):
+        inside("\ud800.png", "t.csv line 2")

@@ -23,7 +23,27 @@ except ImportError:  # Windows: an append is then still a single write, only ung
     fcntl = None  # type: ignore[assignment]
 
 CONTROL = re.compile(r"[\x00-\x1f]")
+ESCAPED = re.compile(r"\\ud[89a-f][0-9a-f]{2}")
 LONGEST_NAME = 255  # bytes, of a file; systems refuse longer ones with an error of their own
+
+
+def as_text(name: str) -> str:
+    """A name as every file format can hold it; `as_name` is the way back. Nearly all stay as they are.
+
+    What is not UTF-8 in a file name is in Python a lone surrogate, which no format can hold: it is written
+    `\\udcff`, and then a backslash of the name itself is doubled.
+    """
+    if not ESCAPED.search(name) and not any("\ud800" <= letter <= "\udfff" for letter in name):
+        return name
+    return name.replace("\\", "\\\\").encode("utf-8", "backslashreplace").decode()
+
+
+def as_name(text: str) -> str:
+    """The name that `as_text` wrote."""
+    if not ESCAPED.search(text):
+        return text
+    both = re.compile(rf"\\\\|{ESCAPED.pattern}")
+    return both.sub(lambda found: "\\" if found[0] == "\\\\" else chr(int(found[0][2:], 16)), text)
 
 
 def inside(text: str, where: str) -> str:
@@ -34,11 +54,17 @@ def inside(text: str, where: str) -> str:
     """
     if not text.strip():
         raise InputError(f"{where}: the image path is empty: give a path relative to the dataset's folder")
-    slashed = text.replace("\\", "/")
+    slashed = as_name(text).replace("\\", "/")
     if slashed.startswith("/") or re.match(r"[A-Za-z]:", slashed):
         raise InputError(f"{where}: {text!r} is an absolute path: give it relative to the dataset's folder")
     if CONTROL.search(slashed):
         raise InputError(f"{where}: {text!r} has a control character in it: correct the path")
+    try:
+        os.fsencode(slashed)
+    except UnicodeEncodeError:
+        raise InputError(
+            f"{where}: {text!r} has a character that no file name has: correct the path"
+        ) from None
     parts = slashed.split("/") if 4 * len(slashed) > LONGEST_NAME else ()
     if any(len(part.encode("utf-8", "surrogatepass")) > LONGEST_NAME for part in parts):
         raise InputError(f"{where}: '{text[:40]}…' has a name of over {LONGEST_NAME} bytes: correct the path")
@@ -70,8 +96,8 @@ def read_text(path: Path) -> str:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write UTF-8 text; see `write_bytes`."""
-    write_bytes(path, text.encode("utf-8"))
+    """Write UTF-8 text; see `write_bytes`. Prose may quote a name as it is: names alone go by `as_text`."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
@@ -87,6 +113,7 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     temporaries: dict[str, str] = {}
+    name = ""
     try:
         for name, content in contents.items():
             handle, temporaries[name] = tempfile.mkstemp(dir=folder, prefix=f".{name.lstrip('.')}.")
@@ -97,10 +124,10 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
             Path(temporaries[name]).chmod(0o644)  # mkstemp makes it private
         for name in contents:
             Path(temporaries[name]).replace(folder / name)
-    except BaseException:
+    except BaseException as error:
         for temporary in temporaries.values():
             Path(temporary).unlink(missing_ok=True)
-        raise
+        raise _naming(error, folder / name)  # noqa: B904 - it is the same
     with contextlib.suppress(OSError):  # Windows opens no folders
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -122,10 +149,17 @@ def write_stream(path: Path, pieces: Iterable[bytes]) -> str:
             os.fsync(handle)
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
-        raise
+        raise _naming(error, path)  # noqa: B904 - it is the same
     return digest.hexdigest()
+
+
+def _naming(error: BaseException, path: Path) -> BaseException:
+    """With the file's name, which a write to a full disk does not tell."""
+    if isinstance(error, OSError) and error.errno and error.filename is None:
+        error.filename = str(path)
+    return error
 
 
 @contextlib.contextmanager
@@ -179,7 +213,11 @@ def append_records(path: Path, records: Iterable[Any]) -> None:
             os.lseek(handle, size - 1, os.SEEK_SET)
             if os.read(handle, 1) != b"\n":
                 content = b"\n" + content
-        if os.write(handle, content) < len(content):
+        try:
+            written = os.write(handle, content)
+        except OSError as error:
+            raise _naming(error, path)  # noqa: B904
+        if written < len(content):
             os.ftruncate(handle, size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         os.fsync(handle)

@@ -123,3 +123,9 @@ def test_weights_stay_with_a_saved_model(tiny_vit, table, tmp_path):
 def test_others_refuse(tiny_vit, table, method):
     with pytest.raises(InputError, match="cannot weigh images"):
         fitted(tiny_vit, table, method, weight=[1, 1, 1, 1, 1, 2])
+
+
+def test_features_of_nothing_but_zeros_are_refused(tiny_vit):
+    zeros = np.zeros((4, tiny_vit.embed_dim))
+    with pytest.raises(InputError, match="X holds nothing but zeros"):
+        PromptClassifier(backbone=tiny_vit).fit(zeros, ["a", "b", "a", "b"])

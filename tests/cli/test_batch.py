@@ -16,6 +16,7 @@ from pbprompt.batch.output import Output
 from pbprompt.cli.batch import sources
 from pbprompt.data.stream import Record, places, records
 from pbprompt.errors import InputError
+from pbprompt.files import as_name
 
 SAMPLE = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
 ASK = ("--classes", "guitar,cat")
@@ -75,10 +76,30 @@ def test_an_end_in_the_middle_and_the_same_again(run, images, tmp_path, monkeypa
     assert code == 0 and "going on after the 2 images" in err and "with 3 answers" in err
     assert [json.loads(line)["label"] for line in out.read_text().splitlines()] == ["cat", "guitar", "cat"]
     code, _, err = run(*command, out)
-    assert code == 0 and "is complete already" in err
+    assert code == 2 and "a.jsonl: exists already: give another name, or remove it" in err
+    assert not list(tmp_path.glob(".*")), "nothing hidden stays"
     (tmp_path / "mine.csv").write_text("mine")
     code, _, err = run(*command, tmp_path / "mine.csv")
     assert code == 2 and "exists already" in err and (tmp_path / "mine.csv").read_text() == "mine"
+
+
+def test_a_folder_of_parts_is_checked_against_its_hashes_and_its_images(run, images, tmp_path):
+    source = images / "some"
+    source.mkdir()
+    shutil.copy(images / "felix.jpg", source)
+    command, out = ("predict", source, *ASK, "--out", f"{tmp_path}/a.csv/"), tmp_path / "a.csv"
+    assert run(*command)[0] == 0
+    code, _, err = run(*command)
+    assert code == 0 and "is complete already" in err and "made again" not in err
+    next(out.glob("part-*")).unlink()
+    code, _, err = run(*command)
+    assert code == 0 and "1 parts of" in err and "they are made again" in err and list(out.glob("part-*"))
+    shutil.copy(images / "strat.jpg", source / "felix.jpg")
+    code, _, err = run(*command)
+    assert code == 2 and "the images are others than when this job began" in err
+    shutil.copy(images / "strat.jpg", source / "strat.jpg")
+    code, _, err = run(*command)
+    assert code == 2 and "some were added, removed or changed" in err
 
 
 def test_bad_input_is_one_sentence(run, images, tmp_path):
@@ -144,3 +165,39 @@ def test_standard_input_without_an_image(monkeypatch, content, terminal, says):
     (record,) = sources(["-"], allow_urls=False)
     with pytest.raises(InputError, match=says):
         record.read()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_names_that_are_not_utf_8_are_written_in_every_format(run, images, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    odd = images / "only" / "caf\udce9.jpg"
+    odd.parent.mkdir()
+    (images / "felix.jpg").rename(odd)
+    (images / "list.jsonl").write_text('{"image": "only/caf\\udce9.jpg"}\n{"image": "\\ud800.jpg"}\n')
+    for name in ("a.csv", "a.jsonl", "a.parquet"):
+        code, _, err = run("predict", odd.parent, *ASK, "--out", tmp_path / name)
+        assert code == 0, err
+    names = [
+        next(csv.DictReader((tmp_path / "a.csv").open()))["image"],
+        json.loads((tmp_path / "a.jsonl").read_text())["image"],
+        parquet.read_table(tmp_path / "a.parquet").to_pylist()[0]["image"],
+    ]
+    assert set(map(as_name, names)) == {str(odd)} and names[0].endswith("/caf\\udce9.jpg")
+    code, _, err = run("predict", images / "list.jsonl", *ASK, "--out", tmp_path / "b.csv")
+    assert code == 1 and "with 1 answer" in err
+    assert "no file name has" in (tmp_path / "b.failed.csv").read_text()
+    code, _, err = run("predict", tmp_path / "a.csv", *ASK, "--out", tmp_path / "c.csv")
+    assert code == 1 and "absolute path" in (tmp_path / "c.failed.csv").read_text(), "read back as it was"
+
+
+def test_files_without_images_are_told(run, tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pa.table({"image": pa.array([], pa.binary())}), tmp_path / "e.parquet")
+    with tarfile.open(tmp_path / "e.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("a.txt"))
+    for source in ("e.parquet", "e.tar"):
+        for out in ((), ("--out", tmp_path / "a.csv")):
+            code, _, err = run("predict", tmp_path / source, *ASK, *out)
+            assert code == 2 and f"{source}: no images in it" in err
+    assert {path.name for path in tmp_path.iterdir()} == {"e.parquet", "e.tar"}

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,24 @@ def test_one_line_for_what_cannot_be_looked_at(run, tmp_path):
     for place, says in ((tmp_path, "holds no images"), (tmp_path / "absent", "does not exist")):
         code, out, err = run("look", place)
         assert code == 2 and says in err and not out and len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_names_that_are_not_utf_8_are_shown_fitted_and_listed(run, photos, tmp_path):
+    """Of images and of a class: `look`, `fit`, `next` and what reads its table go on."""
+    (photos / "clock").rename(photos / "cl\udcffck")
+    for file in (photos / "mammal").iterdir():
+        file.rename(file.with_name(f"\udce9{file.name}"))
+    code, _, err = run("look", photos, "--html", tmp_path / "look.html")
+    assert code == 0 and "cl\\udcffck" in (tmp_path / "look.html").read_text(), err
+    code, out, err = run("look", photos, "--json")
+    assert code == 0 and "cl\\udcffck" in json.loads(out)["classes"], err
+    code, _, err = run("fit", photos, "--shots", "1", "--out", tmp_path / "model")
+    assert code == 0 and "mammal/\\\\udce9" in (tmp_path / "model" / "draw.jsonl").read_text(), err
+    table = tmp_path / "next.csv"
+    code, _, err = run("next", photos, "--model", tmp_path / "model", "-n", "12", "--out", table)
+    assert code == 0 and "photos/mammal/\\udce9" in table.read_text(), err
+    code, _, err = run("predict", table, "--model", tmp_path / "model", "--out", tmp_path / "a.csv")
+    assert code == 0 and "with 12 answers" in err
+    code, _, err = run("next", photos, "--model", tmp_path / "model", "-n", "1", "--out", table)
+    assert code == 0 and len(set(table.read_text().splitlines())) == 14, "no image twice"

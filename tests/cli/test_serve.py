@@ -125,3 +125,12 @@ def test_labels_outlive_ctrl_c_and_a_method_that_cannot_learn_is_refused(lite, c
         server.send_signal(signal.SIGINT)
         assert "Traceback" not in server.communicate()[1]
         assert (photos / "labels.csv").read_text().count(",dog,") == labelled + 1
+
+
+def test_an_empty_key_is_no_key(tmp_path, monkeypatch):
+    """Or a variable that was to hold one would leave the server open to all."""
+    error = run(str(tmp_path), "--api-key", "").exception
+    assert isinstance(error, InputError) and "is empty: give a key, or unset it" in str(error)
+    monkeypatch.setenv("PBPROMPT_API_KEY", "")
+    error = run(str(tmp_path), "--host", "0.0.0.0").exception
+    assert isinstance(error, InputError) and "is empty: give a key, or unset it" in str(error)

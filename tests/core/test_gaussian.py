@@ -8,10 +8,10 @@ from plain_posterior import PlainGaussians, normal, problem, repeated
 from pbprompt.core.gaussian import (
     GAMMA,
     Eigenbasis,
+    diagonalise,
     fit_gaussians,
     inflation,
     leave_one_out,
-    diagonalise,
     posterior_means,
 )
 from pbprompt.core.statistics import Statistics

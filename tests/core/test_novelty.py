@@ -14,7 +14,7 @@ from plain_posterior import (
 )
 from scipy.special import logsumexp
 
-from pbprompt.core.gaussian import fit_gaussians, diagonalise
+from pbprompt.core.gaussian import diagonalise, fit_gaussians
 from pbprompt.core.novelty import (
     FEWEST,
     USUAL,

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageFile
 
+from pbprompt.data.decoding import Decoder
 from pbprompt.data.images import looks_like_image, open_image
+from pbprompt.data.squares import Crop
+from pbprompt.data.stream import Record
 from pbprompt.errors import InputError
 
 RED = (200, 30, 40)
@@ -209,3 +212,33 @@ def test_other_files_do_not(tmp_path, content):
     path.write_bytes(content)
     assert not looks_like_image(path)
     assert not looks_like_image(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "depth", "kind", "why"),
+    [
+        (1, 170_000_000, 16, 6, "its sides may differ"),
+        (13_000, 13_000, 16, 6, r"13000 × 13000 pixels of RGBA take 2\.5 GiB to decode"),
+        (13_000, 13_000, 16, 0, "GiB to decode"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_a_small_file_of_many_pixels_is_refused_by_its_header(monkeypatch, width, height, depth, kind, why):
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+        )
+
+    header = struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, 0)
+    file = (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(b""))
+        + chunk(b"IEND", b"")
+    )
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
+    record = Record("bomb.png", file)
+    with pytest.raises(InputError, match=why):
+        open_image(io.BytesIO(file))
+    (found,) = Decoder(1).decode([record], Crop(8))  # in a thread of the command line
+    assert isinstance(found, InputError) and "cannot read image bomb.png" in str(found)

@@ -48,6 +48,24 @@ def test_what_is_none_is_told(folder, content):
         checkpoint.read()
 
 
+def test_a_flipped_byte_anywhere_is_told(folder):
+    checkpoint = Checkpoint(folder, JOB)
+    state = {"sums": torch.arange(3.0), "counts": torch.arange(2), "seen": torch.tensor(True)}
+    checkpoint.write((state, {"failed": 3, "by_unit": {10: 1, 2: [0.1]}}))
+    tensors, facts = checkpoint.read()
+    assert tensors.keys() == state.keys() and facts["failed"] == 3
+    good = checkpoint.path.read_bytes()
+    same = 0
+    for place in range(len(good)):
+        checkpoint.path.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+        try:
+            checkpoint.read()
+            same += 1
+        except InputError:
+            pass
+    assert same == 0
+
+
 def test_it_is_written_now_and_then(folder, monkeypatch):
     now, written = 100.0, []
     monkeypatch.setattr(checkpoints.time, "monotonic", lambda: now)

@@ -95,3 +95,10 @@ def test_thresholds_of_the_validation_split():
 def test_many_classes_are_cut():
     card = model_card(info(classes=tuple(f"class {n}" for n in range(30))), "model")
     assert "30 classes: class 0," in card and "class 19, …" in card and "class 20" not in card
+
+
+def test_names_mean_nothing_in_markdown():
+    names = ("[a](http://x)", "<script>", "*b*|c", "two\nlines")
+    card = model_card(info(classes=names, data={"dataset": "# <b>"}), "model")
+    assert "4 classes: \\[a\\](http://x), \\<script\\>, \\*b\\*\\|c, two lines\n" in card
+    assert "- dataset: \\# \\<b\\>" in card

@@ -277,6 +277,16 @@ def test_damaged_configs(folder, tiny_vit, values):
         load_model(folder, tiny_vit)
 
 
+def test_class_names_that_were_changed_are_refused(folder, tiny_vit):
+    names = list(read_info(folder).classes)
+    for other in ([names[0], *names[:-1]], [*names[:-1], "other"], names[::-1], names[:-1]):
+        changed(folder, classes=other)
+        with pytest.raises(InputError, match=r"config.json: .* class names are not those .*: fit it again"):
+            load_model(folder, tiny_vit)
+    changed(folder, classes=names)
+    load_model(folder, tiny_vit)
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 9999])
 def test_configs_that_are_no_json(folder, content):
     (folder / "config.json").write_bytes(content)

@@ -18,9 +18,9 @@ from typing import Any
 from pbprompt.batch.output import Output
 from pbprompt.batch.parts import (
     Answer,
+    AnswerWith,
     Encoder,
     Part,
-    Say,
     Todo,
     Written,
     answered,
@@ -30,6 +30,7 @@ from pbprompt.batch.parts import (
 )
 from pbprompt.clip.backbone import Backbone
 from pbprompt.data.stream import Files, Record, Stream
+from pbprompt.errors import InputError
 from pbprompt.features.encode import decoder_for
 from pbprompt.features.progress import Progress
 from pbprompt.model.folder import saved_state
@@ -45,7 +46,7 @@ class Job:
     """What answers, on which images; `settings` are what decides the answers besides, as JSON has it."""
 
     backbone: Backbone
-    say: Say
+    say: AnswerWith
     stream: Stream
     settings: dict[str, Any]
     features: bool = False  # written beside the answers
@@ -68,9 +69,15 @@ class Job:
 
     def identity(self, suffix: str) -> dict[str, Any]:
         """By which an output is known to be this job's."""
-        sources = [one.name if isinstance(one, Record) else str(one) for one in self.stream.sources]
         written = [suffix, "features"] if self.features else [suffix]
-        return {"version": VERSION, "images": sources, "columns": written, **self.settings}
+        return {"version": VERSION, "images": self._sources(), "columns": written, **self.settings}
+
+    def no_images(self) -> InputError:
+        """A tar or a Parquet file tells only when it is read that it holds none."""
+        return InputError(f"{', '.join(self._sources()[:4])}: no images in it: give one that holds images")
+
+    def _sources(self) -> list[str]:
+        return [one.name if isinstance(one, Record) else str(one) for one in self.stream.sources]
 
 
 Executor = Callable[[Job, Output], Iterator[Part]]
@@ -81,9 +88,13 @@ def answers(job: Job, *, progress: bool = False) -> Iterator[Answer]:
     with encoder(job.backbone, job.stream) as encode, Progress("answering images", shown=progress) as shown:
         shown.expect(None)
         todo = (Todo(number, unit) for number, unit in enumerate(job.stream.units()))
+        none = True
         for _, some in answered(job.say, todo, encode):
             yield from some
             shown.advance(len(some))
+            none = False
+    if none:
+        raise job.no_images()
 
 
 def run(job: Job, output: Output, executor: Executor, *, progress: bool) -> None:
@@ -94,6 +105,8 @@ def run(job: Job, output: Output, executor: Executor, *, progress: bool) -> None
             for part in parts:
                 output.add(part)
                 shown.advance(part.records)
+    if not output.done:
+        raise job.no_images()
     output.finish()
 
 

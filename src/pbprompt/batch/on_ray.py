@@ -19,7 +19,7 @@ from typing import Any
 
 from pbprompt.batch import Executor, Job
 from pbprompt.batch.output import Done, Output, remaining
-from pbprompt.batch.parts import Part, Say, Written, make_parts, streamed
+from pbprompt.batch.parts import AnswerWith, Part, Written, make_parts, streamed
 from pbprompt.clip.backbone import Backbone
 from pbprompt.data.decoding import Decoder
 from pbprompt.data.stream import Stream
@@ -34,7 +34,7 @@ LISTING_CPUS = (
     0.01  # of the task that goes through the source; another share than the actors', or Ray fuses both
 )
 
-Load = Callable[[], tuple[Backbone, Say]]
+Load = Callable[[], tuple[Backbone, AnswerWith]]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class SentModel:
             files = opened(Path(folder) / "model")
         return cls(files, backbone, device, model.samples, model.seed, model.independent, rule)
 
-    def __call__(self) -> tuple[Backbone, Say]:
+    def __call__(self) -> tuple[Backbone, AnswerWith]:
         model = TunedModel.load(self.files, self.backbone, self.device, samples=self.samples, seed=self.seed)
         model = replace(model, independent=self.independent)
         return model.backbone, partial(model.predict, rule=self.rule)

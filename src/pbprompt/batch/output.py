@@ -9,15 +9,17 @@
 
 A name that ends in a slash, `answers.csv/`, is that folder itself, and its parts stay: for answers that are
 too many to be copied into one file. Part files are written under another name and renamed, and are listed
-only then: what is not listed was not finished, and is made again.
+only then: what is not listed was not finished, and is made again, as is what no longer has its hash.
 """
 
 import contextlib
 import hashlib
 import json
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from pbprompt.batch.formats import check_suffix, join
 from pbprompt.batch.parts import Part, Todo
@@ -26,7 +28,13 @@ from pbprompt.errors import InputError
 from pbprompt.files import append_records, read_records, try_lock, write_bytes, write_stream
 
 MANIFEST = "_manifest.jsonl"  # readers of folders of Parquet files pass over names with an underscore
+LOCK = ".lock"
+FIELDS = {"unit": int, "identity": str, "first": int, "records": int, "last": bool, "rows": int}
+FIELDS |= {"failures": int, "sha256": str, "failed_sha256": str}  # of a part's line
+OWN_NAME = re.compile(r"\.?((part|_failed)-\d{8}-\d{8}|whole|_failed)\.(csv|jsonl|parquet)(\.\w+)?")
+TORN = re.compile(r"\.(part|_failed)-\d{8}-\d{8}\.\w+\.\w+")  # what a kill left under another name
 Identity = Mapping[str, Any]
+Line = dict[str, Any]
 
 
 class Done(NamedTuple):
@@ -49,8 +57,9 @@ class Output:
         self.failed_path = self.path.with_name(f"{self.path.stem}.failed{self.path.suffix}")
         self.done: dict[int, Done] = {}
         self.rows = self.failures = 0
+        self.damaged = 0  # parts that are no longer what was written, and are made again
         self.finished = False
-        self._parts: list[dict[str, Any]] = []
+        self._parts: list[Line] = []
         if self.whole and self.path.is_dir():
             raise InputError(
                 f"{self.path}: is a folder: give a file, or write {self.path}/ for a folder of parts"
@@ -62,8 +71,8 @@ class Output:
         identity = json.loads(json.dumps(identity))
         self._check(identity, self._read())
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / ".lock").open("ab") as lock:
-            if not try_lock(lock):
+        with (self.folder / LOCK).open("ab") as lock:
+            if not (try_lock(lock) and _is_there(lock, self.folder / LOCK)):
                 raise InputError(
                     f"{self.path}: another process is writing it: wait for it, or give another name"
                 )
@@ -71,20 +80,24 @@ class Output:
             self._check(identity, there)
             if not there:
                 append_records(self.folder / MANIFEST, [{"job": identity}])
-            for line in there[1:]:
-                self._take(line)
-            self._settle(there)
-            yield self
+            try:
+                self._settle(there)
+                yield self
+            finally:
+                if (self.whole and self.finished) or len(self._read()) <= 1:  # or no part was made
+                    self._remove_folder()
 
-    def _read(self) -> list[dict[str, Any]]:
+    def _read(self) -> list[Line]:
         return [line for line in read_records(self.folder / MANIFEST) if isinstance(line, dict)]
 
-    def _check(self, identity: Identity, there: list[dict[str, Any]]) -> None:
+    def _check(self, identity: Identity, there: list[Line]) -> None:
         """Refuse what another job, or a person, has put there."""
         if not there:
-            self._refuse_files((self.path, self.failed_path) if self.whole else self._own_files())
+            others = (path for path in self.folder.glob("*") if path.name not in (MANIFEST, LOCK))
+            self._refuse_files((self.path, self.failed_path) if self.whole else others)
             return
-        former = there[0].get("job", {})
+        former = there[0].get("job")
+        former = former if isinstance(former, dict) else {}
         other = [key for key in {**former, **identity} if former.get(key) != identity.get(key)]
         if other:
             raise InputError(
@@ -95,54 +108,59 @@ class Output:
     def _refuse_files(self, paths: Iterable[Path]) -> None:
         for path in paths:
             if path.exists():
-                raise InputError(f"{path}: exists already, from another job: give another name, or remove it")
+                raise InputError(f"{path}: exists already: give another name, or remove it")
 
-    def _own_files(self) -> Iterator[Path]:
-        """Of the folder, but for the manifest and the lock."""
-        return (path for path in self.folder.glob("*") if path.name not in (MANIFEST, ".lock"))
+    def _settle(self, there: list[Line]) -> None:
+        """After an end: the files are there, or can be made of the parts, or parts have to be made again."""
+        lines = [line for line in there if all(type(line.get(key)) is kind for key, kind in FIELDS.items())]
+        ends = [line["finished"] for line in there if _is_end(line.get("finished"))]
+        listed = {
+            (line["unit"], line["first"]): line for line in lines
+        }  # one that was made again is the last
+        in_order = [listed[key] for key in sorted(listed)]
+        published = self.whole and bool(ends) and self._published(ends[-1])
+        for line in in_order:
+            if not published and not self._is_kept(line):
+                self.damaged += 1
+            elif line["first"] == self._answered(line["unit"]):  # what follows a damaged one is made again
+                self._take(line)
+        self.finished = published if self.whole else bool(ends) and not self.damaged
+        if self.whole and not published:
+            self._refuse_files((self.path, self.failed_path))
 
-    def _take(self, line: Mapping[str, Any]) -> None:
-        if "part" not in line:
-            return
+    def complete(self, units: Iterable[Unit]) -> bool:
+        """Whether nothing is left to do; images other than those of before are refused."""
+        if self.finished and next(self.todo(units), None) is not None:
+            if self.whole:
+                raise _changed(str(self.path))
+            self.finished = False
+        return self.finished
+
+    def _answered(self, unit: int) -> int:
+        return self.done[unit].records if unit in self.done else 0
+
+    def _take(self, line: Line) -> None:
         unit, first, records = line["unit"], line["first"], line["records"]
-        before = self.done[unit].records if unit in self.done else 0
+        before = self._answered(unit)
         if first < before:  # made twice, since it was thought lost: both are the same
             return
         if first > before:
             raise RuntimeError(f"the part from {first} on of unit {unit} came before that from {before} on")
         self.done[unit] = Done(line["identity"], first + records, line["last"])
         self.rows, self.failures = self.rows + line["rows"], self.failures + line["failures"]
-        self._parts.append(dict(line))
+        self._parts.append(line)
 
-    def _settle(self, there: list[dict[str, Any]]) -> None:
-        """After an end: the file is there, or can be made of the parts, or was taken away since."""
-        end = next((line["finished"] for line in reversed(there) if "finished" in line), None)
-        if end is None:
-            if self.whole:
-                self._refuse_files((self.path, self.failed_path))
-        elif not self.whole:
-            self.finished = True
-        elif self.path.exists():
-            if _file_hash(self.path) != end["sha256"]:
-                raise InputError(
-                    f"{self.path}: was changed since: give another name, or remove {self.folder}"
-                )
-            self.finished = True
-            self._remove_parts()
-        elif not all(self._kept(line) for line in self._parts):
-            self._begin_anew(there[0])
+    def _files(self, line: Line) -> dict[str, tuple[Path, str]]:
+        """A part's answers and failures, of which there are any: where they are, and their hash."""
+        name = f"{line['unit']:08d}-{line['first']:08d}{self.suffix}"
+        files = {
+            "rows": (self.folder / f"part-{name}", line["sha256"]),
+            "failures": (self.folder / f"_failed-{name}", line["failed_sha256"]),
+        }
+        return {count: file for count, file in files.items() if line[count]}
 
-    def _kept(self, line: Mapping[str, Any]) -> bool:
-        names = [line[key] for key, count in (("part", "rows"), ("failed", "failures")) if line[count]]
-        return all((self.folder / name).exists() for name in names)
-
-    def _begin_anew(self, job: Mapping[str, Any]) -> None:
-        (self.folder / MANIFEST).unlink()
-        self._remove_parts()
-        self.done.clear()
-        self._parts.clear()
-        self.rows = self.failures = 0
-        append_records(self.folder / MANIFEST, [job])
+    def _is_kept(self, line: Line) -> bool:
+        return all(_file_hash(path) == digest for path, digest in self._files(line).values())
 
     def todo(self, units: Iterable[Unit]) -> Iterator[Todo]:
         """What is left of the units, which must be those of before."""
@@ -150,53 +168,75 @@ class Output:
 
     def add(self, part: Part) -> None:
         """Keep a part; one that is there already is the same."""
-        name = f"{part.unit:08d}-{part.first:08d}{self.suffix}"
-        line = {"part": f"part-{name}", "failed": f"_failed-{name}"}
-        for key, content in (("part", part.answers), ("failed", part.failed)):
-            if content:
-                write_bytes(self.folder / line[key], content)
-        facts = {key: value for key, value in part._asdict().items() if key not in ("answers", "failed")}
-        hashes = {"sha256": _hash(part.answers), "failed_sha256": _hash(part.failed)}
-        record = {**facts, **line, **hashes}
-        append_records(self.folder / MANIFEST, [record])
-        self._take(record)
+        facts = {key: value for key, value in part._asdict().items() if key in FIELDS}
+        line = {**facts, "sha256": _hash(part.answers), "failed_sha256": _hash(part.failed)}
+        contents = {"rows": part.answers, "failures": part.failed}
+        for count, (path, _) in self._files(line).items():
+            write_bytes(path, contents[count])
+        append_records(self.folder / MANIFEST, [line])
+        self._take(line)
 
     def finish(self) -> None:
         """Put the parts together in the order of the source, unless they are to stay."""
         self._parts.sort(key=lambda line: (line["unit"], line["first"]))
-        digest: str | None = None
+        end: dict[str, Any] = {"rows": self.rows, "failures": self.failures}
         if self.whole:
-            if self.rows:
-                pieces = join(self._contents("part", "rows", "sha256"), self.suffix)
-                digest = write_stream(self.folder / f"whole{self.suffix}", pieces)
-            if self.failures:
-                pieces = join(self._contents("failed", "failures", "failed_sha256"), self.suffix)
-                write_stream(self.folder / f"_failed{self.suffix}", pieces)
-        facts = {"sha256": digest, "rows": self.rows, "failures": self.failures}
-        append_records(self.folder / MANIFEST, [{"finished": facts}])
+            for count, (joined, _) in self._wholes().items():
+                if end[count]:
+                    end[f"{count}_sha256"] = write_stream(joined, join(self._contents(count), self.suffix))
+        append_records(self.folder / MANIFEST, [{"finished": end}])
         if self.whole:
-            if self.failures:
-                (self.folder / f"_failed{self.suffix}").replace(self.failed_path)
-            if self.rows:
-                (self.folder / f"whole{self.suffix}").replace(self.path)
-        self._remove_parts()
+            self._published(end)
+        else:
+            self._remove(TORN)
         self.finished = True
 
-    def _contents(self, name: str, count: str, digest: str) -> Iterator[bytes]:
-        for line in self._parts:
-            if not line[count]:
+    def _wholes(self) -> dict[str, tuple[Path, Path]]:
+        """The two files: where they are made, and where they go."""
+        return {
+            "failures": (self.folder / f"_failed{self.suffix}", self.failed_path),
+            "rows": (self.folder / f"whole{self.suffix}", self.path),
+        }
+
+    def _published(self, end: Line) -> bool:
+        """Let the files appear, over nobody else's. False: they were taken away."""
+        for count, (joined, path) in self._wholes().items():
+            digest = end.get(f"{count}_sha256")
+            if not end[count] or _file_hash(path) == digest:
                 continue
-            path = self.folder / line[name]
+            if not path.exists() and _file_hash(joined) != digest:
+                return False
+            try:
+                _move(joined, path)
+            except FileExistsError:
+                raise InputError(
+                    f"{path}: was put there, or changed, by another program: move it away and run the same "
+                    f"command again; the answers are kept in {self.folder}"
+                ) from None
+        return True
+
+    def _contents(self, count: str) -> Iterator[bytes]:
+        for line in self._parts:
+            if count not in (files := self._files(line)):
+                continue
+            path, digest = files[count]
             content = path.read_bytes() if path.is_file() else b""
-            if _hash(content) != line[digest]:
-                raise InputError(f"{path}: is not what was written: remove {self.folder}, and run it again")
+            if _hash(content) != digest:
+                raise InputError(f"{path}: is not what was written: the same command again makes it anew")
             yield content
 
-    def _remove_parts(self) -> None:
-        """Unless they are to stay; then only what a kill left under another name."""
-        for path in self._own_files():
-            if self.whole or path.name.startswith("."):
+    def _remove(self, names: re.Pattern[str]) -> None:
+        """Only what is the job's own, by its name."""
+        for path in self.folder.glob("*"):
+            if names.fullmatch(path.name):
                 path.unlink(missing_ok=True)
+
+    def _remove_folder(self) -> None:
+        self._remove(OWN_NAME)
+        (self.folder / MANIFEST).unlink(missing_ok=True)  # after the parts, which it tells whose they are
+        with contextlib.suppress(OSError):  # where others have put something there, it stays
+            (self.folder / LOCK).unlink(missing_ok=True)
+            self.folder.rmdir()
 
 
 def remaining(units: Iterable[Unit], done: Mapping[int, Done], name: str) -> Iterator[Todo]:
@@ -225,6 +265,30 @@ def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _file_hash(path: Path) -> str:
+def _file_hash(path: Path) -> str | None:
+    if not path.is_file():
+        return None
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_end(value: object) -> bool:
+    return isinstance(value, dict) and all(type(value.get(key)) is int for key in ("rows", "failures"))
+
+
+def _is_there(file: IO[bytes], path: Path) -> bool:
+    """Whether the open file is still the one of that name: a job that ended took its own away."""
+    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
+
+
+def _move(source: Path, to: Path) -> None:
+    """To a name that is free; FileExistsError where it is not."""
+    try:
+        to.hardlink_to(source)  # unlike a rename, it never takes the place of a file
+        source.unlink()
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        if to.exists():
+            raise FileExistsError from None
+        source.replace(to)

@@ -16,6 +16,7 @@ from pbprompt.data.stream import Record, Unit
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank
 from pbprompt.features.encode import Encoding, default_batch, encode_records
+from pbprompt.files import as_text
 
 RECORDS = 1024  # of a part; a multiple of every batch, so that parts begin where batches do
 CPU_RECORDS = 256  # of a part where they take seconds: what a kill loses is what is not yet in a part
@@ -39,20 +40,20 @@ class Mark(NamedTuple):
     last: bool
 
 
-class Said(Protocol):
+class GivenAnswer(Protocol):
     """What a model says of one image."""
 
     def to_dict(self) -> dict[str, Any]: ...
 
 
-Say = Callable[[Encoded], Sequence[Said]]  # a model's answers on some images
+AnswerWith = Callable[[Encoded], Sequence[GivenAnswer]]  # a model's answers on some images
 
 
 class Answer(NamedTuple):
     """What is said of one image, or why nothing can be, and its features."""
 
     name: str
-    said: Said | InputError
+    said: GivenAnswer | InputError
     features: torch.Tensor | None
 
 
@@ -85,7 +86,7 @@ class Written(NamedTuple):
     features: bool = False
 
 
-def make_parts(say: Say, todo: Iterable[Todo], encoder: Encoder, written: Written) -> Iterator[Part]:
+def make_parts(say: AnswerWith, todo: Iterable[Todo], encoder: Encoder, written: Written) -> Iterator[Part]:
     """The parts of the units in order. What a part is depends on its unit alone, not on what was done before.
 
     Another thread writes one part down while the next one's images are answered.
@@ -109,7 +110,7 @@ def make_parts(say: Say, todo: Iterable[Todo], encoder: Encoder, written: Writte
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def answered(say: Say, todo: Iterable[Todo], encoder: Encoder) -> Iterator[tuple[Mark, list[Answer]]]:
+def answered(say: AnswerWith, todo: Iterable[Todo], encoder: Encoder) -> Iterator[tuple[Mark, list[Answer]]]:
     """What is said of each image, in order, some hundred at a time; never of two parts at once.
 
     Another thread asks the model while the next images are encoded, so that the tower need not wait for it.
@@ -141,7 +142,7 @@ def answered(say: Say, todo: Iterable[Todo], encoder: Encoder) -> Iterator[tuple
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _answers(say: Say, encodings: Sequence[Encoding]) -> list[Answer]:
+def _answers(say: AnswerWith, encodings: Sequence[Encoding]) -> list[Answer]:
     global_ = torch.cat([one.global_ for one in encodings])
     patches = torch.cat([one.patches for one in encodings])
     said = iter(say(Encoded(global_, patches)) if len(global_) else ())
@@ -159,7 +160,7 @@ def _part(mark: Mark, answers: Sequence[Answer], written: Written) -> Part:
     failed: list[dict[str, Any]] = []
     for name, said, features in answers:
         if isinstance(said, InputError):
-            failed.append({"image": name, "reason": str(said)})
+            failed.append({"image": name, "reason": as_text(str(said))})
             continue
         row = {"image": name, **said.to_dict()}
         if written.features and features is not None:

@@ -82,6 +82,8 @@ def own_images(
     if template is not None and template.count("{}") != 1:
         raise InputError(f"template {template!r}: write it with one {{}} where the class name goes")
     images = encode_inputs(X, backbone, progress=progress)
+    if not images.global_.any():
+        raise InputError("X holds nothing but zeros: give the images' features")
     given = read_labels(y, len(images.global_))
     weights = read_sample_weight(sample_weight, len(given))
     rows = np.arange(len(given)) if weights is None else np.flatnonzero(weights)

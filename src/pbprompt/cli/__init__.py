@@ -1,6 +1,7 @@
 """The command line: verbs -> functions. Each verb is one file here and imports what it needs when it runs."""
 
 import inspect
+import io
 import os
 import sys
 from typing import Any
@@ -127,6 +128,8 @@ def main() -> None:
     So is what the system refuses, such as a file on a full or read-only disk.
     """
     warn_in_sentences()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal cannot show ends nothing
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except (InputError, BrokenInstallError, OSError) as error:

@@ -48,7 +48,9 @@ def written(job: "Job", output: "Output", executor: "Executor") -> None:
 
     with output.opened(job.identity(output.suffix)):
         before = output.rows + output.failures
-        if output.finished:
+        if output.damaged:
+            tell(f"{output.damaged:,} parts of {output.path} were changed or removed: they are made again")
+        if output.complete(job.stream.units()):
             tell(f"{output.path} is complete already")
         else:
             if before:

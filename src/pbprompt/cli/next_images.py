@@ -43,6 +43,7 @@ def next_images(
     from pbprompt.data.stream import list_images
     from pbprompt.data.tables import is_multi_label
     from pbprompt.features.bank import FeatureBank
+    from pbprompt.files import as_text
     from pbprompt.findings.next_images import Row, name_in_table, read_table, table_root, write_table
     from pbprompt.findings.next_images import next_images as choose
     from pbprompt.model.tuned import TunedModel
@@ -81,14 +82,14 @@ def next_images(
         for row, one in zip(new, chosen, strict=True):
             print_json(
                 {
-                    "image": row.image,
+                    "image": as_text(row.image),
                     "suggested": one.label,
                     "probability": one.probability,
                     "score": one.score,
                 }
             )
     else:
-        _print_table([(row.image, one) for row, one in zip(new, chosen, strict=True)])
+        _print_table([(as_text(row.image), one) for row, one in zip(new, chosen, strict=True)])
     empty = sum(not row.label for row in former)
     if empty and not tuned.multi_label:
         tell(f"{empty} earlier rows of {out} have no label yet")

@@ -1,5 +1,6 @@
 """`pbprompt serve`: a tuned model behind HTTP, with a web page to try it."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -12,8 +13,8 @@ def serve(
     model: Path = typer.Argument(..., help="A folder that `pbprompt fit` wrote."),
     host: str = typer.Option("127.0.0.1", help="Address to listen on; 0.0.0.0: every one of this machine."),
     port: int = typer.Option(8000, min=0, max=65535, help="Port to listen on; 0: any free one."),
-    api_key: str = typer.Option(
-        "", envvar="PBPROMPT_API_KEY", help="Clients must send this key; better given as the variable."
+    api_key: str | None = typer.Option(
+        None, envvar="PBPROMPT_API_KEY", help="Clients must send this key; better given as the variable."
     ),
     backbone: str | None = typer.Option(None, help="Where the backbone is, if not where it was for `fit`."),
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
@@ -46,7 +47,9 @@ def serve(
     once, which `fit` reads, and the same command goes on from there. Only labels are kept: what the model has
     become lasts until the server stops.
     """
-    if not (api_key.isascii() and (api_key.isprintable() or not api_key)):
+    if api_key == "" or (not api_key and os.environ.get("PBPROMPT_API_KEY") == ""):
+        raise InputError("PBPROMPT_API_KEY or --api-key is empty: give a key, or unset it to serve without")
+    if api_key and not (api_key.isascii() and api_key.isprintable()):
         raise InputError("--api-key: use plain letters, digits and signs, since it travels in a header")
     if label_out and not label:
         raise InputError("--label-out: give the folder of images too, with --label")
@@ -80,7 +83,7 @@ def serve(
     app = create_app(
         tuned,
         limits=limits,
-        api_key=api_key or None,
+        api_key=api_key,
         host=host,
         examples=examples,
         shared_classes=shared_classes,

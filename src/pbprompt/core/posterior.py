@@ -38,7 +38,7 @@ from torch import Tensor
 
 from pbprompt.core.evidence import Kept
 from pbprompt.core.expert_weights import Weights, fit_weights
-from pbprompt.core.gaussian import Gaussians, fit_gaussians, leave_one_out, diagonalise
+from pbprompt.core.gaussian import Gaussians, diagonalise, fit_gaussians, leave_one_out
 from pbprompt.core.kernel import Kernel, fit_kernel
 from pbprompt.core.novelty import HUGE, Novelty, Tables, fit_novelty, openness, reluctance
 from pbprompt.core.statistics import Statistics

@@ -9,7 +9,7 @@ from pbprompt.data import names
 from pbprompt.data.images import HEIC, is_heic, looks_like_image
 from pbprompt.data.items import DEFAULT_TEMPLATE, SPLITS, Dataset, Item
 from pbprompt.errors import InputError
-from pbprompt.files import is_special
+from pbprompt.files import as_text, is_special
 
 Skipped = tuple[str, str]
 
@@ -45,7 +45,7 @@ class Choices:
         self, keys: Sequence[str], where: str, naming: Callable[[str], str] = names.from_label
     ) -> tuple[str, ...]:
         """What classes are called: as `naming` reads their keys, or as the classes file has them."""
-        named = [naming(key) for key in keys]
+        named = [as_text(naming(key)) for key in keys]
         if self.mapping is not None:
             named = names.apply_mapping(keys, named, self.mapping, self.mapping_from)
         names.check_distinct(keys, named, where)
@@ -139,7 +139,7 @@ def seeded_split(rows: Sequence[Row], seed: int) -> list[Row]:
     split: dict[str, str] = {}
     for (domain, key), paths in classes.items():
         paths.sort()
-        random.Random(f"{seed}\n{domain}\n{key}").shuffle(paths)
+        random.Random(as_text(f"{seed}\n{domain}\n{key}")).shuffle(paths)
         train = max(1, round(0.5 * len(paths)))
         val = max(0, min(round(0.2 * len(paths)), len(paths) - train - 1))
         for place, path in enumerate(paths):

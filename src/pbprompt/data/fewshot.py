@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pbprompt.data.items import Dataset, Drawn, Item, some
 from pbprompt.errors import InputError
-from pbprompt.files import read_text, write_text
+from pbprompt.files import as_name, as_text, read_text, write_text
 
 _FORMAT = "pbprompt-draw"
 _VAL_SHOTS = 4
@@ -43,10 +43,10 @@ class Draw:
             json.dumps(
                 {
                     "split": split,
-                    "image": item.path,
+                    "image": as_text(item.path),
                     "label": item.label,
                     "class": self.classes[item.label],
-                    "domain": item.domain,
+                    "domain": as_text(item.domain),
                 },
                 ensure_ascii=False,
             )
@@ -166,7 +166,7 @@ def read_draw(path: str | Path, dataset: Dataset) -> Draw:
     items: dict[str, list[Item]] = {"train": [], "val": []}
     for number, line in enumerate(lines[1:], start=2):
         row = _object(path, number, line)
-        item = known.get(str(row.get("split")), {}).get(str(row.get("image")))
+        item = known.get(str(row.get("split")), {}).get(as_name(str(row.get("image"))))
         if item is None:
             raise InputError(f"{path} line {number}: {row.get('image')!r} is not in that split: draw again")
         items[str(row["split"])].append(item)

@@ -21,6 +21,7 @@ _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\x00
 _MAGIC_JP2 = (b"\x00\x00\x00\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51")
 _HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")  # what telephones write; Pillow cannot read it
 MOST_ASPECT = 200  # the centre of a longer line shows next to nothing
+MOST_MEMORY = 2 << 30  # bytes that an image and its copies may take, as its header tells
 HEIC = "HEIC, which has to be converted to JPEG"
 _BMP_HEADERS = {12, 16, 40, 52, 56, 64, 108, 124}
 
@@ -44,8 +45,10 @@ def open_image(source: str | os.PathLike[str] | BinaryIO, *, draft: int | None =
         raise InputError(f"cannot read image {name}: a pipe, socket or device, no regular file")
     try:
         with Image.open(source, formats=_formats()) as image:
+            _check_shape(image)  # by its header: a file of a few bytes may hold gigabytes
             if draft is not None:
                 image.draft(None, (draft, draft))
+            _check_memory(image)
             image.load()
             return upright_rgb(image)
     except UnidentifiedImageError:
@@ -72,10 +75,30 @@ def _why_unidentified(source: str | os.PathLike[str] | BinaryIO) -> str:
 
 def upright_rgb(image: Image.Image) -> Image.Image:
     """An image as the transforms take it: turned as its EXIF says, in RGB; no mere line."""
+    _check_shape(image)
+    return _rgb(_upright(image))
+
+
+def _check_shape(image: Image.Image) -> None:
     width, height = image.size
     if max(width, height) > MOST_ASPECT * min(width, height):
         raise InputError(f"{width} × {height} pixels: its sides may differ {MOST_ASPECT}-fold at most")
-    return _rgb(_upright(image))
+
+
+def _check_memory(image: Image.Image) -> None:
+    """Pillow holds RGB in four bytes a pixel; see `_rgb` for the copies."""
+    width, height = image.size
+    costly = _is_deep(image) or image.has_transparency_data
+    needed = width * height * (16 if costly else 4 if image.mode == "RGB" else 8)
+    if needed > MOST_MEMORY:
+        raise InputError(
+            f"{width} × {height} pixels of {image.mode} take {needed / 2**30:.1f} GiB to decode, over the "
+            f"{MOST_MEMORY >> 30} GiB allowed: make it smaller"
+        )
+
+
+def _is_deep(image: Image.Image) -> bool:
+    return image.mode == "F" or image.mode.startswith("I")
 
 
 def _upright(image: Image.Image) -> Image.Image:
@@ -88,7 +111,7 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode == "F" or image.mode.startswith("I"):
+    if _is_deep(image):
         return _from_deep(image).convert("RGB")
     if image.has_transparency_data:
         layer = image.convert("RGBA")
@@ -100,12 +123,13 @@ def _from_deep(image: Image.Image) -> Image.Image:
     """Grey of more than 8 bits to 8: integers are 16-bit (65535 is white), floats run to 1 or to 255."""
     import numpy as np  # few images need it, and to load it is most of what a decoding process waits for
 
-    values = np.nan_to_num(np.asarray(image).astype(np.float64))
+    values = np.nan_to_num(np.asarray(image).astype(np.float64), copy=False)  # in place: it may be large
     if image.mode != "F":
-        values = values / 257.0
+        values /= 257.0
     elif values.max(initial=0.0) <= 1.0:
-        values = values * 255.0
-    return Image.fromarray(np.clip(np.rint(values), 0, 255).astype(np.uint8))
+        values *= 255.0
+    np.rint(values, out=values)
+    return Image.fromarray(np.clip(values, 0, 255, out=values).astype(np.uint8))
 
 
 def looks_like_image(path: str | os.PathLike[str]) -> bool:

@@ -3,16 +3,19 @@
     .model.gathered/          beside the model's folder, until the model is written
         0.safetensors         what the first process has gathered; each of several has a file of its own
 
-A file is replaced whole. It names its job, and another job's is refused: it may hold hours of work.
+A file is replaced whole and has a hash. It names its job, and another job's is refused: it may hold hours of
+work.
 """
 
 import contextlib
+import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -50,9 +53,14 @@ class Checkpoint:
         if not self.path.exists():
             return None
         facts = _about(self.path)
-        with safe_open(self.path, framework="pt") as file:
-            # copied out of the mapped file, which the next one replaces
-            tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                # copied out of the mapped file, which the next one replaces
+                tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
+        except (SafetensorError, RuntimeError, OSError, ValueError) as error:
+            raise self.unusable(error) from None
+        if facts.pop("sha256", None) != _digest(tensors, facts):
+            raise self.unusable("its bytes have changed since they were written")
         check_finite(self.path, tensors)
         return tensors, facts
 
@@ -61,7 +69,9 @@ class Checkpoint:
         started = time.monotonic()
         tensors, facts = state
         plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-        write_bytes(self.path, save(plain, {"pbprompt": json.dumps({**facts, "job": self.job})}))
+        about = json.loads(json.dumps({**facts, "job": self.job}))  # as it is read back
+        about["sha256"] = _digest(plain, about)
+        write_bytes(self.path, save(plain, {"pbprompt": json.dumps(about)}))
         ended = time.monotonic()
         self._due = ended + max(SAVE_EVERY, SPARED * (ended - started))
 
@@ -84,6 +94,14 @@ class Checkpoint:
         """What a kill left under another name."""
         for path in self.folder.glob(f".{self.path.name}.*"):
             path.unlink(missing_ok=True)
+
+
+def _digest(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for key, value in sorted(tensors.items()):
+        digest.update(json.dumps([key, str(value.dtype), list(value.shape)]).encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _about(path: Path) -> dict[str, Any]:

@@ -156,7 +156,9 @@ def _learned(units: Iterable[Unit], start: Place, gathered_in: str) -> Iterator[
     """Records to learn from, after the first place, and where each lies; at the end of all, none."""
     place = Place(other_splits=start.other_splits)
     for unit in units:
-        digest = hashlib.sha256(f"{place.digest} {unit.identity}".encode()).hexdigest()
+        digest = hashlib.sha256(
+            f"{place.digest} {unit.identity}".encode("utf-8", "backslashreplace")
+        ).hexdigest()
         place = place._replace(units=place.units + 1, digest=digest, records=0)
         if place.units < start.units:
             continue

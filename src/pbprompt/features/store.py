@@ -207,8 +207,9 @@ def file_hashes(cache: Path, root: Path, paths: Sequence[str]) -> dict[str, str 
     for path in dict.fromkeys(paths):
         try:
             stat = os.stat(root / path)  # noqa: PTH116 - twice as fast over many files
-        except OSError as error:
-            found[path] = InputError(f"cannot read image {root / path}: {error.strerror or error}")
+        except (OSError, ValueError) as error:  # ValueError: a name that no file has
+            why = getattr(error, "strerror", None) or error
+            found[path] = InputError(f"cannot read image {root / path}: {why}")
             continue
         if not S_ISREG(stat.st_mode):  # the reader of a pipe or device may wait for ever
             found[path] = InputError(f"cannot read image {root / path}: not a regular file")

@@ -26,7 +26,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pbprompt.core.evidence import KEPT, Kept
-from pbprompt.core.gaussian import leave_one_out, diagonalise
+from pbprompt.core.gaussian import diagonalise, leave_one_out
 from pbprompt.core.label_head import fit_label_head
 from pbprompt.core.likelihood import unit
 from pbprompt.core.posterior import BLOCK, fit_posterior, mixed_with_names, stacked

@@ -27,6 +27,7 @@ from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank
 from pbprompt.features.progress import Progress
 from pbprompt.features.store import file_hashes
+from pbprompt.files import as_text
 from pbprompt.findings.duplicates import Duplicates, SmallSquare, find_duplicates
 from pbprompt.findings.judging import (
     LabelError,
@@ -120,7 +121,7 @@ class Look:
             "classes": dict(zip(self.classes, self.counts, strict=True)) if self.labelled else None,
             "imbalance": self.imbalance,
             "sizes": self.sizes(),
-            "unreadable": [{"image": path, "why": why} for path, why in self.unreadable],
+            "unreadable": [{"image": as_text(path), "why": as_text(why)} for path, why in self.unreadable],
             "duplicates": [
                 {
                     "images": [self._where(row) for row in group.rows],
@@ -155,9 +156,9 @@ class Look:
         image = self.images[row]
         if self.multi_label:
             names = [self.classes[label] for label in image.labels]
-            return {"image": image.path, "labels": names, "split": image.split}
+            return {"image": as_text(image.path), "labels": names, "split": image.split}
         label = self.classes[image.label] if self.labelled else None
-        return {"image": image.path, "label": label, "split": image.split}
+        return {"image": as_text(image.path), "label": label, "split": image.split}
 
     def labelled_as(self, row: int) -> str:
         """An image's label or labels."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from pbprompt.core.acquisition import By, choose_rows, margin_doubt
 from pbprompt.data.tables import SEPARATOR
 from pbprompt.errors import InputError
-from pbprompt.files import read_text, write_text
+from pbprompt.files import as_name, as_text, read_text, write_text
 from pbprompt.model.predictions import Prediction
 from pbprompt.seeding import generator
 
@@ -99,12 +99,16 @@ def read_table(path: Path) -> list[Row]:
     """The rows of a table that `write_table` wrote and a person edited; spreadsheets may put ; for ,."""
     text = read_text(path)
     for delimiter in (",", ";", "\t"):
-        lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+        try:
+            lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+        except csv.Error as error:
+            raise InputError(f"{path}: {error}: correct it, or choose another name") from None
         if lines and [cell.strip() for cell in lines[0]] in (HEADER, LABELS_HEADER):
             wrong = [at for at, line in enumerate(lines, 1) if line and len(line) != len(HEADER)]
             if wrong:
                 raise InputError(f"{path} line {wrong[0]}: {len(HEADER)} fields belong there: correct it")
-            return [Row(*(cell.strip() for cell in line)) for line in lines[1:] if any(line)]
+            rows = [Row(*(cell.strip() for cell in line)) for line in lines[1:] if any(line)]
+            return [row._replace(image=as_name(row.image)) for row in rows]
     raise InputError(f"{path}: not a table of images to label ({','.join(HEADER)}): choose another name")
 
 
@@ -112,5 +116,5 @@ def write_table(path: Path, rows: Sequence[Row], *, multi_label: bool = False) -
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(LABELS_HEADER if multi_label else HEADER)
-    writer.writerows(rows)
+    writer.writerows(row._replace(image=as_text(row.image)) for row in rows)
     write_text(path, stream.getvalue())

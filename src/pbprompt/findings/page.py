@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from pbprompt.data.items import SPLITS
-from pbprompt.files import write_text
+from pbprompt.files import as_text, write_text
 from pbprompt.findings.duplicates import Duplicates
 from pbprompt.findings.look import Look
 from pbprompt.report.html_page import document, picture, table
@@ -82,7 +82,8 @@ def _overlaps(found: Look) -> str:
 
 def _unreadable(found: Look) -> str:
     rows = [
-        f"<li><code>{escape(path)}</code>: {escape(why)}</li>" for path, why in found.unreadable[: 4 * MOST]
+        f"<li><code>{escape(as_text(path))}</code>: {escape(why)}</li>"
+        for path, why in found.unreadable[: 4 * MOST]
     ]
     return f"<ul>{''.join(rows)}</ul>{_more(len(found.unreadable), 4 * MOST)}" if rows else ""
 
@@ -93,7 +94,7 @@ def _box(found: Look, rows: Sequence[int], words: Sequence[str]) -> str:
     for row in rows[:MOST_OF_A_GROUP]:
         image = found.images[row]
         pictures.append(picture(found.root / image.path))
-        places.append(f'<p class="quiet">{escape(image.path)}</p>')
+        places.append(f'<p class="quiet">{escape(as_text(image.path))}</p>')
     if len(rows) > MOST_OF_A_GROUP:
         places.append(f'<p class="quiet">and {len(rows) - MOST_OF_A_GROUP} more</p>')
     said = "".join(f"<p>{line}</p>" for line in words)

@@ -7,6 +7,7 @@ from typing import Any
 
 from pbprompt import __version__
 from pbprompt.clip.loading.hub import EMBEDDED
+from pbprompt.markdown import escaped
 from pbprompt.methods.base import MethodConfig
 from pbprompt.model.calibration import CERTAINTY, Calibration
 
@@ -41,12 +42,12 @@ def model_card(
     thresholds: Sequence[float] = (),
 ) -> str:
     """Markdown: what it is, how good it was on what, how to use it, what it rests on."""
-    folder, dataset = shlex.quote(folder), info.data.get("dataset", "own data")
-    names = ", ".join(info.classes[:20]) + (", …" if len(info.classes) > 20 else "")
+    folder, dataset = shlex.quote(folder), escaped(str(info.data.get("dataset", "own data")))
+    names = ", ".join(map(escaped, info.classes[:20])) + (", …" if len(info.classes) > 20 else "")
     idle = () if takes_steps else {setting.name for setting in fields(MethodConfig)}  # of training alone
     shown = {key: value for key, value in info.config.items() if key not in idle}
     settings = "\n".join(f"- `{key}`: {value!r}" for key, value in shown.items()) or "None."
-    data = "\n".join(f"- {key.replace('_', ' ')}: {value}" for key, value in info.data.items())
+    data = "\n".join(f"- {key.replace('_', ' ')}: {escaped(str(value))}" for key, value in info.data.items())
     title, kinds, labelled, more = f"{info.method} on {dataset}", "classes", "DATA", ""
     if info.multi_label:
         title, labelled = f"{info.method}, multi-label, on {dataset}", "labels.csv"

@@ -1,5 +1,6 @@
 """A tuned model on disk: settings, learnable parameters, and all that is needed to use and check it again."""
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +43,7 @@ from pbprompt.registry import find_method
 from pbprompt.train.checkpoint import CHECKPOINT
 
 VERSION = 2
+CLASSES_HASH = "classes_sha256"  # the config's key: the weights are in the order of the names
 
 
 def describe_model(
@@ -90,7 +92,8 @@ def save_model(
     tensors = saved_state(method, head)
     texts = {CALIBRATION: calibration and calibration_text(calibration), LABELS: labels}
     parts = {WEIGHTS: save(tensors)} | {name: text.encode() for name, text in texts.items() if text}
-    about = {"format": FORMAT, "version": VERSION, **asdict(info), HASHES: hashes(parts)}
+    about = {"format": FORMAT, "version": VERSION, **asdict(info)}
+    about |= {CLASSES_HASH: _names_hash(info.classes), HASHES: hashes(parts)}
     config = json.dumps(about, indent=1, ensure_ascii=False) + "\n"
     card = model_card(
         info,
@@ -100,7 +103,8 @@ def save_model(
         takes_steps=method.stepwise,
         thresholds=thresholds(head) if head else (),
     )
-    write_model(folder, parts, card.encode(), config.encode())
+    card_file, config_file = (text.encode("utf-8", "backslashreplace") for text in (card, config))
+    write_model(folder, parts, card_file, config_file)
     (folder / CHECKPOINT).unlink(missing_ok=True)  # of the training that made it
 
 
@@ -123,14 +127,21 @@ def read_info(folder: Path | ModelFiles) -> ModelInfo:
         if values.pop("format") != FORMAT or values.pop("version") != VERSION:
             raise ValueError("another format")
         values.pop(HASHES, None)
+        names_hash = values.pop(CLASSES_HASH, None)
         info = from_dict(ModelInfo, values, "field")
         if not {"name", "activation", "fingerprint"} <= set(info.backbone):
             raise ValueError("the backbone's identity is missing")
         if not 0 < info.temperature < math.inf:
             raise ValueError(f"temperature is {info.temperature}: it must be above 0")
+        if names_hash != _names_hash(info.classes):
+            raise ValueError("its class names are not those that it was saved with")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: not a model of pbprompt ({error}): fit it again") from None
     return info
+
+
+def _names_hash(names: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()
 
 
 def load_model(

@@ -11,7 +11,7 @@ from pbprompt.evaluate.answers import MOST_PAIRS, Answers
 from pbprompt.evaluate.confusion import most_involved
 from pbprompt.evaluate.multi_label import LabelAnswers
 from pbprompt.evaluate.per_class import ClassFigures, worst_first
-from pbprompt.files import write_text
+from pbprompt.files import as_text, write_text
 from pbprompt.report import plots
 from pbprompt.report.html_page import document, facts_list, figures_html, notices, picture, table
 from pbprompt.report.model_figures import draw_confusion, draw_trust, percent
@@ -71,7 +71,7 @@ def _pairs(answers: Answers, root: Path) -> str:
             path, sure = answers.paths[row], percent(float(answers.confidence[row]))
             if image := picture(root / path, path):
                 pictures.append(f"<figure>{image}<figcaption>{sure}</figcaption></figure>")
-            places.append(f'<p class="quiet">{escape(path)}</p>')
+            places.append(f'<p class="quiet">{escape(as_text(path))}</p>')
         words = (
             f"<p><strong>{escape(answers.classes[pair.true])}</strong> taken for "
             f"<strong>{escape(answers.classes[pair.taken_for])}</strong></p>"
@@ -234,7 +234,7 @@ def _mistakes(listed: Sequence[Mapping[str, Any]], answers: LabelAnswers, root: 
                 path, sure = answers.paths[row], percent(float(answers.probabilities[row, label]))
                 if shown := picture(root / path, path):
                     pictures += f"<figure>{shown}<figcaption>{sure}</figcaption></figure>"
-                places += f'<p class="quiet">{escape(path)}</p>'
+                places += f'<p class="quiet">{escape(as_text(path))}</p>'
             if rows:
                 boxes.append(
                     f'<div class="find"><p><strong>{escape(one["class"])}</strong> {word}</p>'

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from pbprompt.data.stream import folders, list_images
+from pbprompt.data.stream import Stream, folders, list_images
 from pbprompt.data.stream.folders import Labels
 from pbprompt.errors import InputError
 
@@ -84,3 +84,13 @@ def test_walk_follows_links_but_not_in_circles(tmp_path):
 )
 def test_what_the_folders_of_a_file_say(found, file, wanted):
     assert Labels(found).of(file) == wanted
+
+
+def test_a_link_to_itself_stops_nothing(tmp_path: Path):
+    (tmp_path / "a.png").write_bytes(b"")
+    for name in ("loop", "loop.png"):
+        (tmp_path / name).symlink_to(tmp_path / name)
+    assert list_images(tmp_path) == [tmp_path / "a.png", tmp_path / "loop.png"]
+    last = list(Stream([tmp_path]).records())[-1]
+    with pytest.raises(InputError, match=r"cannot read image .*loop\.png"):
+        last.read()

@@ -130,6 +130,7 @@ def test_a_table_names_files_beside_it(photos):
         ("t.jsonl", b'{"x": 1}\n', "no image field"),
         ("t.parquet", b"PAR1 and no more", "not a whole Parquet file"),
         ("t.csv", b"image\n", "holds no images"),
+        ("t.csv", b"image," + b"x" * 131_073, "line 1: a header of 131,079 characters"),
     ],
 )
 def test_what_is_wrong_with_a_table_is_one_sentence(tmp_path, name, content, says):
@@ -334,3 +335,31 @@ def test_an_address_that_wants_credentials_is_told_which(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "fsspec", None)
     with pytest.raises(InputError, match=r"addresses need fsspec: pip install .*\[remote\]"):
         list(Stream(["s3://a/b.tar"], allow_urls=True).units())
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "local://{}",
+        "file://{}",
+        "simplecache::file://{}",
+        "blockcache::file://{}",
+        "reference://{}",
+        "FILE://{}",
+        "dir::local://{}",
+        "memory://x::file://{}",
+        "zip://a.png::file://{}",
+    ],
+)
+def test_a_row_reads_no_file_outside_its_folder_by_whatever_address(tmp_path, address):
+    pytest.importorskip("fsspec")
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(b"secret")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "t.csv").write_text(f"image\n{address.format(secret)}\n")
+    (record,) = Stream([tmp_path / "in" / "t.csv"], allow_urls=True).records()
+    with pytest.raises(InputError, match=r"not an address that is read|an address, and these were not"):
+        record.read()
+    if not address.startswith("file:"):
+        with pytest.raises(InputError, match="its scheme may be http, https, s3"):
+            list(Stream([address.format(secret.with_suffix(""))], allow_urls=True).records())

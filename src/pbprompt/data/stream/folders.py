@@ -60,7 +60,7 @@ def _names(folder: Path) -> Iterator[str]:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
-                name = f"{entry.name}/" if entry.is_dir() else entry.name
+                name = f"{entry.name}/" if _is_folder(entry) else entry.name
                 if name > last:
                     some.append(name)
                 if len(some) >= 2 * NAMES_AT_ONCE:
@@ -72,6 +72,13 @@ def _names(folder: Path) -> Iterator[str]:
             del some[NAMES_AT_ONCE:]
         yield from some
         last = some[-1] if some else last
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself, which is no image either
+        return False
 
 
 def _below_address(system: Any, path: str) -> Iterator[str]:

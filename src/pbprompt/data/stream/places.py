@@ -1,4 +1,4 @@
-"""Files here and elsewhere: paths, and addresses of whatever scheme fsspec knows (s3, gs, http, …).
+"""Files here and elsewhere: paths, and addresses of some schemes that fsspec knows (s3, gs, http, …).
 
 An image from the web comes by http and https alone, in so many bytes and so much time.
 """
@@ -18,6 +18,8 @@ from pbprompt.errors import InputError, install_command
 Place = Path | str  # a path here, or an address
 BLOCK = 4 << 20  # of what is elsewhere, fetched at once
 WEB = ("http://", "https://")
+# Others that fsspec knows (local, reference, simplecache::…) lead a table's rows to any file of this machine.
+SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "hf", "memory")
 MOST_BYTES = 20 << 20  # of an image from the web
 WAIT_SECONDS = 10.0  # for the connection, and for each of its parts
 MOST_SECONDS = 60.0  # in all
@@ -92,6 +94,9 @@ def _denied(error: BaseException | None) -> bool:
 
 def filesystem(address: str) -> tuple[Any, str]:
     """fsspec's file system of an address, and the path there."""
+    if address.split("://")[0] not in SCHEMES or "::" in address:
+        known = ", ".join(SCHEMES[:-1])
+        raise InputError(f"{address}: not an address that is read: check it; its scheme may be {known}")
     try:
         import fsspec
     except ImportError:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from pbprompt.data.stream.places import read_address
 from pbprompt.errors import InputError
-from pbprompt.files import is_special
+from pbprompt.files import as_text, is_special
 
 MOST_BYTES = 256 << 20  # of an image file that is held in memory
 FILES_AT_ONCE = 1024  # of a unit
@@ -28,6 +28,10 @@ class Record:
     content: bytes | Path | str | Image.Image | InputError
     label: str = ""
     split: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", as_text(self.name))
+        object.__setattr__(self, "label", as_text(self.label))
 
     def read(self) -> bytes:
         """The bytes of its image file, not looked at."""
@@ -73,12 +77,14 @@ class Files:
 
     @property
     def identity(self) -> str:
-        """Of the names, not of what is in the files: that would be to read them all."""
+        """Of names, sizes and times, not of what is in the files: that would be to read them all."""
         digest = hashlib.sha256()
         for record in self.files:
             digest.update(json.dumps([record.name, record.label, record.split]).encode() + b"\n")
             if isinstance(record.content, bytes):
                 digest.update(record.content)
+            elif isinstance(record.content, Path):
+                digest.update(_state(record.content))
         return digest.hexdigest()
 
     def count(self) -> int:
@@ -86,6 +92,14 @@ class Files:
 
     def records(self, skip: int = 0) -> Iterator[Record]:
         return iter(self.files[skip:])
+
+
+def _state(path: Path) -> bytes:
+    try:
+        facts = path.stat()
+    except (OSError, ValueError):  # the image itself will say so
+        return b"none"
+    return f"{facts.st_size} {facts.st_mtime_ns}".encode()
 
 
 def in_units(found: Iterable["Record | Unit"]) -> Iterator[Unit]:

@@ -10,7 +10,7 @@ from pbprompt.data.stream.folders import SPLIT_WORDS
 from pbprompt.data.stream.places import Place, beside, is_address, opened
 from pbprompt.data.stream.records import Record
 from pbprompt.errors import InputError
-from pbprompt.files import inside
+from pbprompt.files import as_name, inside
 
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 # What a header, or a JSON object, may call each field.
@@ -38,6 +38,8 @@ def csv_rows(
     The header must have all columns of one of `needed`; a row that does not fit it is its own error.
     """
     first = text.readline().rstrip("\r\n")
+    if len(first) > csv.field_size_limit():
+        raise InputError(f"{table} line 1: a header of {len(first):,} characters: give a table with columns")
     found = next(filter(None, (_columns_of(first, columns) for columns in needed)), None)
     if found is None:
         raise InputError(f"{table} line 1: {missing} in {first[:60]!r}: {remedy}")
@@ -123,6 +125,6 @@ def row_record(table: Place, where: str, fields: dict[str, str], allow_urls: boo
         why = InputError(f"{where}: {name}: an address, and these were not allowed")
         return Record(name, name if allow_urls and not name.startswith("file:") else why, label, split)
     try:
-        return Record(name, beside(table, inside(name, where)), label, split)
+        return Record(as_name(name), beside(table, inside(name, where)), label, split)
     except InputError as error:
-        return Record(name, error, label, split)
+        return Record(as_name(name), error, label, split)
