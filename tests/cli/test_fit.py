@@ -389,7 +389,10 @@ def test_methods_lists_and_explains(run):
 def test_calibrate_scales_the_probabilities_of_any_method(run, photos, tmp_path):
     code, _, err = run("fit", photos, *QUICK, "--calibrate", "--out", tmp_path / "model")
     info = json.loads((tmp_path / "model" / "config.json").read_text())
-    assert code == 0 and f"temperature {info['temperature']:.3f}: probabilities are" in err
+    assert (
+        code == 0
+        and f"temperature {info['temperature']:.3f}, by 6 validation images: probabilities are" in err
+    )
     code, out, _ = run("evaluate", tmp_path / "model", photos, "--json")
     assert code == 0 and json.loads(out)["nll"] == info["metrics"]["nll"]
 

@@ -277,7 +277,7 @@ def _print_outcome(options: FitOptions, model: "TunedModel", few: "Dataset", con
             )
     if options.calibrate or model.info.temperature != 1:
         console.print(temperature_words(model))
-    if words := name_words(model.method):
+    if not model.multi_label and (words := name_words(model.method)):
         console.print(words)
     console.print(threshold_words(model) if model.multi_label else calibration_words(model.calibration))
     console.print(f"saved: {options.out}")
