@@ -194,7 +194,7 @@ def _conjugate_section(lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     return f"""## Growth of `conjugate`
 
 From synthetic features on, of the width of `lite`. A fit reads the names (eight sentences each), passes over
-the features once and chooses κ, T and the rest by at most 4,096 of them; with more images only the pass
+the features once and weighs its experts by at most 4,096 of them; with more images only the pass
 grows, and one image more costs what the choice does, however many came before. As images grow there are
 {IMAGES_CLASSES} classes; as classes grow, {SHOTS} images of each. Memory is the peak over all that is
 measured at a point.
