@@ -22,7 +22,7 @@ from pbprompt.data.names import read_classes_file
 from pbprompt.data.sources import open_dataset
 from pbprompt.data.workers import Workers
 from pbprompt.errors import InputError
-from pbprompt.model.folder import read_info
+from pbprompt.model.folder import CLASSES_HASH, names_hash, read_info
 from pbprompt.recipes import load_recipe
 
 MEMORY, SECONDS = 4 * 2**30, 60.0
@@ -37,7 +37,7 @@ CONFIG = {
     "format": "pbprompt-model", "version": 2, "method": "coop", "config": {"epochs": 1},
     "classes": ["a", "b"], "template": "a {}.", "seed": 1, "shots": 2, "data": {}, "metrics": {},
     "backbone": {"name": "lite", "activation": "gelu", "fingerprint": "f"}, "library": "1",
-    "files": {"model.safetensors": "0"},
+    "files": {"model.safetensors": "0"}, CLASSES_HASH: names_hash(("a", "b")),
 }  # fmt: skip
 
 

@@ -216,7 +216,7 @@ def test_the_blocks_it_is_judged_in_do_not_matter(monkeypatch):
     monkeypatch.setattr(posterior, "BLOCK", 3 * 8)
     parts, _ = fitted(*inputs)
     for name, value in parts.tensors().items():
-        torch.testing.assert_close(value, whole.tensors()[name], rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(value, whole.tensors()[name], rtol=1e-6, atol=1e-8)
 
 
 def test_names_tell_what_they_tell():

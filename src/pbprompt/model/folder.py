@@ -93,7 +93,7 @@ def save_model(
     texts = {CALIBRATION: calibration and calibration_text(calibration), LABELS: labels}
     parts = {WEIGHTS: save(tensors)} | {name: text.encode() for name, text in texts.items() if text}
     about = {"format": FORMAT, "version": VERSION, **asdict(info)}
-    about |= {CLASSES_HASH: _names_hash(info.classes), HASHES: hashes(parts)}
+    about |= {CLASSES_HASH: names_hash(info.classes), HASHES: hashes(parts)}
     config = json.dumps(about, indent=1, ensure_ascii=False) + "\n"
     card = model_card(
         info,
@@ -133,14 +133,15 @@ def read_info(folder: Path | ModelFiles) -> ModelInfo:
             raise ValueError("the backbone's identity is missing")
         if not 0 < info.temperature < math.inf:
             raise ValueError(f"temperature is {info.temperature}: it must be above 0")
-        if names_hash != _names_hash(info.classes):
+        if names_hash != names_hash(info.classes):
             raise ValueError("its class names are not those that it was saved with")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: not a model of pbprompt ({error}): fit it again") from None
     return info
 
 
-def _names_hash(names: Sequence[str]) -> str:
+def names_hash(names: Sequence[str]) -> str:
+    """Of the class names, in their order."""
     return hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()
 
 
