@@ -127,13 +127,13 @@ def read_info(folder: Path | ModelFiles) -> ModelInfo:
         if values.pop("format") != FORMAT or values.pop("version") != VERSION:
             raise ValueError("another format")
         values.pop(HASHES, None)
-        names_hash = values.pop(CLASSES_HASH, None)
+        given_hash = values.pop(CLASSES_HASH, None)
         info = from_dict(ModelInfo, values, "field")
         if not {"name", "activation", "fingerprint"} <= set(info.backbone):
             raise ValueError("the backbone's identity is missing")
         if not 0 < info.temperature < math.inf:
             raise ValueError(f"temperature is {info.temperature}: it must be above 0")
-        if names_hash != names_hash(info.classes):
+        if given_hash != names_hash(info.classes):
             raise ValueError("its class names are not those that it was saved with")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: not a model of pbprompt ({error}): fit it again") from None
