@@ -264,6 +264,13 @@ def _answers(folder: Path, backbone: Backbone) -> Case:
     rows, out = (b'{"image": "a"}\n', b'{"image": "b"}\n'), folder / "answers.jsonl"
 
     def work() -> None:
+        try:
+            answer()
+        except InputError:  # of a finished job, the same again is refused; its answers stay as they are
+            if not look():
+                raise
+
+    def answer() -> None:
         with Output(str(out)).opened({"model": "m"}) as output:
             for number, unit, _ in output.todo(units):
                 failed = b'{"image": "c", "reason": "r"}\n' if number else b""
