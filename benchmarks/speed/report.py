@@ -193,7 +193,8 @@ divided by that of the size: 1 is in proportion, below is better.
 def _conjugate_section(lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     return f"""## Growth of `conjugate`
 
-From synthetic features on, of the width of `lite`. A fit reads the names (eight sentences each), passes over
+From synthetic features on, of the width of `lite`; records of before commit
+071a297 are of the former model. A fit reads the names (eight sentences each), passes over
 the features once and weighs its experts by at most 4,096 of them; with more images only the pass
 grows, and one image more costs what the choice does, however many came before. As images grow there are
 {IMAGES_CLASSES} classes; as classes grow, {SHOTS} images of each. Memory is the peak over all that is
