@@ -81,10 +81,10 @@ def typed(page: Path) -> list[str]:
 
 
 def mentioned(page: Path) -> list[str]:
-    """Commands inside sentences; those with dots in place of words are left out."""
+    """Commands inside sentences; those with dots in place of words, and 0.1.0's `bench`, are left out."""
     text = FENCED.sub("", page.read_text(encoding="utf-8"))
     found = re.findall(r"`(pbprompt [^`]*)`", text)
-    return [command for command in found if "…" not in command and "[" not in command]
+    return [command for command in found if not re.search(r"…|\[|^pbprompt bench\b", command)]
 
 
 def parse(command: str) -> None:

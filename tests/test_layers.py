@@ -41,7 +41,6 @@ LAYERS = [
     ("export",),
     ("testing",),
     ("serve",),
-    ("bench",),
     ("cli", "__main__"),
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -2,6 +2,7 @@
 
 python -m benchmarks.speed measure --out benchmarks/results/my-machine.json
 python -m benchmarks.speed measure steps predict --quick
+python -m benchmarks.speed text --classes 100
 python -m benchmarks.speed remark benchmarks/results/my-machine.json steps "the fan was broken"
 python -m benchmarks.speed report
 """
@@ -17,11 +18,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.speed import parts
+from benchmarks.speed.measuring import take_device
 from benchmarks.speed.report import write_report
 from benchmarks.speed.results import FORMAT, add_remark
 from benchmarks.speed.setups import Options
 from benchmarks.speed.tables import TITLES, table
-from pbprompt.bench import take_device
+from benchmarks.speed.text import bench_text
+from pbprompt import distributed
 from pbprompt.errors import InputError
 
 app = typer.Typer(
@@ -84,6 +87,38 @@ def measure(
         print(json.dumps({"format": FORMAT, "parts": measured}, ensure_ascii=False))
     if len(measured) < len(names):
         raise typer.Exit(1)
+
+
+@app.command()
+def text(
+    classes: Annotated[int, typer.Option(min=1, help="How many class names.")] = 1000,
+    ctx: Annotated[int, typer.Option(min=1, help="How many context vectors.")] = 4,
+    tower: Annotated[str, typer.Option(help="clip (ViT-B/16's) or siglip (base, not causal).")] = "clip",
+    device: Annotated[
+        str, typer.Option(help="auto (a GPU where there is one), cpu, cuda or cuda:N.")
+    ] = "auto",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    repeats: Annotated[int, typer.Option(min=1, help="How often each is timed; the median counts.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """The text engine against the plain computation over all positions, on a text tower of random weights."""
+    found = bench_text(
+        classes, ctx, device=distributed.pick(device), dtype=dtype, repeats=repeats, tower=tower
+    )
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    console = Console()
+    console.print(found["title"])
+    heads = ("context", "pass", "plain s", "engine s", "ratio", "plain GiB", "engine GiB", "ratio")
+    shown = Table(*heads, box=None)
+    for row in found["rows"]:
+        seconds = [f"{row[key]:.4f}" for key in ("plain_seconds", "engine_seconds")]
+        memory = [f"{row[key]:.2f}" for key in ("plain_gib", "engine_gib")]
+        ratios = [f"{row[key]:.1f}×" for key in ("speedup", "memory_ratio")]
+        shown.add_row(row["context"], row["pass"], *seconds, ratios[0], *memory, ratios[1])
+    console.print(shown)
+    console.print(f"[dim]{found['note']}[/]")
 
 
 @app.command()

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from benchmarks.speed.measuring import GIB, apart, memory_now, memory_peak
 from benchmarks.speed.rates import seconds_of
 from benchmarks.speed.setups import TEMPLATE, Options, make_backbone
-from pbprompt.bench import GIB, apart, memory_now, memory_peak
 from pbprompt.clip.backbone import Encoded
 from pbprompt.core.evidence import Gathering
 from pbprompt.core.likelihood import unit

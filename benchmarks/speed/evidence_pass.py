@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.speed.measuring import GIB, apart, memory_now, memory_peak
 from benchmarks.speed.rates import rate, seconds_of
 from benchmarks.speed.setups import Options
-from pbprompt.bench import GIB, apart, memory_now, memory_peak
 from pbprompt.core.evidence import Gathering
 from pbprompt.core.statistics import BLOCK
 

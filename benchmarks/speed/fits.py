@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks.speed.flops import step_flops
+from benchmarks.speed.measuring import apart, on_cuda
 from benchmarks.speed.pictures import make_dataset
 from benchmarks.speed.plain import PlainLoss, plain_optimiser
 from benchmarks.speed.rates import matrix_rate, seconds_of
@@ -25,7 +26,6 @@ from benchmarks.speed.setups import (
     make_backbone,
     random_batch,
 )
-from pbprompt.bench import apart, on_cuda
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.data.decoding import squares_of

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speed.fits import Fit, fit_ours
+from benchmarks.speed.measuring import GIB, apart, measure, memory_now, memory_peak, on_cuda
 from benchmarks.speed.pictures import make_dataset
 from benchmarks.speed.setups import Case, Options, make_backbone, make_method, random_batch
 from benchmarks.speed.steps import LibraryStep
-from pbprompt.bench import GIB, apart, measure, memory_now, memory_peak, on_cuda
 from pbprompt.clip.tokenizer import Tokenizer
 
 

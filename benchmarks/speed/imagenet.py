@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.speed.measuring import GIB, apart, memory_now, memory_peak, on_cuda
 from benchmarks.speed.pictures import make_dataset
 from benchmarks.speed.rates import seconds_of
 from benchmarks.speed.setups import OVERRIDES, SHOTS, Options, make_backbone
-from pbprompt.bench import GIB, apart, memory_now, memory_peak, on_cuda
 from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.data.items import Dataset
 from pbprompt.features.bank import FeatureBank

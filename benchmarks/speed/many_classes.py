@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.speed.measuring import DidNotFitError, apart, measure, on_cuda
 from benchmarks.speed.setups import SHOTS, Case, Options, make_backbone, make_method, random_batch
 from benchmarks.speed.steps import LibraryStep
-from pbprompt.bench import DidNotFitError, apart, measure, on_cuda
 
 CLASSES = 21_000
 

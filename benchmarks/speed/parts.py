@@ -15,10 +15,10 @@ from benchmarks.speed import (
     prediction,
     steps,
 )
+from benchmarks.speed.measuring import take_device
 from benchmarks.speed.rates import stamp
 from benchmarks.speed.results import add_part
 from benchmarks.speed.setups import Options
-from pbprompt.bench import take_device
 
 PARTS: dict[str, Callable[[Options], Iterator[dict[str, Any]]]] = {
     "steps": steps.run,

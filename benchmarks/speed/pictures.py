@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
+from benchmarks.speed.measuring import processes
 from benchmarks.speed.setups import TEMPLATE
-from pbprompt.bench import processes
 from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.data.items import Dataset, Item
 from pbprompt.data.workers import available_cpus

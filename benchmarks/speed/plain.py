@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pbprompt.bench import PlainText
+from benchmarks.speed.text import PlainText
 from pbprompt.clip.backbone import Encoded
 from pbprompt.clip.prompts import named_prompts
 from pbprompt.core.generator import PromptGenerator

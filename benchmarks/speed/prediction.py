@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.speed.measuring import apart, on_cuda
 from benchmarks.speed.plain import PlainLoss
 from benchmarks.speed.rates import has_bfloat16, rate
 from benchmarks.speed.setups import (
@@ -16,7 +17,6 @@ from benchmarks.speed.setups import (
     make_backbone,
     make_method,
 )
-from pbprompt.bench import apart, on_cuda
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.vit import VitConfig
 from pbprompt.model.predictor import SAMPLES, predictive

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from benchmarks.speed.measuring import measure, on_cuda, wait
 from pbprompt import __version__
-from pbprompt.bench import measure, on_cuda, wait
 from pbprompt.runs.provenance import commit, cpuinfo, machine
 
 T = TypeVar("T")

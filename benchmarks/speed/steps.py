@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.speed.flops import step_flops
+from benchmarks.speed.measuring import Cost, DidNotFitError, apart, measure
 from benchmarks.speed.plain import PlainLoss, plain_optimiser
 from benchmarks.speed.rates import matrix_rate
 from benchmarks.speed.setups import (
@@ -21,7 +22,6 @@ from benchmarks.speed.setups import (
     make_method,
     random_batch,
 )
-from pbprompt.bench import Cost, DidNotFitError, apart, measure
 from pbprompt.methods.base import Batch, Method
 from pbprompt.report.cost import random_images
 from pbprompt.train.step import WARM_UP, Step

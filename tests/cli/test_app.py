@@ -1,6 +1,5 @@
 """The command line as a whole: help, version, doctor."""
 
-import json
 import pickle
 import subprocess
 import sys
@@ -107,19 +106,10 @@ def test_no_error_of_ours_is_long_or_in_lines():
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
-@pytest.mark.parametrize("verb", ["predict", "doctor", "datasets", "bench"])
+@pytest.mark.parametrize("verb", ["predict", "doctor", "datasets"])
 def test_every_verb_has_help(verb):
     result = CliRunner().invoke(app, [verb, "--help"])
     assert result.exit_code == 0 and len(result.output.splitlines()) > 5
-
-
-@pytest.mark.slow
-def test_bench_text_on_a_few_classes():
-    result = CliRunner().invoke(app, ["bench", "text", "--classes", "3", "--repeats", "1", "--json"])
-    assert result.exit_code == 0, result.output
-    report = json.loads(result.output.strip().splitlines()[-1])
-    assert [row["context"] for row in report["rows"]] == ["per class", "per class", "shared", "shared"]
-    assert all(row["speedup"] > 0 and row["plain_gib"] > 0 for row in report["rows"])
 
 
 def test_every_verb_takes_a_gpu_where_there_is_one():

@@ -11,7 +11,6 @@ from typer.core import TyperGroup
 
 from pbprompt.cli import (
     backbones,
-    bench,
     cache,
     captions,
     datasets,
@@ -106,7 +105,6 @@ app.add_typer(datasets.app, name="datasets")
 app.add_typer(backbones.app, name="backbones")
 app.add_typer(runs.app, name="runs")
 app.add_typer(cache.app, name="cache")
-app.add_typer(bench.app, name="bench")
 
 
 def _wrap_by_width(verbs: typer.Typer) -> None:

@@ -30,6 +30,13 @@ def test_steps_agree_with_the_plain_way():
 
 
 @pytest.mark.slow
+def test_the_text_engine_on_a_few_classes():
+    report = json.loads(invoke("text", "--classes", "3", "--repeats", "1", "--json").stdout)
+    assert [row["context"] for row in report["rows"]] == ["per class", "per class", "shared", "shared"]
+    assert all(row["speedup"] > 0 and row["plain_gib"] > 0 for row in report["rows"])
+
+
+@pytest.mark.slow
 def test_fits_end_at_the_same_loss():
     rows = json.loads(invoke("measure", "fit", "--quick", "--json").stdout)["parts"]["fit"]["rows"]
     compared = [row for row in rows if "plain_loss" in row]

@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from pbprompt.bench import DidNotFitError, apart, measure, take_device
+from benchmarks.speed.measuring import DidNotFitError, apart, measure, take_device
 from pbprompt.errors import InputError
 
 MIB = 1 << 20
