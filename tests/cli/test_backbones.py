@@ -4,7 +4,7 @@ import huggingface_hub
 import pytest
 from siglip_folder import siglip_model, write_siglip
 
-from pbprompt.clip.families import FAMILIES
+from pbprompt.clip.families import families
 from pbprompt.clip.loading.hub import in_cache
 
 
@@ -15,7 +15,7 @@ def test_lists_every_family_and_what_is_here(run, monkeypatch):
     )
     code, out, _ = run("backbones")
     assert code == 0
-    for family in FAMILIES:
+    for family in families():
         assert family.name in out and all(name in out for name in family.ids) and family.licence in out
     (found,) = [line for line in out.splitlines() if "siglip2-base-patch16-224" in line]
     (other,) = [line for line in out.splitlines() if "siglip2-base-patch16-384" in line]

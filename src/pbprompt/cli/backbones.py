@@ -19,12 +19,12 @@ def list_families(context: typer.Context) -> None:
     """List the families that can be loaded, their ids, and which of these are in the local cache."""
     if context.invoked_subcommand is not None:
         return
-    from pbprompt.clip.families import FAMILIES
+    from pbprompt.clip.families import families
     from pbprompt.clip.loading.hub import in_cache
     from pbprompt.errors import install_command
 
     console = Console(soft_wrap=True)
-    for family in FAMILIES:
+    for family in families():
         about = (
             f"{family.name}: {family.parameters} parameters, {family.pixels} pixels, licence {family.licence}"
         )
@@ -32,7 +32,7 @@ def list_families(context: typer.Context) -> None:
         for name in family.ids:
             here = "  (here)" if in_cache(name) else ""
             console.print(f"  {name}{here}", markup=False, highlight=False)
-    for family in FAMILIES:
+    for family in families():
         if family.missing:
             console.print(f"{family.name} needs an extra: {escape(install_command(family.missing))}")
     console.print(

@@ -47,11 +47,10 @@ def check(
 
     from pbprompt.data import catalog
     from pbprompt.data.catalog.benchmark import check as check_benchmark
-    from pbprompt.data.catalog.sample import FOLDER
     from pbprompt.data.sources import ROOT_VARIABLE
 
     benchmark = catalog.find(name)
-    fallback = FOLDER if benchmark.name == "sample" else os.environ.get(ROOT_VARIABLE, ".")
+    fallback = catalog.SAMPLE if benchmark.name == "sample" else os.environ.get(ROOT_VARIABLE, ".")
     report = check_benchmark(benchmark, root or fallback)
     console = Console(soft_wrap=True)
     if report.found:

@@ -93,12 +93,12 @@ def _embedded_models() -> list[Row]:
 def _families() -> list[Row]:
     """Which families of models can be loaded; the extra that one lacks has a row of its own."""
     try:
-        from pbprompt.clip.families import FAMILIES
+        from pbprompt.clip.families import families
     except Exception:  # torch cannot be imported, which has a row of its own
         return []
     return [
         (not family.missing, family.name, f"needs the extra {family.missing}" if family.missing else "ready")
-        for family in FAMILIES
+        for family in families()
     ]
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from pbprompt.data import catalog
 from pbprompt.data.assemble import Choices, Row, Skipped, assemble, keep_images
 from pbprompt.data.catalog.benchmark import Benchmark
-from pbprompt.data.catalog.sample import FOLDER as SAMPLE_FOLDER
 from pbprompt.data.huggingface import PREFIX, is_saved_dataset, open_huggingface
 from pbprompt.data.items import Dataset, some
 from pbprompt.data.multi_label import open_multi_label
@@ -91,7 +90,7 @@ def _benchmark(source: str | Path) -> tuple[Benchmark | None, str, Path | None]:
 
 def _root(benchmark: Benchmark, given: str | Path | None) -> str | Path:
     if benchmark.name == "sample":
-        return SAMPLE_FOLDER  # embedded, wherever the others are
+        return catalog.SAMPLE  # embedded, wherever the others are
     root = given or os.environ.get(ROOT_VARIABLE)
     if not root:
         raise InputError(

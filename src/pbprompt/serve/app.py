@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
 from pbprompt import __version__
-from pbprompt.data.catalog.sample import FOLDER as SAMPLE
+from pbprompt.data.catalog import SAMPLE
 from pbprompt.errors import NoNumberError, one_line
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.docs_page import docs_page

@@ -8,8 +8,7 @@ from PIL import Image
 
 from pbprompt.data.catalog import benchmarks, find, lookup
 from pbprompt.data.catalog.benchmark import check
-from pbprompt.data.catalog.few_shot import reversed_path, split_capitals, year_first
-from pbprompt.data.catalog.grocery import products
+from pbprompt.data.catalog.readers import reversed_path, split_capitals, year_first
 from pbprompt.errors import InputError
 
 FIFTEEN = (
@@ -189,7 +188,6 @@ def test_grocery(tmp_path):
         ("dataset/iconic/Oatly-Oat-Milk.jpg", 1),
     ]
     assert [item.path for item in data.only("photo").test] == ["dataset/test/a.jpg", "dataset/test/b.jpg"]
-    assert products(tmp_path / "grocery")[1].description == "dataset/iconic/Oatly-Oat-Milk.txt"
     text(folder, "val.txt", "val/a.jpg, 2, 0\n")
     with pytest.raises(InputError, match=r"val\.txt line 1: '2' is no label"):
         find("grocery").open(tmp_path)

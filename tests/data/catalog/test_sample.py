@@ -2,9 +2,9 @@
 
 import pytest
 
+from pbprompt.data.catalog import SAMPLE as FOLDER
 from pbprompt.data.catalog import find
 from pbprompt.data.catalog.benchmark import check
-from pbprompt.data.catalog.sample import FOLDER
 from pbprompt.data.fewshot import base_new, draw
 from pbprompt.data.images import open_image
 from pbprompt.data.sources import open_dataset

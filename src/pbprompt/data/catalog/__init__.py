@@ -1,23 +1,32 @@
-"""The benchmarks pbprompt knows."""
+"""The benchmarks pbprompt knows: `benchmarks.yaml` is the table of them."""
 
-from pbprompt.data.catalog import few_shot, grocery, imagenet, pacs, sample
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
 from pbprompt.data.catalog.benchmark import Benchmark
+from pbprompt.data.catalog.readers import READERS
 from pbprompt.errors import InputError
 from pbprompt.suggest import suggest
 
-_ENTRIES = (  # in the order of the field's tables
-    imagenet.IMAGENET,
-    *few_shot.BENCHMARKS,
-    *imagenet.RELATIVES,
-    pacs.BENCHMARK,
-    grocery.BENCHMARK,
-    sample.BENCHMARK,
-)
+SAMPLE = Path(__file__).resolve().parents[1] / "sample"  # the folder of the embedded one
 
 
+@cache
 def benchmarks() -> dict[str, Benchmark]:
     """Every benchmark by its name."""
-    return {entry.name: entry for entry in _ENTRIES}
+    rows = yaml.safe_load((files("pbprompt.data.catalog") / "benchmarks.yaml").read_text(encoding="utf-8"))
+    return {row["name"]: _benchmark(row) for row in rows}
+
+
+def _benchmark(row: dict[str, Any]) -> Benchmark:
+    lists = {key: tuple(value) for key, value in row.items() if isinstance(value, list)}
+    read = READERS[row.pop("reader")]
+    domains = tuple(row.get("domains", {}).items())
+    return Benchmark(**{**row, **lists, "domains": domains, "read": read})
 
 
 def lookup(name: str) -> Benchmark | None:

@@ -1,17 +1,13 @@
 """What a catalogue entry is, and whether one on disk is whole: its layout, its counts and every file."""
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from pbprompt.data.items import DEFAULT_TEMPLATE, SPLITS, Dataset, some
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
-
-# Where the split files and ImageNet's class names are published, to be put beside the images.
-SPLIT_FILES = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
-UNSTATED = "none stated by its authors; given out for research"
 
 Counts = tuple[int | None, int | None, int | None]  # train, val, test; None where any number will do
 
@@ -20,7 +16,8 @@ Counts = tuple[int | None, int | None, int | None]  # train, val, test; None whe
 class Benchmark:
     """A published dataset: where it lies, how it is read, what it must hold, where a person obtains it.
 
-    `marker` is a path in its folder that tells it is there; `read` makes the dataset from that folder.
+    `marker` is a path in its folder that tells it is there; `read` makes the dataset from that folder. A
+    split file's paths are relative to `images`; `names` and `rename` make its class names readable.
     """
 
     name: str
@@ -28,13 +25,16 @@ class Benchmark:
     folder: str
     marker: str
     classes: int | None
-    counts: Counts
     licence: str
     source: str
     read: Callable[["Benchmark", Path], Dataset]
+    counts: Counts = (None, None, None)
     template: str = DEFAULT_TEMPLATE
     aliases: tuple[str, ...] = ()
     domains: tuple[tuple[str, int], ...] = ()  # each domain and its images
+    images: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+    rename: str = ""
 
     def locate(self, root: str | Path) -> Path:
         """The dataset's own folder: `root/<folder>`, or `root` itself."""
