@@ -43,8 +43,8 @@ from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.runs.config import RunConfig
 from pbprompt.runs.store import RunStore
-from pbprompt.sweep import sweep
 from pbprompt.sweep.executor import Ended, Job, attempt
+from pbprompt.sweep.sweeping import sweep
 from pbprompt.train import loop
 
 SECONDS = 600.0  # after which a job that nobody kills counts as hung

@@ -14,7 +14,7 @@ from pbprompt.runs.record import BackboneFacts, Record
 
 def write_plan(root: Path, **seeds: list[str]) -> None:
     """seed1=["raise", "ok"]: the run of seed 1 raises at first and then succeeds."""
-    (root / "plan.json").write_text(json.dumps(seeds))
+    (root / "plan.json").write_text(json.dumps({"lite": backbone_fingerprint("lite"), **seeds}))
 
 
 def tries(root: Path, seed: int) -> list[int]:
@@ -27,9 +27,10 @@ def work(root, run, backbone, device):
     """To be given as `partial(work, root)`, like the others."""
     seed = run.config.seed
     _note(root / f"tries-{seed}")
-    plan = json.loads((root / "plan.json").read_text()).get(f"seed{seed}", ["ok"])
-    _act(plan[min(len(tries(root, seed)), len(plan)) - 1], seed)
-    return _record(run, run.id(backbone_fingerprint(backbone))), {"x": np.full(3, seed, np.int32)}
+    plan = json.loads((root / "plan.json").read_text())
+    acts = plan.get(f"seed{seed}", ["ok"])
+    _act(acts[min(len(tries(root, seed)), len(acts)) - 1], seed)
+    return _record(run, run.id(plan[backbone])), {"x": np.full(3, seed, np.int32)}
 
 
 def misnamed(root, run, backbone, device):

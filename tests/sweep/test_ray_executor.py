@@ -10,8 +10,8 @@ from sweep_stubs import encode, tries, work, write_plan
 from pbprompt.errors import InputError
 from pbprompt.runs.config import RunConfig
 from pbprompt.runs.store import RunStore
-from pbprompt.sweep import prepare_runs, sweep
 from pbprompt.sweep.ray_executor import RayExecutor
+from pbprompt.sweep.sweeping import prepare_runs, sweep
 
 ray = pytest.importorskip("ray")
 RUNS = [RunConfig(task="few-shot", dataset="sample", shots=1, seed=seed) for seed in (1, 2, 3, 4)]

@@ -1,43 +1,41 @@
 """The Slurm executor on submitit's local processes, which take the same calls."""
 
+import os
 import time
 from contextlib import closing
-from functools import partial
 
 import pytest
-from sweep_stubs import encode, tries, work, write_plan
 
 from pbprompt.errors import InputError
-from pbprompt.runs.config import RunConfig
-from pbprompt.runs.store import RunStore
-from pbprompt.sweep import prepare_runs, sweep
 from pbprompt.sweep.executor import Job
 from pbprompt.sweep.slurm import SlurmExecutor
 
 pytest.importorskip("submitit")
-RUNS = [RunConfig(task="few-shot", dataset="sample", shots=1, seed=seed) for seed in (1, 2, 3)]
+
+
+def ends_of(executor, count):
+    """So many jobs that ended, by their ids."""
+    ended = {}
+    while len(ended) < count:
+        ended |= {one.job.id: one for one in executor.wait(60)}
+    return ended
 
 
 @pytest.mark.slow
-def test_runs_come_back_and_what_raises_or_dies_is_tried_once_more(tmp_path, stub_path):
-    write_plan(tmp_path, seed1=["kill", "ok"], seed2=["raise"])
-    store = RunStore(tmp_path / "runs")
-    with closing(SlurmExecutor(tmp_path / "slurm", jobs=2, cluster="local")) as executor:
-        outcome = sweep(
-            RUNS,
-            backbone="lite",
-            root=tmp_path,
-            store=store,
-            executor=executor,
-            progress=False,
-            work=partial(work, tmp_path),
-            encode=partial(encode, tmp_path),
-        )
-    first, second, third = prepare_runs(RUNS, "lite", tmp_path)
-    assert set(outcome.done) == {first, third} and outcome.failed == (second,), store.failures()
-    assert len(set(tries(tmp_path, 1))) == 2 and len(tries(tmp_path, 2)) == 2
-    assert store.arrays(third)["x"].tolist() == [3, 3, 3]
-    assert "ArithmeticError: seed 2 went wrong" in store.failures()[0].traceback
+def test_values_errors_and_deaths_come_back_and_a_job_may_be_given_again(tmp_path):
+    fine, wrong, dead = (
+        Job("fine", 0, hex, (255,)),
+        Job("wrong", 1, int, ("x",)),
+        Job("dead", 2, os._exit, (7,)),
+    )
+    with closing(SlurmExecutor(tmp_path, jobs=2, cluster="local")) as executor:
+        executor.submit([fine, wrong, dead])
+        ended = ends_of(executor, 3)
+        executor.submit([fine])
+        again = ends_of(executor, 1)["fine"]
+    assert ended["fine"].value == again.value == "0xff" and not ended["fine"].error
+    assert "ValueError: invalid literal" in ended["wrong"].error
+    assert "UncompletedJobError" in ended["dead"].error
 
 
 def test_closing_cancels_what_runs(tmp_path):

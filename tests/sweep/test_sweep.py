@@ -19,18 +19,40 @@ from pbprompt.errors import InputError
 from pbprompt.runs import protocol
 from pbprompt.runs.config import RunConfig
 from pbprompt.runs.store import RunStore
-from pbprompt.sweep import prepare_runs, sweep
 from pbprompt.sweep.executor import Ended, attempt
-from pbprompt.sweep.local import LocalExecutor
+from pbprompt.sweep.local import LocalExecutor, _death
+from pbprompt.sweep.sweeping import prepare_runs, sweep
 
 
 def runs(*seeds: int) -> list[RunConfig]:
     return [RunConfig(task="few-shot", dataset="sample", shots=1, seed=seed) for seed in seeds]
 
 
+class Inline:
+    """An executor that does its jobs here, through pickle as all do."""
+
+    def __init__(self):
+        self.jobs = []
+
+    def submit(self, jobs):
+        self.jobs += jobs
+
+    def wait(self, timeout):
+        job = self.jobs.pop(0)
+        function, arguments = pickle.loads(pickle.dumps((job.function, job.arguments)))
+        return [Ended(job, *attempt(function, arguments))]
+
+    def running(self):
+        return 0
+
+    def close(self):
+        pass
+
+
 def go(root: Path, seeds: tuple[int, ...], jobs: int = 1, work=sweep_stubs.work, encode=sweep_stubs.encode):
+    """In so many processes; with none of them, here: where a process is not the point."""
     store = RunStore(root / "runs")
-    with closing(LocalExecutor(jobs)) as executor:
+    with closing(LocalExecutor(jobs) if jobs else Inline()) as executor:
         outcome = sweep(
             runs(*seeds),
             backbone="lite",
@@ -59,7 +81,7 @@ def test_runs_are_done_in_order_after_one_encoding_and_skipped_the_next_time(tmp
     assert len(workers) == 1 and os.getpid() not in workers, "one process does both, and not this one"
     (tmp_path / "tries-1").unlink()
     (tmp_path / "tries-2").unlink()
-    again, store = go(tmp_path, (1, 2, 3))
+    again, store = go(tmp_path, (1, 2, 3), jobs=0)
     assert again.done == ids(tmp_path, 3) and again.skipped == ids(tmp_path, 1, 2)
     assert len(store.records()) == 3 and not tries(tmp_path, 1)
     assert len((tmp_path / "encoded").read_text().split()) == 2
@@ -80,26 +102,28 @@ def test_what_raises_or_dies_is_tried_twice_and_the_others_go_on(tmp_path):
     assert "SIGKILL (out of memory?)" in died.traceback
     for file in tmp_path.glob("tries-*"):
         file.unlink()
-    write_plan(tmp_path, seed1=["ok"], seed4=["exit"])
-    mended, store = go(tmp_path, (1, 2, 3, 4, 5))
+    write_plan(tmp_path, seed1=["ok"], seed4=["raise"])
+    mended, store = go(tmp_path, (1, 2, 3, 4, 5), jobs=0)
     assert mended.done == ids(tmp_path, 1) and mended.skipped == ids(tmp_path, 2, 3, 5)
-    assert "exit code 7" in store.failures()[-1].traceback
+    assert "seed 4 went wrong" in store.failures()[-1].traceback
+    assert _death(7) == "the worker process ended with exit code 7"
 
 
 def test_what_cannot_be_encoded_fails_its_runs(tmp_path):
     write_plan(tmp_path)
-    outcome, store = go(tmp_path, (1, 2), encode=sweep_stubs.encode_in_vain)
+    outcome, store = go(tmp_path, (1, 2), jobs=0, encode=sweep_stubs.encode_in_vain)
     assert outcome.failed == ids(tmp_path, 1, 2) and not tries(tmp_path, 1)
     assert all("an image is torn" in failure.traceback for failure in store.failures())
     assert len((tmp_path / "encoded").read_text().split()) == 2
 
 
 @pytest.mark.parametrize(
-    ("work", "says"),
-    [(sweep_stubs.misnamed, "names this run another"), (sweep_stubs.not_picklable, "pickle")],
+    ("work", "jobs", "says"),
+    [(sweep_stubs.misnamed, 0, "names this run another"), (sweep_stubs.not_picklable, 1, "pickle")],
 )
-def test_answers_that_cannot_be_kept_are_failures(tmp_path, work, says):
-    outcome, store = go(tmp_path, (1,), work=work)
+def test_answers_that_cannot_be_kept_are_failures(tmp_path, work, jobs, says):
+    write_plan(tmp_path)
+    outcome, store = go(tmp_path, (1,), jobs, work=work)
     assert outcome.failed == ids(tmp_path, 1) and says in store.failures()[0].traceback
 
 
@@ -138,7 +162,7 @@ from pathlib import Path
 import sweep_stubs
 from pbprompt.runs.config import RunConfig
 from pbprompt.runs.store import RunStore
-from pbprompt.sweep import sweep
+from pbprompt.sweep.sweeping import sweep
 from pbprompt.sweep.local import LocalExecutor
 from contextlib import closing
 
@@ -146,7 +170,7 @@ if __name__ == "__main__":
     root = Path(sys.argv[1])
     runs = [RunConfig(task="few-shot", dataset="sample", shots=1, seed=seed) for seed in (1, 2, 3)]
     try:
-        with closing(LocalExecutor(2)) as executor:
+        with closing(LocalExecutor(int(sys.argv[2]))) as executor:
             sweep(runs, backbone="lite", root=root, store=RunStore(root / "runs"), executor=executor,
                   work=partial(sweep_stubs.work, root), encode=partial(sweep_stubs.encode, root))
     except KeyboardInterrupt:
@@ -170,41 +194,24 @@ def until(condition, process=None) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_ctrl_c_or_a_kill_leaves_no_process_and_keeps_what_was_done(tmp_path, stub_path, child, how):
+@pytest.mark.parametrize(("how", "jobs"), [(signal.SIGINT, 2), (signal.SIGKILL, 1)])
+def test_ctrl_c_or_a_kill_leaves_no_process_and_keeps_what_was_done(tmp_path, stub_path, child, how, jobs):
     write_plan(tmp_path, seed2=["sleep"], seed3=["sleep"])
+    asleep = (2, 3)[:jobs]
     (tmp_path / "script.py").write_text(SCRIPT)
     store = RunStore(tmp_path / "runs")
-    process = child([sys.executable, tmp_path / "script.py", tmp_path], stderr=subprocess.PIPE)
-    until(lambda: store.finished() and tries(tmp_path, 2) and tries(tmp_path, 3), process)
+    process = child([sys.executable, tmp_path / "script.py", tmp_path, jobs], stderr=subprocess.PIPE)
+    until(lambda: store.finished() and all(tries(tmp_path, seed) for seed in asleep), process)
     if how == signal.SIGINT:
         os.killpg(process.pid, how)  # as a terminal does: to the workers too
     else:
         process.kill()
     _, errors = process.communicate()
-    until(lambda: not any(alive(tries(tmp_path, seed)[0]) for seed in (2, 3)))
+    until(lambda: not any(alive(tries(tmp_path, seed)[0]) for seed in asleep))
     if how == signal.SIGINT:
         assert process.returncode == 130, errors
         assert "Traceback" not in errors and "stopped with 1 of 3 runs: the same command goes on" in errors
     assert [record.config.seed for record in store.records()] == [1] and not store.failures()
-
-
-class Inline:
-    """An executor that does its jobs here, through pickle as all do."""
-
-    def __init__(self):
-        self.jobs = []
-
-    def submit(self, jobs):
-        self.jobs += jobs
-
-    def wait(self, timeout):
-        job = self.jobs.pop(0)
-        function, arguments = pickle.loads(pickle.dumps((job.function, job.arguments)))
-        return [Ended(job, *attempt(function, arguments))]
-
-    def running(self):
-        return 0
 
 
 def test_every_dataset_is_opened_and_every_draw_made_once(tmp_path, monkeypatch):

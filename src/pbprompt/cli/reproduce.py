@@ -80,7 +80,7 @@ def reproduce(options: ReproduceOptions) -> None:
     from pbprompt import distributed
     from pbprompt.recipes.pictures import find_picture
     from pbprompt.runs.store import RunStore
-    from pbprompt.sweep import sweep
+    from pbprompt.sweep.sweeping import sweep
 
     options = replace(options, device=distributed.pick(options.device))
     pictures = {name: picture for name in options.tables if (picture := find_picture(name))}

@@ -3,7 +3,7 @@
 Their weights are frozen, so the way back asks for no gradient but that of the input. Of a block it needs what
 the parts that are not linear took in: both sums before the layer norms, queries, keys and values, and the
 MLP's hidden units; nothing else is kept. Each sum is added, normed and stored by one kernel of
-`block_kernels`, and so is its gradient: at a hundred classes a step is as long as its kernels are many.
+`kernels`, and so is its gradient: at a hundred classes a step is as long as its kernels are many.
 
     h = x + out(attention(qkv(ln_1(x)))),  x′ = h + proj(act(fc(ln_2(h))))     a block; the last at EOT alone
 """
@@ -20,12 +20,8 @@ from torch.autograd.function import once_differentiable
 
 from pbprompt.clip import packed_attention
 from pbprompt.clip.layers import QUICK, Block, Mlp
+from pbprompt.clip.packed_attention import kernels
 from pbprompt.clip.packing import Layout
-
-try:
-    from pbprompt.clip import block_kernels
-except ImportError:  # torch's CPU builds come without Triton
-    block_kernels = None  # type: ignore[assignment]
 
 ELEMENTS_A_PROGRAM = 2048
 
@@ -106,7 +102,7 @@ def _finish_backward(
 
 def _norm(x: Float[Tensor, "s n w"], norm: nn.LayerNorm) -> Float[Tensor, "s n w"]:
     normed = torch.empty_like(x)
-    _over_rows(block_kernels.norm_kernel, x, x, x, norm.weight, norm.bias, x, normed, norm=norm, ADDS=False)
+    _over_rows(kernels().norm_kernel, x, x, x, norm.weight, norm.bias, x, normed, norm=norm, ADDS=False)
     return normed
 
 
@@ -116,7 +112,7 @@ def _add_and_norm(
     """x + delta, and that normed."""
     total, normed = torch.empty_like(x), torch.empty_like(x)
     parts = (x, delta, norm.weight, norm.bias, total, normed)
-    _over_rows(block_kernels.norm_kernel, x, *parts, norm=norm, ADDS=True)
+    _over_rows(kernels().norm_kernel, x, *parts, norm=norm, ADDS=True)
     return total, normed
 
 
@@ -128,7 +124,7 @@ def _norm_backward(
 ) -> Float[Tensor, "s n w"]:
     """The gradient at x of that at norm(x), and `residual` added to it."""
     out = torch.empty_like(x)
-    _over_rows(block_kernels.norm_backward_kernel, x, gradient, x, norm.weight, residual, out, norm=norm)
+    _over_rows(kernels().norm_backward_kernel, x, gradient, x, norm.weight, residual, out, norm=norm)
     return out
 
 
@@ -146,7 +142,7 @@ def _activate(hidden: Float[Tensor, "s n k"], mlp: Mlp) -> Float[Tensor, "s n k"
         return F.gelu(hidden, approximate=mlp.approximate)
     out, count = torch.empty_like(hidden), hidden.numel()
     grid = (-(-count // ELEMENTS_A_PROGRAM),)
-    block_kernels.quick_gelu_kernel[grid](hidden, out, count, QUICK, TILE=ELEMENTS_A_PROGRAM)
+    kernels().quick_gelu_kernel[grid](hidden, out, count, QUICK, TILE=ELEMENTS_A_PROGRAM)
     return out
 
 
@@ -158,7 +154,7 @@ def _activate_backward(
         return torch.ops.aten.gelu_backward(gradient, hidden, approximate=mlp.approximate)
     count = hidden.numel()
     grid = (-(-count // ELEMENTS_A_PROGRAM),)
-    block_kernels.quick_gelu_backward_kernel[grid](
+    kernels().quick_gelu_backward_kernel[grid](
         gradient, hidden, gradient, count, QUICK, TILE=ELEMENTS_A_PROGRAM
     )
     return gradient

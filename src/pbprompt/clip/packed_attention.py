@@ -6,28 +6,30 @@ the backward pass: nothing but the inputs is kept. Where the lead learns, its gr
 program's rows in registers and over programs afterwards, without atomics: the same bits in every run.
 """
 
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from pbprompt.clip.packing import Layout, Rows
 
-try:
-    from pbprompt.clip.packed_kernels import backward_kernel, forward_kernel, lead_kernel
-except ImportError:  # torch's CPU builds come without Triton
-    forward_kernel = backward_kernel = lead_kernel = None
-
 FEW_ROWS = 256  # up to so many, a program of its own for every two keeps the GPU busy
 
 
 def usable(x: Tensor, per_head: int) -> bool:
     """Whether the kernels can take these activations."""
-    return (
-        forward_kernel is not None
-        and x.is_cuda
-        and x.dtype != torch.float64
-        and per_head in (16, 32, 64, 128)
-    )
+    fits = x.is_cuda and x.dtype != torch.float64 and per_head in (16, 32, 64, 128)
+    return fits and find_spec("triton") is not None  # torch's CPU builds come without
+
+
+@cache
+def kernels() -> Any:
+    """The module of the kernels, imported at the first use: Triton takes as long as a tenth of torch."""
+    return import_module("pbprompt.clip.kernels")
 
 
 def attend_causally(qkv: Float[Tensor, "s n w3"], layout: Layout, heads: int) -> Float[Tensor, "s n w"]:
@@ -74,7 +76,7 @@ def _forward(
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     per_head = q.shape[-1] // heads
     for first, count, queries, keys in rows.launches:
-        forward_kernel[count, heads, len(q)](
+        kernels().forward_kernel[count, heads, len(q)](
             q, k, v, out, rows.table, first, first + count, per_head**-0.5,
             q.stride(0), q.stride(1), k.stride(0), k.stride(1), out.stride(0), out.stride(1),
             QUERIES=queries, KEYS=keys, PER_HEAD=per_head, ROWS=1, num_warps=_warps(keys),
@@ -107,7 +109,7 @@ def _backward(
     before = 0
     for first, count, queries, keys in rows.launches:
         own = -(-count // at_once)
-        backward_kernel[own, heads, samples](
+        kernels().backward_kernel[own, heads, samples](
             q, k, v, gradient, dq, dk, dv, partial, rows.table, first, first + count, before, blocks,
             rows.lead, per_head**-0.5, q.stride(0), q.stride(1), k.stride(0), k.stride(1),
             gradient.stride(0), gradient.stride(1), dq.stride(0), dq.stride(1), dk.stride(0), dk.stride(1),
@@ -117,7 +119,7 @@ def _backward(
         before += own
     if rows.lead_learns:
         across = 64
-        lead_kernel[-(-2 * width // across), rows.lead, samples](
+        kernels().lead_kernel[-(-2 * width // across), rows.lead, samples](
             partial, dk, blocks, rows.lead, dk.stride(0), dk.stride(1),
             COLUMNS=2 * width, SOME=32, ACROSS=across,
         )  # fmt: skip

@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from pbprompt.errors import InputError
-from pbprompt.files import read_text
-from pbprompt.recipes.reading import check_positive, listed, parsed, read, words
+from pbprompt.recipes.reading import check_positive, is_file, listed, names_in, parsed, read, words
 from pbprompt.runs.config import RunConfig, Split, Task
 from pbprompt.suggest import suggest
 from pbprompt.train.tune import Views
@@ -118,28 +116,17 @@ class Recipe:
 
 def recipe_names() -> list[str]:
     """The recipes that come with the package."""
-    folder = files("pbprompt.recipes")
-    return sorted(
-        entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")
-    )
+    return names_in()
 
 
 def load_recipe(name_or_path: str) -> Recipe:
     """A recipe by its name or from a YAML file."""
-    path = Path(name_or_path)
-    if path.suffix in (".yaml", ".yml"):
-        if not path.is_file():
-            raise InputError(f"{path}: no such recipe file")
-        return _read(read_text(path), str(path), path.stem)
-    known = recipe_names()
-    if name_or_path not in known:
+    path, known = Path(name_or_path), recipe_names()
+    if is_file(name_or_path) and not path.is_file():
+        raise InputError(f"{path}: no such recipe file")
+    if not is_file(name_or_path) and name_or_path not in known:
         raise InputError(f"unknown recipe {name_or_path!r}: {suggest(name_or_path, known)}")
-    text = (files("pbprompt.recipes") / f"{name_or_path}.yaml").read_text(encoding="utf-8")
-    return _read(text, f"{name_or_path}.yaml", name_or_path)
-
-
-def _read(text: str, where: str, name: str) -> Recipe:
-    values = parsed(text, where, "give title, task, backbone, datasets and rows")
+    values, where = parsed(name_or_path, "give title, task, backbone, datasets and rows")
     rows = tuple(
         _row(row, f"{where}, row {number}")
         for number, row in enumerate(listed(values.pop("rows", None), where, "rows"), start=1)
@@ -147,7 +134,7 @@ def _read(text: str, where: str, name: str) -> Recipe:
     views = values.get("views", "centre")
     if views not in ("centre", "fresh") and (type(views) is not int or views < 1):
         raise InputError(f"{where}: views is {views!r}: choose centre, fresh or a number")
-    recipe = replace(read(Recipe, {**values, "rows": (), "name": name}, where), rows=rows)
+    recipe = replace(read(Recipe, {**values, "rows": (), "name": path.stem}, where), rows=rows)
     labels = [row.label for row in rows]
     for row in rows:
         if labels.count(row.label) > 1:

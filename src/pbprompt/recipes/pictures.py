@@ -1,15 +1,14 @@
 """A picture as a recipe: the model to fit and what to draw. YAML files in `figures/`, or a user's own."""
 
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from pbprompt.files import read_text
-from pbprompt.recipes.reading import check_positive, listed, parsed, read, words
+from pbprompt.recipes.reading import check_positive, is_file, listed, names_in, parsed, read, words
 from pbprompt.train.tune import Views
 
 Kind = Literal["heat-maps", "captions"]
+FIGURES = "figures"  # the folder of the package that has them
 
 
 @dataclass(frozen=True)
@@ -41,23 +40,15 @@ class Picture:
 
 def picture_names() -> list[str]:
     """The pictures that come with the package."""
-    folder = files("pbprompt.recipes") / "figures"
-    return sorted(
-        entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")
-    )
+    return names_in(FIGURES)
 
 
 def find_picture(name_or_path: str) -> Picture | None:
     """A picture by its name or from a YAML file that holds the key `picture`; None where it is neither."""
     path = Path(name_or_path)
-    if path.suffix in (".yaml", ".yml") and path.is_file():
-        text, where = read_text(path), str(path)
-    elif name_or_path in picture_names():
-        where = f"{name_or_path}.yaml"
-        text = (files("pbprompt.recipes") / "figures" / where).read_text(encoding="utf-8")
-    else:
+    if not (is_file(name_or_path) and path.is_file()) and name_or_path not in picture_names():
         return None
-    values = parsed(text, where, "give title, picture, backbone and datasets")
+    values, where = parsed(name_or_path, "give title, picture, backbone and datasets", FIGURES)
     if "picture" not in values:
         return None
     check_positive(values, where, "shots", "samples", "top_k")

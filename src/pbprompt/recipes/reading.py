@@ -1,25 +1,46 @@
-"""A recipe's YAML as its dataclass; what is wrong is told with the file, the key and the fix."""
+"""Recipes as YAML: those of the package, and one as its dataclass; what is wrong is told with key and fix."""
 
 from collections.abc import Mapping
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any, TypeVar, get_origin, get_type_hints
 
 import yaml
 
 from pbprompt.config import from_dict
 from pbprompt.errors import InputError
+from pbprompt.files import read_text
 
 T = TypeVar("T")
 
 
-def parsed(text: str, where: str, fix: str) -> dict[str, Any]:
-    """The mapping that a text holds."""
+def names_in(folder: str = "") -> list[str]:
+    """Of the recipes that come with the package, in this folder of it."""
+    entries = (entry.name for entry in _packaged(folder).iterdir())
+    return sorted(name.removesuffix(".yaml") for name in entries if name.endswith(".yaml"))
+
+
+def is_file(name_or_path: str) -> bool:
+    """Whether a user's own file is meant, and no name."""
+    return Path(name_or_path).suffix in (".yaml", ".yml")
+
+
+def parsed(name_or_path: str, fix: str, folder: str = "") -> tuple[dict[str, Any], str]:
+    """The mapping that a user's file or a recipe of the package holds, and where it is."""
+    own, where = is_file(name_or_path), name_or_path if is_file(name_or_path) else f"{name_or_path}.yaml"
+    text = read_text(Path(where)) if own else (_packaged(folder) / where).read_text(encoding="utf-8")
     try:
         values = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a ValueError: 2024-13-45, no such day
         raise InputError(f"{where}: not YAML ({str(error).splitlines()[0]}): fix it") from None
     if not isinstance(values, dict):
         raise InputError(f"{where}: not a recipe: {fix}")
-    return values
+    return values, where
+
+
+def _packaged(folder: str) -> Traversable:
+    return files("pbprompt.recipes") / folder
 
 
 def read(kind: type[T], values: Mapping[str, Any], where: str) -> T:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,6 @@ from pbprompt.report.plots import Drawing
 from pbprompt.report.tables import Cell, Table
 from pbprompt.runs.record import Record
 from pbprompt.runs.store import RunStore
-
-if TYPE_CHECKING:
-    pass
 
 LETTERS = {"ct_weight": "η", "ct_balance": "λ", "kl_weight": "β"}  # the paper's, for axes
 
