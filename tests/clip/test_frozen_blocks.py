@@ -1,13 +1,9 @@
 """The blocks by hand give the features and gradients of the blocks that torch differentiates.
 
-On a machine without CUDA the kernels run in Triton's interpreter, where Triton is installed.
+On a machine without CUDA they run in Triton's interpreter: `tests/core/gpu/test_gpu.py` starts them there.
 """
 
 import os
-import subprocess
-import sys
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
@@ -27,13 +23,17 @@ NAMES = ["cat", "golden retriever", "a b c d e f g h i j k", "x"]
 
 @pytest.mark.skipif(not (INTERPRETED or DEVICE == "cuda"), reason="needs CUDA or Triton's interpreter")
 @pytest.mark.parametrize(
-    ("activation", "width", "own", "samples"),
-    [("quick_gelu", 48, False, 1), ("quick_gelu", 64, True, 2), ("gelu", 32, True, 1)],
+    ("activation", "width", "heads", "layers", "own", "samples"),
+    [
+        ("quick_gelu", 48, 3, 3, False, 1),
+        ("quick_gelu", 64, 2, 2, True, 2),
+        ("gelu", 32, 1, 2, True, 1),
+    ],
 )
-def test_equals_the_plain_blocks(activation, width, own, samples, monkeypatch):
+def test_equals_the_plain_blocks(activation, width, heads, layers, own, samples, monkeypatch):
     """For a context that all classes share (the lead learns) and for their own; and any width."""
     torch.manual_seed(0)
-    text = TextConfig(context_length=32, vocab_size=49408, width=width, heads=width // 16, layers=3)
+    text = TextConfig(context_length=32, vocab_size=49408, width=width, heads=heads, layers=layers)
     config = BackboneConfig("tiny", 32, VitConfig(32, 16, 64, 1, 4), text, activation=activation)
     backbone = random_backbone(config).to(DEVICE)
     engine = TextEngine(backbone, named_prompts(backbone.tokenizer, NAMES, 3), graph=False)
@@ -52,19 +52,3 @@ def test_equals_the_plain_blocks(activation, width, own, samples, monkeypatch):
     assert len(by_hand) == 2
     for ours, plain in zip(*found, strict=True):
         assert relative(ours, plain) <= 1e-5
-
-
-@pytest.mark.skipif(
-    INTERPRETED or DEVICE == "cuda" or find_spec("triton") is None, reason="CUDA, or no Triton to interpret"
-)
-def test_in_the_interpreter():
-    """These tests and those of the attention, in a process where Triton interprets its kernels on the CPU."""
-    files = [__file__, str(Path(__file__).with_name("test_packed_attention.py"))]
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", *files, "-k", "equals", "-p", "no:cacheprovider"],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stdout[-3000:]
-    assert "7 passed" in run.stdout

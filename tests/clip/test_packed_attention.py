@@ -1,6 +1,6 @@
 """The Triton kernels give the numbers and gradients of scaled dot-product attention.
 
-On a machine without CUDA they run in Triton's interpreter: `test_frozen_blocks` starts these tests there.
+On a machine without CUDA they run in Triton's interpreter: `tests/core/gpu/test_gpu.py` starts them there.
 """
 
 import os
