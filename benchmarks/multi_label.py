@@ -30,7 +30,7 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.clip.loading.load import load_backbone
-from pbprompt.core.label_choice import choose_thresholds
+from pbprompt.core.label_head import choose_thresholds
 from pbprompt.core.likelihood import unit
 from pbprompt.data.images import open_image
 from pbprompt.data.items import Dataset, Item

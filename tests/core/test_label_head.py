@@ -4,8 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from pbprompt.core import label_head
-from pbprompt.core.label_choice import LabelChoice
-from pbprompt.core.label_head import affine, fit_label_head
+from pbprompt.core.label_head import LabelChoice, affine, fit_label_head
 from pbprompt.core.one_vs_rest import label_statistics, products
 
 

@@ -20,6 +20,13 @@ OPEN_CLIP_VISION = {"image_size", "layers", "width", "head_width", "patch_size",
 OPEN_CLIP_TEXT = {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "no_causal_mask"}
 OPEN_CLIP_EOS = {"pool_type", "eos_id", "hf_tokenizer_name"}  # together: MetaCLIP 2's text
 LAYER_NORM_EPS = 1e-5
+HF_SIZES = {  # our name -> Hugging Face's, where it is another
+    "width": "hidden_size",
+    "hidden": "intermediate_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "context_length": "max_position_embeddings",
+}
 
 
 @dataclass(frozen=True)
@@ -84,25 +91,22 @@ def read_hugging_face(path: Path) -> CheckpointConfig:
             raise InputError(
                 f"{path}: layer_norm_eps is {tower['layer_norm_eps']}; CLIP's is {LAYER_NORM_EPS}"
             )
-    sizes = {
-        "embed_dim": config.get("projection_dim"),
-        "vision.image_size": vision.get("image_size", 224),
-        "vision.patch_size": vision.get("patch_size", 32),
-        "vision.width": vision.get("hidden_size", 768),
-        "vision.layers": vision.get("num_hidden_layers", 12),
-        "vision.heads": vision.get("num_attention_heads", 12),
-        "text.context_length": text.get("max_position_embeddings", 77),
-        "text.vocab_size": text.get("vocab_size", 49408),
-        "text.width": text.get("hidden_size", 512),
-        "text.layers": text.get("num_hidden_layers", 12),
-        "text.heads": text.get("num_attention_heads", 8),
-    }
+    sizes = {"embed_dim": config.get("projection_dim")}
+    usual = {"image_size": 224, "patch_size": 32, "width": 768, "layers": 12, "heads": 12}
+    sizes |= hugging_face_sizes("vision", vision, **usual)
+    usual = {"context_length": 77, "vocab_size": 49408, "width": 512, "layers": 12, "heads": 8}
+    sizes |= hugging_face_sizes("text", text, **usual)
     return CheckpointConfig(
         activation=activations.pop(),
         sizes=known_sizes(sizes),
         images=read_preprocessor(path.parent, sizes["vision.image_size"], CLIP_IMAGES),
         vocabulary="clip" if kind == "clip" else "metaclip_2",
     )
+
+
+def hugging_face_sizes(tower: str, told: dict[str, Any], **usual: int) -> dict[str, Any]:
+    """Sizes under our names, from a tower's section of the config; what it leaves out is as usual."""
+    return {f"{tower}.{name}": told.get(HF_SIZES.get(name, name), size) for name, size in usual.items()}
 
 
 def towers(config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from torch import Tensor
 
 from pbprompt.clip.backbone import BackboneConfig
-from pbprompt.clip.loading.checkpoint_config import CheckpointConfig, known_sizes, towers
+from pbprompt.clip.loading.checkpoint_config import CheckpointConfig, hugging_face_sizes, known_sizes, towers
 from pbprompt.clip.loading.companions import HF_CONFIG, SIGLIP_IMAGES, read_json, read_preprocessor
 from pbprompt.clip.loading.tensors import count, shape
 from pbprompt.clip.siglip import SIGLIP_EPS, SiglipTextConfig, SiglipVisionConfig
@@ -36,21 +36,10 @@ def read_siglip_config(path: Path) -> CheckpointConfig:
             raise InputError(f"{config_path}: hidden_act is {act!r}; SigLIP's is {ACTIVATION!r}")
         if (eps := tower.get("layer_norm_eps", SIGLIP_EPS)) != SIGLIP_EPS:
             raise InputError(f"{config_path}: layer_norm_eps is {eps}; SigLIP's is {SIGLIP_EPS}")
-    sizes = {
-        "vision.image_size": vision.get("image_size", 224),
-        "vision.patch_size": vision.get("patch_size", 16),
-        "vision.width": vision.get("hidden_size", 768),
-        "vision.hidden": vision.get("intermediate_size", 3072),
-        "vision.layers": vision.get("num_hidden_layers", 12),
-        "vision.heads": vision.get("num_attention_heads", 12),
-        "text.context_length": text.get("max_position_embeddings", 64),
-        "text.vocab_size": text.get("vocab_size", 32000),
-        "text.width": text.get("hidden_size", 768),
-        "text.hidden": text.get("intermediate_size", 3072),
-        "text.layers": text.get("num_hidden_layers", 12),
-        "text.heads": text.get("num_attention_heads", 12),
-        "embed_dim": text.get("projection_size"),
-    }
+    alike = {"width": 768, "hidden": 3072, "layers": 12, "heads": 12}
+    sizes = hugging_face_sizes("vision", vision, image_size=224, patch_size=16, **alike)
+    sizes |= hugging_face_sizes("text", text, context_length=64, vocab_size=32000, **alike)
+    sizes["embed_dim"] = text.get("projection_size")
     return CheckpointConfig(
         activation="gelu_tanh",
         sizes=known_sizes(sizes),

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pbprompt.core import label_choice
-from pbprompt.core.label_choice import choose_label_settings, choose_thresholds
+from pbprompt.core import label_head
+from pbprompt.core.label_head import choose_label_settings, choose_thresholds
 from pbprompt.core.one_vs_rest import Products, label_statistics, left_out_products, log_ratio, prior_odds
 
 
@@ -33,7 +33,7 @@ def test_no_other_settings_are_more_probable():
     least = improbable(*chosen)
     others = [
         (kappa, chosen.temperature * math.exp(more), chosen.offset + shift)
-        for kappa in label_choice.KAPPAS
+        for kappa in label_head.KAPPAS
         for more in (-2, -0.5, -0.01, 0, 0.01, 0.5, 2)
         for shift in (-1, -0.01, 0, 0.01, 1)
     ]
@@ -45,7 +45,7 @@ def test_labels_that_are_told_apart_wholly_have_an_end_too(sign):
     """Without a prior T would grow for ever."""
     has = torch.eye(4).double().repeat(5, 1)
     ratio = sign * (400 * has - 200)
-    temperature, offset, loss = label_choice._fit(ratio, torch.zeros_like(ratio), has, math.log(0.2))
+    temperature, offset, loss = label_head._fit(ratio, torch.zeros_like(ratio), has, math.log(0.2))
     assert all(map(math.isfinite, (temperature, offset, loss))) and 0 < temperature < 10
 
 
@@ -90,5 +90,5 @@ def test_no_label_at_all_leaves_one_half():
 
 def test_log_odds_add_up():
     left, _ = left_out()
-    said = label_choice.LabelChoice(kappa=2.0, temperature=0.5, offset=0.25).log_odds(left)
+    said = label_head.LabelChoice(kappa=2.0, temperature=0.5, offset=0.25).log_odds(left)
     assert torch.equal(said, 0.5 * log_ratio(left, 2.0) + prior_odds(left.counts, left.rest) + 0.25)
