@@ -21,7 +21,12 @@ from pbprompt.testing.behaviours import CHECKS, Check
 
 
 def check_method(method: str | type[Method], **settings: Any) -> None:
-    """Run every check; the first behaviour that a method lacks is raised as an AssertionError."""
+    """Run every check; the first behaviour that a method lacks is raised as an AssertionError.
+
+    Args:
+        method: a registered method's name, or its class.
+        settings: those of the method's config to check it with, by name.
+    """
     kind = find_method(method) if isinstance(method, str) else method
     for check in CHECKS:
         check(kind, **settings)

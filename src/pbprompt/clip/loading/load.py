@@ -51,10 +51,19 @@ def load_backbone(
 ) -> Backbone:
     """A frozen backbone by name, path or hub id.
 
-    "lite" and "lite-vit" are embedded. OpenAI's names ("RN50", "ViT-B/16", …) and hub ids ("hf-hub:ORG/NAME")
-    are downloaded once. A path is an OpenAI `.pt`, an open_clip `.safetensors` or `.bin`, or a Hugging Face
-    folder of CLIP, MetaCLIP 2, SigLIP, DINOv2 or DINOv3; the last two are image towers without text.
-    `activation` is needed only where the file does not tell whether the model uses QuickGELU or GELU.
+    Args:
+        name_or_path: "lite" or "lite-vit", which are embedded; one of OpenAI's names ("RN50", "ViT-B/16", …)
+            or a hub id ("hf-hub:ORG/NAME"), downloaded once; or a path: an OpenAI `.pt`, an open_clip
+            `.safetensors` or `.bin`, or a Hugging Face folder of CLIP, MetaCLIP 2, SigLIP, DINOv2 or DINOv3
+            (the last two are image towers without text).
+        activation: "quick_gelu" or "gelu", where the file does not tell which the model uses.
+        device: "auto" is a GPU where there is one.
+        dtype: of the weights.
+
+    Example:
+        backbone = load_backbone("ViT-B/16", device="auto")
+        pixels = backbone.preprocess(Image.open("photo.jpg")).unsqueeze(0)
+        features = backbone.image(pixels.to(backbone.device)).global_
     """
     target = _device(device)
     config, state, tokenizer, visual = _read(str(name_or_path), activation)
