@@ -8,7 +8,7 @@ from torch import nn
 
 from pbprompt.core.elbo import combined_elbo
 from pbprompt.core.generator import PromptGenerator
-from pbprompt.core.likelihood import class_logits, log_likelihood, predictive, uncertainty
+from pbprompt.core.likelihood import class_logits, log_likelihood, mean_probabilities, uncertainty
 from pbprompt.core.transport import conditional_transport, entropic_transport
 from pbprompt.core.variational import GaussianPosterior, draw_noise, gaussian_kl, reduce_kl, reparameterise
 
@@ -33,7 +33,7 @@ class Step(nn.Module):
         transport = transport + entropic_transport(patches, prompts, log_weights, 0.1, 5)
         kl = reduce_kl(gaussian_kl(mean, log_variance, embedding), "elbo", B)
         terms = combined_elbo(log_likelihood(logits, labels), kl, transport)
-        return terms, predictive(features, prompts, 10.0), uncertainty(logits)
+        return terms, mean_probabilities(logits), uncertainty(logits)
 
 
 def inputs(dtype=torch.float32):

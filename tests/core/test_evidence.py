@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from gather import gather
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbprompt.core import evidence
-from pbprompt.core.evidence import Evidence, Gathering, Kept, gather
+from pbprompt.core.evidence import Evidence, Gathering, Kept
 from pbprompt.errors import InputError
 
 unit = torch.nn.functional.normalize

@@ -1,6 +1,5 @@
 """Eq. 1 against loops over the formula, and the bounds that uncertainty must keep."""
 
-import inspect
 import math
 
 import numpy as np
@@ -16,12 +15,10 @@ from pbprompt.core.likelihood import (
     log_likelihood,
     mean_features,
     mean_probabilities,
-    predictive,
     sampled_cosine,
     uncertainty,
     unit,
 )
-from pbprompt.errors import InputError
 
 S, B, C, D = 3, 4, 5, 6
 
@@ -64,6 +61,11 @@ def test_leading_dimensions_of_the_prompts_are_kept():
     torch.testing.assert_close(log_likelihood(logits, labels)[1, 2], log_likelihood(alone, labels))
 
 
+def predictive(features, prompts, scale):
+    """log p(y | x) over the sampled prompts."""
+    return mean_probabilities(class_logits(features, prompts, scale))
+
+
 def test_predictive_readings():
     features, prompts = random(B, D), random(S, C, D, seed=1)
     of_probabilities = np.log(probabilities_by_loops(features, prompts, 9.0).mean(0))
@@ -72,18 +74,16 @@ def test_predictive_readings():
     directions = prompts.numpy() / np.linalg.norm(prompts.numpy(), axis=-1, keepdims=True)
     one_prompt = torch.from_numpy(directions.mean(0))[None]
     of_features = np.log(probabilities_by_loops(features, one_prompt, 9.0)[0])
-    np.testing.assert_allclose(predictive(features, prompts, 9.0, "features"), of_features, rtol=1e-10)
+    np.testing.assert_allclose(
+        class_logits(features, mean_features(prompts), 9.0).log_softmax(-1), of_features, rtol=1e-10
+    )
     torch.testing.assert_close(mean_features(prompts), unit(one_prompt[0]))
 
 
 def test_the_readings_agree_for_one_sample():
-    inputs = random(B, D), random(1, C, D, seed=1), 9.0
-    torch.testing.assert_close(predictive(*inputs), predictive(*inputs, "features"))
-
-
-def test_an_unknown_reading_is_refused():
-    with pytest.raises(InputError, match="use 'probabilities' or 'features'"):
-        inspect.unwrap(predictive)(random(B, D), random(S, C, D), 1.0, "logits")
+    features, prompts = random(B, D), random(1, C, D, seed=1)
+    of_features = class_logits(features, mean_features(prompts), 9.0).log_softmax(-1)
+    torch.testing.assert_close(predictive(features, prompts, 9.0), of_features)
 
 
 def test_one_class_is_certain():
@@ -192,7 +192,7 @@ def test_gradients():
     assert torch.autograd.gradcheck(
         lambda f, p, t: log_likelihood(class_logits(f, p, t), labels), (features, prompts, scale)
     )
-    assert torch.autograd.gradcheck(lambda f, p, t: predictive(f, p, t), (features, prompts, scale))
+    assert torch.autograd.gradcheck(predictive, (features, prompts, scale))
 
 
 def test_independent_probabilities_and_entropy_are_those_of_separate_questions():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from gather import gather
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core import evidence, posterior
@@ -379,7 +380,7 @@ def test_a_streamed_fit_is_the_fit(tiny_vit, monkeypatch, kept):
     whole = fit(tiny_vit, images, labels)
     order = torch.randperm(18, generator=torch.Generator().manual_seed(3))
     shares = [
-        evidence.gather([(images.global_[rows], labels[rows])], tiny_vit.embed_dim, len(NAMES))
+        gather([(images.global_[rows], labels[rows])], tiny_vit.embed_dim, len(NAMES))
         for rows in order.split(7)
     ]
     streamed = build_method(Conjugate, whole.config, tiny_vit, seed=0)

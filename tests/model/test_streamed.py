@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gather import gather
 from PIL import Image
 
 from pbprompt.clip.backbone import Encoded
-from pbprompt.core.evidence import gather
 from pbprompt.data.assemble import Choices
 from pbprompt.data.names import from_folder
 from pbprompt.data.sources import open_dataset

@@ -9,7 +9,7 @@ Which these are depends on nothing but the photographs: not on their order, nor 
 The least of two parts are the least of the least of each, so that evidence adds up as sums do.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 import torch
@@ -164,14 +164,6 @@ class Gathering:
         self._add_block()
         kept = self._kept if self.images <= KEPT else self._kept.in_order()
         return Evidence(self._sums.statistics(classes), kept)
-
-
-def gather(batches: Iterable[tuple[Tensor, Tensor]], width: int, classes: int | None = None) -> Evidence:
-    """One pass over (features, labels)."""
-    gathering = Gathering(width)
-    for features, labels in batches:
-        gathering.add(features, labels)
-    return gathering.evidence(classes)
 
 
 def _keys(images: Float[Tensor, "n d"]) -> Int[Tensor, " n"]:

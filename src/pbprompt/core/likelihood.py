@@ -19,7 +19,7 @@ scale 100.
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,11 +27,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.core import gpu
-from pbprompt.errors import InputError
 from pbprompt.precision import float32_products
 
 Scale = float | Float[Tensor, ""]
-PredictionReading = Literal["probabilities", "features"]
 
 
 def at_least_float32(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -77,24 +75,6 @@ def mean_probabilities(logits: Float[Tensor, "s b c"]) -> Float[Tensor, "b c"]:
 def mean_features(prompts: Float[Tensor, "s c d"]) -> Float[Tensor, "c d"]:
     """One text feature per class: the mean direction of its S samples, each of which counts alike."""
     return unit(unit(prompts).mean(0))
-
-
-def predictive(
-    features: Float[Tensor, "b d"],
-    prompts: Float[Tensor, "s c d"],
-    scale: Scale,
-    reading: PredictionReading = "probabilities",
-) -> Float[Tensor, "b c"]:
-    """log p(y = c | x) over S posterior samples.
-
-    `probabilities` averages the S class distributions; `features` averages the text features first.
-    The third reading, the posterior mean alone, is either of them with its one prompt (S = 1).
-    """
-    if reading == "probabilities":
-        return mean_probabilities(class_logits(features, prompts, scale))
-    if reading == "features":
-        return class_logits(features, mean_features(prompts), scale).log_softmax(-1)
-    raise InputError(f"prediction reading: {reading!r} is unknown; use 'probabilities' or 'features'")
 
 
 class Uncertainty(NamedTuple):
