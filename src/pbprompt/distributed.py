@@ -77,17 +77,13 @@ def average(tensors: Sequence[Tensor]) -> None:
 
 def gather_items(mine: Tensor, total: int) -> Tensor:
     """All rows in order, from each process's share (as `own` deals them); no gradient."""
-    size = world()[1]
-    if size == 1:
-        return mine
-    return _interleaved(_all_gather(_padded(mine, -(-total // size), 0)), total, 0)
+    return mine if world()[1] == 1 else _gathered(mine, total, 0)
 
 
 class _GatherClasses(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, mine: Tensor, total: int) -> Tensor:
-        size = world()[1]
-        return _interleaved(_all_gather(_padded(mine, -(-total // size), 1)), total, 1)
+        return _gathered(mine, total, 1)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
@@ -111,31 +107,19 @@ def gather_objects(mine: T) -> list[T]:
 
 def agree_on_errors(error: InputError | None) -> None:
     """Raise the first process's error in all of them, so that none waits for one that stopped."""
-    if world()[1] == 1:
-        if error:
-            raise error
-        return
-    said: list[str | None] = [None] * world()[1]
-    dist.all_gather_object(said, None if error is None else str(error))
-    for message in said:
+    if error and world()[1] == 1:
+        raise error
+    for message in gather_objects(error and str(error)):
         if message:
             raise InputError(message)
 
 
-def _padded(x: Tensor, length: int, dim: int) -> Tensor:
-    if x.shape[dim] == length:
-        return x.contiguous()
-    shape = list(x.shape)
-    shape[dim] = length - x.shape[dim]
-    return torch.cat([x, x.new_zeros(shape)], dim=dim)
-
-
-def _all_gather(x: Tensor) -> list[Tensor]:
-    parts = [torch.empty_like(x) for _ in range(world()[1])]
-    dist.all_gather(parts, x)
-    return parts
-
-
-def _interleaved(parts: list[Tensor], total: int, dim: int) -> Tensor:
-    """Rows dealt round robin, put back in order; padding falls off the end."""
+def _gathered(mine: Tensor, total: int, dim: int) -> Tensor:
+    """Rows dealt round robin, put back in order; a short share is padded, which falls off the end."""
+    size = world()[1]
+    missing = -(-total // size) - mine.shape[dim]
+    shape = (*mine.shape[:dim], missing, *mine.shape[dim + 1 :])
+    mine = torch.cat([mine, mine.new_zeros(shape)], dim=dim) if missing else mine.contiguous()
+    parts = [torch.empty_like(mine) for _ in range(size)]
+    dist.all_gather(parts, mine)
     return torch.stack(parts, dim=dim + 1).flatten(dim, dim + 1).narrow(dim, 0, total)
