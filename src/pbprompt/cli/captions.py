@@ -16,9 +16,7 @@ def captions(
     top_k: int = typer.Option(5, min=1, help="How many captions to show for each prompt."),
     samples: int = typer.Option(4, min=1, help="Sampled prompts of each class."),
     seed: int = typer.Option(0, help="Seed of the sampled prompts."),
-    backbone: str | None = typer.Option(
-        None, help="Where to load the backbone from, if not from where it was."
-    ),
+    backbone: str | None = typer.Option(None, help="Where the backbone is now, if not where it was."),
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
     as_json: bool = typer.Option(False, "--json", help="A JSON object per line: class, prompt, captions."),
 ) -> None:

@@ -31,9 +31,7 @@ def explain(
     seed: int = typer.Option(0, help="Seed of the sampled prompts."),
     out: Path = typer.Option(..., "--out", "-o", help="The picture to write, a .png."),
     arrays: Path | None = typer.Option(None, help="Also write the maps of all readings, as .npz."),
-    backbone: str | None = typer.Option(
-        None, help="Where to load the backbone from, if not from where it was."
-    ),
+    backbone: str | None = typer.Option(None, help="Where the backbone is now, if not where it was."),
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
 ) -> None:
     """Draw heat maps of where in an image the sampled prompts of a class find it.

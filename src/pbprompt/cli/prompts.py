@@ -31,9 +31,7 @@ def prompts(
     ),
     per_class: int = typer.Option(20, min=1, help="Images of each class on the map, at most."),
     root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA)."),
-    backbone: str | None = typer.Option(
-        None, help="Where to load the backbone from, if not from where it was."
-    ),
+    backbone: str | None = typer.Option(None, help="Where the backbone is now, if not where it was."),
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
     as_json: bool = typer.Option(False, "--json", help="A JSON object per class: class, cosine, words."),
 ) -> None:

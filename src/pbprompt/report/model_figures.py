@@ -133,11 +133,10 @@ def write_figures(answers: Answers, folder: Path) -> list[str]:
     if not plots.available():
         return list(tables)
     drawings = [draw_confusion(answers), *draw_trust(answers)]
-    names = [f"{drawing.name}.{kind}" for drawing in drawings for kind in ("svg", "png")]
-    for drawing in drawings:
-        for kind in ("svg", "png"):
-            plots.save(drawing.figure, folder / f"{drawing.name}.{kind}")
-    return [*tables, *names]
+    figures = {f"{one.name}.{kind}": one.figure for one in drawings for kind in ("svg", "png")}
+    for name, figure in figures.items():
+        plots.save(figure, folder / name)
+    return [*tables, *figures]
 
 
 def _table(*heads: str, right: Sequence[str] = ("images", "recall", "precision", "F1")) -> Table:
