@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,18 @@ def model_folder(lite: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Pa
 @pytest.fixture
 def model(model_folder: Path, lite: Backbone) -> TunedModel:
     return TunedModel.load(model_folder, lite)
+
+
+@pytest.fixture
+def service(model: TunedModel) -> Iterator[Any]:
+    from pbprompt.serve.limits import Limits
+    from pbprompt.serve.middleware import Metrics
+    from pbprompt.serve.service import Service
+
+    service = Service(model, Limits(), Metrics())
+    service.start()
+    yield service
+    service.close()
 
 
 @pytest.fixture(scope="session")

@@ -385,9 +385,10 @@ def test_slow_requests_end(model):
 
     from starlette.requests import Request
 
+    from pbprompt.serve.fairness import Shares
     from pbprompt.serve.limits import Refused
     from pbprompt.serve.schemas import Predict
-    from pbprompt.serve.uploads import HeldBytes, receive
+    from pbprompt.serve.uploads import receive
 
     async def never():
         await asyncio.sleep(60)
@@ -395,7 +396,7 @@ def test_slow_requests_end(model):
     async def read():
         scope = {"type": "http", "headers": [(b"content-type", b"application/json")]}
         limits = Limits(receive_seconds=0.05)
-        async with receive(Request(scope, never), Predict, limits, HeldBytes(9)):
+        async with receive(Request(scope, never), Predict, limits, Shares(9, "full")):
             pass
 
     with pytest.raises(Refused) as refused:

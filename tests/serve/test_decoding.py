@@ -32,10 +32,10 @@ def stuck(monkeypatch):
 def test_scans_are_counted_before_they_are_decoded(monkeypatch):
     data = many_scans(40_000)
     assert len(data) < 600_000
-    monkeypatch.setattr("pbprompt.serve.images.open_image", lambda source: 1 / 0)
+    monkeypatch.setattr(Image.Image, "load", lambda image: 1 / 0)
     with pytest.raises(Refused) as refused:
         decode_image(data, Limits())
-    assert refused.value.status == 413 and "500 scans" in refused.value.reason
+    assert refused.value.status == 422 and "40,005 scans of 640 × 640" in refused.value.reason
 
 
 def test_a_progressive_photograph_is_no_such_thing():

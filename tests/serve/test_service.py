@@ -7,17 +7,7 @@ import pytest
 from PIL import Image
 
 from pbprompt.model.predictions import NO_RULE
-from pbprompt.serve.limits import Limits
-from pbprompt.serve.middleware import Metrics
-from pbprompt.serve.service import Question, Service
-
-
-@pytest.fixture
-def service(model):
-    service = Service(model, Limits(), Metrics())
-    service.start()
-    yield service
-    service.close()
+from pbprompt.serve.service import Question
 
 
 def test_each_image_of_a_batch_is_answered_by_the_model_and_rule_it_was_sent_to(service, model, cat, guitar):

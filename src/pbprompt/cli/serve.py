@@ -26,7 +26,7 @@ def serve(
     label_out: Path | None = typer.Option(
         None, help="Table that keeps the labels; default: labels.csv in that folder."
     ),
-    max_queue: int = typer.Option(512, min=1, help="Images that may wait; beyond that clients get a 429."),
+    max_queue: int = typer.Option(1024, min=1, help="Images that may wait; beyond that clients get a 429."),
     max_batch: int = typer.Option(32, min=1, help="Images that go through the tower at once."),
     max_upload_mb: float = typer.Option(10.0, min=0.01, help="Size of one image, in MiB."),
     max_megapixels: float = typer.Option(40.0, min=0.01, help="Pixels of one image, in millions."),

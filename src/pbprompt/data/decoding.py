@@ -1,8 +1,8 @@
 """The one decoder: images of any source to squares, some ahead of whoever takes them, in bounded memory.
 
 In threads, since Pillow decodes and resizes outside the interpreter's lock, so that a few keep as many
-processors busy. Or in processes: for many processors, and for images of anybody's making, since a hostile
-file may keep a process busy or bring it down, and nobody can end a thread.
+processors busy. Or in processes: for many processors, for images of anybody's making, and for formats whose
+decoders a hostile file may keep busy or bring down, since nobody can end a thread.
 """
 
 import atexit
@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from queue import LifoQueue
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pbprompt.data import squares
+from pbprompt.data.images import decodes_quickly, head_of
 from pbprompt.data.squares import Content, Look, Shared, nameless_file, square_of
 from pbprompt.data.stream.records import Record
 from pbprompt.data.workers import AVAILABLE, Workers, available_cpus
@@ -63,7 +65,7 @@ class Decoder:
     def decode(self, records: Sequence[Record], look: Look) -> list[Square | InputError]:
         """The square of each image, or why it has none."""
         if not self.processes:
-            return [_pixels(square_of(record.name, _content(record), look)) for record in records]
+            return [self._one(record, _content(record), look) for record in records]
         try:
             return self._asked(records, look)
         except (TimeoutError, EOFError) as error:
@@ -72,6 +74,14 @@ class Decoder:
             late = isinstance(error, TimeoutError)
             why = f"decoding took over {SECONDS:g} seconds" if late else "its decoder broke down"
             return [InputError(f"cannot read image {records[0].name}: {why}")]
+
+    def _one(self, record: Record, content: Content, look: Look) -> Square | InputError:
+        """In this thread where that is soon done; what may take for ever, in a process that can be ended."""
+        head = content[:32] if isinstance(content, bytes) else isinstance(content, Path) and head_of(content)
+        if not head or decodes_quickly(head) or not AVAILABLE:
+            return _pixels(square_of(record.name, content, look))
+        processes = shared_processes(min(available_cpus(), MOST_PROCESSES))
+        return processes.decode([replace(record, content=content)], look)[0]
 
     def _asked(self, records: Sequence[Record], look: Look) -> list[Square | InputError]:
         names, contents = [record.name for record in records], [_content(record) for record in records]

@@ -22,6 +22,7 @@ _MAGIC_JP2 = (b"\x00\x00\x00\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51")
 _HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")  # what telephones write; Pillow cannot read it
 MOST_ASPECT = 200  # the centre of a longer line shows next to nothing
 MOST_MEMORY = 2 << 30  # bytes that an image and its copies may take, as its header tells
+MOST_SCANNED = 2_000_000_000  # pixels times scans of a JPEG, some 3 s; the largest photographs have ten scans
 HEIC = "HEIC, which has to be converted to JPEG"
 _BMP_HEADERS = {12, 16, 40, 52, 56, 64, 108, 124}
 
@@ -46,6 +47,7 @@ def open_image(source: str | os.PathLike[str] | BinaryIO, *, draft: int | None =
     try:
         with Image.open(source, formats=_formats()) as image:
             _check_shape(image)  # by its header: a file of a few bytes may hold gigabytes
+            _check_scans(image)
             if draft is not None:
                 image.draft(None, (draft, draft))
             _check_memory(image)
@@ -83,6 +85,22 @@ def _check_shape(image: Image.Image) -> None:
     width, height = image.size
     if max(width, height) > MOST_ASPECT * min(width, height):
         raise InputError(f"{width} × {height} pixels: its sides may differ {MOST_ASPECT}-fold at most")
+
+
+def _check_scans(image: Image.Image) -> None:
+    """A JPEG's scan of ten bytes costs a pass over all pixels; within entropy-coded data no marker occurs."""
+    file = getattr(image, "fp", None)
+    if file is None or not (image.format in ("JPEG", "MPO") or image.info.get("compression") == "jpeg"):
+        return
+    place, scans, last = file.tell(), 0, b""
+    file.seek(0)
+    while chunk := file.read(1 << 20):
+        scans += (last + chunk).count(b"\xff\xda")
+        last = chunk[-1:]
+    file.seek(place)
+    width, height = image.size
+    if scans * max(width * height, 1024) > MOST_SCANNED:
+        raise InputError(f"{scans:,} scans of {width} × {height} pixels take too long: save it anew")
 
 
 def _check_memory(image: Image.Image) -> None:
@@ -132,9 +150,17 @@ def _from_deep(image: Image.Image) -> Image.Image:
     return Image.fromarray(np.clip(values, 0, 255, out=values).astype(np.uint8))
 
 
+def decodes_quickly(head: bytes) -> bool:
+    """Whether a file that begins so takes time by its pixels and scans alone, which are bounded.
+
+    Pillow's decoders of other formats may take minutes over a few bytes of somebody's making.
+    """
+    return head.startswith((b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF"))
+
+
 def looks_like_image(path: str | os.PathLike[str]) -> bool:
     """Whether the file's first bytes are those of a format `open_image` reads."""
-    head = _head(path)
+    head = head_of(path)
     if head.startswith(_MAGIC) or head.startswith(_MAGIC_JP2):
         return True
     if head[:4] == b"RIFF":
@@ -148,11 +174,11 @@ def looks_like_image(path: str | os.PathLike[str]) -> bool:
 
 def is_heic(path: str | os.PathLike[str]) -> bool:
     """Whether the file begins as a HEIC photograph does, which is not read but should be named."""
-    head = _head(path)
+    head = head_of(path)
     return head[4:8] == b"ftyp" and any(head[at : at + 4] in _HEIC for at in range(8, len(head), 4))
 
 
-def _head(path: str | os.PathLike[str]) -> bytes:
+def head_of(path: str | os.PathLike[str]) -> bytes:
     """A file's first bytes; none of what is no file or cannot be read."""
     if is_special(path):
         return b""

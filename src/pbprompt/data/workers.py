@@ -67,10 +67,12 @@ class Workers:
         try:
             worker = worker or self._start()
             answer = worker.ask((function, given, named), self._seconds)
-        except (EOFError, OSError) as error:
+        except BaseException as error:  # Ctrl-C too: its answer would be taken for that of the next question
             self._end(worker)
             worker = None
-            raise (error if isinstance(error, TimeoutError) else EOFError) from None
+            if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+                raise EOFError from None
+            raise
         finally:
             self._idle.put(worker)
         if isinstance(answer, Exception):

@@ -16,6 +16,7 @@ from pbprompt.data.catalog import SAMPLE
 from pbprompt.errors import NoNumberError, one_line
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.docs_page import docs_page
+from pbprompt.serve.fairness import Shares
 from pbprompt.serve.labelling import Labelling, add_labelling
 from pbprompt.serve.limits import Limits, Refused
 from pbprompt.serve.middleware import Metrics, Middleware
@@ -35,7 +36,7 @@ from pbprompt.serve.schemas import (
     request_body,
 )
 from pbprompt.serve.service import Picture, Service
-from pbprompt.serve.uploads import HeldBytes, receive
+from pbprompt.serve.uploads import receive
 
 PAGE = {"/": ("index.html", "text/html"), "/style.css": ("style.css", "text/css")}
 PAGE |= {"/app.js": ("app.js", "text/javascript"), "/common.js": ("common.js", "text/javascript")}
@@ -74,7 +75,7 @@ def create_app(
     limits = limits or Limits()
     metrics = Metrics()
     service = Service(model, limits, metrics)
-    held = HeldBytes(limits.held_bytes)
+    held = Shares(limits.held_bytes, "too much is being uploaded at once")
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:

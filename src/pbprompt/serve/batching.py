@@ -1,15 +1,15 @@
-"""A bounded queue before the model: images of many requests go through the tower together."""
+"""The queue before the model: images of many requests go through the tower together."""
 
 import asyncio
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from pbprompt.serve.limits import Refused, too_busy
+from pbprompt.serve.fairness import Turns
+from pbprompt.serve.limits import Refused
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -18,21 +18,19 @@ Result = TypeVar("Result")
 class Batcher(Generic[Item, Result]):
     """One worker thread that gathers up to `batch` items, or what came within `gather_seconds`.
 
-    `run` maps a list of items to a list of results. At most `capacity` items are anywhere between `reserve`
-    and the end of its block; whoever comes then is refused at once instead of waiting in an endless line.
+    `run` maps a list of items to a list of results. The line before it is as long as the next batch: whoever
+    else waits does so for their turn.
     """
 
     def __init__(
         self,
         run: Callable[[Sequence[Item]], Sequence[Result]],
         *,
-        capacity: int,
         batch: int,
         gather_seconds: float,
     ) -> None:
-        self.reserved = 0
-        self._run, self._capacity = run, capacity
-        self._batch, self._gather_seconds = batch, gather_seconds
+        self._run, self._batch, self._gather_seconds = run, batch, gather_seconds
+        self._turns = Turns(2 * batch)
         self._waiting: queue.SimpleQueue[tuple[Item, Future[Result]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="batcher", daemon=True)
         self._closed = False
@@ -46,25 +44,17 @@ class Batcher(Generic[Item, Result]):
         self._waiting.put(None)
         self._thread.join()
 
-    @contextmanager
-    def reserve(self, count: int) -> Iterator[None]:
-        """Room for `count` items, counted from here on (so that decoding them counts too)."""
-        if self.reserved + count > self._capacity:
-            raise too_busy(f"{self.reserved} images wait already")
-        self.reserved += count
-        try:
-            yield
-        finally:
-            self.reserved -= count
-
     async def submit(self, items: Sequence[Item]) -> list[Result]:
-        """The results of items for which there is room, in order."""
-        if self._closed:
-            raise Refused(503, "the server is shutting down", retry_after=5)
-        futures: list[Future[Result]] = [Future() for _ in items]
-        for pair in zip(items, futures, strict=True):
-            self._waiting.put(pair)
-        return list(await asyncio.gather(*map(asyncio.wrap_future, futures)))
+        """The results of items, in order."""
+        return list(await asyncio.gather(*map(self._one, items)))
+
+    async def _one(self, item: Item) -> Result:
+        async with self._turns.turn():
+            if self._closed:
+                raise Refused(503, "the server is shutting down", retry_after=5)
+            result: Future[Result] = Future()
+            self._waiting.put((item, result))
+            return await asyncio.wrap_future(result)
 
     def _work(self) -> None:
         going_on = True

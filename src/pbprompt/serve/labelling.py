@@ -19,11 +19,12 @@ from pbprompt.findings.next_images import Row, name_in_table, next_images, read_
 from pbprompt.methods.abilities import LearnsOn, can
 from pbprompt.model.calibration import calibrate_left_out
 from pbprompt.model.tuned import TunedModel
+from pbprompt.serve.fairness import Shares
 from pbprompt.serve.limits import Limits, Refused
 from pbprompt.serve.model import single_spaced, with_examples
 from pbprompt.serve.schemas import BUSY, UNUSABLE, Estimate, Label, ToLabel, problems, request_body
 from pbprompt.serve.service import Service
-from pbprompt.serve.uploads import HeldBytes, receive
+from pbprompt.serve.uploads import receive
 
 AT_ONCE = 10  # images that one look at all the others chooses, so that they are unlike each other
 TABLE = "labels.csv"
@@ -186,9 +187,7 @@ class Labelling:
         return Encoded(some.global_, some.patches)
 
 
-def add_labelling(
-    app: FastAPI, service: Service, labelling: Labelling, limits: Limits, held: HeldBytes
-) -> None:
+def add_labelling(app: FastAPI, service: Service, labelling: Labelling, limits: Limits, held: Shares) -> None:
     """Let the app hand out a folder's images to label; the model learns each as POST /examples would."""
     service.take(labelling.model, list(labelling.labels.values()))
 

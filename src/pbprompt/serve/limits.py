@@ -1,4 +1,4 @@
-"""What one client may ask of the server, and how a request beyond that is refused."""
+"""What clients may ask of the server, and how a request beyond that is refused."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,17 +10,19 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on requests. The defaults let 200 clients with a few photographs each come at once."""
+    """Bounds on requests; of what all share, one client has half at most.
+
+    The defaults let 200 clients with a few photographs each come at once.
+    """
 
     image_bytes: int = 10 * MIB  # one encoded image
     request_bytes: int = 64 * MIB  # one whole request
     fields_bytes: int = MIB  # one request without images
     held_bytes: int = 512 * MIB  # all requests in memory together
     image_pixels: int = 40_000_000
-    jpeg_scans: int = 500  # a progressive JPEG has about ten; each costs a pass over all its pixels
     decode_seconds: float = 10.0  # one image
     images: int = 32  # a request
-    queue: int = 512  # images that wait or are computed
+    queue: int = 1024  # images that wait or are computed
     explanations: int = 16  # heat maps and changes of the model that wait or are computed
     batch: int = 32  # images the tower takes at once
     gather_seconds: float = 0.005  # how long the first image of a batch waits for company

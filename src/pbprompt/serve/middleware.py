@@ -14,6 +14,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pbprompt.serve.fairness import asker, client_of
+
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -80,6 +82,7 @@ class Middleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        asker.set((client_of(scope.get("client")), object()))
         started = time.perf_counter()
         endpoint = scope["path"] if scope["path"] in self.endpoints else "other"
         headers = Headers(scope=scope)

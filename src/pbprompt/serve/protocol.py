@@ -7,7 +7,9 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-CONNECTIONS = 512  # at once; a process may often open 1,024 files
+from pbprompt.serve.fairness import client_of
+
+CONNECTIONS = 512  # at once, half of them one client's at most; a process may often open 1,024 files
 HEADER_SECONDS = 10.0  # from a connection, or from the last answer, to the whole header of a request
 REQUEST_SECONDS = 120.0  # from then on: to send the rest, to be answered and to read the answer
 LOGGED, LOGGED_SECONDS = 10, 60.0  # warnings of one kind in so much time
@@ -24,7 +26,9 @@ class GuardedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS:
+        self.from_client = client_of(self.client)
+        own = sum(getattr(other, "from_client", None) == self.from_client for other in self.connections)
+        if own - 1 > CONNECTIONS - len(self.connections):  # as `Shares` has it
             transport.write(FULL)
             transport.close()
         else:

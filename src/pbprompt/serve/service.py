@@ -2,11 +2,13 @@
 
 import asyncio
 import base64
+import ctypes
 import io
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -22,8 +24,9 @@ from pbprompt.model.predictions import Prediction, Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve import schemas
 from pbprompt.serve.batching import Batcher
+from pbprompt.serve.fairness import Shares, Turns
 from pbprompt.serve.images import decode_image, decode_square, shown_jpeg
-from pbprompt.serve.limits import MIB, Limits, Refused, in_time, too_busy
+from pbprompt.serve.limits import MIB, Limits, Refused, in_time
 from pbprompt.serve.middleware import Metrics
 from pbprompt.serve.model import (
     explain,
@@ -49,6 +52,7 @@ from pbprompt.serve.schemas import (
 
 SHOWN_SIDE = 640  # pixels of the longer side of a heat map, or of an image to label
 DECODERS = 4  # processes at most: each may hold a whole photograph
+M_MMAP_THRESHOLD = -3  # of malloc.h
 PIXEL_BYTES = 32  # that decoding and converting a pixel may take
 
 T = TypeVar("T")
@@ -80,23 +84,27 @@ class Service:
         self._visits: OrderedDict[tuple[TunedModel, tuple[str, ...]], TunedModel] = OrderedDict()
         self.batcher: Batcher[Question, Prediction] = Batcher(
             self._predict_batch,
-            capacity=limits.queue,
             batch=limits.batch,
             gather_seconds=limits.gather_seconds,
         )
+        self._room = Shares(limits.queue, "{} images wait already")  # until answered: decoding counts too
         count = min(DECODERS, available_cpus())
         memory = 256 * MIB + PIXEL_BYTES * limits.image_pixels
         self._decoders = Workers(
             count, memory=memory, seconds=limits.decode_seconds, prepare=decode_image.__module__
         )
-        self._decoding = ThreadPoolExecutor(count, "decoding")
-        self._side = ThreadPoolExecutor(1, "side")
-        self._side_jobs = 0
+        self._decoding, self._decoding_turns = ThreadPoolExecutor(count, "decoding"), Turns(count)
+        self._side, self._side_turns = ThreadPoolExecutor(1, "side"), Turns(1)
+        self._side_room = Shares(limits.explanations, "{} such jobs wait already")
         self._changing = asyncio.Lock()
-        metrics.waiting.set_function(lambda: self.batcher.reserved)
+        metrics.waiting.set_function(lambda: self._room.held)
         metrics.classes.set_function(lambda: len(self.model.classes))
 
     def start(self) -> None:
+        with suppress(AttributeError, OSError, TypeError):  # another C library than glibc
+            # Once a large buffer has been freed, glibc takes others as large from its threads' heaps, which
+            # grow for hours; with a threshold of ours each is given back as soon as it is free.
+            ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MIB)
         self.batcher.start()
 
     def close(self) -> None:
@@ -113,7 +121,7 @@ class Service:
 
     async def predict(self, asked: Predict) -> Predictions:
         see = self.model.backbone.preprocess
-        with self.batcher.reserve(len(asked.images)):
+        with self._room.taken(len(asked.images)):
             async with in_time(self.limits.answer_seconds):
                 model = await self._visited(asked.classes)
                 note = no_doubt(model, self._fitted)
@@ -136,7 +144,7 @@ class Service:
         return Predictions(predictions=records, note=note or caveat)
 
     async def explain(self, asked: Explain) -> Explanation | Picture:
-        with self.batcher.reserve(1):
+        with self._room.taken(1):
             async with in_time(self.limits.answer_seconds):
                 model = await self._visited(asked.classes)
                 (image,) = await self._decoded([asked.image], decode_image)
@@ -157,7 +165,7 @@ class Service:
         if len(asked.labels) != len(asked.images):
             raise Refused(422, f"{len(asked.images)} images and {len(asked.labels)} labels: send one each")
         see = self.model.backbone.preprocess
-        with self.batcher.reserve(len(asked.images)):
+        with self._room.taken(len(asked.images)):
             async with in_time(self.limits.answer_seconds):
                 squares = await self._decoded(asked.images, decode_square, see.look)
                 pixels = [see.normalised(square) for square in squares]
@@ -180,8 +188,7 @@ class Service:
 
     async def picture(self, path: Path) -> bytes:
         """An image of this machine as a JPEG that any browser shows."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._decoding, self._decode, shown_jpeg, str(path), SHOWN_SIDE)
+        return await self._decode(shown_jpeg, str(path), SHOWN_SIDE)
 
     async def _visited(self, names: Sequence[str]) -> TunedModel:
         """The model with a request's own classes: nobody else's request has them."""
@@ -209,11 +216,7 @@ class Service:
     async def _decoded(
         self, images: Sequence[Upload], decode: Callable[..., Image.Image], *options: object
     ) -> list[Image.Image]:
-        loop = asyncio.get_running_loop()
-        jobs = [
-            loop.run_in_executor(self._decoding, self._decode, decode, image.data, self.limits, *options)
-            for image in images
-        ]
+        jobs = [self._decode(decode, image.data, self.limits, *options) for image in images]
         results = await asyncio.gather(*jobs, return_exceptions=True)
         decoded: list[Image.Image] = []
         for number, (image, result) in enumerate(zip(images, results, strict=True), 1):
@@ -225,10 +228,11 @@ class Service:
             decoded.append(result)
         return decoded
 
-    def _decode(self, decode: Callable[..., T], *given: object) -> T:
+    async def _decode(self, decode: Callable[..., T], *given: object) -> T:
         """In another process, which is ended when it is late: no thread could be."""
         try:
-            return self._decoders.ask(decode, *given)
+            async with self._decoding_turns.turn():
+                return await asyncio.wrap_future(self._decoding.submit(self._decoders.ask, decode, *given))
         except TimeoutError:
             limit = self.limits.decode_seconds
             raise Refused(422, f"the image takes longer than {limit:g} s to decode") from None
@@ -237,13 +241,9 @@ class Service:
 
     async def _aside(self, work: Callable[[], T]) -> T:
         """Rarer, longer work: one at a time, few in line."""
-        if self._side_jobs >= self.limits.explanations:
-            raise too_busy(f"{self._side_jobs} such jobs wait already")
-        self._side_jobs += 1
-        try:
-            return await asyncio.wrap_future(self._side.submit(work))
-        finally:
-            self._side_jobs -= 1
+        with self._side_room.taken(1):
+            async with self._side_turns.turn():
+                return await asyncio.wrap_future(self._side.submit(work))
 
     def _drawn(self, model: TunedModel, image: Image.Image, asked: Explain) -> Explanation | Picture:
         maps, strongest = explain(model, image, asked.class_name, asked.samples)

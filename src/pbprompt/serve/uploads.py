@@ -13,32 +13,17 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
-from pbprompt.serve.limits import MIB, Limits, Refused, too_busy, too_large, too_many_images
+from pbprompt.serve.fairness import Shares
+from pbprompt.serve.limits import MIB, Limits, Refused, too_large, too_many_images
 from pbprompt.serve.schemas import Body, parsed_body
 
 FIELDS, FIELD_BYTES = 128, 4096
 JSON_VALUES = 10_000  # each takes many times its bytes once it is read
 
 
-class HeldBytes:
-    """How much all requests hold together."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.held = 0
-
-    def take(self, count: int) -> None:
-        if self.held + count > self.limit:
-            raise too_busy("too much is being uploaded at once")
-        self.held += count
-
-    def give_back(self, count: int) -> None:
-        self.held -= count
-
-
 @asynccontextmanager
 async def receive(
-    request: Request, kind: type[Body], limits: Limits, held: HeldBytes, *, form: str | None = None
+    request: Request, kind: type[Body], limits: Limits, held: Shares, *, form: str | None = None
 ) -> AsyncIterator[Body]:
     """The request's body, counted among the held bytes for as long as it is used."""
     taken = 0

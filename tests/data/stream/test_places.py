@@ -21,6 +21,11 @@ class Handler(BaseHTTPRequestHandler):
             self.send_response(200)
             self.end_headers()
             self.wfile.write(b"picture" * 100)
+        elif self.path == "/short":
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b"picture" * 100)
         else:
             self.send_error(404)
 
@@ -55,6 +60,7 @@ def test_the_content_comes(address):
         ("/to?ftp://127.0.0.1/x", "leads on to ftp"),
         ("/to?/to?/to?/to?/to?/to?/to?/image", "redirect"),
         ("/none", "Not Found"),
+        ("/short", "cut off, 300 bytes are missing"),
     ],
 )
 def test_what_is_refused_is_told(address, path, says):

@@ -1,16 +1,28 @@
-"""Parquet files of images: their bytes, a Hugging Face image column, or paths; read a few rows at a time."""
+"""Parquet files of images: their bytes, a Hugging Face image column, or paths; read a few rows at a time.
 
+All of a file is read in a process of its own, of bounded memory: a few kilobytes may stand for gigabytes, and
+only who has unpacked them knows.
+"""
+
+import atexit
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, ParamSpec, TypeVar
 
 from pbprompt.data.stream.places import Place, opened, state, told
 from pbprompt.data.stream.records import FILES_AT_ONCE, MOST_BYTES, Record, too_large
 from pbprompt.data.stream.tables import COLUMNS, row_record
+from pbprompt.data.workers import Workers
 from pbprompt.errors import InputError, install_command
 
-ROWS_AT_ONCE = 16  # images of which so many lie in memory
+BYTES_AT_ONCE, ROWS_AT_ONCE = 16 << 20, 1024  # of which so many lie in memory
+MEMORY = 2 << 30  # of the process that reads
+
+Given = ParamSpec("Given")
+Read = TypeVar("Read")
+Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -47,19 +59,11 @@ class RowGroups:
         return self.rows
 
     def records(self, skip: int = 0) -> Iterator[Record]:
-        with opened(self.file) as file, told(self.file):
-            parquet = _library(self.file).ParquetFile(file)
-            groups, row = list(self.groups), self.first
-            while groups and skip >= (rows := parquet.metadata.row_group(groups[0]).num_rows):
-                skip, row = skip - rows, row + rows
-                groups.pop(0)
-            batches = parquet.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=self.columns.wanted)
-            for batch in batches if groups else ():
-                for cells in batch.slice(skip).to_pylist() if skip < len(batch) else ():
-                    yield self._record(row + skip, cells)
-                    row += 1
-                row += min(skip, len(batch))
-                skip = max(0, skip - len(batch))
+        while skip < self.rows:
+            rows = _asked(self.file, rows_from, self.file, self.groups, tuple(self.columns.wanted), skip)
+            for row, cells in enumerate(rows, self.first + skip):
+                yield self._record(row, cells)
+            skip += len(rows)
 
     def _record(self, row: int, cells: dict[str, Any]) -> Record:
         value, columns = cells[self.columns.image], self.columns
@@ -68,7 +72,7 @@ class RowGroups:
             label = columns.names[label] if 0 <= label < len(columns.names) else ""
         fields = {"label": str(label), "split": str(cells[columns.split] or "") if columns.split else ""}
         if isinstance(value, dict):
-            value = value["path"] if value.get("bytes") is None else value["bytes"]
+            value = value.get("path") if value.get("bytes") is None else value["bytes"]
         if isinstance(value, str) or value is None:
             where = f"{self.file} row {row}"
             return row_record(self.file, where, {**fields, "image": value or ""}, self.allow_urls)
@@ -79,15 +83,8 @@ class RowGroups:
 
 def row_groups(place: Place, allow_urls: bool) -> Iterator[RowGroups]:
     """The row groups, joined up to about a thousand rows."""
-    library = _library(place)
-    with opened(place) as file, told(place):
-        try:
-            parquet = library.ParquetFile(file)
-        except Exception as error:
-            why = str(error).splitlines()[0]
-            raise InputError(f"{place}: not a whole Parquet file ({why}): fetch or write it again") from None
-        columns, version = _columns(place, parquet.schema_arrow), state(place)
-        sizes = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
+    version = state(place)
+    columns, sizes = _asked(place, footer, place)
     groups: list[int] = []
     first = rows = 0
     for group, size in enumerate(sizes):
@@ -98,12 +95,72 @@ def row_groups(place: Place, allow_urls: bool) -> Iterator[RowGroups]:
             groups, first, rows = [], first + rows, 0
 
 
-def _library(place: Place) -> Any:
+@cache
+def _reader() -> Workers:
+    """Started once, and kept until the program ends."""
+    workers = Workers(1, memory=MEMORY, prepare=__name__)
+    atexit.register(workers.close)
+    return workers
+
+
+def _asked(place: Place, function: Callable[Given, Read], *given: Given.args, **named: Given.kwargs) -> Read:
+    if str(place).startswith("memory://"):  # which is this process's own
+        return function(*given, **named)
     try:
-        from pyarrow import parquet
+        return _reader().ask(function, *given, **named)
+    except EOFError:
+        why = f"it breaks its reader, or takes over {MEMORY >> 30} GiB: write it with smaller images or pages"
+        raise InputError(f"{place}: cannot be read: {why}") from None
+
+
+def footer(place: Place) -> tuple[Columns, list[int]]:
+    """The columns, and the rows of each row group."""
+    with opened(place) as file, told(place):
+        parquet = _open(place, file)
+        sizes = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
+        return _columns(place, parquet.schema_arrow), sizes
+
+
+_begun: dict[tuple[Any, ...], Iterator[Rows]] = {}  # what the next question is likely to be, going on
+
+
+def rows_from(place: Place, groups: tuple[int, ...], columns: tuple[str, ...], row: int) -> Rows:
+    """The next rows of the groups, from that one on."""
+    batches = _begun.pop((place, groups, columns, row), None)
+    _begun.clear()
+    batches = batches or _batches(place, list(groups), list(columns), row)
+    found = next(batches, [])
+    if not found:
+        raise InputError(f"{place}: ends before the rows that it says it has: fetch or write it again")
+    _begun[place, groups, columns, row + len(found)] = batches
+    return found
+
+
+def _batches(place: Place, groups: list[int], columns: list[str], skip: int) -> Iterator[Rows]:
+    with opened(place) as file, told(place):
+        parquet = _open(place, file)
+        parts = [parquet.metadata.row_group(group) for group in groups]
+        while parts and skip >= parts[0].num_rows:
+            skip -= parts.pop(0).num_rows
+            groups.pop(0)
+        size = max((part.total_byte_size // max(1, part.num_rows) for part in parts), default=0)
+        most = max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE // max(1, size)))
+        for batch in parquet.iter_batches(most, row_groups=groups, columns=columns) if groups else ():
+            if rows := batch.slice(skip).to_pylist() if skip < len(batch) else []:
+                yield rows
+            skip = max(0, skip - len(batch))
+
+
+def _open(place: Place, file: Any) -> Any:
+    try:
+        from pyarrow.parquet import ParquetFile
     except ImportError:
         raise InputError(f"{place}: Parquet needs pyarrow: {install_command('parquet')}") from None
-    return parquet
+    try:
+        return ParquetFile(file)
+    except Exception as error:
+        why = str(error).splitlines()[0]
+        raise InputError(f"{place}: not a whole Parquet file ({why}): fetch or write it again") from None
 
 
 def _columns(place: Place, schema: Any) -> Columns:

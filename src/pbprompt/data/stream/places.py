@@ -147,10 +147,11 @@ def read_address(address: str, most_bytes: int) -> bytes:
         return download(address)
     try:
         with told(address):
-            system, path = filesystem(address)
-            if (system.info(path).get("size") or 0) > most_bytes:
+            with opened(address) as file:
+                content = file.read(most_bytes + 1)
+            if len(content) > most_bytes:
                 raise InputError(f"{address}: the file is larger than {most_bytes >> 20} MiB")
-            return system.cat_file(path)
+            return content
     except InputError as error:
         raise InputError(f"cannot read image {error}") from None
 
@@ -200,6 +201,8 @@ def download(address: str) -> bytes:
                 if time.monotonic() > end:
                     raise InputError(f"cannot read image {address}: not there after {MOST_SECONDS:g} seconds")
                 parts.append(part)
+            if answer.length:  # of what was to come
+                raise InputError(f"cannot read image {address}: cut off, {answer.length:,} bytes are missing")
     except InputError:
         raise
     except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError

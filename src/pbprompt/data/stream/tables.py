@@ -3,11 +3,12 @@
 import csv
 import io
 import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
 from pbprompt.data.stream.folders import SPLIT_WORDS
-from pbprompt.data.stream.places import Place, beside, is_address, opened
+from pbprompt.data.stream.places import WEB, Place, beside, is_address, opened
 from pbprompt.data.stream.records import Record
 from pbprompt.errors import InputError
 from pbprompt.files import as_name, inside
@@ -21,6 +22,8 @@ COLUMNS = {
     "split": ("split", "subset"),
     "domain": ("domain", "style"),
 }
+MOST_ROW = 1 << 20  # characters
+MOST_WEB = 1 << 30  # of a table from the web, which may go on for ever
 _NEEDED = f"name a column image ({', '.join(COLUMNS['image'][1:])}), with the images' paths"
 
 Fields = dict[str, Any]  # a row's cells by what they are: text, and of JSON whatever it has
@@ -30,6 +33,28 @@ def is_jsonl(table: Place) -> bool:
     return str(table).lower().endswith((".jsonl", ".ndjson"))
 
 
+class Lines:
+    """A table's lines, so many characters of a row at most; of what comes from the web, so many in all."""
+
+    def __init__(self, table: Place, text: IO[str]) -> None:
+        self._table, self._text = table, text
+        self._row = self._all = 0
+        self._most = MOST_WEB if str(table).startswith(WEB) else sys.maxsize
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self._text.readline(MOST_ROW + 1):
+            self._row, self._all = self._row + len(line), self._all + len(line)
+            if self._row > MOST_ROW:
+                raise InputError(f"{self._table}: a row of over {MOST_ROW:,} characters: check the table")
+            if self._all > self._most:
+                raise InputError(f"{self._table}: over {MOST_WEB >> 20} MiB: fetch it, and give the file")
+            yield line
+
+    def next_row(self) -> None:
+        """What was read so far was of earlier rows."""
+        self._row = 0
+
+
 def csv_rows(
     table: Place, text: IO[str], needed: Sequence[set[str]], missing: str, remedy: str
 ) -> Iterator[tuple[str, Fields | InputError]]:
@@ -37,16 +62,18 @@ def csv_rows(
 
     The header must have all columns of one of `needed`; a row that does not fit it is its own error.
     """
-    first = text.readline().rstrip("\r\n")
+    lines = Lines(table, text)
+    first = next(iter(lines), "").rstrip("\r\n")
     if len(first) > csv.field_size_limit():
         raise InputError(f"{table} line 1: a header of {len(first):,} characters: give a table with columns")
     found = next(filter(None, (_columns_of(first, columns) for columns in needed)), None)
     if found is None:
         raise InputError(f"{table} line 1: {missing} in {first[:60]!r}: {remedy}")
     delimiter, header = found
-    reader = csv.reader(text, delimiter=delimiter, strict=True)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
         for cells in reader:
+            lines.next_row()
             where = f"{table} line {reader.line_num + 1}"
             if not any(cell.strip() for cell in cells):
                 continue
@@ -76,9 +103,11 @@ def _columns_of(first: str, needed: set[str]) -> tuple[str, dict[int, str]] | No
     return None
 
 
-def json_rows(table: Place, lines: Iterable[str]) -> Iterator[tuple[str, Fields]]:
+def json_rows(table: Place, text: IO[str]) -> Iterator[tuple[str, Fields]]:
     """The fields that each line's object has, with the place to name where one is wrong."""
+    lines = Lines(table, text)
     for number, line in enumerate(lines, start=1):
+        lines.next_row()
         if not line.strip():
             continue
         where = f"{table} line {number}"

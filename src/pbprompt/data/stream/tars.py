@@ -13,11 +13,15 @@ from pbprompt.data.stream.records import MOST_BYTES, Record, too_large
 from pbprompt.errors import InputError
 
 LABEL_BYTES = 1 << 16
+HEADER_BYTES = 1 << 20  # of what describes one file (long names, pax), which tarfile holds in memory
+_DESCRIBING = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+_DESCRIBING += (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 _CUT_OFF = ("end of data", "empty", "truncated")  # in what tarfile says
 
 
 class _Header(tarfile.TarInfo):
-    """Remembers that the archive's end was met: without it the file is cut off."""
+    """Remembers that the archive's end was met: without it the file is cut off. Refuses what tarfile would
+    read into memory without a bound: long descriptions, and maps of sparse files."""
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> "_Header":
@@ -26,6 +30,19 @@ class _Header(tarfile.TarInfo):
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
             tarfile_.ended = True  # type: ignore[attr-defined]
             raise
+
+    def _proc_member(self, tarfile_: tarfile.TarFile) -> Any:
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            raise InputError(f"{self.name[:60]!r} is sparse: write the tar without sparse files")
+        if self.type in _DESCRIBING:
+            so_far = getattr(tarfile_, "described", 0) + tarfile.BLOCKSIZE + self.size
+            if so_far > HEADER_BYTES:
+                raise InputError(f"a header of over {HEADER_BYTES >> 20} MiB: write the tar anew")
+            tarfile_.described = so_far  # type: ignore[attr-defined]
+        return super()._proc_member(tarfile_)  # type: ignore[misc]
+
+    def _proc_gnusparse_10(self, *_: Any) -> None:
+        raise InputError("it holds sparse files: write the tar without them")
 
 
 @dataclass(frozen=True)
@@ -54,7 +71,7 @@ class Tar:
         with opened(self.file) as file:
             try:
                 return sum(is_image(member) for member in _members(self._archive(file)))
-            except (tarfile.TarError, OSError):
+            except (tarfile.TarError, OSError, InputError):
                 return None
 
     def records(self, skip: int = 0) -> Iterator[Record]:
@@ -73,7 +90,10 @@ class Tar:
                             yield record
                 if not getattr(archive, "ended", False):
                     raise EOFError
-            except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+            except InputError as error:
+                message = f"{self.file}: refused after {done:,} images: {error}"
+                yield Record(str(self.file), InputError(message))
+            except (tarfile.TarError, EOFError, OSError, ValueError, RecursionError) as error:
                 # of gzip, bz2 and lzma too
                 if isinstance(error, OSError) and not isinstance(self.file, Path):
                     raise  # the way there broke off, and nobody knows what is in the rest
@@ -109,12 +129,14 @@ def is_image(member: tarfile.TarInfo) -> bool:
 def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     for member in archive:
         archive.members.clear()  # type: ignore[attr-defined] # which it would keep
+        # of a global header, what it said stays
+        archive.described = sum(len(key) + len(value) for key, value in archive.pax_headers.items())  # type: ignore[attr-defined]
         yield member
 
 
 def _groups(archive: tarfile.TarFile, skip: int) -> Iterator[tuple[str, list[_Member]]]:
     """Members of one key that follow one another; what is in the first `skip` images is not read."""
-    key, passed = "", 0
+    key, passed, held = "", 0, 0
     group: list[_Member] = []
     for member in _members(archive):
         if not member.isfile():
@@ -124,12 +146,15 @@ def _groups(archive: tarfile.TarFile, skip: int) -> Iterator[tuple[str, list[_Me
         if own != key:
             if group:
                 yield key, group
-            key, group = own, []
+            key, group, held = own, [], 0
         image = is_image(member)
         passed += image
         wanted = passed > skip or not image
         most = MOST_BYTES if image else LABEL_BYTES
         file = archive.extractfile(member) if wanted and member.size <= most else None
+        held += tarfile.BLOCKSIZE + (0 if file is None else member.size)
+        if held > MOST_BYTES:
+            raise InputError(f"over {MOST_BYTES >> 20} MiB of files called {own[:60]!r}: give each its name")
         group.append(_Member(member.name, image, None if file is None else _whole(file, member)))
     if group:
         yield key, group
