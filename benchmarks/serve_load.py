@@ -93,10 +93,10 @@ def png_bomb(width: int, height: int, *, whole: bool) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
 
 
-def many_scans(count: int) -> bytes:
+def many_scans(count: int, side: int = 640) -> bytes:
     """A progressive JPEG whose last scan comes again and again, at some ten bytes each."""
     buffer = io.BytesIO()
-    Image.new("L", (640, 640), 128).save(buffer, "JPEG", progressive=True)
+    Image.new("L", (side, side), 128).save(buffer, "JPEG", progressive=True)
     data = buffer.getvalue()
     last = data.rindex(b"\xff\xda")
     return data[:last] + data[last:-2] * count + data[-2:]
@@ -169,15 +169,16 @@ def cases() -> list[Case]:
     return good + bad
 
 
-def send(url: str, case: Case, key: str = "", tries: int = 20) -> Answer:
-    """One request, tried again for as long as the server says it is busy."""
+def send(url: str, case: Case, key: str = "", tries: int = 20, address: str = "") -> Answer:
+    """One request, tried again for as long as the server says it is busy; from an address of this machine."""
     parts = urlsplit(url)
     assert parts.hostname, f"{url}: give something like http://127.0.0.1:8000"
     started = time.perf_counter()
     status, body, used = 0, b"", 0
     while used < tries:
         used += 1
-        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE)
+        source = (address, 0) if address else None
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, PATIENCE, source_address=source)
         content = case.body if isinstance(case.body, bytes) else case.body()  # an iterator goes in chunks
         try:
             connection.request("POST", "/predict", content, case.headers | {"X-API-Key": key})

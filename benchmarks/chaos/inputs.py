@@ -7,19 +7,23 @@ Each is read in a process of its own kind, with a limit of memory and time; what
 import io
 import json
 import random
+import tarfile
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import torch
 from PIL import Image
+from pyarrow import parquet
 from safetensors.torch import save
 
 from pbprompt.clip.loading.formats import read_tensors
 from pbprompt.data.images import open_image
 from pbprompt.data.names import read_classes_file
 from pbprompt.data.sources import open_dataset
+from pbprompt.data.stream import Stream
 from pbprompt.data.workers import Workers
 from pbprompt.errors import InputError
 from pbprompt.model.folder import CLASSES_HASH, names_hash, read_info
@@ -52,6 +56,7 @@ def read(kind: str, path: str) -> None:
         "recipe": lambda: load_recipe(str(file)),
         "config": lambda: read_info(file.parent),
         "weights": lambda: read_tensors(file),
+        "archive": lambda: [record.read() for record in Stream([file]).records()],
     }
     readers[kind]()
 
@@ -74,6 +79,16 @@ def seeds() -> Iterator[tuple[str, str, bytes]]:
     buffer = io.BytesIO()
     torch.save({"a": torch.ones(3)}, buffer)
     yield "weights", "x.pt", buffer.getvalue()
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name in ("a.png", "a.cls", f"{'é' * 90}.png"):
+            member = tarfile.TarInfo(name)
+            member.size = 3
+            archive.addfile(member, io.BytesIO(b"abc"))
+    yield "archive", "x.tar", buffer.getvalue()
+    buffer = io.BytesIO()
+    parquet.write_table(pa.table({"image": [b"a", b"bc"], "label": ["x", "y"]}), buffer)
+    yield "archive", "x.parquet", buffer.getvalue()
 
 
 def mutated(content: bytes, source: random.Random) -> bytes:

@@ -49,6 +49,7 @@ from pbprompt.train import loop
 
 SECONDS = 600.0  # after which a job that nobody kills counts as hung
 PHOTOS = 12
+LEAST = 6  # points of each job
 
 
 class Killed(NamedTuple):
@@ -68,11 +69,11 @@ def attack(points: int, seed: int = 0) -> Iterator[tuple[str, Counter[Outcome]]]
     whole = sum(share for _, share in JOBS)
     with tempfile.TemporaryDirectory() as folder:
         photos = Path(folder)
-        _draw_photos(photos)
+        draw_photos(photos)
         for job, share in JOBS:
             counts: Counter[Outcome] = Counter()
             wanted, takes = _undisturbed(job, photos, backbone)
-            for _ in range(max(1, round(points * share / whole))):
+            for _ in range(max(LEAST, round(points * share / whole))):
                 counts[_point(job, photos, backbone, wanted, source.random() * takes)] += 1
             yield f"killed {job.__name__.strip('_').replace('_', ' ')}", counts
 
@@ -143,11 +144,11 @@ def _run(work: Callable[[], None], moment: float | None) -> int | None:
     return None if moment is None else os.waitstatus_to_exitcode(status)
 
 
-def _draw_photos(folder: Path) -> None:
+def draw_photos(folder: Path) -> None:
     draws = np.random.default_rng(0)
     for place in range(PHOTOS):
         file = folder / ("cat", "dog")[place % 2] / f"{place}.png"
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(draws.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(file)
 
 
@@ -314,6 +315,8 @@ def _predict(folder: Path, photos: Path, backbone: Backbone) -> Killed:
         records.FILES_AT_ONCE, parts.RECORDS, batch_job.CACHED_UNITS = 4, 2, 0
         whole = batch_job.Job(backbone, model.predict, Stream([photos, tar]), {"model": "m"})
         output = Output(str(out))
+        if out.exists() and not output.folder.exists():  # all was done: the same again would be refused
+            return
         with output.opened(whole.identity(output.suffix)):
             if not output.finished:
                 batch_job.run(whole, output, batch_job.here, progress=False)

@@ -1,6 +1,11 @@
-"""A real server under good, hostile, slow and broken clients at once, and requests made of its schema."""
+"""A real server under good, hostile, slow, broken and greedy clients at once, and requests made of its
+schema; and one whose labels are kept, however it ends."""
 
+import csv
+import http.client
 import importlib.util
+import json
+import random
 import re
 import shutil
 import socket
@@ -13,15 +18,18 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks import serve_load
+from benchmarks.chaos.kills import draw_photos
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.model.folder import describe_model, save_model
 from pbprompt.registry import find_method
 
 PATIENCE = 180.0  # seconds for a slow or broken client to be cut off or answered
+STARVED, SMALL = 10.0, 8  # seconds that a small request may take beside a greedy client; how many are sent
 STOPS = 60.0  # seconds from SIGTERM to the end; the grace is 30
 # What JSON schema cannot say (that a text is an image's base64) is no fault of a request that breaks it.
 NOT_CHECKED = "positive_data_acceptance,negative_data_rejection"
@@ -53,32 +61,115 @@ ROUGH: dict[str, list[bytes]] = {  # what is sent a piece at a time, before the 
 }
 
 
-def attack(requests: int, examples: int, seed: int = 0) -> Iterator[tuple[str, Counter[str]]]:
-    """Requests of `serve_load` beside clients of `ROUGH`, then those made of the schema; then the end."""
-    with _server() as (process, url):
-        rough: Counter[str] = Counter()
-        clients = [
-            threading.Thread(target=lambda pieces=pieces: rough.update([_rough(url, pieces)]))
-            for pieces in ROUGH.values()
-        ]
-        for client in clients:
-            client.start()
-        sent = serve_load.send_all(url, requests, seed)
-        yield "server, mixed load", Counter(_outcome(case, answer) for case, answer in sent)
-        if importlib.util.find_spec("schemathesis") is None:
-            print("chaos: schemathesis is not installed: no requests are made of the schema", file=sys.stderr)
-        else:
-            yield "server, its schema", _schema(url, examples, seed)
-        for client in clients:
-            client.join()
-        yield "server, rough clients", rough
-        process.terminate()
-        ended: Counter[str] = Counter()
-        try:
-            ended["survived" if process.wait(STOPS) in (0, -15) else "lost"] += 1
-        except subprocess.TimeoutExpired:
-            ended["hung"] += 1
-        yield "server, SIGTERM", ended
+Found = tuple[str, Counter[str], list[float]]  # with the seconds that good requests took
+
+
+def attack(url: str, requests: int, examples: int, seed: int = 0) -> Iterator[Found]:
+    """Requests of `serve_load` beside clients of `ROUGH`, a greedy one beside a modest one, then requests
+    made of the schema."""
+    rough: Counter[str] = Counter()
+    clients = [
+        threading.Thread(target=lambda pieces=pieces: rough.update([_rough(url, pieces)]))
+        for pieces in ROUGH.values()
+    ]
+    for client in clients:
+        client.start()
+    sent = serve_load.send_all(url, requests, seed)
+    good = [answer.seconds for case, answer in sent if case.good]
+    yield "server, mixed load", Counter(_outcome(case, answer) for case, answer in sent), good
+    yield from _unfair(url)
+    if importlib.util.find_spec("schemathesis") is None:
+        print("chaos: schemathesis is not installed: no requests are made of the schema", file=sys.stderr)
+    else:
+        yield "server, its schema", _schema(url, examples, seed), []
+    for client in clients:
+        client.join()
+    yield "server, rough clients", rough, []
+
+
+def end(process: "subprocess.Popen[str]") -> Found:
+    """SIGTERM, and whether the server follows it."""
+    process.terminate()
+    try:
+        outcome = "survived" if process.wait(STOPS) in (0, -15) else "lost"
+    except subprocess.TimeoutExpired:
+        outcome = "hung"
+    return "server, SIGTERM", Counter([outcome]), []
+
+
+def memory(process: "subprocess.Popen[str]") -> float:
+    """Megabytes that the server has in memory, its decoders apart."""
+    status = Path(f"/proc/{process.pid}/status")
+    found = re.search(r"VmRSS:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    return int(found[1]) / 1000 if found else float("nan")
+
+
+def _unfair(url: str) -> Iterator[Found]:
+    """One client sends two requests of 32 images that take long, another small ones meanwhile."""
+    greedy: Counter[str] = Counter()
+    huge = serve_load.Case("huge", True, serve_load.form(*[serve_load.many_scans(100, 2000)] * 32), images=32)
+    small = serve_load.Case("small", True, serve_load.form(serve_load.photo("JPEG")))
+
+    def ask_much() -> None:
+        answer = serve_load.send(url, huge, address="127.0.0.2")
+        greedy["survived" if answer.right else "refused" if answer.status in (429, 503) else "lost"] += 1
+
+    threads = [threading.Thread(target=ask_much) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)  # they are in line
+    modest, seconds = Counter[str](), []
+    while any(thread.is_alive() for thread in threads) and len(seconds) < SMALL:
+        answer = serve_load.send(url, small, address="127.0.0.1")
+        seconds.append(answer.seconds)
+        modest["lost" if not answer.right else "starved" if answer.seconds > STARVED else "survived"] += 1
+    for thread in threads:
+        thread.join()
+    yield "server, greedy client", greedy, []
+    yield "server, beside a greedy client", modest, seconds
+
+
+def labelled(times: int, seed: int = 0) -> Iterator[Found]:
+    """`serve --label`, killed while labels come: what was answered is in the table, and it goes on there."""
+    source, counts = random.Random(f"{seed}/labels"), Counter[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        photos, model, table = Path(folder) / "photos", Path(folder) / "model", Path(folder) / "labels.csv"
+        draw_photos(photos)
+        command = [sys.executable, "-m", "pbprompt", "fit", str(photos), "--out", str(model)]
+        subprocess.run([*command, "--shots", "2"], check=True, capture_output=True)
+        known: dict[str, str] = {}
+        for _ in range(times):
+            with _served(Path(folder), model, "--label", str(photos), "--label-out", str(table)) as (
+                process,
+                url,
+            ):
+                killer = threading.Timer(source.random() * 0.5, process.kill)
+                killer.start()
+                with suppress(OSError, http.client.HTTPException, KeyError):
+                    for _ in range(3):
+                        name = _labelling(url)["image"]
+                        label = source.choice(("cat", "dog"))
+                        _labelling(url, {"image": name, "label": label})
+                        known[name] = label
+                killer.join()
+            rows = list(csv.DictReader(table.open())) if table.exists() else []
+            kept = {row["image"]: row["label"] for row in rows if row["label"]}
+            counts["survived" if kept.items() >= known.items() else "lost"] += 1
+    yield "server, killed while labelling", counts, []
+
+
+def _labelling(url: str, said: dict[str, str] | None = None) -> dict[str, Any]:
+    parts = urlsplit(url)
+    line = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE)
+    if said is None:
+        line.request("GET", "/labelling")
+    else:
+        line.request("POST", "/labelling", json.dumps(said), {"Content-Type": "application/json"})
+    answer = line.getresponse()
+    found: dict[str, Any] = json.loads(answer.read())
+    if answer.status != 200:
+        raise KeyError(found)
+    return found
 
 
 def _outcome(case: serve_load.Case, answer: serve_load.Answer) -> str:
@@ -88,28 +179,34 @@ def _outcome(case: serve_load.Case, answer: serve_load.Answer) -> str:
 
 
 @contextmanager
-def _server() -> Iterator[tuple[subprocess.Popen[str], str]]:
+def started() -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`pbprompt serve` with a model of the embedded backbone."""
     with tempfile.TemporaryDirectory() as folder:
         kind = find_method("pbprompt")
         method = build_method(kind, make_config(kind), load_backbone("lite"), seed=1)
         method.prepare(("cat", "dog", "car"), "a photo of a {}.")
         save_model(Path(folder) / "model", method, describe_model(method))
-        log = Path(folder) / "log"
-        with log.open("w") as written:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "pbprompt", "serve", f"{folder}/model", "--port", "0"],
-                stderr=written, stdout=written, text=True,
-            )  # fmt: skip
-        try:
-            while not (found := re.search(r"running on (http://\S+)", log.read_text())):
-                if process.poll() is not None:
-                    raise RuntimeError(f"the server did not start: {log.read_text()[-500:]}")
-                time.sleep(0.05)
-            yield process, found[1]
-        finally:
-            process.kill()
-            process.wait()
+        with _served(Path(folder), Path(folder) / "model") as served:
+            yield served
+
+
+@contextmanager
+def _served(folder: Path, model: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    log = folder / "log"
+    with log.open("w") as written:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pbprompt", "serve", str(model), "--port", "0", *options],
+            stderr=written, stdout=written, text=True,
+        )  # fmt: skip
+    try:
+        while not (found := re.search(r"running on (http://\S+)", log.read_text())):
+            if process.poll() is not None:
+                raise RuntimeError(f"the server did not start: {log.read_text()[-500:]}")
+            time.sleep(0.05)
+        yield process, found[1]
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _rough(url: str, pieces: list[bytes]) -> str:

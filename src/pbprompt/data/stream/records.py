@@ -13,7 +13,7 @@ from pbprompt.data.stream.places import read_address
 from pbprompt.errors import InputError
 from pbprompt.files import as_text, is_special
 
-MOST_BYTES = 256 << 20  # of an image file that is held in memory
+MOST_BYTES = 64 << 20  # of an image file that is held in memory: some are, at once
 FILES_AT_ONCE = 1024  # of a unit
 
 

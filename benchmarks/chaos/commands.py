@@ -1,0 +1,315 @@
+"""What nobody kills and is still wrong: odd names, files damaged after they were written, inputs that change
+between two runs, files without permission, archives that unpack to gigabytes, very many classes and rows.
+
+Each case is a `pbprompt` of its own, in a process of bounded memory, as a user runs it: exit code 0 or 1 with
+the answers of the images that are there now, or one sentence and exit code 2.
+"""
+
+import csv
+import ctypes
+import gzip
+import io
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tarfile
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import torch
+from pyarrow import parquet
+
+from benchmarks.chaos.disk import Outcome
+from benchmarks.chaos.kills import draw_photos
+from benchmarks.serve_load import many_scans, png_bomb
+from pbprompt.cli import main
+from pbprompt.clip.loading.load import load_backbone
+from pbprompt.data.stream import Stream
+from pbprompt.files import as_text
+from pbprompt.methods.base import build_method, make_config
+from pbprompt.model.folder import describe_model, save_model
+from pbprompt.registry import find_method
+
+SECONDS = 300.0  # after which a command counts as hung
+MEMORY = 6 << 30  # that a command and each of its processes may take
+PR_CAPBSET_DROP, CAPABILITIES = 24, 0x20080522
+DAC_OVERRIDE, DAC_READ_SEARCH = 1, 2  # by which root opens what its mode forbids
+CLASSES, ROWS = 10_000, 1_000_000
+NAMES = (
+    b"plain", b"\xff\xfe", b"caf\xe9", b"two words", b"tab\there", b"line\nbreak", b'quo"te', b"com,ma",
+    b"=1+1", b"-rf", b"%d%s", b"#1", b"a:b", b"back\\slash", "日本".encode(), "\u202ertl".encode(),
+    b"x" * 240, b"\x01\x7f",
+)  # fmt: skip
+
+
+class Ended(NamedTuple):
+    """How a command ended; None: it hung."""
+
+    code: int | None
+    said: str
+
+    @property
+    def outcome(self) -> Outcome:
+        """Without a look at what it made."""
+        if self.code is None:
+            return "hung"
+        if self.code not in (0, 1, 2) or "Traceback" in self.said or (self.code == 2 and not self.said):
+            return "lost"
+        return "refused" if self.code == 2 else "survived"
+
+
+def command(folder: Path, *arguments: object, as_other: bool = False) -> Ended:
+    """`pbprompt` with these arguments, in a process of its own."""
+    log = folder / ".said"
+    child = os.fork()
+    if not child:
+        try:
+            os.setsid()
+            with log.open("wb") as said:
+                os.dup2(said.fileno(), 1)
+                os.dup2(said.fileno(), 2)
+            os.environ["PBPROMPT_CACHE"] = str(folder / ".cache")
+            os.chdir(folder)
+            resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+            if as_other:
+                _give_up_rights()
+            torch.set_num_threads(1)  # renews torch's pool, which threads of a forked child would race for
+            sys.argv = ["pbprompt", *map(str, arguments)]
+            main()
+        except SystemExit as end:
+            sys.stdout.flush()
+            os._exit(int(end.code or 0))
+        except BaseException as error:
+            os.write(2, f"Traceback {error!r}".encode())
+        finally:
+            os._exit(99)
+    ends = time.monotonic() + SECONDS
+    while time.monotonic() < ends:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return Ended(os.waitstatus_to_exitcode(status), log.read_text(errors="replace"))
+        time.sleep(0.005)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return Ended(None, "")
+
+
+def _give_up_rights() -> None:
+    """Become one to whom files can be forbidden: root without its rights over files, or whoever we are."""
+    if os.geteuid() == 0:
+        libc = ctypes.CDLL(None, use_errno=True)
+        for right in (DAC_OVERRIDE, DAC_READ_SEARCH):
+            libc.prctl(PR_CAPBSET_DROP, right, 0, 0, 0)
+        head, rights = (ctypes.c_uint32 * 2)(CAPABILITIES, 0), (ctypes.c_uint32 * 6)()
+        if libc.capget(head, rights):
+            raise OSError(ctypes.get_errno(), "capget")
+        for place in range(3):  # effective, permitted, inheritable
+            rights[place] &= ~(1 << DAC_OVERRIDE | 1 << DAC_READ_SEARCH)
+        if libc.capset(head, rights):
+            raise OSError(ctypes.get_errno(), "capset")
+
+
+def attack(count: int, seed: int = 0, rare: bool = False) -> Iterator[tuple[str, Counter[Outcome]]]:
+    """Each kind, `count` times; with `rare`, those that take long too, once."""
+    torch.set_num_threads(1)  # a forked child has none of the others
+    source = random.Random(f"{seed}/commands")
+    with tempfile.TemporaryDirectory() as place:
+        shared = Path(place)
+        shared.chmod(0o755)
+        draw_photos(shared / "photos")
+        _save_model(shared / "model")
+        for case, times in CASES:
+            counts: Counter[Outcome] = Counter()
+            for _ in range(round(count * times) or rare):
+                with tempfile.TemporaryDirectory() as folder:
+                    outcome, what = case(Path(folder), shared, source)
+                counts[outcome] += 1
+                if outcome not in ("survived", "refused"):
+                    print(f"chaos: {case.__name__}: {outcome}: {what[-600:]}", file=sys.stderr)
+            if counts:
+                yield case.__name__.strip("_").replace("_", " "), counts
+
+
+def _save_model(folder: Path) -> None:
+    kind = find_method("coop")
+    method = build_method(kind, make_config(kind), load_backbone("lite"), seed=1)
+    method.prepare(("cat", "dog"), "a photo of a {}.")
+    save_model(folder, method, describe_model(method))
+
+
+def _predict(
+    folder: Path, shared: Path, *images: object, out: str = "a.csv", as_other: bool = False
+) -> Ended:
+    return command(folder, "predict", *images, "--model", shared / "model", "--out", out, as_other=as_other)
+
+
+def _answers(out: Path) -> list[tuple[str, ...]]:
+    """All rows but for the header, of a file or a folder of parts."""
+    csv.field_size_limit(1 << 26)  # of ten thousand classes
+    files = sorted(out.glob("part-*")) if out.is_dir() else [out]
+    return [tuple(row) for file in files for row in list(csv.reader(file.open(newline="")))[1:]]
+
+
+def _odd_names(folder: Path, shared: Path, source: random.Random) -> tuple[Outcome, str]:
+    """Each image is answered once, under a name of its own."""
+    images = folder / "images"
+    images.mkdir()
+    picture = next((shared / "photos").rglob("*.png")).read_bytes()
+    for name in source.sample(NAMES, 6):
+        (Path(os.fsdecode(os.fsencode(images) + b"/" + name + b".png"))).write_bytes(picture)
+    names = {as_text(str(path)) for path in images.iterdir()}
+    ended = _predict(folder, shared, images)
+    if ended.outcome != "survived":
+        return "lost" if ended.outcome == "refused" else ended.outcome, ended.said
+    told = [row[0] for row in _answers(folder / "a.csv")]
+    return ("survived" if sorted(told) == sorted(names) else "lost"), f"{sorted(told)} for {sorted(names)}"
+
+
+def _damage_after_write(folder: Path, shared: Path, source: random.Random) -> tuple[Outcome, str]:
+    """Of a folder of parts, one is changed, cut, removed or doubled; the same command makes it whole, or
+    refuses it."""
+    images = folder / "images"
+    shutil.copytree(shared / "photos", images)
+    ended = _predict(folder, shared, images, out="a.csv/")
+    wanted = _answers(folder / "a.csv")
+    victim = source.choice(sorted(path for path in (folder / "a.csv").iterdir() if path.is_file()))
+    content = victim.read_bytes()
+    at = source.randrange(len(content)) if content else 0
+    how = source.randrange(4)
+    if how == 0:
+        victim.unlink()
+    else:
+        changes = (content[:at], content + content[at:], content[:at] + b"\x07" + content[at + 1 :])
+        victim.write_bytes(changes[how - 1])
+    ended = _predict(folder, shared, images, out="a.csv/")
+    if ended.outcome != "survived":
+        return ended.outcome, ended.said
+    same = sorted(_answers(folder / "a.csv")) == sorted(wanted)
+    return ("survived" if same else "stale"), f"{victim.name} {how}: {ended.said}"
+
+
+def _changed_inputs(folder: Path, shared: Path, source: random.Random) -> tuple[Outcome, str]:
+    """After a finished job, an image is added, changed or removed: no answers of before are told for new."""
+    images, out = folder / "images", source.choice(("a.csv", "a.csv/"))
+    shutil.copytree(shared / "photos", images)
+    _predict(folder, shared, images, out=out)
+    before = _answers(folder / "a.csv")
+    first, second = source.sample(sorted(images.rglob("*.png")), 2)
+    match source.randrange(3):
+        case 0:
+            shutil.copy(first, first.with_name("new.png"))
+        case 1:
+            shutil.copy(second, first)
+        case _:
+            first.unlink()
+    ended = _predict(folder, shared, images, out=out)
+    if ended.outcome != "survived":
+        return ended.outcome, ended.said
+    names = {as_text(str(path)) for path in images.rglob("*.png")}
+    now = _answers(folder / "a.csv")
+    fresh = {row[0] for row in now} == names and now != before
+    return ("survived" if fresh else "stale"), ended.said
+
+
+def _no_permission(folder: Path, shared: Path, source: random.Random) -> tuple[Outcome, str]:
+    """Another user's image, folder or output: a sentence, or the other images answered."""
+    images, where = folder / "images", folder / "out"
+    shutil.copytree(shared / "photos", images)
+    where.mkdir()
+    folder.chmod(0o777)
+    where.chmod(0o777)
+    closed = source.choice((images / "cat" / "0.png", images / "cat", where, images))
+    closed.chmod(0)
+    ended = _predict(folder, shared, images, out="out/a.csv", as_other=True)
+    closed.chmod(0o755)
+    if ended.outcome != "survived":
+        return ended.outcome, ended.said
+    told = ended.code == 1 and (where / "a.failed.csv").exists()
+    return ("survived" if told else "lost"), f"{closed}: {ended.said}"
+
+
+def _archive_bomb(folder: Path, shared: Path, source: random.Random) -> tuple[Outcome, str]:
+    """A few kilobytes that stand for gigabytes or hours."""
+    name, content = source.choice(BOMBS)()
+    (folder / name).write_bytes(content)
+    ended = _predict(folder, shared, folder / name)
+    outcome = "refused" if ended.code == 1 and ended.outcome == "survived" else ended.outcome
+    return ("lost" if ended.code == 0 else outcome), f"{name}: {ended.said}"
+
+
+@cache
+def _tar_bomb() -> tuple[str, bytes]:
+    member = tarfile.TarInfo("x")
+    member.type, member.size = tarfile.XHDTYPE, 1 << 28
+    buffer = io.BytesIO()
+    with gzip.open(buffer, "wb", 1) as file:
+        file.write(member.tobuf(tarfile.GNU_FORMAT))
+        for _ in range(1 << 4):
+            file.write(bytes(1 << 24))
+    return "bomb.tar.gz", buffer.getvalue()
+
+
+@cache
+def _parquet_bomb() -> tuple[str, bytes]:
+    buffer = io.BytesIO()
+    table = pa.table({"image": pa.array([bytes(120 << 20)] * 9, pa.large_binary())})
+    parquet.write_table(table, buffer, compression="zstd", dictionary_pagesize_limit=1 << 30)
+    return "bomb.parquet", buffer.getvalue()
+
+
+BOMBS: tuple[Callable[[], tuple[str, bytes]], ...] = (
+    _tar_bomb,
+    _parquet_bomb,
+    lambda: ("bomb.csv", b"image\n" + b"x" * (64 << 20)),
+    lambda: ("bomb.jpg", many_scans(60_000)),
+    lambda: ("bomb.png", png_bomb(40_000, 40_000, whole=False)),
+)
+
+
+def _many_classes(folder: Path, shared: Path, source: random.Random) -> tuple[Outcome, str]:
+    """Ten thousand names; each image is answered."""
+    (folder / "names.txt").write_text("\n".join(f"thing {n}" for n in range(CLASSES)))
+    ended = command(
+        folder, "predict", shared / "photos", "--classes-file", folder / "names.txt", "--out", "a.csv"
+    )
+    whole = ended.outcome == "survived" and len(_answers(folder / "a.csv")) == 12
+    return ("survived" if whole else "lost"), ended.said
+
+
+def _many_rows(folder: Path, shared: Path, source: random.Random) -> tuple[Outcome, str]:
+    """A million rows of a Parquet file, gone on with from a row in their midst; each comes once."""
+    names, file = [f"{n}.png" for n in range(ROWS)], folder / "rows.parquet"
+    parquet.write_table(pa.table({"image": names}), file, row_group_size=50_000)
+    at, seen = source.randrange(ROWS), 0
+    for unit in Stream([file]).units():
+        skip = max(0, min(unit.count() or 0, at - seen))
+        seen += skip
+        for record in unit.records(skip):
+            if record.name != names[seen]:
+                return "lost", f"{record.name} is no. {seen}"
+            seen += 1
+    return ("survived" if seen == ROWS else "lost"), f"{seen} rows from {at} on"
+
+
+Case = Callable[[Path, Path, random.Random], tuple[Outcome, str]]
+# With how often each is tried, by the count; the last ones take long.
+CASES: Sequence[tuple[Case, float]] = (
+    (_odd_names, 1),
+    (_damage_after_write, 2),
+    (_changed_inputs, 2),
+    (_no_permission, 1),
+    (_archive_bomb, 1),
+    (_many_classes, 0),
+    (_many_rows, 0),
+)
