@@ -5,6 +5,7 @@
 
 import importlib.util
 import io
+import logging
 import os
 import random
 import signal
@@ -138,7 +139,9 @@ def on_ray(folder: Path) -> int:
 
     from pbprompt.batch.on_ray import on_ray as executor
 
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(
+        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+    )
     model, mark = _model(), folder / "killed"
     batch.CACHED_UNITS = 0
     outputs = []

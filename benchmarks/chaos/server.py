@@ -118,7 +118,7 @@ def _unfair(url: str) -> Iterator[Found]:
     for thread in threads:
         thread.start()
     time.sleep(0.5)  # they are in line
-    modest, seconds = Counter[str](), []
+    modest, seconds = Counter[str](), list[float]()
     while any(thread.is_alive() for thread in threads) and len(seconds) < SMALL:
         answer = serve_load.send(url, small, address="127.0.0.1")
         seconds.append(answer.seconds)

@@ -1,14 +1,16 @@
 """The attack can find what it looks for, and finds nothing here in a few points."""
 
 import os
+import random
 import signal
 import sys
+import threading
 import time
 
 import pytest
 
 from benchmarks import serve_load
-from benchmarks.chaos import disk, inputs, kills, server
+from benchmarks.chaos import commands, disk, inputs, kills, server
 from pbprompt.data.workers import Workers
 from pbprompt.errors import InputError
 
@@ -81,3 +83,56 @@ def test_good_inputs_are_read_and_tracebacks_are_found(tmp_path, monkeypatch):
         workers.close()
     with pytest.raises(InputError):
         inputs.read("image", str(tmp_path / "x.png"))
+
+
+def test_how_a_command_ended_is_judged():
+    ends = [
+        (0, ""),
+        (1, "one image cannot be read"),
+        (2, "pbprompt: no"),
+        (2, ""),
+        (1, "Traceback"),
+        (-9, ""),
+        (None, ""),
+    ]
+    assert [commands.Ended(*end).outcome for end in ends] == [
+        "survived", "survived", "refused", "lost", "lost", "lost", "hung",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [commands._changed_inputs, commands._damage_after_write])
+def test_answers_of_before_are_found(case, tmp_path, monkeypatch):
+    """A job that looks at nothing when it is begun again."""
+    (tmp_path / "home").mkdir()
+    kills.draw_photos(tmp_path / "photos")
+
+    begun = []
+
+    def careless(folder, shared, images, out):
+        file = folder / out / "part-0.csv" if out.endswith("/") else folder / out
+        if not begun:
+            file.parent.mkdir(exist_ok=True)
+            file.write_text("image\n" + "".join(f"{path}\n" for path in sorted(images.rglob("*.png"))))
+        begun.append(out)
+        return commands.Ended(0, "complete already")
+
+    monkeypatch.setattr(commands, "_predict", careless)
+    outcome, _ = case(tmp_path / "home", tmp_path, random.Random(1))
+    assert outcome == "stale"
+
+
+def test_a_client_that_waits_for_another_is_found(monkeypatch):
+    over, small = threading.Event(), []
+
+    def slow(url, case, address):
+        if case.name == "huge":
+            over.wait()
+        else:
+            small.append(address)
+            if len(small) == server.SMALL:
+                over.set()
+        return serve_load.Answer(200, "", 60.0, 1, True)
+
+    monkeypatch.setattr(serve_load, "send", slow)
+    (_, greedy, _), (_, modest, seconds) = server._unfair("http://x")
+    assert greedy == {"survived": 2} and modest == {"starved": server.SMALL} and len(seconds) == server.SMALL

@@ -242,3 +242,56 @@ def test_processes_only_for_many_images_on_many_processors(monkeypatch):
     ):
         monkeypatch.setattr(decoding, "available_cpus", lambda processors=processors: processors)
         assert worthwhile_processes(images) == wanted
+
+
+def test_formats_whose_decoders_may_take_for_ever_are_decoded_in_processes(one, tmp_path, monkeypatch):
+    """Each where it belongs, and all as a process would have them."""
+    files = [tmp_path / f"a.{suffix}" for suffix in ("png", "jpg", "webp", "gif", "bmp", "tiff", "ppm")]
+    for path in files:
+        photograph(1).save(path)
+    files.append(tmp_path / "none.png")
+    files[-1].write_bytes(b"no image")
+    asked = []
+
+    class Watched:
+        def decode(self, records, look):
+            asked.extend(record.name for record in records)
+            return one.decode(records, look)
+
+    monkeypatch.setattr(decoding, "shared_processes", lambda count: Watched())
+    assert_same(all_of(Decoder(2), files, SMALL), all_of(one, files, SMALL))
+    assert sorted(asked) == ["a.bmp", "a.ppm", "a.tiff", "none.png"]
+    asked.clear()
+    content = files[4].read_bytes()
+    assert isinstance(Decoder(1).decode([Record("b.bmp", content)], SMALL)[0], np.ndarray)
+    assert asked == ["b.bmp"]
+
+
+def test_a_decoder_that_takes_for_ever_is_ended_in_the_command_line_too(tmp_path, monkeypatch):
+    photograph(1).save(tmp_path / "a.bmp")
+    with contextlib.closing(Decoder(1, processes=True)) as slow:
+        slow.workers._seconds = 0.1
+        ask = slow.workers.ask
+        monkeypatch.setattr(slow.workers, "ask", lambda function, *given: ask(time.sleep, 600))
+        monkeypatch.setattr(decoding, "shared_processes", lambda count: slow)
+        (found,) = squares_of([tmp_path / "a.bmp"], SMALL)
+    assert isinstance(found, InputError) and "decoding took over" in str(found)
+
+
+def test_few_large_files_wait_to_be_decoded(monkeypatch):
+    """As many bytes as may, and not as many images."""
+    monkeypatch.setattr(decoding, "HELD", 2000)
+    taken = 0
+
+    def batches():
+        nonlocal taken
+        for number in range(40):
+            taken = number + 1
+            yield number, [Record(f"{number}", bytes(1000))]
+
+    decoder = Decoder(8)
+    found = decoder.decoded(batches(), SMALL)
+    next(found)
+    time.sleep(0.05)
+    assert taken <= 6 < decoder.ahead
+    found.close()

@@ -242,3 +242,18 @@ def test_a_small_file_of_many_pixels_is_refused_by_its_header(monkeypatch, width
         open_image(io.BytesIO(file))
     (found,) = Decoder(1).decode([record], Crop(8))  # in a thread of the command line
     assert isinstance(found, InputError) and "cannot read image bomb.png" in str(found)
+
+
+def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
+    buffer = io.BytesIO()
+    Image.new("L", (64, 64), 128).save(buffer, "JPEG", progressive=True)
+    data = buffer.getvalue()
+    last = data.rindex(b"\xff\xda")
+    scans = data[last:-2]
+    (tmp_path / "a.jpg").write_bytes(data[:last] + scans * 20 + data[-2:])
+    assert open_image(tmp_path / "a.jpg").size == (64, 64)
+    monkeypatch.setattr("pbprompt.data.images.MOST_SCANNED", 64 * 64 * 1000)
+    (tmp_path / "b.jpg").write_bytes(data[:last] + scans * 1000 + data[-2:])
+    monkeypatch.setattr(Image.Image, "load", lambda image: 1 / 0)
+    with pytest.raises(InputError, match=r"b\.jpg: 1,005 scans of 64 × 64 pixels take too long"):
+        open_image(tmp_path / "b.jpg", draft=8)

@@ -71,3 +71,21 @@ def test_closing_does_not_wait_for_what_they_do():
     assert ended and not workers._running
     with pytest.raises(EOFError):
         workers.ask(os.getpid)
+
+
+def test_an_answer_that_nobody_waited_for_is_not_the_next_questions(monkeypatch):
+    """Ctrl-C while a process is at work."""
+    workers = Workers(1)
+    assert workers.ask(abs, -1) == 1
+    (worker,) = workers._running
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker._line, "poll", interrupted, raising=False)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            workers.ask(abs, -2)
+        assert workers.ask(abs, -3) == 3
+    finally:
+        workers.close()
