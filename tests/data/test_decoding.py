@@ -279,8 +279,8 @@ def test_a_decoder_that_takes_for_ever_is_ended_in_the_command_line_too(tmp_path
 
 
 def test_few_large_files_wait_to_be_decoded(monkeypatch):
-    """As many bytes as may, and not as many images."""
-    monkeypatch.setattr(decoding, "HELD", 2000)
+    """Each counts for as many as it is large."""
+    monkeypatch.setattr(decoding, "WEIGHT", 100)
     taken = 0
 
     def batches():

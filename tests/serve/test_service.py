@@ -50,3 +50,15 @@ def test_predicting_while_classes_are_added_is_always_one_model_or_the_other(sha
         assert list(one["scores"]) == list(one["spreads"]) and 5 <= len(one["scores"]) <= 8
         assert sum(one["scores"].values()) == pytest.approx(1, abs=1e-4)
         assert (one["unsure"] is None) is (len(one["scores"]) > 5) is (said["note"] is not None)
+
+
+def test_free_memory_is_given_back_now_and_then(service, model, cat, monkeypatch):
+    trims = []
+    monkeypatch.setattr("pbprompt.serve.service._trim_memory", lambda: trims.append(1))
+    pixels = model.backbone.preprocess(Image.open(io.BytesIO(cat)).convert("RGB"))
+    for _ in range(3):
+        service._predict_batch([Question(pixels, model, NO_RULE)])
+    assert len(trims) == 1
+    service._trim_at = 0.0
+    service._predict_batch([Question(pixels, model, NO_RULE)])
+    assert len(trims) == 2

@@ -31,7 +31,7 @@ from pbprompt.errors import InputError
 SECONDS = 30.0  # for the images of one question to a process
 MEMORY = 4 << 30  # of one process: an image of the most pixels that Pillow opens, and its copies
 QUESTION = 8  # images that a process is asked for at once
-HELD = 256 << 20  # bytes of image files that wait, of an archive whose images are large
+WEIGHT = 16 << 20  # bytes of images that count for a question
 READERS = 8  # threads beside one a process: they wait for files, which may come from far away
 MANY_PROCESSORS, MOST_PROCESSES = 8, 16  # from where on processes decode faster than threads beside a GPU
 MANY_IMAGES = 10_000  # that pay for starting them
@@ -102,17 +102,12 @@ class Decoder:
         """Batches in order, the next ones decoded meanwhile; a thread of its own reads the source."""
         pool = ThreadPoolExecutor(self.askers, thread_name_prefix="decode")
         pending: deque[tuple[Mark, Sequence[Record], list[Future[list[Square | InputError]]]]] = deque()
-
-        def many() -> bool:
-            held = sum(_bytes(record) for _, records, _ in pending for record in records)
-            return sum(len(asked) for _, _, asked in pending) > self.ahead or held > HELD
-
         source = _read_ahead(iter(batches))
         try:
             for mark, records in source:
                 questions = [records[at : at + self.question] for at in range(0, len(records), self.question)]
                 pending.append((mark, records, [pool.submit(self.decode, some, look) for some in questions]))
-                while pending and many():
+                while sum(len(asked) + _weight(some) for _, some, asked in pending) > self.ahead:
                     yield _answered(*pending.popleft())
             while pending:
                 yield _answered(*pending.popleft())
@@ -127,8 +122,9 @@ class Decoder:
             self._places.pop().close()
 
 
-def _bytes(record: Record) -> int:
-    return len(record.content) if isinstance(record.content, bytes) else 0
+def _weight(records: Sequence[Record]) -> float:
+    """Large files of an archive count for many questions: they are held until they are decoded."""
+    return sum(len(one.content) for one in records if isinstance(one.content, bytes)) / WEIGHT
 
 
 def _content(record: Record) -> Content:

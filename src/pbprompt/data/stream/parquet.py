@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from pbprompt.data.stream.places import Place, opened, state, told
 from pbprompt.data.stream.records import FILES_AT_ONCE, MOST_BYTES, Record, too_large
@@ -20,8 +20,6 @@ from pbprompt.errors import InputError, install_command
 BYTES_AT_ONCE, ROWS_AT_ONCE = 16 << 20, 1024  # of which so many lie in memory
 MEMORY = 2 << 30  # of the process that reads
 
-Given = ParamSpec("Given")
-Read = TypeVar("Read")
 Rows = list[dict[str, Any]]
 
 
@@ -60,7 +58,7 @@ class RowGroups:
 
     def records(self, skip: int = 0) -> Iterator[Record]:
         while skip < self.rows:
-            rows = _asked(self.file, rows_from, self.file, self.groups, tuple(self.columns.wanted), skip)
+            rows = _asked(self.file, rows_from, self.groups, tuple(self.columns.wanted), skip)
             for row, cells in enumerate(rows, self.first + skip):
                 yield self._record(row, cells)
             skip += len(rows)
@@ -84,7 +82,7 @@ class RowGroups:
 def row_groups(place: Place, allow_urls: bool) -> Iterator[RowGroups]:
     """The row groups, joined up to about a thousand rows."""
     version = state(place)
-    columns, sizes = _asked(place, footer, place)
+    columns, sizes = _asked(place, footer)
     groups: list[int] = []
     first = rows = 0
     for group, size in enumerate(sizes):
@@ -103,11 +101,11 @@ def _reader() -> Workers:
     return workers
 
 
-def _asked(place: Place, function: Callable[Given, Read], *given: Given.args, **named: Given.kwargs) -> Read:
+def _asked(place: Place, function: Callable[..., Any], *given: object) -> Any:
     if str(place).startswith("memory://"):  # which is this process's own
-        return function(*given, **named)
+        return function(place, *given)
     try:
-        return _reader().ask(function, *given, **named)
+        return _reader().ask(function, place, *given)
     except EOFError:
         why = f"it breaks its reader, or takes over {MEMORY >> 30} GiB: write it with smaller images or pages"
         raise InputError(f"{place}: cannot be read: {why}") from None

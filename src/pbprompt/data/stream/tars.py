@@ -14,8 +14,7 @@ from pbprompt.errors import InputError
 
 LABEL_BYTES = 1 << 16
 HEADER_BYTES = 1 << 20  # of what describes one file (long names, pax), which tarfile holds in memory
-_PAX = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
-_DESCRIBING = (*_PAX, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+_DESCRIBING = b"xgXLK"  # types: pax, global pax, Solaris's, long names, long links
 _CUT_OFF = ("end of data", "empty", "truncated")  # in what tarfile says
 
 
