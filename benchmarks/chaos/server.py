@@ -29,7 +29,10 @@ from pbprompt.model.folder import describe_model, save_model
 from pbprompt.registry import find_method
 
 PATIENCE = 180.0  # seconds for a slow or broken client to be cut off or answered
-STARVED, SMALL = 10.0, 8  # seconds that a small request may take beside a greedy client; how many are sent
+STARVED, SMALL = (
+    16,
+    8,
+)  # huge images that a small one may wait for, of a greedy client's 64; how many are sent
 STOPS = 60.0  # seconds from SIGTERM to the end; the grace is 30
 # What JSON schema cannot say (that a text is an image's base64) is no fault of a request that breaks it.
 NOT_CHECKED = "positive_data_acceptance,negative_data_rejection"
@@ -114,6 +117,8 @@ def _unfair(url: str) -> Iterator[Found]:
         answer = serve_load.send(url, huge, address="127.0.0.2")
         greedy["survived" if answer.right else "refused" if answer.status in (429, 503) else "lost"] += 1
 
+    one = serve_load.Case("one", True, serve_load.form(serve_load.many_scans(100, 2000)))
+    patience = STARVED * serve_load.send(url, one, address="127.0.0.1").seconds
     threads = [threading.Thread(target=ask_much) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -122,7 +127,7 @@ def _unfair(url: str) -> Iterator[Found]:
     while any(thread.is_alive() for thread in threads) and len(seconds) < SMALL:
         answer = serve_load.send(url, small, address="127.0.0.1")
         seconds.append(answer.seconds)
-        modest["lost" if not answer.right else "starved" if answer.seconds > STARVED else "survived"] += 1
+        modest["lost" if not answer.right else "starved" if answer.seconds > patience else "survived"] += 1
     for thread in threads:
         thread.join()
     yield "server, greedy client", greedy, []

@@ -2,11 +2,14 @@
 
 import io
 import threading
+from types import SimpleNamespace
 
 import pytest
+from fastapi.testclient import TestClient
 from PIL import Image
 
 from pbprompt.model.predictions import NO_RULE
+from pbprompt.serve.app import create_app
 from pbprompt.serve.service import Question
 
 
@@ -52,13 +55,10 @@ def test_predicting_while_classes_are_added_is_always_one_model_or_the_other(sha
         assert (one["unsure"] is None) is (len(one["scores"]) > 5) is (said["note"] is not None)
 
 
-def test_free_memory_is_given_back_now_and_then(service, model, cat, monkeypatch):
-    trims = []
-    monkeypatch.setattr("pbprompt.serve.service._trim_memory", lambda: trims.append(1))
-    pixels = model.backbone.preprocess(Image.open(io.BytesIO(cat)).convert("RGB"))
-    for _ in range(3):
-        service._predict_batch([Question(pixels, model, NO_RULE)])
-    assert len(trims) == 1
-    service._trim_at = 0.0
-    service._predict_batch([Question(pixels, model, NO_RULE)])
-    assert len(trims) == 2
+def test_free_memory_is_given_back_now_and_then(model, monkeypatch):
+    given_back = threading.Event()
+    monkeypatch.setattr("pbprompt.serve.service.TRIM_SECONDS", 0.001)
+    trim = SimpleNamespace(malloc_trim=lambda keep: given_back.set())
+    monkeypatch.setattr("ctypes.CDLL", lambda library: trim)
+    with TestClient(create_app(model)):
+        assert given_back.wait(60)

@@ -1,5 +1,6 @@
 """The HTTP service: its endpoints, its errors and its life."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,7 +36,7 @@ from pbprompt.serve.schemas import (
     problems,
     request_body,
 )
-from pbprompt.serve.service import Picture, Service
+from pbprompt.serve.service import Picture, Service, give_memory_back
 from pbprompt.serve.uploads import receive
 
 PAGE = {"/": ("index.html", "text/html"), "/style.css": ("style.css", "text/css")}
@@ -80,7 +81,9 @@ def create_app(
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         service.start()
+        giving_back = asyncio.create_task(give_memory_back())
         yield
+        giving_back.cancel()
         service.close()
 
     app = FastAPI(

@@ -13,8 +13,8 @@ from ipaddress import ip_address, ip_network
 
 from pbprompt.serve.limits import too_busy
 
-Asker = tuple[str, object]  # a client, and one of its requests
-asker: ContextVar[Asker] = ContextVar("asker", default=("", None))  # of the request at hand
+# whose work is at hand: a client's, for one of its requests
+asker: ContextVar[tuple[str, object]] = ContextVar("asker", default=("", None))
 
 
 def client_of(address: tuple[str, int] | None) -> str:

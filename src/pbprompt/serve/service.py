@@ -5,7 +5,6 @@ import base64
 import ctypes
 import io
 import math
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +52,7 @@ from pbprompt.serve.schemas import (
 
 SHOWN_SIDE = 640  # pixels of the longer side of a heat map, or of an image to label
 DECODERS = 4  # processes at most: each may hold a whole photograph
-TRIM_SECONDS = 5.0  # after which memory that is free is given back
+TRIM_SECONDS = 5.0
 PIXEL_BYTES = 32  # that decoding and converting a pixel may take
 
 T = TypeVar("T")
@@ -98,7 +97,6 @@ class Service:
         self._side, self._side_turns = ThreadPoolExecutor(1, "side"), Turns(1)
         self._side_room = Shares(limits.explanations, "{} such jobs wait already")
         self._changing = asyncio.Lock()
-        self._trim_at = 0.0
         metrics.waiting.set_function(lambda: self._room.held)
         metrics.classes.set_function(lambda: len(self.model.classes))
 
@@ -204,9 +202,6 @@ class Service:
     def _predict_batch(self, asked: Sequence[Question]) -> list[Prediction]:
         """One pass of the tower, which all models share, and one for each model and rule."""
         self.metrics.batches.observe(len(asked))
-        if time.monotonic() > self._trim_at:
-            _trim_memory()
-            self._trim_at = time.monotonic() + TRIM_SECONDS
         images = asked[0].model.encode([one.pixels for one in asked])
         said: list[Prediction] = []
         for (model, rule), alike in groupby(asked, lambda one: (one.model, one.rule)):
@@ -263,10 +258,13 @@ class Service:
         )
 
 
-def _trim_memory() -> None:
-    """Give back what is free: glibc keeps it for each thread, more and more of it for hours."""
+async def give_memory_back() -> None:
+    """Now and then what is free: glibc keeps it for each thread, more and more of it for hours."""
     with suppress(AttributeError, OSError, TypeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
+        trim = ctypes.CDLL(None).malloc_trim
+        while True:
+            await asyncio.sleep(TRIM_SECONDS)
+            await asyncio.to_thread(trim, 0)
 
 
 def _png(image: Image.Image) -> bytes:

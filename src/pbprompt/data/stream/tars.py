@@ -90,8 +90,9 @@ class Tar:
                 if not getattr(archive, "ended", False):
                     raise EOFError
             except InputError as error:
-                message = f"{self.file}: refused after {done:,} images: {error}"
-                yield Record(str(self.file), InputError(message))
+                yield Record(
+                    str(self.file), InputError(f"{self.file}: refused after {done:,} images: {error}")
+                )
             except (tarfile.TarError, EOFError, OSError, ValueError, RecursionError) as error:
                 # of gzip, bz2 and lzma too
                 if isinstance(error, OSError) and not isinstance(self.file, Path):
