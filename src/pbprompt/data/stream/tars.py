@@ -32,16 +32,16 @@ class _Header(tarfile.TarInfo):
 
     def _proc_member(self, tarfile_: tarfile.TarFile) -> Any:
         if self.type == tarfile.GNUTYPE_SPARSE:
-            raise InputError(f"{self.name[:60]!r} is sparse: write the tar without sparse files")
+            raise InputError(f"{self.name[:60]!r} is sparse")
         if self.type in _DESCRIBING:
             so_far = getattr(tarfile_, "described", 0) + tarfile.BLOCKSIZE + self.size
             if so_far > HEADER_BYTES:
-                raise InputError(f"a header of over {HEADER_BYTES >> 20} MiB: write the tar anew")
+                raise InputError(f"a header of over {HEADER_BYTES >> 20} MiB")
             tarfile_.described = so_far  # type: ignore[attr-defined]
         return super()._proc_member(tarfile_)  # type: ignore[misc]
 
     def _proc_gnusparse_10(self, *_: Any) -> None:
-        raise InputError("it holds sparse files: write the tar without them")
+        raise InputError(f"{self.name[:60]!r} is sparse")
 
 
 @dataclass(frozen=True)
@@ -89,16 +89,13 @@ class Tar:
                             yield record
                 if not getattr(archive, "ended", False):
                     raise EOFError
-            except InputError as error:
-                yield Record(
-                    str(self.file), InputError(f"{self.file}: refused after {done:,} images: {error}")
-                )
-            except (tarfile.TarError, EOFError, OSError, ValueError, RecursionError) as error:
+            except (tarfile.TarError, EOFError, OSError, ValueError, RecursionError, InputError) as error:
                 # of gzip, bz2 and lzma too
                 if isinstance(error, OSError) and not isinstance(self.file, Path):
                     raise  # the way there broke off, and nobody knows what is in the rest
                 cut = not str(error) or any(word in str(error) for word in _CUT_OFF)
                 why = "cut off" if cut else f"damaged ({error})"
+                why = f"refused ({error})" if isinstance(error, InputError) else why
                 message = f"{self.file}: {why} after {done:,} images: fetch or write it again"
                 yield Record(str(self.file), InputError(message))
 
@@ -154,7 +151,7 @@ def _groups(archive: tarfile.TarFile, skip: int) -> Iterator[tuple[str, list[_Me
         file = archive.extractfile(member) if wanted and member.size <= most else None
         held += tarfile.BLOCKSIZE + (0 if file is None else member.size)
         if held > MOST_BYTES:
-            raise InputError(f"over {MOST_BYTES >> 20} MiB of files called {own[:60]!r}: give each its name")
+            raise InputError(f"over {MOST_BYTES >> 20} MiB of files called {own[:60]!r}")
         group.append(_Member(member.name, image, None if file is None else _whole(file, member)))
     if group:
         yield key, group
