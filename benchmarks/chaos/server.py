@@ -180,6 +180,9 @@ def _labelling(url: str, said: dict[str, str] | None = None) -> dict[str, Any]:
 def _outcome(case: serve_load.Case, answer: serve_load.Answer) -> str:
     if answer.right:
         return "survived" if case.good else "refused"
+    print(
+        f"chaos: {case.name}: {answer.status} after {answer.seconds:.1f} s: {answer.reason}", file=sys.stderr
+    )
     return "hung" if answer.status == 0 and "timed out" in answer.reason else "lost"
 
 
