@@ -18,7 +18,15 @@ from pbprompt.files import write_text
 from pbprompt.methods.abilities import UsesUnseenNames, can
 from pbprompt.methods.base import Method
 from pbprompt.registry import methods
-from pbprompt.testing.fits import prepared, probabilities, random_images, tiny_vit, train_recorded
+from pbprompt.testing.fits import (
+    as_tuned,
+    prepared,
+    probabilities,
+    random_images,
+    tiny_vit,
+    to_train_on,
+    train_recorded,
+)
 from pbprompt.train.loop import LOOP_REVISION
 
 FILE = Path(__file__).parents[1] / "tests" / "conformance" / "revisions.json"
@@ -36,8 +44,9 @@ def state(kind: type[Method]) -> dict[str, Any]:
     method = prepared(kind, {"warmup_epochs": 0}, backbone)  # so that the first steps move
     if can(method, UsesUnseenNames):
         method.unseen_names = ("moon",)
-    figures = train_recorded(method, images, epochs=3, steps=3) if kind.trains else []
-    some = Encoded(images.global_[:2], images.patches[:2])
+    figures = train_recorded(method, to_train_on(method, images), 3, steps=3) if kind.trains else []
+    seen = as_tuned(method, to_train_on(method, images))
+    some = Encoded(seen.global_[:2], seen.patches[:2])
     with torch.no_grad():
         features = method.class_features(2, torch.Generator().manual_seed(5))
         figures += method.sample_logits(some, features).flatten().tolist()

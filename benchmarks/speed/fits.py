@@ -189,7 +189,7 @@ def cached_row(
     config = make_config(kind, overrides=[f"epochs={epochs}", *overrides])
     method = build_method(kind, config, backbone, SEED)
     method.prepare(class_names(backbone.tokenizer, classes), TEMPLATE)
-    images, labels = random_batch(backbone, classes, classes * SHOTS)
+    images, labels, _ = random_batch(backbone, classes, classes * SHOTS)
     features = Features(images.global_, images.patches, labels)
     batch = method.images_a_step(len(features))
     steps = epochs * (len(features) // batch)

@@ -18,14 +18,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from jaxtyping import Float, UInt8
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from pbprompt import __version__
 from pbprompt.clip.backbone import Encoded
+from pbprompt.clip.taps import Tapped
+from pbprompt.clip.vit import VitConfig
 from pbprompt.config import to_dict
 from pbprompt.core.likelihood import uncertainty
 from pbprompt.core.temperature import tempered
@@ -76,7 +79,9 @@ class ImageClassifier(nn.Module):
         self.method = predictor.method
         self.temperature = predictor.temperature
         self.tower_dtype = tower_dtype
-        self.visual = copy.deepcopy(backbone.visual).to(tower_dtype)
+        merges = isinstance(backbone, Tapped) and backbone.mergeable
+        visual = cast(Tapped, backbone).merged().visual if merges else copy.deepcopy(backbone.visual)
+        self.visual = visual.to(tower_dtype)
         see = backbone.preprocess
         # not "mean": that is what the graph calls a method's own mean, and a name can stand for one thing
         for name, values in (("pixel_mean", see.mean), ("pixel_std", see.std)):
@@ -134,6 +139,34 @@ def export_onnx(
             files = sorted(Path(folder).iterdir(), reverse=True)  # weights first: a model never lacks its own
             written = tuple(file.replace(out.parent / file.name) for file in files)
         return Exported(written[::-1], difference, calibrated)
+
+
+def export_towers(model: TunedModel | str | Path, out: str | Path) -> Path:
+    """Write the tuned towers as a checkpoint in OpenAI's layout, their low-rank updates in the weights.
+
+    Any program that reads such files takes it, and `--backbone FILE` here. A merged model has no other state:
+    what was tuned besides, such as a context, stays in the model folder.
+    """
+    if not isinstance(model, TunedModel):
+        model = TunedModel.load(Path(model))
+    towers, out = model.backbone, Path(out)
+    if not isinstance(towers, Tapped):
+        raise InputError(f"{model.method.name} leaves the towers as they are: there is nothing to merge")
+    if not towers.mergeable:
+        raise InputError(
+            f"{model.method.name} does more inside the towers than low-rank updates, which alone can be "
+            "merged into weights: export to a .onnx file"
+        )
+    if not isinstance(towers.config.vision, VitConfig):
+        raise InputError(
+            f"{towers.config.name} is no file of OpenAI's layout, as which towers are written: export to a "
+            ".onnx file"
+        )
+    state = {key.removeprefix("textual."): value for key, value in towers.merged().state_dict().items()}
+    state["logit_scale"] = torch.tensor(math.log(towers.logit_scale))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(out, save({key: value.cpu().contiguous() for key, value in state.items()}))
+    return out
 
 
 def _checked(model: bytes | Path, predictor: Predictor, out: Path, precision: Precision) -> float:

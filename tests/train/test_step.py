@@ -64,7 +64,7 @@ def test_a_step_is_that_of_the_optimiser_on_the_rows_at_the_rate(tiny_vit):
     rows = torch.tensor([4, 1, 2])
     step = Step(method, EXAMPLES)
     optimiser = torch.optim.SGD(other.parameters(), lr=0.0, momentum=0.9, weight_decay=5e-4)
-    (global_, patches), labels = batch_of(0)
+    (global_, patches), labels, _ = batch_of(0)
     for rate in (0.5, 0.1):
         step(batch_of(0), rows, seed=5, rate=rate)
         optimiser.param_groups[0]["lr"] = rate

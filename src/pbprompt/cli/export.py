@@ -1,4 +1,4 @@
-"""`pbprompt export`: a tuned model as one ONNX file."""
+"""`pbprompt export`: a tuned model as one ONNX file, or its merged towers as a checkpoint."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -17,7 +17,7 @@ class Precision(StrEnum):
 
 def export(
     model: Path = typer.Argument(..., metavar="DIR", help="A folder that `pbprompt fit` wrote."),
-    out: Path = typer.Option(..., "--out", "-o", help="The file to write, such as model.onnx."),
+    out: Path = typer.Option(..., "--out", "-o", help="model.onnx, or towers.safetensors."),
     precision: Precision = typer.Option(Precision.fp32, help="Of the image tower; fp16: half the size."),
     samples: int = typer.Option(20, min=1, help="Prompts sampled for each class and folded in."),
     seed: int = typer.Option(0, help="Seed of the sampled prompts; as in `predict`."),
@@ -32,14 +32,22 @@ def export(
 
     Input: `image`, uint8 of batch × R × R × 3, resized and cropped. Outputs: `probabilities`, `entropy` and
     `epistemic`, as `predict` gives them. Class names and preprocessing are in the file's metadata.
+
+    [bold]pbprompt export model/ --out towers.safetensors[/bold] writes the towers of a model that has tuned
+    them by low-rank updates (clip-lora), merged into the weights, in OpenAI's layout.
     """
     from pbprompt.cli.predict import class_names, distinct
-    from pbprompt.export import export_onnx
+    from pbprompt.export import export_onnx, export_towers
     from pbprompt.model.tuned import TunedModel
 
     if out.is_dir():
         raise InputError(f"--out {out}: is a folder: give a file name such as model.onnx")
     tuned = TunedModel.load(model, backbone, samples=samples, seed=seed)
+    if out.suffix == ".safetensors":
+        file, own = export_towers(tuned, out), tuned.backbone.config.activation
+        typer.echo(f"saved: {file} ({file.stat().st_size / 1e6:.1f} MB): use it as --backbone {file}")
+        typer.echo(f"the file does not tell its activation: add --activation {own}")
+        return
     if names := class_names(classes, None):
         tuned = tuned.for_classes(distinct([*tuned.classes, *names]))
     written = export_onnx(tuned, out, precision=precision.value)

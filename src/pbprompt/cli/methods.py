@@ -75,13 +75,17 @@ def _explain(kind: type["Method"], console: "Console") -> None:
 
 @cache
 def _sizes() -> "Backbone":
-    """A backbone as wide as ViT-B/16's and as shallow as can be."""
-    from pbprompt.clip.backbone import BackboneConfig, random_backbone
+    """ViT-B/16's sizes, whose weights are all one zero in memory."""
+    import torch
+
+    from pbprompt.clip.backbone import Backbone, BackboneConfig
     from pbprompt.clip.text import TextConfig
     from pbprompt.clip.vit import VitConfig
 
-    text = TextConfig(context_length=77, vocab_size=49408, width=WIDTH, heads=8, layers=1)
-    return random_backbone(BackboneConfig("sizes", JOINT, VitConfig(16, 16, 64, 1, 1), text))
+    text = TextConfig(context_length=77, vocab_size=49408, width=WIDTH, heads=8, layers=12)
+    towers = Backbone(BackboneConfig("sizes", JOINT, VitConfig(224, 16, 768, 12, 12), text))
+    zeros = {name: torch.zeros(1).expand(laid.shape) for name, laid in towers.state_dict().items()}
+    return towers.load_weights(zeros, logit_scale=100.0, fingerprint="sizes")
 
 
 def _counts(kind: type["Method"]) -> tuple[int, int]:

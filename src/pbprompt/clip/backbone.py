@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,9 @@ from pbprompt.clip.vit import VisionTransformer, VitConfig
 from pbprompt.data.squares import Fit, Interpolation
 from pbprompt.data.transforms import Preprocess
 from pbprompt.errors import InputError
+
+if TYPE_CHECKING:
+    from pbprompt.clip.taps import Taps
 
 Activation = Literal["quick_gelu", "gelu", "gelu_tanh", "own"]  # own: as timm has it
 VisionConfig = (
@@ -66,7 +69,7 @@ class Encoded(NamedTuple):
     """An image in the joint space: one global vector and one vector per patch, neither normalised."""
 
     global_: Float[Tensor, "b d"]
-    patches: Float[Tensor, "b m d"]
+    patches: Float[Tensor, "b m e"]
 
 
 class Backbone(nn.Module):
@@ -90,13 +93,14 @@ class Backbone(nn.Module):
         """
         super().__init__()
         self.config = config
-        self.embed_dim = config.embed_dim
+        self.embed_dim = self.patch_width = config.embed_dim
         self.text_width = config.text.width if config.text else 0
         self.context_length = config.text.context_length if config.text else 0
         self.grid = config.vision.grid
         self.logit_scale = 1.0
         self.logit_bias: float | None = None  # of models trained with a sigmoid loss
         self.fingerprint = ""
+        self.text_taps: Taps | None = None  # what a method does inside the text tower's blocks (`taps`)
         self.preprocess = Preprocess(
             config.vision.image_size,
             config.mean,
@@ -126,6 +130,11 @@ class Backbone(nn.Module):
             buffer.requires_grad_(False)
         self.logit_scale, self.logit_bias = logit_scale, logit_bias
         self.fingerprint = fingerprint
+        return self
+
+    @property
+    def base(self) -> "Backbone":
+        """The frozen towers themselves, whatever a method does inside them."""
         return self
 
     @property

@@ -15,13 +15,14 @@ are loaded. So is the choice of an image size into DINOv2's positions.
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.clip.layers import Block, SquarePatches, merge_heads, split_heads
+from pbprompt.clip.layers import Block, BlockTower, SquarePatches, merge_heads, split_heads
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class GatedMlp(nn.Module):
         return self.c_proj(F.silu(self.gate(x)) * self.c_fc(x))
 
 
-class DinoTower(nn.Module):
+class DinoTower(BlockTower):
     """Image -> the class token and one token a patch, each behind the last norm."""
 
     def __init__(self, config: DinoConfig) -> None:
@@ -68,19 +69,32 @@ class DinoTower(nn.Module):
         self.blocks = nn.ModuleList(_block(config) for _ in range(config.layers))
         self.ln_post = nn.LayerNorm(width, config.eps)
 
-    def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+    @property
+    def stack(self) -> list[Block]:
+        return cast(list[Block], list(self.blocks))
+
+    def enter(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b l k"]:
         patches = self.conv1(x).flatten(2).transpose(1, 2)
         first = self.class_embedding.expand(x.shape[0], 1, -1)
-        turns = None
         if self.config.rope_theta is None:
             first = first + self.positional_embedding[:1]
             patches = patches + self.positional_embedding[1:]
-        else:
-            turns = rotations(self.config, patches)
         registers = self.register_embedding.expand(x.shape[0], -1, -1)
-        tokens = torch.cat([first, registers, patches], dim=1)
-        for block in self.blocks:
-            tokens = _through(block, tokens, turns)
+        return torch.cat([first, registers, patches], dim=1)
+
+    def rotation(self, tokens: Float[Tensor, "b l w"]) -> Tensor | None:
+        return None if self.config.rope_theta is None else rotations(self.config, tokens)
+
+    def attend(
+        self, qkv: Float[Tensor, "b l w3"], heads: int, turns: Tensor | None
+    ) -> Float[Tensor, "b l w"]:
+        q, k, v = (split_heads(part, heads) for part in qkv.chunk(3, dim=-1))
+        if turns is not None:
+            before = 1 + self.config.registers
+            q, k = _turned(q, turns, before), _turned(k, turns, before)
+        return merge_heads(F.scaled_dot_product_attention(q, k, v))
+
+    def leave(self, tokens: Float[Tensor, "b l w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
         seen = self.ln_post(tokens)
         return seen[:, 0], seen[:, 1 + self.config.registers :]
 
@@ -102,19 +116,12 @@ def _block(config: DinoConfig) -> Block:
     return block
 
 
-def _through(
-    block: nn.Module, x: Float[Tensor, "b l w"], turns: Float[Tensor, "2 m e"] | None
-) -> Float[Tensor, "b l w"]:
-    assert isinstance(block, Block)
-    q, k, v = (split_heads(part, block.attn.heads) for part in block.queries_keys_values(x).chunk(3, dim=-1))
-    if turns is not None:
-        q, k = _turned(q, turns), _turned(k, turns)
-    return block.finish(x, merge_heads(F.scaled_dot_product_attention(q, k, v)))
-
-
-def _turned(x: Float[Tensor, "b h l e"], turns: Float[Tensor, "2 m e"]) -> Float[Tensor, "b h l e"]:
-    """The patches turned, which come last; class token and registers have no place."""
-    before = x.shape[2] - turns.shape[1]
-    first, patches = x[:, :, :before], x[:, :, before:]
+def _turned(
+    x: Float[Tensor, "b h l e"], turns: Float[Tensor, "2 m e"], before: int
+) -> Float[Tensor, "b h l e"]:
+    """The patches turned; class token and registers before them, and a method's tokens behind, have no
+    place."""
+    patches, behind = x[:, :, before : before + turns.shape[1]], x[:, :, before + turns.shape[1] :]
     one, other = patches.chunk(2, dim=-1)
-    return torch.cat([first, patches * turns[0] + torch.cat([-other, one], dim=-1) * turns[1]], dim=2)
+    turned = patches * turns[0] + torch.cat([-other, one], dim=-1) * turns[1]
+    return torch.cat([x[:, :, :before], turned, behind], dim=2)

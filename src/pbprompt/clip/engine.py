@@ -19,6 +19,9 @@ One saving is not exact, and off unless asked for: `rough_training` computes the
 bfloat16 while training, on a CPU that has instructions for it (`rounding`).
 
 On CUDA the training call is captured once as a CUDA graph (`graph`), since its kernels are short.
+
+What a method does inside the blocks (the backbone's `text_taps`) leaves the savings as they are; only the
+hand-written blocks and the graph, which are for frozen weights, are then not used.
 """
 
 import warnings
@@ -41,6 +44,7 @@ from pbprompt.clip.layers import Block
 from pbprompt.clip.packing import Layout, build_layouts, count_slots
 from pbprompt.clip.prompts import Prompt, common_length, text_prompts
 from pbprompt.clip.rounding import multiplies_bfloat16, rounded
+from pbprompt.clip.taps import Tap
 
 GIB = 1 << 30
 GRAPH_AFTER = 3  # calls of one shape before it is worth capturing
@@ -79,7 +83,9 @@ class TextEngine:
             self.prompts = [backbone.tokenizer.padded(prompt) for prompt in self.prompts]
             share = False
         self._attend = attend_causally if backbone.textual.causal else attend_fully
-        self.pack, self.share, self.eot_only, self.graph = pack, share, eot_only, graph
+        self.taps = backbone.text_taps
+        self.pack, self.share, self.eot_only = pack, share, eot_only
+        self.graph = graph and self.taps is None
         self.memory_budget, self.rough_training = memory_budget, rough_training
         self._order = sorted(range(len(self.prompts)), key=lambda c: len(self.prompts[c]))
         inverse = torch.empty(len(self.prompts), dtype=torch.long)
@@ -108,14 +114,19 @@ class TextEngine:
             features = distributed.gather_classes(features, self.classes)
         return features.reshape(*context.shape[:-3], *features.shape[1:])
 
+    def _training(self, context: Float[Tensor, "..."]) -> bool:
+        learns = self.taps is not None and any(one.requires_grad for one in self.taps.parameters())
+        return torch.is_grad_enabled() and (context.requires_grad or learns)
+
     def _features(self, context: Float[Tensor, "s k b w"]) -> Float[Tensor, "s c d"]:
         layouts = self._chunks(context)
-        training = torch.is_grad_enabled() and context.requires_grad
+        training = self._training(context)
         # one set of vectors per class, as a view: its gradient is then a plain sum, the same in every run
         context = context.expand(-1, len(self.prompts), -1, -1).flatten(1, 2)
         if len(layouts) > 1 and training:
             # nothing random in the tower: no generator's state to keep, which a capture would not allow
-            again = partial(checkpoint, self._encode, use_reentrant=False, preserve_rng_state=False)
+            encode = self._encode if self.taps is None else self.taps.repeatable(self._encode)
+            again = partial(checkpoint, encode, use_reentrant=False, preserve_rng_state=False)
             parts = [again(part, context) for part in layouts]
         else:
             parts = [self._encode(part, context) for part in layouts]
@@ -129,19 +140,32 @@ class TextEngine:
             # positions are in `constant` at slots too, so the vectors are added to them
             vectors = _permuted(context, layout.slot_from, layout.slot_back)
             x = x.index_copy(1, layout.slot_at, vectors + layout.constant[layout.slot_at])
-        training = torch.is_grad_enabled() and context.requires_grad
-        *body, last = blocks = self._training_blocks if training else tower.transformer.blocks
-        if self.eot_only and tower.causal and frozen_blocks.usable(x, blocks):
+        *body, last = blocks = self._training_blocks if self._training(context) else tower.transformer.blocks
+        if self.taps is None and self.eot_only and tower.causal and frozen_blocks.usable(x, blocks):
             return tower.project(frozen_blocks.states_at_eot(x, blocks, layout))
-        for block in body:
-            x = block.finish(x, self._attend(block.queries_keys_values(x), layout, block.attn.heads))
-        if self.eot_only:
-            eot = x.index_select(1, layout.eot)
-            keys_values = last.keys_values(x)
-            attended = attend_from_eot(last.queries(eot), keys_values, layout, last.attn.heads)
-            return tower.project(last.finish(eot, attended))
-        x = last.finish(x, self._attend(last.queries_keys_values(x), layout, last.attn.heads))
-        return tower.project(x.index_select(1, layout.eot))
+        for number, block in enumerate(body if self.eot_only else blocks):
+            x, tap = self._tapped(number, x, layout)
+            attended = self._attend(block.queries_keys_values(x, tap), layout, block.attn.heads)
+            x = block.finish(x, attended, tap)
+        if not self.eot_only:
+            return tower.project(x.index_select(1, layout.eot))
+        x, tap = self._tapped(len(body), x, layout)
+        eot = x.index_select(1, layout.eot)
+        attended = attend_from_eot(last.queries(eot, tap), last.keys_values(x, tap), layout, last.attn.heads)
+        return tower.project(last.finish(eot, attended, tap))
+
+    def _tapped(
+        self, number: int, x: Float[Tensor, "s n w"], layout: Layout
+    ) -> tuple[Float[Tensor, "s n w"], Tap | None]:
+        """What is done in a block, and its tokens in the prompts' slots."""
+        tap = self.taps.at(number) if self.taps is not None else None
+        tokens = tap.tokens() if tap is not None and number and len(layout.slot_at) else None
+        if tokens is None:
+            return x, tap
+        if len(tokens) != self.slots:
+            raise ValueError(f"block {number} has {len(tokens)} tokens for {self.slots} slots")
+        placed = tokens.to(x.dtype).index_select(0, layout.slot_from % self.slots)
+        return x.index_copy(1, layout.slot_at, placed.expand(len(x), -1, -1)), tap
 
     @cached_property
     def _training_blocks(self) -> list[Block]:
@@ -156,7 +180,7 @@ class TextEngine:
         A graph keeps its activations in one place, so until its backward pass has begun, further calls of
         the same shape run without it.
         """
-        training = torch.is_grad_enabled() and context.requires_grad
+        training = self._training(context)
         captured = context.is_cuda and torch.cuda.is_current_stream_capturing()  # as a whole: train/step.py
         if not training or captured or len(self._chunks(context)) > 1:
             return self._features(context)
@@ -186,7 +210,7 @@ class TextEngine:
         """Layouts whose activations fit the memory budget, one after the other."""
         tower = self.backbone.text_sizes
         # in widths of activation a token: those kept for the backward pass, or those alive while a block runs
-        kept = 14 * tower.layers if torch.is_grad_enabled() and context.requires_grad else 24
+        kept = 14 * tower.layers if self._training(context) else 24
         a_token = kept * tower.width * context.element_size() * len(context)
         return self._layouts(context.shape[1] == 1, max(1, self.memory_budget // a_token))
 

@@ -7,14 +7,15 @@ gated MLPs:
 """
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.clip.layers import Attention, SquarePatches
-from pbprompt.clip.rotary import attend_turned, grid_places, rotary_table
+from pbprompt.clip.layers import Attention, Block, SquarePatches
+from pbprompt.clip.rotary import RotaryTower, grid_places, rotary_table
 
 EVA_EPS = 1e-6
 TRAINED_SIDE = 16  # patches: the places of a finer or coarser grid are stretched to this one
@@ -46,28 +47,23 @@ class GatedMlp(nn.Module):
         return self.proj(self.ln_inner(F.silu(self.gate(x)) * self.up(x)))
 
 
-class EvaBlock(nn.Module):
-    """Pre-norm residual block with turned attention."""
+class EvaBlock(Block):
+    """A block with one more norm in its attention and a gated MLP."""
 
     def __init__(self, config: EvaConfig) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         self.ln_1 = nn.LayerNorm(config.width, EVA_EPS)
         self.attn = Attention(config.width, config.heads)
         self.ln_inner = nn.LayerNorm(config.width, EVA_EPS)
         self.ln_2 = nn.LayerNorm(config.width, EVA_EPS)
-        self.mlp = GatedMlp(config.width, config.hidden)
+        self.mlp = GatedMlp(config.width, config.hidden)  # type: ignore[assignment]
 
-    def forward(self, x: Float[Tensor, "n l w"], table: Float[Tensor, "2 l e"]) -> Float[Tensor, "n l w"]:
-        projected = F.linear(self.ln_1(x), self.attn.in_proj_weight, self.attn.in_proj_bias)
-        attended = attend_turned(projected, self.attn.heads, table)
-        x = x + self.attn.out_proj(self.ln_inner(attended))
-        return x + self.mlp(self.ln_2(x))
+    def inner(self, attended: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w"]:
+        return self.ln_inner(attended)
 
 
-class EvaTower(nn.Module):
+class EvaTower(RotaryTower):
     """Image -> the projected class token and the projected patch tokens, as with CLIP's."""
-
-    turns: Tensor
 
     def __init__(self, config: EvaConfig, embed_dim: int) -> None:
         super().__init__()
@@ -81,11 +77,15 @@ class EvaTower(nn.Module):
         places = F.pad(grid_places(side) * (TRAINED_SIDE / side), (0, 0, 1, 0))  # the class token at (0, 0)
         self.register_buffer("turns", rotary_table(places, width // config.heads), persistent=False)
 
-    def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+    @property
+    def stack(self) -> list[Block]:
+        return cast(list[Block], list(self.blocks))
+
+    def enter(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b l k"]:
         patches = self.conv1(x).flatten(2).transpose(1, 2)
         first = self.class_embedding.expand(x.shape[0], 1, -1)
-        tokens = torch.cat([first, patches], dim=1) + self.positional_embedding
-        for block in self.blocks:
-            tokens = block(tokens, self.turns)
+        return torch.cat([first, patches], dim=1) + self.positional_embedding
+
+    def leave(self, tokens: Float[Tensor, "b l w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
         joint = self.head(self.ln_post(tokens))
         return joint[:, 0], joint[:, 1:]

@@ -1,11 +1,16 @@
-"""What towers share: the transformer block of CLIP and SigLIP, and square patches."""
+"""What towers share: the transformer block of CLIP and SigLIP, the stack of them that an image goes through,
+and square patches."""
 
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from pbprompt.clip.taps import Tap, Taps
 
 CLIP_EPS = 1e-5
 QUICK = 1.702  # QuickGELU(x) = x·sigmoid(1.702 x)
@@ -79,6 +84,7 @@ class Block(nn.Module):
 
     Split into `queries_keys_values` and `finish`, so that the text engine can put its own attention between.
     Matrix products run in the precision of their weights and everything else in that of x: see `rounding`.
+    A `tap` is what a method does inside this block (`taps`).
     """
 
     def __init__(
@@ -90,28 +96,40 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(width, eps)
         self.mlp = Mlp(width, activation, hidden)
 
-    def queries_keys_values(self, x: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w3"]:
-        return self._projected(x, slice(None))
+    def queries_keys_values(
+        self, x: Float[Tensor, "*n w"], tap: "Tap | None" = None
+    ) -> Float[Tensor, "*n w3"]:
+        return self._projected(x, slice(None), "qkv", tap)
 
-    def queries(self, x: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w"]:
-        return self._projected(x, slice(x.shape[-1]))
+    def queries(self, x: Float[Tensor, "*n w"], tap: "Tap | None" = None) -> Float[Tensor, "*n w"]:
+        return self._projected(x, slice(x.shape[-1]), "q", tap)
 
-    def keys_values(self, x: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w2"]:
-        return self._projected(x, slice(x.shape[-1], None))
+    def keys_values(self, x: Float[Tensor, "*n w"], tap: "Tap | None" = None) -> Float[Tensor, "*n w2"]:
+        return self._projected(x, slice(x.shape[-1], None), "kv", tap)
 
-    def _projected(self, x: Float[Tensor, "*n w"], rows: slice) -> Float[Tensor, "*n k"]:
+    def _projected(
+        self, x: Float[Tensor, "*n w"], rows: slice, parts: str, tap: "Tap | None"
+    ) -> Float[Tensor, "*n k"]:
         weight, bias = self.attn.in_proj_weight[rows], self.attn.in_proj_bias[rows]
-        return F.linear(self.ln_1(x).to(weight.dtype), weight, bias).to(x.dtype)
+        normed = self.ln_1(x).to(weight.dtype)
+        projected = F.linear(normed, weight, bias).to(x.dtype)
+        return projected if tap is None else tap.projected(parts, projected, normed)
 
-    def finish(self, x: Float[Tensor, "*n w"], attended: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w"]:
-        x = x + self.attn.out_proj(attended.to(self.attn.out_proj.weight.dtype))
-        return x + self.mlp(self.ln_2(x))
+    def inner(self, attended: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w"]:
+        """What lies between attention and its output: nothing, unless a family has a norm there."""
+        return attended
+
+    def finish(
+        self, x: Float[Tensor, "*n w"], attended: Float[Tensor, "*n w"], tap: "Tap | None" = None
+    ) -> Float[Tensor, "*n w"]:
+        attended = self.inner(attended.to(self.attn.out_proj.weight.dtype))
+        out = self.attn.out_proj(attended)
+        x = x + (out if tap is None else tap.projected("o", out, attended))
+        x = x + self.mlp(self.ln_2(x))
+        return x if tap is None else tap.after(x)
 
     def forward(self, x: Float[Tensor, "n l w"], causal: bool) -> Float[Tensor, "n l w"]:
-        q, k, v = (
-            split_heads(part, self.attn.heads) for part in self.queries_keys_values(x).chunk(3, dim=-1)
-        )
-        return self.finish(x, merge_heads(F.scaled_dot_product_attention(q, k, v, is_causal=causal)))
+        return self.finish(x, attend(self.queries_keys_values(x), self.attn.heads, causal))
 
 
 class Transformer(nn.Module):
@@ -137,6 +155,65 @@ class Transformer(nn.Module):
         for block in self.blocks:
             x = block(x, causal)
         return x
+
+
+class BlockTower(nn.Module):
+    """An image tower whose middle is a stack of blocks, into which taps can reach.
+
+    image ──enter──▶ tokens ──through──▶ tokens ──leave──▶ one vector, and one a patch
+    """
+
+    @property
+    def stack(self) -> Sequence[Block]:
+        raise NotImplementedError
+
+    def enter(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b l k"]:
+        raise NotImplementedError
+
+    def entered(self, tokens: Float[Tensor, "k w"]) -> Float[Tensor, "k w"]:
+        """A method's own tokens, as the first block gets them beside the image's."""
+        return tokens
+
+    def rotation(self, tokens: Float[Tensor, "b l w"]) -> Tensor | None:
+        """What attention needs besides queries, keys and values: the same for all blocks."""
+        return None
+
+    def attend(
+        self, qkv: Float[Tensor, "b l w3"], heads: int, turns: Tensor | None
+    ) -> Float[Tensor, "b l w"]:
+        return attend(qkv, heads)
+
+    def leave(self, tokens: Float[Tensor, "b l w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+        raise NotImplementedError
+
+    def through(
+        self,
+        tokens: Float[Tensor, "b l w"],
+        taps: "Taps | None" = None,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> Float[Tensor, "b l w"]:
+        """From before block `start` to before block `stop`. A tap's tokens are behind the image's own, in the
+        place of those of an earlier block, and gone at the end."""
+        own, turns = tokens.shape[1], self.rotation(tokens)
+        for layer in range(len(self.stack))[start:stop]:
+            block, tap = self.stack[layer], taps.at(layer) if taps is not None else None
+            added = tap.tokens() if tap is not None else None
+            if added is not None:
+                added = (self.entered(added) if layer == 0 else added).to(tokens.dtype)
+                tokens = torch.cat([tokens[:, :own], added.expand(tokens.shape[0], -1, -1)], dim=1)
+            attended = self.attend(block.queries_keys_values(tokens, tap), block.attn.heads, turns)
+            tokens = block.finish(tokens, attended, tap)
+        return tokens[:, :own] if taps is not None else tokens
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+        return self.leave(self.through(self.enter(x)))
+
+
+def attend(qkv: Float[Tensor, "n l w3"], heads: int, causal: bool = False) -> Float[Tensor, "n l w"]:
+    """Plain attention of every token to every token, or to those before it."""
+    q, k, v = (split_heads(part, heads) for part in qkv.chunk(3, dim=-1))
+    return merge_heads(F.scaled_dot_product_attention(q, k, v, is_causal=causal))
 
 
 def split_heads(x: Float[Tensor, "n l w"], heads: int) -> Float[Tensor, "n h l e"]:

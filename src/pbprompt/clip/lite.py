@@ -148,5 +148,5 @@ class LiteVitTower(VisionTransformer):
         super().__init__(config.transformer, embed_dim, activation)
         self.trunk = LiteTrunk(config.trunk)
 
-    def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
-        return super().forward(self.trunk.features(x))
+    def enter(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b l k"]:
+        return super().enter(self.trunk.features(x))

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.clip.layers import CLIP_EPS, SquarePatches, Transformer
-from pbprompt.clip.rotary import attend_turned, grid_places, rotary_table
+from pbprompt.clip.layers import CLIP_EPS, Block, SquarePatches, Transformer
+from pbprompt.clip.rotary import RotaryTower, grid_places, rotary_table
 from pbprompt.clip.siglip import AttentionPool
 
 POOL_HEADS = 8
@@ -32,14 +32,12 @@ class PerceptionConfig(SquarePatches):
     class_token: bool
 
 
-class PerceptionTower(nn.Module):
+class PerceptionTower(RotaryTower):
     """Image -> the pooled vector and one vector a patch, projected.
 
     PE-Core defines no patches in the joint space. As with SigLIP, a patch is what the pool would give if it
     saw that patch alone; these are ours.
     """
-
-    turns: Tensor
 
     def __init__(self, config: PerceptionConfig, embed_dim: int, activation: str) -> None:
         super().__init__()
@@ -59,13 +57,19 @@ class PerceptionTower(nn.Module):
             places = F.pad(places + 1, (0, 0, 1, 0))  # the class token is at (0, 0), the patches behind it
         self.register_buffer("turns", rotary_table(places, width // config.heads), persistent=False)
 
-    def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+    @property
+    def stack(self) -> list[Block]:
+        return self.transformer.blocks
+
+    def enter(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b l k"]:
         tokens = self.conv1(x).flatten(2).transpose(1, 2)
         if self.class_token:
             tokens = torch.cat([self.class_embedding.expand(x.shape[0], 1, -1), tokens], dim=1)
-        tokens = self.ln_pre(tokens + self.positional_embedding)
-        for block in self.transformer.blocks:
-            attended = attend_turned(block.queries_keys_values(tokens), block.attn.heads, self.turns)
-            tokens = block.finish(tokens, attended)
+        return self.ln_pre(tokens + self.positional_embedding)
+
+    def entered(self, tokens: Float[Tensor, "k w"]) -> Float[Tensor, "k w"]:
+        return self.ln_pre(tokens)
+
+    def leave(self, tokens: Float[Tensor, "b l w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
         joint = self.head(self.attn_pool(self.ln_post(tokens)))
         return joint[:, 0], joint[:, 1 + self.class_token :]

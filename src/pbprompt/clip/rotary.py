@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from pbprompt.clip.layers import merge_heads, split_heads
+from pbprompt.clip.layers import BlockTower, merge_heads, split_heads
 
 BASE = 10000.0
 
@@ -28,6 +28,25 @@ def rotary_table(places: Float[Tensor, "m 2"], per_head: int) -> Float[Tensor, "
     speeds = BASE ** (-torch.arange(pairs, dtype=torch.float64, device="cpu") / pairs)
     angles = (places.unsqueeze(-1) * speeds).flatten(1).repeat_interleave(2, dim=-1)
     return torch.stack([angles.cos(), angles.sin()])
+
+
+class RotaryTower(BlockTower):
+    """A tower whose queries and keys are turned by a table; a method's tokens have no place and stay."""
+
+    turns: Tensor
+
+    def rotation(self, tokens: Float[Tensor, "b l w"]) -> Tensor:
+        return self.turns
+
+    def attend(
+        self, qkv: Float[Tensor, "b l w3"], heads: int, turns: Tensor | None
+    ) -> Float[Tensor, "b l w"]:
+        assert turns is not None
+        more = qkv.shape[1] - turns.shape[1]
+        if more:
+            still = torch.stack([turns.new_ones(more, turns.shape[2]), turns.new_zeros(more, turns.shape[2])])
+            turns = torch.cat([turns, still], dim=1)
+        return attend_turned(qkv, heads, turns)
 
 
 def attend_turned(

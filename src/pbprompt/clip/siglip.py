@@ -13,7 +13,16 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from pbprompt.clip.layers import Attention, Mlp, SquarePatches, Transformer, merge_heads, split_heads
+from pbprompt.clip.layers import (
+    Attention,
+    Block,
+    BlockTower,
+    Mlp,
+    SquarePatches,
+    Transformer,
+    merge_heads,
+    split_heads,
+)
 
 SIGLIP_EPS = 1e-6
 
@@ -68,7 +77,7 @@ class AttentionPool(nn.Module):
         return pooled + self.mlp(self.ln_1(pooled))
 
 
-class SiglipImageTower(nn.Module):
+class SiglipImageTower(BlockTower):
     """Image -> the pooled vector and one vector a patch."""
 
     def __init__(self, config: SiglipVisionConfig, activation: str) -> None:
@@ -82,9 +91,15 @@ class SiglipImageTower(nn.Module):
         self.ln_post = nn.LayerNorm(width, SIGLIP_EPS)
         self.pool = AttentionPool(width, config.heads, config.hidden, activation)
 
-    def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
-        patches = self.conv1(x).flatten(2).transpose(1, 2) + self.positional_embedding
-        joint = self.pool(self.ln_post(self.transformer(patches, causal=False)))
+    @property
+    def stack(self) -> list[Block]:
+        return self.transformer.blocks
+
+    def enter(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b l k"]:
+        return self.conv1(x).flatten(2).transpose(1, 2) + self.positional_embedding
+
+    def leave(self, tokens: Float[Tensor, "b l w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+        joint = self.pool(self.ln_post(tokens))
         return joint[:, 0], joint[:, 1:]
 
 

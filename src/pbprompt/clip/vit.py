@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.clip.layers import SquarePatches, Transformer
+from pbprompt.clip.layers import Block, BlockTower, SquarePatches, Transformer
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class VitConfig(SquarePatches):
     channels: int = 3
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(BlockTower):
     """Image -> the projected class token followed by the projected patch tokens.
 
     The final LayerNorm and the projection, which CLIP applies to the class token alone, are applied to
@@ -42,10 +42,18 @@ class VisionTransformer(nn.Module):
         self.ln_post = nn.LayerNorm(width)
         self.proj = nn.Parameter(torch.empty(width, embed_dim))
 
-    def forward(self, x: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+    @property
+    def stack(self) -> list[Block]:
+        return self.transformer.blocks
+
+    def enter(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b l k"]:
         patches = self.conv1(x).flatten(2).transpose(1, 2)
         first = self.class_embedding.expand(x.shape[0], 1, -1)  # len() would fix the batch of an export
-        tokens = torch.cat([first, patches], dim=1) + self.positional_embedding
-        tokens = self.transformer(self.ln_pre(tokens), causal=False)
+        return self.ln_pre(torch.cat([first, patches], dim=1) + self.positional_embedding)
+
+    def entered(self, tokens: Float[Tensor, "k w"]) -> Float[Tensor, "k w"]:
+        return self.ln_pre(tokens)
+
+    def leave(self, tokens: Float[Tensor, "b l w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
         joint = self.ln_post(tokens) @ self.proj
         return joint[:, 0], joint[:, 1:]

@@ -5,6 +5,7 @@ Those four are its key; a training view adds (seed, epoch, item).
 """
 
 import contextlib
+import copy
 import hashlib
 import json
 import tempfile
@@ -47,7 +48,7 @@ class Features:
     """Images as the frozen tower sees them, in the order of the items; no vector is normalised."""
 
     global_: Float[Tensor, "n d"]  # float32
-    patches: Float[Tensor, "n m d"]  # float16, in memory or mapped from a file
+    patches: Float[Tensor, "n m e"]  # float16, in memory or mapped from a file; e is d, but for states
     labels: Int[Tensor, " n"]
 
     def __len__(self) -> int:
@@ -112,6 +113,12 @@ class FeatureBank:
         self.memory_gib = memory_gib
         self.last_report: Report | None = None
         self._images_seen = 0
+
+    def on(self, backbone: Backbone) -> "FeatureBank":
+        """The same with another backbone."""
+        other = copy.copy(self)
+        other.backbone = backbone
+        return other
 
     def encode(
         self, root: Path, items: Sequence[Item], failures: dict[str, InputError] | None = None
@@ -299,7 +306,7 @@ class FeatureBank:
 
     def _allocate(self, labels: list[int], *, kept: bool) -> Features:
         side, dim = self.backbone.grid, self.backbone.embed_dim
-        shape = (len(labels), side[0] * side[1], dim)
+        shape = (len(labels), side[0] * side[1], self.backbone.patch_width)
         size = 2 * shape[0] * shape[1] * shape[2]
         device = self.backbone.device
         if not kept and device.type == "cuda" and size < torch.cuda.mem_get_info(device)[0] // 4:

@@ -37,7 +37,7 @@ class Encoding(NamedTuple):
     records: Sequence[Record]
     failures: dict[int, InputError]  # by place among the records
     global_: Float[Tensor, "n d"]  # in this machine's memory
-    patches: Float[Tensor, "n m d"]  # half precision, on the tower's device, where most end: they are large
+    patches: Float[Tensor, "n m e"]  # half precision, on the tower's device, where most end: they are large
 
 
 def default_batch(device: torch.device) -> int:
@@ -124,7 +124,7 @@ def _begin(backbone: Backbone, records: Sequence[Record], squares: Sequence[Squa
     failures = {place: one for place, one in enumerate(squares) if isinstance(one, InputError)}
     read = [one for one in squares if not isinstance(one, InputError)]
     if not read:
-        rows = torch.empty(0, backbone.grid[0] * backbone.grid[1], backbone.embed_dim, dtype=torch.float16)
+        rows = torch.empty(0, backbone.grid[0] * backbone.grid[1], backbone.patch_width, dtype=torch.float16)
         none = torch.empty(0, backbone.embed_dim)
         nothing = Encoding(records, failures, none, rows.to(backbone.device))
         return _Begun(nothing, none.isfinite().all(dim=1), None)

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.clip.taps import Tapped, TappedTower, Taps
 from pbprompt.config import with_overrides
 from pbprompt.core.likelihood import class_logits, unit
 from pbprompt.errors import InputError
@@ -42,6 +43,9 @@ class MethodConfig:
     warmup_epochs: int = setting(1, "first epochs at a constant learning rate of 1e-5", least=0)
     batch_size: int = setting(32, "images per step; 0: the method's choice by the number of images", least=0)
     epochs: int = setting(0, "passes over the training images; 0: the method's schedule by shots", least=0)
+    iterations: int = setting(
+        0, "steps in all, whatever the epochs; 0: the method's schedule, or the epochs", least=0, later=True
+    )
     clip_norm: float = setting(0.0, "gradient norm to clip at; 0: no clipping", least=0)
     keep: float = setting(
         1.0, "share of the change by training that is kept; less suits other domains", least=0, most=1
@@ -62,10 +66,15 @@ class MethodConfig:
 
 
 class Batch(NamedTuple):
-    """Images in the joint space (not normalised) with their labels."""
+    """Images in the joint space (not normalised) with their labels.
+
+    Of a method with taps in the image tower they are encoded by that, with gradients, and `frozen` is what
+    the tower without taps says of them.
+    """
 
     images: Encoded
     labels: Int[Tensor, " b"]
+    frozen: Float[Tensor, "b d"] | None = None
 
 
 Terms = dict[str, Tensor]
@@ -82,14 +91,26 @@ class TrainingHooks(nn.Module):
 
     def begin_on(self, views: Callable[[int], Batch], seed: int) -> None:
         """`begin` for a method that wants more of the training images than the first epoch's views."""
-        self.begin(*views(0), seed)
+        images, labels, _ = views(0)
+        self.begin(images, labels, seed)
+
+    def end_epoch(self, epoch: int, epochs: int) -> None:
+        """After the last step of each epoch, counted from 0."""
 
     def finish(self) -> None:
         """Once after the last step: what rests on the trained parameters and is kept as state."""
 
+    def finish_on(self, views: Callable[[int], Batch]) -> None:
+        """`finish` for a method that wants the training images again."""
+        self.finish()
+
     def trainable(self) -> list[nn.Parameter]:
         """What the optimiser changes."""
         return list(self.parameters())
+
+    def rates(self) -> "list[tuple[float, list[nn.Parameter]]]":
+        """What is trained, in groups, and the share of the learning rate that each has."""
+        return [(1.0, self.trainable())]
 
     def backward(self, terms: Terms) -> None:
         """Fill the gradients of one step."""
@@ -100,6 +121,10 @@ class TrainingHooks(nn.Module):
         if not self.stepwise:
             return 0
         return 50 if shots <= 1 else 100 if shots <= 4 else 200
+
+    def iterations_for(self, shots: int) -> int:
+        """The method's own budget in steps where `iterations` and `epochs` are 0; 0: it counts epochs."""
+        return 0
 
     def batch_for(self, examples: int) -> int:
         """The method's own choice where `batch_size` is 0."""
@@ -121,11 +146,32 @@ class TrainingHooks(nn.Module):
 class PredictionHooks(nn.Module):
     """How a bank of class features becomes logits, and what it shows of itself; the defaults suit most."""
 
-    _frozen: tuple[Backbone]  # a tuple: the towers are no part of this module's state
+    _given: tuple[Backbone]  # a tuple: the towers are no part of this module's state
+    _tapped: tuple[Tapped] | None = None
 
     @property
     def backbone(self) -> Backbone:
-        return self._frozen[0]
+        """The towers it sees by: those that it was given, with its taps in them."""
+        return self._tapped[0] if self._tapped else self.given
+
+    @property
+    def given(self) -> Backbone:
+        """The towers it was made with."""
+        return self._given[0]
+
+    def tap(self, image: "Taps | Sequence[Taps] | None" = None, text: "Taps | None" = None) -> None:
+        """Reach into the towers, once, in `__init__`. What learns in the taps is state as any other."""
+        several = [image] if isinstance(image, Taps) else list(image or ())
+        self.image_taps, self.text_taps = nn.ModuleList(several), text
+        self._tapped = (Tapped(self.given, several, text),)
+
+    def encoded(self, batch: Batch) -> Batch:
+        """A batch as the tower with taps sees it, where there is one: it comes as the states before that."""
+        tower = self.backbone.visual
+        if not isinstance(tower, TappedTower):
+            return batch
+        (frozen, states), labels, _ = batch
+        return Batch(Encoded(*tower.finish(states.to(self.backbone.dtype))), labels, frozen)
 
     @property
     def prediction_scale(self) -> float:
@@ -175,6 +221,7 @@ class Method(TrainingHooks, PredictionHooks):
     revision: ClassVar[int] = 1  # raised when its results change, so that earlier runs do not count
     trains: ClassVar[bool] = True  # it learns from images; without, there is nothing to tune
     needs_text: ClassVar[bool] = True  # it cannot do without a text tower; without, images are enough
+    tunes_towers: ClassVar[bool] = False  # it reaches into the image tower's blocks, and needs some there
     # Whether every step runs the same kernels: no value is looked at on the host, nothing is moved there, and
     # random numbers come from the given generator alone, on its device. A GPU then replays it as one graph.
     capturable: ClassVar[bool] = False
@@ -192,7 +239,7 @@ class Method(TrainingHooks, PredictionHooks):
                 raise _without_text(self.name, backbone)
             self.takes_new_names = False
         self.config = config
-        self._frozen = (backbone,)
+        self._given = (backbone,)
         self.classes: tuple[str, ...] = ()
         self.template = ""
         # how often each training image counts, 1 on the average; set before training, where `takes_weights`

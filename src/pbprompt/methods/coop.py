@@ -138,6 +138,10 @@ class CoOp(NameInContext, ShowsTokens):
         return self.context[None] if self.config.class_specific else self.context[None, None]
 
     def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
+        return self.loss_and_features(batch)[0]
+
+    def loss_and_features(self, batch: Batch) -> tuple[Terms, Float[Tensor, "c d"]]:
+        """The terms, and the class features they rest on, for methods that ask more of those."""
         features = self._engine(self._contexts()).squeeze(0)
         logits = class_logits(batch.images.global_, features, self.backbone.logit_scale)
-        return cross_entropy_terms(logits, batch.labels)
+        return cross_entropy_terms(logits, batch.labels), features

@@ -152,10 +152,10 @@ class SHIP(NameInContext, UsesUnseenNames):
     def _synth_batches(
         self, views: Callable[[int], Batch], generator: torch.Generator
     ) -> Iterator[tuple[Float[Tensor, "k d"], Int[Tensor, " k"]]]:
-        images, labels = views(0)
+        images, labels, _ = views(0)
         for epoch in range(self.config.synth_epochs):
             if epoch and self.config.synth_views == "fresh":
-                images, labels = views(epoch)
+                images, labels, _ = views(epoch)
             for rows in torch.randperm(len(labels), generator=generator).split(self.config.synth_batch):
                 here = rows.to(labels.device)
                 yield images.global_[here], labels[here]

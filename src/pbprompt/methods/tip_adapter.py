@@ -116,7 +116,7 @@ class TipAdapter(Memory, ChoosesByValidation):
         self.remember()
 
     def begin_on(self, views: Callable[[int], Batch], seed: int) -> None:
-        (first, patches), labels = views(0)
+        (first, patches), labels, _ = views(0)
         others = [views(epoch).images.global_ for epoch in range(1, self.config.key_views)]
         self.begin(Encoded(torch.stack([first, *others]).mean(0), patches), labels, seed)
 

@@ -85,7 +85,7 @@ def _known(
 ) -> Float[Tensor, "c d"]:
     """The features of the names, which a copy of a model, or one that learns on, need not make again."""
     lately = _LATELY.setdefault(backbone, {})
-    key = (classes, template, templates, backbone.dtype, backbone.device)
+    key = (classes, template, templates, backbone.fingerprint, backbone.dtype, backbone.device)
     features = lately.pop(key, None)
     if features is None:
         features = _features(backbone, classes, template, templates)

@@ -55,7 +55,7 @@ def describe_model(
     multi_label: bool = False,
 ) -> ModelInfo:
     """The facts of a freshly tuned method."""
-    backbone = method.backbone
+    backbone = method.given
     return ModelInfo(
         method=method.name,
         config=to_dict(method.config),
@@ -211,7 +211,7 @@ def _towers_of(
 
 def copy_method(method: Method) -> Method:
     """Another of the same state, on the same frozen towers."""
-    kind, config, backbone = type(method), method.config, method.backbone
+    kind, config, backbone = type(method), method.config, method.given
     return _with_state(kind, config, backbone, method.classes, method.template, method.state_dict())
 
 

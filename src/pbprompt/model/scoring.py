@@ -37,13 +37,13 @@ def log_probabilities(said: Uncertainty) -> Float[Tensor, "n c"]:
     return said.probabilities.double().cpu().clamp_min(torch.finfo(torch.float32).tiny).log()
 
 
-def compare(predictor: Predictor, features: Features, said: Uncertainty) -> dict[str, Any]:
+def compare(predictor: Predictor, features: Features, said: Uncertainty, frozen: Features) -> dict[str, Any]:
     """The figures of what a tuned model said and, under `zero_shot`, those of the untuned backbone, if that
-    reads names."""
+    reads names; `frozen`: the images as that sees them."""
     method = predictor.method
     figures: dict[str, Any] = {**standard_figures(said, features), "images": len(features)}
-    if method.backbone.reads_text:
-        figures["zero_shot"] = score(zero_shot(method.backbone, method.classes, method.template), features)
+    if method.given.reads_text:
+        figures["zero_shot"] = score(zero_shot(method.given, method.classes, method.template), frozen)
     return figures
 
 

@@ -43,7 +43,7 @@ from pbprompt.model.predictions import NO_RULE, Prediction, Rule, predictions
 from pbprompt.model.predictor import SAMPLES, Predictor, predict_features, predictive, zero_shot
 from pbprompt.model.scoring import compare, rival_figures, set_figures
 from pbprompt.train.journal import OnLog
-from pbprompt.train.tune import Bank, Views, data_facts, tune
+from pbprompt.train.tune import Bank, Views, bank_on, data_facts, tune
 
 ENOUGH = 100  # validation images, for a temperature that nobody asked for
 COVERAGE = 0.9  # of the sets whose figures `evaluate` gives
@@ -280,8 +280,9 @@ class TunedModel:
             return replace(self, info=replace(self.info, metrics=metrics))
         chooses = can(self.method, ChoosesByValidation)
         model, held_out = self, held_out_items(dataset, chooses=chooses)
+        tuned = bank_on(bank, self.backbone)
         if held_out:
-            features = bank.encode(dataset.root, held_out)
+            features = tuned.encode(dataset.root, held_out)
             if temperature or (can(self.method, LeavesOut) and len(held_out) >= ENOUGH):
                 scaled = temperature_of(self.predictor, features)
                 model = replace(self, info=replace(self.info, temperature=scaled))
@@ -290,12 +291,14 @@ class TunedModel:
             model = replace(self, calibration=calibrate_left_out(self.predictor, self.seed))
         metrics = {}
         if figures and whole.split(split) and not (split == "val" and chooses):
-            features = bank.encode(dataset.root, whole.split(split))
-            train = bank.encode(dataset.root, dataset.train)
+            features = tuned.encode(dataset.root, whole.split(split))
+            others = self._frozen(bank, dataset.root, whole.split(split), features)
+            train = bank_on(bank, self.method.given).encode(dataset.root, dataset.train)
             rivals = rival_figures(
-                self.backbone, self.classes, train, features, self.info.seed, self.info.method
+                self.method.given, self.classes, train, others, self.info.seed, self.info.method
             )
-            metrics = {"split": split, **model.evaluate(features, sets=split == "test"), "rivals": rivals}
+            figured = model.evaluate(features, sets=split == "test", frozen=others)
+            metrics = {"split": split, **figured, "rivals": rivals}
         return replace(model, info=replace(model.info, metrics=metrics))
 
     def with_left_out(self) -> Self:
@@ -306,20 +309,29 @@ class TunedModel:
         calibration = calibrate_left_out(self.predictor, self.seed)
         return self if calibration is None else replace(self, calibration=calibration)
 
-    def evaluate(self, features: Features, *, sets: bool = True) -> dict[str, Any]:
-        """Its figures on labelled images, and under `zero_shot` those of the untuned backbone.
+    def evaluate(
+        self, features: Features, *, sets: bool = True, frozen: Features | None = None
+    ) -> dict[str, Any]:
+        """Its figures on labelled images, and under `zero_shot` those of the untuned backbone, which sees
+        them as `frozen` where the model has tuned its towers.
 
         Where it is calibrated for its classes, `sets` are how well prediction sets hold the true class, over
         all and of the class that they hold worst; not for the images that it was calibrated with.
         """
-        return self._figures(features, predict_features(self.predictor, features), sets)
+        return self._figures(features, predict_features(self.predictor, features), sets, frozen or features)
 
-    def _figures(self, features: Features, said: Uncertainty, sets: bool) -> dict[str, Any]:
-        figures = compare(self.predictor, features, said)
+    def _figures(self, features: Features, said: Uncertainty, sets: bool, frozen: Features) -> dict[str, Any]:
+        figures = compare(self.predictor, features, said, frozen)
         if sets and self.calibration is not None and self.calibrated:
             quantile = self.calibration.quantile(COVERAGE)
             figures["sets"] = set_figures(said, features, self.classes, COVERAGE, quantile)
         return figures
+
+    def _frozen(self, bank: Bank, root: Path, items: Sequence[Item], features: Features) -> Features:
+        """The items as the untuned towers see them: their features themselves, if the model has no other."""
+        if self.backbone is self.method.given:
+            return features
+        return bank_on(bank, self.method.given).encode(root, items)
 
     def judge(
         self, dataset: Dataset, split: str, bank: Bank
@@ -345,7 +357,8 @@ class TunedModel:
         said = predict_features(self.predictor, features)
         paths = [item.path for item in items]
         answers = Answers.of(said.probabilities.cpu(), features.labels.cpu(), self.classes, paths)
-        return self._figures(features, said, sets=split == "test"), answers
+        frozen = self._frozen(bank, dataset.root, items, features)
+        return self._figures(features, said, split == "test", frozen), answers
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[Float[Tensor, "3 size size"]]) -> Encoded:

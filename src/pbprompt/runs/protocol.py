@@ -42,6 +42,7 @@ from pbprompt.registry import find_method
 from pbprompt.runs.config import RunConfig, Split
 from pbprompt.runs.provenance import code_revision, commit, machine
 from pbprompt.runs.record import BackboneFacts, DataFacts, Record, telling_settings
+from pbprompt.train.tune import Bank, bank_on
 
 REFUSAL = 0.05  # of images of known classes
 Arrays = dict[str, NDArray[Any]]
@@ -118,13 +119,14 @@ def run_task(run: Prepared, bank: FeatureBank) -> tuple[Record, Arrays]:
     model = _tuned(run, base, new, bank)
     results: dict[str, dict[str, int | float]] = {}
     arrays: Arrays = {}
+    tuned = bank_on(bank, model.backbone)
     for name, test in _tests(run, base, new):
-        results[name], said = _tested(model.for_classes(test.classes, test.template), test, bank)
+        results[name], said = _tested(model.for_classes(test.classes, test.template), test, tuned)
         arrays |= {f"{name}/{key}": value for key, value in said.items()}
     if new is not None:
         results["H"] = {"accuracy": harmonic_mean(results["base"]["accuracy"], results["new"]["accuracy"])}
         results["joint"] |= _unknown_classes(arrays, len(base.classes))
-        joint = bank.encode(run.few.root, run.few.test)
+        joint = tuned.encode(run.few.root, run.few.test)
         figures, strange = _none_of_these(model, joint, len(base.classes))
         results["joint"] |= figures
         arrays["joint/none_of_these"] = strange
@@ -209,7 +211,7 @@ def _tests(run: Prepared, base: Dataset, new: Dataset | None) -> Iterator[tuple[
         yield from run.targets.items()
 
 
-def _tested(model: TunedModel, test: Dataset, bank: FeatureBank) -> tuple[dict[str, int | float], Arrays]:
+def _tested(model: TunedModel, test: Dataset, bank: Bank) -> tuple[dict[str, int | float], Arrays]:
     features = bank.encode(test.root, test.test)
     said = predict_features(model.predictor, features)
     probabilities, logs = said.probabilities.double().cpu().numpy(), log_probabilities(said).numpy()

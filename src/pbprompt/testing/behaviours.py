@@ -26,6 +26,7 @@ from pbprompt.testing.fits import (
     SHOTS,
     Kind,
     Settings,
+    as_tuned,
     demand,
     few_of_the_sample,
     fitted,
@@ -35,6 +36,7 @@ from pbprompt.testing.fits import (
     tiny_dino,
     tiny_resnet,
     tiny_vit,
+    to_train_on,
     train_recorded,
 )
 
@@ -85,7 +87,7 @@ def learns(kind: Kind, settings: Settings) -> None:
     """lower its loss, and tell its training images better than zero-shot does"""
     if not kind.trains:
         return
-    few = few_of_the_sample()
+    few = few_of_the_sample("lite-vit" if kind.tunes_towers else "lite")
     method = prepared(kind, settings, few.backbone, few.classes, few.template)
     steps_an_epoch = len(few.images) // method.images_a_step(len(few.images))
     losses = train_recorded(method, few.images, epochs=max(STEPS // 20, STEPS // steps_an_epoch))
@@ -94,7 +96,7 @@ def learns(kind: Kind, settings: Settings) -> None:
     first, last = sum(losses[:quarter]), sum(losses[len(losses) - quarter :])
     demand(not losses or last < first, "its loss did not fall from the first quarter to the last")
     plain = score(zero_shot(few.backbone, few.classes, few.template), few.images)
-    tuned = score(predictive(method), few.images)
+    tuned = score(predictive(method), as_tuned(method, few.images))
     demand(tuned["nll"] < plain["nll"], f"nll {tuned['nll']:.4g}, zero-shot {plain['nll']:.4g}")
     better = tuned["accuracy"] >= plain["accuracy"]
     demand(better, f"accuracy {tuned['accuracy']:.1%}, zero-shot {plain['accuracy']:.1%}")
@@ -166,7 +168,8 @@ def keeps_classes_as_they_are(kind: Kind, settings: Settings) -> None:
     """tell the former classes apart as before when names are added, removed or put in another order"""
     backbone = tiny_vit()
     method, images = fitted(kind, settings, backbone, unseen=NEW), random_images(backbone)
-    seen = Encoded(images.global_, images.patches.to(images.global_))
+    found = as_tuned(method, to_train_on(method, images))
+    seen = Encoded(found.global_, found.patches.to(found.global_))
 
     def between(classes: tuple[str, ...], asked: tuple[str, ...]) -> Float[Tensor, "s n c"]:
         """Logits of the asked classes above the first of them, under each draw."""
@@ -196,12 +199,24 @@ def works_on_other_towers(kind: Kind, settings: Settings) -> None:
         backbone = make(dtype)
         names = tuple(f"thing {n}" for n in range(count))
         images = random_images(backbone, torch.arange(max(4, count)) % count)
+        if kind.tunes_towers and make is tiny_resnet:
+            _refuses_without_blocks(kind, settings)
+            continue
         try:
             method = fitted(kind, settings, backbone, names, images, steps=2)
             probabilities(method, images.subset(slice(4)), samples=2)
         except Exception as error:
             where = f"{backbone.config.name}, {dtype}, {count} classes"
             raise AssertionError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def _refuses_without_blocks(kind: Kind, settings: Settings) -> None:
+    try:
+        prepared(kind, settings, tiny_resnet())
+    except InputError as error:
+        demand("blocks" in str(error) and "\n" not in str(error), f"it says {str(error)!r}, not what to do")
+    else:
+        raise AssertionError("it took a tower without blocks: set `tunes_towers = False`")
 
 
 @_behaviour
@@ -254,7 +269,7 @@ def keeps_classes_of_one_name_apart(kind: Kind, settings: Settings) -> None:
 @_behaviour
 def takes_unbalanced_classes(kind: Kind, settings: Settings) -> None:
     """train on classes of 1, 2 and 9 images"""
-    backbone = tiny_resnet()
+    backbone = tiny_vit() if kind.tunes_towers else tiny_resnet()
     images = random_images(backbone, torch.tensor([0] + [1] * 2 + [2] * 9))
     probabilities(fitted(kind, settings, backbone, NAMES, images), images)
 

@@ -8,10 +8,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone
+from pbprompt.clip.backbone import Backbone, BackboneConfig, Encoded, random_backbone
 from pbprompt.clip.dino import DinoConfig
+from pbprompt.clip.layers import BlockTower
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.clip.resnet import ResNetConfig
+from pbprompt.clip.taps import Stem, Tap, Tapped, TappedTower, Taps
 from pbprompt.clip.text import TextConfig
 from pbprompt.clip.vit import VitConfig
 from pbprompt.data.fewshot import draw
@@ -19,7 +21,7 @@ from pbprompt.data.images import open_image
 from pbprompt.data.sources import open_dataset
 from pbprompt.features.bank import Features
 from pbprompt.methods.abilities import UsesUnseenNames, can
-from pbprompt.methods.base import Method, build_method
+from pbprompt.methods.base import Batch, Method, build_method
 from pbprompt.model.predictor import predict_features, predictive
 from pbprompt.train.loop import Run, train
 
@@ -59,15 +61,21 @@ class Few(NamedTuple):
 
 
 @cache
-def few_of_the_sample() -> Few:
-    """A corner of the sample set, as `lite` sees it: six classes in one style, four images each."""
-    whole, lite = open_dataset("sample:fluent"), load_backbone("lite")
+def few_of_the_sample(name: str = "lite") -> Few:
+    """A corner of the sample set, as `lite` sees it: six classes in one style, four images each.
+
+    For methods that tune towers, `lite-vit`, and the states before its first block.
+    """
+    whole, lite = open_dataset("sample:fluent"), load_backbone(name)
     train = tuple(item for item in whole.train if item.label < CLASSES)
     small = replace(whole, classes=whole.classes[:CLASSES], train=train, val=(), test=())
     items = draw(small, SHOTS, seed=1).apply(small).train
     pixels = torch.stack([lite.preprocess(open_image(small.root / item.path)) for item in items])
+    sees: Backbone = lite
+    if isinstance(lite.visual, BlockTower):
+        sees = Stem(lite, TappedTower(lite.visual, [Taps({0: Tap()})]))
     with torch.no_grad():
-        seen = lite.image(pixels)
+        seen = sees.image(pixels)
     labels = torch.tensor([item.label for item in items])
     return Few(lite, small.classes, small.template, Features(seen.global_, seen.patches.half(), labels))
 
@@ -80,6 +88,29 @@ def random_images(backbone: Backbone, labels: Int[Tensor, " n"] | None = None) -
     patches = torch.randn(count, backbone.grid[0] * backbone.grid[1], width, generator=draws)
     images = centres[labels] + torch.randn(count, width, generator=draws)
     return Features(images, patches.half(), labels)
+
+
+def to_train_on(method: Method, images: Features) -> Features:
+    """Random features as the states before the first touched block, of a method that tunes the image tower;
+    for all others, themselves."""
+    backbone = method.backbone
+    if not isinstance(backbone, Tapped) or not isinstance(backbone.visual, TappedTower):
+        return images
+    stem, draws = backbone.stem, torch.Generator().manual_seed(1)
+    own = torch.randn(stem.grid[0], stem.patch_width, generator=draws)
+    lift = torch.randn(images.global_.shape[1], stem.patch_width, generator=draws)
+    states = (own + (images.global_.cpu() @ lift).unsqueeze(1) / 4).to(backbone.device).half()
+    tower, first = backbone.visual.tower, backbone.visual.first
+    with torch.no_grad():
+        frozen = tower.leave(tower.through(states.to(backbone.dtype), start=first))[0]
+    return Features(frozen.float(), states, images.labels)
+
+
+def as_tuned(method: Method, images: Features) -> Features:
+    """What the method's towers make of what it was trained on."""
+    with torch.no_grad():
+        batch = method.encoded(Batch(Encoded(images.global_, images.patches), images.labels))
+    return Features(batch.images.global_.float(), batch.images.patches.half(), images.labels)
 
 
 def prepared(
@@ -109,7 +140,7 @@ def fitted(
         method.unseen_names = unseen
     if kind.trains:
         images = random_images(backbone) if images is None else images
-        losses = train_recorded(method, images, epochs=3, steps=steps)
+        losses = train_recorded(method, to_train_on(method, images), epochs=3, steps=steps)
         demand(bool(torch.tensor(losses).isfinite().all()), "the loss is NaN or infinite")
     return method
 
@@ -133,7 +164,8 @@ def train_recorded(method: Method, images: Features, epochs: int, steps: int | N
 
 def probabilities(method: Method, images: Features, samples: int = 20) -> Float[Tensor, "n c"]:
     """Probabilities of images, which are some for every class."""
-    said = predict_features(predictive(method, samples, seed=5), images).probabilities
+    seen = as_tuned(method, to_train_on(method, images))
+    said = predict_features(predictive(method, samples, seed=5), seen).probabilities
     wanted = (len(images), len(method.classes))
     demand(said.shape == wanted, f"probabilities are of shape {tuple(said.shape)}, not {wanted}")
     demand(bool(((said.sum(-1) - 1).abs() < 1e-5).all()), "the probabilities of an image do not sum to 1")

@@ -43,6 +43,7 @@ class Run:
     epochs: int
     seed: int
     identity: str = ""
+    iterations: int = 0  # steps in all, where they and not the epochs are the measure
     folder: Path | None = None
     max_steps: int | None = None
     progress: bool = True
@@ -64,7 +65,8 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
     optimiser = take.optimiser
     size = method.images_a_step(examples)
     steps_an_epoch = examples // size  # as the field's loaders do, a short last batch is left out
-    total = run.epochs * steps_an_epoch
+    total = run.iterations or run.epochs * steps_an_epoch
+    span = total / steps_an_epoch  # epochs
     if run.max_steps is not None:
         total = min(total, run.max_steps)
     checkpoint = run.folder / CHECKPOINT if run.folder else None
@@ -92,7 +94,7 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
             method, features, run, size, steps_an_epoch, done, total
         ):
             now = step / steps_an_epoch if method.config.anneal == "step" else epoch
-            rate = learning_rate(method.config, now, run.epochs)
+            rate = learning_rate(method.config, now, span)
             terms = take(images, rows, stream_seed(run.seed, "noise", step), rate)
             done = step + 1
             watch.saw(step, terms, chosen)
@@ -100,7 +102,8 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
             if done % LOG_EVERY == 0 or ends_epoch or done == total:
                 watch.note(done)
             if ends_epoch:
-                watch.end_epoch(done, epoch, learning_rate(method.config, epoch, run.epochs))
+                method.end_epoch(epoch, -(-total // steps_an_epoch))
+                watch.end_epoch(done, epoch, learning_rate(method.config, epoch, span))
             watch.look()
             noted += 1
             if checkpoint and time.monotonic() - saved > SAVE_EVERY:
@@ -115,7 +118,7 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
         watch.close()
     if goes_back:
         _go_back(method, start)
-    method.finish()
+    method.finish_on(lambda epoch: _whole(features(epoch).to(method.backbone.device)))
     return watch.last_epoch or watch.mean()
 
 

@@ -27,7 +27,7 @@ WARMUP_RATE = 1e-5
 Made = TypeVar("Made")
 
 
-def learning_rate(config: MethodConfig, epoch: float, epochs: int) -> float:
+def learning_rate(config: MethodConfig, epoch: float, epochs: float) -> float:
     """Constant 1e-5 in the warm-up; then ½·lr·(1 + cos(π·(epoch − warm-up)/epochs))."""
     if epoch < config.warmup_epochs:
         return min(WARMUP_RATE, config.learning_rate)
@@ -44,17 +44,26 @@ def make_optimiser(
     """
     if not method.stepwise:
         return None
-    parameters = method.trainable() or [torch.nn.Parameter(torch.zeros(0))]  # a method may learn nothing
+    rates = [(share, some) for share, some in method.rates() if some]
+    rates = rates or [(1.0, [torch.nn.Parameter(torch.zeros(0))])]  # a method may learn nothing
+    first = rates[0][1][0]
     kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
         "sgd": partial(torch.optim.SGD, momentum=config.momentum),
         "adam": partial(torch.optim.Adam, eps=config.adam_epsilon, capturable=captured),
         "adamw": partial(torch.optim.AdamW, eps=config.adam_epsilon, capturable=captured),
     }
-    rate: float | Tensor = config.learning_rate
-    if captured:
-        rate = torch.tensor(rate, device=parameters[0].device)
-    fused = parameters[0].is_cuda  # one kernel for all parameters
-    return kinds[config.optimiser](parameters, lr=rate, weight_decay=config.weight_decay, fused=fused)
+    groups = []
+    for share, parameters in rates:
+        rate: float | Tensor = share * config.learning_rate
+        groups.append(
+            {
+                "params": parameters,
+                "share": share,
+                "lr": torch.tensor(rate, device=first.device) if captured else rate,
+            }
+        )
+    fused = first.is_cuda  # one kernel for all parameters
+    return kinds[config.optimiser](groups, weight_decay=config.weight_decay, fused=fused)
 
 
 def epoch_order(

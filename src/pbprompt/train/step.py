@@ -1,5 +1,7 @@
 """One training step; on CUDA it is captured once and replayed as one graph."""
 
+from contextlib import nullcontext
+
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -7,6 +9,7 @@ from torch import Tensor
 from pbprompt import distributed
 from pbprompt.capture import aside, captured
 from pbprompt.clip.backbone import Encoded
+from pbprompt.clip.taps import Tapped
 from pbprompt.methods.base import Batch, Method, Terms
 from pbprompt.precision import float32_products
 from pbprompt.train.schedule import make_optimiser
@@ -55,18 +58,21 @@ class Step:
 
     def _set_rate(self, rate: float) -> None:
         for group in self.optimiser.param_groups if self.optimiser else ():
+            own = rate * group["share"]
             if not self._capture:
-                group["lr"] = rate
-            elif group.get("rate") != rate:
-                group["lr"].fill_(rate)  # where the graph reads it
-                group["rate"] = rate
+                group["lr"] = own
+            elif group.get("rate") != own:
+                group["lr"].fill_(own)  # where the graph reads it
+                group["rate"] = own
 
     def _run(self, batch: Batch) -> Terms:
         method = self.method
         for parameter in method.trainable():
             parameter.grad = None
-        with float32_products(tensor_cores=method.backbone.dtype.itemsize < 4):
-            terms = method.loss(batch, self._generator, self.examples)
+        towers = method.backbone
+        noise = towers.noisy(self._generator) if isinstance(towers, Tapped) else nullcontext()
+        with float32_products(tensor_cores=towers.dtype.itemsize < 4), noise:
+            terms = method.loss(method.encoded(batch), self._generator, self.examples)
             method.backward(terms)
         distributed.average([own.grad for own in method.trainable() if own.grad is not None])
         if method.config.clip_norm:
@@ -89,7 +95,7 @@ class Step:
 
 
 def _rows_of(images: Batch, rows: Int[Tensor, " b"]) -> Batch:
-    (global_, patches), labels = images
+    (global_, patches), labels, _ = images
     return Batch(Encoded(global_[rows], patches[rows]), labels[rows])
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pbprompt import distributed
 from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.clip.taps import Tapped, TappedTower
 from pbprompt.config import to_dict
 from pbprompt.data.items import Dataset, Item
 from pbprompt.errors import InputError
@@ -78,15 +79,33 @@ def tune(
     if shots is None and dataset.drawn:
         shots = dataset.drawn.draw.shots
     shots = shots or max(Counter(item.label for item in dataset.single_label().train).values())
+    iterations = config.iterations or (0 if config.epochs else method.iterations_for(shots))
     epochs = config.epochs or method.epochs_for(shots)
-    identity = run_identity(dataset, method, seed, epochs, views)
-    run = Run(epochs, seed, identity, folder, max_steps, progress, on_log)
-    source = epoch_features(bank, dataset, seed, views, epochs)
+    if iterations:
+        epochs = -(-iterations // (len(dataset.train) // method.images_a_step(len(dataset.train))))
+    identity = run_identity(dataset, method, seed, epochs, views, iterations)
+    run = Run(epochs, seed, identity, iterations, folder, max_steps, progress, on_log)
+    if isinstance(tapped := method.backbone, Tapped) and isinstance(tapped.visual, TappedTower):
+        source = epoch_features(bank_on(bank, tapped.stem), dataset, seed, views, epochs)
+    else:
+        source = epoch_features(bank, dataset, seed, views, epochs)
     terms = train(method, source, len(dataset.train), run)
     if can(method, ChoosesByValidation):
-        held_out = bank.encode(dataset.root, dataset.val).to(backbone.device)
+        held_out = bank_on(bank, method.backbone).encode(dataset.root, dataset.val).to(backbone.device)
         method.choose(Encoded(held_out.global_, held_out.patches), held_out.labels)
     return method, terms
+
+
+def bank_on(bank: Bank, backbone: Backbone) -> Bank:
+    """The bank with another backbone, such as one that a method has tuned."""
+    if bank.backbone is backbone or bank.backbone.fingerprint == backbone.fingerprint:
+        return bank
+    if not isinstance(bank, FeatureBank):
+        raise InputError(
+            "features that are given are of the frozen towers, and this method tunes them: give a folder or "
+            "a table of images"
+        )
+    return bank.on(backbone)
 
 
 def epoch_features(bank: Bank, dataset: Dataset, seed: int, views: Views, epochs: int) -> EpochFeatures:
@@ -123,12 +142,14 @@ def relative_weights(
     return given / given.mean()
 
 
-def run_identity(dataset: Dataset, method: Method, seed: int, epochs: int, views: Views) -> str:
+def run_identity(
+    dataset: Dataset, method: Method, seed: int, epochs: int, views: Views, iterations: int = 0
+) -> str:
     """A name for exactly this training run."""
     facts = [
         dataset.content_hash,
         dataset.template,
-        method.backbone.fingerprint,
+        method.given.fingerprint,
         method.name,
         to_dict(method.config),
         method.unseen_names if can(method, UsesUnseenNames) else (),
@@ -136,6 +157,8 @@ def run_identity(dataset: Dataset, method: Method, seed: int, epochs: int, views
         epochs,
         views,
     ]
+    if iterations:
+        facts.append(iterations)
     if method.image_weights is not None:
         facts.append(method.image_weights.tolist())
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

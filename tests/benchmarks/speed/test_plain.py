@@ -16,7 +16,7 @@ def both(name, backbone, images=5, overrides=()):
     """The method in float64, its plain loss and a batch."""
     case = Case(name, "tiny", CLASSES, "cpu", "float64", tuple(overrides))
     method = make_method(case, backbone).double()
-    images, labels = random_batch(backbone, CLASSES, images)
+    images, labels, _ = random_batch(backbone, CLASSES, images)
     batch = Batch(Encoded(images.global_.double(), images.patches.double()), labels)
     return method, PlainLoss(method, EXAMPLES), batch
 

@@ -1,0 +1,276 @@
+"""What a method does inside a tower's blocks, and the backbone that a tower so tapped makes.
+
+    x ← [x, tokens]                          image: behind the patches; text: in the prompts' slots
+    q, k, v ← projected("qkv", W ln_1(x))    low-rank updates, and those of the output ("o")
+    x ← after(x + attention + mlp)           adapters
+
+A tap is what happens in one block, `Taps` those of one tower. Nothing before the first touched block ever
+changes: the states there are encoded once and kept like features (`Stem`), and what is trained goes on from
+them (`TappedTower.finish`). `Tapped` is a backbone again, with a fingerprint of its own, which a feature
+store, a server, a batch, a heat map or an export takes as any other.
+"""
+
+import copy
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pbprompt.clip.backbone import Backbone
+from pbprompt.clip.layers import Block, BlockTower
+from pbprompt.errors import InputError
+
+
+class Tap(nn.Module):
+    """What is done in one block; a hook that is not written changes nothing."""
+
+    def tokens(self) -> Float[Tensor, "k w"] | None:
+        """Tokens beside the tower's own, until a later block has others; in the text's first block they are
+        the context itself, which the engine is called with."""
+        return None
+
+    def projected(self, parts: str, y: Float[Tensor, "*n k"], x: Float[Tensor, "*n w"]) -> Tensor:
+        """What becomes of y = W x + b; parts: the matrices side by side in W, of q, k, v and o."""
+        return y
+
+    def after(self, x: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w"]:
+        """What becomes of the block's states, each position by itself."""
+        return x
+
+
+class LowRank(Tap):
+    """W x + s·B(A x) of some of q, k, v and o; A starts at random, B at zero (Hu et al., ICLR 2022).
+
+    `dropout` of x, separately for each matrix, while there is a source of `noise`.
+    """
+
+    def __init__(self, width: int, rank: int, scale: float, parts: str = "qkv", dropout: float = 0.0) -> None:
+        super().__init__()
+        self.parts, self.scale, self.dropout = parts, scale, dropout
+        self.down = nn.Parameter((2 * torch.rand(len(parts), rank, width) - 1) * width**-0.5)
+        self.up = nn.Parameter(torch.zeros(len(parts), width, rank))
+        self.noise: torch.Generator | None = None
+
+    def projected(self, parts: str, y: Float[Tensor, "*n k"], x: Float[Tensor, "*n w"]) -> Tensor:
+        pieces = y.chunk(len(parts), dim=-1)
+        return torch.cat([self._one(part, own, x) for part, own in zip(parts, pieces, strict=True)], dim=-1)
+
+    def _one(self, part: str, y: Float[Tensor, "*n w"], x: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w"]:
+        if part not in self.parts:
+            return y
+        down, up = self.down[self.parts.index(part)], self.up[self.parts.index(part)]
+        x = x.to(torch.promote_types(x.dtype, down.dtype))
+        if self.noise is not None and self.dropout:
+            drawn = torch.rand(x.shape, generator=self.noise, device=self.noise.device).to(x.device)
+            x = x * (drawn >= self.dropout) / (1 - self.dropout)
+        return y + (self.scale * (x @ down.T.to(x.dtype)) @ up.T.to(x.dtype)).to(y.dtype)
+
+    @torch.no_grad()
+    def merge(self, block: Block) -> None:
+        """Change the block's weights so that it does the same by itself."""
+        width = self.down.shape[-1]
+        for part, down, up in zip(self.parts, self.down, self.up, strict=True):
+            at = "qkv".find(part)
+            weight = block.attn.in_proj_weight[at * width : (at + 1) * width]
+            if at < 0:
+                weight = block.attn.out_proj.weight
+            weight += (self.scale * up @ down).to(weight.dtype)
+
+
+class Tokens(Tap):
+    """Learned tokens, N(0, 0.02²) at the start."""
+
+    def __init__(self, count: int, width: int) -> None:
+        super().__init__()
+        self.values = nn.Parameter(0.02 * torch.randn(count, width))
+
+    def tokens(self) -> Float[Tensor, "k w"]:
+        return self.values
+
+
+class Taps(nn.Module):
+    """Those of one tower, by the number of their block, from 0."""
+
+    def __init__(self, layers: Mapping[int, Tap]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict({str(layer): tap for layer, tap in layers.items()})
+
+    @property
+    def numbers(self) -> list[int]:
+        return sorted(map(int, self.layers))
+
+    def repeatable(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """A function that draws the same dropout when it is called with the same first argument again."""
+        before: dict[Any, Tensor] = {}
+
+        def again(key: Any, *arguments: Any) -> Tensor:
+            noises = [tap.noise for tap in self.modules() if isinstance(tap, LowRank) and tap.noise]
+            if noises and id(key) in before:
+                noises[0].set_state(before[id(key)])
+            elif noises:
+                before[id(key)] = noises[0].get_state()
+            return function(key, *arguments)
+
+        return again
+
+    def at(self, layer: int) -> Tap | None:
+        return cast(Tap, self.layers[str(layer)]) if str(layer) in self.layers else None
+
+
+class TappedTower(nn.Module):
+    """An image tower with taps. Of several members the image's vectors are side by side, and the patches are
+    those of the first; a member without taps is the tower as it was."""
+
+    def __init__(self, tower: BlockTower, members: Sequence[Taps]) -> None:
+        super().__init__()
+        self.tower, self.members = tower, nn.ModuleList(members)
+        self.first = min(number for taps in members for number in taps.numbers)
+
+    def start(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b l k"]:
+        """The states before the first touched block."""
+        return self.tower.through(self.tower.enter(x), stop=self.first)
+
+    def finish(self, states: Float[Tensor, "b l k"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m e"]]:
+        seen = [self.tower.leave(self.tower.through(states, taps, self.first)) for taps in self.members]  # type: ignore[arg-type]
+        images = torch.cat([image for image, _ in seen], dim=-1) if len(seen) > 1 else seen[0][0]
+        return images, seen[0][1]
+
+    def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m e"]]:
+        return self.finish(self.start(x))
+
+
+class _StemTower(nn.Module):
+    def __init__(self, tapped: TappedTower) -> None:
+        super().__init__()
+        self.tapped = tapped
+
+    def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b l k"]]:
+        tower, states = self.tapped.tower, self.tapped.start(x)
+        return tower.leave(tower.through(states, start=self.tapped.first))[0], states
+
+
+class _Derived(Backbone):
+    """A backbone made of another one's towers."""
+
+    def __init__(self, base: Backbone, visual: nn.Module) -> None:
+        nn.Module.__init__(self)
+        hidden = ("_modules", "_parameters", "_buffers")
+        shared = {name: value for name, value in vars(base).items() if name not in hidden}
+        self.__dict__.update(shared)
+        self._base, self.visual = (base,), visual  # a tuple: its towers are here already
+        if base.reads_text:
+            self.textual = base.textual
+
+    @property
+    def base(self) -> Backbone:
+        return self._base[0]
+
+
+class Stem(_Derived):
+    """A tapped tower up to its first touched block: of an image, the frozen vector and the states there."""
+
+    def __init__(self, base: Backbone, tapped: TappedTower) -> None:
+        super().__init__(base, _StemTower(tapped))
+        size = base.preprocess.size
+        with torch.no_grad():
+            states = tapped.tower.enter(torch.zeros(1, 3, size, size, dtype=base.dtype, device=base.device))
+        self.grid, self.patch_width = (states.shape[1], 1), states.shape[2]
+        self.fingerprint = f"{base.fingerprint}-before-block-{tapped.first}"
+
+
+class Tapped(_Derived):
+    """A backbone with taps in its image tower (of one or several members), its text tower or both."""
+
+    def __init__(self, base: Backbone, image: Sequence[Taps] = (), text: Taps | None = None) -> None:
+        visual = base.visual
+        if image:
+            if not isinstance(visual, BlockTower):
+                raise _without_blocks(base)
+            for taps in image:
+                _check_layers(base, "image", taps, len(visual.stack))
+            visual = TappedTower(visual, image)
+        super().__init__(base, visual)
+        self.embed_dim, self.text_taps = base.embed_dim * max(1, len(image)), text
+        if text is not None:
+            _check_layers(base, "text", text, base.text_sizes.layers)
+
+    @property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        """Of the frozen towers and of what the taps are at present."""
+        own = hashlib.sha256(self.base.fingerprint.encode())
+        for name, value in self._taps().state_dict().items():
+            own.update(name.encode() + value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return own.hexdigest()
+
+    def _taps(self) -> nn.ModuleList:
+        image = list(self.visual.members) if isinstance(self.visual, TappedTower) else []
+        return nn.ModuleList([*image, *([self.text_taps] if self.text_taps is not None else [])])
+
+    @property
+    def stem(self) -> Stem:
+        """What is encoded once for training."""
+        assert isinstance(self.visual, TappedTower)
+        return Stem(self.base, self.visual)
+
+    @contextmanager
+    def noisy(self, noise: torch.Generator) -> Iterator[None]:
+        """With dropout inside."""
+        low_rank = [tap for tap in self._taps().modules() if isinstance(tap, LowRank)]
+        try:
+            for tap in low_rank:
+                tap.noise = noise
+            yield
+        finally:
+            for tap in low_rank:
+                tap.noise = None
+
+    @property
+    def mergeable(self) -> bool:
+        """Whether all that is done inside is low-rank updates of one tower's weights."""
+        taps = [tap for one in self._taps() for tap in cast(Taps, one).layers.values()]
+        return self.embed_dim == self.base.embed_dim and all(isinstance(tap, LowRank) for tap in taps)
+
+    def merged(self) -> Backbone:
+        """The same towers, with the updates in their weights."""
+        whole = copy.deepcopy(self.base)
+        for taps, stack in self._stacks(whole):
+            for number in taps.numbers:
+                cast(LowRank, taps.at(number)).merge(stack[number])
+        whole.fingerprint = self.fingerprint
+        return whole
+
+    def _stacks(self, whole: Backbone) -> Iterator[tuple[Taps, Sequence[Block]]]:
+        if isinstance(self.visual, TappedTower):
+            yield self.visual.members[0], whole.visual.stack  # type: ignore[misc]
+        if self.text_taps is not None:
+            yield self.text_taps, whole.textual.transformer.blocks
+
+
+def blocks_of(backbone: Backbone, tower: str) -> tuple[int, int]:
+    """How many blocks a tower has, "image" or "text", and their width; refused where it has none."""
+    if tower == "text":
+        return backbone.text_sizes.layers, backbone.text_sizes.width
+    if not isinstance(backbone.visual, BlockTower):
+        raise _without_blocks(backbone)
+    stack = backbone.visual.stack
+    return len(stack), stack[0].attn.out_proj.weight.shape[0]
+
+
+def _without_blocks(backbone: Backbone) -> InputError:
+    return InputError(
+        f"{backbone.config.name}'s image tower has no transformer blocks to tune: use a backbone that is a "
+        "vision transformer, such as lite-vit"
+    )
+
+
+def _check_layers(backbone: Backbone, tower: str, taps: Taps, blocks: int) -> None:
+    for number in taps.numbers:
+        if not 0 <= number < blocks:
+            raise InputError(
+                f"block {number} does not exist: {backbone.config.name}'s {tower} tower has {blocks} blocks, "
+                f"0 to {blocks - 1}"
+            )

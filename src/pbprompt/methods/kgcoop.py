@@ -1,0 +1,54 @@
+"""KgCoOp: CoOp whose class features stay near those of the sentence (Yao et al., CVPR 2023).
+
+    loss = −log softmax_y( s·cos(f(x), g_c(v)) ) + λ·(1 − (1/C) Σ_c cos(g_c(v), g_c⁰))
+
+| symbol | name here   | meaning                                          |
+|--------|-------------|--------------------------------------------------|
+| v, g   | `context`   | CoOp's context, and the class features it gives  |
+| g⁰     | `_sentence` | class features of the dataset's own sentence     |
+| λ      | `weight`    | how firmly the former are held at the latter     |
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from pbprompt.core.likelihood import unit
+from pbprompt.methods.base import Batch, Terms, setting
+from pbprompt.methods.coop import CoOp, CoOpConfig
+from pbprompt.methods.zeroshot import sentence_features
+from pbprompt.registry import register
+
+
+@dataclass(frozen=True, kw_only=True)
+class KgCoOpConfig(CoOpConfig):
+    """The published recipe: CoOp's SGD from "a photo of a", batches of 128, 100 epochs, λ = 8."""
+
+    words: str = setting("a photo of a", "words that the context starts from; empty: random, N(0, 0.02²)")
+    batch_size: int = setting(128, "images per step")
+    epochs: int = setting(100, "passes over the training images")
+    weight: float = setting(8.0, "λ, how firmly class features are held at those of the sentence", least=0)
+
+
+@register("kgcoop")
+class KgCoOp(CoOp):
+    """CoOp's context, held near the sentence."""
+
+    Config = KgCoOpConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": {}}
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    paper = "Yao et al., CVPR 2023"
+    config: KgCoOpConfig
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        super().prepare(classes, template)
+        self._sentence = sentence_features(self.backbone, classes, template)
+
+    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
+        terms, features = self.loss_and_features(batch)
+        near = F.cosine_similarity(unit(features), unit(self._sentence), dim=-1)
+        apart = 1 - near.mean()
+        return {**terms, "total": terms["total"] + self.config.weight * apart, "apart": apart}
