@@ -200,7 +200,8 @@ class BlockTower(nn.Module):
             block, tap = self.stack[layer], taps.at(layer) if taps is not None else None
             added = tap.tokens() if tap is not None else None
             if added is not None:
-                added = (self.entered(added) if layer == 0 else added).to(tokens.dtype)
+                added = added.to(tokens.dtype)
+                added = self.entered(added) if layer == 0 else added
                 tokens = torch.cat([tokens[:, :own], added.expand(tokens.shape[0], -1, -1)], dim=1)
             attended = self.attend(block.queries_keys_values(tokens, tap), block.attn.heads, turns)
             tokens = block.finish(tokens, attended, tap)

@@ -20,10 +20,11 @@ def named_prompts(
     context: int,
     position: NamePosition = "end",
     ending: str = ".",
+    fixed: Sequence[int] = (),
 ) -> list[Prompt]:
     """[SOS] context and name in the wanted order, the ending [EOT], for each class name.
 
-    end: context, name; front: name, context; middle: half the context, name, the other half.
+    end: context, `fixed` tokens, name; front: name, context; middle: half the context, name, the other half.
     """
     before = {"end": context, "middle": context // 2, "front": 0}[position]
     slots = [-(k + 1) for k in range(context)]
@@ -31,7 +32,7 @@ def named_prompts(
     prompts = []
     for name in names:
         tokens = name_tokens(tokenizer, name, inside=before > 0)
-        body = [*slots[:before], *tokens, *slots[before:], *stop]
+        body = [*slots[:before], *fixed, *tokens, *slots[before:], *stop]
         prompts.append(_enclosed(tokenizer, body, f"class name {name!r} with {context} context vectors"))
     return prompts
 

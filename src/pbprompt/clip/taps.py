@@ -14,15 +14,19 @@ import copy
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.layers import Block, BlockTower
 from pbprompt.errors import InputError
+
+MEMORY = 4 << 30  # bytes of activations that images going through at once may leave for the way back
 
 
 class Tap(nn.Module):
@@ -103,11 +107,11 @@ class Taps(nn.Module):
     def numbers(self) -> list[int]:
         return sorted(map(int, self.layers))
 
-    def repeatable(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def repeatable(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function that draws the same dropout when it is called with the same first argument again."""
         before: dict[Any, Tensor] = {}
 
-        def again(key: Any, *arguments: Any) -> Tensor:
+        def again(key: Any, *arguments: Any) -> Any:
             noises = [tap.noise for tap in self.modules() if isinstance(tap, LowRank) and tap.noise]
             if noises and id(key) in before:
                 noises[0].set_state(before[id(key)])
@@ -134,10 +138,45 @@ class TappedTower(nn.Module):
         """The states before the first touched block."""
         return self.tower.through(self.tower.enter(x), stop=self.first)
 
-    def finish(self, states: Float[Tensor, "b l k"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m e"]]:
-        seen = [self.tower.leave(self.tower.through(states, taps, self.first)) for taps in self.members]  # type: ignore[arg-type]
-        images = torch.cat([image for image, _ in seen], dim=-1) if len(seen) > 1 else seen[0][0]
-        return images, seen[0][1]
+    def finish(
+        self, states: Float[Tensor, "b l k"], frozen: Float[Tensor, "b e"] | None = None
+    ) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m e"]]:
+        """From the states on. `frozen`: what the tower without taps says of the images, where that is known.
+
+        While learning, many images go through in parts, whose activations are computed again on the way back.
+        """
+        at_once = max(1, MEMORY // (self._kept * states.shape[1:].numel() * states.element_size()))
+        if not torch.is_grad_enabled() or states.shape[0] <= at_once:
+            return self._finish(states, frozen)
+        repeated = self._taps[0].repeatable(self._finish)
+        again = partial(checkpoint, repeated, use_reentrant=False, preserve_rng_state=False)
+        parts = states.split(at_once)
+        known = [None] * len(parts) if frozen is None else frozen.split(at_once)
+        seen = [again(some, own) for some, own in zip(parts, known, strict=True)]
+        images, patches = (torch.cat(part) for part in zip(*seen, strict=True))
+        return images, patches
+
+    @property
+    def _taps(self) -> list[Taps]:
+        return cast(list[Taps], list(self.members))
+
+    @property
+    def _kept(self) -> int:
+        """Widths of activation that each token leaves for the way back."""
+        return 14 * (len(self.tower.stack) - self.first) * sum(1 for taps in self._taps if taps.numbers)
+
+    def _finish(
+        self, states: Float[Tensor, "b l k"], frozen: Float[Tensor, "b e"] | None
+    ) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m e"]]:
+        images, patches = [], []
+        for taps in self._taps:
+            if frozen is not None and not taps.numbers:
+                images.append(frozen.to(states.dtype))
+            else:
+                image, own = self.tower.leave(self.tower.through(states, taps, self.first))
+                images.append(image)
+                patches.append(own)
+        return (torch.cat(images, dim=-1) if len(images) > 1 else images[0]), patches[0]
 
     def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m e"]]:
         return self.finish(self.start(x))

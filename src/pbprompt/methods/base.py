@@ -171,7 +171,7 @@ class PredictionHooks(nn.Module):
         if not isinstance(tower, TappedTower):
             return batch
         (frozen, states), labels, _ = batch
-        return Batch(Encoded(*tower.finish(states.to(self.backbone.dtype))), labels, frozen)
+        return Batch(Encoded(*tower.finish(states.to(self.backbone.dtype), frozen)), labels, frozen)
 
     @property
     def prediction_scale(self) -> float:

@@ -65,8 +65,8 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
     optimiser = take.optimiser
     size = method.images_a_step(examples)
     steps_an_epoch = examples // size  # as the field's loaders do, a short last batch is left out
-    total = run.iterations or run.epochs * steps_an_epoch
-    span = total / steps_an_epoch  # epochs
+    planned = total = run.iterations or run.epochs * steps_an_epoch
+    span = planned / steps_an_epoch  # epochs
     if run.max_steps is not None:
         total = min(total, run.max_steps)
     checkpoint = run.folder / CHECKPOINT if run.folder else None
@@ -101,8 +101,9 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
             ends_epoch = done % steps_an_epoch == 0
             if done % LOG_EVERY == 0 or ends_epoch or done == total:
                 watch.note(done)
+            if ends_epoch or done == planned:
+                method.end_epoch(epoch, -(-planned // steps_an_epoch))
             if ends_epoch:
-                method.end_epoch(epoch, -(-total // steps_an_epoch))
                 watch.end_epoch(done, epoch, learning_rate(method.config, epoch, span))
             watch.look()
             noted += 1

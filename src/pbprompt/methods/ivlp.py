@@ -1,0 +1,120 @@
+"""IVLP: learned tokens in the blocks of both towers, independent of each other (Rasheed et al., CVPR 2023).
+
+    text block l:   [SOS] P_l  words name_c [.] [EOT]    P_0 the context, P_l in its place before block l < J
+    image block l:  [class] patches V_l                  V_l in the place of V_{l−1}, l < J
+    loss = −log softmax_y( s·cos(f(x), g_c) )
+
+| symbol | name here                     | meaning                                                    |
+|--------|-------------------------------|------------------------------------------------------------|
+| P_0    | `context`                     | learned vectors that start at the first of the `words`      |
+| P_l    | `text_taps`                   | [b, w] each, N(0, 0.02²) at the start                       |
+| V_l    | `image_taps`                  | [k, w] each, N(0, 0.02²) at the start                       |
+| J      | `depth`                       | blocks with tokens of their own; behind them the last stay  |
+
+With fewer vectors than words, the words that are left stay as they are between context and name. The settings
+are those that MaPLe's and PromptSRC's authors compare with; they train on random crops: `--views` gives some.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pbprompt.clip.backbone import Backbone
+from pbprompt.clip.engine import TextEngine
+from pbprompt.clip.prompts import named_prompts
+from pbprompt.clip.taps import Taps, Tokens, blocks_of
+from pbprompt.core.likelihood import class_logits
+from pbprompt.errors import InputError
+from pbprompt.methods.abilities import ShowsTokens
+from pbprompt.methods.base import Batch, MethodConfig, Terms, cross_entropy_terms, setting
+from pbprompt.methods.coop import start_context
+from pbprompt.registry import register
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepPromptsConfig(MethodConfig):
+    """The recipe that these methods share: SGD at 0.0035, batches of 4, 5 epochs, 2 vectors."""
+
+    learning_rate: float = setting(0.0035, "highest learning rate; cosine to zero over the epochs")
+    batch_size: int = setting(4, "images per step")
+    epochs: int = setting(5, "passes over the training images")
+    tokens: int = setting(2, "b, context vectors", least=1)
+    words: str = setting("a photo of a", "words that the context starts from; empty: random, N(0, 0.02²)")
+    depth: int = setting(
+        0, "J, blocks with tokens, from the first; 0: as many of its blocks as the authors take", least=0
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class IVLPConfig(DeepPromptsConfig):
+    """The published recipe: SGD at 0.0035, batches of 4, 5 epochs, 2 tokens in every block of both towers."""
+
+    image_tokens: int = setting(2, "k, tokens behind an image's patches", least=1)
+
+
+class DeepPrompts(ShowsTokens):
+    """What methods share that have a context before each class name, and tokens inside both towers."""
+
+    takes_weights = True
+    tunes_towers = True
+    whole: ClassVar[float] = 1.0  # the share of the blocks that a depth of 0 stands for
+    context: nn.Parameter
+    config: DeepPromptsConfig
+
+    def __init__(self, config: DeepPromptsConfig, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        words = backbone.tokenizer.encode(config.words)
+        if config.words and len(words) < config.tokens:
+            raise InputError(
+                f"words {config.words!r} take {len(words)} tokens, but tokens is {config.tokens}: give more "
+                "words, or none"
+            )
+        self._fixed = words[config.tokens :]
+        start = start_context(backbone, len(words) or config.tokens, config.words)[: config.tokens]
+        self.reach_in(start, *(self._depth(tower) for tower in ("image", "text")))
+
+    def _depth(self, tower: str) -> int:
+        blocks = blocks_of(self.given, tower)[0]
+        return self.config.depth or max(1, round(self.whole * blocks))
+
+    def reach_in(self, start: Float[Tensor, "b w"], image_depth: int, text_depth: int) -> None:
+        """Make what is learned, and the taps."""
+        raise NotImplementedError
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        super().prepare(classes, template)
+        tokenizer, tokens = self.backbone.tokenizer, self.config.tokens
+        prompts = named_prompts(tokenizer, classes, tokens, fixed=self._fixed)
+        self._engine = TextEngine(self.backbone, prompts)
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        return self._engine(self.context[None, None])
+
+    def prompt_vectors(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s k b w"]:
+        return self.context[None, None]
+
+    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
+        features = self.class_features(1, generator)[0]
+        logits = class_logits(batch.images.global_, features, self.backbone.logit_scale)
+        return cross_entropy_terms(logits, batch.labels)
+
+
+@register("ivlp")
+class IVLP(DeepPrompts):
+    """Tokens in both towers, each on its own."""
+
+    Config: ClassVar[type[MethodConfig]] = IVLPConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": {"depth": 12}}
+    paper = "Rasheed et al., CVPR 2023"
+    config: IVLPConfig
+
+    def reach_in(self, start: Float[Tensor, "b w"], image_depth: int, text_depth: int) -> None:
+        config, (width, of_text) = self.config, (blocks_of(self.given, one)[1] for one in ("image", "text"))
+        self.context = nn.Parameter(start)
+        image = {block: Tokens(config.image_tokens, width) for block in range(image_depth)}
+        text = {block: Tokens(config.tokens, of_text) for block in range(1, text_depth)}
+        self.tap(Taps(image), Taps(text))
