@@ -20,7 +20,7 @@ from pbprompt.testing import method_checks
 from pbprompt.train.loop import Run, train
 
 PAGE = (Path(__file__).parents[1] / "docs" / "add-a-method.md").read_text(encoding="utf-8")
-CODE, CHECK, TESTS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+CODE, TOWER, CHECK, TESTS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 
 
 @pytest.fixture
@@ -42,8 +42,9 @@ def plugin(monkeypatch):
     return registry.find_method("task-residual")
 
 
-def test_under_sixty_lines():
-    assert len(CODE.strip().splitlines()) < 60
+@pytest.mark.parametrize("code", [CODE, TOWER])
+def test_under_sixty_lines(code):
+    assert len(code.strip().splitlines()) <= 60
 
 
 def test_it_is_a_method_like_any_other(plugin, tiny_vit, tmp_path):
@@ -72,3 +73,20 @@ def test_it_passes_the_checks_as_printed(plugin):
     names: dict[str, object] = {"TaskResidual": plugin}
     exec(TESTS, names)
     names["test_task_residual"](method_checks()[0])
+
+
+@pytest.fixture
+def lone_file(tmp_path, monkeypatch):
+    """The second printed module, as a file that an environment variable names."""
+    file = tmp_path / "block_adapter.py"
+    file.write_text(TOWER, encoding="utf-8")
+    registry.methods()
+    monkeypatch.setattr(registry, "_methods", dict(registry._methods))
+    monkeypatch.setenv(registry.PLUGINS, str(file))
+    yield file
+    sys.modules.pop("pbprompt_plugin_block_adapter", None)
+
+
+@pytest.mark.parametrize("check", method_checks(), ids=lambda check: check.__name__)
+def test_the_one_that_touches_a_tower_passes_the_checks(lone_file, check):
+    check(registry.find_method("block-adapter"), learning_rate=0.1)

@@ -29,6 +29,7 @@ from pbprompt.model.folder import describe_model  # noqa: E402
 from pbprompt.model.predictor import predictive  # noqa: E402
 from pbprompt.model.tuned import TunedModel  # noqa: E402
 from pbprompt.registry import methods  # noqa: E402
+from pbprompt.testing.fits import fitted, random_images  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_onnx_registry")
 METHODS = methods()
@@ -64,6 +65,8 @@ def coop(traced, monkeypatch) -> TunedModel:
 def made(name: str, backbone: Backbone, variant: str = "") -> Method:
     """A method at its start values, with two random training images per class where it keeps some."""
     kind = METHODS[name]
+    if kind.tunes_towers:
+        return fitted(kind, {}, backbone, CLASSES, random_images(backbone, torch.arange(8) % 4), steps=1)
     method = build_method(kind, kind.Config(**dict(kind.variants.get(variant, {}))), backbone, seed=1)
     method.prepare(CLASSES, "a {}.")
     if kind.begin is not Method.begin:

@@ -1,9 +1,14 @@
-"""Names -> classes: a method registers itself in one line, in this package or through an entry point."""
+"""Names -> classes: a method registers itself in one line, in this package, in a file that is named in
+$PBPROMPT_PLUGINS (which `--plugin FILE` of the command line sets), or through an entry point."""
 
+import os
+import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, TypeVar
 
@@ -11,6 +16,7 @@ from pbprompt.errors import InputError
 from pbprompt.suggest import suggest
 
 ENTRY_POINT = "pbprompt.methods"
+PLUGINS = "PBPROMPT_PLUGINS"  # files, as PATH has them: processes that are started find it too
 T = TypeVar("T", bound=type)
 
 _methods: dict[str, type] = {}
@@ -45,7 +51,30 @@ def methods() -> dict[str, Any]:
             raise InputError(
                 f"plugin {plugin.name!r} ({plugin.value}) does not load ({error}): update or uninstall it"
             ) from error
+    for file in filter(None, os.environ.get(PLUGINS, "").split(os.pathsep)):
+        _run_file(Path(file).expanduser().resolve())
     return dict(sorted(_methods.items()))
+
+
+def _run_file(file: Path) -> None:
+    """Run a plugin's file, once."""
+    name = f"pbprompt_plugin_{file.stem}"
+    if getattr(sys.modules.get(name), "__file__", None) == str(file):
+        return
+    spec = spec_from_file_location(name, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise InputError(f"plugin {file}: no Python file is there: give one such as my_method.py")
+    before, module = set(_methods), module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise InputError(
+            f"plugin {file}: does not load ({type(error).__name__}: {error}): mend it"
+        ) from error
+    if not set(_methods) - before:
+        raise InputError(f'plugin {file}: brings no method: put @register("my-method") above its class')
 
 
 @cache
@@ -60,5 +89,5 @@ def find_method(name: str) -> Any:
         return _methods[name]
     known = methods()
     if name not in known:
-        raise InputError(f"unknown method {name!r}: {suggest(name, known)}")
+        raise InputError(f"unknown method {name!r}: {suggest(name, known)}; one of your own: --plugin FILE")
     return known[name]

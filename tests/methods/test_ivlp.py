@@ -1,4 +1,4 @@
-"""IVLP, MaPLe, VPT-deep and PromptSRC share this: towers computed position by position, tokens put in by hand."""
+"""IVLP, MaPLe, VPT-deep and PromptSRC against towers computed position by position."""
 
 import pytest
 import torch

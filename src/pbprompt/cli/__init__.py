@@ -4,6 +4,7 @@ import inspect
 import io
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -35,9 +36,9 @@ from pbprompt.errors import BrokenInstallError, InputError, one_line, warn_in_se
 class _Commands(TyperGroup):
     """The verbs. A wrong option is repeated in what is said of it: however long it is, that is not."""
 
-    def make_context(self, *given: Any, **named: Any) -> Any:
+    def make_context(self, info_name: str | None, args: list[str], *given: Any, **named: Any) -> Any:
         try:
-            return super().make_context(*given, **named)
+            return super().make_context(info_name, _plugins_first(args), *given, **named)
         except Exception as error:
             raise _shortened(error)  # noqa: B904 - it is the same
 
@@ -46,6 +47,19 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except Exception as error:
             raise _shortened(error)  # noqa: B904
+
+
+def _plugins_first(args: list[str]) -> list[str]:
+    """`--plugin FILE` before the verb, wherever it stands: every verb takes it."""
+    plugins, others, rest = [], [], iter(args)
+    for word in rest:
+        if word == "--":
+            others += [word, *rest]
+        elif word == "--plugin" and (file := next(rest, None)) is not None:
+            plugins += [word, file]
+        else:
+            (plugins if word.startswith("--plugin=") else others).append(word)
+    return plugins + others
 
 
 def _shortened(error: Exception) -> Exception:
@@ -78,6 +92,9 @@ def options(
         False, "--version", callback=_version, is_eager=True, help="Print the version."
     ),
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+    plugin: list[str] = typer.Option(
+        [], help="A Python file with methods of your own, of any verb; may be repeated."
+    ),
 ) -> None:
     """Few-shot image classifiers from CLIP-like models that know what they do not know.
 
@@ -85,6 +102,11 @@ def options(
     """
     if debug:
         os.environ["PBPROMPT_DEBUG"] = "1"
+    if plugin:
+        from pbprompt.registry import PLUGINS, methods
+
+        os.environ[PLUGINS] = os.pathsep.join(str(Path(file).expanduser().resolve()) for file in plugin)
+        methods()  # what is wrong with a file is said before anything is done
 
 
 app.command()(predict.predict)
