@@ -118,7 +118,7 @@ def test_dropout_is_the_same_when_a_chunk_is_computed_again(double):
     plain = whole(nothing)
 
     def loss(seed: int) -> Tensor:
-        with tapped.noisy(torch.Generator().manual_seed(seed)):
+        with tapped.noisy(seed):
             value = chunked(nothing).square().sum()
             value.backward()
         return value

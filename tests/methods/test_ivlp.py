@@ -1,4 +1,4 @@
-"""IVLP, MaPLe, VPT-deep and PromptSRC against towers computed position by position."""
+"""IVLP, VPT-deep, MaPLe and PromptSRC against towers computed position by position."""
 
 import pytest
 import torch
@@ -12,7 +12,6 @@ from pbprompt.methods.base import Batch, build_method, make_config
 from pbprompt.methods.ivlp import IVLP
 from pbprompt.methods.maple import MaPLe
 from pbprompt.methods.promptsrc import PromptSRC
-from pbprompt.methods.vpt_deep import VPTDeep
 from pbprompt.methods.zeroshot import CLIP_SEVEN
 from pbprompt.model.predictor import predictive
 from pbprompt.testing.fits import tiny_vit
@@ -59,12 +58,13 @@ def prompted(method, backbone, rest):
 
 def compare(method, backbone, data, images, texts, wanted):
     pixels, labels = data
-    gradients = torch.autograd.grad(wanted, list(method.parameters()))
+    learned = [(name, one) for name, one in method.named_parameters() if one.requires_grad]
+    gradients = torch.autograd.grad(wanted, [one for _, one in learned])
     states = Encoded(*method.backbone.stem.image(pixels))
     terms = method.loss(method.encoded(Batch(states, labels)), torch.Generator(), 4)
     method.backward(terms)
     torch.testing.assert_close(terms["total"], wanted, rtol=1e-9, atol=0)
-    for (name, parameter), gradient in zip(method.named_parameters(), gradients, strict=True):
+    for (name, parameter), gradient in zip(learned, gradients, strict=True):
         assert gradient.abs().max() > 0, name
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-6, atol=1e-9)
     with torch.no_grad():
@@ -114,7 +114,7 @@ def test_the_fingerprint_is_of_all_that_the_images_depend_on(double):
 
 
 def test_vpt_deep(double, data):
-    method = made(VPTDeep, double, tokens=3)
+    method = made(IVLP, double, image_alone=True, image_tokens=3)
     tokens = {number: method.image_taps[0].at(number).values for number in range(3)}
     images, texts = plain_image(double, data[0], tokens=tokens), sentence_features(double, TEMPLATE)
     wanted = cross_entropy(cosine_logits(images, texts), data[1])
@@ -159,7 +159,6 @@ def test_published_settings():
     told = {
         IVLP: {"learning_rate": 0.0035, "epochs": 5, "batch_size": 4, "tokens": 2, "depth": 12},
         MaPLe: {"learning_rate": 0.0035, "epochs": 5, "batch_size": 4, "tokens": 2, "depth": 9},
-        VPTDeep: {"learning_rate": 0.0025, "epochs": 5, "batch_size": 4, "tokens": 8, "depth": 12},
         PromptSRC: {"learning_rate": 0.0025, "epochs": 20, "batch_size": 4, "tokens": 4, "depth": 9}
         | {"text_weight": 25.0, "image_weight": 10.0, "average_at": 15.0, "average_within": 1.0},
     }
@@ -167,6 +166,8 @@ def test_published_settings():
         config = make_config(kind, "published")
         assert {name: getattr(config, name) for name in wanted} == wanted
         assert (config.optimiser, config.warmup_epochs) == ("sgd", 1)
+    alone = make_config(IVLP, "published", "vpt-deep")
+    assert (alone.image_tokens, alone.learning_rate, alone.depth, alone.epochs) == (8, 0.0025, 12, 5)
 
 
 def test_bad_settings_are_refused_in_a_sentence():

@@ -15,14 +15,13 @@ are loaded. So is the choice of an image size into DINOv2's positions.
 
 import math
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.clip.layers import Block, BlockTower, SquarePatches, merge_heads, split_heads
+from pbprompt.clip.layers import Block, BlockTower, Seen, SquarePatches, merge_heads, split_heads
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,6 @@ class DinoTower(BlockTower):
         self.blocks = nn.ModuleList(_block(config) for _ in range(config.layers))
         self.ln_post = nn.LayerNorm(width, config.eps)
 
-    @property
-    def stack(self) -> list[Block]:
-        return cast(list[Block], list(self.blocks))
-
     def enter(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b l k"]:
         patches = self.conv1(x).flatten(2).transpose(1, 2)
         first = self.class_embedding.expand(x.shape[0], 1, -1)
@@ -85,16 +80,14 @@ class DinoTower(BlockTower):
     def rotation(self, tokens: Float[Tensor, "b l w"]) -> Tensor | None:
         return None if self.config.rope_theta is None else rotations(self.config, tokens)
 
-    def attend(
-        self, qkv: Float[Tensor, "b l w3"], heads: int, turns: Tensor | None
-    ) -> Float[Tensor, "b l w"]:
+    def attend(self, qkv: Float[Tensor, "b l w3"], heads: int, turns: Tensor | None) -> Tensor:
         q, k, v = (split_heads(part, heads) for part in qkv.chunk(3, dim=-1))
         if turns is not None:
             before = 1 + self.config.registers
             q, k = _turned(q, turns, before), _turned(k, turns, before)
         return merge_heads(F.scaled_dot_product_attention(q, k, v))
 
-    def leave(self, tokens: Float[Tensor, "b l w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+    def leave(self, tokens: Float[Tensor, "b l w"]) -> Seen:
         seen = self.ln_post(tokens)
         return seen[:, 0], seen[:, 1 + self.config.registers :]
 

@@ -125,8 +125,7 @@ class TextEngine:
         context = context.expand(-1, len(self.prompts), -1, -1).flatten(1, 2)
         if len(layouts) > 1 and training:
             # nothing random in the tower: no generator's state to keep, which a capture would not allow
-            encode = self._encode if self.taps is None else self.taps.repeatable(self._encode)
-            again = partial(checkpoint, encode, use_reentrant=False, preserve_rng_state=False)
+            again = partial(checkpoint, self._encode, use_reentrant=False, preserve_rng_state=False)
             parts = [again(part, context) for part in layouts]
         else:
             parts = [self._encode(part, context) for part in layouts]

@@ -7,14 +7,13 @@ gated MLPs:
 """
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.clip.layers import Attention, Block, SquarePatches
+from pbprompt.clip.layers import Attention, Block, Seen, SquarePatches
 from pbprompt.clip.rotary import RotaryTower, grid_places, rotary_table
 
 EVA_EPS = 1e-6
@@ -77,15 +76,11 @@ class EvaTower(RotaryTower):
         places = F.pad(grid_places(side) * (TRAINED_SIDE / side), (0, 0, 1, 0))  # the class token at (0, 0)
         self.register_buffer("turns", rotary_table(places, width // config.heads), persistent=False)
 
-    @property
-    def stack(self) -> list[Block]:
-        return cast(list[Block], list(self.blocks))
-
     def enter(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b l k"]:
         patches = self.conv1(x).flatten(2).transpose(1, 2)
         first = self.class_embedding.expand(x.shape[0], 1, -1)
         return torch.cat([first, patches], dim=1) + self.positional_embedding
 
-    def leave(self, tokens: Float[Tensor, "b l w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+    def leave(self, tokens: Float[Tensor, "b l w"]) -> Seen:
         joint = self.head(self.ln_post(tokens))
         return joint[:, 0], joint[:, 1:]

@@ -1,7 +1,6 @@
 """What towers share: the transformer block of CLIP and SigLIP, the stack of them that an image goes through,
 and square patches."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
 
 CLIP_EPS = 1e-5
 QUICK = 1.702  # QuickGELU(x) = x·sigmoid(1.702 x)
+Seen = tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]  # an image, and its patches
 
 
 class SquarePatches:
@@ -164,26 +164,21 @@ class BlockTower(nn.Module):
     """
 
     @property
-    def stack(self) -> Sequence[Block]:
-        raise NotImplementedError
+    def stack(self) -> list[Block]:
+        own: Any = self
+        return own.transformer.blocks if hasattr(self, "transformer") else list(own.blocks)
 
     def enter(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b l k"]:
         raise NotImplementedError
-
-    def entered(self, tokens: Float[Tensor, "k w"]) -> Float[Tensor, "k w"]:
-        """A method's own tokens, as the first block gets them beside the image's."""
-        return tokens
 
     def rotation(self, tokens: Float[Tensor, "b l w"]) -> Tensor | None:
         """What attention needs besides queries, keys and values: the same for all blocks."""
         return None
 
-    def attend(
-        self, qkv: Float[Tensor, "b l w3"], heads: int, turns: Tensor | None
-    ) -> Float[Tensor, "b l w"]:
+    def attend(self, qkv: Float[Tensor, "b l w3"], heads: int, turns: Tensor | None) -> Tensor:
         return attend(qkv, heads)
 
-    def leave(self, tokens: Float[Tensor, "b l w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+    def leave(self, tokens: Float[Tensor, "b l w"]) -> Seen:
         raise NotImplementedError
 
     def through(
@@ -201,13 +196,14 @@ class BlockTower(nn.Module):
             added = tap.tokens() if tap is not None else None
             if added is not None:
                 added = added.to(tokens.dtype)
-                added = self.entered(added) if layer == 0 else added
+                if layer == 0 and hasattr(self, "ln_pre"):  # as the image's own come into the first block
+                    added = cast(nn.Module, self.ln_pre)(added)
                 tokens = torch.cat([tokens[:, :own], added.expand(tokens.shape[0], -1, -1)], dim=1)
             attended = self.attend(block.queries_keys_values(tokens, tap), block.attn.heads, turns)
             tokens = block.finish(tokens, attended, tap)
         return tokens[:, :own] if taps is not None else tokens
 
-    def forward(self, x: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Seen:
         return self.leave(self.through(self.enter(x)))
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.clip.layers import CLIP_EPS, Block, SquarePatches, Transformer
+from pbprompt.clip.layers import CLIP_EPS, Seen, SquarePatches, Transformer
 from pbprompt.clip.rotary import RotaryTower, grid_places, rotary_table
 from pbprompt.clip.siglip import AttentionPool
 
@@ -57,19 +57,12 @@ class PerceptionTower(RotaryTower):
             places = F.pad(places + 1, (0, 0, 1, 0))  # the class token is at (0, 0), the patches behind it
         self.register_buffer("turns", rotary_table(places, width // config.heads), persistent=False)
 
-    @property
-    def stack(self) -> list[Block]:
-        return self.transformer.blocks
-
     def enter(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b l k"]:
         tokens = self.conv1(x).flatten(2).transpose(1, 2)
         if self.class_token:
             tokens = torch.cat([self.class_embedding.expand(x.shape[0], 1, -1), tokens], dim=1)
         return self.ln_pre(tokens + self.positional_embedding)
 
-    def entered(self, tokens: Float[Tensor, "k w"]) -> Float[Tensor, "k w"]:
-        return self.ln_pre(tokens)
-
-    def leave(self, tokens: Float[Tensor, "b l w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+    def leave(self, tokens: Float[Tensor, "b l w"]) -> Seen:
         joint = self.head(self.attn_pool(self.ln_post(tokens)))
         return joint[:, 0], joint[:, 1 + self.class_token :]

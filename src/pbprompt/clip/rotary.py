@@ -38,15 +38,11 @@ class RotaryTower(BlockTower):
     def rotation(self, tokens: Float[Tensor, "b l w"]) -> Tensor:
         return self.turns
 
-    def attend(
-        self, qkv: Float[Tensor, "b l w3"], heads: int, turns: Tensor | None
-    ) -> Float[Tensor, "b l w"]:
+    def attend(self, qkv: Float[Tensor, "b l w3"], heads: int, turns: Tensor | None) -> Tensor:
         assert turns is not None
-        more = qkv.shape[1] - turns.shape[1]
-        if more:
-            still = torch.stack([turns.new_ones(more, turns.shape[2]), turns.new_zeros(more, turns.shape[2])])
-            turns = torch.cat([turns, still], dim=1)
-        return attend_turned(qkv, heads, turns)
+        more = (0, 0, 0, qkv.shape[1] - turns.shape[1])
+        cosines, sines = F.pad(turns[0], more, value=1.0), F.pad(turns[1], more)
+        return attend_turned(qkv, heads, torch.stack([cosines, sines]))
 
 
 def attend_turned(

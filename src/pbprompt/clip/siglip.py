@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from pbprompt.clip.layers import (
     Attention,
-    Block,
     BlockTower,
     Mlp,
+    Seen,
     SquarePatches,
     Transformer,
     merge_heads,
@@ -91,14 +91,10 @@ class SiglipImageTower(BlockTower):
         self.ln_post = nn.LayerNorm(width, SIGLIP_EPS)
         self.pool = AttentionPool(width, config.heads, config.hidden, activation)
 
-    @property
-    def stack(self) -> list[Block]:
-        return self.transformer.blocks
-
     def enter(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b l k"]:
         return self.conv1(x).flatten(2).transpose(1, 2) + self.positional_embedding
 
-    def leave(self, tokens: Float[Tensor, "b l w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+    def leave(self, tokens: Float[Tensor, "b l w"]) -> Seen:
         joint = self.pool(self.ln_post(tokens))
         return joint[:, 0], joint[:, 1:]
 

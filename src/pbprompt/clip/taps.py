@@ -12,10 +12,10 @@ store, a server, a batch, a heat map or an export takes as any other.
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -49,7 +49,8 @@ class Tap(nn.Module):
 class LowRank(Tap):
     """W x + s·B(A x) of some of q, k, v and o; A starts at random, B at zero (Hu et al., ICLR 2022).
 
-    `dropout` of x, separately for each matrix, while there is a source of `noise`.
+    `dropout` of x, separately for each matrix, while there is `noise`: a seed, so that what is computed again
+    on the way back is the same.
     """
 
     def __init__(self, width: int, rank: int, scale: float, parts: str = "qkv", dropout: float = 0.0) -> None:
@@ -57,7 +58,7 @@ class LowRank(Tap):
         self.parts, self.scale, self.dropout = parts, scale, dropout
         self.down = nn.Parameter((2 * torch.rand(len(parts), rank, width) - 1) * width**-0.5)
         self.up = nn.Parameter(torch.zeros(len(parts), width, rank))
-        self.noise: torch.Generator | None = None
+        self.noise: int | None = None
 
     def projected(self, parts: str, y: Float[Tensor, "*n k"], x: Float[Tensor, "*n w"]) -> Tensor:
         pieces = y.chunk(len(parts), dim=-1)
@@ -69,8 +70,9 @@ class LowRank(Tap):
         down, up = self.down[self.parts.index(part)], self.up[self.parts.index(part)]
         x = x.to(torch.promote_types(x.dtype, down.dtype))
         if self.noise is not None and self.dropout:
-            drawn = torch.rand(x.shape, generator=self.noise, device=self.noise.device).to(x.device)
-            x = x * (drawn >= self.dropout) / (1 - self.dropout)
+            draws = torch.Generator(x.device).manual_seed(self.noise + self.parts.index(part))
+            kept = torch.rand(x.shape, generator=draws, device=x.device) >= self.dropout
+            x = x * kept / (1 - self.dropout)
         return y + (self.scale * (x @ down.T.to(x.dtype)) @ up.T.to(x.dtype)).to(y.dtype)
 
     @torch.no_grad()
@@ -107,19 +109,9 @@ class Taps(nn.Module):
     def numbers(self) -> list[int]:
         return sorted(map(int, self.layers))
 
-    def repeatable(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that draws the same dropout when it is called with the same first argument again."""
-        before: dict[Any, Tensor] = {}
-
-        def again(key: Any, *arguments: Any) -> Any:
-            noises = [tap.noise for tap in self.modules() if isinstance(tap, LowRank) and tap.noise]
-            if noises and id(key) in before:
-                noises[0].set_state(before[id(key)])
-            elif noises:
-                before[id(key)] = noises[0].get_state()
-            return function(key, *arguments)
-
-        return again
+    def merge(self, stack: Sequence[Block]) -> None:
+        for number in self.numbers:
+            cast(LowRank, self.at(number)).merge(stack[number])
 
     def at(self, layer: int) -> Tap | None:
         return cast(Tap, self.layers[str(layer)]) if str(layer) in self.layers else None
@@ -148,8 +140,7 @@ class TappedTower(nn.Module):
         at_once = max(1, MEMORY // (self._kept * states.shape[1:].numel() * states.element_size()))
         if not torch.is_grad_enabled() or states.shape[0] <= at_once:
             return self._finish(states, frozen)
-        repeated = self._taps[0].repeatable(self._finish)
-        again = partial(checkpoint, repeated, use_reentrant=False, preserve_rng_state=False)
+        again = partial(checkpoint, self._finish, use_reentrant=False, preserve_rng_state=False)
         parts = states.split(at_once)
         known = [None] * len(parts) if frozen is None else frozen.split(at_once)
         seen = [again(some, own) for some, own in zip(parts, known, strict=True)]
@@ -226,6 +217,8 @@ class Tapped(_Derived):
 
     def __init__(self, base: Backbone, image: Sequence[Taps] = (), text: Taps | None = None) -> None:
         visual = base.visual
+        if isinstance(base, Tapped):
+            raise InputError(f"{base.config.name}'s towers are tuned already: give the frozen ones")
         if image:
             if not isinstance(visual, BlockTower):
                 raise _without_blocks(base)
@@ -242,7 +235,7 @@ class Tapped(_Derived):
         """Of the frozen towers and of what the taps are at present."""
         own = hashlib.sha256(self.base.fingerprint.encode())
         for name, value in self._taps().state_dict().items():
-            own.update(name.encode() + value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            own.update(name.encode() + value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
         return own.hexdigest()
 
     def _taps(self) -> nn.ModuleList:
@@ -256,12 +249,12 @@ class Tapped(_Derived):
         return Stem(self.base, self.visual)
 
     @contextmanager
-    def noisy(self, noise: torch.Generator) -> Iterator[None]:
+    def noisy(self, seed: int) -> Iterator[None]:
         """With dropout inside."""
         low_rank = [tap for tap in self._taps().modules() if isinstance(tap, LowRank)]
         try:
-            for tap in low_rank:
-                tap.noise = noise
+            for place, tap in enumerate(low_rank):
+                tap.noise = (seed + len("qkvo") * place) % 2**62
             yield
         finally:
             for tap in low_rank:
@@ -276,17 +269,12 @@ class Tapped(_Derived):
     def merged(self) -> Backbone:
         """The same towers, with the updates in their weights."""
         whole = copy.deepcopy(self.base)
-        for taps, stack in self._stacks(whole):
-            for number in taps.numbers:
-                cast(LowRank, taps.at(number)).merge(stack[number])
+        if isinstance(self.visual, TappedTower):
+            cast(Taps, self.visual.members[0]).merge(cast(BlockTower, whole.visual).stack)
+        if self.text_taps is not None:
+            self.text_taps.merge(whole.textual.transformer.blocks)
         whole.fingerprint = self.fingerprint
         return whole
-
-    def _stacks(self, whole: Backbone) -> Iterator[tuple[Taps, Sequence[Block]]]:
-        if isinstance(self.visual, TappedTower):
-            yield self.visual.members[0], whole.visual.stack  # type: ignore[misc]
-        if self.text_taps is not None:
-            yield self.text_taps, whole.textual.transformer.blocks
 
 
 def blocks_of(backbone: Backbone, tower: str) -> tuple[int, int]:

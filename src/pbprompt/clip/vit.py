@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.clip.layers import Block, BlockTower, SquarePatches, Transformer
+from pbprompt.clip.layers import BlockTower, Seen, SquarePatches, Transformer
 
 
 @dataclass(frozen=True)
@@ -42,18 +42,11 @@ class VisionTransformer(BlockTower):
         self.ln_post = nn.LayerNorm(width)
         self.proj = nn.Parameter(torch.empty(width, embed_dim))
 
-    @property
-    def stack(self) -> list[Block]:
-        return self.transformer.blocks
-
     def enter(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b l k"]:
         patches = self.conv1(x).flatten(2).transpose(1, 2)
         first = self.class_embedding.expand(x.shape[0], 1, -1)  # len() would fix the batch of an export
         return self.ln_pre(torch.cat([first, patches], dim=1) + self.positional_embedding)
 
-    def entered(self, tokens: Float[Tensor, "k w"]) -> Float[Tensor, "k w"]:
-        return self.ln_pre(tokens)
-
-    def leave(self, tokens: Float[Tensor, "b l w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+    def leave(self, tokens: Float[Tensor, "b l w"]) -> Seen:
         joint = self.ln_post(tokens) @ self.proj
         return joint[:, 0], joint[:, 1:]

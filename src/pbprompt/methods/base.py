@@ -106,7 +106,7 @@ class TrainingHooks(nn.Module):
 
     def trainable(self) -> list[nn.Parameter]:
         """What the optimiser changes."""
-        return list(self.parameters())
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def rates(self) -> "list[tuple[float, list[nn.Parameter]]]":
         """What is trained, in groups, and the share of the learning rate that each has."""

@@ -13,6 +13,7 @@
 
 With fewer vectors than words, the words that are left stay as they are between context and name. The settings
 are those that MaPLe's and PromptSRC's authors compare with; they train on random crops: `--views` gives some.
+The variant `vpt-deep` (Jia et al., ECCV 2022) has tokens in the image tower alone, and the data's sentence.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ from pbprompt.errors import InputError
 from pbprompt.methods.abilities import ShowsTokens
 from pbprompt.methods.base import Batch, MethodConfig, Terms, cross_entropy_terms, setting
 from pbprompt.methods.coop import start_context
+from pbprompt.methods.zeroshot import sentence_features
 from pbprompt.registry import register
 
 
@@ -54,6 +56,7 @@ class IVLPConfig(DeepPromptsConfig):
     """The published recipe: SGD at 0.0035, batches of 4, 5 epochs, 2 tokens in every block of both towers."""
 
     image_tokens: int = setting(2, "k, tokens behind an image's patches", least=1)
+    image_alone: bool = setting(False, "no tokens in the text: VPT-deep")
 
 
 class DeepPrompts(ShowsTokens):
@@ -109,12 +112,27 @@ class IVLP(DeepPrompts):
 
     Config: ClassVar[type[MethodConfig]] = IVLPConfig
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": {"depth": 12}}
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "vpt-deep": {"image_alone": True, "image_tokens": 8, "learning_rate": 0.0025}
+    }
     paper = "Rasheed et al., CVPR 2023"
     config: IVLPConfig
 
+    def __init__(self, config: IVLPConfig, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        if config.image_alone:
+            self.without = frozenset({ShowsTokens})
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        super().prepare(classes, template)
+        self._sentence = sentence_features(self.given, classes, template) if self.config.image_alone else None
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        return super().class_features(samples, generator) if self._sentence is None else self._sentence[None]
+
     def reach_in(self, start: Float[Tensor, "b w"], image_depth: int, text_depth: int) -> None:
         config, (width, of_text) = self.config, (blocks_of(self.given, one)[1] for one in ("image", "text"))
-        self.context = nn.Parameter(start)
-        image = {block: Tokens(config.image_tokens, width) for block in range(image_depth)}
-        text = {block: Tokens(config.tokens, of_text) for block in range(1, text_depth)}
-        self.tap(Taps(image), Taps(text))
+        self.context = nn.Parameter(start, requires_grad=not config.image_alone)
+        image = Taps({block: Tokens(config.image_tokens, width) for block in range(image_depth)})
+        text = Taps({block: Tokens(config.tokens, of_text) for block in range(1, text_depth)})
+        self.tap(image, None if config.image_alone else text)

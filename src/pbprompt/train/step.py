@@ -70,7 +70,7 @@ class Step:
         for parameter in method.trainable():
             parameter.grad = None
         towers = method.backbone
-        noise = towers.noisy(self._generator) if isinstance(towers, Tapped) else nullcontext()
+        noise = towers.noisy(self._generator.initial_seed()) if isinstance(towers, Tapped) else nullcontext()
         with float32_products(tensor_cores=towers.dtype.itemsize < 4), noise:
             terms = method.loss(method.encoded(batch), self._generator, self.examples)
             method.backward(terms)
