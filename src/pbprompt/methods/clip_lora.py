@@ -105,12 +105,11 @@ class CLIPLoRA(Method):
     def iterations_for(self, shots: int) -> int:
         return 500 * max(1, shots)
 
-    def _features(self) -> Float[Tensor, "c d"]:
-        return self._engine(torch.zeros(0, self.backbone.text_width, device=self.backbone.device))
-
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
-        return self._features().unsqueeze(0)
+        nothing = torch.zeros(0, self.backbone.text_width, device=self.backbone.device)
+        return self._engine(nothing).unsqueeze(0)
 
     def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
-        logits = class_logits(batch.images.global_, self._features(), self.backbone.logit_scale)
+        features = self.class_features(1, generator)[0]
+        logits = class_logits(batch.images.global_, features, self.backbone.logit_scale)
         return cross_entropy_terms(logits, batch.labels)

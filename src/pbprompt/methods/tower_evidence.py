@@ -16,9 +16,9 @@ adapters leaves out its fold of the photographs, so that several are averaged, a
 them is known from photographs that were not trained on. Prior art: CLIP-LoRA; `conjugate` is all of the rest.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -100,7 +100,6 @@ class TowerEvidence(LeavesOut, TellsFamiliarity):
     """The closed form on a frozen tower, and on towers that its own left-out likelihood has tuned."""
 
     Config = TowerEvidenceConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     tags = ("closed form",)
     paper = "this library"
     needs_text = False
