@@ -68,7 +68,7 @@ def sentences(backbone):
 
 def test_tuned_and_zero_shot_side_by_side(tiny_vit, method, features):
     predictor = predictive(method, samples=5, seed=2)
-    found = compare(predictor, features, predict_features(predictor, features))
+    found = compare(predictor, features, predict_features(predictor, features), features)
     labels = features.labels.numpy()
     assert_figures(found, by_hand(predictor.bank, features, tiny_vit.logit_scale), labels)
     assert_figures(found["zero_shot"], by_hand(sentences(tiny_vit), features, tiny_vit.logit_scale), labels)

@@ -47,7 +47,7 @@ MOST = 4096  # photographs: all of them go through the tower at every step
 
 @dataclass(frozen=True, kw_only=True)
 class TowerEvidenceConfig(MethodConfig):
-    """300 steps on all photographs at 5e-4, rank 2 on q, k and v."""
+    """300 steps on all photographs at 5e-4, rank 2 on q, k and v of the last block."""
 
     optimiser: Literal["sgd", "adam", "adamw"] = setting("adam", "sgd, adam or adamw")
     learning_rate: float = setting(5e-4, "highest learning rate; cosine to zero over the steps")
@@ -55,9 +55,9 @@ class TowerEvidenceConfig(MethodConfig):
     warmup_epochs: int = setting(0, "first epochs at a constant learning rate of 1e-5")
     batch_size: int = setting(0, "all images in every step: leave it at 0", least=0, most=0)
     epochs: int = setting(300, "steps, each on all training images")
-    adapters: int = setting(3, "K, adapters that are averaged, beside the frozen tower", least=2, most=20)
+    adapters: int = setting(2, "K, adapters that are averaged, beside the frozen tower", least=2, most=20)
     rank: int = setting(2, "rank of the updates of q, k and v", least=1)
-    last: int = setting(2, "how many of the last blocks are updated; 0: all", least=0)
+    last: int = setting(1, "how many of the last blocks are updated; 0: all", least=0)
 
 
 def left_out_terms(
