@@ -18,7 +18,7 @@ import pytest
 import typer
 
 import pbprompt
-from pbprompt.cli import app, main
+from pbprompt.cli import _plugins_first, app, main
 from pbprompt.cli.methods import _tags
 from pbprompt.methods.base import make_config
 from pbprompt.recipes import load_recipe
@@ -89,7 +89,9 @@ def mentioned(page: Path) -> list[str]:
 
 def parse(command: str) -> None:
     """Let the command line read it, without running anything."""
-    words = shlex.split(command, comments=True)[1:]
+    words = _plugins_first(shlex.split(command, comments=True)[1:])  # which every verb takes
+    while words[0] == "--plugin":
+        words = words[2:]
     if words[0].startswith("-"):
         assert words in (["--help"], ["--version"]), command
         return
@@ -104,9 +106,12 @@ def parse(command: str) -> None:
     if nested and not words:
         return  # a verb with verbs below it, alone: it lists
     given = chosen.make_context(verb, words).params
-    if verb == "fit" and given["method"] != "task-residual":  # that of the page on methods of one's own
+    if verb == "fit" and given["method"] not in OWN:
         # refuses a preset, variant or setting that the method does not have
         make_config(find_method(given["method"]), given["preset"], given["variant"], given["overrides"])
+
+
+OWN = ("task-residual", "block-adapter")  # those of the page on methods of one's own
 
 
 @pytest.mark.parametrize("page", PAGES, ids=shown)
