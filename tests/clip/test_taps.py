@@ -7,6 +7,7 @@ from siglip_folder import siglip_model, write_siglip
 from torch import Tensor
 from trunk_folder import write_trunk
 
+from pbprompt.clip import taps as taps_module
 from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone
 from pbprompt.clip.dino import DinoConfig
 from pbprompt.clip.engine import TextEngine
@@ -198,6 +199,33 @@ def test_several_members_are_side_by_side(double):
     assert not several.mergeable
 
 
+def test_many_images_in_parts_are_the_same(double, monkeypatch):
+    """With a gradient the parts are computed again, dropout and all; what is known of the frozen is taken."""
+    taps = Taps({1: LowRank(64, 2, 1.0, dropout=0.5), 2: LowRank(64, 2, 1.0)}).double()
+    for number in (1, 2):
+        torch.nn.init.normal_(taps.at(number).up)
+    tapped = Tapped(double, [taps, Taps({})])
+    with torch.no_grad():
+        frozen, states = tapped.stem.image(images(double, 5))
+
+    def gradients() -> tuple[Tensor, ...]:
+        found, _ = tapped.visual.finish(states, frozen)
+        assert torch.equal(found[:, 32:], frozen)
+        return torch.autograd.grad(found.square().sum(), list(taps.parameters()))
+
+    whole = gradients()
+    monkeypatch.setattr(taps_module, "MEMORY", 2 * 14 * 2 * states[0].nbytes)  # two images at once
+    for part, wanted in zip(gradients(), whole, strict=True):
+        torch.testing.assert_close(part, wanted)
+    with tapped.noisy(3):
+        noisy = tapped.visual.finish(states, frozen)[0]
+        value = noisy.square().sum()
+        (slope,) = torch.autograd.grad(value, taps.at(1).up)
+        taps.at(1).up.data[0, 0, 0] += 1e-6
+        after = tapped.visual.finish(states, frozen)[0].square().sum()
+    assert float((after - value).detach() / 1e-6) == pytest.approx(slope[0, 0, 0].item(), rel=1e-3)
+
+
 def test_the_fingerprint_is_of_what_the_taps_are(double):
     taps = both(64, range(2))
     tapped = Tapped(double, [taps])
@@ -217,5 +245,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(double, tiny_resnet, lite):
         with pytest.raises(InputError, match="has no transformer blocks"):
             blocks_of(backbone, "image")
     for tower, taken in (("image", {"image": [Taps({3: Tap()})]}), ("text", {"text": Taps({3: Tap()})})):
+        with pytest.raises(InputError, match="double's towers are tuned already: give the frozen ones"):
+            Tapped(Tapped(double, [Taps({0: Tap()})]), **taken)
         with pytest.raises(InputError, match=f"block 3 does not exist: double's {tower} tower has 3 blocks"):
             Tapped(double, **taken)
