@@ -268,7 +268,7 @@ def test_the_gradient_reaches_every_parameter(tiny_vit, preset, variant):
 
 
 def test_stored_patches_in_half_precision(tiny_vit):
-    method, (images, labels) = made(tiny_vit), batch_of(32, torch.float32)
+    method, (images, labels, _) = made(tiny_vit), batch_of(32, torch.float32)
     full = method.loss(Batch(images, labels), noise(), EXAMPLES)
     half = method.loss(Batch(Encoded(images.global_, images.patches.half()), labels), noise(), EXAMPLES)
     assert half["total"].dtype == torch.float32
