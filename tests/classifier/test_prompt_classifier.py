@@ -8,8 +8,6 @@ import torch
 from PIL import Image
 
 from pbprompt import InputError, PromptClassifier
-from pbprompt.classifier.tuning import SHOTS
-from pbprompt.cli.fit import SHOTS as COMMAND_SHOTS
 from pbprompt.cli.fit import fit
 from pbprompt.clip.backbone import Encoded
 from pbprompt.data.fewshot import draw
@@ -390,9 +388,8 @@ def test_the_defaults_are_the_command_lines(photos):
     for name in ("method", "preset", "variant", "backbone", "activation", "device", "calibrate"):
         assert theirs[name].default == ours[name], name
     assert ours["random_state"] == theirs["seed"].default
-    assert ours["shots"] is theirs["shots"].default is None and SHOTS == COMMAND_SHOTS
-    assert PromptClassifier("nearest-mean").fit(photos).model_.info.shots == SHOTS
-    assert PromptClassifier("nearest-mean", shots=0).fit(photos).model_.info.shots == 0
+    assert ours["shots"] == theirs["shots"].default == 0  # all images
+    assert PromptClassifier("nearest-mean").fit(photos).model_.info.shots == 0
 
 
 def test_paths_folders_and_single_pictures(photos, fitted):

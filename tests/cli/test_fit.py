@@ -52,6 +52,7 @@ def test_fit_then_evaluate(run, photos, tmp_path):
     model = tmp_path / "model"
     code, out, err = run("fit", photos, *QUICK, "--seed", "3", "--out", model)
     assert code == 0, err
+    assert "fitting to 6 of 12 training images; 6 are left (--shots 0 takes all)" in err
     assert "3 classes" in err and "6 train" in err and "learnable parameters as the paper counts" in err
     names = ("zero-shot", "class mean", "linear probe", "tuned")
     assert [line.split("  ")[0].strip() for line in out.splitlines()[1:5]] == list(names)

@@ -62,8 +62,7 @@ class PromptClassifier(Estimator):
     `fit(folder)` takes what `pbprompt fit` takes. `settings` changes the method's own settings, such as
     {"epochs": 20}; a search sets them one by one, as `settings__epochs`. The text tower reads the labels as
     names, or what `class_names` has for them: {label: name}, or a list for the labels 0, 1, …. At most
-    `shots` images per class are drawn; 0: all are used; None: all of (X, y), 16 of a folder, as `pbprompt
-    fit` does.
+    `shots` images per class are drawn; 0: all are used.
     Each class gets `samples` prompts to predict with. `calibrate` scales the probabilities by a temperature
     fitted to validation images. `class_weight` says how much images of a class count: {label: weight}, or
     "balanced" for all classes alike. `random_state` seeds the draw, the start values and the training.
@@ -87,7 +86,7 @@ class PromptClassifier(Estimator):
         device: str = "auto",
         template: str | None = None,
         class_names: Mapping[Any, str] | Sequence[str] | None = None,
-        shots: int | None = None,
+        shots: int = 0,
         samples: int = SAMPLES,
         calibrate: bool = False,
         class_weight: ClassWeight = None,
@@ -150,10 +149,9 @@ class PromptClassifier(Estimator):
                 f"{X}: a dataset has its own labels, names and validation images: leave y, class_names, "
                 "sample_weight and eval_set out"
             )
-        dataset, bank, labels, default, weights = training
-        shots = default if self.shots is None else int(self.shots)
-        if shots:
-            dataset = draw(dataset, shots, seed).apply(dataset)
+        dataset, bank, labels, weights = training
+        if self.shots:
+            dataset = draw(dataset, int(self.shots), seed).apply(dataset)
         if self.calibrate:
             check_temperature(dataset, kind)
         history: list[dict[str, float]] = []
@@ -190,8 +188,8 @@ class PromptClassifier(Estimator):
                 raise InputError(f"{name} is {getattr(self, name)!r}: give a whole number")
         if self.samples < 1:
             raise InputError(f"samples is {self.samples}: give 1 or more")
-        if self.shots is not None and not (isinstance(self.shots, Integral) and self.shots >= 0):
-            raise InputError(f"shots is {self.shots!r}: give a whole number, 0 for all images, or None")
+        if not (isinstance(self.shots, Integral) and self.shots >= 0):
+            raise InputError(f"shots is {self.shots!r}: give a whole number, or 0 for all images")
 
     def _towers(self) -> Backbone:
         if isinstance(self.backbone, Backbone):

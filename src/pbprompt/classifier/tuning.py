@@ -27,8 +27,6 @@ from pbprompt.methods.base import MethodConfig, make_config
 from pbprompt.registry import find_method
 from pbprompt.train.tune import Bank
 
-SHOTS = 16  # per class of a dataset, unless told
-
 ClassWeight = Mapping[Any, float] | str | None
 
 
@@ -50,7 +48,6 @@ class Training(NamedTuple):
     dataset: Dataset
     bank: Bank
     labels: NDArray[Any]  # of the classes, in their order
-    shots: int  # per class, to draw; 0: all
     weights: dict[str, float] | None = None  # of images, by their items' paths
 
 
@@ -61,7 +58,7 @@ def own_dataset(
     dataset = open_dataset(X, template=template, seed=seed).single_label()
     if dataset.skipped:
         warnings.warn(f"{X}: {dataset.describe_skipped()}", stacklevel=3)  # where `fit` was called
-    return Training(dataset, FeatureBank(backbone, progress=progress), np.array(dataset.classes), SHOTS)
+    return Training(dataset, FeatureBank(backbone, progress=progress), np.array(dataset.classes))
 
 
 def own_images(
@@ -98,7 +95,7 @@ def own_images(
     template = template or DEFAULT_TEMPLATE
     dataset = Dataset("own images", Path(), tuple(names), train, held_out, template=template)
     by_path = None if weights is None else {item.path: float(weights[int(item.path)]) for item in train}
-    return Training(dataset, GivenFeatures(backbone, images), labels, 0, by_path)
+    return Training(dataset, GivenFeatures(backbone, images), labels, by_path)
 
 
 def _items(start: int, given: NDArray[Any], labels: NDArray[Any], rows: NDArray[np.intp]) -> tuple[Item, ...]:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pbprompt.model.tuned import TunedModel
     from pbprompt.train.tune import Views
 
-SHOTS = 16
-
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions:
@@ -36,9 +34,7 @@ class FitOptions:
     method: str = typer.Option(
         "conjugate", help="conjugate (seconds), pbprompt (the paper's), …; `pbprompt methods` lists them."
     )
-    shots: int | None = typer.Option(
-        None, min=0, help=f"Training images per class; 0: all. [{SHOTS}; multi-label: all]"
-    )
+    shots: int = typer.Option(0, min=0, help="Training images per class, drawn by --seed; 0: all.")
     seed: int = typer.Option(1, help="Seed of the draw, the start values and the training.")
     preset: str = typer.Option("default", help="A preset of the method, such as `paper`.")
     variant: str = typer.Option("", help="A variant of the method, such as `b-prompt`.")
@@ -117,15 +113,15 @@ def fit(options: FitOptions) -> None:
     Validation images are not trained on: they tell `predict` when the model is unsure and, with
     [bold]--calibrate[/bold], how far to trust its probabilities.
 
-    [bold]pbprompt fit photos/ --shots 16 --out model/[/bold]
+    [bold]pbprompt fit photos/ --out model/[/bold]
 
     [bold]pbprompt fit caltech101 --root DATA --method pbprompt --preset paper --out model/[/bold]
 
     A table whose column is called `labels`, with cells such as beach|dog, is multi-label:
     [bold]pbprompt fit labels.csv --out model/[/bold] (docs/multi-label.md).
 
-    Parquet files, WebDataset tars, addresses and, with --shots 0, folders of more than 65,536 images are read
-    in one pass, in memory that does not grow with them:
+    Parquet files, WebDataset tars, addresses and folders of more than 65,536 images are read in one pass, in
+    memory that does not grow with them:
     [bold]pbprompt fit 'shards/*.tar' --out model/[/bold] (docs/streaming-fit.md).
 
     Ctrl-C keeps a checkpoint: the same command continues from there. Under torchrun several processes share
@@ -143,7 +139,7 @@ def fit(options: FitOptions) -> None:
             f"--method {options.method}: has nothing to tune: use `pbprompt predict` with --classes"
         )
     _ = options.config  # settings are refused before anything is read
-    if is_stream(options.data, every=options.shots == 0):
+    if is_stream(options.data, every=not options.shots):
         _fit_stream(options)
     else:
         _fit_dataset(options)
@@ -160,7 +156,7 @@ def _check_multi_label(options: FitOptions) -> None:
     options.refuse(
         f"{options.data} is multi-label, which is fitted in one step to all training images and calibrated "
         "by these, each left out",
-        **{"--shots": options.shots},
+        **{"--shots": options.shots or None},
     )
 
 
@@ -221,19 +217,20 @@ def _fit_dataset(options: FitOptions) -> None:
     from pbprompt.train.checkpoint import checkpoint_step
 
     console, main = _console(), distributed.is_main()
-    shots = SHOTS if options.shots is None else options.shots
     dataset = open_dataset(options.data, options.root, classes_file=options.classes_file, seed=options.seed)
     if dataset.multi_label:
-        shots = 0
         _check_multi_label(options)
     console.print(dataset.describe())
     if options.draw_file:
         drawn: Draw | None = read_draw(options.draw_file, dataset)
     else:
-        drawn = draw(dataset, shots, options.seed) if shots else None
+        drawn = draw(dataset, options.shots, options.seed) if options.shots else None
     if drawn:
         console.print(drawn.describe())
         dataset = drawn.apply(dataset)
+    used, whole = len(dataset.train), len(dataset.whole.train)
+    left = f"; {whole - used:,} are left (--shots 0 takes all)" if used < whole else ""
+    console.print(f"fitting to {used:,} of {whole:,} training images{left}")
     if options.calibrate:
         check_temperature(dataset, options.kind)
     bank, views = FeatureBank(options.tower, progress=main), _views(options.views)

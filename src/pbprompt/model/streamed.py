@@ -142,5 +142,5 @@ def check_streams(kind: type[Method], config: MethodConfig, backbone: Backbone) 
     if not can(build_method(kind, config, backbone, seed=0), Streams):
         raise InputError(
             f"{kind.name} needs all its training images at once with these settings: take `conjugate` as it "
-            "is, or give a folder or table of fewer images"
+            "is, draw some of a folder or table by --shots, or give fewer images"
         )
