@@ -34,6 +34,7 @@ from pbprompt.core.likelihood import uncertainty
 from pbprompt.core.temperature import tempered
 from pbprompt.data.transforms import Preprocess
 from pbprompt.errors import InputError, install_command
+from pbprompt.evaluate.conformal import ByDifficulty
 from pbprompt.files import held, write_bytes
 from pbprompt.methods.base import Method
 from pbprompt.model.calibration import CERTAINTY, Calibration
@@ -242,11 +243,16 @@ def thresholds(calibration: Calibration) -> dict[str, Any]:
         "images": len(calibration),
         "certainty": CERTAINTY,
         "unsure_below": {str(share): _finite(calibration.threshold(share)) for share in SHARES},
-        "set_quantile": {str(share): _finite(calibration.quantile(share)) for share in SHARES},
+        "set_quantile": {str(share): _by_difficulty(calibration.quantile(share)) for share in SHARES},
         "meaning": "unsure: the top probability, rounded to 6 digits, is below unsure_below[accuracy] (null: "
         "that accuracy cannot be promised); the others are right that often, promised with the certainty; "
-        "set: the classes with 1 - probability <= set_quantile[coverage] (null: all), at least one",
+        "set: the classes with 1 - probability <= quantiles[n] (null: all), at least one, where n is how "
+        "many of the edges of set_quantile[coverage] are at or below the top probability",
     }
+
+
+def _by_difficulty(found: ByDifficulty) -> dict[str, list[float | None]]:
+    return {"edges": list(found.edges), "quantiles": [_finite(each) for each in found.quantiles]}
 
 
 def _is_of(calibration: Calibration, facts: Mapping[str, Any]) -> bool:

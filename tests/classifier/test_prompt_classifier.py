@@ -64,7 +64,7 @@ def test_fit_on_images_is_the_librarys_tuning(photos, lite, fitted):
     features = bank.encode(Path("/"), [Item(str(file), 0) for file in test])
     expected = predictive(method, 4)(Encoded(features.global_, features.patches))
     said = fitted.predict_uncertainty(test)
-    for name in said._fields:
+    for name in said._fields[:5]:
         np.testing.assert_allclose(getattr(said, name), getattr(expected, name), atol=1e-5, err_msg=name)
     np.testing.assert_allclose(said.entropy, said.expected_entropy + said.mutual_information, atol=1e-5)
     np.testing.assert_array_equal(fitted.predict_proba(test), said.probabilities)
@@ -316,6 +316,29 @@ def test_partial_fit_is_a_fit_on_all(photos):
     parts.partial_fit(vectors[late], np.asarray(labels)[late])
     assert parts.classes_.tolist() == whole.classes_.tolist()
     np.testing.assert_allclose(parts.predict_proba(vectors), whole.predict_proba(vectors), atol=2e-6)
+    assert parts.calibration_.left_out == whole.calibration_.left_out == len(labels)
+    np.testing.assert_allclose(
+        sorted(parts.calibration_.confidence), sorted(whole.calibration_.confidence), atol=1e-5
+    )
+
+
+def test_the_promises_of_the_command_line():
+    chance = np.random.default_rng(0)
+    names = np.array([10, 20, 30])
+    means = chance.normal(size=(3, 256))
+    labels = np.repeat(names, 20)
+    x = means[np.searchsorted(names, labels)] + chance.normal(size=(60, 256))
+    classifier = PromptClassifier(class_names={10: "cat", 20: "dog", 30: "car"}).fit(x, labels)
+    plain = classifier.predict_uncertainty(x)
+    assert plain.unsure is plain.sets is plain.unknown is None and plain.familiarity.shape == (60,)
+    new = np.concatenate([means[:1], -3 * means.sum(0, keepdims=True)])
+    said = classifier.predict_uncertainty(new, reject_at=0.9, coverage=0.9, none_at=0.05)
+    assert said.sets[0] == [10] and said.unsure.dtype == said.unknown.dtype == bool
+    assert said.unknown.tolist() == [False, True] == (said.familiarity <= 0.05).tolist()
+    threshold = classifier.calibration_.promised(0.9)[1]
+    assert said.unsure.tolist() == (said.probabilities.max(1).round(6) < threshold).tolist()
+    with pytest.raises(InputError, match="without validation images"):
+        PromptClassifier("nearest-mean").fit(x, labels).predict_uncertainty(new, coverage=0.9)
 
 
 def test_the_images_to_label_next_are_those_in_doubt(fitted, photos):
@@ -347,7 +370,8 @@ def test_an_eval_set_is_what_validation_images_are(tiny_vit, table):
     np.testing.assert_array_equal(checked.predict_proba(train[0]), plain.predict_proba(train[0]))
     labels = torch.tensor(np.searchsorted(checked.classes_, held_out[1]))
     x = torch.from_numpy(held_out[0])
-    assert checked.calibration_ == calibrate(checked.model_.predictor, Features(x, x[:, None], labels))
+    by_them = calibrate(checked.model_.predictor, Features(x, x[:, None], labels))
+    assert checked.calibration_ == by_them.with_left_out(plain.calibration_)
     figures = checked.model_.info.metrics
     assert figures["split"] == "val" and figures["accuracy"] == checked.score(*held_out)
     assert checked.history_ == [

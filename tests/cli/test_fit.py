@@ -415,7 +415,7 @@ def test_training_images_that_were_not_drawn_are_validation_images(run, train_an
     code, out, err = run("fit", train_and_test, *QUICK, "--calibrate", "--out", model)
     assert code == 0 and "rest on 9 validation images" in err and "temperature" in err
     kept = json.loads((model / "calibration.json").read_text())
-    assert sorted(kept["labels"]) == sorted(CLASSES * 3) and kept["source"] == "validation"
+    assert sorted(kept["labels"]) == sorted(CLASSES * 3) and kept["left_out"] == 0
     assert "worst class: " in out and "sets for --coverage 0.9 hold the true class of" in out
     figures = json.loads(run("evaluate", model, train_and_test, "--json")[1])["sets"]
     assert (

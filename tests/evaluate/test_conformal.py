@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from pbprompt.errors import InputError
 from pbprompt.evaluate.conformal import (
+    ByDifficulty,
+    by_difficulty,
     class_quantiles,
     conformal_quantile,
     fewest_images,
@@ -110,3 +112,37 @@ def test_a_quantile_for_each_class_covers_each_class():
 
     assert covered(marginal).mean() > 0.88 and covered(marginal)[hard].mean() < 0.75
     assert covered(by_class[:2])[hard].mean() > 0.85 and covered(by_class[:2])[~hard].mean() > 0.85
+
+
+def test_sets_follow_how_hard_an_image_is():
+    """Images of which the hard ones are far less sure than they should be: one quantile fails these."""
+    generator = np.random.default_rng(0)
+
+    def drawn(images):
+        top = generator.uniform(0.3, 1, images)
+        right = generator.random(images) < np.where(top < 0.5, 0.4, 0.99)
+        true = np.where(right, top, (1 - top) * generator.random(images))
+        return top, true
+
+    hard, plain, easy = [], [], []
+    for _ in range(200):
+        found = by_difficulty(*(given := drawn(400)), 0.9)
+        one = conformal_quantile(given[1], 0.9)
+        top, true = drawn(2000)
+        below = top < 0.45
+        held = 1 - true <= found(top)
+        hard.append(held[below].mean())
+        easy.append(held[~below].mean())
+        plain.append((1 - true <= one)[below].mean())
+    assert len(found.edges) == 3 and sorted(found.edges) == list(found.edges)
+    assert np.mean(hard) > 0.895 and np.mean(easy) > 0.895 > 0.7 > np.mean(plain)
+
+
+def test_few_images_have_one_quantile_for_all():
+    found = by_difficulty([0.9] * 30, np.linspace(0.1, 0.9, 30), 0.9)  # all as hard
+    assert found == ByDifficulty((), (conformal_quantile(np.linspace(0.1, 0.9, 30), 0.9),))
+    assert by_difficulty(np.linspace(0.5, 0.9, 53), [0.5] * 53, 0.9).edges == ()
+    assert len(by_difficulty(np.linspace(0.5, 0.9, 54), [0.5] * 54, 0.9).edges) == 1
+    row = [0.6, 0.3, 0.1]
+    assert prediction_set(row, ByDifficulty((0.7,), (0.8, 0.2))) == [0, 1]
+    assert prediction_set([0.8, 0.15, 0.05], ByDifficulty((0.7,), (0.8, 0.2))) == [0]

@@ -11,12 +11,12 @@ from scipy.stats import binom
 from sklearn.metrics import roc_auc_score
 
 from pbprompt.evaluate.selective import (
-    _starts,
     area_under_risk_coverage,
     auroc,
     few_errors,
     fewest_right,
     risk_coverage,
+    starts,
     sure_threshold,
 )
 
@@ -122,19 +122,29 @@ def test_the_fewest_right_items_by_hand():
     assert fewest_right(0.5, 0.75) == 2 and fewest_right(1.0) == math.inf
     assert math.isinf(sure_threshold([0.9] * 21, [1] * 21, 0.9))
     assert sure_threshold([0.9] * 22, [1] * 22, 0.9) == 0.9
-    assert _starts(21, 0.9, 0.9) == [] and _starts(100, 0.9, 0.9) == [22]
-    assert _starts(116, 0.9, 0.9) == [29, 116]  # two starts share the risk: 0.9²⁹ = 0.047
+    assert starts(21, 0.9) == [] and starts(89, 0.9) == [22]
+    assert starts(90, 0.9) == [29, 30]  # two starts share the risk: 0.9²⁹ = 0.047
 
 
 def test_the_sequence_stops_at_the_first_threshold_that_fails():
-    """30 right items, a wrong one, and a hundred right ones below it, which are never looked at."""
-    confidence = np.linspace(1, 0.5, 100)
-    right = np.ones(100)
+    """24 right items, four wrong ones, and others below, which are never looked at."""
+    confidence = np.linspace(1, 0.5, 80)
+    right = np.ones(80)
     right[24:28] = 0
     assert sure_threshold(confidence, right, 0.9) == confidence[23]
     assert math.isinf(sure_threshold(confidence, 1 - right, 0.9))
-    one_level = sure_threshold([0.7] * 100, right, 0.9)  # ties come together: 4 errors of 100
+    one_level = sure_threshold([0.7] * 80, right, 0.9)  # ties come together: 4 errors of 80
     assert one_level == 0.7
+
+
+def test_a_second_start_forgives_a_sure_mistake():
+    """The surest item is wrong: it takes a third of all items to make up for it."""
+    confidence, right = np.linspace(1, 0.5, 300), np.ones(300)
+    right[0] = 0
+    assert starts(300, 0.9) == [29, 100]
+    assert sure_threshold(confidence, right, 0.9) == confidence[-1]
+    right[101:130] = 0
+    assert confidence[99] >= sure_threshold(confidence, right, 0.9) > confidence[130]
 
 
 @pytest.mark.parametrize(("items", "accuracy"), [(100, 0.8), (300, 0.9)])

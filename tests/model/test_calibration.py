@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_files import put
+from scipy.stats import binom
 
 from pbprompt.clip.backbone import Encoded
 from pbprompt.errors import InputError
@@ -16,8 +17,15 @@ from pbprompt.evaluate.conformal import conformal_quantile
 from pbprompt.evaluate.selective import few_errors
 from pbprompt.features.bank import Features
 from pbprompt.methods.base import build_method, make_config
+from pbprompt.methods.conjugate import Conjugate, ConjugateConfig
 from pbprompt.methods.pbprompt import PBPrompt
-from pbprompt.model.calibration import Calibration, calibrate, calibration_text, read_calibration
+from pbprompt.model.calibration import (
+    Calibration,
+    calibrate,
+    calibrate_left_out,
+    calibration_text,
+    read_calibration,
+)
 from pbprompt.model.predictor import predictive, rounded
 
 shares = st.integers(1, 100).map(lambda percent: percent / 100)
@@ -67,7 +75,7 @@ def test_thresholds_by_hand():
 
 def test_what_it_rests_on_is_said():
     assert GOOD.rests_on == "2 validation images"
-    assert replace(GOOD, source="left out").rests_on == "2 training images, each left out in turn"
+    assert replace(GOOD, left_out=2).rests_on == "2 training images, each left out in turn"
 
 
 def test_coverage_by_class_rests_on_the_true_classes():
@@ -87,8 +95,65 @@ def test_an_accuracy_is_a_share(accuracy):
 
 def test_the_quantile_is_of_the_true_class():
     calibration = made([(0.9, True), (0.6, False), (0.8, True)])
-    assert calibration.quantile(0.75) == conformal_quantile([0.9, 0.2, 0.8], 0.75) == pytest.approx(0.8)
-    assert calibration.quantile(0.9) == math.inf
+    assert calibration.quantile(0.75).quantiles == (conformal_quantile([0.9, 0.2, 0.8], 0.75),)
+    assert calibration.quantile(0.9).quantiles == (math.inf,)
+
+
+def test_the_best_that_can_be_promised():
+    calibration = made([(0.9, True)] * 30)
+    assert calibration.promised(0.9) == (0.9, 0.9) and calibration.promised(0.95) == (0.92, 0.9)
+    assert made([(0.9, True)] * 2).promised(0.9) == (0.0, math.inf)
+
+
+def test_left_out_images_beside_validation_images():
+    given, left = made([(0.9, True)] * 2), replace(made([(0.6, False)] * 3), left_out=3)
+    both = given.with_left_out(left)
+    assert len(both) == 5 and both.confidence[-3:] == left.confidence and both.labels == ("cat",) * 5
+    assert both.rests_on == "2 validation images and 3 training images, each left out in turn"
+    assert left.rests_on == "3 training images, each left out in turn" and both.classes_seen == 1
+
+
+@pytest.mark.parametrize("shots", [4, 15])
+def test_what_left_out_images_promise_holds_for_new_ones(tiny_vit, shots):
+    """Classes drawn anew each time, Gaussian and overlapping: thresholds break their word no more often than
+    told, and sets hold the true class, of all images and of the hardest fifth."""
+    chance, runs, accuracy, coverage = torch.Generator().manual_seed(shots), 50, 0.85, 0.9
+    classes, new, width = 6, 1500, tiny_vit.embed_dim
+    broken, promised, held, hard = 0, 0, [], []
+    for _ in range(runs):
+        means = torch.randn(classes, width, generator=chance)
+
+        def drawn(labels, means=means):
+            noise = torch.randn(len(labels), width, generator=chance)
+            x = means[labels] + 0.9 * width**0.5 / 2 * noise / 2
+            return Encoded(x, x.unsqueeze(1))
+
+        method = build_method(Conjugate, ConjugateConfig(prior="none"), tiny_vit, seed=0)
+        method.prepare([f"class {place}" for place in range(classes)], "{}")
+        labels = torch.arange(classes).repeat(shots)
+        method.begin(drawn(labels), labels, seed=0)
+        method.finish()
+        predictor = predictive(method)
+        calibration = calibrate_left_out(predictor)
+        assert calibration.left_out == len(calibration) == len(labels)
+        truth = torch.randint(classes, (new,), generator=chance)
+        said = predictor(drawn(truth)).probabilities
+        top = said.max(1)
+        right = top.indices == truth
+        share, threshold = calibration.promised(accuracy)
+        accepted = top.values >= threshold
+        promised += bool(accepted.any())
+        broken += bool(accepted.any()) and float(right[accepted].double().mean()) < share
+        quantile = torch.from_numpy(calibration.quantile(coverage)(top.values.numpy())).unsqueeze(1)
+        likely = (1 - said <= quantile) | (said == top.values.unsqueeze(1))
+        inside = likely.gather(1, truth.unsqueeze(1)).squeeze(1).double()
+        held.append(float(inside.mean()))
+        hard.append(float(inside[top.values <= top.values.quantile(0.2)].mean()))
+    assert broken <= binom.ppf(0.999, runs, 0.1)
+    assert promised > 0.8 * runs
+    assert sum(held) / runs > coverage - 0.01
+    if shots > 4:  # as few as 24 images are all of one difficulty
+        assert sum(hard) / runs > coverage - 0.02
 
 
 def test_calibrate_is_what_the_predictor_says(tiny_vit):
@@ -104,7 +169,7 @@ def test_calibrate_is_what_the_predictor_says(tiny_vit):
     found = calibrate(predictor, features, seed=4)
     assert (found.classes, found.classes_seen, found.samples, found.seed) == (4, 3, 6, 4)
     assert found.labels == tuple(method.classes[label] for label in features.labels.tolist())
-    assert found.source == "validation"
+    assert found.left_out == 0
     for at, label in enumerate(features.labels.tolist()):
         row = predictor(Encoded(features.global_[at : at + 1], features.patches[at : at + 1])).probabilities
         scores = row.squeeze(0).tolist()
@@ -136,7 +201,7 @@ GOOD = made([(0.9, True), (0.6, False)])
     ("values", "why"),
     [
         ({"format": "other"}, "another format"),
-        ({"version": 2}, "another format"),
+        ({"version": 1}, "another format"),
         ({"images": 3}, "images is 3, but there are 2"),
         ({"images": "drop"}, "images"),
         ({"confidence": [0.9]}, "one value for each image"),
@@ -154,8 +219,8 @@ GOOD = made([(0.9, True), (0.6, False)])
         ({"surprise": 1}, "surprise"),
         ({"labels": ["cat"]}, "labels must have one value"),
         ({"labels": "drop"}, "labels"),
-        ({"source": "drop"}, "source"),
-        ({"source": "dreams"}, "source is 'dreams'"),
+        ({"left_out": "drop"}, "left_out"),
+        ({"left_out": 3}, "left_out must be counts"),
     ],
 )
 def test_a_damaged_file_is_named_with_the_reason_and_the_remedy(tmp_path, values, why):

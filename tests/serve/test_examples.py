@@ -159,7 +159,7 @@ def test_a_method_that_leaves_images_out_judges_added_classes_by_the_others(lear
         fields = {"classes": ["otter"], "reject_at": "0.01", "coverage": "0.2"}
         said = client.post("/predict", files=form(cat), data=fields).json()
     counted = taught.with_classes(["otter"]).with_left_out().calibration
-    assert counted.source == "left out" and counted.classes == len(taught.classes) + 1
+    assert counted.left_out == len(counted) and counted.classes == len(taught.classes) + 1
     assert said["predictions"][0]["prediction_set"]
     assert said["predictions"][0]["unsure"] is not None
     assert said["note"] == f"no image of an added class was judged, only {counted.rests_on}"

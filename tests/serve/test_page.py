@@ -148,7 +148,7 @@ def test_from_an_image_to_its_heat_map_and_a_new_class(browser, running, model, 
     browser.find_element(By.CSS_SELECTOR, "#names button").click()
     until(browser, lambda: len(rows_of(browser)) == 5)
     assert not by_id(browser, "unjudged").is_displayed() and not by_id(browser, "added").is_displayed()
-    assert "Nine times in ten" in by_id(browser, "set").text
+    assert "nine times in ten" in by_id(browser, "set").text
 
     assert requested_hosts(browser) == {running.removeprefix("http://")}
     refused = [entry for entry in browser.get_log("browser") if "409" not in entry["message"]]

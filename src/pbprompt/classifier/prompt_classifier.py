@@ -28,7 +28,7 @@ from pbprompt.data.fewshot import draw
 from pbprompt.data.names import check_distinct
 from pbprompt.errors import InputError
 from pbprompt.files import read_records
-from pbprompt.methods.abilities import LearnsOn, can
+from pbprompt.methods.abilities import LearnsOn, TellsFamiliarity, can
 from pbprompt.methods.base import Method
 from pbprompt.model.calibration import Calibration, check_temperature
 from pbprompt.model.folder import read_info
@@ -53,6 +53,10 @@ class PredictedUncertainty(NamedTuple):
     expected_entropy: NDArray[np.float32]  # [n], the part that every sampled prompt shares
     mutual_information: NDArray[np.float32]  # [n], the part that they disagree on
     spread: NDArray[np.float32]  # [n], standard deviation of the likeliest class's probability
+    unsure: NDArray[np.bool_] | None = None  # [n], with reject_at: not among those that are right so often
+    sets: list[list[Any]] | None = None  # with coverage: labels, likeliest first, that hold the true one
+    familiarity: NDArray[np.float32] | None = None  # [n], how much it looks like any class, if that is known
+    unknown: NDArray[np.bool_] | None = None  # [n], with none_at: it looks like none of the classes
 
 
 class PromptClassifier(Estimator):
@@ -219,14 +223,38 @@ class PromptClassifier(Estimator):
         """What the answers on images were that it was not tuned on; None where there are none."""
         return self.model_.calibration
 
-    def predict_uncertainty(self, X: Any) -> PredictedUncertainty:
-        """Probabilities of every class, and how unsure they are and why, for each image."""
+    def predict_uncertainty(
+        self,
+        X: Any,
+        *,
+        reject_at: float | None = None,
+        coverage: float | None = None,
+        none_at: float | None = None,
+        per_class: bool = False,
+    ) -> PredictedUncertainty:
+        """Probabilities of every class, and how unsure they are and why, for each image.
+
+        `reject_at`, `coverage`, `none_at` and `per_class` ask for what they promise in `pbprompt predict`;
+        `calibration_` says what it rests on.
+        """
         model = self.model_
-        images = encode_inputs(X, model.backbone, progress=bool(self.verbose))
-        said = model.predictor(Encoded(*(part.to(model.backbone.device) for part in images)))
+        given = encode_inputs(X, model.backbone, progress=bool(self.verbose))
+        images = Encoded(*(part.to(model.backbone.device) for part in given))
+        said = model.predictor(images)
         doubts = (said.entropy, said.expected_entropy, said.mutual_information, said.spread)
         probabilities, *rest = (values.cpu().numpy() for values in (said.probabilities, *doubts))
-        return PredictedUncertainty(probabilities[:, self._columns], *rest)
+        told: dict[str, Any] = {}
+        if can(model.method, TellsFamiliarity) and (looks := model.method.familiarity(images)) is not None:
+            told["familiarity"] = looks.cpu().numpy()
+        if any(asked is not None for asked in (reject_at, coverage, none_at)):
+            answers = model.predict(images, model.rule(reject_at, coverage, none_at, per_class=per_class))
+            named = dict(zip(model.classes, self._labels.tolist(), strict=True))
+            for name in ("unsure", "unknown"):
+                marks = [getattr(one, name) for one in answers]
+                told[name] = None if None in marks else np.array(marks)
+            if coverage is not None:
+                told["sets"] = [[named[name] for name in one.prediction_set or ()] for one in answers]
+        return PredictedUncertainty(probabilities[:, self._columns], *rest, **told)
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """Probabilities [n, c], a column for each of `classes_`."""

@@ -62,7 +62,7 @@ def promise_words(
 ) -> list[str]:
     """What the user should know of what the options ask of the model's validation images."""
     from pbprompt.evaluate.conformal import fewest_images
-    from pbprompt.evaluate.selective import fewest_right
+    from pbprompt.evaluate.selective import fewest_right, starts
     from pbprompt.model.calibration import CERTAINTY
     from pbprompt.model.manifest import CALIBRATION
 
@@ -74,30 +74,39 @@ def promise_words(
             )
         return [f"{model}: no {CALIBRATION} in it, so no image is marked unsure: {remedy}"]
     accuracy = REJECT_AT if reject_at is None else reject_at
-    threshold, images = calibration.threshold(accuracy), len(calibration)
-    accepted = calibration.accepted(threshold)
-    if accepted.images:
-        notes = [
-            f"unsure: top probability below {threshold:.3f}; the others are right {accuracy:.0%} of the "
+    images = len(calibration)
+    notes = []
+    promised, threshold = calibration.promised(accuracy)
+    if promised < accuracy:
+        if first := starts(images, accuracy, CERTAINTY):  # enough, but with sure mistakes
+            surest = calibration.surest(first[0])
+            wrong = surest.images - surest.right
+            why = f"of the {surest.images} it is surest of, {wrong} {'is' if wrong == 1 else 'are'} wrong"
+        else:
+            why = f"it takes {int(fewest_right(accuracy, CERTAINTY))} images, and there are {images}"
+        if math.isfinite(threshold):
+            so = f"{promised:.0%} is the most that can be"
+        else:
+            so = "no image is marked unsure" if reject_at is None else "every image is marked unsure"
+        notes.append(
+            f"warning: --reject-at {accuracy:g} cannot be promised with {CERTAINTY:.0%} certainty by "
+            f"{calibration.rests_on} ({why}): {so}; more labelled images would help"
+        )
+    if math.isfinite(threshold):
+        accepted = calibration.accepted(threshold)
+        notes.append(
+            f"unsure: top probability below {threshold:.3f}; the others are right {promised:.0%} of the "
             f"time, with {CERTAINTY:.0%} certainty, by {calibration.rests_on} ({accepted.images} above, "
             f"{accepted.right / accepted.images:.1%} right)"
-        ]
-    else:
-        so = "no image is marked unsure" if reject_at is None else "every image is marked unsure"
-        takes = int(fewest_right(accuracy, CERTAINTY))
-        found = ""
-        if takes <= images:  # enough of them, but with mistakes that it is sure of
-            surest = calibration.surest(takes)
-            wrong = surest.images - surest.right
-            found = f"; of the {surest.images} it is surest of, {wrong} {'is' if wrong == 1 else 'are'} wrong"
-        notes = [
-            f"warning: --reject-at {accuracy:g} cannot be promised with {CERTAINTY:.0%} certainty by "
-            f"{calibration.rests_on} (it takes {takes} accepted ones, if all are right{found}), so {so}"
-        ]
-    if coverage is not None and math.isinf(calibration.quantile(coverage)):
+        )
+    if coverage is not None:
+        quantiles = calibration.quantile(coverage).quantiles
         notes.append(
             f"warning: --coverage {coverage:g} takes {fewest_images(coverage):,} images and there are "
             f"{images}, so every set holds all classes"
+            if math.isinf(quantiles[0])
+            else f"sets: hold the true class of {coverage:.0%} of all images"
+            + (f", and of each of {len(quantiles)} kinds from hard to easy" if len(quantiles) > 1 else "")
         )
     return notes
 
@@ -122,7 +131,7 @@ def difference_words(model: "TunedModel", added: bool, other_template: bool) -> 
         notes.append("warning: no validation image is of an added class: marks and sets cannot vouch for it")
     samples = model.predictor.bank.shape[0]
     other_seed = samples > 1 and model.seed != calibration.seed
-    if samples != calibration.samples or other_seed or (other_template and calibration.source != "left out"):
+    if samples != calibration.samples or other_seed or (other_template and not calibration.left_out):
         made = f"--samples {calibration.samples}, --seed {calibration.seed} and the model's template"
         notes.append(f"note: the thresholds were made with {made}; with others they are approximate")
     return notes

@@ -117,8 +117,7 @@ def evaluate(
 def _split_anew(fitted: Mapping[str, str | int], dataset: "Dataset") -> bool:
     """Whether the data has changed since, and has no split of its own that would hold."""
     same_name = fitted.get("dataset") == dataset.name
-    by_seed = any(note.startswith("Split ") for note in dataset.notes)
-    return same_name and by_seed and fitted.get("content_hash") != dataset.content_hash
+    return same_name and dataset.split_by_seed and fitted.get("content_hash") != dataset.content_hash
 
 
 def _other_classes(own: Sequence[str], asked: Sequence[str]) -> str:
@@ -155,8 +154,9 @@ def print_figures(metrics: dict[str, Any]) -> None:
     if sets := metrics.get("sets"):
         Console(markup=False, highlight=False, soft_wrap=True).print(
             f"sets for --coverage {sets['asked']:g} hold the true class of {sets['coverage']:.1%} of them, "
-            f"with {sets['mean_size']:.1f} classes on average; worst class: {sets['worst_class']}, "
-            f"{sets['worst_class_coverage']:.1%} of {sets['worst_class_images']}"
+            f"and of {sets['hard_coverage']:.1%} of the hardest quarter, with {sets['mean_size']:.1f} "
+            f"classes on average; worst class: {sets['worst_class']}, {sets['worst_class_coverage']:.1%} of "
+            f"{sets['worst_class_images']}"
         )
 
 

@@ -201,7 +201,7 @@ def _tuned(options: PredictOptions, folder: Path) -> "tuple[TunedModel, Rule]":
     notes = promise_words(folder, model.calibration, options.reject_at, options.coverage)
     notes += difference_words(model, bool(options.names), other_template)
     reject_at = options.reject_at
-    if model.calibration and reject_at is None and math.isfinite(model.calibration.threshold(REJECT_AT)):
+    if model.calibration and reject_at is None and math.isfinite(model.calibration.promised(REJECT_AT)[1]):
         reject_at = REJECT_AT
     rule = model.rule(reject_at, options.coverage, options.none_at, per_class=options.per_class)
     if isinstance(rule.quantile, tuple):

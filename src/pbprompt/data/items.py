@@ -81,6 +81,11 @@ class Dataset:
         """The domains of the items, sorted; empty where there are none."""
         return tuple(sorted({item.domain for item in self.items} - {""}))
 
+    @property
+    def split_by_seed(self) -> bool:
+        """Whether it had no split of its own."""
+        return any(note.startswith("Split ") for note in self.notes)
+
     def single_label(self) -> "Dataset":
         """Itself, refused where it is multi-label."""
         if self.multi_label:

@@ -1,6 +1,7 @@
 """What uncertainty is good for: telling new from known, and abstaining where a mistake is likely."""
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -55,10 +56,10 @@ def sure_threshold(
 
     A threshold passes where so few errors among its n accepted items would be rarer than δ if the accuracy
     were no better than wanted: P(Bin(n, 1 − accuracy) ≤ errors) ≤ δ, which is Clopper and Pearson's bound.
-    Thresholds are tried one after the other, from few accepted items to many, up to the first that fails, so
-    that all of them together err no more often than one (fixed-sequence testing; Angelopoulos et al., 2021).
-    The sequence starts where n errorless items are just enough; with many items it also starts at 4n, 16n, …
-    and the starts share 1 − certainty. Infinite where nothing can be promised.
+    Thresholds are tried one after the other, from few accepted items to many. Each start of `starts` brings
+    its share of δ = 1 − certainty, a threshold that passes hands on what it had, and one that fails loses it,
+    so that all of them together err no more often than δ (the fallback procedure; Wiens, 2003). Infinite
+    where nothing can be promised.
 
     The empirical choice (the lowest threshold at which the judged items are right often enough) breaks its
     word about every other time: it is the luckiest of many thresholds.
@@ -67,13 +68,18 @@ def sure_threshold(
     levels, group = np.unique(-values, return_inverse=True)  # the surest first
     errors = np.bincount(group, weights=1 - flags(correct, "correct", len(values))).cumsum()
     accepted = np.bincount(group).cumsum()
-    lowest = math.inf
-    starts = _starts(len(values), accuracy, certainty)
-    for start in starts:
-        for place in range(int(np.searchsorted(accepted, start)), len(levels)):
-            if few_errors(accepted[place], errors[place], 1 - accuracy) > (1 - certainty) / len(starts):
-                break
-            lowest = min(lowest, -float(levels[place]))
+    waiting = starts(len(values), accuracy, certainty)
+    lowest, risk, passed = math.inf, 0.0, -1.0
+    share = (1 - certainty) / max(1, len(waiting))
+    for place, level in enumerate(levels):
+        while waiting and accepted[place] >= waiting[0]:
+            risk += share
+            waiting = waiting[1:]
+        if risk and errors[place] > passed:  # no more errors among more items pass as well
+            wrong = few_errors(accepted[place], errors[place], 1 - accuracy) > risk
+            risk, passed = (0.0, -1.0) if wrong else (risk, errors[place])
+        if risk:
+            lowest = -float(level)
     return lowest
 
 
@@ -82,9 +88,14 @@ def few_errors(items: int, errors: int, rate: float) -> float:
     if errors >= items or rate <= 0:
         return 1.0
     k = np.arange(int(errors) + 1)
-    factorials = np.concatenate([[0.0], np.log(np.arange(1, int(items) + 1)).cumsum()])
+    factorials = _log_factorials(1 << int(items).bit_length())
     ways = factorials[int(items)] - factorials[k] - factorials[int(items) - k]
     return float(np.exp(ways + k * math.log(rate) + (items - k) * math.log1p(-rate)).sum())
+
+
+@lru_cache(maxsize=8)
+def _log_factorials(most: int) -> Floats:
+    return np.concatenate([[0.0], np.log(np.arange(1, most + 1)).cumsum()])
 
 
 def fewest_right(accuracy: float, certainty: float = 0.9) -> float:
@@ -92,12 +103,11 @@ def fewest_right(accuracy: float, certainty: float = 0.9) -> float:
     return math.ceil(math.log(1 - certainty) / math.log(accuracy)) if accuracy < 1 else math.inf
 
 
-def _starts(items: int, accuracy: float, certainty: float) -> list[int]:
-    """n, 4n, 16n, … up to the number of items, as many as share the risk and still fit."""
-    starts: list[int] = []
-    while True:
-        count = len(starts) + 1
-        first = fewest_right(accuracy, 1 - (1 - certainty) / count)
-        if first * 4 ** (count - 1) > items:
-            return starts
-        starts = [int(first) * 4**power for power in range(count)]
+def starts(items: int, accuracy: float, certainty: float = 0.9) -> list[int]:
+    """Where `sure_threshold` begins: at the fewest items that could promise it and, where that is less, at a
+    third of all items, of which some may be wrong. None where there are too few."""
+    halved = fewest_right(accuracy, 1 - (1 - certainty) / 2)
+    if halved < items // 3:
+        return [int(halved), items // 3]
+    first = fewest_right(accuracy, certainty)
+    return [int(first)] if first <= items else []

@@ -1,16 +1,17 @@
 """What a tuned model's answers on validation images say about when to trust it.
 
 A `Calibration` keeps those answers and is saved beside the model, so that any wanted accuracy or coverage can
-be asked for later. Images that were trained on must not be among them: the model is too sure of those. A
-method that leaves its training images out in turn can do without others: then they are these.
+be asked for later. Images that were trained on must not be among them, unless a method judges each as if it
+had been left out: the model without it has an image less, so that what is promised errs on the safe side.
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -19,7 +20,7 @@ from torch import Tensor
 from pbprompt.core.temperature import fit_temperature
 from pbprompt.data.items import Dataset, Item
 from pbprompt.errors import InputError
-from pbprompt.evaluate.conformal import class_quantiles, conformal_quantile
+from pbprompt.evaluate.conformal import ByDifficulty, by_difficulty, class_quantiles
 from pbprompt.evaluate.selective import sure_threshold
 from pbprompt.features.bank import Features
 from pbprompt.methods.abilities import LeavesOut, can
@@ -27,10 +28,10 @@ from pbprompt.methods.base import Method
 from pbprompt.model.manifest import CALIBRATION, ModelFiles, opened
 from pbprompt.model.predictor import Predictor, predict_features, rounded
 
-FORMAT = "pbprompt-calibration"
+FORMAT, VERSION = "pbprompt-calibration", 2
 CERTAINTY = 0.9  # with which a promised accuracy holds
+COLUMNS = ("confidence", "right", "true", "labels")
 MOST_HELD_OUT = 1000  # training images that were not drawn and are judged instead
-Source = Literal["validation", "left out"]
 
 
 class Accepted(NamedTuple):
@@ -52,7 +53,7 @@ class Calibration:
     samples: int  # prompts of each class
     seed: int  # of the sampled prompts
     labels: tuple[str, ...]  # the true class
-    source: Source = "validation"  # left out: training images, each judged by the model without it
+    left_out: int = 0  # of them, the last so many: training images, each judged by the model without it
 
     def __post_init__(self) -> None:
         n = len(self.confidence)
@@ -62,8 +63,8 @@ class Calibration:
             raise ValueError("right must be true or false for each image")
         if not all(0 <= true <= best <= 1 for true, best in zip(self.true, self.confidence, strict=True)):
             raise ValueError("there must be 0 ≤ true ≤ confidence ≤ 1 for each image")
-        if not (1 <= self.classes_seen <= self.classes and self.samples >= 1):
-            raise ValueError("classes, classes_seen and samples must be counts")
+        if not (1 <= self.classes_seen <= self.classes and self.samples >= 1 and 0 <= self.left_out <= n):
+            raise ValueError("classes, classes_seen, samples and left_out must be counts")
 
     def __len__(self) -> int:
         return len(self.confidence)
@@ -71,10 +72,9 @@ class Calibration:
     @property
     def rests_on(self) -> str:
         """Its images in words."""
-        images = "image" if len(self) == 1 else "images"
-        if self.source == "validation":
-            return f"{len(self):,} validation {images}"
-        return f"{len(self):,} training {images}, each left out in turn"
+        given = {"validation": len(self) - self.left_out, "training": self.left_out}
+        parts = [f"{n:,} {kind} {'image' if n == 1 else 'images'}" for kind, n in given.items() if n]
+        return " and ".join(parts) + (", each left out in turn" if self.left_out else "")
 
     def threshold(self, accuracy: float, certainty: float = CERTAINTY) -> float:
         """The confidence from which on images are this accurate, promised with a certainty
@@ -86,6 +86,21 @@ class Calibration:
                 raise InputError(f"{name} is {share:g}: give a share between 0 and 1, such as 0.9")
         return sure_threshold(self.confidence, self.right, accuracy, certainty)
 
+    def promised(self, accuracy: float) -> tuple[float, float]:
+        """The accuracy and its threshold; where it cannot be promised, the highest whole percentage below it
+        that can, and if there is none from a half on, no image is accepted."""
+        below = (percent / 100 for percent in range(math.ceil(100 * accuracy) - 1, 49, -1))
+        for share in (accuracy, *below):
+            if math.isfinite(threshold := self.threshold(share)):
+                return share, threshold
+        return 0.0, math.inf
+
+    def with_left_out(self, other: "Calibration") -> "Calibration":
+        """These answers, then those of training images that were left out."""
+        both = {name: getattr(self, name) + getattr(other, name) for name in COLUMNS}
+        seen = len({*self.labels, *other.labels})
+        return replace(self, **both, left_out=other.left_out, classes_seen=seen)
+
     def accepted(self, threshold: float) -> Accepted:
         """How the validation images fare at a threshold."""
         kept = [right for best, right in zip(self.confidence, self.right, strict=True) if best >= threshold]
@@ -95,9 +110,9 @@ class Calibration:
         """How those fare that it is surest of: `count` of them, or more where several are as sure."""
         return self.accepted(sorted(self.confidence, reverse=True)[count - 1])
 
-    def quantile(self, coverage: float) -> float:
+    def quantile(self, coverage: float) -> ByDifficulty:
         """q of `conformal.py`, for `prediction_set`; infinite where n is too small for the coverage."""
-        return conformal_quantile(self.true, coverage)
+        return by_difficulty(self.confidence, self.true, coverage)
 
     def class_quantiles(self, classes: Sequence[str], coverage: float) -> tuple[float, ...]:
         """q of each class, for sets that hold the true one this often whatever class it is."""
@@ -107,14 +122,18 @@ class Calibration:
 def calibrate(predictor: Predictor, features: Features, seed: int = 0) -> Calibration:
     """Answer validation images with a tuned predictor; `seed`: the one its prompts were sampled with."""
     probabilities = predict_features(predictor, features).probabilities.cpu()
-    return _judged(probabilities, features.labels.cpu(), predictor, seed, "validation")
+    return _judged(probabilities, features.labels.cpu(), predictor, seed)
 
 
 def calibrate_left_out(predictor: Predictor, seed: int = 0) -> Calibration | None:
     """The same of training images, each judged by the model without it; None where the method cannot."""
     method = predictor.method
     said = method.left_out() if can(method, LeavesOut) else None
-    return None if said is None else _judged(said[0].cpu(), said[1].cpu(), predictor, seed, "left out")
+    if said is None:
+        return None
+    logits = said[0].cpu().clamp_min(torch.finfo(torch.float32).tiny).log()
+    judged = _judged((logits / predictor.temperature).softmax(-1), said[1].cpu(), predictor, seed)
+    return replace(judged, left_out=len(judged))
 
 
 def _judged(
@@ -122,7 +141,6 @@ def _judged(
     labels: Int[Tensor, " n"],
     predictor: Predictor,
     seed: int,
-    source: Source,
 ) -> Calibration:
     best, predicted = probabilities.max(-1)
     true = probabilities.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
@@ -135,7 +153,6 @@ def _judged(
         samples=predictor.bank.shape[0],
         seed=seed,
         labels=tuple(predictor.classes[label] for label in labels.tolist()),
-        source=source,
     )
 
 
@@ -180,7 +197,7 @@ def temperature_of(predictor: Predictor, features: Features) -> float:
 
 def calibration_text(calibration: Calibration) -> str:
     """What `calibration.json` holds."""
-    values = {"format": FORMAT, "version": 1, "images": len(calibration), **asdict(calibration)}
+    values = {"format": FORMAT, "version": VERSION, "images": len(calibration), **asdict(calibration)}
     lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
     return f"{{\n{lines}\n}}\n"
 
@@ -201,16 +218,13 @@ def read_calibration(folder: Path | ModelFiles) -> Calibration | None:
 
 
 def _parsed(values: dict[str, Any]) -> Calibration:
-    if values.pop("format") != FORMAT or values.pop("version") != 1:
+    if values.pop("format") != FORMAT or values.pop("version") != VERSION:
         raise ValueError("another format")
     images = values.pop("images")
-    for key in ("classes", "classes_seen", "samples", "seed"):
+    for key in ("classes", "classes_seen", "samples", "seed", "left_out"):
         if type(values[key]) is not int:
             raise ValueError(f"{key} must be a whole number")
-    columns = {key: tuple(values[key]) for key in ("confidence", "right", "true", "labels")}
-    if values["source"] not in get_args(Source):
-        raise ValueError(f"source is {values['source']!r}")
-    calibration = Calibration(**{**values, **columns})
+    calibration = Calibration(**{**values, **{key: tuple(values[key]) for key in COLUMNS}})
     if images != len(calibration):
         raise ValueError(f"images is {images}, but there are {len(calibration)}")
     return calibration

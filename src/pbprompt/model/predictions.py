@@ -6,18 +6,18 @@ from typing import Any
 import torch
 
 from pbprompt.clip.backbone import Encoded
-from pbprompt.evaluate.conformal import prediction_set
+from pbprompt.evaluate.conformal import ByDifficulty, prediction_set
 from pbprompt.methods.abilities import TellsFamiliarity, can
 from pbprompt.model.predictor import DIGITS, Predictor, rounded
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What decides: a confidence threshold, a conformal quantile (of all classes, or of each), a rate of
+    """What decides: a confidence threshold, conformal quantiles (by difficulty, or of each class), a rate of
     wrong refusals; None: nothing."""
 
     threshold: float | None = None
-    quantile: float | tuple[float, ...] | None = None
+    quantile: ByDifficulty | tuple[float, ...] | None = None
     refusal: float | None = None
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.likelihood import Uncertainty
+from pbprompt.evaluate.conformal import ByDifficulty
 from pbprompt.evaluate.metrics import summary
 from pbprompt.features.bank import Features
 from pbprompt.methods.base import build_method, make_config
@@ -19,6 +20,7 @@ from pbprompt.registry import find_method
 # What the plainest classifiers make of the same training images: whether tuning bought anything. They need no
 # text and no settings; on frozen features they take moments, unless there are many images of many classes.
 RIVALS = {"nearest-mean": "class mean", "linear-probe": "linear probe"}
+HARD = 0.25  # share of images that the model is least sure of
 MOST_PRODUCTS = 12_000_000  # images × classes × dimensions up to which the probe takes a second or two
 
 
@@ -48,12 +50,13 @@ def compare(predictor: Predictor, features: Features, said: Uncertainty, frozen:
 
 
 def set_figures(
-    said: Uncertainty, features: Features, classes: Sequence[str], coverage: float, quantile: float
+    said: Uncertainty, features: Features, classes: Sequence[str], coverage: float, quantile: ByDifficulty
 ) -> dict[str, str | int | float]:
     """How often prediction sets hold the true class, how large they are, and the class that fares worst."""
     shown = said.probabilities.cpu().double().numpy().round(DIGITS)
     labels = features.labels.cpu().numpy()
-    likely = 1 - shown <= quantile
+    top = shown.max(1)
+    likely = 1 - shown <= quantile(top)[:, None]
     likely[np.arange(len(shown)), shown.argmax(1)] = True  # no set is empty
     held = likely[np.arange(len(shown)), labels]
     images = np.bincount(labels, minlength=len(classes))
@@ -62,6 +65,7 @@ def set_figures(
     return {
         "asked": coverage,
         "coverage": float(held.mean()),
+        "hard_coverage": float(held[top <= np.quantile(top, HARD)].mean()),
         "mean_size": float(likely.sum(1).mean()),
         "worst_class": classes[worst],
         "worst_class_coverage": float(shares[worst]),

@@ -16,6 +16,7 @@ from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset, Item
 from pbprompt.data.names import name_key
 from pbprompt.errors import InputError
 from pbprompt.evaluate.answers import Answers
+from pbprompt.evaluate.conformal import ByDifficulty
 from pbprompt.evaluate.multi_label import LabelAnswers
 from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.methods.abilities import ChoosesByValidation, LearnsOn, LeavesOut, can
@@ -45,7 +46,7 @@ from pbprompt.model.scoring import compare, rival_figures, set_figures
 from pbprompt.train.journal import OnLog
 from pbprompt.train.tune import Bank, Views, bank_on, data_facts, tune
 
-ENOUGH = 100  # validation images, for a temperature that nobody asked for
+ENOUGH = 100  # validation images, for a temperature that nobody asked for, or to be calibrated by alone
 COVERAGE = 0.9  # of the sets whose figures `evaluate` gives
 PATHS_AT_ONCE = 256  # of many files: answers come as they are made
 AnyPath = TypeVar("AnyPath", str, Path)
@@ -241,7 +242,8 @@ class TunedModel:
     def partial_fit(self, images: Encoded, labels: Sequence[str]) -> Self:
         """The model having learned these images too, as if fitted on all; new labels are new classes.
 
-        Its figures, temperature and calibration are of before, so they go.
+        Its figures and its temperature are of before, so they go; it is calibrated anew by its training
+        images, each left out.
         """
         if self.multi_label or not can(self.method, LearnsOn):
             kind = "a multi-label model" if self.multi_label else self.method.name
@@ -256,15 +258,17 @@ class TunedModel:
         device = self.backbone.device
         rows = torch.tensor([known[name_key(label)] for label in labels], device=device)
         method.learn(Encoded(*(part.to(device) for part in images)), rows)
-        return replace(model, info=replace(model.info, metrics={}, temperature=1.0), calibration=None)
+        info = replace(model.info, metrics={}, temperature=1.0)
+        return replace(model, info=info, calibration=None).with_left_out()
 
     def assessed(
         self, dataset: Dataset, bank: Bank, *, figures: bool = True, temperature: bool = False
     ) -> Self:
         """With its answers on images that it was not tuned on and, unless left out, its figures.
 
-        The answers are on validation images; where there are none, on training images that were not drawn;
-        where all were, on these, each left out in turn, if the method does that.
+        The answers are on validation images, or else on training images that were not drawn. A method that
+        leaves its training images out in turn adds its answers on these, unless the data has a hundred
+        validation images of its own, which may be more like those to come.
 
         The figures are of the test split, or of the validation split where there is no other and it chose
         nothing there; under `rivals`, what plain classifiers make of the same training images.
@@ -286,7 +290,11 @@ class TunedModel:
             if temperature or (can(self.method, LeavesOut) and len(held_out) >= ENOUGH):
                 scaled = temperature_of(self.predictor, features)
                 model = replace(self, info=replace(self.info, temperature=scaled))
-            model = replace(model, calibration=calibrate(model.predictor, features, self.seed))
+            calibration = calibrate(model.predictor, features, self.seed)
+            alike = whole.split_by_seed or len(held_out) < ENOUGH  # the training images are as good witnesses
+            if alike and (left := calibrate_left_out(model.predictor, self.seed)):
+                calibration = calibration.with_left_out(left)
+            model = replace(model, calibration=calibration)
         else:
             model = replace(self, calibration=calibrate_left_out(self.predictor, self.seed))
         metrics = {}
@@ -373,7 +381,8 @@ class TunedModel:
         *,
         per_class: bool = False,
     ) -> Rule:
-        """What marks an image as unsure so that the others are this accurate, and fills sets that hold the
+        """What marks an image as unsure so that the others are this accurate (or as accurate as can be
+        promised, `Calibration.promised`), and fills sets that hold the
         true class this often (`per_class`: whatever class it is), judged by the validation images; and what
         marks one as none of the classes, wrongly so for this share of images of theirs."""
         if self.calibration is None:
@@ -383,12 +392,12 @@ class TunedModel:
                 "the model was fitted without validation images, on which thresholds and sets rest: "
                 "fit it again on data that has some"
             )
-        quantile: float | tuple[float, ...] | None = None
+        quantile: ByDifficulty | tuple[float, ...] | None = None
         if coverage is not None and per_class:
             quantile = self.calibration.class_quantiles(self.classes, coverage)
         elif coverage is not None:
             quantile = self.calibration.quantile(coverage)
-        return Rule(None if accuracy is None else self.calibration.threshold(accuracy), quantile, refusal)
+        return Rule(None if accuracy is None else self.calibration.promised(accuracy)[1], quantile, refusal)
 
     def predict(self, images: Encoded, rule: Rule = NO_RULE) -> list[Prediction]:
         """What is in each image, how sure that is and, by a rule, what to do with it."""

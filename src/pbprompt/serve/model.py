@@ -48,10 +48,13 @@ def others_alone(model: TunedModel) -> str:
     return f"no image of an added class was judged, only {on}"
 
 
-def no_promise(model: TunedModel, accuracy: float) -> str:
-    """Why no image can be told from the unsure ones."""
-    on = model.calibration.rests_on if model.calibration else "no images"
-    return f"that answers are right {accuracy:.0%} of the time cannot be promised by {on}"
+def no_promise(model: TunedModel, accuracy: float) -> str | None:
+    """Why the sure answers cannot be promised to be right that often, and how often they can."""
+    if model.calibration is None or (promised := model.calibration.promised(accuracy)[0]) == accuracy:
+        return None
+    most = f", {promised:.0%} can" if promised else ""
+    on = model.calibration.rests_on
+    return f"that answers are right {accuracy:.0%} of the time cannot be promised by {on}{most}"
 
 
 def with_classes(model: TunedModel, names: Sequence[str], limits: Limits) -> TunedModel:

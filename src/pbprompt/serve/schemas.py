@@ -154,7 +154,7 @@ class Prediction(BaseModel):
         description="less sure than accepted images must be for the accuracy reject_at; null: not calibrated"
     )
     prediction_set: list[str] | None = Field(
-        description="holds the true class with probability coverage; null: not calibrated"
+        description="such sets hold the true class as often as coverage over all images; null: not calibrated"
     )
     familiarity: float | None = Field(
         description="share of images of the classes that look less like theirs; null: the method cannot tell"

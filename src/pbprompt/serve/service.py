@@ -125,8 +125,9 @@ class Service:
                 judged = model.calibrated
                 accuracy, coverage = (asked.reject_at, asked.coverage) if judged else (None, None)
                 rule = model.rule(accuracy, coverage, asked.none_at)
+                note = (no_promise(model, accuracy) if accuracy is not None else None) or note
                 if rule.threshold is not None and math.isinf(rule.threshold):
-                    rule, note = replace(rule, threshold=None), no_promise(model, asked.reject_at)
+                    rule = replace(rule, threshold=None)
                 squares = await self._decoded(asked.images, decode_square, see.look)
                 said = await self.batcher.submit(
                     [Question(see.normalised(square), model, rule) for square in squares]

@@ -72,7 +72,8 @@ function showAnswer(count) {
   byId("unjudged").hidden = unsure !== null;
   byId("unknown").hidden = !unknown;
   byId("set").textContent = among
-    ? `Nine times in ten the true class is among: ${shortened(among)} (●).` +
+    ? `Over all images, as over those about as hard as this one, such a list holds the true class nine times ` +
+      `in ten: ${shortened(among)} (●).` +
       (note ? ` But ${note}.` : "")
     : `Whether this is unsure, and which classes it may be, is not known: ${note}.` +
       (added.length ? " Remove the added classes to see both again." : "");
