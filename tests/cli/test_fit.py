@@ -54,8 +54,8 @@ def test_fit_then_evaluate(run, photos, tmp_path):
     assert code == 0, err
     assert "fitting to 6 of 12 training images; 6 are left (--shots 0 takes all)" in err
     assert "3 classes" in err and "6 train" in err and "learnable parameters as the paper counts" in err
-    names = ("zero-shot", "class mean", "linear probe", "tuned")
-    assert [line.split("  ")[0].strip() for line in out.splitlines()[1:5]] == list(names)
+    names = ("zero-shot", "class mean", "nearest neighbours", "linear probe", "tuned")
+    assert [line.split("  ")[0].strip() for line in out.splitlines()[1:6]] == list(names)
     assert "test split, 6 images" in out and "no linear probe" not in err
     assert set(contents(model)) == {
         "README.md",
@@ -78,7 +78,7 @@ def test_fit_then_evaluate(run, photos, tmp_path):
     assert code == 0 and len(out.splitlines()) == 1
     assert {"accuracy", "nll", "ece", "zero_shot"} < set(figures)
     assert {"accuracy", "nll", "ece"} < set(figures["zero_shot"])
-    assert set(info["metrics"].pop("rivals")) == {"nearest-mean", "linear-probe"}
+    assert set(info["metrics"].pop("rivals")) == {"nearest-mean", "nearest-neighbours", "linear-probe"}
     for key, value in info["metrics"].items():  # the same images, though the folder has no split of its own
         assert figures[key] == value
 
@@ -396,6 +396,19 @@ def test_calibrate_scales_the_probabilities_of_any_method(run, photos, tmp_path)
     )
     code, out, _ = run("evaluate", tmp_path / "model", photos, "--json")
     assert code == 0 and json.loads(out)["nll"] == info["metrics"]["nll"]
+
+
+def test_auto_takes_the_best_by_left_out_images(run, photos, tmp_path):
+    code, _, err = run("fit", photos, "--method", "auto", "--out", tmp_path / "model")
+    assert code == 0, err
+    rows = [
+        line.split()[0] for line in err.splitlines() if ("%" in line and " 0." in line) or "linear" in line
+    ]
+    assert len(rows) >= 4 and "has the best likelihood on training images that were left out" in err
+    chosen = json.loads((tmp_path / "model" / "config.json").read_text())["method"]
+    assert f"auto: {chosen} has" in err
+    code, _, err = run("fit", photos, "--method", "auto", "--set", "epochs=2", "--out", tmp_path / "other")
+    assert code == 2 and "--set: --method auto takes each method as it is: leave it out" in err
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ CHECKS = [
     behaviours.keeps_classes_of_one_name_apart,
     behaviours.takes_a_class_without_images_or_names_it,
 ]
-ABLE = ("conjugate", "gda", "linear-probe", "nearest-mean")
+ABLE = ("conjugate", "gda", "linear-probe", "nearest-mean", "nearest-neighbours")
 
 
 def test_these_do_without_text():
@@ -37,7 +37,9 @@ def test_conforms(monkeypatch, name, check):
 
 
 def test_the_others_say_which_ones_do():
-    with pytest.raises(InputError, match="use one of conjugate, gda, linear-probe, nearest-mean"):
+    with pytest.raises(
+        InputError, match="use one of conjugate, gda, linear-probe, nearest-mean, nearest-neighbours"
+    ):
         fitted(find_method("coop"), {}, tiny_dino())
 
 

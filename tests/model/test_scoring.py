@@ -10,7 +10,7 @@ from pbprompt.methods.base import build_method, make_config
 from pbprompt.methods.pbprompt import PBPrompt
 from pbprompt.model import scoring
 from pbprompt.model.predictor import predict_features, predictive, zero_shot
-from pbprompt.model.scoring import compare, probe_is_quick, rival_figures, score
+from pbprompt.model.scoring import compare, leaderboard, probe_is_quick, rival_figures, score
 
 CLASSES = ("cat", "dog", "golden_retriever", "car", "bus", "tench", "zebra")
 TEMPLATE = "a drawing of a {}."
@@ -100,6 +100,16 @@ def test_predictions_keep_the_order(method, features):
     torch.testing.assert_close(part.probabilities, whole.probabilities[10:13], rtol=1e-5, atol=1e-6)
 
 
+def test_the_leaderboard_is_of_images_left_out(apart, tiny_vit):
+    found = leaderboard(tiny_vit, CLASSES[:3], "{}", apart, seed=1)
+    assert set(found) == {"conjugate", "nearest-mean", "nearest-neighbours", "linear-probe"}
+    losses = [figures["nll"] for figures in found.values()]
+    assert losses == sorted(losses)
+    fitted = rival_figures(tiny_vit, CLASSES[:3], apart, apart, 1)["linear-probe"]
+    assert found["linear-probe"]["nll"] > fitted["nll"]  # which has seen them
+    assert leaderboard(tiny_vit, CLASSES[:3], "{}", apart.subset(slice(0, 3)), seed=1) == {}
+
+
 # ---------------------------------------------------------------- plain classifiers of the same images
 
 
@@ -113,7 +123,7 @@ def apart(tiny_vit) -> Features:
 
 def test_both_rivals_are_fitted_to_the_training_images(apart, tiny_vit):
     found = rival_figures(tiny_vit, CLASSES[:3], apart, apart, seed=1)
-    assert list(found) == ["nearest-mean", "linear-probe"]
+    assert list(found) == ["nearest-mean", "nearest-neighbours", "linear-probe"]
     x = unit(apart.global_)
     means = torch.stack([x[apart.labels == place].mean(0) for place in range(3)])
     right = (x @ unit(means).T).argmax(1) == apart.labels
@@ -123,13 +133,16 @@ def test_both_rivals_are_fitted_to_the_training_images(apart, tiny_vit):
 
 def test_a_model_is_no_rival_of_its_own(apart, tiny_vit):
     found = rival_figures(tiny_vit, CLASSES[:3], apart, apart, 1, own="linear-probe")
-    assert list(found) == ["nearest-mean"]
+    assert list(found) == ["nearest-mean", "nearest-neighbours"]
 
 
 def test_the_probe_is_left_out_where_it_takes_long(apart, tiny_vit, monkeypatch):
     monkeypatch.setattr(scoring, "MOST_PRODUCTS", 12 * 3 * tiny_vit.embed_dim - 1)
     assert not probe_is_quick(12, 3, tiny_vit.embed_dim)
-    assert list(rival_figures(tiny_vit, CLASSES[:3], apart, apart, 1)) == ["nearest-mean"]
+    assert list(rival_figures(tiny_vit, CLASSES[:3], apart, apart, 1)) == [
+        "nearest-mean",
+        "nearest-neighbours",
+    ]
 
 
 def test_sixteen_shots_of_the_pets_are_quick_and_of_a_thousand_classes_not():

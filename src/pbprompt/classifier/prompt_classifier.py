@@ -243,7 +243,7 @@ class PromptClassifier(Estimator):
         said = model.predictor(images)
         doubts = (said.entropy, said.expected_entropy, said.mutual_information, said.spread)
         probabilities, *rest = (values.cpu().numpy() for values in (said.probabilities, *doubts))
-        told: dict[str, Any] = {}
+        told: dict[str, Any] = dict(zip(PredictedUncertainty._fields[1:5], rest, strict=True))
         if can(model.method, TellsFamiliarity) and (looks := model.method.familiarity(images)) is not None:
             told["familiarity"] = looks.cpu().numpy()
         if any(asked is not None for asked in (reject_at, coverage, none_at)):
@@ -254,7 +254,7 @@ class PromptClassifier(Estimator):
                 told[name] = None if None in marks else np.array(marks)
             if coverage is not None:
                 told["sets"] = [[named[name] for name in one.prediction_set or ()] for one in answers]
-        return PredictedUncertainty(probabilities[:, self._columns], *rest, **told)
+        return PredictedUncertainty(probabilities[:, self._columns], **told)
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """Probabilities [n, c], a column for each of `classes_`."""

@@ -22,6 +22,7 @@ from pbprompt.cli import (
     fit,
     look,
     methods,
+    model,
     next_images,
     predict,
     prompts,
@@ -123,6 +124,7 @@ app.command()(methods.methods)
 app.command()(reproduce.reproduce)
 app.command()(report.report)
 app.command()(doctor.doctor)
+app.add_typer(model.app, name="model")
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(backbones.app, name="backbones")
 app.add_typer(runs.app, name="runs")

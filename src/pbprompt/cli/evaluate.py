@@ -10,6 +10,8 @@ from pbprompt.cli.output import print_json, refuse
 from pbprompt.errors import install_command
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from pbprompt.data.items import Dataset
 
 SHOWN_LABELS = 12
@@ -136,20 +138,12 @@ def _other_classes(own: Sequence[str], asked: Sequence[str]) -> str:
 def print_figures(metrics: dict[str, Any]) -> None:
     """Tuned beside zero-shot and, where they were fitted, plain classifiers of the same training images."""
     from rich.console import Console
-    from rich.table import Table
-
-    from pbprompt.model.scoring import RIVALS
 
     if "map" in metrics:
         print_label_figures(metrics)
         return
-
-    table = Table("", "accuracy", "NLL", "ECE", box=None)
-    rivals = ((RIVALS[name], figures) for name, figures in metrics.get("rivals", {}).items())
-    plain = [("zero-shot", metrics["zero_shot"])] if "zero_shot" in metrics else []
-    for name, values in (*plain, *rivals, ("tuned", metrics)):
-        table.add_row(name, f"{values['accuracy']:.2%}", f"{values['nll']:.3f}", f"{values['ece']:.2%}")
-    Console().print(table)
+    plain = {"zero-shot": metrics["zero_shot"]} if "zero_shot" in metrics else {}
+    Console().print(figures_table({**plain, **metrics.get("rivals", {}), "tuned": metrics}))
     Console().print(f"[dim]{metrics['split']} split, {metrics['images']} images[/]")
     if sets := metrics.get("sets"):
         Console(markup=False, highlight=False, soft_wrap=True).print(
@@ -158,6 +152,19 @@ def print_figures(metrics: dict[str, Any]) -> None:
             f"classes on average; worst class: {sets['worst_class']}, {sets['worst_class_coverage']:.1%} of "
             f"{sets['worst_class_images']}"
         )
+
+
+def figures_table(rows: Mapping[str, Mapping[str, Any]]) -> "Table":
+    """Accuracy, NLL and ECE of each."""
+    from rich.table import Table
+
+    from pbprompt.model.scoring import RIVALS
+
+    table = Table("", "accuracy", "NLL", "ECE", box=None)
+    for name, values in rows.items():
+        shown = f"{values['accuracy']:.2%}", f"{values['nll']:.3f}", f"{values['ece']:.2%}"
+        table.add_row(RIVALS.get(name, name), *shown)
+    return table
 
 
 def print_label_figures(figures: Mapping[str, Any]) -> None:

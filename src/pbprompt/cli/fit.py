@@ -1,15 +1,17 @@
 """`pbprompt fit`: tune a classifier on a few labelled images."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from pbprompt.cli.calibration_words import calibration_words, name_words, temperature_words, threshold_words
 from pbprompt.cli.options import with_options
+from pbprompt.cli.output import refuse
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,9 +19,12 @@ if TYPE_CHECKING:
 
     from pbprompt.clip.backbone import Backbone
     from pbprompt.data.items import Dataset
+    from pbprompt.features.bank import FeatureBank
     from pbprompt.methods.base import Method, MethodConfig
     from pbprompt.model.tuned import TunedModel
     from pbprompt.train.tune import Views
+
+AUTO = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +37,9 @@ class FitOptions:
     )
     out: Path = typer.Option(..., "--out", "-o", help="Folder for the model.")
     method: str = typer.Option(
-        "conjugate", help="conjugate (seconds), pbprompt (the paper's), …; `pbprompt methods` lists them."
+        "conjugate",
+        help="conjugate (seconds), pbprompt (the paper's), …; `pbprompt methods` lists them. auto: the best "
+        "of conjugate, class mean, nearest neighbours and linear probe by left-out images.",
     )
     shots: int = typer.Option(0, min=0, help="Training images per class, drawn by --seed; 0: all.")
     seed: int = typer.Option(1, help="Seed of the draw, the start values and the training.")
@@ -60,6 +67,14 @@ class FitOptions:
     def kind(self) -> "type[Method]":
         from pbprompt.registry import find_method
 
+        if self.method == AUTO:  # until the images are there, and where it is the only one that can
+            given = {"--preset": self.preset, "--variant": self.variant, "--set": self.overrides}
+            usual = {"--preset": "default", "--variant": "", "--set": []}
+            refuse(
+                {name: value if value != usual[name] else None for name, value in given.items()},
+                "--method auto takes each method as it is",
+            )
+            return find_method("conjugate")
         return find_method(self.method)
 
     @cached_property
@@ -89,8 +104,6 @@ class FitOptions:
 
     def refuse(self, why: str, **more: object) -> None:
         """Refuse the options of step-by-step training on a draw, where there is no such thing."""
-        from pbprompt.cli.output import refuse
-
         given = {
             "--draw": self.draw_file,
             "--views": None if self.views == "centre" else self.views,
@@ -98,6 +111,33 @@ class FitOptions:
             "--calibrate": self.calibrate or None,
         }
         refuse({**more, **given}, why)
+
+    @property
+    def kept(self) -> dict[str, object]:
+        """What another fit of the same sources needs, as JSON; where things are, from anywhere."""
+        given: dict[str, object] = {}
+        for name, usual in _defaults().items():
+            value = getattr(self, name)
+            if name not in ("out", "device", "dry_run") and value != usual:
+                given[name] = str(value.absolute()) if isinstance(value, Path) else value
+        if Path(self.data).expanduser().exists():
+            given["data"] = str(Path(self.data).expanduser().absolute())
+        return given
+
+    @classmethod
+    def of(cls, kept: Mapping[str, object]) -> "FitOptions":
+        """From what was kept; paths may be text."""
+        if unknown := set(kept) - set(_defaults()):
+            raise InputError(f"option {min(unknown)!r} is none of `pbprompt fit`: use `pbprompt fit`")
+        paths = {field.name for field in fields(cls) if field.type in (Path, Path | None)}
+        given: dict[str, Any] = dict(kept)
+        given |= {name: Path(given[name]) for name in paths & set(given)}
+        return cls(**{**_defaults(), **given})
+
+
+def _defaults() -> dict[str, Any]:
+    """Of each option of `fit`; those of options that must be given mean nothing."""
+    return {field.name: getattr(field.default, "default", None) for field in fields(FitOptions)}
 
 
 @with_options(FitOptions)
@@ -107,8 +147,9 @@ def fit(options: FitOptions) -> None:
     The default, `conjugate`, takes what a class's name says as a first guess and lets its photographs correct
     it: no training, seconds. [bold]--method pbprompt[/bold] tunes the paper's prompts, in minutes.
 
-    Its figures stand beside those of zero-shot and of two plain classifiers of the same training images, the
-    class mean and the linear probe: what tuning bought is seen at once.
+    Its figures stand beside those of zero-shot and of plain classifiers of the same training images (class
+    mean, nearest neighbours, linear probe): what tuning bought is seen at once. [bold]--method auto[/bold]
+    takes the best of these and the default, by the likelihood of training images that were left out.
 
     Validation images are not trained on: they tell `predict` when the model is unsure and, with
     [bold]--calibrate[/bold], how far to trust its probabilities.
@@ -127,6 +168,11 @@ def fit(options: FitOptions) -> None:
     Ctrl-C keeps a checkpoint: the same command continues from there. Under torchrun several processes share
     one run: [bold]torchrun --nproc-per-node 4 -m pbprompt fit …[/bold]
     """
+    fit_options(options)
+
+
+def fit_options(options: FitOptions) -> None:
+    """The verb itself."""
     from pbprompt import distributed
     from pbprompt.model.manifest import check_free
     from pbprompt.model.streamed import is_stream
@@ -180,11 +226,11 @@ def _fit_stream(options: FitOptions) -> None:
     def going_on(images: int) -> None:
         console.print(f"going on after the {images:,} images that are gathered already")
 
-    tower = options.tower
+    tower, about = options.tower, {"options": options.kept}
     try:
         model, found = fit_stream_into(
             options.out, stream, tower, options.kind, options.config,
-            seed=options.seed, classes_file=options.classes_file, going_on=going_on,
+            seed=options.seed, classes_file=options.classes_file, going_on=going_on, about=about,
         )  # fmt: skip
     except KeyboardInterrupt:
         kept = kept_beside(options.out, stream, tower).path.exists()
@@ -216,7 +262,7 @@ def _fit_dataset(options: FitOptions) -> None:
     from pbprompt.model.tuned import TunedModel
     from pbprompt.train.checkpoint import checkpoint_step
 
-    console, main = _console(), distributed.is_main()
+    console, main, asked = _console(), distributed.is_main(), options.kept
     dataset = open_dataset(options.data, options.root, classes_file=options.classes_file, seed=options.seed)
     if dataset.multi_label:
         _check_multi_label(options)
@@ -234,6 +280,8 @@ def _fit_dataset(options: FitOptions) -> None:
     if options.calibrate:
         check_temperature(dataset, options.kind)
     bank, views = FeatureBank(options.tower, progress=main), _views(options.views)
+    if options.method == AUTO and not dataset.multi_label:
+        options = replace(options, method=_best_method(options, dataset, bank, console))
     if options.dry_run:
         model = TunedModel.fit(
             dataset, bank, options.kind, options.config,
@@ -248,7 +296,7 @@ def _fit_dataset(options: FitOptions) -> None:
         model = fit_into(
             options.out, dataset, bank, options.kind, options.config,
             seed=options.seed, views=views, max_steps=options.max_steps,
-            temperature=options.calibrate, announce=options.announce,
+            temperature=options.calibrate, announce=options.announce, about={"options": asked},
         )  # fmt: skip
     except KeyboardInterrupt:
         console.print(stopped_words(checkpoint_step(options.out)))
@@ -256,6 +304,23 @@ def _fit_dataset(options: FitOptions) -> None:
     distributed.stop()
     if main:
         _print_outcome(options, model, dataset, console)
+
+
+def _best_method(options: FitOptions, dataset: "Dataset", bank: "FeatureBank", console: "Console") -> str:
+    """The best by left-out images; all are printed."""
+    from pbprompt.cli.evaluate import figures_table
+    from pbprompt.model.scoring import leaderboard
+
+    console.print("auto: fitting each method to four fifths of the training images, five times")
+    train = bank.encode(dataset.root, dataset.train)
+    found = leaderboard(options.tower, dataset.classes, dataset.template, train, options.seed)
+    if not found:
+        console.print("auto: no class has two images to leave one out of: conjugate it is")
+        return "conjugate"
+    console.print(figures_table(found))
+    best = next(iter(found))
+    console.print(f"auto: {best} has the best likelihood on training images that were left out")
+    return best
 
 
 def _print_outcome(options: FitOptions, model: "TunedModel", few: "Dataset", console: "Console") -> None:

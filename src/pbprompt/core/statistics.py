@@ -60,10 +60,10 @@ class Statistics(NamedTuple):
         )
 
     def relabelled(self, labels: Int[Tensor, " k"], classes: int) -> Self:
-        """With each class under another label."""
+        """With each class under another label, perhaps several under one."""
         counts, sums = self.counts.new_zeros(classes), self.sums.new_zeros(classes, self.sums.shape[1])
         return self._replace(
-            counts=counts.index_copy_(0, labels, self.counts), sums=sums.index_copy_(0, labels, self.sums)
+            counts=counts.index_add_(0, labels, self.counts), sums=sums.index_add_(0, labels, self.sums)
         )
 
 

@@ -185,7 +185,8 @@ def look(
 
     Nothing is trained and nothing is changed. Features come from the cache where they are there.
     """
-    dataset, labelled = (source, True) if isinstance(source, Dataset) else _open(source, root, classes_file)
+    opened = (source, True) if isinstance(source, Dataset) else open_images(source, root, classes_file)
+    dataset, labelled = opened
     towers = load_backbone(backbone, device=device) if isinstance(backbone, str) else backbone
     bank = FeatureBank(towers, progress=progress)
     failures: dict[str, InputError] = {}
@@ -232,7 +233,7 @@ def look(
     )
 
 
-def _open(
+def open_images(
     source: str | Path,
     root: str | Path | None = None,
     classes_file: str | Path | None = None,

@@ -10,7 +10,7 @@
 A method whose settings take an ability away names it in `without`, in its `__init__`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeGuard, TypeVar, overload
 
 import torch
@@ -45,6 +45,10 @@ class LearnsOn(Method):
 
     def learn(self, images: Encoded, labels: Int[Tensor, " n"]) -> None:
         """Add images; the labels are places among the present classes."""
+        raise NotImplementedError
+
+    def regroup(self, named: Mapping[str, str | None]) -> None:
+        """As if its classes had been called otherwise, several perhaps alike; without those named None."""
         raise NotImplementedError
 
 

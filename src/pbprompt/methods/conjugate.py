@@ -139,6 +139,26 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
         self._keep(self._evidence().merged(Evidence.of(x, present, len(self.seen))))
         self.finish()
 
+    def regroup(self, named: Mapping[str, str | None]) -> None:
+        statistics, kept = self._evidence()
+        names = [named.get(name, name) for name in self.seen]
+        new = list(dict.fromkeys(name for name in names if name is not None))
+        place = torch.tensor([-1 if name is None else new.index(name) for name in names]).to(kept.labels)
+        gone, lost = place < 0, (place < 0)[kept.labels]
+        if not torch.isclose(statistics.counts[gone].sum(), kept.weights[lost].sum()):
+            raise InputError(f"{self.name} keeps too few of its photographs to forget a class: fit it again")
+        away = kept.images[lost].double()
+        few = Statistics(
+            statistics.counts[~gone],
+            statistics.sums[~gone],
+            statistics.moment - away.T @ (kept.weights[lost].unsqueeze(1) * away),
+        ).relabelled(place[~gone], len(new))
+        self.remember(new)
+        self._keep(
+            Evidence(few, kept._at((~lost).nonzero().squeeze(1))._replace(labels=place[kept.labels][~lost]))
+        )
+        self.finish()
+
     def label_head(self, images: Encoded, targets: Float[Tensor, "n k"]) -> LabelHead:
         """One-vs-rest by the same statistics (`core/one_vs_rest.py`); its own state stays as it is."""
         return fit_label_head(unit_features(images.global_), targets, self._texts(self.classes))

@@ -1,8 +1,11 @@
 """A model fitted into a folder: claimed, trained, judged and saved; the same call goes on after an end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from pbprompt import distributed
 from pbprompt.clip.backbone import Backbone
@@ -19,6 +22,8 @@ from pbprompt.model.streamed import check_streams, fit_gathered, gather_stream, 
 from pbprompt.model.tuned import TunedModel
 from pbprompt.train.tune import Views
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
 
 def fit_into(
     folder: Path,
@@ -32,12 +37,13 @@ def fit_into(
     max_steps: int | None = None,
     temperature: bool = False,
     announce: Callable[[Method], None] = lambda method: None,
+    about: Mapping[str, Any] = NOTHING,
 ) -> TunedModel:
     """Fit to a dataset or a draw of it, judge by other images, and save the model with its figures.
 
     Training is checkpointed in the folder: after Ctrl-C or a kill the same call continues from there. Of
     several processes under torchrun, the first writes. The arguments are those of `TunedModel.fit`;
-    `temperature`: scale the probabilities as the validation images ask for.
+    `temperature`: scale the probabilities as the validation images ask for; `about`: more facts to keep.
 
         dataset = open_dataset("photos/")
         bank = FeatureBank(load_backbone("lite"))
@@ -60,8 +66,12 @@ def fit_into(
         if main:
             if dataset.drawn:
                 write_draw(folder / "draw.jsonl", dataset.drawn.draw)
-            model.save(folder)
+            _with_facts(model, about).save(folder)
     return model
+
+
+def _with_facts(model: TunedModel, about: Mapping[str, Any]) -> TunedModel:
+    return replace(model, info=replace(model.info, data={**model.info.data, **about}))
 
 
 def fit_stream_into(
@@ -74,6 +84,7 @@ def fit_stream_into(
     seed: int = 1,
     classes_file: Path | None = None,
     going_on: Callable[[int], None] = lambda images: None,
+    about: Mapping[str, Any] = NOTHING,
 ) -> tuple[TunedModel, Gathered]:
     """Fit in one pass over all images of a stream of one source, and save the model; also what was gathered.
 
@@ -94,7 +105,7 @@ def fit_stream_into(
         model = fit_gathered(found, backbone, kind, config, choices, source=source, seed=seed, naming=naming)
         model = model.with_left_out()
         if main:
-            model.save(folder)
+            _with_facts(model, about).save(folder)
         distributed.agree_on_errors(None)  # which all wait for: now the model is written
         checkpoint.remove()
     return model, found

@@ -116,7 +116,9 @@ def check_replaceable(folder: Path) -> None:
 def check_free(folder: Path) -> None:
     """Refuse a folder that holds a model, or anything that no training of ours left."""
     if is_model(folder):
-        raise InputError(f"{folder}: holds a finished model: choose another folder or remove it")
+        raise InputError(
+            f"{folder}: holds a finished model: choose another folder, or renew it by `pbprompt model`"
+        )
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file: choose a folder")
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()

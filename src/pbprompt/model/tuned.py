@@ -43,6 +43,7 @@ from pbprompt.model.multi_label import (
 from pbprompt.model.predictions import NO_RULE, Prediction, Rule, predictions
 from pbprompt.model.predictor import SAMPLES, Predictor, predict_features, predictive, zero_shot
 from pbprompt.model.scoring import compare, rival_figures, set_figures
+from pbprompt.suggest import suggest
 from pbprompt.train.journal import OnLog
 from pbprompt.train.tune import Bank, Views, bank_on, data_facts, tune
 
@@ -258,6 +259,27 @@ class TunedModel:
         device = self.backbone.device
         rows = torch.tensor([known[name_key(label)] for label in labels], device=device)
         method.learn(Encoded(*(part.to(device) for part in images)), rows)
+        info = replace(model.info, metrics={}, temperature=1.0)
+        return replace(model, info=info, calibration=None).with_left_out()
+
+    def regrouped(self, named: Mapping[str, str | None]) -> Self:
+        """The model with classes called otherwise, several perhaps alike, or (None) forgotten: as if it had
+        been fitted so. It is calibrated anew by its training images, each left out."""
+        if self.multi_label or not can(self.method, LearnsOn):
+            kind = "a multi-label model" if self.multi_label else self.method.name
+            raise InputError(f"{kind} cannot regroup its classes: fit it again")
+        for name in named:
+            if name not in self.classes:
+                raise InputError(f"class {name!r} is none of the model's: {suggest(name, self.classes)}")
+        names = [named.get(name, name) for name in self.classes]
+        left = tuple(dict.fromkeys(name for name in names if name is not None))
+        if len(left) < 2:
+            raise InputError("fewer than two classes would be left: keep two or more")
+        method = copy_method(self.method)
+        assert can(method, LearnsOn)
+        method.regroup(named)
+        method.prepare(left, method.template)
+        model = self._with(method)
         info = replace(model.info, metrics={}, temperature=1.0)
         return replace(model, info=info, calibration=None).with_left_out()
 
