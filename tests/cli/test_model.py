@@ -37,11 +37,11 @@ def test_add_photographs_of_known_and_new_classes(run, model, tmp_path):
     more = copied(tmp_path / "more", ("heart", "bird"), slice(8, 14))
     code, _, err = run("model", "add", model, more)
     assert code == 0, err
-    assert "added 12 photographs of 2 classes; new: bird" in err
+    assert "added 12 photographs of bird, heart; new: bird" in err
     assert "before: 3 classes, accuracy" in err and "now: 4 classes, accuracy" in err
     changed = TunedModel.load(model)
     assert changed.classes == ("clock", "heart", "mammal", "bird") and changed.calibrated
-    assert changed.info.data["changes"] == ["added 12 photographs of 2 classes; new: bird"]
+    assert changed.info.data["changes"] == ["added 12 photographs of bird, heart; new: bird"]
     alone = copied(tmp_path / "alone", ("bug",))  # a single class is enough
     code, _, err = run("model", "add", model, alone, "--out", tmp_path / "other")
     assert code == 0 and TunedModel.load(tmp_path / "other").classes[-1] == "bug"

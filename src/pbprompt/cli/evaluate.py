@@ -54,6 +54,8 @@ def evaluate(
     from pbprompt.data.sources import open_dataset
     from pbprompt.evaluate.answers import Answers
     from pbprompt.features.bank import FeatureBank
+    from pbprompt.findings.corrections import corrected
+    from pbprompt.findings.duplicates import twins
     from pbprompt.model.tuned import TunedModel
     from pbprompt.report import plots
     from pbprompt.report.model_figures import terminal_tables, write_figures
@@ -64,6 +66,9 @@ def evaluate(
         refuse({"--figures": figures_folder}, f"{model} is multi-label, which has no confusion matrix")
     # data without a split is split by seed: another seed would test on what was trained on
     dataset = open_dataset(data, root, classes_file=classes_file, seed=tuned.info.seed)
+    decided = tuned.info.data.get("options", {}).get("corrections")
+    if decided and tuned.info.data.get("dataset") == dataset.name and Path(decided).exists():
+        dataset = corrected(dataset, Path(decided))[0]
     bank = FeatureBank(tuned.backbone, progress=distributed.is_main() and not as_json)
     other = ""
     if not tuned.multi_label:
@@ -82,6 +87,8 @@ def evaluate(
             f"warning: {dataset.name} is not as it was when the model was fitted, and is split by seed: "
             "images that it was trained on may be among these"
         )
+    if split != "train" and tuned.info.data.get("content_hash") == dataset.whole.content_hash:
+        told.print(twin_words(twins(dataset, split, bank)), end="")
     if html is not None:
         kinds = "labels" if tuned.multi_label else "classes"
         facts = {
@@ -133,6 +140,19 @@ def _other_classes(own: Sequence[str], asked: Sequence[str]) -> str:
         [f"no possible answer here, since the data has no such class: {some(left_out)}"] if left_out else []
     )
     return "; ".join(parts)
+
+
+def twin_words(found: Sequence[str]) -> str:
+    """A line on images of a split that are training images too; nothing where none are."""
+    from pbprompt.data.items import some
+    from pbprompt.files import as_text
+
+    if not found:
+        return ""
+    return (
+        f"warning: {len(found):,} of these images are training images too, so that the figures flatter: "
+        f"{some(map(as_text, found))} (`pbprompt look` lists duplicates)\n"
+    )
 
 
 def print_figures(metrics: dict[str, Any]) -> None:

@@ -54,6 +54,9 @@ class FitOptions:
     draw_file: Path | None = typer.Option(None, "--draw", help="A draw file to train on instead of drawing.")
     views: str = typer.Option("centre", help="Training crops: centre, a number of random draws, or fresh.")
     max_steps: int | None = typer.Option(None, min=1, help="Stop after so many steps.")
+    corrections: Path | None = typer.Option(
+        None, help="A table of `pbprompt look --corrections` or of its page: images to relabel or drop."
+    )
     calibrate: bool = typer.Option(
         False,
         "--calibrate",
@@ -105,6 +108,7 @@ class FitOptions:
     def refuse(self, why: str, **more: object) -> None:
         """Refuse the options of step-by-step training on a draw, where there is no such thing."""
         given = {
+            "--corrections": self.corrections,
             "--draw": self.draw_file,
             "--views": None if self.views == "centre" else self.views,
             "--max-steps": self.max_steps,
@@ -257,6 +261,7 @@ def _fit_dataset(options: FitOptions) -> None:
     from pbprompt.data.fewshot import Draw, draw, read_draw
     from pbprompt.data.sources import open_dataset
     from pbprompt.features.bank import FeatureBank
+    from pbprompt.findings.corrections import corrected
     from pbprompt.model.calibration import check_temperature
     from pbprompt.model.fitting import fit_into
     from pbprompt.model.tuned import TunedModel
@@ -267,6 +272,9 @@ def _fit_dataset(options: FitOptions) -> None:
     if dataset.multi_label:
         _check_multi_label(options)
     console.print(dataset.describe())
+    if options.corrections:
+        dataset, done = corrected(dataset, options.corrections)
+        console.print(done)
     if options.draw_file:
         drawn: Draw | None = read_draw(options.draw_file, dataset)
     else:
@@ -325,11 +333,15 @@ def _best_method(options: FitOptions, dataset: "Dataset", bank: "FeatureBank", c
 
 def _print_outcome(options: FitOptions, model: "TunedModel", few: "Dataset", console: "Console") -> None:
     """Figures, what they lack, and how far the model can be trusted."""
-    from pbprompt.cli.evaluate import print_figures
+    from pbprompt.cli.evaluate import print_figures, twin_words
+    from pbprompt.features.bank import FeatureBank
+    from pbprompt.findings.duplicates import twins
     from pbprompt.model.scoring import probe_is_quick
 
     if model.info.metrics:
         print_figures(model.info.metrics)
+        bank = FeatureBank(model.backbone, progress=False)
+        console.print(twin_words(twins(few, model.info.metrics["split"], bank)), end="")
         images, classes = len(few.train), len(few.classes)
         quick = model.multi_label or probe_is_quick(images, classes, model.backbone.embed_dim)
         if options.kind.name != "linear-probe" and not quick:

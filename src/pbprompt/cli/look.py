@@ -21,6 +21,10 @@ def look(
         ..., help="A folder, table or split file; a benchmark's name with --root; images without labels."
     ),
     html: Path | None = typer.Option(None, help="Write one page with small pictures to this file."),
+    corrections: Path | None = typer.Option(
+        None,
+        help="Write a table of what was found to this .csv file: decide in it, then `fit --corrections`.",
+    ),
     most: int = typer.Option(8, min=1, help="Findings of each kind to print."),
     backbone: str = typer.Option("lite", help="lite, lite-vit, an OpenAI name, a file, folder or hub id."),
     activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell."),
@@ -35,13 +39,15 @@ def look(
 
     Every image is judged by a classifier that was fitted to all the others. A label is likely wrong where
     another class is at least twenty times as likely; two classes overlap where their images are taken for
-    each other; the least familiar images look least like any of the classes. Duplicates are compared by their
-    pixels, also across splits (then a test flatters) and across classes (then one label is wrong). Nothing is
-    changed: look at what is listed, and fix what is wrong.
+    each other; the least familiar images look least like any of the classes. Duplicates are compared by
+    pixels, also across splits (a test flatters then) and classes (then one label is wrong). Poor pictures
+    are tiny, dark, blurred or of odd shape. Nothing is changed: decide what to keep, relabel or drop, on the
+    page or in the table of [bold]--corrections[/bold], and [bold]pbprompt fit --corrections[/bold] does so.
     """
     from rich.console import Console
 
     from pbprompt.clip.loading.load import load_backbone
+    from pbprompt.findings.corrections import write_corrections
     from pbprompt.findings.look import look as look_at
     from pbprompt.findings.page import write_page
 
@@ -49,12 +55,14 @@ def look(
     found = look_at(data, root, backbone=towers, classes_file=classes_file, progress=not as_json)
     if html is not None:
         write_page(found, html)
+    if corrections is not None:
+        write_corrections(found, corrections)
     if as_json:
         print_json(found.to_dict())
     else:
         _show(found, most, Console(markup=False, highlight=False))
-    if html is not None:
-        Console(stderr=True, soft_wrap=True).print(f"wrote {html}", markup=False, highlight=False)
+    for written in filter(None, (html, corrections)):
+        Console(stderr=True, soft_wrap=True).print(f"wrote {written}", markup=False, highlight=False)
 
 
 def _show(found: "Look", most: int, console: "Console") -> None:
@@ -93,6 +101,8 @@ def _show(found: "Look", most: int, console: "Console") -> None:
     _table(console, "Duplicates", ("images", "what"), groups, most)
     _table(console, "Overlapping classes", ("class", "class", "confused"), pairs, most)
     _table(console, "Least familiar images", ("image", "labelled"), far, most)
+    poor = [[paths[one.row], one.why] for one in found.poor]
+    _table(console, "Poor pictures", ("image", "why"), poor, most)
     _table(console, "Unreadable files", ("file", "why"), found.unreadable, most)
 
 

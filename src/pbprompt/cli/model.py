@@ -56,7 +56,7 @@ def add(
         taught = tuned.partial_fit(Encoded(features.global_, features.patches), labels)
         new = [name for name in taught.classes if name not in tuned.classes]
         said = f"; new: {some(new)}" if new else ""
-        return taught, f"added {len(items):,} photographs of {len(set(labels))} classes{said}"
+        return taught, f"added {len(items):,} photographs of {some(dict.fromkeys(labels))}{said}"
 
     _change(model, out, learned, backbone, device)
 

@@ -20,10 +20,13 @@ from PIL import Image
 from torch import Tensor
 
 from pbprompt.core.likelihood import unit
+from pbprompt.data.items import Dataset
+from pbprompt.features.bank import FeatureBank
 
 SIDE = 48
 COARSE, FINE, BLOCK = 16, 24, 4  # sides at which squares are compared: outlines, windows, blocks of windows
 PAIRS_AT_ONCE = 128
+SAME = 0.99999  # cosine of one picture with itself, in single precision
 FLAT = 1.0  # grey levels of deviation, below which there is nothing to compare
 
 
@@ -104,6 +107,16 @@ def _cutter() -> Float[Tensor, "w fine side"]:
             high = torch.minimum(cells[1:, None], edges[None, 1:])
             found.append((high - low).clamp(min=0) * FINE / length)
     return torch.stack(found)
+
+
+def twins(dataset: Dataset, split: str, bank: FeatureBank) -> list[str]:
+    """Images of a split of which a training image has the very features: the same picture."""
+    items = dataset.whole.split(split)
+    if not items or not dataset.train:
+        return []
+    mine, others = (unit(bank.encode(dataset.root, some).global_.float()) for some in (items, dataset.train))
+    same = [(part @ others.T).amax(1) > SAME for part in mine.split(ROWS_AT_ONCE)]
+    return [item.path for item, twin in zip(items, torch.cat(same).tolist(), strict=True) if twin]
 
 
 def equal_groups(keys: Sequence[Hashable]) -> list[tuple[int, ...]]:

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import UInt8
+import torch.nn.functional as F
+from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.loading.load import load_backbone
+from pbprompt.core.likelihood import unit
 from pbprompt.data.decoding import squares_of
 from pbprompt.data.huggingface import is_saved_dataset
 from pbprompt.data.images import open_image
@@ -42,6 +44,10 @@ from pbprompt.findings.judging import (
 from pbprompt.model.multi_label import targets
 from pbprompt.model.predictor import zero_shot
 
+TINY, ODD = 64, 4  # pixels of the short side; how often it fits into the long one
+DARK = 40.0  # mean grey level
+BLURRED = 0.12  # what is lost at half the resolution of a small square, in its deviations
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -61,6 +67,13 @@ class Picture:
         return label
 
 
+class Poor(NamedTuple):
+    """A picture that shows little, and why."""
+
+    row: int
+    why: str
+
+
 @dataclass(frozen=True)
 class Look:
     """What was found. Findings name images by their row in `images`, and the clearest come first."""
@@ -76,6 +89,9 @@ class Look:
     overlaps: tuple[Overlap, ...]
     label_errors: tuple[LabelError, ...]
     outliers: tuple[Outlier, ...]
+    poor: tuple[Poor, ...]
+    places: tuple[tuple[float, float], ...]
+    """of each image on a map, 0 to 1: the two directions in which the features differ most"""
     notes: tuple[str, ...]
     multi_label: bool = False
 
@@ -149,6 +165,7 @@ class Look:
                 for error in self.label_errors
             ],
             "outliers": [{**self._where(far.row), "familiarity": far.familiarity} for far in self.outliers],
+            "poor": [{**self._where(one.row), "why": one.why} for one in self.poor],
             "notes": list(self.notes),
         }
 
@@ -216,21 +233,48 @@ def look(
         else:
             copies = [group.rows for group in duplicates]
             answers = judge(global_, labels, texts, float(towers.logit_scale), copies)
+    images = tuple(_picture(dataset, item, split[item.path]) for item in items)
     judged = () if answers is None else (answers.probabilities, labels, answers.judged)
     return Look(
         name=dataset.name,
         root=dataset.root,
         classes=dataset.classes,
         labelled=labelled,
-        images=tuple(_picture(dataset, item, split[item.path]) for item in items),
+        images=images,
         unreadable=tuple(unreadable),
         duplicates=tuple(duplicates),
         overlaps=tuple(overlaps(*judged)) if judged else (),
         label_errors=tuple(label_errors(*judged) if judged else wrong),
         outliers=tuple(outliers(answers.odds)) if answers else (),
+        poor=tuple(_poor(images, squares)),
+        places=_places(global_),
         notes=(*dataset.notes, *_notes(dataset, labelled, answers is not None, labels)),
         multi_label=dataset.multi_label,
     )
+
+
+def _poor(images: Sequence[Picture], squares: UInt8[Tensor, "n 3 side side"]) -> list[Poor]:
+    """Tiny, of odd shape, dark or blurred ones."""
+    x = squares.float()
+    rough = F.interpolate(F.avg_pool2d(x, 2), scale_factor=2, mode="bilinear")
+    sharp = (x - rough).square().mean((1, 2, 3)).sqrt() / x.flatten(1).std(1).clamp(min=1)
+    found = []
+    for row, (image, detail, light) in enumerate(
+        zip(images, sharp.tolist(), x.mean((1, 2, 3)).tolist(), strict=True)
+    ):
+        short, long = sorted((image.width, image.height))
+        words = {"tiny": short < TINY, "odd aspect": long > ODD * short}
+        words |= {"dark": light < DARK, "blurred": detail < BLURRED}
+        found += [Poor(row, why) for why, holds in words.items() if holds]
+    return sorted(found, key=lambda one: one.why)
+
+
+def _places(features: Float[Tensor, "n d"]) -> tuple[tuple[float, float], ...]:
+    x = unit(features.float())
+    x = x - x.mean(0)
+    along = x @ torch.linalg.eigh(x.T @ x).eigenvectors[:, -2:].flip(1)
+    along = (along - along.amin(0)) / (along.amax(0) - along.amin(0)).clamp(min=1e-9)
+    return tuple((round(a, 3), round(b, 3)) for a, b in along.tolist())
 
 
 def open_images(

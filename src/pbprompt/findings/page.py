@@ -1,8 +1,11 @@
 """What was found in words, and as one HTML file that needs nothing besides itself, with small pictures."""
 
+import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 
 from pbprompt.data.items import SPLITS
@@ -11,6 +14,14 @@ from pbprompt.findings.duplicates import Duplicates
 from pbprompt.findings.look import Look
 from pbprompt.report.html_page import document, picture, table
 
+STYLE = """
+body { max-width: none; }
+.pictures img { max-width: 144px; max-height: 144px; cursor: zoom-in; }
+.pictures img.large { max-width: 100%; max-height: 80vh; cursor: zoom-out; }
+section > svg { width: 100%; height: auto; border: 1px solid var(--rule); }
+"""
+LARGE = 480  # pixels, enlarged
+_TAG = re.compile("<[^>]*>")
 MOST = 24  # findings of a kind with pictures
 MOST_OF_A_GROUP = 4
 
@@ -24,15 +35,27 @@ def write_page(found: Look, out: Path) -> None:
         "Duplicates": _duplicates(found),
         "Overlapping classes": _overlaps(found),
         "Least familiar images": _outliers(found),
+        "Poor pictures": _poor(found),
+        "Map": _map(found),
         "Unreadable files": _unreadable(found),
     }
     title = f"A look at {found.name}"
-    write_text(out, document(title, {name: body for name, body in parts.items() if body}))
+    page = document(title, {name: body for name, body in parts.items() if body}, STYLE)
+    names = json.dumps([] if found.multi_label else found.classes).replace("<", "\\u003c")
+    script = (files("pbprompt.findings") / "look.js").read_text(encoding="utf-8")
+    write_text(out, page.replace("</body>", f"<script>const classes = {names};\n{script}</script></body>"))
 
 
 def _overview(found: Look) -> str:
     notes = (f'<p class="notice" role="note">{escape(note)}.</p>' for note in found.notes)
-    return "\n".join([f"<p>{escape(headline(found))}</p>", f"<p>{escape(size_words(found))}</p>", *notes])
+    decide = (
+        "<p>Decide about the images below (keep, drop, relabel), download the table, and fit with it: "
+        "<code>pbprompt fit … --corrections corrections.csv</code>. A click on a picture enlarges it.</p>"
+        '<p><button id="download">Download corrections.csv</button> <span id="decided"></span></p>'
+    )
+    return "\n".join(
+        [f"<p>{escape(headline(found))}</p>", f"<p>{escape(size_words(found))}</p>", *notes, decide]
+    )
 
 
 def _classes(found: Look) -> str:
@@ -71,6 +94,23 @@ def _outliers(found: Look) -> str:
     return _grid(boxes, len(found.outliers))
 
 
+def _poor(found: Look) -> str:
+    boxes = [_box(found, [one.row], [escape(one.why)]) for one in found.poor[:MOST]]
+    return _grid(boxes, len(found.poor))
+
+
+def _map(found: Look) -> str:
+    """Every image as a dot, coloured by class; its path shows under the pointer."""
+    dots = []
+    for image, (x, y) in zip(found.images, found.places, strict=True):
+        hue = (image.labels or (0,))[0] * 137.5 % 360  # neighbours in the list get unlike colours
+        at = f'cx="{20 + 960 * x:.0f}" cy="{20 + 560 * y:.0f}" r="4" fill="hsl({hue:.0f} 65% 50% / .7)"'
+        dots.append(f"<circle {at}><title>{escape(as_text(image.path))}</title></circle>")
+    says = "Images that look alike to the backbone lie together; colours are classes."
+    head = f'<p class="quiet">{says}</p><svg viewBox="0 0 1000 600" role="img" aria-label="{says}">'
+    return f"{head}{''.join(dots)}</svg>"
+
+
 def _overlaps(found: Look) -> str:
     rows = [
         f"<li>{escape(found.classes[pair.first])} and {escape(found.classes[pair.second])}: "
@@ -93,12 +133,19 @@ def _box(found: Look, rows: Sequence[int], words: Sequence[str]) -> str:
     pictures, places = [], []
     for row in rows[:MOST_OF_A_GROUP]:
         image = found.images[row]
-        pictures.append(picture(found.root / image.path))
+        pictures.append(picture(found.root / image.path, side=LARGE))
         places.append(f'<p class="quiet">{escape(as_text(image.path))}</p>')
     if len(rows) > MOST_OF_A_GROUP:
         places.append(f'<p class="quiet">and {len(rows) - MOST_OF_A_GROUP} more</p>')
     said = "".join(f"<p>{line}</p>" for line in words)
-    return f'<div class="find"><div class="pictures">{"".join(pictures)}</div>{said}{"".join(places)}</div>'
+    about = {
+        "image": as_text(found.images[rows[-1]].path),
+        "was": found.labelled_as(rows[-1]),
+        "why": words[-1],
+    }
+    data = "".join(f' data-{name}="{escape(_TAG.sub("", text))}"' for name, text in about.items())
+    shown = f'<div class="pictures">{"".join(pictures)}</div>{said}{"".join(places)}'
+    return f'<div class="find"{data}>{shown}</div>'
 
 
 def _grid(boxes: Sequence[str], count: int) -> str:

@@ -102,19 +102,19 @@ def table(
     return "\n".join([*lines, "</table></div>"])
 
 
-def picture(file: Path, alt: str = "") -> str:
+def picture(file: Path, alt: str = "", side: int = LONGEST_SIDE) -> str:
     """The image, small and inside the page; nothing where it can no longer be read."""
-    uri = data_uri(file)
+    uri = data_uri(file, side)
     return f'<img src="{uri}" alt="{escape(alt)}" loading="lazy">' if uri else ""
 
 
-def data_uri(file: Path) -> str | None:
+def data_uri(file: Path, side: int = LONGEST_SIDE) -> str | None:
     """The image as a small JPEG; None where it can no longer be read."""
     try:
-        image = open_image(file, draft=LONGEST_SIDE)
+        image = open_image(file, draft=side)
     except InputError:
         return None
-    image.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.BICUBIC)
+    image.thumbnail((side, side), Image.Resampling.BICUBIC)
     stream = io.BytesIO()
     image.save(stream, "JPEG", quality=70)
     return "data:image/jpeg;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
