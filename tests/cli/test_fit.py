@@ -398,6 +398,30 @@ def test_calibrate_scales_the_probabilities_of_any_method(run, photos, tmp_path)
     assert code == 0 and json.loads(out)["nll"] == info["metrics"]["nll"]
 
 
+def test_descriptions_are_the_prior(run, photos, tmp_path):
+    named = tmp_path / "classes.csv"
+    named.write_text("clock,SKU 1\nheart,SKU 2\nmammal,SKU 3\n")
+    told = tmp_path / "told.yaml"
+    told.write_text("SKU 1: a clock\nSKU 2: [a heart, a red heart]\nsku 3: an animal\n")
+    common = ("fit", photos, "--shots", "1", "--classes-file", named)
+    code, _, err = run(*common, "--descriptions", told, "--out", tmp_path / "model")
+    assert code == 0, err
+    info = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert info["config"]["descriptions"][1] == ["SKU 2", "a heart", "a red heart"]
+    assert run(*common, "--out", tmp_path / "plain")[0] == 0
+    plain = json.loads((tmp_path / "plain" / "config.json").read_text())
+    assert plain["metrics"]["nll"] != info["metrics"]["nll"]
+    image = next((photos / "heart").iterdir())
+    code, out, _ = run("explain", image, "--model", tmp_path / "model", "--out", tmp_path / "heat.png")
+    assert code == 0 and "described as: a heart; a red heart" in out
+    code, _, err = run(*common, "--descriptions", told, "--method", "coop", "--out", tmp_path / "coop")
+    assert code == 2 and "--descriptions: coop reads none: use --method conjugate" in err
+    again = pbprompt.PromptClassifier(settings={"descriptions": {"SKU 2": "a heart"}})
+    assert again.fit([image, image], ["SKU 1", "SKU 2"]).method_.config.descriptions == (
+        ("SKU 2", "a heart"),
+    )
+
+
 def test_auto_takes_the_best_by_left_out_images(run, photos, tmp_path):
     code, _, err = run("fit", photos, "--method", "auto", "--out", tmp_path / "model")
     assert code == 0, err

@@ -20,6 +20,7 @@ from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.config import from_dict, to_dict
 from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset, Item
+from pbprompt.data.names import described
 from pbprompt.data.sources import open_dataset
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank, Features
@@ -185,6 +186,8 @@ def method_config(method: str, preset: str, variant: str, settings: Mapping[str,
         key: value.item() if isinstance(value, np.generic) else value  # as the grid of a search may have it
         for key, value in (settings or {}).items()
     }
+    if isinstance(told := chosen.get("descriptions"), Mapping):
+        chosen["descriptions"] = described(list(told), told, "descriptions")
     return from_dict(kind.Config, to_dict(make_config(kind, preset, variant)) | chosen)
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 REJECT_AT = 0.9  # where --reject-at is not given and can be promised
 SHOWN_OF_A_SET = 5
+LITTLE = 0.05  # of what tells the classes apart
 
 
 def temperature_words(model: "TunedModel") -> str:
@@ -37,11 +38,19 @@ def name_words(method: "Method") -> str:
     """How well a class known by its name alone would be found, where leaving classes out can tell."""
     from pbprompt.methods.abilities import TellsFamiliarity, can
 
-    found = method.found_by_name() if can(method, TellsFamiliarity) else None
-    if found is None:
+    if not can(method, TellsFamiliarity):
         return ""
-    advice = ": add photographs of new classes" if found < 0.5 else ""
-    return f"a class given by name alone was found in {found:.0%} of cases on your data{advice}"
+    found, told = method.found_by_name(), method.told_by_names()
+    lines = []
+    if told is not None and told < LITTLE:
+        lines.append(
+            f"the names say little here: by themselves they tell {told:.0%} of what tells the classes apart; "
+            "--descriptions says it in sentences"
+        )
+    if found is not None:
+        advice = ": add photographs of new classes" if found < 0.5 else ""
+        lines.append(f"a class given by name alone was found in {found:.0%} of cases on your data{advice}")
+    return "\n".join(lines)
 
 
 def calibration_words(calibration: "Calibration | None") -> str:

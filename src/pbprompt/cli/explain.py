@@ -65,9 +65,12 @@ def explain(
     save_picture(draw_heat_maps(maps, picture, reading), out)
     if arrays is not None:
         maps.save(arrays)
+    told = {name: texts for name, *texts in getattr(tuned.method.config, "descriptions", ())}
     for row, (name, probability) in enumerate(zip(maps.classes, maps.probabilities, strict=True)):
         parts = ", ".join(f"{source} {logits[row]:+.2f}" for source, logits in maps.sources.items())
         print(f"{name} {probability:.1%}{f' (logits above the mean class: {parts})' if parts else ''}")
+        if name in told:
+            print(f"  described as: {'; '.join(told[name])}")
     if reading != "contribution":
         _tell_even(maps, reading)
     for written in (out, arrays):

@@ -1,5 +1,6 @@
 """`pbprompt fit`: tune a classifier on a few labelled images."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -51,6 +52,9 @@ class FitOptions:
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N.")
     root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA).")
     classes_file: Path | None = typer.Option(None, help="Maps folder names or labels to class names.")
+    descriptions: Path | None = typer.Option(
+        None, help="A YAML file, `class: sentence` or a list of them: what is said of classes to the model."
+    )
     draw_file: Path | None = typer.Option(None, "--draw", help="A draw file to train on instead of drawing.")
     views: str = typer.Option("centre", help="Training crops: centre, a number of random draws, or fresh.")
     max_steps: int | None = typer.Option(None, min=1, help="Stop after so many steps.")
@@ -259,6 +263,7 @@ def _fit_dataset(options: FitOptions) -> None:
     """A draw from a folder, table or benchmark; figures on its test split."""
     from pbprompt import distributed
     from pbprompt.data.fewshot import Draw, draw, read_draw
+    from pbprompt.data.names import described, read_descriptions
     from pbprompt.data.sources import open_dataset
     from pbprompt.features.bank import FeatureBank
     from pbprompt.findings.corrections import corrected
@@ -275,6 +280,11 @@ def _fit_dataset(options: FitOptions) -> None:
     if options.corrections:
         dataset, done = corrected(dataset, options.corrections)
         console.print(done)
+    if options.descriptions:
+        if options.method == AUTO or not hasattr(options.config, "descriptions"):
+            raise InputError(f"--descriptions: {options.method} reads none: use --method conjugate")
+        told = described(dataset.classes, read_descriptions(options.descriptions), str(options.descriptions))
+        options = replace(options, overrides=[*options.overrides, "descriptions=" + json.dumps(told)])
     if options.draw_file:
         drawn: Draw | None = read_draw(options.draw_file, dataset)
     else:

@@ -10,10 +10,11 @@ import html
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import ftfy
+import yaml
 
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
@@ -62,6 +63,38 @@ def read_classes_file(path: str | Path) -> dict[str, str]:
     if not mapping:
         raise InputError(f"{path}: no class names in it: write one 'key: name' per line, or a JSON object")
     return mapping
+
+
+def read_descriptions(path: Path) -> dict[str, list[str]]:
+    """What people say of each class: a YAML file of `class: sentence`, or of a list of sentences."""
+    try:
+        values = yaml.safe_load(read_text(path))
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: no YAML ({str(error).splitlines()[0]}): write 'class: sentence'") from None
+    if not isinstance(values, dict) or not values:
+        raise InputError(f"{path}: no descriptions in it: write 'class: sentence', one class a line")
+    found = {}
+    for name, told in values.items():
+        sentences = [told] if isinstance(told, str) else told
+        if not isinstance(sentences, list) or not all(
+            isinstance(one, str) and one.strip() for one in sentences
+        ):
+            raise InputError(f"{path}: class {str(name)!r}: give a sentence, or a list of sentences")
+        found[str(name)] = [" ".join(one.split()) for one in sentences]
+    return found
+
+
+def described(
+    classes: Sequence[str], told: Mapping[str, str | Sequence[str]], where: str
+) -> tuple[tuple[str, ...], ...]:
+    """Each class that is described, by its own name, with its sentences."""
+    known = {name_key(name): name for name in classes}
+    for name in told:
+        if name_key(name) not in known:
+            raise InputError(f"{where}: no class is called {name!r}: {suggest(name, classes)}")
+    return tuple(
+        (known[name_key(name)], *([one] if isinstance(one, str) else one)) for name, one in told.items()
+    )
 
 
 def _json_pairs(path: Path, text: str) -> list[tuple[str, str, str]]:

@@ -102,6 +102,10 @@ class TellsFamiliarity(Method):
         """Of classes left out whole, the share of images that their name alone was given; None: not known."""
         return None
 
+    def told_by_names(self) -> float | None:
+        """How much of what tells the classes apart their names alone tell, 0 to 1; None: none are read."""
+        return None
+
 
 class NamesSources(Method):
     """Its logits are sums over where they come from, such as names and photographs."""

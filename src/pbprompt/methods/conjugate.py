@@ -60,6 +60,9 @@ class ConjugateConfig(MethodConfig):
         "what a name says: sentence (the data's), ensemble (general ones), sentences (both) or none; none "
         "where the backbone reads no text",
     )
+    descriptions: tuple[tuple[str, ...], ...] = setting(
+        (), "a class and sentences that say what it is, in place of those about its name", later=True
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -96,7 +99,8 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
             config = replace(config, prior="none")
         super().__init__(config, backbone)
         sentences = SENTENCES.get(config.prior)
-        self.reader = ZeroShot(ZeroShotConfig(templates=sentences), backbone) if sentences else None
+        told = ZeroShotConfig(templates=sentences or "single", descriptions=config.descriptions)
+        self.reader = ZeroShot(told, backbone) if sentences else None
         self.takes_new_names = self.reader is not None
         d = backbone.embed_dim
         for name, shape in {"counts": (0,), "sums": (0, d), "moment": (0, d), "kept_weights": (0,)}.items():
@@ -233,6 +237,9 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
         """Share of classes left out whole, photographs and all, that their name alone was given images of."""
         found = self.posterior().novelty.found
         return float(found) if len(found) else None
+
+    def told_by_names(self) -> float | None:
+        return float(self.posterior().information) if self.reader else None
 
     def left_out(self) -> "tuple[Float[Tensor, 'n c'], Int[Tensor, ' n']] | None":
         """Of photographs that are not their class's only ones; without these, nothing is known of how the

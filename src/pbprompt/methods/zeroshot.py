@@ -55,6 +55,9 @@ class ZeroShotConfig(MethodConfig):
         "single",
         "the dataset's sentence, the mean over several general ones (ours, or CLIP's own seven), or both",
     )
+    descriptions: tuple[tuple[str, ...], ...] = setting(
+        (), "a class and sentences that say what it is, in place of those about its name", later=True
+    )
 
 
 def sentence_features(backbone: Backbone, classes: Sequence[str], template: str) -> Float[Tensor, "c d"]:
@@ -74,21 +77,26 @@ class ZeroShot(Method):
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         super().prepare(classes, template)
-        self._features = _known(self.backbone, tuple(classes), template, self.config.templates)
+        self._features = _known(self.backbone, tuple(classes), template, self.config)
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         return self._features.unsqueeze(0)
 
 
 def _known(
-    backbone: Backbone, classes: tuple[str, ...], template: str, templates: Templates
+    backbone: Backbone, classes: tuple[str, ...], template: str, config: ZeroShotConfig
 ) -> Float[Tensor, "c d"]:
     """The features of the names, which a copy of a model, or one that learns on, need not make again."""
     lately = _LATELY.setdefault(backbone, {})
-    key = (classes, template, templates, backbone.fingerprint, backbone.dtype, backbone.device)
+    told = config.templates, config.descriptions
+    key = (classes, template, *told, backbone.fingerprint, backbone.dtype, backbone.device)
     features = lately.pop(key, None)
     if features is None:
-        features = _features(backbone, classes, template, templates)
+        features = _features(backbone, classes, template, config.templates)
+        for name, *sentences in config.descriptions:
+            if name in classes:
+                read = mean_features(encode_texts(backbone, sentences).unsqueeze(1))
+                features[classes.index(name)] = read[0].to(features)
     lately[key] = features  # the last again
     while len(lately) > REMEMBERED:
         del lately[next(iter(lately))]
