@@ -46,8 +46,9 @@ def as_name(text: str) -> str:
     return both.sub(lambda found: "\\" if found[0] == "\\\\" else chr(int(found[0][2:], 16)), text)
 
 
-def inside(text: str, where: str) -> str:
-    """The path as a normal relative one with `/`; refused where it is absolute or climbs out of the root.
+def inside(text: str, where: str, *, absolute: bool = False) -> str:
+    """The path as a normal relative one with `/`; refused where it climbs out of the root or, unless that is
+    allowed, is absolute.
 
     `where` names the file and line for the message. Backslashes count as separators, since tables made on
     Windows carry them.
@@ -55,7 +56,7 @@ def inside(text: str, where: str) -> str:
     if not text.strip():
         raise InputError(f"{where}: the image path is empty: give a path relative to the dataset's folder")
     slashed = as_name(text).replace("\\", "/")
-    if slashed.startswith("/") or re.match(r"[A-Za-z]:", slashed):
+    if (slashed.startswith("/") and not absolute) or re.match(r"[A-Za-z]:", slashed):
         raise InputError(f"{where}: {text!r} is an absolute path: give it relative to the dataset's folder")
     if CONTROL.search(slashed):
         raise InputError(f"{where}: {text!r} has a control character in it: correct the path")

@@ -2,8 +2,11 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
+
+import pbprompt
 
 
 @pytest.fixture
@@ -61,3 +64,16 @@ def test_a_folder_that_has_changed_may_test_on_what_was_trained_on(run, model, t
     shutil.copy(first, first.with_name(f"again{first.suffix}"))
     code, _, err = run("evaluate", model, photos, "--samples", "2")
     assert code == 0 and "warning: photos is not as it was when the model was fitted" in err and says in err
+
+
+def test_against_what_others_would_take(run, tmp_path):
+    sample = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
+    for name in ("clock", "heart", "mammal"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for file in sorted((sample / name).iterdir())[:12]:
+            shutil.copy(file, tmp_path / "photos" / name)
+    assert run("fit", tmp_path / "photos", "--out", tmp_path / "model")[0] == 0
+    code, out, err = run("evaluate", tmp_path / "model", tmp_path / "photos", "--against")
+    assert code == 0, err
+    for name in ("linear probe", "logistic regression (CV)", "LDA", "k nearest", "SVM", "tuned"):
+        assert f"\n {name}" in out

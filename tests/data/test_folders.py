@@ -5,7 +5,7 @@ import os
 import pytest
 from PIL import Image
 
-from pbprompt.data.images import open_image
+from pbprompt.data.images import HEIC, open_image
 from pbprompt.data.items import Item
 from pbprompt.data.sources import open_dataset
 from pbprompt.data.stream import list_images
@@ -112,7 +112,7 @@ def test_nothing_to_learn_from(tmp_path):
 def test_a_photograph_in_heic_is_named_as_such(tmp_path):
     put(tmp_path, "a/1.png", "b/1.png")
     (tmp_path / "a" / "2.heic").write_bytes(b"\0\0\0\x18ftypmif1\0\0\0\0mif1heic")
-    assert open_dataset(tmp_path).skipped == (("a/2.heic", "HEIC, which has to be converted to JPEG"),)
+    assert open_dataset(tmp_path).skipped == (("a/2.heic", HEIC),)
     assert tmp_path / "a" / "2.heic" in list_images(tmp_path)  # so that it is reported, not passed over
 
 

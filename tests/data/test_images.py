@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
 from pbprompt.data.decoding import Decoder
-from pbprompt.data.images import looks_like_image, open_image
+from pbprompt.data.images import HEIC, looks_like_image, open_image
 from pbprompt.data.squares import Crop
 from pbprompt.data.stream import Record
 from pbprompt.errors import InputError
@@ -144,7 +144,7 @@ def jpeg() -> bytes:
     [
         (b"", "the file is empty"),
         (b"<html>not found</html>", "no known image format"),
-        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "HEIC, which has to be converted to JPEG"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", HEIC),
         (jpeg()[:900], "truncated"),
         (bomb(), "pixels"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no known image format"),

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pbprompt.cli.output import print_json, refuse
+from pbprompt.cli.output import print_json, refuse, tell
 from pbprompt.errors import install_command
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from pbprompt.data.items import Dataset
+    from pbprompt.features.bank import FeatureBank
+    from pbprompt.model.tuned import TunedModel
 
 SHOWN_LABELS = 12
 
@@ -33,6 +35,12 @@ def evaluate(
     figures_folder: Path | None = typer.Option(
         None, "--figures", help="Write the confusion matrix and more, as CSV, SVG and PNG, into this folder."
     ),
+    against_others: bool = typer.Option(
+        False,
+        "--against",
+        help="Beside it what others make of the same training images: class mean, nearest neighbours, linear "
+        "probe, and scikit-learn's LR, LDA, kNN and SVM by cross-validation.",
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print everything as one JSON object."),
 ) -> None:
     """See how good a model is and where it fails: figures, weakest classes, what it confuses.
@@ -41,6 +49,8 @@ def evaluate(
     the share of its images that are named so; its precision, the share of images named so that are of it.
 
     [bold]pbprompt evaluate model/ photos/ --html report.html[/bold]
+
+    [bold]pbprompt evaluate model/ photos/ --against[/bold] puts a table of other classifiers beside it.
 
     On the test split also how often prediction sets hold the true class, and of which class they do worst.
 
@@ -75,6 +85,9 @@ def evaluate(
         other = _other_classes(tuned.classes, dataset.single_label().classes)
         tuned = tuned.for_classes(dataset.classes, dataset.template)
     figures, answers = tuned.judge(dataset, split, bank)
+    if against_others:
+        refuse({"--against": tuned.multi_label or None}, f"{model} is multi-label")
+        figures["rivals"] = _others(tuned, dataset, split, bank)
     main = distributed.is_main()
     distributed.stop()
     if not main:
@@ -121,6 +134,22 @@ def evaluate(
             console.print(part)
     if html is None:
         told.print("--html FILE writes all of this as one page, with pictures")
+
+
+def _others(tuned: "TunedModel", dataset: "Dataset", split: str, bank: "FeatureBank") -> dict[str, Any]:
+    """Each fitted to the training images that the model was: its draw, or all of the data's."""
+    from pbprompt.data.fewshot import draw
+    from pbprompt.model.against import against
+    from pbprompt.model.scoring import rival_figures
+
+    seed, shots = tuned.info.seed, tuned.info.shots
+    few = draw(dataset, shots, seed).apply(dataset) if shots else dataset
+    train, test = (bank.encode(dataset.root, items) for items in (few.train, dataset.split(split)))
+    found = rival_figures(tuned.backbone, tuned.classes, train, test, seed, tuned.info.method)
+    for name, row in against(train, test, seed):
+        tell(f"{name}: done")
+        found[name] = row
+    return found
 
 
 def _split_anew(fitted: Mapping[str, str | int], dataset: "Dataset") -> bool:

@@ -1,5 +1,6 @@
 """Opening image files, whatever their suffix says, as upright 8-bit RGB."""
 
+import contextlib
 import os
 from functools import cache
 from pathlib import Path
@@ -16,21 +17,25 @@ IMAGE_SUFFIXES = frozenset(
     | {".ppm", ".pgm", ".pbm", ".avif", ".jp2", ".heic", ".heif"}
 )
 # Raster formats only: Pillow hands some others (EPS) to outside programs.
-_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "MPO", "AVIF", "JPEG2000")
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "MPO", "AVIF", "JPEG2000", "HEIF")
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\x00", b"MM\x00*")
 _MAGIC_JP2 = (b"\x00\x00\x00\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51")
-_HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")  # what telephones write; Pillow cannot read it
+_HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")  # what telephones write; Pillow cannot
 MOST_ASPECT = 200  # the centre of a longer line shows next to nothing
 MOST_MEMORY = 2 << 30  # bytes that an image and its copies may take, as its header tells
 MOST_SCANNED = 2_000_000_000  # pixels times scans of a JPEG, some 3 s; the largest photographs have ten scans
-HEIC = "HEIC, which has to be converted to JPEG"
+HEIC = "HEIC, which the extra `heic` reads (or convert it to JPEG)"
 _BMP_HEADERS = {12, 16, 40, 52, 56, 64, 108, 124}
 
 
 @cache
 def _formats() -> list[str]:
-    """The formats this build of Pillow can open."""
+    """The formats this build of Pillow can open, with the extra `heic` those of telephones too."""
     Image.init()
+    with contextlib.suppress(ImportError):
+        from pillow_heif import register_heif_opener
+
+        register_heif_opener()
     return [name for name in _FORMATS if name in Image.OPEN]
 
 
@@ -166,14 +171,14 @@ def looks_like_image(path: str | os.PathLike[str]) -> bool:
     if head[:4] == b"RIFF":
         return head[8:12] == b"WEBP"
     if head[4:8] == b"ftyp":
-        return head[8:12] in (b"avif", b"avis")
+        return head[8:12] in (b"avif", b"avis") or ("HEIF" in _formats() and is_heic(path))
     if head[:2] == b"BM":
         return int.from_bytes(head[14:18], "little") in _BMP_HEADERS
     return len(head) > 2 and head[:1] == b"P" and head[1:2] in b"123456" and head[2:3] in b" \t\r\n#"
 
 
 def is_heic(path: str | os.PathLike[str]) -> bool:
-    """Whether the file begins as a HEIC photograph does, which is not read but should be named."""
+    """Whether the file begins as a HEIC photograph does, read with an extra alone."""
     head = head_of(path)
     return head[4:8] == b"ftyp" and any(head[at : at + 4] in _HEIC for at in range(8, len(head), 4))
 

@@ -15,6 +15,7 @@ from pbprompt.data.stream.folders import Labels, files_below, subfolders
 from pbprompt.data.stream.tables import TABLES
 from pbprompt.data.tables import is_multi_label, open_split_json, open_table
 from pbprompt.errors import InputError
+from pbprompt.suggest import suggest
 
 ROOT_VARIABLE = "PBPROMPT_DATA"
 
@@ -67,8 +68,8 @@ def open_dataset(
         raise InputError(f"{path}: not a dataset: give a folder, a .csv, .tsv, .jsonl or split .json file")
     if path.suffix or len(path.parts) > 1:
         raise InputError(f"{path} does not exist: give a folder, a table, a split file or a benchmark's name")
-    catalog.find(str(source))  # raises, with a suggestion
-    raise AssertionError
+    near = suggest(str(source), catalog.benchmarks())
+    raise InputError(f"{path}: no such folder or file here, and no benchmark of that name: {near}")
 
 
 def _benchmark(source: str | Path) -> tuple[Benchmark | None, str, Path | None]:

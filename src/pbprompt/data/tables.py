@@ -48,7 +48,7 @@ def read_rows(path: Path) -> Iterator[Row]:
         word, domain = (_text(fields, name, where, "").strip() for name in ("split", "domain"))
         if word and word.lower() not in SPLIT_WORDS:
             raise InputError(f"{where}: split {word.lower()!r} is unknown: write train, val or test")
-        yield Row(inside(image, where), key, SPLIT_WORDS.get(word.lower(), ""), domain)
+        yield Row(inside(image, where, absolute=True), key, SPLIT_WORDS.get(word.lower(), ""), domain)
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Fields]]:

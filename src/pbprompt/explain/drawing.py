@@ -14,6 +14,7 @@ from pbprompt.explain.prompts import PromptCaptions
 from pbprompt.files import write_bytes
 
 SIDE, GAP, LINE = 168, 6, 16  # pixels of a tile, between tiles, and of a line of text
+SAME = 0.02  # of the largest value: maps that differ by less are one
 CLEAR = 2  # times its mean that a place of a plan must have for full colour
 INK, FAINT = "#24292f", "#57606a"
 # Colours of heat from dark blue over red to pale yellow, equally spaced from 0 to 1. Lightness only
@@ -79,6 +80,8 @@ def draw_heat_maps(maps: HeatMaps, image: Image.Image, reading: Reading = "contr
     a class. Patch-to-prompt has one for each map, since its level is the probability p_c under that sample.
     """
     heat = maps.of(reading)
+    if np.abs(heat - heat[:1]).max() <= SAME * np.abs(heat).max():  # no prompts are sampled
+        heat = heat[:1]
     samples, classes = heat.shape[:2]
     columns = ["image", "mean", *(f"prompt {k}" for k in range(1, samples + 1))]
     if samples == 1:

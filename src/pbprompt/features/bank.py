@@ -350,4 +350,7 @@ def _unreadable(errors: list[InputError], of: int) -> InputError:
         return InputError(f"{errors[0]}: fix or remove it")
     shown = "; ".join(str(error) for error in errors[:5])
     more = f"; and {len(errors) - 5:,} more" if len(errors) > 5 else ""
-    return InputError(f"{len(errors):,} of {of:,} images cannot be read: {shown}{more}: fix or remove them")
+    return InputError(
+        f"{len(errors):,} of {of:,} images cannot be read: {shown}{more}: fix or remove "
+        "them (`pbprompt look` lists all)"
+    )

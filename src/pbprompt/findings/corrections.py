@@ -84,4 +84,5 @@ def corrected(dataset: Dataset, path: Path) -> tuple[Dataset, str]:
 
     dropped = sum(label is None for label in wanted.values())
     words = f"{path.name}: {len(wanted) - dropped} relabelled, {dropped} dropped"
-    return replace(dataset, **{name: kept(dataset.split(name)) for name in SPLITS}), words
+    train, val, test = (kept(dataset.split(name)) for name in SPLITS)
+    return replace(dataset, train=train, val=val, test=test), words

@@ -312,9 +312,12 @@ class _Answers:
     def sources(self, images: Float[Tensor, "b d"]) -> dict[str, Float[Tensor, "b c"]]:
         experts = self.posterior.experts(images)
         known = self.posterior.weights.best[:, None, None] * experts[:, :, self.columns]
+        looks, left = self.posterior.strangeness(experts), known.sum(0)
         if len(self.columns):  # against all of them together, as new names are
-            known[0] -= known.sum(0).logsumexp(1, keepdim=True)
-        odds = self.names.log_odds(self.posterior, images, self.posterior.strangeness(experts))
+            known[0] -= left.logsumexp(1, keepdim=True)
+        if not len(self.new):  # what an image unlike the photographs leaves to the names
+            left = mixed_with_names(self.posterior, left[None], experts[-1][:, self.columns], looks)[0] - left
+        odds = self.names.log_odds(self.posterior, images, looks)
         fit = self.posterior.novelty.odds[2] * (images - self.posterior.gaussians.centre)
         by_name = fit @ self.names.direction.to(images).T
         against = odds - by_name if len(self.columns) else torch.zeros_like(odds)
@@ -323,6 +326,8 @@ class _Answers:
             [known, torch.stack([nothing, against, nothing, by_name])], dim=2
         )
         parts = {"name": name, "class mean": density, "photographs": alike + nearest}
+        if not len(self.new):
+            parts["unlike the photographs"] = left - left.mean(1, keepdim=True)
         return {key: part[:, self.order] for key, part in parts.items()}
 
     def slopes(self, draws: Float[Tensor, "s 4"]) -> Float[Tensor, "s c d"]:

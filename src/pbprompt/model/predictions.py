@@ -8,6 +8,7 @@ import torch
 from pbprompt.clip.backbone import Encoded
 from pbprompt.evaluate.conformal import ByDifficulty, prediction_set
 from pbprompt.methods.abilities import TellsFamiliarity, can
+from pbprompt.methods.exemplars import Memory
 from pbprompt.model.predictor import DIGITS, Predictor, rounded
 
 
@@ -87,6 +88,7 @@ def predictions(predictor: Predictor, images: Encoded, rule: Rule = NO_RULE) -> 
     columns = (best, rounded(said.probabilities), rounded(said.spreads))
     doubts = zip(said.entropy.tolist(), said.mutual_information.tolist(), strict=True)
     familiar = [None] * len(best) if familiarity is None else rounded(familiarity)
+    seen = method.labels_of_classes() if isinstance(method, Memory) else [0] * len(names)
     records = []
     for top, row, spreads, (entropy, epistemic), share in zip(*columns, doubts, familiar, strict=True):
         among = None if rule.quantile is None else prediction_set(row, rule.quantile)
@@ -100,7 +102,9 @@ def predictions(predictor: Predictor, images: Encoded, rule: Rule = NO_RULE) -> 
                 unsure=None if rule.threshold is None else row[top] < rule.threshold,
                 prediction_set=None if among is None else tuple(names[index] for index in among),
                 familiarity=share,
-                unknown=None if share is None or rule.refusal is None else share <= rule.refusal,
+                unknown=None
+                if share is None or rule.refusal is None
+                else share <= rule.refusal and seen[top] >= 0,  # a mere name is for the rest
             )
         )
     return records

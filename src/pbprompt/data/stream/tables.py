@@ -154,6 +154,7 @@ def row_record(table: Place, where: str, fields: dict[str, str], allow_urls: boo
         why = InputError(f"{where}: {name}: an address, and these were not allowed")
         return Record(name, name if allow_urls and not name.startswith("file:") else why, label, split)
     try:
-        return Record(as_name(name), beside(table, inside(name, where)), label, split)
+        path = inside(name, where, absolute=not isinstance(table, str))
+        return Record(as_name(name), beside(table, path), label, split)
     except InputError as error:
         return Record(as_name(name), error, label, split)
