@@ -316,7 +316,7 @@ def test_the_table_shows_marks_and_sets(run, photos, model):
     options = ("--coverage", "0.5", "--top-k", "1", "--reject-at", "0.9")
     code, out, _ = run("predict", str(photos / "bird"), "--model", str(model), *options)
     lines = out.splitlines()
-    assert code == 0 and lines[0].split() == ["image", "1.", "entropy", "epistemic", "set"]
+    assert code == 0 and lines[0].split() == ["image", "1.", "doubt", "set"]
     assert sum("unsure" in line for line in lines) == 10
     plain = run("predict", str(photos / "bird"), "--classes", "bird,heart")[1]
     assert "unsure" not in plain and "entropy" not in plain

@@ -22,8 +22,6 @@ app = typer.Typer(
 
 MODEL = typer.Argument(..., help="A folder that `pbprompt fit` wrote.")
 OUT = typer.Option(None, "--out", "-o", help="Write the changed model here. [in its place]")
-BACKBONE = typer.Option(None, help="Where the model's backbone is now, if it has moved.")
-DEVICE = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N.")
 
 
 @app.command()
@@ -32,8 +30,6 @@ def add(
     data: str = typer.Argument(..., help="Class folders or a table: photographs of known or new classes."),
     out: Path | None = OUT,
     classes_file: Path | None = typer.Option(None, help="Maps folder names or labels to class names."),
-    backbone: str | None = BACKBONE,
-    device: str = DEVICE,
 ) -> None:
     """Learn more photographs, of known classes or of new ones, as if the model had been fitted on all.
 
@@ -58,7 +54,7 @@ def add(
         said = f"; new: {some(new)}" if new else ""
         return taught, f"added {len(items):,} photographs of {some(dict.fromkeys(labels))}{said}"
 
-    _change(model, out, learned, backbone, device)
+    _change(model, out, learned)
 
 
 @app.command()
@@ -66,15 +62,13 @@ def keep(
     model: Path = MODEL,
     names: list[str] = typer.Argument(..., help="Classes, known by their names alone until `add`."),
     out: Path | None = OUT,
-    backbone: str | None = BACKBONE,
-    device: str = DEVICE,
 ) -> None:
     """Keep classes that are given by name, as `predict --classes` adds them for one command.
 
     [bold]pbprompt model keep model/ "red panda" otter[/bold]
     """
     words = f"kept by name: {', '.join(names)}"
-    _change(model, out, lambda tuned: (tuned.with_classes(names).with_left_out(), words), backbone, device)
+    _change(model, out, lambda tuned: (tuned.with_classes(names).with_left_out(), words))
 
 
 @app.command()
@@ -83,14 +77,12 @@ def rename(
     old: str = typer.Argument(..., help="A class of the model."),
     new: str = typer.Argument(..., help="What it is called from now on; its name counts as its prior."),
     out: Path | None = OUT,
-    backbone: str | None = BACKBONE,
-    device: str = DEVICE,
 ) -> None:
     """Rename a class.
 
     [bold]pbprompt model rename model/ "SKU-4711" "red can"[/bold]
     """
-    _regroup(model, out, {old: new}, f"renamed {old} to {new}", backbone, device)
+    _regroup(model, out, {old: new}, f"renamed {old} to {new}")
 
 
 @app.command()
@@ -99,15 +91,13 @@ def merge(
     names: list[str] = typer.Argument(..., help="Classes of the model."),
     into: str = typer.Option(..., "--into", help="What they are called together; may be one of them."),
     out: Path | None = OUT,
-    backbone: str | None = BACKBONE,
-    device: str = DEVICE,
 ) -> None:
     """Make one class of several.
 
     [bold]pbprompt model merge model/ tabby siamese --into cat[/bold]
     """
     words = f"merged {', '.join(names)} into {into}"
-    _regroup(model, out, dict.fromkeys(names, into), words, backbone, device)
+    _regroup(model, out, dict.fromkeys(names, into), words)
 
 
 @app.command()
@@ -115,21 +105,18 @@ def remove(
     model: Path = MODEL,
     names: list[str] = typer.Argument(..., help="Classes of the model."),
     out: Path | None = OUT,
-    backbone: str | None = BACKBONE,
-    device: str = DEVICE,
 ) -> None:
     """Forget classes with their photographs.
 
     [bold]pbprompt model remove model/ other[/bold]
     """
-    _regroup(model, out, dict.fromkeys(names), f"removed {', '.join(names)}", backbone, device)
+    _regroup(model, out, dict.fromkeys(names), f"removed {', '.join(names)}")
 
 
 @app.command()
 def refit(
     model: Path = MODEL,
     out: Path | None = OUT,
-    device: str = DEVICE,
 ) -> None:
     """Fit again from the same sources and by the same options, as the photographs are now.
 
@@ -140,15 +127,15 @@ def refit(
     from pbprompt.cli.fit import FitOptions, fit_options
     from pbprompt.model.tuned import TunedModel
 
-    before = TunedModel.load(model, device=device)
+    before = TunedModel.load(model, device="auto")
     given = before.info.data.get("options")
     if not isinstance(given, dict):
         raise InputError(f"{model}: does not say what it was fitted to: use `pbprompt fit`")
     for change in before.info.data.get("changes", ()):
         tell(f"note: not in the sources, so not in the new model: {change}")
     with TemporaryDirectory(dir=(out or model).absolute().parent, prefix=".refit-") as place:
-        fit_options(FitOptions.of({**given, "out": Path(place) / "model", "device": device}))
-        after = TunedModel.load(Path(place) / "model", before.backbone, device)
+        fit_options(FitOptions.of({**given, "out": Path(place) / "model"}))
+        after = TunedModel.load(Path(place) / "model", before.backbone)
         _save(after, model, out)
     tell(_difference(before, after))
     former, now = (one.info.metrics.get("accuracy") for one in (before, after))
@@ -157,26 +144,22 @@ def refit(
         tell(f"on the {split} split: accuracy {former:.2%} before, {now:.2%} now")
 
 
-def _regroup(
-    model: Path, out: Path | None, named: dict[str, Any], words: str, backbone: str | None, device: str
-) -> None:
+def _regroup(model: Path, out: Path | None, named: dict[str, Any], words: str) -> None:
     for new in filter(None, named.values()):
         if not new.strip():
             raise InputError("a class name is empty: give one")
-    _change(model, out, lambda tuned: (tuned.regrouped(named), words), backbone, device)
+    _change(model, out, lambda tuned: (tuned.regrouped(named), words))
 
 
 def _change(
     model: Path,
     out: Path | None,
     change: "Callable[[TunedModel], tuple[TunedModel, str]]",
-    backbone: str | None,
-    device: str,
 ) -> None:
     """Load, change, save, and say what became of the figures."""
     from pbprompt.model.tuned import TunedModel
 
-    before = TunedModel.load(model, backbone, device)
+    before = TunedModel.load(model, device="auto")
     after, words = change(before)
     data = {**after.info.data, "changes": [*after.info.data.get("changes", ()), words]}
     after = replace(after, info=replace(after.info, data=data))

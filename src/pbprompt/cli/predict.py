@@ -116,8 +116,9 @@ def predict(options: PredictOptions) -> None:
 
     [bold]pbprompt predict holiday/ --model model/ --reject-at 0.95 --coverage 0.9[/bold]
 
-    With a model, `entropy` is the whole doubt about an image in nats and `epistemic` the part of it that the
-    sampled prompts disagree on. An image is `unsure` where its top probability is below a threshold: images
+    With a model, `doubt` is the number of equally likely classes between which it would be as undecided:
+    1.0 is sure. (`--json` has the `entropy`, its logarithm, and `epistemic`, the part of it that more
+    photographs may settle.) An image is `unsure` where its top probability is below a threshold: images
     above it, if they are like the validation images, are right as often as --reject-at asks, with 90 %
     certainty. Where so few images can promise no such thing, all are unsure if --reject-at was given.
     --coverage lists the classes an image may be of: the true one is among them at least that often, on
@@ -241,7 +242,7 @@ def _print_table(rows: list[tuple[str, "Prediction"]], top_k: int, tuned: bool) 
     columns = [f"{place}." for place in range(1, shown + 1)]
     labelled = first.labels is not None
     tuned = tuned and not labelled
-    columns += ["entropy", "epistemic", ""] if tuned else []
+    columns += ["doubt", ""] if tuned else []
     columns += ["set"] if first.prediction_set is not None else []
     front = [Column(name, overflow="fold") for name in (("image", "labels") if labelled else ("image",))]
     table = Table(*front, *columns, box=None)
@@ -250,7 +251,7 @@ def _print_table(rows: list[tuple[str, "Prediction"]], top_k: int, tuned: bool) 
         cells += [f"{label} {score:.1%}" for label, score in answer.likeliest(shown)]
         if tuned:
             marks = ["unsure"] * bool(answer.unsure) + ["none of these"] * bool(answer.unknown)
-            cells += [f"{answer.entropy:.3f}", f"{answer.epistemic:.3f}", ", ".join(marks)]
+            cells += [f"{math.exp(answer.entropy):.1f}", ", ".join(marks)]
         if answer.prediction_set is not None:
             cells.append(shortened(answer.prediction_set))
         table.add_row(name, *cells)

@@ -1,0 +1,41 @@
+"""The gallery runs, and shows what it says."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+GALLERY = Path(__file__).parents[1] / "examples"
+
+
+def run(name: str, **given):
+    return runpy.run_path(str(GALLERY / f"{name}.py"))["main"](**given)
+
+
+def test_defects_against_good_parts(capsys):
+    assert run("defects", images=60) > 0.6
+    assert "promised by 60 training images, each left out in turn" in capsys.readouterr().out
+
+
+def test_products_with_descriptions():
+    codes, described = run("products")
+    assert described > codes
+
+
+def test_a_camera_trap(capsys):
+    before, after = run("camera_trap", labelled=4)
+    assert after > before - 0.05 and "marked as none of these" in capsys.readouterr().out
+
+
+def test_several_labels():
+    assert run("several_labels", images=40) > 0.6
+
+
+def test_http(capsys):
+    pytest.importorskip("fastapi")
+    assert run("http") == "mammal" and "a set of" in capsys.readouterr().out
+
+
+def test_all_are_listed():
+    listed = (GALLERY / "README.md").read_text(encoding="utf-8")
+    assert all(f"[{file.name}]({file.name})" in listed for file in GALLERY.glob("*.py"))
