@@ -3,6 +3,8 @@
 On the command line: `pbprompt next unlabelled/ --model model/`, `pbprompt predict … --none-at 0.05`.
 """
 
+from pathlib import Path
+
 from pbprompt import PromptClassifier, open_dataset
 
 KNOWN = ("mammal", "bird", "bug")
@@ -15,7 +17,7 @@ def main(labelled: int = 8, more: int = 6) -> tuple[float, float]:
     test = [item.path for item in sample.test if name[item.path] in KNOWN]
     strange = [item.path for item in sample.test if name[item.path] not in KNOWN][:60]
 
-    def files(paths):
+    def files(paths: list[str]) -> list[Path]:
         return [sample.root / path for path in paths]
 
     first = [path for kind in KNOWN for path in [p for p in pool if name[p] == kind][:labelled]]
@@ -30,6 +32,7 @@ def main(labelled: int = 8, more: int = 6) -> tuple[float, float]:
     print(f"{before:.1%} of the test images, {after:.1%} after {2 * more} more labels")
     for title, paths in (("of known classes", test), ("of other things", strange)):
         marked = classifier.predict_uncertainty(files(paths), none_at=0.05).unknown
+        assert marked is not None  # the default method can tell
         print(f"marked as none of these: {marked.mean():.1%} of the images {title}")
     return before, after
 

@@ -42,6 +42,7 @@ def main(images: int = 120) -> float:
     classifier = PromptClassifier().fit(x, y)
     new, truth = parts(images, seed=2)
     said = classifier.predict_uncertainty(new, reject_at=0.9)
+    assert said.unsure is not None and classifier.calibration_ is not None
     right = classifier.classes_[said.probabilities.argmax(1)] == truth
     print(f"{right.mean():.1%} of {len(truth)} parts are right")
     share, threshold = classifier.calibration_.promised(0.9)

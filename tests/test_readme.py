@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 import pbprompt
 from pbprompt import recipes
@@ -39,9 +40,13 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture
 def short_recipes(monkeypatch):
     """The recipes with two epochs for the many that their tables are made with, tested on fewer images."""
-    read = recipes._read
-    shortened = lambda text, *names: read(re.sub(r"epochs: \d+", "epochs: 2", text), *names)  # noqa: E731
-    monkeypatch.setattr(recipes, "_read", shortened)
+    parsed = recipes.parsed
+
+    def shortened(*given):
+        values, where = parsed(*given)
+        return yaml.safe_load(re.sub(r"epochs: \d+", "epochs: 2", yaml.safe_dump(values))), where
+
+    monkeypatch.setattr(recipes, "parsed", shortened)
     whole = protocol.open_dataset
 
     def some(*of):

@@ -59,7 +59,7 @@ class FitOptions:
     views: str = typer.Option("centre", help="Training crops: centre, a number of random draws, or fresh.")
     max_steps: int | None = typer.Option(None, min=1, help="Stop after so many steps.")
     corrections: Path | None = typer.Option(
-        None, help="A table of `pbprompt look --corrections` or of its page: images to relabel or drop."
+        None, help="A table that `look` or its page wrote: images to relabel or drop."
     )
     calibrate: bool = typer.Option(
         False,

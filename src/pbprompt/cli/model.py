@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pbprompt.cli.output import tell
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
@@ -132,16 +131,16 @@ def refit(
     if not isinstance(given, dict):
         raise InputError(f"{model}: does not say what it was fitted to: use `pbprompt fit`")
     for change in before.info.data.get("changes", ()):
-        tell(f"note: not in the sources, so not in the new model: {change}")
+        print(f"note: not in the sources, so not in the new model: {change}")
     with TemporaryDirectory(dir=(out or model).absolute().parent, prefix=".refit-") as place:
         fit_options(FitOptions.of({**given, "out": Path(place) / "model"}))
         after = TunedModel.load(Path(place) / "model", before.backbone)
         _save(after, model, out)
-    tell(_difference(before, after))
+    print(_difference(before, after))
     former, now = (one.info.metrics.get("accuracy") for one in (before, after))
     if former is not None and now is not None:
         split = after.info.metrics["split"]
-        tell(f"on the {split} split: accuracy {former:.2%} before, {now:.2%} now")
+        print(f"on the {split} split: accuracy {former:.2%} before, {now:.2%} now")
 
 
 def _regroup(model: Path, out: Path | None, named: dict[str, Any], words: str) -> None:
@@ -164,8 +163,8 @@ def _change(
     data = {**after.info.data, "changes": [*after.info.data.get("changes", ()), words]}
     after = replace(after, info=replace(after.info, data=data))
     _save(after, model, out)
-    tell(words)
-    tell(_difference(before, after))
+    print(words)
+    print(_difference(before, after))
 
 
 def _save(changed: "TunedModel", model: Path, out: Path | None) -> None:
@@ -189,4 +188,4 @@ def _difference(before: "TunedModel", after: "TunedModel") -> str:
             f"{len(one.classes)} classes, accuracy {sum(found.right) / len(found):.2%}, NLL {loss:.3f} "
             f"by {found.rests_on}"
         )
-    return f"before: {told[0]}\npbprompt: now: {told[1]}"
+    return f"before: {told[0]}\nnow: {told[1]}"

@@ -55,7 +55,7 @@ class NearestNeighbours(Memory):
         """Which photographs are of each class."""
         if not self.seen:
             raise InputError(f"{self.name} has no photographs yet: fit it on images first")
-        self._k = int(self.neighbours)
+        self._k, self._spread = int(self.neighbours), 1 / len(self.seen)
         labels = torch.tensor(self.labels_of_classes(), device=self.photograph_labels.device)
         return (labels.unsqueeze(1) == self.photograph_labels).to(self.photographs).unsqueeze(0)
 
@@ -63,7 +63,7 @@ class NearestNeighbours(Memory):
         alike = unit(images.global_).to(self.photographs) @ self.photographs.T
         nearest = alike.topk(self._k, dim=1).indices
         counted = torch.zeros_like(alike).scatter(1, nearest, 1.0)
-        return (torch.einsum("bn,scn->sbc", counted, features) + 1 / len(self.seen)).log()
+        return (torch.einsum("bn,scn->sbc", counted, features) + self._spread).log()
 
 
 def _best(photographs: Float[Tensor, "n d"], labels: Int[Tensor, " n"], classes: int) -> int:
