@@ -7,6 +7,7 @@ import torch
 
 from pbprompt.clip.backbone import Encoded
 from pbprompt.methods.base import build_method, make_config
+from pbprompt.methods.conjugate import Conjugate, ConjugateConfig
 from pbprompt.methods.pbprompt import PBPrompt
 from pbprompt.model.predictions import Rule, predictions
 from pbprompt.model.predictor import predictive
@@ -58,3 +59,24 @@ def test_sets_hold_the_likely_classes_and_always_one(predictor, images):
         assert record.prediction_set == (record.label,)
     for record in predictions(predictor, images, Rule(quantile=math.inf)):
         assert set(record.prediction_set) == set(CLASSES)
+
+
+def test_what_goes_to_a_mere_name_is_not_none_of_these(tiny_vit):
+    chance = torch.Generator().manual_seed(0)
+    means = 3 * torch.randn(2, tiny_vit.embed_dim, generator=chance)
+    labels = torch.arange(40) % 2
+    x = means[labels] + torch.randn(40, tiny_vit.embed_dim, generator=chance)
+    method = build_method(Conjugate, ConjugateConfig(), tiny_vit, seed=0)
+    method.prepare(CLASSES[:2], "a {}.")
+    method.begin(Encoded(x, x.unsqueeze(1)), labels, seed=0)
+    method.finish()
+    far = torch.randn(200, tiny_vit.embed_dim, generator=chance)
+    rule = Rule(refusal=0.05)
+    alone = predictions(predictive(method), Encoded(far, far.unsqueeze(1)), rule)
+    assert any(one.unknown for one in alone)
+    method.prepare(CLASSES[:3], "a {}.")
+    for before, one in zip(
+        alone, predictions(predictive(method), Encoded(far, far.unsqueeze(1)), rule), strict=True
+    ):
+        assert one.familiarity == before.familiarity
+        assert one.unknown == (before.unknown and one.label != "car")
