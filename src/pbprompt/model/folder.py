@@ -58,7 +58,7 @@ def describe_model(
     backbone = method.given
     return ModelInfo(
         method=method.name,
-        config=to_dict(method.config),
+        config=json.loads(json.dumps(to_dict(method.config))),  # as it is read: lists for tuples
         classes=method.classes,
         template=method.template,
         backbone={
