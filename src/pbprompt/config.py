@@ -1,5 +1,6 @@
 """Settings: frozen dataclasses, to and from plain dictionaries, changed by `key=value`."""
 
+import json
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass, replace
@@ -29,8 +30,9 @@ def from_dict(kind: type[C], values: Mapping[str, Any], noun: str = "setting", i
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Settings as plain values, ready for JSON."""
-    return asdict(config)
+    """Settings as plain values, as JSON has them: lists for tuples."""
+    values: dict[str, Any] = json.loads(json.dumps(asdict(config)))
+    return values
 
 
 def with_overrides(config: C, overrides: Iterable[str]) -> C:

@@ -49,6 +49,7 @@ def test_the_model_is_conjugate_by_photographs_alone(home):
     assert "zero_shot" not in info["metrics"] and set(info["metrics"]["rivals"]) == {
         "nearest-mean",
         "linear-probe",
+        "nearest-neighbours",
     }
     card = (home / "model" / "README.md").read_text()
     assert "zero-shot" not in card and "a new class" not in card

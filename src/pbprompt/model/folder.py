@@ -58,7 +58,7 @@ def describe_model(
     backbone = method.given
     return ModelInfo(
         method=method.name,
-        config=json.loads(json.dumps(to_dict(method.config))),  # as it is read: lists for tuples
+        config=to_dict(method.config),
         classes=method.classes,
         template=method.template,
         backbone={
