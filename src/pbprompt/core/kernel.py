@@ -15,6 +15,8 @@ R_c is near 1 − 1/K among photographs of the class and falls to 0 far from all
 alone or with all others G of its class, is judged exactly, since A knows the way (h stays as it is):
 
     R⁻ⁱ(x_i) = Y_i − 1/K − α_i / A_ii              R⁻ᴳ(x_i) = Y_i − 1/K − (A_GG⁻¹ α_G)_i
+
+A photograph whose label is only likely has its probabilities in Y (`core/unlabelled.py`).
 """
 
 from typing import NamedTuple
@@ -79,18 +81,35 @@ def fit_kernel(
     pairs = (2 - 2 * some @ some.T)[tuple(torch.triu_indices(len(some), len(some), 1))]
     median = pairs.median() if len(pairs) else images.new_zeros(())
     bandwidth = (BANDWIDTH * median).clamp(min=FLOOR)
-    similar = log_kernel(images, images, bandwidth)
-    kernel = similar.exp()
-    kernel.diagonal().add_(RIDGE / weights)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(kernel))
-    others = nearest(similar.fill_diagonal_(-torch.inf), labels, classes)
-    targets = F.one_hot(labels, classes).to(images) - 1 / classes
-    coefficients = inverse @ targets
-    alone = targets - coefficients / inverse.diagonal().unsqueeze(1)
+    inverse = inverse_kernel(images, weights, bandwidth)
+    similar = log_kernel(images, images, bandwidth).fill_diagonal_(-torch.inf)
+    others = nearest(similar, labels, classes)
+    targets = F.one_hot(labels, classes).to(images)
+    coefficients = inverse @ (targets - 1 / classes)
+    alone = targets - 1 / classes - coefficients / inverse.diagonal().unsqueeze(1)
     whole = torch.empty_like(targets)
     for rows in labels.argsort(stable=True).split(labels.bincount().tolist()):
         if len(rows):
-            block = torch.linalg.cholesky(inverse[rows][:, rows])
-            whole[rows] = targets[rows] - torch.cholesky_solve(coefficients[rows], block)
+            whole[rows] = without_group(inverse, targets, coefficients, rows)
     left_out = KernelLeftOut(torch.stack([alone, others]), whole)
     return Kernel(images, labels, coefficients, bandwidth), left_out
+
+
+def inverse_kernel(
+    images: Float[Tensor, "n d"], weights: Float[Tensor, " n"], bandwidth: Float[Tensor, ""]
+) -> Float[Tensor, "n n"]:
+    """A, in float64."""
+    kernel = log_kernel(images, images, bandwidth).exp_()
+    kernel.diagonal().add_(RIDGE / weights)
+    return torch.cholesky_inverse(torch.linalg.cholesky(kernel))
+
+
+def without_group(
+    inverse: Float[Tensor, "n n"],
+    targets: Float[Tensor, "n k"],
+    coefficients: Float[Tensor, "n k"],
+    rows: Int[Tensor, " g"],
+) -> Float[Tensor, "g k"]:
+    """R⁻ᴳ of photographs G, from Y and α."""
+    block = torch.linalg.cholesky(inverse[rows][:, rows])
+    return targets[rows] - 1 / targets.shape[1] - torch.cholesky_solve(coefficients[rows], block)

@@ -139,10 +139,14 @@ class LeftOutPhotographs(NamedTuple):
     rows: Int[Tensor, " n"]
     """which of the kept ones"""
     experts: Float[Tensor, "4 n k"]
-    looks: Float[Tensor, " n"]
-    """F"""
+    distances: Float[Tensor, "n k"]
+    """D_c"""
+    without_class: Float[Tensor, "n k"]
+    """R_c without all photographs of its class"""
     several: Bool[Tensor, " n"]
     """whether the class has photographs left: without, the answer is about its name"""
+    looks: Float[Tensor, " n"]
+    """F"""
 
 
 def stacked(
@@ -174,32 +178,60 @@ def fit_posterior(
     gaussians = fit_gaussians(frame)
     kernel, by_photographs = fit_kernel(images, labels, classes, shares)
     names = scale * (texts - texts.mean(0))
-    by_name = images @ names.T
 
     blocks = rows.new_tensor(range(len(rows))).split(max(1, BLOCK // max(classes, images.shape[1])))
     parts = [leave_one_out(frame, images[some], labels[some], shares[some]) for some in blocks]
     distances, densities, several = (torch.cat(part) for part in zip(*parts, strict=True))
-    experts = stacked(densities, by_photographs.scores, by_name)
+    experts = stacked(densities, by_photographs.scores, images @ names.T)
+    unknown = torch.zeros_like(shares)
+    left = LeftOutPhotographs(rows, experts, distances, by_photographs.without_class, several, unknown)
+    fitted = Fitted(gaussians, kernel, names, text_map, moved)
+    return judged(fitted, left, kept, statistics.counts, scale)
 
-    name_scale, information = _names_alone(by_name, labels, shares)
-    weights = _weights(experts, labels, shares, several, name_scale, statistics.counts)
+
+class Fitted(NamedTuple):
+    """The experts, before it is known how far to trust each."""
+
+    gaussians: Gaussians
+    kernel: Kernel
+    names: Float[Tensor, "k d"]
+    text_map: TextMap
+    moved: Float[Tensor, "k d"]
+    """t̂"""
+
+
+def judged(
+    fitted: Fitted,
+    left: LeftOutPhotographs,
+    kept: Kept,
+    counts: Float[Tensor, " k"],
+    scale: float,
+    absorbed: float = 0.0,
+) -> tuple[Posterior, LeftOutPhotographs]:
+    """With weights and all that tells the unknown, from left-out photographs, whose F is then known too.
+
+    `absorbed`: how many photographs count beside those with a label (`core/unlabelled.py`).
+    """
+    gaussians, kernel, names, text_map, moved = fitted
+    images, labels, shares = kept.images[left.rows].double(), kept.labels[left.rows], kept.weights[left.rows]
+    name_scale, information = _names_alone(left.experts[-1], labels, shares)
+    weights = fit_trust(left, labels, shares, name_scale, counts, absorbed)
     moved_centre = moved.mean(0)
     tables = Tables(
-        distances,
-        by_photographs.scores[0],
-        by_photographs.without_class,
-        torch.tensordot(weights.best, experts, dims=1),
+        left.distances,
+        left.experts[1],
+        left.without_class,
+        torch.tensordot(weights.best, left.experts, dims=1),
         scale * (images - gaussians.centre) @ (moved - moved_centre).T,
-        several,
+        left.several,
     )
-    novelty = fit_novelty(tables, labels, names=bool(texts.any()))
-    told = several if several.any() else torch.ones_like(several)
+    novelty = fit_novelty(tables, labels, names=bool(names.any()))
+    told = left.several if left.several.any() else torch.ones_like(left.several)
     open_ = torch.where(told, openness(novelty, tables), -HUGE)
     posterior = Posterior(
         gaussians, kernel, names, weights, novelty, text_map, moved_centre, name_scale, information, open_
     )
-    looks = novelty.statistic(distances, by_photographs.scores[0])
-    return posterior, LeftOutPhotographs(rows, experts, looks, several)
+    return posterior, left._replace(looks=novelty.statistic(left.distances, left.experts[1]))
 
 
 def mixed_with_names(
@@ -226,23 +258,25 @@ def _names_alone(
     return scale, (1 + mean / math.log(by_name.shape[1])).clamp(min=0)
 
 
-def _weights(
-    experts: Float[Tensor, "4 n k"],
+def fit_trust(
+    left: LeftOutPhotographs,
     labels: Int[Tensor, " n"],
     shares: Float[Tensor, " n"],
-    several: Bool[Tensor, " n"],
     name_scale: Float[Tensor, ""],
     counts: Float[Tensor, " k"],
+    absorbed: float,
 ) -> Weights:
     """w, from photographs whose class has others left."""
+    experts, several = left.experts, left.several
     rows = several if several.any() else torch.ones_like(several)
     told = experts.shape[2] > (1 if several.any() else 2)  # of two single photographs none is left to compare
     density, name = (float(experts[each][rows].var(1).mean().sqrt()) if told else 0.0 for each in (0, -1))
     as_sure = name / density if density > 0 and name > 0 else UNNAMED
-    many = float(counts.sum()) / (float(counts.sum()) + FEW)
+    many = enough(float(counts.sum()) + absorbed)
     by_photographs = [many * each for each in (TRUST * as_sure, NEIGHBOURS, NEAREST)]
-    usual = experts.new_tensor([*by_photographs, (1 - many) * float(name_scale)])
-    weights = fit_weights(experts[:, several], labels[several], usual.clamp(min=1e-6), shares[several])
+    by_name = (1 - enough(float(counts.sum()))) * float(name_scale)
+    usual = experts.new_tensor([*by_photographs, by_name]).clamp(min=1e-6)
+    weights = fit_weights(experts[:, several], labels[several], usual, shares[several])
     if not several.any():
         return weights
     n = counts[labels[several]]
@@ -250,3 +284,8 @@ def _weights(
     log = weights.log.clone()
     log[0] += grown
     return weights._replace(log=log)
+
+
+def enough(photographs: float) -> float:
+    """ρ"""
+    return photographs / (photographs + FEW)
