@@ -161,6 +161,17 @@ def as_image(picture: Any) -> Image.Image:
     return Image.fromarray(array)
 
 
+def unlabelled_rows(y: Any) -> NDArray[np.bool_]:
+    """Where y has no label: None or, beside two whole numbers or more, scikit-learn's −1."""
+    given = [] if y is None or isinstance(y, str) else list(y)
+    rows = np.array([label is None for label in given], dtype=bool)
+    if not rows.any() and given and all(isinstance(label, (int, np.integer)) for label in given):
+        minus = np.array([int(label) == -1 for label in given])
+        if len({int(label) for label in given}) > 2:
+            return minus
+    return rows
+
+
 def read_labels(y: Any, images: int, fewest: int = 2) -> NDArray[Any]:
     """y as a vector of at least `fewest` classes: strings, whole numbers or booleans, one for each image."""
     if y is None:

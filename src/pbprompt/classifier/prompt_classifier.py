@@ -20,6 +20,7 @@ from pbprompt.classifier.inputs import (
     encode_inputs,
     names_of,
     read_labels,
+    unlabelled_rows,
 )
 from pbprompt.classifier.tuning import ClassWeight, item_weights
 from pbprompt.clip.backbone import Backbone, Encoded
@@ -121,6 +122,7 @@ class PromptClassifier(Estimator):
         *,
         eval_set: tuple[Any, Any] | None = None,
         on_log: OnLog | None = None,
+        unlabelled: Any = None,
     ) -> Self:
         """Tune on images and their labels, or on a folder (a table, a benchmark's name) without y.
 
@@ -128,13 +130,21 @@ class PromptClassifier(Estimator):
         Without any, a method that leaves its images out in turn makes it of these. A folder has its own
         validation images; for images and labels they are `eval_set`, another pair (X, y). `sample_weight`
         says how much each image counts. `on_log` is called with each record of the training's log, a dict
-        with `step`.
+        with `step`. `unlabelled` are images without a label, to learn from too; they may also stand in X with
+        the label None or, beside two whole numbers or more, −1.
         """
         self._check_parameters()
         config = tuning.method_config(str(self.method), self.preset, self.variant, self.settings)
         kind, backbone = find_method(str(self.method)), self._towers()
         seed, progress = int(self.random_state), bool(self.verbose)
         own_images = not isinstance(X, PATHS)
+        others = (
+            [] if unlabelled is None else [encode_inputs(unlabelled, backbone, progress=progress).global_]
+        )
+        if own_images and (rows := unlabelled_rows(y)).any():
+            X = encode_inputs(X, backbone, progress=progress)
+            others.append(X.global_[rows])
+            X, y = Encoded(*(part[~rows] for part in X)), [*np.asarray(y, dtype=object)[~rows]]
         if own_images:
             training = tuning.own_images(
                 X,
@@ -175,6 +185,7 @@ class PromptClassifier(Estimator):
             progress=progress,
             weights=item_weights(dataset.train, labels.tolist(), self.class_weight, weights),
             on_log=log,
+            unlabelled=torch.cat(others) if others else None,
         ).assessed(dataset, bank, figures=eval_set is not None, temperature=bool(self.calibrate))
         if figures := model.info.metrics:
             told = {f"validation_{name}": figures[name] for name in ("accuracy", "nll", "ece")}

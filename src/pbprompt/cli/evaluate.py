@@ -41,6 +41,9 @@ def evaluate(
         help="Beside it what others make of the same training images: class mean, nearest neighbours, linear "
         "probe, and scikit-learn's LR, LDA, kNN and SVM by cross-validation.",
     ),
+    together: bool = typer.Option(
+        False, "--together", help="Also its figures where the images inform each other."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print everything as one JSON object."),
 ) -> None:
     """See how good a model is and where it fails: figures, weakest classes, what it confuses.
@@ -74,6 +77,7 @@ def evaluate(
     tuned = TunedModel.load(model, backbone, distributed.start(device), samples=samples, seed=seed)
     if tuned.multi_label:
         refuse({"--figures": figures_folder}, f"{model} is multi-label, which has no confusion matrix")
+        refuse({"--together": together or None}, f"{model} is multi-label")
     # data without a split is split by seed: another seed would test on what was trained on
     dataset = open_dataset(data, root, classes_file=classes_file, seed=tuned.info.seed)
     decided = tuned.info.data.get("options", {}).get("corrections")
@@ -88,6 +92,9 @@ def evaluate(
     if against_others:
         refuse({"--against": tuned.multi_label or None}, f"{model} is multi-label")
         figures["rivals"] = _others(tuned, dataset, split, bank)
+    if together:
+        features = bank.encode(dataset.root, dataset.split(split))
+        figures["together"] = tuned.together(features.global_).evaluate(features, sets=False)
     main = distributed.is_main()
     distributed.stop()
     if not main:
@@ -192,7 +199,8 @@ def print_figures(metrics: dict[str, Any]) -> None:
         print_label_figures(metrics)
         return
     plain = {"zero-shot": metrics["zero_shot"]} if "zero_shot" in metrics else {}
-    Console().print(figures_table({**plain, **metrics.get("rivals", {}), "tuned": metrics}))
+    joint = {"together": metrics["together"]} if "together" in metrics else {}
+    Console().print(figures_table({**plain, **metrics.get("rivals", {}), "tuned": metrics, **joint}))
     Console().print(f"[dim]{metrics['split']} split, {metrics['images']} images[/]")
     if sets := metrics.get("sets"):
         Console(markup=False, highlight=False, soft_wrap=True).print(

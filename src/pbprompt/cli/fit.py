@@ -13,6 +13,7 @@ import typer
 from pbprompt.cli.calibration_words import calibration_words, name_words, temperature_words, threshold_words
 from pbprompt.cli.options import with_options
 from pbprompt.cli.output import refuse
+from pbprompt.cli.unlabelled import fit_by_names, read_unlabelled, tell_of_pool, without_copies
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,8 +34,9 @@ class FitOptions:
     """What to fit, to what, and where to save it."""
 
     data: str = typer.Argument(
-        ...,
-        help="A folder, table, split file, Parquet file, tar, glob or address; or a benchmark with --root.",
+        "",
+        help="A folder, table, split file, Parquet file, tar, glob or address; or a benchmark with --root. "
+        "Left out with --unlabelled and --classes.",
     )
     out: Path = typer.Option(..., "--out", "-o", help="Folder for the model.")
     method: str = typer.Option(
@@ -67,6 +69,14 @@ class FitOptions:
         help="Scale the probabilities by a temperature fitted to validation images; the default method does "
         "so by itself where a hundred are at hand.",
     )
+    unlabelled: list[str] = typer.Option(
+        [],
+        help="Images without labels to learn from too, from wherever `predict` reads; may be repeated.",
+    )
+    pseudo_labels: Path | None = typer.Option(
+        None, help="Write what each of --unlabelled is taken for to this CSV file."
+    )
+    classes: str = typer.Option("", "--classes", "-c", help="Without labelled images: names, by commas.")
     allow_urls: bool = typer.Option(False, "--allow-urls", help="Fetch the data where it is an address.")
     dry_run: bool = typer.Option(False, help="Say what would be trained, try one step, write nothing.")
 
@@ -107,7 +117,7 @@ class FitOptions:
                     f"--set {key}: {method.name} takes no training steps, so that it would change nothing: "
                     "leave it out, or choose a --method that is trained"
                 )
-        _console().print(parameters(method))
+        fit_console().print(parameters(method))
 
     def refuse(self, why: str, **more: object) -> None:
         """Refuse the options of step-by-step training on a draw, where there is no such thing."""
@@ -173,6 +183,10 @@ def fit(options: FitOptions) -> None:
     memory that does not grow with them:
     [bold]pbprompt fit 'shards/*.tar' --out model/[/bold] (docs/streaming-fit.md).
 
+    Images without labels help where few have one: [bold]pbprompt fit photos/ --unlabelled more/ --out model/
+    [/bold]. Whether they are used is what labelled images say that are left out (docs/unlabelled.md). With
+    names alone: [bold]pbprompt fit --unlabelled more/ --classes cat,dog,car --out model/[/bold]
+
     Ctrl-C keeps a checkpoint: the same command continues from there. Under torchrun several processes share
     one run: [bold]torchrun --nproc-per-node 4 -m pbprompt fit …[/bold]
     """
@@ -193,7 +207,13 @@ def fit_options(options: FitOptions) -> None:
             f"--method {options.method}: has nothing to tune: use `pbprompt predict` with --classes"
         )
     _ = options.config  # settings are refused before anything is read
-    if is_stream(options.data, every=not options.shots):
+    if options.pseudo_labels and not options.unlabelled:
+        raise InputError("--pseudo-labels tells of unlabelled images: give --unlabelled FOLDER too")
+    if not options.data:
+        fit_by_names(options)
+    elif options.classes:
+        raise InputError("--classes: labelled data has its own class names: leave out one of the two")
+    elif is_stream(options.data, every=not options.shots):
         _fit_stream(options)
     else:
         _fit_dataset(options)
@@ -225,7 +245,7 @@ def _fit_stream(options: FitOptions) -> None:
         f"{options.data} is fitted in one pass over all its images",
         **{"--shots": options.shots or None, "--root": options.root, "--dry-run": options.dry_run or None},
     )
-    console = _console()
+    console = fit_console()
     try:
         stream = Stream([options.data], allow_urls=options.allow_urls)
     except InputError as error:
@@ -235,10 +255,12 @@ def _fit_stream(options: FitOptions) -> None:
         console.print(f"going on after the {images:,} images that are gathered already")
 
     tower, about = options.tower, {"options": options.kept}
+    pool = read_unlabelled(options.unlabelled, tower, allow_urls=options.allow_urls)
     try:
         model, found = fit_stream_into(
             options.out, stream, tower, options.kind, options.config,
             seed=options.seed, classes_file=options.classes_file, going_on=going_on, about=about,
+            unlabelled=pool.images if pool else None,
         )  # fmt: skip
     except KeyboardInterrupt:
         kept = kept_beside(options.out, stream, tower).path.exists()
@@ -255,6 +277,7 @@ def _fit_stream(options: FitOptions) -> None:
     if found.failed:
         which = "1 image" if found.failed == 1 else f"{found.failed:,} images"
         console.print(f"left out, since unreadable: {which} ({'; '.join(found.failures)})")
+    tell_of_pool(pool, model, options.pseudo_labels, console)
     console.print(calibration_words(model.calibration))
     console.print(f"saved: {options.out}")
 
@@ -272,7 +295,7 @@ def _fit_dataset(options: FitOptions) -> None:
     from pbprompt.model.tuned import TunedModel
     from pbprompt.train.checkpoint import checkpoint_step
 
-    console, main, asked = _console(), distributed.is_main(), options.kept
+    console, main, asked = fit_console(), distributed.is_main(), options.kept
     dataset = open_dataset(options.data, options.root, classes_file=options.classes_file, seed=options.seed)
     if dataset.multi_label:
         _check_multi_label(options)
@@ -300,10 +323,14 @@ def _fit_dataset(options: FitOptions) -> None:
     bank, views = FeatureBank(options.tower, progress=main), _views(options.views)
     if options.method == AUTO and not dataset.multi_label:
         options = replace(options, method=_best_method(options, dataset, bank, console))
+    pool = read_unlabelled(options.unlabelled, options.tower, allow_urls=options.allow_urls)
+    if pool:
+        pool = without_copies(pool, dataset, bank, console)
+    unlabelled = pool.images if pool else None
     if options.dry_run:
         model = TunedModel.fit(
             dataset, bank, options.kind, options.config,
-            seed=options.seed, views=views, max_steps=1, announce=options.announce,
+            seed=options.seed, views=views, max_steps=1, announce=options.announce, unlabelled=unlabelled,
         )  # fmt: skip
         distributed.stop()
         losses = ", ".join(f"{name} {value:.4g}" for name, value in model.terms.items())
@@ -315,12 +342,14 @@ def _fit_dataset(options: FitOptions) -> None:
             options.out, dataset, bank, options.kind, options.config,
             seed=options.seed, views=views, max_steps=options.max_steps,
             temperature=options.calibrate, announce=options.announce, about={"options": asked},
+            unlabelled=unlabelled,
         )  # fmt: skip
     except KeyboardInterrupt:
         console.print(stopped_words(checkpoint_step(options.out)))
         raise
     distributed.stop()
     if main:
+        tell_of_pool(pool, model, options.pseudo_labels, console)
         _print_outcome(options, model, dataset, console)
 
 
@@ -367,7 +396,7 @@ def _print_outcome(options: FitOptions, model: "TunedModel", few: "Dataset", con
     console.print(f"saved: {options.out}")
 
 
-def _console() -> "Console":
+def fit_console() -> "Console":
     """For people, beside the output; of several processes, the first one's alone."""
     from rich.console import Console
 

@@ -64,6 +64,11 @@ class PredictOptions:
         None,
         help="Mark what looks like none of the classes, wrongly so for this share of their images: 0.05.",
     )
+    together: bool = typer.Option(
+        False,
+        "--together",
+        help="Let the images inform each other: all are read before the first is answered. With --model.",
+    )
     independent: bool = typer.Option(
         False,
         "--independent",
@@ -105,6 +110,7 @@ class PredictOptions:
             "--classes": self.names or None,
             "--template": self.template,
             "--per-class": self.per_class or None,
+            "--together": self.together or None,
         }
 
 
@@ -127,6 +133,9 @@ def predict(options: PredictOptions) -> None:
     tell. An image that cannot be read is reported and skipped; exit code 1. Features of some thousand files
     are kept in the cache, so that images of before need not be encoded again.
 
+    --together takes the images as unlabelled evidence of the classes (docs/unlabelled.md): their answers then
+    depend on each other, and it is told how many changed.
+
     A multi-label model says which of its labels each image has, perhaps none.
 
     With --out the images may be millions: they are read as a stream, and where the command is ended, however
@@ -144,7 +153,7 @@ def predict(options: PredictOptions) -> None:
     stream.few(CACHED_UNITS)  # what is wrong with the first is told before a model is loaded
     choose = partial(executor_named, options.executor, options.ray_address, options.device)
     model, backbone, device, features = options.model, options.backbone, options.device, options.features
-    tuned, rule = _zero_shot(options) if model is None else _tuned(options, model)
+    tuned, rule = _zero_shot(options) if model is None else _tuned(options, model, stream)
     job = Job.of(tuned, stream, rule, features=features)
     if output is not None:
         written(job, output, choose(lambda: SentModel.of(tuned, backbone, device, rule)))
@@ -161,6 +170,8 @@ def _zero_shot(options: PredictOptions) -> "tuple[TunedModel, Rule]":
 
     if any(share is not None for share in options.shares().values()):
         raise InputError("--reject-at, --coverage and --none-at rest on labelled images: give --model DIR")
+    if options.together:
+        raise InputError("--together: give --model DIR; names alone learn with `pbprompt fit --unlabelled`")
     if not options.names:
         raise InputError("no class names: give --classes cat,dog,car, --classes-file FILE or --model DIR")
     tower = load_backbone(options.backbone or "lite", activation=options.activation, device=options.device)
@@ -169,8 +180,9 @@ def _zero_shot(options: PredictOptions) -> "tuple[TunedModel, Rule]":
     return TunedModel.zero_shot(tower, names, sentence, independent=options.independent), NO_RULE
 
 
-def _tuned(options: PredictOptions, folder: Path) -> "tuple[TunedModel, Rule]":
+def _tuned(options: PredictOptions, folder: Path, stream: "Stream") -> "tuple[TunedModel, Rule]":
     """The saved model with the names asked for, and its rule; what that can promise is told."""
+    from pbprompt.cli.unlabelled import seen_together
     from pbprompt.methods.abilities import TellsFamiliarity, can
     from pbprompt.model.predictions import NO_RULE
     from pbprompt.model.tuned import TunedModel
@@ -199,6 +211,9 @@ def _tuned(options: PredictOptions, folder: Path) -> "tuple[TunedModel, Rule]":
     if options.names or other_template:
         names = distinct([*model.classes, *options.names])
         model = model.for_classes(names, options.template).with_left_out()
+    if options.together:
+        refuse({"--executor": None if options.executor == "local" else options.executor}, "--together")
+        model = seen_together(model, stream)
     notes = promise_words(folder, model.calibration, options.reject_at, options.coverage)
     notes += difference_words(model, bool(options.names), other_template)
     reject_at = options.reject_at

@@ -51,7 +51,7 @@ class Kept(NamedTuple):
         """All of few, of many those with the least keys; `below`: none with a key above that."""
         images = images.float()
         weights = torch.ones(len(images), device=images.device) if weights is None else weights
-        every = cls(images, labels, weights.double(), _keys(images))
+        every = cls(images, labels, weights.double(), feature_keys(images))
         if below is not None:
             every = every._at((every.keys <= below).nonzero().squeeze(1))
         return every._least()
@@ -166,7 +166,8 @@ class Gathering:
         return Evidence(self._sums.statistics(classes), kept)
 
 
-def _keys(images: Float[Tensor, "n d"]) -> Int[Tensor, " n"]:
+def feature_keys(images: Float[Tensor, "n d"]) -> Int[Tensor, " n"]:
+    """key of features in float32."""
     odd = torch.arange(images.shape[1], device=images.device) * 2654435761 + 40503
     bits = images.contiguous().view(torch.int32)
     if images.device.type == "cpu":

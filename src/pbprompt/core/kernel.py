@@ -77,10 +77,7 @@ def fit_kernel(
     weights: Float[Tensor, " n"],
 ) -> tuple[Kernel, KernelLeftOut]:
     """From photographs of length 1, in float64."""
-    some = images[:: max(1, len(images) // PAIRED)]
-    pairs = (2 - 2 * some @ some.T)[tuple(torch.triu_indices(len(some), len(some), 1))]
-    median = pairs.median() if len(pairs) else images.new_zeros(())
-    bandwidth = (BANDWIDTH * median).clamp(min=FLOOR)
+    bandwidth = bandwidth_of(images)
     inverse = inverse_kernel(images, weights, bandwidth)
     similar = log_kernel(images, images, bandwidth).fill_diagonal_(-torch.inf)
     others = nearest(similar, labels, classes)
@@ -93,6 +90,14 @@ def fit_kernel(
             whole[rows] = without_group(inverse, targets, coefficients, rows)
     left_out = KernelLeftOut(torch.stack([alone, others]), whole)
     return Kernel(images, labels, coefficients, bandwidth), left_out
+
+
+def bandwidth_of(images: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
+    """h"""
+    some = images[:: max(1, len(images) // PAIRED)]
+    pairs = (2 - 2 * some @ some.T)[tuple(torch.triu_indices(len(some), len(some), 1))]
+    median = pairs.median() if len(pairs) else images.new_zeros(())
+    return (BANDWIDTH * median).clamp(min=FLOOR)
 
 
 def inverse_kernel(

@@ -111,7 +111,8 @@ class Posterior(NamedTuple):
         """Classes known by their texts alone."""
         direction = scale * (move(self.text_map, texts.to(self.text_map.centre)) - self.moved_centre)
         told = self.open > -HUGE
-        photographs = self.kernel.photographs[told].to(direction) - self.gaussians.centre.to(direction)
+        labelled = self.kernel.photographs[: len(told)][told]  # behind them come those without a label
+        photographs = labelled.to(direction) - self.gaussians.centre.to(direction)
         reluctant = reluctance(self.novelty, self.open[told].to(direction), photographs @ direction.T)
         return NewNames(direction, reluctant)
 

@@ -37,7 +37,7 @@ from torch import Tensor
 from pbprompt.core.evidence import Kept
 from pbprompt.core.expert_weights import DOUBT, Weights
 from pbprompt.core.gaussian import Gaussians, diagonalise, fit_gaussians
-from pbprompt.core.kernel import Kernel, fit_kernel, inverse_kernel, log_kernel, nearest, without_group
+from pbprompt.core.kernel import Kernel, bandwidth_of, inverse_kernel, log_kernel, nearest, without_group
 from pbprompt.core.novelty import Tables, fit_novelty
 from pbprompt.core.posterior import (
     FEW,
@@ -52,7 +52,6 @@ from pbprompt.core.posterior import (
     fit_posterior,
     fit_trust,
     judged,
-    stacked,
 )
 from pbprompt.core.statistics import Statistics
 from pbprompt.core.text_map import TextMap, learn_text_map
@@ -72,6 +71,7 @@ LEAST = 0.02  # gain in log likelihood per photograph
 PER_CLASS = 2  # photographs of the pool, where nothing can be judged
 NAMED = 0.1  # of ln K, where nothing can be judged
 DRAWS = 16  # of the experts' weights
+TINY = 1e-12  # of each class's share: none is without any
 NAMES = 0.25  # of a name's logit, once a pool stands beside it and no label does
 
 
@@ -97,7 +97,7 @@ class Absorbed(NamedTuple):
     posterior: Posterior
     left: LeftOutPhotographs
     familiar: Bool[Tensor, " m"]
-    """of all photographs of the pool that were seen, those that are of a class"""
+    """those that are of a class; not those of a large pool that were not looked at"""
     kernel_rows: Int[Tensor, " p"]
     """of the pool, those that stand in the kernel behind the labelled ones; none where it is not used"""
     weight: float
@@ -118,51 +118,96 @@ def absorb(
 ) -> Absorbed:
     """As `fit_posterior`, with a pool in an order of chance."""
     base, left = fit_posterior(statistics, kept, texts, scale)
-    texts, pool = texts.double(), pool.double()
+    pool = pool.double()
     distances = base.gaussians.distances(base.gaussians.log_densities(pool)).amin(1)
     familiar = distances <= left.distances.amin(1).quantile(1 - STRANGE)
     rows = familiar.nonzero().squeeze(1)
-    near = pool[rows]
-    none = rows[:0]
+    unused = Absorbed(base, left, familiar, rows[:0], 0.0, None, ())
     if not len(rows) or len(texts) < 2:
-        return Absorbed(base, left, familiar, none, 0.0, None, ())
-    labelled = _Labelled(base, left, kept, statistics, texts, scale)
-    at_folds = near[:AT_FOLDS]
-    extra = len(near) if len(near) < MOST * float(statistics.counts.sum()) else MOST * float(statistics.counts.sum())
-    alone = not left.several.any()
-    if alone:
-        few = float(statistics.counts.sum())
-        worth = len(near) >= PER_CLASS * len(texts) and (few >= FEW or float(base.information) >= NAMED)
-        lift = enough(few + extra) / enough(few)
-        weights = base.weights.best * base.weights.log.new_tensor([lift, lift, lift, 1.0])
-        judgement = left
-        verdict = None
+        return unused
+    labelled = _Labelled(base, left, kept, statistics, texts.double())
+    near, weights = pool[rows], base.weights.best
+    if left.several.any():
+        left, verdict = labelled.by_folds(near[:AT_FOLDS], weights)
+        unused = unused._replace(verdict=verdict)
+        if not verdict.helps:
+            return unused
     else:
-        weights = base.weights.best
-        judgement, verdict = labelled.by_folds(at_folds, weights)
-        worth = verdict.helps
-    text_map, moved = learn_text_map(
-        statistics.sums / statistics.counts.unsqueeze(1), statistics.counts, texts
+        count = float(statistics.counts.sum())
+        told = count >= FEW or float(base.information) >= NAMED
+        if not told or len(near) < PER_CLASS * len(texts):
+            return unused
+        trust = enough(count + min(float(len(near)), MOST * count)) / enough(count)
+        weights = weights * weights.new_tensor([trust, trust, trust, 1.0])
+    text_map, moved = _moved(statistics, labelled.texts)
+    found = _passes(base.gaussians, base.experts(near)[1:], weights, statistics, near, moved)
+    kernel = labelled.kernel(near, found.shares)
+    fitted = Fitted(found.gaussians, kernel, base.names, text_map, moved)
+    posterior, left = judged(fitted, left, kept, statistics.counts, scale, found.weight)
+    return unused._replace(
+        posterior=posterior,
+        left=left,
+        kernel_rows=rows[:IN_KERNEL],
+        weight=found.weight,
+        changes=found.changes,
     )
-    gaussians, shares, weight, changes = _passes(
-        base.gaussians, base.experts(near)[1:], weights, statistics, near, moved
+
+
+def absorb_by_names(
+    texts: Float[Tensor, "k d"], scale: float, pool: Float[Tensor, "m d"]
+) -> tuple[Absorbed, Statistics]:
+    """Without any label: ℓ are the names' logits at first; the pool counts as four photographs per class at
+    most. Also the sums, which labelled photographs can be added to later."""
+    texts, pool = texts.double(), pool.double()
+    names = scale * (texts - texts.mean(0))
+    by_name, classes = pool @ names.T, len(texts)
+    none = pool.new_zeros(0)
+    nothing = Statistics(
+        none.new_zeros(classes), none.new_zeros(texts.shape), pool.new_zeros(2 * texts.shape[1:])
     )
-    if not worth:
-        return Absorbed(base, left, familiar, none, 0.0, verdict, changes)
-    in_kernel = near[:IN_KERNEL]
-    images, labels = labelled.images, labelled.labels
-    every = torch.cat([images, in_kernel])
-    targets = torch.cat([labelled.targets, _targets(shares[:IN_KERNEL])])
-    inverse = inverse_kernel(every, labelled.weights_with(len(in_kernel)), base.kernel.bandwidth)
-    kernel = Kernel(
-        every,
-        torch.cat([labels, shares[:IN_KERNEL].argmax(1)]),
-        inverse @ (targets - 1 / len(texts)),
-        base.kernel.bandwidth,
+    logits, changes = by_name, []
+    shares = shared_out(logits)
+    for _ in range(PASSES):
+        statistics, weight = with_pool(nothing, pool, shares + TINY, torch.full_like(nothing.counts, MOST))
+        text_map, moved = _moved(statistics, texts)
+        gaussians = fit_gaussians(diagonalise(statistics, moved))
+        densities = gaussians.log_densities(pool)
+        spreads = [float(each.var(1).mean().sqrt()) for each in (by_name, densities)]
+        trust = TRUST * (spreads[0] / spreads[1] if min(spreads) > 0 else UNNAMED)
+        usual = pool.new_tensor([trust, NEIGHBOURS, NEAREST]) * enough(weight)
+        before = shares.argmax(1)
+        shares = shared_out(usual[0] * densities + NAMES * by_name)
+        changes.append(float((shares.argmax(1) != before).double().mean()))
+    some, likely = pool[:IN_KERNEL], shares[:IN_KERNEL]
+    bandwidth = bandwidth_of(some)
+    inverse = inverse_kernel(some, pool.new_full((len(some),), SHARE), bandwidth)
+    kernel = Kernel(some, likely.argmax(1), inverse @ (_targets(likely) - 1 / classes), bandwidth)
+    weights = Weights(torch.cat([usual, pool.new_tensor([NAMES])]).log(), DOUBT**-0.5 * torch.eye(4).to(pool))
+    table = pool.new_zeros(0, classes)
+    several = torch.zeros(0, dtype=torch.bool, device=pool.device)
+    rows = torch.arange(len(pool), device=pool.device)
+    novelty = fit_novelty(Tables(*[table] * 5, several), rows[:0], names=True)
+    information = pool.new_zeros(())
+    posterior = Posterior(
+        gaussians,
+        kernel,
+        names,
+        weights,
+        novelty,
+        text_map,
+        moved.mean(0),
+        pool.new_tensor(NAMES),
+        information,
+        none,
     )
-    fitted = Fitted(gaussians, kernel, base.names, text_map, moved)
-    posterior, judgement = judged(fitted, judgement, kept, statistics.counts, scale, weight)
-    return Absorbed(posterior, judgement, familiar, rows[:IN_KERNEL], weight, verdict, changes)
+    left = LeftOutPhotographs(rows[:0], pool.new_zeros(4, 0, classes), table, table, several, none)
+    familiar = torch.ones_like(rows, dtype=torch.bool)
+    absorbed = Absorbed(posterior, left, familiar, rows[:IN_KERNEL], weight, None, tuple(changes))
+    return absorbed, statistics
+
+
+def _moved(statistics: Statistics, texts: Float[Tensor, "k d"]) -> tuple[TextMap, Float[Tensor, "k d"]]:
+    return learn_text_map(statistics.sums / statistics.counts.unsqueeze(1), statistics.counts, texts)
 
 
 class _Labelled(NamedTuple):
@@ -173,7 +218,6 @@ class _Labelled(NamedTuple):
     kept: Kept
     statistics: Statistics
     texts: Float[Tensor, "k d"]
-    scale: float
 
     @property
     def images(self) -> Float[Tensor, "n d"]:
@@ -191,9 +235,20 @@ class _Labelled(NamedTuple):
     def targets(self) -> Float[Tensor, "n k"]:
         return F.one_hot(self.labels, len(self.texts)).double()
 
-    def weights_with(self, pool: int) -> Float[Tensor, " p"]:
-        """Of the kernel's photographs, of which so many are of the pool."""
-        return torch.cat([self.shares, self.shares.new_full((pool,), SHARE)])
+    def together(self, pool: Float[Tensor, "m d"]) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p p"]]:
+        """Photographs of the kernel with those of the pool, and A."""
+        every = torch.cat([self.images, pool[:IN_KERNEL]])
+        more = self.shares.new_full((len(every) - len(self.images),), SHARE)
+        inverse = inverse_kernel(every, torch.cat([self.shares, more]), self.base.kernel.bandwidth)
+        return every, inverse
+
+    def kernel(self, pool: Float[Tensor, "m d"], shares: Float[Tensor, "m k"]) -> Kernel:
+        """Of the labelled photographs and of the pool."""
+        likely = shares[:IN_KERNEL]
+        every, inverse = self.together(pool)
+        targets = torch.cat([self.targets, _targets(likely)])
+        labels = torch.cat([self.labels, likely.argmax(1)])
+        return Kernel(every, labels, inverse @ (targets - 1 / len(self.texts)), self.base.kernel.bandwidth)
 
     def by_folds(
         self, pool: Float[Tensor, "m d"], weights: Float[Tensor, "4"]
@@ -201,17 +256,14 @@ class _Labelled(NamedTuple):
         """Every photograph whose class has others judged without its label, with the pool and without."""
         images, labels, targets, classes = self.images, self.labels, self.targets, len(self.texts)
         base, count, bandwidth = self.base, len(self.labels), self.base.kernel.bandwidth
-        in_kernel = pool[:IN_KERNEL]
-        every = torch.cat([images, in_kernel])
+        every, together = self.together(pool)
         similar = log_kernel(images, every, bandwidth)
         to_labelled = log_kernel(pool, images, bandwidth)
         alone = inverse_kernel(images, self.shares, bandwidth)
-        together = inverse_kernel(every, self.weights_with(len(in_kernel)), bandwidth)
         coefficients = alone @ (targets - 1 / classes)
-        without, with_pool = self.left, self.left
         without, with_pool = (
-            each._replace(experts=each.experts.clone(), distances=each.distances.clone())
-            for each in (without, with_pool)
+            self.left._replace(experts=self.left.experts.clone(), distances=self.left.distances.clone())
+            for _ in range(2)
         )
         fold = folds(labels, self.left.several)
         for number in range(FOLDS):
@@ -220,7 +272,7 @@ class _Labelled(NamedTuple):
                 continue
             gone = Statistics.of(images[out], labels[out], classes, self.shares[out])
             rest = Statistics(*(mine - its for mine, its in zip(self.statistics, gone, strict=True)))
-            _, moved = learn_text_map(rest.sums / rest.counts.unsqueeze(1), rest.counts, self.texts)
+            _, moved = _moved(rest, self.texts)
             gaussians = fit_gaussians(diagonalise(rest, moved))
             others_alone = similar[out][:, :count].index_fill(1, out, -torch.inf)
             by_kernel = without_group(alone, targets, coefficients, out)
@@ -233,13 +285,13 @@ class _Labelled(NamedTuple):
             said = torch.stack(
                 [near.exp() @ fewer, nearest(near, labels[others], classes), pool @ base.names.T]
             )
-            gaussians, shares, _, _ = _passes(gaussians, said, weights, rest, pool, moved)
-            likely = shares[: len(in_kernel)]
+            found = _passes(gaussians, said, weights, rest, pool, moved)
+            likely = found.shares[:IN_KERNEL]
             soft = torch.cat([targets, _targets(likely)])
             by_kernel = without_group(together, soft, together @ (soft - 1 / classes), out)
             others_too = similar[out].index_fill(1, out, -torch.inf)
             closest = nearest(others_too, torch.cat([labels, likely.argmax(1)]), classes)
-            _put(with_pool, out, gaussians, images, by_kernel, closest)
+            _put(with_pool, out, found.gaussians, images, by_kernel, closest)
         return with_pool, self._verdict(without, with_pool)
 
     def _verdict(self, without: LeftOutPhotographs, with_pool: LeftOutPhotographs) -> Verdict:
@@ -262,8 +314,10 @@ class _Labelled(NamedTuple):
 
 
 def folds(labels: Int[Tensor, " n"], several: Bool[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """Of each photograph the fold; −1 of a class's only one. Those of a class go to the folds in turn, so that
-    no class is ever left without any, and each class begins at another fold."""
+    """Of each photograph the fold; −1 of a class's only one.
+
+    Those of a class go to the folds in turn, so that none is ever left without any; each begins at another.
+    """
     order = labels.argsort(stable=True)
     sizes = labels.bincount()
     starts = (sizes.cumsum(0) - sizes)[labels[order]]
@@ -297,13 +351,24 @@ def shared_out(logits: Float[Tensor, "m k"]) -> Float[Tensor, "m k"]:
 
 
 def with_pool(
-    statistics: Statistics, pool: Float[Tensor, "m d"], shares: Float[Tensor, "m k"], most: Float[Tensor, " k"]
+    statistics: Statistics,
+    pool: Float[Tensor, "m d"],
+    shares: Float[Tensor, "m k"],
+    most: Float[Tensor, " k"],
 ) -> tuple[Statistics, float]:
     """The sums with those of a pool, and how many photographs it counts as; `most`: at most, per class."""
     capped = shares * (most / shares.sum(0).clamp(min=1e-30)).clamp(max=1)
     often = capped.sum(1, keepdim=True)
     more = Statistics(capped.sum(0), capped.T @ pool, pool.T @ (often * pool))
     return statistics.merged(more), float(often.sum())
+
+
+class _Found(NamedTuple):
+    gaussians: Gaussians
+    shares: Float[Tensor, "m k"]
+    """r"""
+    weight: float
+    changes: tuple[float, ...]
 
 
 def _passes(
@@ -313,8 +378,8 @@ def _passes(
     statistics: Statistics,
     pool: Float[Tensor, "m d"],
     moved: Float[Tensor, "k d"],
-) -> tuple[Gaussians, Float[Tensor, "m k"], float, tuple[float, ...]]:
-    """Gaussians with the pool, r, how many photographs it counts as, and what changed per pass."""
+) -> _Found:
+    """Gaussians with the pool, of which the other experts `said` what they say."""
     fixed = torch.tensordot(weights[1:], said, dims=1)
     shares = shared_out(weights[0] * gaussians.log_densities(pool) + fixed)
     changes: list[float] = []
@@ -325,7 +390,7 @@ def _passes(
         before = shares.argmax(1)
         shares = shared_out(weights[0] * gaussians.log_densities(pool) + fixed)
         changes.append(float((shares.argmax(1) != before).double().mean()))
-    return gaussians, shares, weight, tuple(changes)
+    return _Found(gaussians, shares, weight, tuple(changes))
 
 
 def _targets(shares: Float[Tensor, "m k"]) -> Float[Tensor, "m k"]:

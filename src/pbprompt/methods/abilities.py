@@ -20,6 +20,7 @@ from torch import Tensor
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.evidence import Evidence
 from pbprompt.core.label_head import LabelHead
+from pbprompt.core.unlabelled import Absorbed
 from pbprompt.methods.base import Method, MethodConfig
 
 Ability = TypeVar("Ability", bound=Method)
@@ -57,6 +58,21 @@ class Streams(Method):
 
     def begin_with(self, evidence: Evidence) -> None:
         """`begin` without the images themselves; the evidence's labels are places among the classes."""
+        raise NotImplementedError
+
+
+class TakesUnlabelled(Method):
+    """It learns from images without a label, beside those that have one."""
+
+    absorbed: Absorbed | None = None
+    """what became of them; None: there were none, or the model was loaded"""
+
+    def beside(self, images: Float[Tensor, "m d"]) -> None:
+        """Features of images without a label, before `finish` or, of a fitted method, before another one."""
+        raise NotImplementedError
+
+    def begin_by_names(self) -> None:
+        """`begin` without any labelled image."""
         raise NotImplementedError
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone, Encoded
-from pbprompt.core.evidence import Evidence, Kept, unit_features
+from pbprompt.core.evidence import Evidence, Kept, feature_keys, unit_features
 from pbprompt.core.kernel import log_kernel
 from pbprompt.core.label_head import LabelHead, fit_label_head
 from pbprompt.core.likelihood import unit
@@ -30,6 +30,7 @@ from pbprompt.core.posterior import (
     stacked,
 )
 from pbprompt.core.statistics import Statistics
+from pbprompt.core.unlabelled import Absorbed, absorb, absorb_by_names, seen
 from pbprompt.errors import InputError
 from pbprompt.methods.abilities import (
     LearnsOn,
@@ -37,6 +38,7 @@ from pbprompt.methods.abilities import (
     MultiLabel,
     NamesSources,
     Streams,
+    TakesUnlabelled,
     TellsFamiliarity,
 )
 from pbprompt.methods.base import MethodConfig, setting
@@ -71,7 +73,9 @@ class ConjugateConfig(MethodConfig):
 
 
 @register("conjugate")
-class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliarity, NamesSources):
+class Conjugate(
+    Memory, LearnsOn, Streams, TakesUnlabelled, MultiLabel, LeavesOut, TellsFamiliarity, NamesSources
+):
     """Names place the classes, photographs move them; both in closed form."""
 
     Config = ConjugateConfig
@@ -88,6 +92,8 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
     kept: Tensor
     kept_labels: Tensor
     kept_weights: Tensor
+    pool: Tensor
+    pool_labels: Tensor
 
     def __init__(self, config: ConjugateConfig, backbone: Backbone) -> None:
         if not backbone.reads_text:
@@ -107,9 +113,14 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
             self.register_buffer(name, torch.empty(shape, dtype=torch.float64))
         self.register_buffer("kept", torch.empty(0, d))
         self.register_buffer("kept_labels", torch.empty(0, dtype=torch.long))
+        self.register_buffer("pool", torch.empty(0, d))  # without a label, in the kernel
+        self.register_buffer("pool_labels", torch.empty(0, dtype=torch.long))  # the likeliest ones
         for name, sizes in _SIZES.items():
             self.register_buffer(_saved(name), torch.empty((0,) * sizes))
         self._left: LeftOutPhotographs | None = None
+        self._beside: Tensor | None = None
+        self._places: Tensor = self.kept_labels  # of them, among those that were given and those of before
+        self._given = 0
 
     # the evidence
 
@@ -122,9 +133,36 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
         self.remember()
         self._keep(evidence)
 
+    def beside(self, images: Float[Tensor, "m d"]) -> None:
+        features = torch.cat([unit_features(images.to(self.kept)).float(), self.pool])
+        order = feature_keys(features).argsort(stable=True)  # of chance, and the same for the same images
+        self._beside, self._places, self._given = features[order], order, len(images)
+
+    def begin_by_names(self) -> None:
+        """Names place the classes, images without a label move them."""
+        if self.reader is None or self._beside is None or len(self.classes) < 2:
+            raise InputError(
+                "without labels it takes two names or more, a backbone that reads them, and images"
+            )
+        self.remember()
+        self._keep(Evidence.of(self._beside[:0], self.kept_labels[:0], len(self.classes)))
+
     def finish(self) -> None:
         """Fit, once all photographs are there."""
-        posterior, self._left = self._fitted()
+        self.absorbed = None
+        if self._beside is None or not len(self._beside):
+            posterior, self._left = self._fitted()
+        else:
+            looked_at = self._beside[: seen(len(self.seen))]
+            found = self._absorbed(looked_at)
+            familiar = torch.zeros_like(self._places, dtype=torch.bool)
+            familiar[self._places[: len(looked_at)]] = found.familiar
+            self.absorbed = found._replace(familiar=familiar[: self._given])
+            posterior, self._left = found.posterior, found.left
+        labelled = len(posterior.kernel.labels) - (len(self.absorbed.kernel_rows) if self.absorbed else 0)
+        self.pool.data = posterior.kernel.photographs[labelled:].to(self.pool)
+        self.pool_labels.data = self._known()[posterior.kernel.labels[labelled:]]
+        self._beside = None
         for name, value in posterior.tensors().items():
             if name in _SIZES:
                 # in the order of a file: products of what is loaded are then the same to the last bit
@@ -136,6 +174,8 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
             self.begin(images, labels, seed=0)
             self.finish()
             return
+        if len(self.kept):  # those that were counted in are weighed anew, with more labels beside them
+            self.beside(self.pool[:0])
         x, asked = unit_features(images.global_), self.classes
         new = [name for name, label in zip(asked, self.labels_of_classes(), strict=True) if label < 0]
         self.remember((*self.seen, *new))
@@ -183,12 +223,24 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
         return (self.counts > 0).nonzero().squeeze(1)
 
     def _fitted(self) -> tuple[Posterior, LeftOutPhotographs]:
+        return fit_posterior(*self._known_evidence())
+
+    def _known_evidence(self) -> tuple[Statistics, Kept, Float[Tensor, "k d"], float]:
+        """Of the classes with photographs: all that the posterior is made of."""
         known = self._known()
         statistics, kept = self._evidence()
         few = Statistics(statistics.counts[known], statistics.sums[known], statistics.moment)
         texts = self._texts([self.seen[label] for label in known.tolist()])
         kept = kept._replace(labels=torch.searchsorted(known, kept.labels))
-        return fit_posterior(few, kept, texts, float(self.backbone.logit_scale))
+        return few, kept, texts, float(self.backbone.logit_scale)
+
+    def _absorbed(self, pool: Float[Tensor, "m d"]) -> Absorbed:
+        if self.counts.any():
+            return absorb(*self._known_evidence(), pool)
+        found, statistics = absorb_by_names(self._texts(self.seen), float(self.backbone.logit_scale), pool)
+        for name, value in statistics._asdict().items():
+            getattr(self, name).data = value.to(self.counts.device)
+        return found
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         self._left = None  # it is of other photographs
@@ -211,10 +263,9 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
             raise InputError(f"{self.name} has no photographs yet: fit it on images first")
         tensors = {name: getattr(self, _saved(name)) for name in _SIZES}
         rows = judged_rows(len(self.kept), len(tensors["names"]))
-        labels = torch.searchsorted(self._known(), self.kept_labels[rows])
-        return Posterior.from_tensors(
-            {**tensors, "kernel/photographs": self.kept[rows], "kernel/labels": labels}
-        )
+        photographs = torch.cat([self.kept[rows], self.pool])
+        labels = torch.searchsorted(self._known(), torch.cat([self.kept_labels[rows], self.pool_labels]))
+        return Posterior.from_tensors({**tensors, "kernel/photographs": photographs, "kernel/labels": labels})
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c k"]:
         """Draws of the experts' weights, the same for every class; the classes themselves are looked up."""
@@ -244,7 +295,9 @@ class Conjugate(Memory, LearnsOn, Streams, MultiLabel, LeavesOut, TellsFamiliari
     def left_out(self) -> "tuple[Float[Tensor, 'n c'], Int[Tensor, ' n']] | None":
         """Of photographs that are not their class's only ones; without these, nothing is known of how the
         model does. Classes known by their names alone take part as they do in predictions."""
-        left = self._left or self._fitted()[1]
+        if not len(self.kept):
+            return None
+        left = self._left or (self._absorbed(self.pool).left if len(self.pool) else self._fitted()[1])
         labels = torch.tensor(self.labels_of_classes(), device=self.counts.device)
         own = self.kept_labels[left.rows]
         rows = (left.several & torch.isin(own, labels)).nonzero().squeeze(1)

@@ -7,6 +7,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from jaxtyping import Float
+from torch import Tensor
+
 from pbprompt import distributed
 from pbprompt.clip.backbone import Backbone
 from pbprompt.data.assemble import Choices
@@ -38,6 +41,7 @@ def fit_into(
     temperature: bool = False,
     announce: Callable[[Method], None] = lambda method: None,
     about: Mapping[str, Any] = NOTHING,
+    unlabelled: Float[Tensor, "m d"] | None = None,
 ) -> TunedModel:
     """Fit to a dataset or a draw of it, judge by other images, and save the model with its figures.
 
@@ -62,6 +66,7 @@ def fit_into(
             folder=folder,
             max_steps=max_steps,
             announce=announce,
+            unlabelled=unlabelled,
         ).assessed(dataset, bank, temperature=temperature)
         if main:
             if dataset.drawn:
@@ -85,11 +90,13 @@ def fit_stream_into(
     classes_file: Path | None = None,
     going_on: Callable[[int], None] = lambda images: None,
     about: Mapping[str, Any] = NOTHING,
+    unlabelled: Float[Tensor, "m d"] | None = None,
 ) -> tuple[TunedModel, Gathered]:
     """Fit in one pass over all images of a stream of one source, and save the model; also what was gathered.
 
     What is gathered is kept beside the folder until the model is written: the same call goes on from there,
-    and `going_on` is told after how many images. `classes_file` maps labels to class names.
+    and `going_on` is told after how many images. `classes_file` maps labels to class names. `unlabelled`:
+    features of images without a label.
 
         lite, stream = load_backbone("lite"), Stream(["shards/*.tar"])
         model, _ = fit_stream_into(Path("model"), stream, lite, Conjugate, ConjugateConfig())
@@ -102,7 +109,10 @@ def fit_stream_into(
     main = distributed.is_main()
     with claim(folder) if main else nullcontext():
         found = gather_stream(stream, backbone, checkpoint=checkpoint, going_on=going_on)
-        model = fit_gathered(found, backbone, kind, config, choices, source=source, seed=seed, naming=naming)
+        model = fit_gathered(
+            found, backbone, kind, config, choices,
+            source=source, seed=seed, naming=naming, unlabelled=unlabelled,
+        )  # fmt: skip
         model = model.with_left_out()
         if main:
             _with_facts(model, about).save(folder)

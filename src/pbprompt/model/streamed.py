@@ -7,6 +7,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+from jaxtyping import Float
+from torch import Tensor
+
 from pbprompt import distributed
 from pbprompt.clip.backbone import Backbone
 from pbprompt.data import catalog, names
@@ -22,7 +25,8 @@ from pbprompt.features.progress import Progress
 from pbprompt.methods.abilities import Streams, can
 from pbprompt.methods.base import Method, MethodConfig, build_method
 from pbprompt.model.folder import describe_model
-from pbprompt.model.tuned import TunedModel
+from pbprompt.model.tuned import TunedModel, pool_facts
+from pbprompt.train.tune import takes_unlabelled
 
 MANY = 64  # units of 1,024 files, beyond which a folder or table is not listed
 LOOKED_AT = 4  # units of a folder, to see whether it holds images or files of images
@@ -120,6 +124,7 @@ def fit_gathered(
     source: str = "stream",
     seed: int = 1,
     naming: Callable[[str], str] = names.from_label,
+    unlabelled: Float[Tensor, "m d"] | None = None,
 ) -> TunedModel:
     """The model of what a pass gathered; `naming` makes class names of labels, as `source` has them."""
     method = build_method(kind, config, backbone, seed)
@@ -132,8 +137,10 @@ def fit_gathered(
     method.prepare(choices.names(keys, source, naming), choices.template)
     assert can(method, Streams)  # as `check_streams` saw to
     method.begin_with(gathered.under(keys))
+    if unlabelled is not None:
+        takes_unlabelled(method).beside(unlabelled.to(backbone.device))
     method.finish()
-    data: dict[str, str | int] = {"dataset": source, "images": gathered.images}
+    data = {"dataset": source, "images": gathered.images} | pool_facts(method)
     return TunedModel(method, describe_model(method, seed=seed, data=data))
 
 

@@ -19,7 +19,7 @@ from pbprompt.evaluate.answers import Answers
 from pbprompt.evaluate.conformal import ByDifficulty
 from pbprompt.evaluate.multi_label import LabelAnswers
 from pbprompt.features.bank import FeatureBank, Features
-from pbprompt.methods.abilities import ChoosesByValidation, LearnsOn, LeavesOut, can
+from pbprompt.methods.abilities import ChoosesByValidation, LearnsOn, LeavesOut, TakesUnlabelled, can
 from pbprompt.methods.base import Method, MethodConfig, build_method
 from pbprompt.model.calibration import (
     Calibration,
@@ -45,7 +45,7 @@ from pbprompt.model.predictor import SAMPLES, Predictor, predict_features, predi
 from pbprompt.model.scoring import compare, rival_figures, set_figures
 from pbprompt.suggest import suggest
 from pbprompt.train.journal import OnLog
-from pbprompt.train.tune import Bank, Views, bank_on, data_facts, tune
+from pbprompt.train.tune import Bank, Views, bank_on, data_facts, takes_unlabelled, tune
 
 ENOUGH = 100  # validation images, for a temperature that nobody asked for, or to be calibrated by alone
 COVERAGE = 0.9  # of the sets whose figures `evaluate` gives
@@ -132,12 +132,14 @@ class TunedModel:
         announce: Callable[[Method], None] = lambda method: None,
         weights: Mapping[str, float] | None = None,
         on_log: OnLog | None = None,
+        unlabelled: Float[Tensor, "m d"] | None = None,
     ) -> Self:
         """Tune a method on a dataset's training items: all of them, unless it is a few-shot draw.
 
         With a `folder` the training is logged and checkpointed there. `announce` gets the method before the
         first step. `weights`: how much each training item counts, by its path. `on_log` is called with each
-        record of the training's log. A multi-label dataset is fitted in one step, by methods that can.
+        record of the training's log. `unlabelled`: features of images without a label. A multi-label dataset
+        is fitted in one step, by methods that can.
         """
         if dataset.multi_label:
             check_multi_label(kind)
@@ -161,10 +163,43 @@ class TunedModel:
             announce=announce,
             weights=weights,
             on_log=on_log,
+            unlabelled=unlabelled,
         )
         shots = dataset.drawn.draw.shots if dataset.drawn else 0
-        info = describe_model(method, seed=seed, shots=shots, data=data_facts(dataset))
+        info = describe_model(method, seed=seed, shots=shots, data=data_facts(dataset) | pool_facts(method))
         return cls(method, info, samples=samples, terms=terms)
+
+    @classmethod
+    def fit_by_names(
+        cls,
+        backbone: Backbone,
+        classes: Sequence[str],
+        unlabelled: Float[Tensor, "m d"],
+        kind: type[Method],
+        config: MethodConfig,
+        *,
+        template: str = DEFAULT_TEMPLATE,
+        seed: int = 1,
+    ) -> Self:
+        """Without any label: names say where the classes lie, and features of other images correct them."""
+        method = takes_unlabelled(build_method(kind, config, backbone, seed))
+        method.prepare(classes, template)
+        method.beside(unlabelled.to(backbone.device))
+        method.begin_by_names()
+        method.finish()
+        return cls(method, describe_model(method, seed=seed, data=pool_facts(method)))
+
+    def together(self, images: Float[Tensor, "m d"]) -> Self:
+        """The model having seen these images without labels too, such as those that it is to classify.
+
+        Its temperature and calibration are of before, so they go; images left out make another calibration.
+        """
+        method = takes_unlabelled(copy_method(self.single_label().method))
+        method.beside(images.to(self.backbone.device))
+        method.finish()
+        method.prepare(self.classes, method.template)
+        info = replace(self.info, metrics={}, temperature=1.0, data=self.info.data | pool_facts(method))
+        return replace(self, method=method, info=info, calibration=None, _drawn={}).with_left_out()
 
     @classmethod
     def zero_shot(
@@ -440,3 +475,18 @@ class TunedModel:
             images = Encoded(features.global_, features.patches)
             said = iter(self.predict(images, rule)) if len(features) else iter(())
             yield from ((path, failures.get(str(path)) or next(said)) for path in some)
+
+
+def pool_facts(method: Method) -> dict[str, str | int]:
+    """What became of images without a label, for the card."""
+    if not can(method, TakesUnlabelled) or (found := method.absorbed) is None:
+        return {}
+    facts: dict[str, str | int] = {
+        "unlabelled": len(found.familiar),
+        "unlabelled_like_a_class": int(found.familiar.sum()),
+        "unlabelled_count_as": round(found.weight),
+    }
+    if found.verdict:
+        without, with_them = (f"{likely:.3f}" for likely in found.verdict.log_likelihood)
+        facts["left_out_log_likelihood"] = f"{without} without them, {with_them} with them"
+    return facts

@@ -18,7 +18,7 @@ from pbprompt.config import to_dict
 from pbprompt.data.items import Dataset, Item
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank, Features
-from pbprompt.methods.abilities import ChoosesByValidation, UsesUnseenNames, can
+from pbprompt.methods.abilities import ChoosesByValidation, TakesUnlabelled, UsesUnseenNames, can
 from pbprompt.methods.base import Method, MethodConfig, build_method
 from pbprompt.train.journal import OnLog
 from pbprompt.train.loop import EpochFeatures, Run, train
@@ -51,6 +51,7 @@ def tune(
     announce: Callable[[Method], None] = lambda method: None,
     weights: Mapping[str, float] | None = None,
     on_log: OnLog | None = None,
+    unlabelled: Float[Tensor, "m d"] | None = None,
 ) -> tuple[Method, dict[str, float]]:
     """Train a method on all of a dataset's training items; returns it with the last epoch's terms.
 
@@ -59,7 +60,7 @@ def tune(
     own number of epochs where its settings do not say. `announce` is called with the method before the first
     step. What trains nothing only learns the names. A method that chooses by validation images does so on the
     dataset's. `weights`: how much each training item counts, by its path. `on_log` is called with each record
-    of the log.
+    of the log. `unlabelled`: features of images without a label, for a method that learns from them.
     """
     if not dataset.train:
         raise InputError(f"{dataset.name} has no training items: nothing to tune on")
@@ -68,6 +69,8 @@ def tune(
     method.prepare(dataset.classes, dataset.template)
     if weights is not None:
         method.image_weights = relative_weights(method, dataset.train, weights).to(backbone.device)
+    if unlabelled is not None:
+        takes_unlabelled(method).beside(unlabelled.to(backbone.device))
     announce(method)
     if not kind.trains:
         return method, {}
@@ -106,6 +109,15 @@ def bank_on(bank: Bank, backbone: Backbone) -> Bank:
             "a table of images"
         )
     return bank.on(backbone)
+
+
+def takes_unlabelled(method: Method) -> TakesUnlabelled:
+    """Itself, refused where it has no use for images without a label."""
+    if not can(method, TakesUnlabelled):
+        raise InputError(
+            f"{method.name} learns nothing from unlabelled images: leave them out, or use conjugate"
+        )
+    return method
 
 
 def epoch_features(bank: Bank, dataset: Dataset, seed: int, views: Views, epochs: int) -> EpochFeatures:

@@ -1,0 +1,81 @@
+"""Images without a label, from wherever predictions come from: a folder, a table, shards, addresses.
+
+Of more than 65,536 those with the least keys stand for all (`core/evidence.py`): memory does not grow with
+them, and which they are depends on nothing but the images.
+"""
+
+from typing import NamedTuple, Self
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from pbprompt import distributed
+from pbprompt.batch import encoder
+from pbprompt.batch.parts import Todo, batches
+from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.core.evidence import feature_keys, unit_features
+from pbprompt.core.unlabelled import SEEN
+from pbprompt.data.stream import Stream
+from pbprompt.errors import InputError
+from pbprompt.features.progress import Progress
+
+SAME = 1 - 1e-5  # cosine of two copies of an image
+
+
+class Pool(NamedTuple):
+    """Features of length 1, and what each image is called."""
+
+    names: list[str]
+    images: Float[Tensor, "m d"]
+    read: int
+    """images in all"""
+    failures: list[str]
+
+    @property
+    def encoded(self) -> Encoded:
+        """As a model takes images; of patches there are none."""
+        return Encoded(self.images, self.images.new_zeros(len(self.images), 0, self.images.shape[1]))
+
+    def kept(self, rows: Bool[Tensor, " m"]) -> Self:
+        names = [name for name, keep in zip(self.names, rows.tolist(), strict=True) if keep]
+        return self._replace(names=names, images=self.images[rows])
+
+    def copies(self, images: Float[Tensor, "n d"]) -> Bool[Tensor, " m"]:
+        """Which of them are among these images too."""
+        others, found = unit_features(images.cpu().float()), torch.zeros(len(self.images), dtype=torch.bool)
+        for at in range(0, len(others), 4096):
+            found |= (self.images @ others[at : at + 4096].T).amax(1) > SAME
+        return found
+
+    def merged(self, other: Self) -> Self:
+        names, images = self.names + other.names, torch.cat([self.images, other.images])
+        every = type(self)(names, images, self.read + other.read, self.failures + other.failures)
+        if len(names) <= SEEN:
+            return every
+        rows = torch.zeros(len(names), dtype=torch.bool)
+        rows[feature_keys(images).argsort(stable=True)[:SEEN]] = True
+        return every.kept(rows)
+
+
+def read_pool(backbone: Backbone, stream: Stream, *, progress: bool = True) -> Pool:
+    """One pass over a stream; what cannot be read is told, and left out."""
+    rank, size = distributed.world()
+    found = Pool([], torch.empty(0, backbone.embed_dim), 0, [])
+    shown = Progress("encoding unlabelled images", shown=progress and distributed.is_main())
+    with encoder(backbone, stream) as encode, shown:
+        shown.expect(None)
+        mine = (Todo(at, unit) for at, unit in enumerate(stream.units()) if at % size == rank)
+        for _, some in encode.run(batches(mine, encode.batch)):
+            names = [record.name for at, record in enumerate(some.records) if at not in some.failures]
+            failures = [str(error) for error in some.failures.values()]
+            part = Pool(names, unit_features(some.global_.cpu()).float(), len(some.records), failures)
+            found = found.merged(part)
+            shown.advance(len(some.records))
+    first, *others = distributed.gather_objects(found)
+    for other in others:
+        first = first.merged(other)
+    if not first.names:
+        why = f": {first.failures[0]}" if first.failures else ": no images in it"
+        raise InputError(f"{', '.join(map(str, stream.sources))}{why}")
+    return first

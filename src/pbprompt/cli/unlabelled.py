@@ -1,0 +1,161 @@
+"""Images without labels on the command line: read, told of, written down."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pbprompt.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pbprompt.batch.pool import Pool
+    from pbprompt.cli.fit import FitOptions
+    from pbprompt.clip.backbone import Backbone
+    from pbprompt.core.unlabelled import Absorbed
+    from pbprompt.data.items import Dataset, Item
+    from pbprompt.data.stream import Stream
+    from pbprompt.features.bank import FeatureBank
+    from pbprompt.model.tuned import TunedModel
+
+NAMED = 3  # images that a sentence names
+
+
+def read_unlabelled(
+    sources: Sequence[str], backbone: "Backbone", *, allow_urls: bool = False
+) -> "Pool | None":
+    """The images of --unlabelled; None where it was not given."""
+    if not sources:
+        return None
+    from pbprompt.batch.pool import read_pool
+    from pbprompt.data.stream import Stream
+
+    return read_pool(backbone, Stream(list(sources), allow_urls=allow_urls))
+
+
+def without_copies(pool: "Pool", few: "Dataset", bank: "FeatureBank", console: "Console") -> "Pool":
+    """Without the labelled images that are trained on; with a word on those that are to be tested on."""
+    from pbprompt.features.bank import Features
+
+    def encoded(items: "Sequence[Item]") -> Features:
+        return bank.encode(few.root, items)
+
+    tested = few.whole.test or few.whole.val
+    if tested and (found := pool.kept(pool.copies(encoded(tested).global_)).names):
+        console.print(
+            f"warning: {len(found):,} of the unlabelled images are test images too, which makes the figures "
+            f"too good: {', '.join(found[:NAMED])}{', …' if len(found) > NAMED else ''}"
+        )
+    again = pool.copies(encoded(few.train).global_)
+    if again.any():
+        console.print(f"{int(again.sum()):,} of the unlabelled images are labelled too, and count once")
+    return pool.kept(~again)
+
+
+def tell_of_pool(
+    pool: "Pool | None", model: "TunedModel", pseudo_labels: Path | None, console: "Console"
+) -> None:
+    """What became of unlabelled images, and what they are taken for in a file."""
+    if pool is None:
+        return
+    from pbprompt.core.unlabelled import SEEN, seen
+
+    if pool.failures:
+        console.print(f"left out, since unreadable: {len(pool.failures):,} images ({pool.failures[0]})")
+    found = absorbed_by(model)
+    if found is None:
+        console.print("no unlabelled images are left to learn from")
+        return
+    looked = min(len(found.familiar), seen(len(model.classes)))
+    strange = looked - int(found.familiar.sum())
+    stand = f", of which {looked:,} stand for all" if looked < len(pool.names) or pool.read > SEEN else ""
+    console.print(f"unlabelled: {pool.read:,} images{stand}; {strange:,} look like none of the classes")
+    if (verdict := found.verdict) is not None:
+        (worse, better), (few, more) = verdict.log_likelihood, verdict.accuracy
+        console.print(
+            f"of {verdict.photographs:,} labelled images, left out in turn, {few:.1%} are right without them "
+            f"and {more:.1%} with them (log likelihood {worse:.3f} and {better:.3f} ± {verdict.error:.3f})"
+        )
+    if found.weight:
+        console.print(f"they are used, and count as {found.weight:,.0f} labelled images")
+    elif verdict is not None:
+        console.print("they are not used: left-out labelled images say that they would not help")
+    else:
+        console.print(
+            "they are not used: with so few of them, or so few labels, nothing tells whether they help; "
+            "label a second image per class"
+        )
+    if pseudo_labels is not None:
+        _write_pseudo_labels(pool, model, found, pseudo_labels)
+        console.print(f"wrote {pseudo_labels}: what each is taken for")
+
+
+def _write_pseudo_labels(pool: "Pool", model: "TunedModel", found: "Absorbed", file: Path) -> None:
+    """Image, label, probability, and whether it was counted in."""
+    import csv
+    import io
+
+    from pbprompt.files import as_text, write_text
+
+    kept = found.familiar & bool(found.weight)
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["image", "label", "probability", "kept"])
+    for name, said, counted in zip(pool.names, model.predict(pool.encoded), kept.tolist(), strict=True):
+        (label, probability), *_ = said.likeliest(1)
+        rows.writerow([as_text(name), label, f"{probability:.4f}", "yes" if counted else "no"])
+    write_text(file, text.getvalue())
+
+
+def seen_together(model: "TunedModel", stream: "Stream") -> "TunedModel":
+    """The model having seen all images of a stream, with a word on what that changes."""
+    from pbprompt.batch.pool import read_pool
+    from pbprompt.cli.output import tell
+
+    pool = read_pool(model.backbone, stream)
+    after = model.together(pool.images)
+    labels = [[said.label for said in each.predict(pool.encoded)] for each in (model, after)]
+    changed = sum(one != other for one, other in zip(*labels, strict=True))
+    found = absorbed_by(after)
+    if found is None or not found.weight:
+        tell(f"together: {len(pool.names):,} images would not help each other, so that nothing changes")
+        return model
+    strange = len(pool.names) - int(found.familiar.sum())
+    tell(
+        f"together: {len(pool.names):,} images inform each other; {changed:,} labels change; {strange:,} "
+        "look like none of the classes, and take no part"
+    )
+    return after
+
+
+def absorbed_by(model: "TunedModel") -> "Absorbed | None":
+    """What became of unlabelled images."""
+    from pbprompt.methods.abilities import TakesUnlabelled, can
+
+    return model.method.absorbed if can(model.method, TakesUnlabelled) else None
+
+
+def fit_by_names(options: "FitOptions") -> None:
+    """No labels at all: names and unlabelled images."""
+    from pbprompt import distributed
+    from pbprompt.cli.fit import fit_console
+    from pbprompt.cli.predict import class_names, distinct
+    from pbprompt.model.manifest import claim
+    from pbprompt.model.tuned import TunedModel
+
+    if not (options.unlabelled and options.classes):
+        raise InputError("nothing to learn from: give DATA, or --unlabelled FOLDER and --classes cat,dog,car")
+    options.refuse("without labelled images nothing is drawn", **{"--shots": options.shots})
+    console = fit_console()
+    names = distinct(class_names(options.classes, None))
+    pool = read_unlabelled(options.unlabelled, options.tower, allow_urls=options.allow_urls)
+    assert pool is not None
+    model = TunedModel.fit_by_names(
+        options.tower, names, pool.images, options.kind, options.config, seed=options.seed
+    )
+    tell_of_pool(pool, model, options.pseudo_labels, console)
+    if distributed.is_main() and not options.dry_run:
+        with claim(options.out):
+            model.save(options.out)
+        console.print(f"saved: {options.out}")
+    distributed.stop()
