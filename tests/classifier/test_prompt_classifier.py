@@ -445,3 +445,28 @@ def test_nothing_of_numpy_is_in_messages_and_names(tiny_vit, table):
             call()
         told.append(str(error.value))
     assert not [text for text in told if "np." in text or "<U" in text], told
+
+
+def test_unlabelled_images_by_label_and_by_argument(tiny_vit):
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(3, tiny_vit.embed_dim, generator=generator)
+    labels = np.tile([0, 1, 2], 20)
+    x = (centres[labels] + 0.5 * torch.randn(60, tiny_vit.embed_dim, generator=generator)).numpy()
+    y = labels.copy()
+    y[9:] = -1
+    fitted = [
+        PromptClassifier(backbone=tiny_vit, class_names=["cat", "dog", "hen"]).fit(*given, **more)
+        for given, more in (
+            ((x, y), {}),
+            ((x, [int(label) if label >= 0 else None for label in y]), {}),
+            ((x[:9], y[:9]), {"unlabelled": x[9:]}),
+        )
+    ]
+    first, *others = (each.predict_proba(x) for each in fitted)
+    for other in others:
+        np.testing.assert_allclose(first, other, rtol=1e-5, atol=1e-6)
+    assert fitted[0].classes_.tolist() == [0, 1, 2] and fitted[0].method_.absorbed is not None
+    two = PromptClassifier(backbone=tiny_vit, class_names={-1: "cat", 1: "dog"}).fit(
+        x, np.where(labels, 1, -1)
+    )
+    assert two.classes_.tolist() == [-1, 1]  # as ever: beside one other label, −1 is a label

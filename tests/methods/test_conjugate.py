@@ -7,9 +7,10 @@ from gather import gather
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core import evidence, posterior
-from pbprompt.core.evidence import Evidence
+from pbprompt.core.evidence import Evidence, feature_keys
 from pbprompt.core.likelihood import Uncertainty, unit
 from pbprompt.core.posterior import Posterior, fit_posterior
+from pbprompt.core.unlabelled import absorb
 from pbprompt.errors import InputError
 from pbprompt.features.bank import Features
 from pbprompt.methods.abilities import LeavesOut, Streams, can
@@ -704,3 +705,82 @@ def test_familiarity_needs_nineteen_photographs_that_are_not_their_classs_only_o
     few, enough = usual(tiny_vit, (6, 6, 6, 1)), usual(tiny_vit, (6, 6, 7, 1))
     assert few.familiarity(new) is None and not few.has_enough_to_tell()
     assert enough.familiarity(new).shape == (4,) and enough.has_enough_to_tell()
+
+
+# images without labels
+
+
+def with_pool(backbone: Backbone, counts=(2, 2, 2, 2), noise: float = 1.2) -> tuple[Conjugate, Encoded]:
+    """A model with photographs beside it that have no label, and some of those."""
+    labels = labels_of(counts)
+    method = build_method(Conjugate, ConjugateConfig(prior="sentence"), backbone, seed=0)
+    method.prepare(NAMES, TEMPLATE)
+    others = photographs(backbone, NAMES, labels_of((30, 30, 30, 30)), seed=9, noise=noise)
+    method.beside(others.global_)
+    method.begin(photographs(backbone, NAMES, labels, seed=1, noise=noise), labels, seed=0)
+    method.finish()
+    return method, others
+
+
+def test_unlabelled_are_absorbed_as_the_core_does(tiny_vit):
+    method, others = with_pool(tiny_vit)
+    found = method.absorbed
+    assert found is not None and found.verdict is not None
+    labels = labels_of((2, 2, 2, 2))
+    known = Evidence.of(unit(photographs(tiny_vit, NAMES, labels, seed=1, noise=1.2).global_), labels, 4)
+    features = unit(others.global_).float()
+    order = feature_keys(features).argsort(stable=True)
+    plain = absorb(*known, texts_of(tiny_vit, NAMES), float(tiny_vit.logit_scale), features[order])
+    assert found.weight == plain.weight and found.familiar[order].tolist() == plain.familiar.tolist()
+    new = photographs(tiny_vit, NAMES, labels_of(), seed=4)
+    x = unit(new.global_).double()
+    torch.testing.assert_close(
+        method.posterior().experts(x.float()).double(), plain.posterior.experts(x), rtol=1e-3, atol=1e-3
+    )
+    assert len(method.pool) == len(plain.kernel_rows)
+
+
+def test_a_model_with_unlabelled_ones_is_saved_and_lived_with(tiny_vit, tmp_path):
+    method, others = with_pool(tiny_vit, (1, 1, 1, 1), 0.3)
+    assert method.absorbed is not None and method.absorbed.weight > 0
+    new = photographs(tiny_vit, NAMES, labels_of(), seed=4)
+    save_model(tmp_path / "model", method, describe_model(method))
+    again, _ = load_model(tmp_path / "model", tiny_vit)
+    assert torch.equal(ask(again, new).probabilities, ask(method, new).probabilities)
+    assert again.left_out() is None  # every photograph is its class's only one
+    again.prepare((*NAMES, "submarine"), TEMPLATE)
+    assert ask(again, new).probabilities.shape[1] == 5
+    again.prepare(NAMES, TEMPLATE)
+    labels = labels_of((3, 3, 3, 3))
+    again.learn(photographs(tiny_vit, NAMES, labels, seed=6, noise=0.3), labels)
+    assert again.absorbed is not None and again.left_out() is not None  # the pool is weighed anew
+    assert torch.isfinite(ask(again, new).probabilities).all()
+    again.beside(others.global_[:5])  # and more of them join it
+    again.finish()
+    assert again.absorbed is not None and len(again.absorbed.familiar) == 5
+
+
+def test_names_and_unlabelled_ones_alone(tiny_vit):
+    method = build_method(Conjugate, ConjugateConfig(prior="sentence"), tiny_vit, seed=0)
+    method.prepare(NAMES, TEMPLATE)
+    with pytest.raises(InputError, match="without labels"):
+        method.begin_by_names()
+    labels = labels_of((20, 20, 20, 20))
+    others = photographs(tiny_vit, NAMES, labels, seed=9, noise=0.3)
+    method.beside(others.global_)
+    method.begin_by_names()
+    method.finish()
+    said = ask(method, others).probabilities
+    torch.testing.assert_close(said.sum(1), torch.ones(80), rtol=1e-4, atol=1e-4)
+    assert (said.argmax(1) == labels).double().mean() > 0.5
+    assert method.left_out() is None and method.familiarity(others) is None
+    few = labels_of((2, 2, 2, 2))
+    method.learn(photographs(tiny_vit, NAMES, few, seed=1, noise=0.3), few)
+    assert torch.isfinite(ask(method, others).probabilities).all()
+
+
+def test_unlabelled_that_are_no_numbers_are_refused(tiny_vit):
+    method = build_method(Conjugate, ConjugateConfig(), tiny_vit, seed=0)
+    method.prepare(NAMES, TEMPLATE)
+    with pytest.raises(InputError, match="NaN"):
+        method.beside(torch.full((2, tiny_vit.embed_dim), torch.nan))

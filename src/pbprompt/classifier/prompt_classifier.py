@@ -141,14 +141,16 @@ class PromptClassifier(Estimator):
         others = (
             [] if unlabelled is None else [encode_inputs(unlabelled, backbone, progress=progress).global_]
         )
+        images, labels_of_images = X, y
         if own_images and (rows := unlabelled_rows(y)).any():
-            X = encode_inputs(X, backbone, progress=progress)
-            others.append(X.global_[rows])
-            X, y = Encoded(*(part[~rows] for part in X)), [*np.asarray(y, dtype=object)[~rows]]
+            every = encode_inputs(X, backbone, progress=progress)
+            others.append(every.global_[rows])
+            images = Encoded(*(part[~rows] for part in every))
+            labels_of_images = [label for label, row in zip(y, rows, strict=True) if not row]
         if own_images:
             training = tuning.own_images(
-                X,
-                y,
+                images,
+                labels_of_images,
                 backbone,
                 eval_set=eval_set,
                 sample_weight=sample_weight,

@@ -186,7 +186,7 @@ def absorb_by_names(
     table = pool.new_zeros(0, classes)
     several = torch.zeros(0, dtype=torch.bool, device=pool.device)
     rows = torch.arange(len(pool), device=pool.device)
-    novelty = fit_novelty(Tables(*[table] * 5, several), rows[:0], names=True)
+    novelty = fit_novelty(Tables(table, table, table, table, table, several), rows[:0], names=True)
     information = pool.new_zeros(())
     posterior = Posterior(
         gaussians,
