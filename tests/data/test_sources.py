@@ -85,3 +85,14 @@ def test_a_file_of_another_kind(tmp_path):
     path.write_bytes(b"PK")
     with pytest.raises(InputError, match="not a dataset"):
         open_dataset(path)
+
+
+@pytest.mark.parametrize("name", ["unlabelled", "Unlabeled"])
+def test_a_folder_of_unlabelled_images_is_offered_and_no_class(tmp_path, name):
+    for folder in ("cat", "dog", name):
+        (tmp_path / folder).mkdir()
+        for number in range(4):
+            Image.new("RGB", (4, 4), (number, 0, 0)).save(tmp_path / folder / f"{number}.png")
+    dataset = open_dataset(tmp_path)
+    assert dataset.classes == ("cat", "dog") and len(dataset.items) == 8
+    assert f"--unlabelled {tmp_path / name} learns from it" in dataset.describe()

@@ -11,7 +11,7 @@ from pbprompt.data.huggingface import PREFIX, is_saved_dataset, open_huggingface
 from pbprompt.data.items import Dataset, some
 from pbprompt.data.multi_label import open_multi_label
 from pbprompt.data.names import from_folder
-from pbprompt.data.stream.folders import Labels, files_below, subfolders
+from pbprompt.data.stream.folders import UNLABELLED, Labels, files_below, subfolders
 from pbprompt.data.stream.tables import TABLES
 from pbprompt.data.tables import is_multi_label, open_split_json, open_table
 from pbprompt.errors import InputError
@@ -117,7 +117,10 @@ def _folders(root: Path, choices: Choices) -> Dataset:
         if label:
             rows.append(Row(path, label, split))
         else:
-            skipped.append((path, "outside the class folders"))
+            where = (
+                "without a label" if path.split("/")[0] in labels.unlabelled else "outside the class folders"
+            )
+            skipped.append((path, where))
     kept, no_images = keep_images(root, rows)
     return assemble(
         root.resolve().name,
@@ -126,7 +129,11 @@ def _folders(root: Path, choices: Choices) -> Dataset:
         choices,
         where=str(root),
         naming=from_folder,
-        notes=[*_warn_of_codes(kept, choices), *_warn_of_empty(root, kept, [*labels.splits] or [""])],
+        notes=[
+            *_warn_of_codes(kept, choices),
+            *_warn_of_empty(root, kept, [*labels.splits] or [""]),
+            *(f"{name} is no class: --unlabelled {root / name} learns from it" for name in labels.unlabelled),
+        ],
         skipped=[*no_images, *skipped],
         remedy="put JPEG, PNG, WebP or similar files into its class folders",
     )
@@ -143,6 +150,8 @@ def _warn_of_codes(rows: list[Row], choices: Choices) -> list[str]:
 
 def _warn_of_empty(root: Path, rows: list[Row], parents: list[str]) -> list[str]:
     """A note where a class folder holds no image in any split: it is no class of the dataset."""
-    found = {name for parent in parents for name in subfolders(root / parent)}
+    found = {
+        name for parent in parents for name in subfolders(root / parent) if name.lower() not in UNLABELLED
+    }
     empty = sorted(found - {row.key for row in rows})
     return [f"Class folders without images: {some(empty)}"] if empty else []

@@ -119,11 +119,16 @@ def is_image(place: Place) -> bool:
     return suffix_of(place) in IMAGE_SUFFIXES or (isinstance(place, Path) and looks_like_image(place))
 
 
+UNLABELLED = ("unlabelled", "unlabeled")  # a folder of that name is no class
+
+
 class Labels:
     """The class and split of a file from the folders it lies in: `<class>/…`, or `<split>/<class>/…`."""
 
     def __init__(self, folders: Sequence[str]) -> None:
         """`folders` are those directly in the root."""
+        self.unlabelled = [name for name in folders if name.lower() in UNLABELLED]
+        folders = [name for name in folders if name not in self.unlabelled]
         splits = {name: SPLIT_WORDS[name.lower()] for name in folders if name.lower() in SPLIT_WORDS}
         # A class may itself be called "train": two splits, or nothing but splits, make the folders splits.
         split = splits and (len(set(splits.values())) > 1 or len(splits) == len(folders))
@@ -132,6 +137,8 @@ class Labels:
     def of(self, relative: str) -> tuple[str, str]:
         """The label, "" outside the class folders, and the split, "" where there are none."""
         parts = relative.split("/")[:-1]
+        if parts and parts[0] in self.unlabelled:
+            return "", ""
         if not self.splits:
             return parts[0] if parts else "", ""
         split = self.splits.get(parts[0], "") if parts else ""
