@@ -56,7 +56,7 @@ def test_the_whole_loop(run, fitted, tmp_path, monkeypatch):
     assert {row["label"] for row in first} == {""} and {row["suggested"] for row in first} <= set(CLASSES)
 
     code, _, err = run("fit", table, "--out", tmp_path / "too-early")
-    assert code == 2 and "the label is empty" in err
+    assert code == 2 and "every label is empty" in err
 
     text = table.read_text()
     for row in first:

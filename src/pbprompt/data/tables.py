@@ -27,9 +27,13 @@ SEPARATOR = "|"  # between the labels of an image
 def open_table(path: Path, root: Path | None, choices: Choices) -> Dataset:
     """The dataset of a .csv, .tsv or .jsonl file, with paths relative to `root` or to its own folder."""
     root = root or path.parent
-    rows = _distinct(path, list(read_rows(path)))
-    kept, skipped = keep_images(root, rows)
-    return assemble(path.stem, root, kept, choices, where=str(path), skipped=skipped)
+    rows = list(read_rows(path))
+    bare = [(row.path, "without a label") for row in rows if not row.key]
+    if bare and len(bare) == len(rows):
+        raise InputError(f"{path}: every label is empty: give the classes' names in the column `label`")
+    kept, skipped = keep_images(root, _distinct(path, [row for row in rows if row.key]))
+    notes = [f"--unlabelled {path} learns from the images without a label"] if bare else []
+    return assemble(path.stem, root, kept, choices, where=str(path), notes=notes, skipped=[*skipped, *bare])
 
 
 def is_multi_label(path: Path) -> bool:
@@ -38,13 +42,14 @@ def is_multi_label(path: Path) -> bool:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """The rows of a table of either kind; of a multi-label one, a row's key is its whole cell."""
+    """The rows of a table of either kind; of a multi-label one, a row's key is its whole cell.
+
+    A row without a label has an empty key.
+    """
     field = ""
     for where, fields in _rows(path):
         field = field or ("labels" if "labels" in fields and "label" not in fields else "label")
         image, key = (_text(fields, name, where).strip() for name in ("image", field))
-        if not key and field == "label":
-            raise InputError(f"{where}: the label is empty: give the class's name")
         word, domain = (_text(fields, name, where, "").strip() for name in ("split", "domain"))
         if word and word.lower() not in SPLIT_WORDS:
             raise InputError(f"{where}: split {word.lower()!r} is unknown: write train, val or test")
