@@ -43,3 +43,10 @@ def test_nothing_in_it(tiny_vit, tmp_path):
     (tmp_path / "none.png").write_bytes(b"no image")
     with pytest.raises(InputError, match=r"none\.png"):
         read_pool(tiny_vit, Stream([tmp_path]), progress=False)
+
+
+def test_of_a_table_those_without_a_label(tiny_vit, photos):
+    table = photos / "table.csv"
+    table.write_text("image,label\n00.png,cat\n01.png,\n02.png,\n")
+    pool = read_pool(tiny_vit, Stream([table]), bare=True, progress=False)
+    assert [name.rpartition("/")[2] for name in pool.names] == ["01.png", "02.png"]

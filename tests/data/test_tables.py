@@ -213,3 +213,13 @@ def test_absolute_paths_of_ones_own(tmp_path):
 def test_a_path_that_is_not_there_is_called_so_first():
     with pytest.raises(InputError, match=r"^nothere: no such folder or file here, and no benchmark"):
         open_dataset("nothere")
+
+
+def test_rows_without_a_label_are_left_out_and_offered(tmp_path):
+    for number in range(6):
+        Image.new("RGB", (4, 4), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    lines = [f"{number}.png,{label}" for number, label in enumerate(("cat", "cat", "dog", "dog", "", ""))]
+    (tmp_path / "table.csv").write_text("\n".join(["image,label", *lines]))
+    dataset = open_dataset(tmp_path / "table.csv")
+    assert len(dataset.items) == 4 and {reason for _, reason in dataset.skipped} == {"without a label"}
+    assert "learns from the images without a label" in dataset.describe()

@@ -58,15 +58,19 @@ class Pool(NamedTuple):
         return every.kept(rows)
 
 
-def read_pool(backbone: Backbone, stream: Stream, *, progress: bool = True) -> Pool:
-    """One pass over a stream; what cannot be read is told, and left out."""
+def read_pool(backbone: Backbone, stream: Stream, *, bare: bool = False, progress: bool = True) -> Pool:
+    """One pass over a stream; what cannot be read is told, and left out. `bare`: without what has a label."""
     rank, size = distributed.world()
     found = Pool([], torch.empty(0, backbone.embed_dim), 0, [])
     shown = Progress("encoding unlabelled images", shown=progress and distributed.is_main())
     with encoder(backbone, stream) as encode, shown:
         shown.expect(None)
         mine = (Todo(at, unit) for at, unit in enumerate(stream.units()) if at % size == rank)
-        for _, some in encode.run(batches(mine, encode.batch)):
+        wanted = (
+            (mark, [record for record in some if not (bare and record.label)])
+            for mark, some in batches(mine, encode.batch)
+        )
+        for _, some in encode.run((mark, records) for mark, records in wanted if records):
             names = [record.name for at, record in enumerate(some.records) if at not in some.failures]
             failures = [str(error) for error in some.failures.values()]
             part = Pool(names, unit_features(some.global_.cpu()).float(), len(some.records), failures)

@@ -255,7 +255,7 @@ def _fit_stream(options: FitOptions) -> None:
         console.print(f"going on after the {images:,} images that are gathered already")
 
     tower, about = options.tower, {"options": options.kept}
-    pool = read_unlabelled(options.unlabelled, tower, allow_urls=options.allow_urls)
+    pool = read_unlabelled(options.unlabelled, tower, data=options.data, allow_urls=options.allow_urls)
     try:
         model, found = fit_stream_into(
             options.out, stream, tower, options.kind, options.config,
@@ -323,7 +323,9 @@ def _fit_dataset(options: FitOptions) -> None:
     bank, views = FeatureBank(options.tower, progress=main), _views(options.views)
     if options.method == AUTO and not dataset.multi_label:
         options = replace(options, method=_best_method(options, dataset, bank, console))
-    pool = read_unlabelled(options.unlabelled, options.tower, allow_urls=options.allow_urls)
+    pool = read_unlabelled(
+        options.unlabelled, options.tower, data=options.data, allow_urls=options.allow_urls
+    )
     if pool:
         pool = without_copies(pool, dataset, bank, console)
     unlabelled = pool.images if pool else None

@@ -22,15 +22,16 @@ NAMED = 3  # images that a sentence names
 
 
 def read_unlabelled(
-    sources: Sequence[str], backbone: "Backbone", *, allow_urls: bool = False
+    sources: Sequence[str], backbone: "Backbone", *, data: str = "", allow_urls: bool = False
 ) -> "Pool | None":
-    """The images of --unlabelled; None where it was not given."""
+    """The images of --unlabelled; None where it was not given. Of the labelled data itself, those without."""
     if not sources:
         return None
     from pbprompt.batch.pool import read_pool
     from pbprompt.data.stream import Stream
 
-    return read_pool(backbone, Stream(list(sources), allow_urls=allow_urls))
+    stream = Stream(list(sources), allow_urls=allow_urls)
+    return read_pool(backbone, stream, bare=data in sources)
 
 
 def without_copies(pool: "Pool", few: "Dataset", bank: "FeatureBank", console: "Console") -> "Pool":
