@@ -44,6 +44,7 @@ ROUNDS, INNER, NEIGHBOURS, CONFIDENT = 10, 5, 3, 8
 PUBLISHED = tuple((50.0, gamma) for gamma in (0.02, 0.002, 0.01, 0.2))
 TUNED = tuple((temper, gamma) for temper in (10.0, 1.0, 50.0) for gamma in (0.002, 0.02, 0.2))
 DIRICHLET_ROUNDS, NEWTON, EPSILON = 20, 100, 1e-15
+SUREST = 25_000.0  # Σ α of a class of one image, which has no maximum: about where the authors' steps end
 FLATTER = (0.3, 0.1, 0.2, 0.4, 0.5)  # T, of the scale
 STRENGTHS = (1, 10, 100)  # C of logistic regression
 
@@ -196,14 +197,14 @@ def fit_dirichlets(means: Float[Tensor, "k d"], alpha: Float[Tensor, "k d"]) -> 
     By Newton's steps, the Hessian being a diagonal and one number; bounded by a factor, so that α > 0.
     """
     for _ in range(NEWTON):
-        total = alpha.sum(1, keepdim=True)
+        total, before = alpha.sum(1, keepdim=True), alpha
         slope = torch.digamma(total) - torch.digamma(alpha) + means
-        if float((slope * alpha).abs().max()) < 1e-9:
-            break
         diagonal, common = torch.polygamma(1, alpha), torch.polygamma(1, total)
         shift = (slope / diagonal).sum(1, keepdim=True) / (1 / common - (1 / diagonal).sum(1, keepdim=True))
-        step = (slope + shift) / diagonal
-        alpha = (alpha + step).clamp(alpha / 5, alpha * 5)
+        alpha = (alpha + (slope + shift) / diagonal).clamp(alpha / 5, alpha * 5)
+        alpha = alpha * (SUREST / alpha.sum(1, keepdim=True)).clamp(max=1)
+        if float((alpha / before - 1).abs().max()) < 1e-9:
+            break
     return alpha
 
 

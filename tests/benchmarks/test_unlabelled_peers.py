@@ -97,6 +97,13 @@ def test_the_fitted_dirichlet_has_the_mean_logarithms():
         np.testing.assert_allclose(peers.fit_dirichlets(means, start), alpha, rtol=1e-6)
 
 
+def test_a_single_image_has_no_largest_dirichlet_but_a_bound():
+    q = torch.tensor([[0.2, 0.3, 0.5]], dtype=torch.float64)
+    found = peers.fit_dirichlets(q.log(), torch.ones_like(q))
+    assert float(found.sum()) == pytest.approx(peers.SUREST)
+    np.testing.assert_allclose(found / found.sum(), q, atol=1e-3)
+
+
 def test_densities_are_those_of_scipy():
     alpha = torch.tensor([[0.5, 2.0, 1.0], [3.0, 3.0, 0.7]], dtype=torch.float64)
     q = torch.tensor([[0.2, 0.3, 0.5], [0.7, 0.1, 0.2]], dtype=torch.float64)
