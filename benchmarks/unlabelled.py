@@ -47,6 +47,7 @@ from benchmarks.unlabelled_peers import BY_NAMES, PEERS, Given
 from benchmarks.unlabelled_pools import FOREIGN, drawn, pools, skewed, zipf
 from pbprompt import markdown
 from pbprompt.core.likelihood import unit
+from pbprompt.core.unlabelled import PER_CLASS
 from pbprompt.files import write_text
 from pbprompt.methods.base import build_method
 from pbprompt.methods.conjugate import Conjugate, ConjugateConfig
@@ -100,6 +101,8 @@ def rows_of(
     else:
         yield "without", (scale * new @ texts.T).softmax(1), 0.0
     for name, pool in by_name.items():
+        if not len(few.labels) and len(pool) < PER_CLASS * len(given.classes):
+            continue  # is refused
         method = fitted(given, few, pool)
         assert method.absorbed
         yield name, answers(method, given.held_out), method.absorbed.weight

@@ -767,6 +767,9 @@ def test_names_and_unlabelled_ones_alone(tiny_vit):
         method.begin_by_names()
     labels = labels_of((20, 20, 20, 20))
     others = photographs(tiny_vit, NAMES, labels, seed=9, noise=0.3)
+    method.beside(others.global_[:7])
+    with pytest.raises(InputError, match="too few for 4 classes"):
+        method.begin_by_names()
     method.beside(others.global_)
     method.begin_by_names()
     method.finish()

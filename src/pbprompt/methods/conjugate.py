@@ -30,7 +30,7 @@ from pbprompt.core.posterior import (
     stacked,
 )
 from pbprompt.core.statistics import Statistics
-from pbprompt.core.unlabelled import Absorbed, absorb, absorb_by_names, seen
+from pbprompt.core.unlabelled import PER_CLASS, Absorbed, absorb, absorb_by_names, seen
 from pbprompt.errors import InputError
 from pbprompt.methods.abilities import (
     LearnsOn,
@@ -143,6 +143,11 @@ class Conjugate(
         if self.reader is None or self._beside is None or len(self.classes) < 2:
             raise InputError(
                 "without labels it takes two names or more, a backbone that reads them, and images"
+            )
+        if len(self._beside) < PER_CLASS * len(self.classes):
+            raise InputError(
+                f"{len(self._beside)} images without labels are too few for {len(self.classes)} classes, of "
+                f"which nothing else is known: give {PER_CLASS * len(self.classes)} or more, or use zero-shot"
             )
         self.remember()
         self._keep(Evidence.of(self._beside[:0], self.kept_labels[:0], len(self.classes)))
