@@ -120,7 +120,7 @@ class Conjugate(
         self._left: LeftOutPhotographs | None = None
         self._beside: Tensor | None = None
         self._places: Tensor = self.kept_labels  # of them, among those that were given and those of before
-        self._given = 0
+        self._asked = 0  # how many were given
 
     # the evidence
 
@@ -136,7 +136,7 @@ class Conjugate(
     def beside(self, images: Float[Tensor, "m d"]) -> None:
         features = torch.cat([unit_features(images.to(self.kept)).float(), self.pool])
         order = feature_keys(features).argsort(stable=True)  # of chance, and the same for the same images
-        self._beside, self._places, self._given = features[order], order, len(images)
+        self._beside, self._places, self._asked = features[order], order, len(images)
 
     def begin_by_names(self) -> None:
         """Names place the classes, images without a label move them."""
@@ -162,7 +162,7 @@ class Conjugate(
             found = self._absorbed(looked_at)
             familiar = torch.zeros_like(self._places, dtype=torch.bool)
             familiar[self._places[: len(looked_at)]] = found.familiar
-            self.absorbed = found._replace(familiar=familiar[: self._given])
+            self.absorbed = found._replace(familiar=familiar[: self._asked])
             posterior, self._left = found.posterior, found.left
         labelled = len(posterior.kernel.labels) - (len(self.absorbed.kernel_rows) if self.absorbed else 0)
         self.pool.data = posterior.kernel.photographs[labelled:].to(self.pool)
