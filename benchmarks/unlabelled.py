@@ -75,12 +75,12 @@ class Asked(NamedTuple):
     together: bool
 
 
-def fitted(given: Problem, few: Labelled, pool: Tensor | None) -> Conjugate:
+def fitted(given: Problem, few: Labelled, pool: Tensor | None, *, together: bool = False) -> Conjugate:
     """The default model of these photographs, or of the names alone."""
     method = build_method(Conjugate, ConjugateConfig(), bank().backbone, seed=0)
     method.prepare(given.classes, given.template)
     if pool is not None:
-        method.beside(pool)
+        method.beside(pool, asked=together)
     if len(few.labels):
         method.begin(few.encoded, few.labels, seed=0)
     elif pool is not None:
@@ -103,7 +103,7 @@ def rows_of(
     for name, pool in by_name.items():
         if not len(few.labels) and len(pool) < PER_CLASS * len(given.classes):
             continue  # is refused
-        method = fitted(given, few, pool)
+        method = fitted(given, few, pool, together=together)
         assert method.absorbed
         yield name, answers(method, given.held_out), method.absorbed.weight
     pool = unit(next(iter(by_name.values())).double())

@@ -224,7 +224,7 @@ def test_verb_pages_are_current():
         assert path.read_text(encoding="utf-8") == text, f"{path}: run python scripts/verb_pages.py"
 
 
-@pytest.mark.parametrize("verb", ["captions", "predict", "prompts"])
+@pytest.mark.parametrize("verb", ["captions", "prompts"])
 def test_outputs_that_a_verb_page_has_from_the_example_are_there(verb: str):
     example = (DOCS / "example.md").read_text(encoding="utf-8").splitlines()
     page = DOCS / "verbs" / f"{verb}.md"

@@ -22,7 +22,7 @@ CHECKS = [
     behaviours.keeps_classes_of_one_name_apart,
     behaviours.takes_a_class_without_images_or_names_it,
 ]
-ABLE = ("conjugate", "gda", "linear-probe", "nearest-mean", "nearest-neighbours")
+ABLE = ("conjugate", "gda", "linear-probe", "nearest-mean", "nearest-neighbours", "tower-evidence")
 
 
 def test_these_do_without_text():

@@ -235,6 +235,15 @@ def test_by_names_alone():
     assert all(torch.isfinite(value).all() for value in found.posterior.tensors().values())
 
 
+def test_images_that_are_asked_for_do_not_vouch_for_themselves():
+    evidence, pool, _ = labelled(12, [2] * 25, 20, seed=3, noise=0.3)
+    found = absorb(*evidence, SCALE, pool, in_kernel=0)
+    base, _ = fit_posterior(*evidence, SCALE)
+    assert found.weight > 0 and not len(found.kernel_rows)
+    torch.testing.assert_close(found.posterior.kernel.coefficients, base.kernel.coefficients)
+    assert not torch.allclose(found.posterior.gaussians.direction, base.gaussians.direction)
+
+
 def test_a_pool_is_bounded():
     assert seen(10) == 1 << 16 and seen(21_000) == (1 << 24) // 21_000
 

@@ -86,7 +86,7 @@ def test_published_settings_and_parameters():
     assert told == ("adamw", 2e-4, 1e-2, 32, 2)
     assert (config.dropout, config.parts, config.towers, config.anneal) == (0.25, "qkv", "both", "step")
     method = fitted(CLIPLoRA, {}, tiny_vit(), steps=0)
-    assert [method.iterations_for(shots) for shots in (1, 4, 16)] == [500, 2000, 8000]
+    assert [method.budget_for(shots) for shots in (1, 4, 16)] == [500, 2000, 8000]
     # A and B of q, k and v in two image and three text blocks of width 64
     assert method.counted_parameters() == 5 * 3 * 2 * 2 * 64
 
@@ -106,7 +106,7 @@ def few():
 
 @pytest.fixture(scope="module")
 def tuned(few):
-    settings = CLIPLoRAConfig(iterations=3, learning_rate=0.02, last=1, batch_size=16)
+    settings = CLIPLoRAConfig(budget=3, learning_rate=0.02, last=1, batch_size=16)
     bank = FeatureBank(load_backbone("lite-vit"), progress=False)
     model = TunedModel.fit(few, bank, CLIPLoRA, settings, progress=False)
     return model.assessed(few, bank)

@@ -42,7 +42,7 @@ def test_a_budget_in_steps_is_kept_to_and_annealed_over(tiny_vit, monkeypatch):
     config = CoOpConfig(batch_size=5, warmup_epochs=0, anneal="step", learning_rate=0.1)
     images = random_images(tiny_vit)
     steps = []
-    run = Run(4, seed=1, iterations=7, progress=False, on_log=lambda record: steps.append(record["step"]))
+    run = Run(4, seed=1, budget=7, progress=False, on_log=lambda record: steps.append(record["step"]))
     train(made(CoOp, config, tiny_vit), lambda epoch: images, len(images), run)
     assert max(steps) == 7 and ends == [(0, 4), (1, 4), (2, 4), (3, 4)]
     wanted = [0.05 * (1 + math.cos(math.pi * step / 7)) for step in range(7)]
@@ -94,7 +94,7 @@ def test_images_are_encoded_once_up_to_the_first_touched_block(tiny_vit, few, tm
 def test_a_run_goes_on_where_it_stopped(tiny_vit, few, tmp_path):
     """To the same bits, dropout and all."""
     bank = FeatureBank(tiny_vit, cache=tmp_path / "cache", progress=False)
-    config = CLIPLoRAConfig(batch_size=14, iterations=5, learning_rate=0.05)
+    config = CLIPLoRAConfig(batch_size=14, budget=5, learning_rate=0.05)
 
     def fit(folder, steps=None):
         given = {"folder": folder, "max_steps": steps, "progress": False}

@@ -163,9 +163,12 @@ def as_image(picture: Any) -> Image.Image:
 
 def unlabelled_rows(y: Any) -> NDArray[np.bool_]:
     """Where y has no label: None or, beside two whole numbers or more, scikit-learn's −1."""
-    given = [] if y is None or isinstance(y, str) else list(y)
+    try:
+        given = [] if y is None or isinstance(y, str) else np.asarray(y).tolist()
+    except ValueError:  # lists of unlike lengths, which `read_labels` refuses
+        given = []
     rows = np.array([label is None for label in given], dtype=bool)
-    if not rows.any() and given and all(isinstance(label, (int, np.integer)) for label in given):
+    if not rows.any() and given and all(type(label) is int for label in given):
         minus = np.array([int(label) == -1 for label in given])
         if len({int(label) for label in given}) > 2:
             return minus

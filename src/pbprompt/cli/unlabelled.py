@@ -146,7 +146,7 @@ def fit_by_names(options: "FitOptions") -> None:
 
     if not (options.unlabelled and options.classes):
         raise InputError("nothing to learn from: give DATA, or --unlabelled FOLDER and --classes cat,dog,car")
-    options.refuse("without labelled images nothing is drawn", **{"--shots": options.shots})
+    options.refuse("without labelled images nothing is drawn", **{"--shots": options.shots or None})
     console = fit_console()
     names = distinct(class_names(options.classes, None))
     pool = read_unlabelled(options.unlabelled, options.tower, allow_urls=options.allow_urls)

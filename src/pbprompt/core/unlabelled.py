@@ -18,7 +18,8 @@
 Each pass fits the Gaussians anew (`core/gaussian.py`), which is what ℓ of the next one rests on; the other
 experts stay as the labelled photographs have them. E steps that are sharpened and pulled are no EM of one
 likelihood: three passes are made, and nothing is claimed to rise. At last the pool joins kernel regression
-with targets r_j + (1 − Σ_c r_jc)/K, and counts as the nearest photograph of its likeliest class.
+with targets r_j + (1 − Σ_c r_jc)/K, and counts as the nearest photograph of its likeliest class; not so where
+it is the pool itself that is to be classified.
 
 Whether the pool is used is what labelled photographs say: four times, a quarter of them is left out, all is
 done without their labels, and they are judged with the pool and without. It is used where their
@@ -114,9 +115,18 @@ def seen(classes: int) -> int:
 
 
 def absorb(
-    statistics: Statistics, kept: Kept, texts: Float[Tensor, "k d"], scale: float, pool: Float[Tensor, "m d"]
+    statistics: Statistics,
+    kept: Kept,
+    texts: Float[Tensor, "k d"],
+    scale: float,
+    pool: Float[Tensor, "m d"],
+    in_kernel: int = IN_KERNEL,
 ) -> Absorbed:
-    """As `fit_posterior`, with a pool in an order of chance."""
+    """As `fit_posterior`, with a pool in an order of chance.
+
+    `in_kernel`: how many of it stand there at most; 0 where the pool itself is to be classified, or each
+    would vouch for itself.
+    """
     base, left = fit_posterior(statistics, kept, texts, scale)
     pool = pool.double()
     distances = base.gaussians.distances(base.gaussians.log_densities(pool)).amin(1)
@@ -125,7 +135,7 @@ def absorb(
     unused = Absorbed(base, left, familiar, rows[:0], 0.0, None, ())
     if not len(rows) or len(texts) < 2:
         return unused
-    labelled = _Labelled(base, left, kept, statistics, texts.double())
+    labelled = _Labelled(base, left, kept, statistics, texts.double(), in_kernel)
     near, weights = pool[rows], base.weights.best
     if left.several.any():
         left, verdict = labelled.by_folds(near[:AT_FOLDS], weights)
@@ -147,7 +157,7 @@ def absorb(
     return unused._replace(
         posterior=posterior,
         left=left,
-        kernel_rows=rows[:IN_KERNEL],
+        kernel_rows=rows[:in_kernel],
         weight=found.weight,
         changes=found.changes,
     )
@@ -218,6 +228,7 @@ class _Labelled(NamedTuple):
     kept: Kept
     statistics: Statistics
     texts: Float[Tensor, "k d"]
+    in_kernel: int = IN_KERNEL
 
     @property
     def images(self) -> Float[Tensor, "n d"]:
@@ -237,14 +248,14 @@ class _Labelled(NamedTuple):
 
     def together(self, pool: Float[Tensor, "m d"]) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p p"]]:
         """Photographs of the kernel with those of the pool, and A."""
-        every = torch.cat([self.images, pool[:IN_KERNEL]])
+        every = torch.cat([self.images, pool[: self.in_kernel]])
         more = self.shares.new_full((len(every) - len(self.images),), SHARE)
         inverse = inverse_kernel(every, torch.cat([self.shares, more]), self.base.kernel.bandwidth)
         return every, inverse
 
     def kernel(self, pool: Float[Tensor, "m d"], shares: Float[Tensor, "m k"]) -> Kernel:
         """Of the labelled photographs and of the pool."""
-        likely = shares[:IN_KERNEL]
+        likely = shares[: self.in_kernel]
         every, inverse = self.together(pool)
         targets = torch.cat([self.targets, _targets(likely)])
         labels = torch.cat([self.labels, likely.argmax(1)])
@@ -286,7 +297,7 @@ class _Labelled(NamedTuple):
                 [near.exp() @ fewer, nearest(near, labels[others], classes), pool @ base.names.T]
             )
             found = _passes(gaussians, said, weights, rest, pool, moved)
-            likely = found.shares[:IN_KERNEL]
+            likely = found.shares[: self.in_kernel]
             soft = torch.cat([targets, _targets(likely)])
             by_kernel = without_group(together, soft, together @ (soft - 1 / classes), out)
             others_too = similar[out].index_fill(1, out, -torch.inf)

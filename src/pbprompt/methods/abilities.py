@@ -67,8 +67,9 @@ class TakesUnlabelled(Method):
     absorbed: Absorbed | None = None
     """what became of them; None: there were none, or the model was loaded"""
 
-    def beside(self, images: Float[Tensor, "m d"]) -> None:
-        """Features of images without a label, before `finish` or, of a fitted method, before another one."""
+    def beside(self, images: Float[Tensor, "m d"], *, asked: bool = False) -> None:
+        """Features of images without a label, before `finish` or, of a fitted method, before another one;
+        `asked`: they are themselves to be classified."""
         raise NotImplementedError
 
     def begin_by_names(self) -> None:

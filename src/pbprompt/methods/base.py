@@ -43,7 +43,7 @@ class MethodConfig:
     warmup_epochs: int = setting(1, "first epochs at a constant learning rate of 1e-5", least=0)
     batch_size: int = setting(32, "images per step; 0: the method's choice by the number of images", least=0)
     epochs: int = setting(0, "passes over the training images; 0: the method's schedule by shots", least=0)
-    iterations: int = setting(
+    budget: int = setting(
         0, "steps in all, whatever the epochs; 0: the method's schedule, or the epochs", least=0, later=True
     )
     clip_norm: float = setting(0.0, "gradient norm to clip at; 0: no clipping", least=0)
@@ -122,8 +122,8 @@ class TrainingHooks(nn.Module):
             return 0
         return 50 if shots <= 1 else 100 if shots <= 4 else 200
 
-    def iterations_for(self, shots: int) -> int:
-        """The method's own budget in steps where `iterations` and `epochs` are 0; 0: it counts epochs."""
+    def budget_for(self, shots: int) -> int:
+        """The method's own budget in steps where `budget` and `epochs` are 0; 0: it counts epochs."""
         return 0
 
     def batch_for(self, examples: int) -> int:

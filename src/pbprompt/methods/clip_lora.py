@@ -102,7 +102,7 @@ class CLIPLoRA(Method):
         sentences = [template.replace("{}", name.replace("_", " ")) for name in classes]
         self._engine = TextEngine(self.backbone, text_prompts(self.backbone.tokenizer, sentences))
 
-    def iterations_for(self, shots: int) -> int:
+    def budget_for(self, shots: int) -> int:
         return 500 * max(1, shots)
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:

@@ -30,7 +30,7 @@ from pbprompt.core.posterior import (
     stacked,
 )
 from pbprompt.core.statistics import Statistics
-from pbprompt.core.unlabelled import PER_CLASS, Absorbed, absorb, absorb_by_names, seen
+from pbprompt.core.unlabelled import IN_KERNEL, PER_CLASS, Absorbed, absorb, absorb_by_names, seen
 from pbprompt.errors import InputError
 from pbprompt.methods.abilities import (
     LearnsOn,
@@ -121,6 +121,7 @@ class Conjugate(
         self._beside: Tensor | None = None
         self._places: Tensor = self.kept_labels  # of them, among those that were given and those of before
         self._asked = 0  # how many were given
+        self._in_kernel = IN_KERNEL
 
     # the evidence
 
@@ -133,7 +134,8 @@ class Conjugate(
         self.remember()
         self._keep(evidence)
 
-    def beside(self, images: Float[Tensor, "m d"]) -> None:
+    def beside(self, images: Float[Tensor, "m d"], *, asked: bool = False) -> None:
+        self._in_kernel = 0 if asked else IN_KERNEL
         features = torch.cat([unit_features(images.to(self.kept)).float(), self.pool])
         order = feature_keys(features).argsort(stable=True)  # of chance, and the same for the same images
         self._beside, self._places, self._asked = features[order], order, len(images)
@@ -241,7 +243,7 @@ class Conjugate(
 
     def _absorbed(self, pool: Float[Tensor, "m d"]) -> Absorbed:
         if self.counts.any():
-            return absorb(*self._known_evidence(), pool)
+            return absorb(*self._known_evidence(), pool, self._in_kernel)
         found, statistics = absorb_by_names(self._texts(self.seen), float(self.backbone.logit_scale), pool)
         for name, value in statistics._asdict().items():
             getattr(self, name).data = value.to(self.counts.device)

@@ -195,7 +195,7 @@ class TunedModel:
         Its temperature and calibration are of before, so they go; images left out make another calibration.
         """
         method = takes_unlabelled(copy_method(self.single_label().method))
-        method.beside(images.to(self.backbone.device))
+        method.beside(images.to(self.backbone.device), asked=True)
         method.finish()
         method.prepare(self.classes, method.template)
         info = replace(self.info, metrics={}, temperature=1.0, data=self.info.data | pool_facts(method))

@@ -43,7 +43,7 @@ class Run:
     epochs: int
     seed: int
     identity: str = ""
-    iterations: int = 0  # steps in all, where they and not the epochs are the measure
+    budget: int = 0  # steps in all, where they and not the epochs are the measure
     folder: Path | None = None
     max_steps: int | None = None
     progress: bool = True
@@ -65,7 +65,7 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
     optimiser = take.optimiser
     size = method.images_a_step(examples)
     steps_an_epoch = examples // size  # as the field's loaders do, a short last batch is left out
-    planned = total = run.iterations or run.epochs * steps_an_epoch
+    planned = total = run.budget or run.epochs * steps_an_epoch
     span = planned / steps_an_epoch  # epochs
     if run.max_steps is not None:
         total = min(total, run.max_steps)

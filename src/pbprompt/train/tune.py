@@ -82,12 +82,12 @@ def tune(
     if shots is None and dataset.drawn:
         shots = dataset.drawn.draw.shots
     shots = shots or max(Counter(item.label for item in dataset.single_label().train).values())
-    iterations = config.iterations or (0 if config.epochs else method.iterations_for(shots))
+    budget = config.budget or (0 if config.epochs else method.budget_for(shots))
     epochs = config.epochs or method.epochs_for(shots)
-    if iterations:
-        epochs = -(-iterations // (len(dataset.train) // method.images_a_step(len(dataset.train))))
-    identity = run_identity(dataset, method, seed, epochs, views, iterations)
-    run = Run(epochs, seed, identity, iterations, folder, max_steps, progress, on_log)
+    if budget:
+        epochs = -(-budget // (len(dataset.train) // method.images_a_step(len(dataset.train))))
+    identity = run_identity(dataset, method, seed, epochs, views, budget)
+    run = Run(epochs, seed, identity, budget, folder, max_steps, progress, on_log)
     if isinstance(tapped := method.backbone, Tapped) and isinstance(tapped.visual, TappedTower):
         source = epoch_features(bank_on(bank, tapped.stem), dataset, seed, views, epochs)
     else:
@@ -155,7 +155,7 @@ def relative_weights(
 
 
 def run_identity(
-    dataset: Dataset, method: Method, seed: int, epochs: int, views: Views, iterations: int = 0
+    dataset: Dataset, method: Method, seed: int, epochs: int, views: Views, budget: int = 0
 ) -> str:
     """A name for exactly this training run."""
     facts = [
@@ -169,8 +169,8 @@ def run_identity(
         epochs,
         views,
     ]
-    if iterations:
-        facts.append(iterations)
+    if budget:
+        facts.append(budget)
     if method.image_weights is not None:
         facts.append(method.image_weights.tolist())
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
