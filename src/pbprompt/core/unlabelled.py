@@ -171,12 +171,9 @@ def absorb_by_names(
     texts, pool = texts.double(), pool.double()
     names = scale * (texts - texts.mean(0))
     by_name, classes = pool @ names.T, len(texts)
-    none = pool.new_zeros(0)
-    nothing = Statistics(
-        none.new_zeros(classes), none.new_zeros(texts.shape), pool.new_zeros(2 * texts.shape[1:])
-    )
-    logits, changes = by_name, []
-    shares = shared_out(logits)
+    sizes = ((classes,), texts.shape, 2 * texts.shape[1:])
+    nothing = Statistics(*(pool.new_zeros(size) for size in sizes))
+    shares, changes = shared_out(by_name), []
     for _ in range(PASSES):
         statistics, weight = with_pool(nothing, pool, shares + TINY, torch.full_like(nothing.counts, MOST))
         text_map, moved = _moved(statistics, texts)
@@ -197,20 +194,11 @@ def absorb_by_names(
     several = torch.zeros(0, dtype=torch.bool, device=pool.device)
     rows = torch.arange(len(pool), device=pool.device)
     novelty = fit_novelty(Tables(table, table, table, table, table, several), rows[:0], names=True)
-    information = pool.new_zeros(())
-    posterior = Posterior(
-        gaussians,
-        kernel,
-        names,
-        weights,
-        novelty,
-        text_map,
-        moved.mean(0),
-        pool.new_tensor(NAMES),
-        information,
-        none,
+    told = pool.new_tensor(NAMES), pool.new_zeros(()), pool.new_zeros(0)
+    posterior = Posterior(gaussians, kernel, names, weights, novelty, text_map, moved.mean(0), *told)
+    left = LeftOutPhotographs(
+        rows[:0], pool.new_zeros(4, 0, classes), table, table, several, pool.new_zeros(0)
     )
-    left = LeftOutPhotographs(rows[:0], pool.new_zeros(4, 0, classes), table, table, several, none)
     familiar = torch.ones_like(rows, dtype=torch.bool)
     absorbed = Absorbed(posterior, left, familiar, rows[:IN_KERNEL], weight, None, tuple(changes))
     return absorbed, statistics
