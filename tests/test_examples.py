@@ -1,6 +1,7 @@
 """The gallery runs, and shows what it says."""
 
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,15 @@ def test_several_labels():
 
 def test_http(capsys):
     pytest.importorskip("fastapi")
-    assert run("http") == "mammal" and "a set of" in capsys.readouterr().out
+    assert run("serve_http") == "mammal" and "a set of" in capsys.readouterr().out
 
 
 def test_all_are_listed():
     listed = (GALLERY / "README.md").read_text(encoding="utf-8")
     assert all(f"[{file.name}]({file.name})" in listed for file in GALLERY.glob("*.py"))
+
+
+def test_no_example_hides_a_module_of_python():
+    """Python looks for modules beside a script first."""
+    names = {path.stem for path in GALLERY.glob("*.py")}
+    assert not names & sys.stdlib_module_names
