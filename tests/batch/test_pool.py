@@ -29,11 +29,7 @@ def test_of_many_those_with_the_least_keys_stand_for_all(monkeypatch):
     monkeypatch.setattr(pools, "SEEN", 6)
     images = torch.nn.functional.normalize(torch.randn(20, 4, generator=torch.Generator().manual_seed(0)))
     parts = [Pool([str(at)], images[at : at + 1], 1, []) for at in range(20)]
-    forward, backward = parts[0], parts[-1]
-    for part in parts[1:]:
-        forward = forward.merged(part)
-    for part in parts[-2::-1]:
-        backward = backward.merged(part)
+    forward, backward = Pool.joined(parts), Pool.joined([Pool.joined(parts[10:]), Pool.joined(parts[:10])])
     least = feature_keys(images).argsort()[:6].tolist()
     assert sorted(map(int, forward.names)) == sorted(least) == sorted(map(int, backward.names))
     assert forward.read == 20

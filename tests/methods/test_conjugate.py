@@ -758,6 +758,9 @@ def test_a_model_with_unlabelled_ones_is_saved_and_lived_with(tiny_vit, tmp_path
     again.beside(others.global_[:5])  # and more of them join it
     again.finish()
     assert again.absorbed is not None and len(again.absorbed.familiar) == 5
+    kept = len(method.pool)
+    method.regroup({NAMES[0]: "hen"})  # they stay beside classes that are renamed
+    assert "hen" in method.seen and method.absorbed is not None and 0 < len(method.pool) <= kept
 
 
 def test_names_and_unlabelled_ones_alone(tiny_vit):
@@ -777,6 +780,10 @@ def test_names_and_unlabelled_ones_alone(tiny_vit):
     torch.testing.assert_close(said.sum(1), torch.ones(80), rtol=1e-4, atol=1e-4)
     assert (said.argmax(1) == labels).double().mean() > 0.5
     assert method.left_out() is None and method.familiarity(others) is None
+    with pytest.raises(InputError, match="without any label"):
+        method.beside(others.global_)
+    with pytest.raises(InputError, match="without any label"):
+        method.regroup({"cat": "hen"})
     few = labels_of((2, 2, 2, 2))
     method.learn(photographs(tiny_vit, NAMES, few, seed=1, noise=0.3), few)
     assert torch.isfinite(ask(method, others).probabilities).all()

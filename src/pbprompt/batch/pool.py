@@ -4,6 +4,7 @@ Of more than 65,536 those with the least keys stand for all (`core/evidence.py`)
 them, and which they are depends on nothing but the images.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 import torch
@@ -21,6 +22,7 @@ from pbprompt.errors import InputError
 from pbprompt.features.progress import Progress
 
 SAME = 1 - 1e-5  # cosine of two copies of an image
+PARTS = 4096  # batches that are joined at once
 
 
 class Pool(NamedTuple):
@@ -48,9 +50,13 @@ class Pool(NamedTuple):
             found |= (self.images @ others[at : at + 4096].T).amax(1) > SAME
         return found
 
-    def merged(self, other: Self) -> Self:
-        names, images = self.names + other.names, torch.cat([self.images, other.images])
-        every = type(self)(names, images, self.read + other.read, self.failures + other.failures)
+    @classmethod
+    def joined(cls, parts: "Sequence[Self]") -> Self:
+        """All of few; of many those with the least keys."""
+        names = [name for part in parts for name in part.names]
+        images = torch.cat([part.images for part in parts])
+        failures = [failure for part in parts for failure in part.failures]
+        every = cls(names, images, sum(part.read for part in parts), failures)
         if len(names) <= SEEN:
             return every
         rows = torch.zeros(len(names), dtype=torch.bool)
@@ -61,7 +67,7 @@ class Pool(NamedTuple):
 def read_pool(backbone: Backbone, stream: Stream, *, bare: bool = False, progress: bool = True) -> Pool:
     """One pass over a stream; what cannot be read is told, and left out. `bare`: without what has a label."""
     rank, size = distributed.world()
-    found = Pool([], torch.empty(0, backbone.embed_dim), 0, [])
+    parts = [Pool([], torch.empty(0, backbone.embed_dim), 0, [])]
     shown = Progress("encoding unlabelled images", shown=progress and distributed.is_main())
     with encoder(backbone, stream) as encode, shown:
         shown.expect(None)
@@ -73,13 +79,12 @@ def read_pool(backbone: Backbone, stream: Stream, *, bare: bool = False, progres
         for _, some in encode.run((mark, records) for mark, records in wanted if records):
             names = [record.name for at, record in enumerate(some.records) if at not in some.failures]
             failures = [str(error) for error in some.failures.values()]
-            part = Pool(names, unit_features(some.global_.cpu()).float(), len(some.records), failures)
-            found = found.merged(part)
+            parts.append(Pool(names, unit_features(some.global_.cpu()).float(), len(some.records), failures))
+            if len(parts) > PARTS:
+                parts = [Pool.joined(parts)]
             shown.advance(len(some.records))
-    first, *others = distributed.gather_objects(found)
-    for other in others:
-        first = first.merged(other)
-    if not first.names:
-        why = f": {first.failures[0]}" if first.failures else ": no images in it"
+    found = Pool.joined(distributed.gather_objects(Pool.joined(parts)))
+    if not found.names:
+        why = f": {found.failures[0]}" if found.failures else ": no images in it"
         raise InputError(f"{', '.join(map(str, stream.sources))}{why}")
-    return first
+    return found

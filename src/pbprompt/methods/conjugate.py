@@ -135,6 +135,11 @@ class Conjugate(
         self._keep(evidence)
 
     def beside(self, images: Float[Tensor, "m d"], *, asked: bool = False) -> None:
+        if self.seen and not len(self.kept):
+            raise InputError(
+                "the model was fitted without any label, so that nothing can judge more images: fit it again "
+                "with all of them unlabelled, or with a few labels"
+            )
         self._in_kernel = 0 if asked else IN_KERNEL
         features = torch.cat([unit_features(images.to(self.kept)).float(), self.pool])
         order = feature_keys(features).argsort(stable=True)  # of chance, and the same for the same images
@@ -204,6 +209,11 @@ class Conjugate(
             statistics.sums[~gone],
             statistics.moment - away.T @ (kept.weights[lost].unsqueeze(1) * away),
         ).relabelled(place[~gone], len(new))
+        if not len(self.kept):
+            raise InputError(
+                f"{self.name} was fitted without any label: fit it again with the names you want"
+            )
+        self.beside(self.pool[:0])  # weighed anew
         self.remember(new)
         self._keep(
             Evidence(few, kept._at((~lost).nonzero().squeeze(1))._replace(labels=place[kept.labels][~lost]))
