@@ -148,8 +148,8 @@ def test_tip_adapters_search(double_vit):
     method = build_method(TipAdapter, config, double_vit, seed=1).double()
     method.prepare(["cat", "dog", "cow", "elk"], "a photo of a {}.")
     cached, x = (inputs(count, 6, seed=count) for count in (8, 30))
-    method._sentences = inputs(1, 6, seed=3) + 0.05 * inputs(4, 6, seed=4)
-    method._sentences = F.normalize(method._sentences, dim=-1)
+    method._text = inputs(1, 6, seed=3) + 0.05 * inputs(4, 6, seed=4)
+    method._text = F.normalize(method._text, dim=-1)
     method.begin(Encoded(cached, cached[:, None][:, :0]), torch.arange(8) % 4, seed=1)
     found = []
     for seed in range(5, 10):

@@ -23,12 +23,12 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.likelihood import class_logits
 from pbprompt.methods.base import Batch, MethodConfig, Terms, setting
-from pbprompt.methods.residual import TextResidual
+from pbprompt.methods.taskres import TextResidual
 from pbprompt.registry import register
 
 
@@ -50,11 +50,10 @@ class CLAP(TextResidual):
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"zs-lp": {"constrained": False}}
     paper = "Silva-Rodríguez et al., CVPR 2024"
     config: CLAPConfig
-    multipliers: Tensor
 
     def __init__(self, config: CLAPConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
-        self.register_buffer("multipliers", torch.empty(0))
+        self.multipliers = nn.Buffer(torch.empty(0))
 
     @torch.no_grad()
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:

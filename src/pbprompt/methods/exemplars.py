@@ -8,7 +8,7 @@ its training. The whole of one, besides its formula:
 
         def __init__(self, config, backbone):
             super().__init__(config, backbone)
-            self.register_buffer("means", torch.empty(0, backbone.embed_dim))  # rows: what `begin` makes
+            self.means = nn.Buffer(torch.empty(0, backbone.embed_dim))  # rows: what `begin` makes
 
         def begin(self, images, labels, seed):
             self.means.data = ...  # from images.global_ [n, d], not normalised, and labels [n]
@@ -25,11 +25,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import nn
 
 from pbprompt.clip.backbone import Backbone
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Method, MethodConfig
+from pbprompt.methods.zeroshot import sentence_features
 
 
 class Memory(Method):
@@ -39,11 +40,9 @@ class Memory(Method):
     so that a later `prepare` with other names, or with the same in another order, finds what belongs to each.
     """
 
-    _names: Tensor
-
     def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
-        self.register_buffer("_names", torch.empty(0, dtype=torch.uint8))
+        self._names = nn.Buffer(torch.empty(0, dtype=torch.uint8))
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         labels = self.labels_of_classes(classes)
@@ -72,12 +71,14 @@ class Memory(Method):
         self._names.data = torch.tensor(list(text), dtype=torch.uint8, device=self._names.device)
 
     def labels_of_classes(self, classes: Sequence[str] | None = None) -> list[int]:
-        """For each class (the present ones, unless given) its label in training, −1 for a new one.
+        """For each class its label in training, −1 for a new one; without any given, for the present ones.
 
         Two classes may have one name: the second of a name is the second that was trained by that name.
         """
-        labels: dict[str, list[int]] = {}
-        for label, name in reversed([*enumerate(self.seen)]):
+        seen, labels = self.seen, dict[str, list[int]]()
+        if classes is None and not seen:
+            raise InputError(f"{self.name} has learned from no image yet: fit it on images first")
+        for label, name in reversed([*enumerate(seen)]):
             labels.setdefault(name, []).append(label)
         given = self.classes if classes is None else classes
         return [labels[name].pop() if labels.get(name) else -1 for name in given]
@@ -89,6 +90,17 @@ class Memory(Method):
             if own is not None and saved is not None and _has_room(own.shape, saved.shape):
                 own.data = own.data.new_empty(saved.shape)
         super()._load_from_state_dict(state, prefix, *rest)
+
+
+class MemoryBesideText(Memory):
+    """A memory of images beside `_text`, the feature of each class's sentence, not normalised."""
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        super().prepare(classes, template)
+        if self.backbone.reads_text:
+            self._text = sentence_features(self.backbone, classes, template)
+        else:
+            self._text = torch.zeros(len(classes), self.backbone.embed_dim, device=self.backbone.device)
 
 
 def _has_room(own: torch.Size, saved: torch.Size) -> bool:

@@ -12,36 +12,28 @@ rows, so that the images speak neither for it nor against it and its sentence de
 names gives such a class no chance.
 """
 
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.likelihood import unit
-from pbprompt.errors import InputError
 from pbprompt.methods.base import MethodConfig
-from pbprompt.methods.exemplars import Memory
-from pbprompt.methods.zeroshot import sentence_features
+from pbprompt.methods.exemplars import MemoryBesideText
 
 NEVER = -1e4  # a bias below any logit
 FOLDS = 5
 
 
-class LinearClassifier(Memory):
+class LinearClassifier(MemoryBesideText):
     """A method that solves for a linear classifier at once: it implements `solve`."""
 
     stepwise = False
-    weights: Tensor
-    bias: Tensor
-    text_scale: Tensor
 
     def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
-        self.register_buffer("weights", torch.empty(0, backbone.embed_dim))
-        self.register_buffer("bias", torch.empty(0))
-        self.register_buffer("text_scale", torch.empty(0))
+        self.weights = nn.Buffer(torch.empty(0, backbone.embed_dim))
+        self.bias, self.text_scale = nn.Buffer(torch.empty(0)), nn.Buffer(torch.empty(0))
 
     def solve(
         self, x: Float[Tensor, "n d"], labels: Int[Tensor, " n"], text: Float[Tensor, "k d"]
@@ -49,19 +41,12 @@ class LinearClassifier(Memory):
         """Weights, bias and text scale of k classes, all of which have images; x and text are unit."""
         raise NotImplementedError
 
-    def prepare(self, classes: Sequence[str], template: str) -> None:
-        super().prepare(classes, template)
-        if self.backbone.reads_text:
-            self._text = unit(sentence_features(self.backbone, classes, template))
-        else:
-            self._text = self.weights.new_zeros(len(classes), self.backbone.embed_dim)
-
     @torch.no_grad()
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
         """Solve over the classes that have images, and fill in the others."""
         present, own = labels.unique(return_inverse=True)
         x = unit(images.global_)
-        found = self.solve(x, own, self._text.to(x)[present])
+        found = self.solve(x, own, unit(self._text).to(x)[present])
         for kept, values, unknown in zip(
             (self.weights, self.bias, self.text_scale), found, (0.0, NEVER, 0.0), strict=True
         ):
@@ -73,10 +58,8 @@ class LinearClassifier(Memory):
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         """For each class its weights and its bias, side by side: [1, c, d + 1]."""
-        if not self.seen:
-            raise InputError(f"{self.name} has no weights yet: fit it on images first")
-        own = self.labels_of_classes()
-        weights = self.weights[own] + self.text_scale[own].unsqueeze(1) * self._text.to(self.weights)
+        own, text = self.labels_of_classes(), unit(self._text).to(self.weights)
+        weights = self.weights[own] + self.text_scale[own].unsqueeze(1) * text
         return torch.cat([weights, self.bias[own].unsqueeze(1)], dim=1).unsqueeze(0)
 
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:

@@ -15,7 +15,7 @@ It has no use for a class name, so it can tell only the classes that it has imag
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.likelihood import unit
@@ -33,11 +33,10 @@ class NearestMean(Memory):
     stepwise = False
     takes_new_names = False
     paper = "Mensink et al., TPAMI 2013"
-    means: Tensor
 
     def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
-        self.register_buffer("means", torch.empty(0, backbone.embed_dim))
+        self.means = nn.Buffer(torch.empty(0, backbone.embed_dim))
 
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
         """The means of all training images."""
@@ -52,6 +51,4 @@ class NearestMean(Memory):
         self.remember()
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
-        if not self.seen:
-            raise InputError("nearest-mean has no class means yet: fit it on images first")
         return self.means[self.labels_of_classes()].unsqueeze(0)

@@ -14,11 +14,10 @@ One vote is spread over all C classes, so that no class has a probability of 0.
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.likelihood import unit
-from pbprompt.errors import InputError
 from pbprompt.methods.base import MethodConfig
 from pbprompt.methods.exemplars import Memory
 from pbprompt.registry import register
@@ -35,15 +34,12 @@ class NearestNeighbours(Memory):
     stepwise = False
     takes_new_names = False
     paper = "Cover and Hart, IEEE Trans. Inf. Theory 1967"
-    photographs: Tensor
-    photograph_labels: Tensor
-    neighbours: Tensor
 
     def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
-        self.register_buffer("photographs", torch.empty(0, backbone.embed_dim))
-        self.register_buffer("photograph_labels", torch.empty(0, dtype=torch.long))
-        self.register_buffer("neighbours", torch.ones((), dtype=torch.long))
+        self.photographs = nn.Buffer(torch.empty(0, backbone.embed_dim))
+        self.photograph_labels = nn.Buffer(torch.empty(0, dtype=torch.long))
+        self.neighbours = nn.Buffer(torch.ones((), dtype=torch.long))
 
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
         self.photographs.data = unit(images.global_).to(self.photographs)
@@ -53,10 +49,8 @@ class NearestNeighbours(Memory):
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c n"]:
         """Which photographs are of each class."""
-        if not self.seen:
-            raise InputError(f"{self.name} has no photographs yet: fit it on images first")
-        self._k, self._spread = int(self.neighbours), 1 / len(self.seen)
         labels = torch.tensor(self.labels_of_classes(), device=self.photograph_labels.device)
+        self._k, self._spread = int(self.neighbours), 1 / len(self.seen)
         return (labels.unsqueeze(1) == self.photograph_labels).to(self.photographs).unsqueeze(0)
 
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c n"]) -> Float[Tensor, "s b c"]:

@@ -17,21 +17,18 @@ were found with ten augmented views per image as training features; here it is t
 A name without images has its sentence, and the mean of the others' columns.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.kernel_ridge import proximal_coefficients, rbf_kernel
 from pbprompt.core.likelihood import unit
-from pbprompt.errors import InputError
 from pbprompt.methods.base import MethodConfig, setting
-from pbprompt.methods.exemplars import Memory
-from pbprompt.methods.zeroshot import sentence_features
+from pbprompt.methods.exemplars import MemoryBesideText
 from pbprompt.registry import register
 
 PUBLISHED = {1: (0.05, 3.0), 2: (0.05, 2.6), 4: (0.05, 1.5), 8: (0.07, 1.66), 16: (0.1, 1.7)}  # shots: λ, β
@@ -52,26 +49,19 @@ def published(shots: float) -> tuple[float, float]:
 
 
 @register("proker")
-class ProKeR(Memory):
+class ProKeR(MemoryBesideText):
     """Zero-shot CLIP, corrected by a kernel regression of what it gets wrong."""
 
     Config = ProKeRConfig
     stepwise = False
     paper = "Bendou et al., CVPR 2025"
     config: ProKeRConfig
-    keys: Tensor
-    coefficients: Tensor
-    beta: Tensor
 
     def __init__(self, config: ProKeRConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
-        self.register_buffer("keys", torch.empty(0, backbone.embed_dim))
-        self.register_buffer("coefficients", torch.empty(0, 0))
-        self.register_buffer("beta", torch.zeros(1))
-
-    def prepare(self, classes: Sequence[str], template: str) -> None:
-        super().prepare(classes, template)
-        self._text = unit(sentence_features(self.backbone, classes, template))
+        self.keys = nn.Buffer(torch.empty(0, backbone.embed_dim))
+        self.coefficients = nn.Buffer(torch.empty(0, 0))
+        self.beta = nn.Buffer(torch.zeros(1))
 
     @torch.no_grad()
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
@@ -80,7 +70,7 @@ class ProKeR(Memory):
         present, own = labels.unique(return_inverse=True)
         ridge, beta = published(len(x) / len(present))
         ridge, beta = self.config.ridge or ridge, self.config.beta or beta
-        residuals = F.one_hot(own).to(x) - x @ self._text.to(x)[present].T
+        residuals = F.one_hot(own).to(x) - x @ unit(self._text).to(x)[present].T
         found = proximal_coefficients(rbf_kernel(x, x, beta), residuals, ridge).T
         rows = found.mean(0).repeat(len(self.classes) + 1, 1)
         rows[present] = found
@@ -90,10 +80,8 @@ class ProKeR(Memory):
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         """For each class its sentence's feature and its coefficients, side by side: [1, c, d + n]."""
-        if not self.seen:
-            raise InputError("proker has no coefficients yet: fit it on images first")
         coefficients = self.coefficients[self.labels_of_classes()]
-        return torch.cat([self._text.to(coefficients), coefficients], dim=1).unsqueeze(0)
+        return torch.cat([unit(self._text).to(coefficients), coefficients], dim=1).unsqueeze(0)
 
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
         at_once = max(1, AFFINITIES // len(self.keys))

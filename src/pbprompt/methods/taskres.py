@@ -16,9 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from pbprompt.clip.backbone import Backbone
-from pbprompt.methods.base import MethodConfig, setting
-from pbprompt.methods.residual import TextResidual
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.core.likelihood import class_logits
+from pbprompt.methods.base import Batch, MethodConfig, Terms, cross_entropy_terms, setting
+from pbprompt.methods.exemplars import MemoryBesideText
 from pbprompt.registry import register
 
 
@@ -29,6 +34,34 @@ class TaskResConfig(MethodConfig):
     optimiser: Literal["sgd", "adam", "adamw"] = setting("adam", "sgd (momentum 0.9), adam or adamw")
     batch_size: int = setting(256, "images per step")
     alpha: float = setting(0.5, "α, scale of the residual")
+
+
+class TextResidual(MemoryBesideText):
+    """Class features t_c + scale·r_c, with t_c the sentence's feature and r_c learned from 0.
+
+    A name without images has no residual: it is its sentence.
+    """
+
+    residual_scale = 1.0
+
+    def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        self.residuals = nn.Parameter(torch.empty(0, backbone.embed_dim))
+
+    def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
+        """Start every class at its sentence."""
+        self.residuals.data = self.residuals.new_zeros(self._text.shape)
+        self.remember()
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        own = torch.tensor(self.labels_of_classes(), device=self.residuals.device)
+        residuals = self.residuals[own] * (own >= 0).unsqueeze(1)
+        return (self._text.to(residuals) + self.residual_scale * residuals).unsqueeze(0)
+
+    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
+        features = self._text.to(self.residuals) + self.residual_scale * self.residuals
+        logits = class_logits(batch.images.global_, features, self.backbone.logit_scale)
+        return cross_entropy_terms(logits, batch.labels)
 
 
 @register("taskres")

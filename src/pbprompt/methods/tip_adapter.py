@@ -4,7 +4,7 @@
 
 | symbol | name here    | meaning                                                                     |
 |--------|--------------|-----------------------------------------------------------------------------|
-| W      | `_sentences` | normalised text features of the dataset's template, [c, d]                  |
+| W      | `_text`      | normalised text features of the dataset's template, [c, d]                  |
 | K      | `keys`       | the normalised training features, [n, d]; learned if `finetune`             |
 | L      | `labels`     | one-hot labels of the training images, [n, c]; zero for a class without any |
 | α, β   |              | weight and sharpness of the cache                                           |
@@ -21,7 +21,7 @@ gives all validation images, `fit` those that it draws, so that others are left 
 are the authors' by dataset; those of the preset `published` are for ImageNet, OxfordPets and UCF101.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -34,8 +34,7 @@ from pbprompt.core.likelihood import class_logits, unit
 from pbprompt.errors import InputError
 from pbprompt.methods.abilities import ChoosesByValidation, can
 from pbprompt.methods.base import Batch, MethodConfig, Terms, cross_entropy_terms, setting
-from pbprompt.methods.exemplars import Memory
-from pbprompt.methods.zeroshot import sentence_features
+from pbprompt.methods.exemplars import MemoryBesideText
 from pbprompt.registry import register
 
 AFFINITIES = 1 << 26  # images × cached images held at once
@@ -67,7 +66,7 @@ class TipAdapterConfig(MethodConfig):
 
 
 @register("tip-adapter")
-class TipAdapter(Memory, ChoosesByValidation):
+class TipAdapter(MemoryBesideText, ChoosesByValidation):
     """Text features for every name, and a vote of similar training images."""
 
     Config = TipAdapterConfig
@@ -87,8 +86,6 @@ class TipAdapter(Memory, ChoosesByValidation):
     paper = "Zhang et al., ECCV 2022"
     config: TipAdapterConfig
     keys: Tensor
-    labels: Tensor
-    found: Tensor  # α and β by the search
 
     def __init__(self, config: TipAdapterConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
@@ -98,16 +95,11 @@ class TipAdapter(Memory, ChoosesByValidation):
             self.keys = nn.Parameter(keys)
         else:
             self.register_buffer("keys", keys)
-        self.register_buffer("labels", torch.empty(0, dtype=torch.long))
+        self.labels = nn.Buffer(torch.empty(0, dtype=torch.long))
         if config.search_alpha > 0 or config.search_beta > 0:
-            start = torch.tensor([config.alpha, config.beta], dtype=torch.float64)
-            self.register_buffer("found", start)
+            self.found = nn.Buffer(torch.tensor([config.alpha, config.beta], dtype=torch.float64))
         else:
             self.without |= {ChoosesByValidation}
-
-    def prepare(self, classes: Sequence[str], template: str) -> None:
-        super().prepare(classes, template)
-        self._sentences = sentence_features(self.backbone, classes, template)
 
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
         """Fill the cache."""
@@ -146,11 +138,9 @@ class TipAdapter(Memory, ChoosesByValidation):
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         """For each class its sentence's feature and its column of L, side by side: [1, c, d + n]."""
-        if not self.seen:
-            raise InputError("tip-adapter has no cached images yet: fit it on images first")
         own = torch.tensor(self.labels_of_classes(), device=self.labels.device)
         votes = (own.unsqueeze(1) == self.labels).to(self.keys)
-        return torch.cat([self._sentences.to(votes), votes], dim=1).unsqueeze(0)
+        return torch.cat([self._text.to(votes), votes], dim=1).unsqueeze(0)
 
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
         at_once = max(1, AFFINITIES // len(self.keys))
