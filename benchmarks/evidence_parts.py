@@ -24,8 +24,7 @@ import torch
 
 from benchmarks.problems import DOMAINS, NARROW, Labelled, Problem, answers, fitted, problem, split
 from pbprompt.core import expert_weights, gaussian, kernel, novelty, posterior, text_map
-from pbprompt.evaluate.metrics import accuracy, negative_log_likelihood
-from pbprompt.evaluate.reliability import expected_calibration_error
+from pbprompt.evaluate.metrics import summary
 from pbprompt.evaluate.selective import auroc
 from pbprompt.files import write_text
 from pbprompt.methods import conjugate
@@ -131,9 +130,8 @@ def changed(change: Change) -> Iterator[None]:
 
 def figures(said: torch.Tensor, labels: torch.Tensor) -> list[float]:
     """Accuracy and ECE in %, NLL between them."""
-    error = expected_calibration_error(said, labels)
-    nll = negative_log_likelihood(said.clamp_min(1e-38).log(), labels)
-    return [100 * accuracy(said, labels), nll, 100 * error]
+    found = summary(said.clamp_min(1e-38).log(), labels)
+    return [100 * found["accuracy"], found["nll"], 100 * found["ece"]]
 
 
 def half(given: Problem, photographs: Labelled) -> tuple[Problem, Labelled]:

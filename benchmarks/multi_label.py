@@ -35,7 +35,7 @@ from pbprompt.core.likelihood import unit
 from pbprompt.data.images import open_image
 from pbprompt.data.items import Dataset, Item
 from pbprompt.data.sources import open_dataset
-from pbprompt.evaluate.multi_label import mean_average_precision, multi_label_figures
+from pbprompt.evaluate.multi_label import LabelAnswers, mean_average_precision
 from pbprompt.files import write_text
 from pbprompt.markdown import table
 from pbprompt.methods.base import build_method
@@ -122,7 +122,8 @@ def encoded(backbone: Backbone, dataset: Dataset, made: Sequence[Collage]) -> tu
 
 def figures(said: Tensor, has: Tensor, thresholds: Tensor) -> dict[str, float]:
     """Probabilities of judged collages, by thresholds."""
-    whole = multi_label_figures(said, has, said >= thresholds, [""] * has.shape[1])
+    nameless = ("",) * has.shape[1], ("",) * len(has)
+    whole = LabelAnswers(*nameless, has, said, tuple(thresholds.tolist())).figures
     loss = F.binary_cross_entropy(said.double().clamp(1e-7, 1 - 1e-7), has.double(), reduction="sum")
     return {
         "map": whole["map"],

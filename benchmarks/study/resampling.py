@@ -51,7 +51,7 @@ def resampled_mean(values: ArrayLike, counts: Counts) -> Floats:
 
 
 def resampled_ece(confidence: ArrayLike, correct: ArrayLike, counts: Counts, bins: int = 15) -> Floats:
-    """`expected_calibration_error` in every resample, [r].
+    """`ReliabilityBins.error` in every resample, [r].
 
     Σ_b |Σ_{i in b} w_i (confidence_i − correct_i)| / n
     """

@@ -10,7 +10,8 @@ from scipy.special import log_softmax
 from sklearn.metrics import accuracy_score, f1_score, log_loss, top_k_accuracy_score
 
 from pbprompt.evaluate import metrics
-from pbprompt.evaluate.reliability import expected_calibration_error
+from pbprompt.evaluate.answers import Answers
+from pbprompt.evaluate.reliability import confidence_bins
 from pbprompt.evaluate.selective import area_under_risk_coverage
 
 QUICK = settings(deadline=None, max_examples=40)
@@ -37,51 +38,50 @@ def predictions(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 def test_agrees_with_scikit_learn(seed):
     rows, labels = drawn(seed)
     predicted = rows.argmax(axis=1)
-    assert metrics.accuracy(rows, labels) == pytest.approx(accuracy_score(labels, predicted))
-    assert metrics.macro_f1(rows, labels) == pytest.approx(f1_score(labels, predicted, average="macro"))
-    assert metrics.negative_log_likelihood(rows, labels) == pytest.approx(log_loss(labels, np.exp(rows)))
-    for k in (1, 2, 5):
-        assert metrics.top_k_accuracy(rows, labels, k) == pytest.approx(
-            top_k_accuracy_score(labels, rows, k=k)
-        )
+    found = metrics.summary(rows, labels)
+    assert found["accuracy"] == pytest.approx(accuracy_score(labels, predicted))
+    assert found["macro_f1"] == pytest.approx(f1_score(labels, predicted, average="macro"))
+    assert found["nll"] == pytest.approx(log_loss(labels, np.exp(rows)))
+    assert found["top5"] == pytest.approx(top_k_accuracy_score(labels, rows, k=5))
 
 
 def test_brier_is_the_squared_distance_to_the_label_summed_over_classes():
     rows, labels = drawn(3)
     expected = ((np.exp(rows) - np.eye(8)[labels]) ** 2).sum(axis=1).mean()
-    assert metrics.brier(np.exp(rows), labels) == pytest.approx(expected)
-    assert metrics.brier([[0.0, 1.0]], [0]) == 2.0
-    assert metrics.brier([[0.25] * 4], [2]) == pytest.approx(0.75)
+    assert metrics.summary(rows, labels)["brier"] == pytest.approx(expected)
+    assert metrics.summary([[-np.inf, 0.0]], [0])["brier"] == 2.0
+    assert metrics.summary(np.log([[0.25] * 4]), [2])["brier"] == pytest.approx(0.75)
 
 
-def test_brier_leaves_its_argument_as_it_was():
-    probabilities = np.array([[0.2, 0.8]])
-    metrics.brier(probabilities, [1])
-    np.testing.assert_array_equal(probabilities, [[0.2, 0.8]])
+def test_the_argument_stays_as_it_was():
+    rows = np.log([[0.2, 0.8]])
+    metrics.summary(rows, [1])
+    np.testing.assert_array_equal(rows, np.log([[0.2, 0.8]]))
 
 
 def test_uniform_predictions_cost_log_c():
     uniform = np.full((5, 10), -math.log(10))
-    assert metrics.negative_log_likelihood(uniform, np.arange(5)) == pytest.approx(math.log(10))
+    assert metrics.summary(uniform, np.arange(5))["nll"] == pytest.approx(math.log(10))
 
 
 def test_a_true_class_without_probability_costs_the_floor():
     rows = [[0.0, -np.inf], [0.0, -np.inf]]
-    assert metrics.negative_log_likelihood(rows, [0, 1]) == pytest.approx(-metrics.LOG_FLOOR / 2)
-    assert metrics.negative_log_likelihood(rows, [0, 1]) > 350
+    assert metrics.summary(rows, [0, 1])["nll"] == pytest.approx(-metrics.LOG_FLOOR / 2)
+    assert metrics.summary(rows, [0, 1])["nll"] > 350
 
 
 def test_a_tie_goes_to_the_lowest_class():
-    scores = [[1, 1, 0], [1, 1, 0]]
-    assert metrics.accuracy(scores, [0, 1]) == 0.5
-    assert metrics.top_k_accuracy(scores, [1, 2], k=2) == 0.5
+    even = np.log(np.full((2, 6), 1 / 6))
+    assert metrics.summary(even, [0, 1])["accuracy"] == 0.5
+    assert metrics.summary(even, [4, 5])["top5"] == 0.5
 
 
 def test_macro_f1_runs_over_the_classes_present_or_predicted():
     # Class 0: 1/2; class 1, present and never predicted: 0; class 2, predicted and absent: 0.
-    scores, labels = np.eye(4)[[0, 0, 2]], [0, 1, 0]
-    assert metrics.macro_f1(scores, labels) == pytest.approx((0.5 + 0 + 0) / 3)
-    assert metrics.macro_f1(scores, labels) == pytest.approx(f1_score(labels, [0, 0, 2], average="macro"))
+    rows, labels = log_softmax(9 * np.eye(4)[[0, 0, 2]], axis=1), [0, 1, 0]
+    found = metrics.summary(rows, labels)["macro_f1"]
+    assert found == pytest.approx((0.5 + 0 + 0) / 3)
+    assert found == pytest.approx(f1_score(labels, [0, 0, 2], average="macro"))
 
 
 def test_harmonic_mean():
@@ -98,6 +98,7 @@ def test_summary_gathers_the_standard_set():
     rows, labels = drawn(4)
     found = metrics.summary(rows, labels)
     probabilities = np.exp(rows)
+    surely = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
     assert found == pytest.approx(
         {
             "accuracy": accuracy_score(labels, rows.argmax(axis=1)),
@@ -105,11 +106,9 @@ def test_summary_gathers_the_standard_set():
             "macro_f1": f1_score(labels, rows.argmax(axis=1), average="macro"),
             "nll": log_loss(labels, probabilities),
             "brier": ((probabilities - np.eye(8)[labels]) ** 2).sum(axis=1).mean(),
-            "ece": expected_calibration_error(probabilities, labels, bins=15),
-            "ece_adaptive": expected_calibration_error(probabilities, labels, bins=15, adaptive=True),
-            "aurc": area_under_risk_coverage(
-                probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
-            ),
+            "ece": confidence_bins(*surely, bins=15).error,
+            "ece_adaptive": confidence_bins(*surely, bins=15, adaptive=True).error,
+            "aurc": area_under_risk_coverage(*surely),
         }
     )
     assert all(type(value) is float for value in found.values())
@@ -130,9 +129,9 @@ def test_summary_takes_half_precision_rows():
 @given(predictions(), st.randoms(use_true_random=False))
 def test_order_of_items_does_not_matter_and_figures_stay_in_bounds(items, random):
     rows, labels = items
-    found = metrics.summary(rows, labels, bins=4)
+    found = metrics.summary(rows, labels)
     order = random.sample(range(len(labels)), len(labels))
-    assert metrics.summary(rows[order], labels[order], bins=4) == pytest.approx(found, abs=1e-12)
+    assert metrics.summary(rows[order], labels[order]) == pytest.approx(found, abs=1e-12)
     assert found.pop("nll") >= -1e-12
     assert -1e-12 <= found.pop("brier") <= 2
     assert all(0 <= value <= 1 + 1e-12 for value in found.values())
@@ -142,13 +141,11 @@ def test_order_of_items_does_not_matter_and_figures_stay_in_bounds(items, random
 @given(predictions())
 def test_top_k_counts_the_labels_among_a_stable_descending_order(items):
     rows, labels = items
-    found = [metrics.top_k_accuracy(rows, labels, k) for k in range(1, rows.shape[1] + 1)]
-    for k, value in enumerate(found, start=1):
+    found = metrics.summary(rows, labels)
+    for k, name in ((1, "accuracy"), (5, "top5")):
         ranked = [sorted(range(len(row)), key=lambda c: (-row[c], c))[:k] for row in rows]
         hits = [label in best for label, best in zip(labels, ranked, strict=True)]
-        assert value == pytest.approx(np.mean(hits))
-    assert found[0] == metrics.accuracy(rows, labels) == np.mean(rows.argmax(axis=1) == labels)
-    assert found[-1] == 1
+        assert found.get(name, 1.0) == pytest.approx(np.mean(hits))
 
 
 @QUICK
@@ -156,21 +153,14 @@ def test_top_k_counts_the_labels_among_a_stable_descending_order(items):
 def test_macro_f1_agrees_with_scikit_learn_where_classes_are_absent(items):
     rows, labels = items
     expected = f1_score(labels, rows.argmax(axis=1), average="macro")
-    assert metrics.macro_f1(rows, labels) == pytest.approx(expected)
+    assert metrics.summary(rows, labels)["macro_f1"] == pytest.approx(expected)
 
 
-EVERY_FIGURE = [
-    metrics.accuracy,
-    metrics.top_k_accuracy,
-    metrics.macro_f1,
-    metrics.negative_log_likelihood,
-    metrics.brier,
-    metrics.summary,
-    expected_calibration_error,
-]
+def answers(probabilities, labels):
+    return Answers.of(probabilities, labels, ["a", "b"], ["1.jpg"])
 
 
-@pytest.mark.parametrize("figure", EVERY_FIGURE, ids=lambda figure: figure.__name__)
+@pytest.mark.parametrize("figure", [metrics.summary, answers])
 @pytest.mark.parametrize(
     ("scores", "labels", "message"),
     [
@@ -193,16 +183,10 @@ def test_wrong_arrays_are_refused(figure, scores, labels, message):
 def test_values_of_the_wrong_kind_are_refused():
     probabilities, labels = np.array([[0.25, 0.75]]), [1]
     with pytest.raises(ValueError, match="must sum to 1 in every row"):
-        metrics.negative_log_likelihood(probabilities, labels)
+        metrics.summary(probabilities, labels)
     with pytest.raises(ValueError, match="must sum to 1 in every row"):
-        metrics.negative_log_likelihood([[1000.0, 0.0]], labels)
+        metrics.summary([[1000.0, 0.0]], labels)
     with pytest.raises(ValueError, match="must not be negative"):
-        metrics.brier(np.log(probabilities), labels)
+        answers(np.log(probabilities), labels)
     with pytest.raises(ValueError, match=r"not 1\.2 as in row 1"):
-        metrics.brier([[0.5, 0.5], [0.5, 0.7]], [0, 1])
-
-
-@pytest.mark.parametrize(("k", "message"), [(0, "k must be"), (1.5, "k must be"), (3, "top 3 of 2")])
-def test_k_must_fit_the_classes(k, message):
-    with pytest.raises(ValueError, match=message):
-        metrics.top_k_accuracy([[0.5, 0.5]], [0], k=k)
+        answers([[0.5, 0.5], [0.5, 0.7]], [0, 1])

@@ -4,9 +4,15 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, f1_score, precision_score, recall_score
 
-from pbprompt.evaluate.multi_label import average_precision, mean_average_precision, multi_label_figures
+from pbprompt.evaluate.multi_label import LabelAnswers, average_precision, mean_average_precision
 
 NAMES = ("beach", "dog", "cat", "snow")
+LEVELS = (0.3, 0.5, 0.5, 0.9)
+
+
+def figures_of(said, has):
+    paths = tuple(f"{row}.jpg" for row in range(len(has)))
+    return LabelAnswers(NAMES[: has.shape[1]], paths, has, said, LEVELS[: has.shape[1]]).figures
 
 
 @pytest.fixture(scope="module")
@@ -15,12 +21,12 @@ def answers():
     generator = torch.Generator().manual_seed(3)
     said = (torch.rand(50, 4, generator=generator) * 10).round() / 10
     has = torch.rand(50, 4, generator=generator) < torch.tensor([0.1, 0.3, 0.5, 0.7])
-    return said, has, said >= torch.tensor([0.3, 0.5, 0.5, 0.9])
+    return said, has, said >= torch.tensor(LEVELS)
 
 
 def test_as_scikit_learn_has_them(answers):
     said, has, given = answers
-    figures = multi_label_figures(said, has, given, NAMES)
+    figures = figures_of(said, has)
     y, p, g = (part.numpy() for part in (has, said, given))
     for c, one in enumerate(figures["labels"]):
         assert one["average_precision"] == pytest.approx(average_precision_score(y[:, c], p[:, c]))
@@ -35,10 +41,10 @@ def test_as_scikit_learn_has_them(answers):
 
 
 def test_a_label_of_no_image_is_in_no_mean(answers):
-    said, has, given = answers
+    said, has, _ = answers
     fewer = has.clone()
     fewer[:, 1] = False
-    figures = multi_label_figures(said, fewer, given, NAMES)
+    figures = figures_of(said, fewer)
     shown = [one for one in figures["labels"] if one["class"] != "dog"]
     assert figures["labels"][1]["average_precision"] is None and figures["labels_without_image"] == 1
     assert figures["map"] == pytest.approx(sum(one["average_precision"] for one in shown) / 3)
@@ -47,7 +53,7 @@ def test_a_label_of_no_image_is_in_no_mean(answers):
 
 def test_nothing_there_and_nothing_given():
     empty = torch.zeros(3, 2, dtype=torch.bool)
-    figures = multi_label_figures(torch.zeros(3, 2), empty, empty, NAMES[:2])
+    figures = figures_of(torch.zeros(3, 2), empty)
     assert figures["map"] is None and figures["micro"]["f1"] is None and figures["macro"]["f1"] is None
     assert figures["exact"] == 1
 

@@ -14,7 +14,7 @@ from scipy.stats import binom
 from pbprompt.clip.backbone import Encoded
 from pbprompt.errors import InputError
 from pbprompt.evaluate.conformal import conformal_quantile
-from pbprompt.evaluate.selective import few_errors
+from pbprompt.evaluate.selective import few_errors, sure_threshold
 from pbprompt.features.bank import Features
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.methods.conjugate import Conjugate, ConjugateConfig
@@ -48,7 +48,7 @@ calibrations = st.lists(answers, min_size=1, max_size=40).map(made)
 @given(calibrations, shares)
 def test_a_threshold_is_a_confidence_whose_images_reach_the_accuracy(calibration, accuracy):
     """What can be promised of others is reached by these in any case."""
-    threshold = calibration.threshold(min(accuracy, 0.99), certainty=0.6)
+    threshold = sure_threshold(calibration.confidence, calibration.right, min(accuracy, 0.99), 0.6)
     images, right = calibration.accepted(threshold)
     assert images == 0 if math.isinf(threshold) else threshold in calibration.confidence
     assert images == 0 or right / images >= min(accuracy, 0.99)
@@ -59,7 +59,7 @@ def test_a_threshold_is_a_confidence_whose_images_reach_the_accuracy(calibration
 def test_so_few_errors_are_as_unlikely_as_is_promised(calibration, certainty):
     """Of an accuracy no better than asked for. (A higher threshold for more certainty is no property: the
     places where the sequence starts depend on the certainty too.)"""
-    threshold = calibration.threshold(0.5, certainty)
+    threshold = sure_threshold(calibration.confidence, calibration.right, 0.5, certainty)
     images, right = calibration.accepted(threshold)
     assert math.isinf(threshold) or few_errors(images, images - right, 0.5) <= 1 - certainty + 1e-12
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from pbprompt.errors import InputError
-from pbprompt.evaluate.reliability import confidence_bins, reliability_bins
 from pbprompt.recipes import Recipe, Row
 from pbprompt.report.page import write_page
 from pbprompt.runs.config import RunConfig
@@ -330,13 +329,3 @@ def test_a_record_of_another_version(runs):
     runs.store.lines.write_text('{"id": "abc", "config": {"task": "few-shot", "dataset": "sample"}}')
     with pytest.raises(InputError, match=r"records\.jsonl: run abc: field 'settings' is missing"):
         runs.page()
-
-
-def test_confidence_bins_are_those_of_the_whole_probabilities():
-    generator = np.random.default_rng(1)
-    probabilities = generator.dirichlet([0.3] * 6, 300)
-    labels = generator.integers(0, 6, 300)
-    wanted = reliability_bins(probabilities, labels)
-    found = confidence_bins(probabilities.max(1), probabilities.argmax(1) == labels)
-    for name in ("edges", "count", "confidence", "accuracy"):
-        np.testing.assert_allclose(getattr(found, name), getattr(wanted, name))

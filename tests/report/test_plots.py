@@ -9,7 +9,7 @@ from matplotlib.container import BarContainer
 from PIL import Image
 
 from pbprompt.errors import InputError
-from pbprompt.evaluate.reliability import ReliabilityBins, expected_calibration_error, reliability_bins
+from pbprompt.evaluate.reliability import ReliabilityBins, confidence_bins
 from pbprompt.report import plots
 
 LINES = {
@@ -72,9 +72,7 @@ def test_setting_curve(values, scale):
 
 def test_reliability_diagram_shows_every_full_bin_and_the_calibration_error():
     generator = np.random.default_rng(0)
-    probabilities = generator.dirichlet([0.4] * 5, 200)
-    labels = generator.integers(0, 5, 200)
-    bins = reliability_bins(probabilities, labels)
+    bins = confidence_bins(generator.dirichlet([0.4] * 5, 200).max(1), generator.random(200) < 0.5)
     figure = plots.reliability_diagram(bins, "PBPrompt")
     full = bins.count > 0
     axes, shares = figure.axes
@@ -83,8 +81,7 @@ def test_reliability_diagram_shows_every_full_bin_and_the_calibration_error():
     np.testing.assert_allclose([bar.get_x() for bar in accuracy], bins.edges[:-1][full])
     np.testing.assert_allclose([bar.get_y() + bar.get_height() for bar in gap], bins.confidence[full])
     np.testing.assert_allclose([bar.get_height() for bar in shares.containers[0]], bins.count[full] / 200)
-    ece = expected_calibration_error(probabilities, labels)
-    assert axes.get_title(loc="left") == f"PBPrompt\nECE {100 * ece:.1f} %"
+    assert axes.get_title(loc="left") == f"PBPrompt\nECE {100 * bins.error:.1f} %"
 
 
 def test_risk_coverage_curves():

@@ -13,7 +13,7 @@ Integers = NDArray[np.int64]
 _SUM_TOLERANCE = 1e-2
 
 
-def scores_and_labels(scores: ArrayLike, labels: ArrayLike, name: str = "scores") -> tuple[Floats, Integers]:
+def _scores_and_labels(scores: ArrayLike, labels: ArrayLike, name: str) -> tuple[Floats, Integers]:
     """Scores [n, C], higher for likelier classes (−∞ is a score), and labels [n] in 0…C−1."""
     rows = _plain(scores, name, dimensions=2)
     if np.isposinf(rows).any():
@@ -32,7 +32,7 @@ def scores_and_labels(scores: ArrayLike, labels: ArrayLike, name: str = "scores"
 
 def probabilities_and_labels(probabilities: ArrayLike, labels: ArrayLike) -> tuple[Floats, Integers]:
     """Probabilities [n, C] whose rows sum to one, and their labels [n]."""
-    rows, truth = scores_and_labels(probabilities, labels, "probabilities")
+    rows, truth = _scores_and_labels(probabilities, labels, "probabilities")
     if rows.min() < 0:
         raise ValueError("probabilities must not be negative; of log-probabilities, give the exponential")
     _check_sums(rows, "probabilities")
@@ -41,7 +41,7 @@ def probabilities_and_labels(probabilities: ArrayLike, labels: ArrayLike) -> tup
 
 def log_probabilities_and_labels(log_probabilities: ArrayLike, labels: ArrayLike) -> tuple[Floats, Integers]:
     """Log-probabilities [n, C] whose exponentials sum to one in each row, and their labels [n]."""
-    rows, truth = scores_and_labels(log_probabilities, labels, "log-probabilities")
+    rows, truth = _scores_and_labels(log_probabilities, labels, "log-probabilities")
     with np.errstate(over="ignore"):  # logits by mistake: an infinite sum is told below
         _check_sums(np.exp(rows), "exponentials of log-probabilities")
     return rows, truth
@@ -68,12 +68,6 @@ def fractions(values: ArrayLike, name: str, n: int | None = None) -> Floats:
     if vector.min() < 0 or vector.max() > 1:
         raise ValueError(f"{name} must lie between 0 and 1")
     return vector
-
-
-def at_least(least: int, value: int, name: str) -> None:
-    """A whole number that is not too small."""
-    if value != int(value) or value < least:
-        raise ValueError(f"{name} must be a whole number, {least} or more, not {value}")
 
 
 def _plain(values: ArrayLike, name: str, dimensions: int) -> Floats:

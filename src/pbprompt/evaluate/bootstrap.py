@@ -5,11 +5,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pbprompt.evaluate.arrays import at_least, fractions
+from pbprompt.evaluate.arrays import fractions
 
 
 class PairedBootstrap(NamedTuple):
-    """The accuracy of A minus that of B, its percentile interval, and the probability that A is better."""
+    """The accuracy of A minus that of B, its 95 % interval, and the probability that A is better."""
 
     difference: float
     interval: tuple[float, float]
@@ -17,7 +17,7 @@ class PairedBootstrap(NamedTuple):
 
 
 def paired_bootstrap(
-    correct_a: ArrayLike, correct_b: ArrayLike, resamples: int = 10_000, seed: int = 0, level: float = 0.95
+    correct_a: ArrayLike, correct_b: ArrayLike, resamples: int = 10_000, seed: int = 0
 ) -> PairedBootstrap:
     """Resample the items, the same ones for A and for B, and see how the difference in accuracy varies.
 
@@ -26,15 +26,12 @@ def paired_bootstrap(
     """
     a = fractions(correct_a, "correct_a")
     b = fractions(correct_b, "correct_b", len(a))
-    at_least(1, resamples, "resamples")
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, not {level}")
     # A resample's mean depends only on how often each distinct difference is drawn (−1, 0 and 1 for plain
     # hits), and those counts are multinomial: no need to draw n items for every resample.
     values, counts = np.unique(a - b, return_counts=True)
     generator, n = np.random.default_rng(seed), len(a)
     draws = [generator.multinomial(n, counts / n) @ values / n for _ in range(resamples)]
     differences = np.array(draws).round(12)  # thirds that cancel must be a tie, not 1e-17
-    low, high = np.quantile(differences, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(differences, [0.025, 0.975])
     ahead = (differences > 0).mean() + (differences == 0).mean() / 2
     return PairedBootstrap(float((a - b).mean()), (float(low), float(high)), float(ahead))

@@ -9,7 +9,7 @@ rests on one. Images of equal probability are ranked together, so that their ord
 no image has is in no mean.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pbprompt.evaluate.per_class import ClassFigures
+from pbprompt.evaluate.confusion import ClassFigures
 
 
 def average_precision(scores: Float[Tensor, " n"], has: Bool[Tensor, " n"]) -> float | None:
@@ -41,36 +41,6 @@ def mean_average_precision(scores: Float[Tensor, "n k"], has: Bool[Tensor, "n k"
     return _mean([part for part in parts if part is not None])
 
 
-def multi_label_figures(
-    probabilities: Float[Tensor, "n k"],
-    has: Bool[Tensor, "n k"],
-    given: Bool[Tensor, "n k"],
-    classes: Sequence[str],
-) -> dict[str, Any]:
-    """The figures of all labels together, and of each under `labels`; `given`: what was decided."""
-    right = has & given
-    parts = []
-    for place, name in enumerate(classes):
-        counts = (int(one[:, place].sum()) for one in (has, given, right))
-        one = ClassFigures(name, *counts).to_dict()
-        parts.append({**one, "average_precision": average_precision(probabilities[:, place], has[:, place])})
-    every = ClassFigures("all", int(has.sum()), int(given.sum()), int(right.sum()))
-    shown = [part for part in parts if part["images"]]
-    return {
-        "images": len(has),
-        "map": _mean([part["average_precision"] for part in shown]),
-        "micro": {"precision": every.precision, "recall": every.recall, "f1": every.f1},
-        "macro": {
-            name: _mean([part[name] or 0.0 for part in shown]) for name in ("precision", "recall", "f1")
-        },
-        "exact": float((has == given).all(1).double().mean()),
-        "labels_given": int(given.sum()),
-        "labels_there": int(has.sum()),
-        "labels_without_image": len(parts) - len(shown),
-        "labels": parts,
-    }
-
-
 @dataclass(frozen=True, eq=False)
 class LabelAnswers:
     """What was said of n images by a multi-label model, and what is true of them."""
@@ -79,7 +49,7 @@ class LabelAnswers:
     paths: tuple[str, ...]
     has: Bool[Tensor, "n k"]
     probabilities: Float[Tensor, "n k"]
-    thresholds: Mapping[str, float]
+    thresholds: tuple[float, ...]  # of each class
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -87,14 +57,32 @@ class LabelAnswers:
     @cached_property
     def given(self) -> Bool[Tensor, "n k"]:
         """Labels at or above their thresholds."""
-        levels = torch.tensor([self.thresholds[name] for name in self.classes])
-        return self.probabilities >= levels.to(self.probabilities)
+        return self.probabilities >= self.probabilities.new_tensor(self.thresholds)
 
     @cached_property
     def figures(self) -> dict[str, Any]:
-        """Of all labels, and of each."""
-        figures = multi_label_figures(self.probabilities, self.has, self.given, self.classes)
-        return {**figures, "thresholds": dict(self.thresholds)}
+        """Of all labels together, and of each under `labels`."""
+        counts = [part.sum(0).tolist() for part in (self.has, self.given, self.has & self.given)]
+        parts = []
+        for place, (name, *three) in enumerate(zip(self.classes, *counts, strict=True)):
+            precision = average_precision(self.probabilities[:, place], self.has[:, place])
+            parts.append({**ClassFigures(name, *three).to_dict(), "average_precision": precision})
+        every = ClassFigures("all", *map(sum, counts))
+        shown = [part for part in parts if part["images"]]
+        return {
+            "images": len(self.has),
+            "map": _mean([part["average_precision"] for part in shown]),
+            "micro": {"precision": every.precision, "recall": every.recall, "f1": every.f1},
+            "macro": {
+                name: _mean([part[name] or 0.0 for part in shown]) for name in ("precision", "recall", "f1")
+            },
+            "exact": float((self.has == self.given).all(1).double().mean()),
+            "labels_given": every.answered,
+            "labels_there": every.images,
+            "labels_without_image": len(parts) - len(shown),
+            "labels": parts,
+            "thresholds": dict(zip(self.classes, self.thresholds, strict=True)),
+        }
 
     def mistakes(self, label: int, *, missed: bool, most: int) -> list[int]:
         """Images that have a label and are not given it, or the reverse; where it is most wrong, first."""

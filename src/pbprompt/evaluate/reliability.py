@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pbprompt.evaluate.arrays import Floats, Integers, at_least, probabilities_and_labels
+from pbprompt.evaluate.arrays import Floats, Integers
 
 
 @dataclass(frozen=True)
@@ -21,30 +21,25 @@ class ReliabilityBins:
     confidence: Floats
     accuracy: Floats
 
+    @property
+    def error(self) -> float:
+        """The expected calibration error, ECE = Σ_b (n_b / n) · |accuracy_b − confidence_b|."""
+        full = self.count > 0
+        return float(np.average(np.abs(self.accuracy - self.confidence)[full], weights=self.count[full]))
 
-def reliability_bins(
-    probabilities: ArrayLike, labels: ArrayLike, bins: int = 15, adaptive: bool = False
+
+def confidence_bins(
+    confidence: ArrayLike, correct: ArrayLike, bins: int = 15, adaptive: bool = False
 ) -> ReliabilityBins:
     """Group items by the probability of their prediction: bins of equal width, or (adaptive) of equal mass.
 
     Equal mass means sizes that differ by one at most. Equal confidences always share a bin, though, so that
     the order of the items does not matter; many of them make one bin larger and others empty.
     """
-    rows, truth = probabilities_and_labels(probabilities, labels)
-    predicted = rows.argmax(axis=1)
-    return confidence_bins(rows[np.arange(len(rows)), predicted], predicted == truth, bins, adaptive)
-
-
-def confidence_bins(
-    confidence: ArrayLike, correct: ArrayLike, bins: int = 15, adaptive: bool = False
-) -> ReliabilityBins:
-    """`reliability_bins` from each item's confidence and whether it was right."""
-    at_least(1, bins, "bins")
     # Rounding may lift a probability a little above 1, outside the last bin.
     confidence = np.minimum(np.asarray(confidence, dtype=np.float64), 1.0)
     edges = _equal_mass_edges(confidence, bins) if adaptive else np.linspace(0, 1, bins + 1)
     index = np.searchsorted(edges[1:-1], confidence, side="left")
-
     count = np.bincount(index, minlength=bins)
 
     def mean(values: ArrayLike) -> Floats:
@@ -52,16 +47,6 @@ def confidence_bins(
         return np.divide(total, count, out=np.full(bins, np.nan), where=count > 0)
 
     return ReliabilityBins(edges, count, mean(confidence), mean(correct))
-
-
-def expected_calibration_error(
-    probabilities: ArrayLike, labels: ArrayLike, bins: int = 15, adaptive: bool = False
-) -> float:
-    """ECE = Σ_b (n_b / n) · |accuracy_b − confidence_b|, over the bins of `reliability_bins`."""
-    found = reliability_bins(probabilities, labels, bins, adaptive)
-    full = found.count > 0
-    gap = np.abs(found.accuracy[full] - found.confidence[full])
-    return float(np.average(gap, weights=found.count[full]))
 
 
 def _equal_mass_edges(confidence: Floats, bins: int) -> Floats:

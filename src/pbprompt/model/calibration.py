@@ -76,15 +76,14 @@ class Calibration:
         parts = [f"{n:,} {kind} {'image' if n == 1 else 'images'}" for kind, n in given.items() if n]
         return " and ".join(parts) + (", each left out in turn" if self.left_out else "")
 
-    def threshold(self, accuracy: float, certainty: float = CERTAINTY) -> float:
-        """The confidence from which on images are this accurate, promised with a certainty
+    def threshold(self, accuracy: float) -> float:
+        """The confidence from which on images are this accurate, promised with `CERTAINTY`
         (`selective.sure_threshold`); infinite where these images are too few, or too often wrong, to promise
         it: then no image is accepted. `accepted` says how these images fare at it.
         """
-        for name, share in (("accuracy", accuracy), ("certainty", certainty)):
-            if not 0 < share < 1:
-                raise InputError(f"{name} is {share:g}: give a share between 0 and 1, such as 0.9")
-        return sure_threshold(self.confidence, self.right, accuracy, certainty)
+        if not 0 < accuracy < 1:
+            raise InputError(f"accuracy is {accuracy:g}: give a share between 0 and 1, such as 0.9")
+        return sure_threshold(self.confidence, self.right, accuracy, CERTAINTY)
 
     def promised(self, accuracy: float) -> tuple[float, float]:
         """The accuracy and its threshold; where it cannot be promised, the highest whole percentage below it

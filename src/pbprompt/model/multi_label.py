@@ -106,7 +106,7 @@ def label_answers(
     has[:, _columns(classes, dataset)] = targets(items, len(dataset.classes)).bool()
     said = label_probabilities(head, Encoded(features.global_, features.patches))
     paths = tuple(item.path for item in items)
-    return LabelAnswers(tuple(classes), paths, has, said, dict(zip(classes, thresholds(head), strict=True)))
+    return LabelAnswers(tuple(classes), paths, has, said, tuple(thresholds(head)))
 
 
 def names_alone(

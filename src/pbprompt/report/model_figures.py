@@ -13,8 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from pbprompt.evaluate.answers import Answers
-from pbprompt.evaluate.confusion import csv_rows
-from pbprompt.evaluate.per_class import worst_first
+from pbprompt.evaluate.confusion import csv_rows, worst_first
 from pbprompt.evaluate.selective import area_under_risk_coverage
 from pbprompt.files import write_text
 from pbprompt.report import plots

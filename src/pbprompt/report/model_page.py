@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from pbprompt.evaluate.answers import MOST_PAIRS, Answers
-from pbprompt.evaluate.confusion import most_involved
+from pbprompt.evaluate.confusion import ClassFigures, most_involved, worst_first
 from pbprompt.evaluate.multi_label import LabelAnswers
-from pbprompt.evaluate.per_class import ClassFigures, worst_first
 from pbprompt.files import as_text, write_text
 from pbprompt.report import plots
 from pbprompt.report.html_page import document, facts_list, figures_html, notices, picture, table

@@ -189,13 +189,12 @@ def bars(groups: Mapping[str, Mapping[str, Bar]], title: str = "", measured: str
 def reliability_diagram(bins: ReliabilityBins, title: str = "") -> "Figure":
     """Accuracy in each bin of confidence with its gap to the mean confidence; below, where the images are.
 
-    The title's last line is ECE = Σ_b (n_b / n) · |accuracy_b − confidence_b|.
+    The title's last line is the expected calibration error.
     """
     full = bins.count > 0
     left, right = bins.edges[:-1][full], bins.edges[1:][full]
     accuracy, count, gap = bins.accuracy[full], bins.count[full], (bins.confidence - bins.accuracy)[full]
-    ece = float(np.average(np.abs(gap), weights=count))
-    lines = [*wrap(title, 30), f"ECE {100 * ece:.1f} %"]
+    lines = [*wrap(title, 30), f"ECE {100 * bins.error:.1f} %"]
     layout = {"nrows": 2, "sharex": True, "height_ratios": [4, 1]}
     figure, (axes, shares) = new_axes(3.3, 3.7, "\n".join(lines), **layout)
 
