@@ -16,9 +16,7 @@ images is held with λ = 1, since nothing speaks against its sentence, and a nam
 sentence.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -47,7 +45,7 @@ class CLAP(TextResidual):
     """A prototype per class that starts at its sentence and is held there."""
 
     Config = CLAPConfig
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"zs-lp": {"constrained": False}}
+    variants = {"zs-lp": {"constrained": False}}
     paper = "Silva-Rodríguez et al., CVPR 2024"
     config: CLAPConfig
 

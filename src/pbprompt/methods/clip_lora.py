@@ -15,9 +15,9 @@ They train on random crops: `--views` gives some. What is exported has the updat
 themselves can be exported so too (`pbprompt export model/ --out towers.safetensors`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -76,8 +76,8 @@ class CLIPLoRA(Method):
     """A sentence for each class, and towers that learn a little."""
 
     Config = CLIPLoRAConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": {}}
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets = {"published": {}}
+    variants = {
         "image": {"towers": "image"},
         "text": {"towers": "text"},
     }

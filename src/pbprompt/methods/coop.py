@@ -12,9 +12,9 @@
 With one set of vectors for each class (`class_specific`) there is none for a name that was not trained on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -81,13 +81,13 @@ class CoOp(NameInContext, ShowsTokens):
     """One learned context in front of, around or behind each class name."""
 
     Config = CoOpConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets = {
         "base-to-new": {"words": "a photo of a"},
         "imagenet": {"epochs": 50},
         "transfer": {"words": "a photo of a", "epochs": 50},  # from ImageNet to other datasets
         "published": {"tokens": 16},  # few-shot, as in its paper; the later papers took 4
     }
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"class-specific": {"class_specific": True}}
+    variants = {"class-specific": {"class_specific": True}}
     paper = "Zhou et al., IJCV 2022"
     capturable = True
     takes_weights = True

@@ -13,9 +13,7 @@
 The sets start from phrases that differ: sets that start from the same words would stay the same for ever.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -46,7 +44,7 @@ class CoPLOT(PLOT):
     """A few learned contexts that the image shifts, and whose prompts share its patches among them."""
 
     Config = CoPLOTConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"imagenet": {"add_global": True}}
+    presets = {"imagenet": {"add_global": True}}
     image_conditioned = True
     config: CoPLOTConfig
 

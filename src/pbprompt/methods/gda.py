@@ -22,9 +22,7 @@ covariances for new names from their nearest images, which it uses among new nam
 On a backbone that reads no text T is left out: it is the discriminant analysis alone.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -52,7 +50,7 @@ class GDA(LinearClassifier):
 
     Config = GDAConfig
     needs_text = False
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cross-validated": {"alpha": 0.0}}
+    presets = {"cross-validated": {"alpha": 0.0}}
     paper = "Wang et al., ICLR 2024"
     config: GDAConfig
 

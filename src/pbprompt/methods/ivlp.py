@@ -16,9 +16,9 @@ are those that MaPLe's and PromptSRC's authors compare with; they train on rando
 The variant `vpt-deep` (Jia et al., ECCV 2022) has tokens in the image tower alone, and the data's sentence.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -111,10 +111,8 @@ class IVLP(DeepPrompts):
     """Tokens in both towers, each on its own."""
 
     Config: ClassVar[type[MethodConfig]] = IVLPConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": {"depth": 12}}
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "vpt-deep": {"image_alone": True, "image_tokens": 8, "learning_rate": 0.0025}
-    }
+    presets = {"published": {"depth": 12}}
+    variants = {"vpt-deep": {"image_alone": True, "image_tokens": 8, "learning_rate": 0.0025}}
     paper = "Rasheed et al., CVPR 2023"
     config: IVLPConfig
 

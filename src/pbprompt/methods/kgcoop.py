@@ -9,9 +9,8 @@
 | λ      | `weight`    | how firmly the former are held at the latter     |
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -38,8 +37,8 @@ class KgCoOp(CoOp):
     """CoOp's context, held near the sentence."""
 
     Config = KgCoOpConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": {}}
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    presets = {"published": {}}
+    variants = {}
     paper = "Yao et al., CVPR 2023"
     config: KgCoOpConfig
 

@@ -16,8 +16,7 @@ authors train on random crops: `--views` gives some.
 """
 
 import copy
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -46,7 +45,7 @@ class MaPLe(DeepPrompts):
     """Coupled tokens in both towers."""
 
     Config: ClassVar[type[MethodConfig]] = DeepPromptsConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets = {
         "published": {"depth": 9},
         "transfer": {"depth": 3, "learning_rate": 0.0026, "epochs": 2},  # from ImageNet to other datasets
     }

@@ -9,9 +9,9 @@ The equations are in `pbprompt.core`; this file puts them together. Every open r
 setting. The preset `paper` is the literal text; the defaults are what measured best (docs/readings.md).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -96,7 +96,7 @@ class PBPrompt(ShowsTokens):
     """A distribution over prompts for each class, from its name alone."""
 
     Config = PBPromptConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets = {
         # For names that come later: stays nearer to the words, and trusts its guesses less.
         "new-classes": {"weight_decay": 1.0, "prediction_temperature": 1.4},
         "paper": {
@@ -117,7 +117,7 @@ class PBPrompt(ShowsTokens):
             "ct_gradient": True,
         },
     }
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    variants = {
         "b-prompt": {"ct_weight": 0.0},
         "p-prompt": {"prompts": "free"},
         "without-sampling": {"sampling": False},

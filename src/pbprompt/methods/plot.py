@@ -19,9 +19,8 @@ share `tolerance`, looked at every tenth iteration alone, so that a GPU need not
 cosines differ by some tenths, as a backbone's do, ten iterations are enough for either rule.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -58,7 +57,7 @@ class PLOT(NameInContext):
     """A few learned contexts that share an image's patches among them."""
 
     Config: ClassVar[type[MethodConfig]] = PLOTConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets = {
         "imagenet": {"epochs": 50, "add_global": True},
         "published": {"tokens": 16, "batch_size": 128, "epochs": 50},  # its configuration on RN50
     }

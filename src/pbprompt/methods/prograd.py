@@ -18,9 +18,9 @@ The authors' settings are the preset `published`: the dataset's sentence with th
 photo of a {}.") is the teacher's, and its words are the last of 16 context vectors, the others zero.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -71,7 +71,7 @@ class ProGrad(CoOp):
     """CoOp's context, trained by gradients that agree with zero-shot CLIP."""
 
     Config = ProGradConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": {"tokens": 16, "from_template": True}}
+    presets = {"published": {"tokens": 16, "from_template": True}}
     paper = "Zhu et al., ICCV 2023"
     config: ProGradConfig
     _started = False  # the context has the template's words, or saved values

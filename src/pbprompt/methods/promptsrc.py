@@ -16,9 +16,9 @@ train on random crops: `--views` gives some.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -51,7 +51,7 @@ class PromptSRC(IVLP):
     """Tokens in both towers that forget little."""
 
     Config: ClassVar[type[MethodConfig]] = PromptSRCConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets = {
         "published": {"depth": 9},
         "few-shot": {"depth": 9, "epochs": 50, "average_at": 30.0, "average_within": 30.0},
         "few-shot-fine": {"depth": 9, "epochs": 50, "average_at": 45.0, "average_within": 5.0},

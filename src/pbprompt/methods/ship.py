@@ -25,9 +25,9 @@ context by the feature that is to be told, v_j + π(x), be it real or synthetic;
 alone.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -76,7 +76,7 @@ class SHIP(NameInContext, UsesUnseenNames):
     """CoOp with synthetic features for the new classes' names."""
 
     Config = SHIPConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets = {
         "published": {**STAGE_2, "momentum": 0.0, "weight_decay": 0.0, "epochs": 200},
         "published-imagenet": {
             **STAGE_2,
@@ -90,7 +90,7 @@ class SHIP(NameInContext, UsesUnseenNames):
             "synth_epochs": 10,
         },
     }
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    variants = {
         "cocoop": {"student": "cocoop", "batch_size": 1, "epochs": 10}  # CoCoOp's own recipe
     }
     paper = "Wang et al., ICCV 2023"

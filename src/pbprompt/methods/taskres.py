@@ -12,9 +12,8 @@ This is the regular TaskRes; the enhanced one starts from a text projection that
 without images has no residual: it is its sentence.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -69,7 +68,7 @@ class TaskRes(TextResidual):
     """A residual per class, tuned by cross-entropy."""
 
     Config = TaskResConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets = {
         "flowers": {"alpha": 1.0},
         "imagenet": {"learning_rate": 2e-4},
     }

@@ -21,9 +21,9 @@ gives all validation images, `fit` those that it draws, so that others are left 
 are the authors' by dataset; those of the preset `published` are for ImageNet, OxfordPets and UCF101.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -70,7 +70,7 @@ class TipAdapter(MemoryBesideText, ChoosesByValidation):
     """Text features for every name, and a vote of similar training images."""
 
     Config = TipAdapterConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets = {
         "published": {
             "key_views": 10,
             "adam_epsilon": 1e-4,
@@ -81,7 +81,7 @@ class TipAdapter(MemoryBesideText, ChoosesByValidation):
             "search_beta": 7.0,
         }
     }
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"f": {"finetune": True}}
+    variants = {"f": {"finetune": True}}
     stepwise = False
     paper = "Zhang et al., ECCV 2022"
     config: TipAdapterConfig

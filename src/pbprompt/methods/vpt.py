@@ -19,9 +19,7 @@ prediction share their noise, so that an image's prediction does not depend on t
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -69,7 +67,7 @@ class VPT(NameInContext):
     """A learned context with one random shift."""
 
     Config = VPTConfig
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"conditional": {"conditional": True}}
+    variants = {"conditional": {"conditional": True}}
     tags = ("stochastic",)
     paper = "Derakhshani et al., ICCV 2023"
     capturable = True
