@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pbprompt.core import statistics
 from pbprompt.core.gaussian import diagonalise
-from pbprompt.core.statistics import Statistics, Sums
+from pbprompt.core.statistics import Statistics
 
 unit = torch.nn.functional.normalize
 
@@ -67,21 +67,23 @@ def test_they_are_double():
 @pytest.mark.parametrize("width", [1, 3, 8, 21])
 def test_added_in_place_they_are_the_same(width):
     images, labels = drawn([30, 3, 0, 40, 5], width)
-    sums = Sums(width)
+    sums = Statistics.none(5, width)
     sums.add(images[:0], labels[:0])
     for at in (0, 7, 50):
         end = {0: 7, 7: 50, 50: len(labels)}[at]
         sums.add(images[at:end], labels[at:end])
-    same(sums.statistics(), Statistics.of(images, labels, 5))
-    same(sums.statistics(9), Statistics.of(images, labels, 9))
+    same(sums.whole(), Statistics.of(images, labels, 5))
+    same(sums.whole().whole(), Statistics.of(images, labels, 5))
+    same(sums.widened(9).whole(), Statistics.of(images, labels, 9))
 
 
 def test_more_classes_than_there_was_room_for():
     images, labels = drawn([1] * 50)
-    sums = Sums(4)
+    sums = Statistics.none(0, 4)
     for image, label in zip(images.split(1), labels.split(1), strict=True):
+        sums = sums.widened(int(label) + 1)
         sums.add(image, label)
-    same(sums.statistics(), Statistics.of(images, labels, 50))
+    same(sums.whole(), Statistics.of(images, labels, 50))
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.core.likelihood import unit
-from pbprompt.core.statistics import BLOCK, Statistics, Sums
+from pbprompt.core.statistics import BLOCK, Statistics
 from pbprompt.errors import InputError
 
 KEPT = 4096  # photographs that stand for all where there are more
@@ -97,8 +97,7 @@ class Evidence(NamedTuple):
 
     def merged(self, other: Self) -> Self:
         """With the photographs of another part, whose labels mean the same."""
-        classes = max(self.classes, other.classes)
-        mine, theirs = self.statistics.widened(classes), other.statistics.widened(classes)
+        mine, theirs = self.statistics.widened(other.classes), other.statistics.widened(self.classes)
         return type(self)(mine.merged(theirs), self.kept.merged(other.kept))
 
     def relabelled(self, labels: Int[Tensor, " k"], classes: int) -> Self:
@@ -112,7 +111,7 @@ class Gathering:
 
     def __init__(self, width: int, device: torch.device | str = "cpu") -> None:
         self.images = 0  # that were added
-        self._sums = Sums(width, device)
+        self._sums = Statistics.none(0, width, device)
         self._none = torch.empty(0, width, device=device), torch.empty(0, dtype=torch.long, device=device)
         self._kept = Kept.of(*self._none)
         self._waiting: list[tuple[Tensor, Tensor]] = []
@@ -129,10 +128,11 @@ class Gathering:
                 self._add_block()
 
     def _add_block(self) -> None:
-        if not self._waiting:
+        if not self.held:
             return
         images, labels = (torch.cat(parts) for parts in zip(*self._waiting, strict=True))
         self._waiting, self.held = [], 0
+        self._sums = self._sums.widened(int(labels.max()) + 1)
         self._sums.add(images, labels)
         full = len(self._kept.keys) == KEPT
         some = Kept.of(images, labels, below=int(self._kept.keys.max()) if full else None)
@@ -143,27 +143,28 @@ class Gathering:
         """All that it holds, as `from_tensors` takes it."""
         images, labels = (torch.cat(parts) for parts in zip(self._none, *self._waiting, strict=True))
         kept = {f"kept/{name}": value for name, value in self._kept._asdict().items()}
-        return {**self._sums.tensors(), **kept, "waiting/images": images, "waiting/labels": labels}
+        return {**self._sums._asdict(), **kept, "waiting/images": images, "waiting/labels": labels}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
         """Go on from there: what is added then gives the same bits as if nothing had come between."""
-        sums = Sums.from_tensors(tensors)
+        sums = Statistics(*(tensors[name] for name in Statistics._fields))
         kept = Kept(*(tensors[f"kept/{name}"] for name in Kept._fields))
         waiting = tensors["waiting/images"], tensors["waiting/labels"]
-        made = cls(tensors["moment"].shape[0], tensors["moment"].device)
-        for rows, *others in (kept, waiting):
-            if rows.shape[1:] != made._none[0].shape[1:] or any(len(one) != len(rows) for one in others):
-                raise ValueError("photographs of different sizes")
+        width = len(sums.moment)
+        for rows, *others in ((sums.sums, sums.counts), (sums.moment,), kept, waiting):
+            if rows.shape[1:] != (width,) or any(one.shape != rows.shape[:1] for one in others):
+                raise ValueError("sums or photographs of different sizes")
+        made = cls(width, sums.moment.device)
         made._sums, made._kept, made._waiting, made.held = sums, kept, [waiting], len(waiting[1])
-        made.images = int(tensors["counts"].sum()) + made.held
+        made.images = int(sums.counts.sum()) + made.held
         return made
 
     def evidence(self, classes: int | None = None) -> Evidence:
         """Of all that was added, for so many classes; unless told, for those that were met."""
         self._add_block()
         kept = self._kept if self.images <= KEPT else self._kept.in_order()
-        return Evidence(self._sums.statistics(classes), kept)
+        return Evidence(self._sums.widened(classes or 0).whole(), kept)
 
 
 def feature_keys(images: Float[Tensor, "n d"]) -> Int[Tensor, " n"]:

@@ -10,7 +10,6 @@ costs at most ε ‖x‖² / σ² of a variance σ², ε = 2e-16: nothing above 
 (`core/gaussian.py`), however large the part that all images share.
 """
 
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple, Self
 
@@ -31,6 +30,12 @@ class Statistics(NamedTuple):
     """Σ_i x_i x_iᵀ"""
 
     @classmethod
+    def none(cls, classes: int, width: int, device: torch.device | str = "cpu") -> Self:
+        """Of no photograph."""
+        sizes = (classes,), (classes, width), (width, width)
+        return cls(*(torch.zeros(size, dtype=torch.float64, device=device) for size in sizes))
+
+    @classmethod
     def of(
         cls,
         images: Float[Tensor, "n d"],
@@ -39,43 +44,11 @@ class Statistics(NamedTuple):
         weights: Float[Tensor, " n"] | None = None,
     ) -> Self:
         """`weights`: how often each photograph counts, once unless told."""
-        if len(images) > BLOCK:
-            return cls(*_by_blocks(images, labels, classes, weights))
-        images = images.double()
-        weights = images.new_ones(len(images)) if weights is None else weights.to(images)
-        weighted = weights.unsqueeze(1) * images
-        sums = images.new_zeros(classes, images.shape[1]).index_add_(0, labels, weighted)
-        return cls(images.new_zeros(classes).index_add_(0, labels, weights), sums, images.T @ weighted)
-
-    def merged(self, other: Self) -> Self:
-        """With the photographs of another part."""
-        return type(self)(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
-
-    def widened(self, classes: int) -> Self:
-        """With room for more classes, of which no photograph is known."""
-        more = classes - len(self.counts)
-        return self._replace(
-            counts=torch.cat([self.counts, self.counts.new_zeros(more)]),
-            sums=torch.cat([self.sums, self.sums.new_zeros(more, self.sums.shape[1])]),
-        )
-
-    def relabelled(self, labels: Int[Tensor, " k"], classes: int) -> Self:
-        """With each class under another label, perhaps several under one."""
-        counts, sums = self.counts.new_zeros(classes), self.sums.new_zeros(classes, self.sums.shape[1])
-        return self._replace(
-            counts=counts.index_add_(0, labels, self.counts), sums=sums.index_add_(0, labels, self.sums)
-        )
-
-
-class Sums:
-    """Statistics that blocks of photographs are added to in place; classes come as they are met."""
-
-    def __init__(self, width: int, device: torch.device | str = "cpu") -> None:
-        zeros = torch.zeros(width, width, dtype=torch.float64, device=device)
-        self.classes = 0
-        self._counts, self._sums, self._moment = zeros.new_zeros(16), zeros.new_zeros(16, width), zeros
-        ends = torch.linspace(0, width, min(TILES, width) + 1).round().long().tolist()
-        self._strips = list(pairwise(ends))
+        made = cls.none(classes, images.shape[1], images.device)
+        for at in range(0, len(images), BLOCK):  # without a copy of all images in float64
+            rows = slice(at, at + BLOCK)
+            made.add(images[rows], labels[rows], None if weights is None else weights[rows])
+        return made.whole()
 
     def add(
         self,
@@ -83,58 +56,34 @@ class Sums:
         labels: Int[Tensor, " n"],
         weights: Float[Tensor, " n"] | None = None,
     ) -> None:
-        if not len(images):
-            return
+        """A block of photographs, in place; of the moment only what lies on and right of the diagonal."""
         images = images.double()
-        self._make_room(int(labels.max()) + 1)
         often = images.new_ones(len(images)) if weights is None else weights.to(images)
         weighted = images if weights is None else often.unsqueeze(1) * images
-        self._counts.index_add_(0, labels, often)
-        self._sums.index_add_(0, labels, weighted)
-        for start, end in self._strips:  # M is symmetric: five eighths of the whole product
-            self._moment[start:end, start:].addmm_(images[:, start:end].T, weighted[:, start:])
+        self.counts.index_add_(0, labels, often)
+        self.sums.index_add_(0, labels, weighted)
+        width = images.shape[1]
+        ends = torch.linspace(0, width, min(TILES, width) + 1).round().long().tolist()
+        for start, end in pairwise(ends):  # M is symmetric: five eighths of the whole product
+            self.moment[start:end, start:].addmm_(images[:, start:end].T, weighted[:, start:])
 
-    def _make_room(self, classes: int) -> None:
-        """Twice as much as before, so that all the moving together costs no more than the last one."""
-        self.classes = max(self.classes, classes)
-        if classes > len(self._counts):
-            room = max(classes, 2 * len(self._counts)) - len(self._counts)
-            self._counts = torch.cat([self._counts, self._counts.new_zeros(room)])
-            self._sums = torch.cat([self._sums, self._sums.new_zeros(room, self._sums.shape[1])])
+    def whole(self) -> Self:
+        """With the moment's other half too."""
+        upper = self.moment.triu()
+        return self._replace(moment=upper + upper.triu(1).T)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """What was summed so far, as `from_tensors` takes it; of the moment only what lies on and above."""
-        counts, sums = self._counts[: self.classes], self._sums[: self.classes]
-        return {"counts": counts, "sums": sums, "moment": self._moment}
+    def merged(self, other: Self) -> Self:
+        """With the photographs of another part."""
+        return type(self)(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """Sums that go on from those: the same photographs then give the same bits."""
-        counts, sums, moment = (tensors[name] for name in ("counts", "sums", "moment"))
-        classes, width = sums.shape
-        if counts.shape != (classes,) or moment.shape != (width, width):
-            raise ValueError("sums of different sizes")
-        made = cls(width, moment.device)
-        made.classes, made._counts, made._sums, made._moment = classes, counts, sums, moment
-        return made
+    def widened(self, classes: int) -> Self:
+        """With room for so many classes at least, of which no photograph is known."""
+        known = len(self.counts)
+        return self.relabelled(torch.arange(known, device=self.counts.device), max(known, classes))
 
-    def statistics(self, classes: int | None = None) -> Statistics:
-        """Of all that was added, with room for so many classes; unless told, for those that were met."""
-        wide = self.classes if classes is None else classes
-        self._make_room(wide)
-        moment = self._moment.triu()
-        return Statistics(self._counts[:wide].clone(), self._sums[:wide].clone(), moment + moment.triu(1).T)
-
-
-def _by_blocks(
-    images: Float[Tensor, "n d"],
-    labels: Int[Tensor, " n"],
-    classes: int,
-    weights: Float[Tensor, " n"] | None,
-) -> Statistics:
-    """Without a copy of all images in float64."""
-    whole = Sums(images.shape[1], images.device)
-    for at in range(0, len(images), BLOCK):
-        rows = slice(at, at + BLOCK)
-        whole.add(images[rows], labels[rows], None if weights is None else weights[rows])
-    return whole.statistics(classes)
+    def relabelled(self, labels: Int[Tensor, " k"], classes: int) -> Self:
+        """With each class under another label, perhaps several under one."""
+        counts, sums = self.counts.new_zeros(classes), self.sums.new_zeros(classes, self.sums.shape[1])
+        return self._replace(
+            counts=counts.index_add_(0, labels, self.counts), sums=sums.index_add_(0, labels, self.sums)
+        )
