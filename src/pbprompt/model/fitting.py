@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Unpack
 
 from jaxtyping import Float
 from torch import Tensor
@@ -23,7 +23,7 @@ from pbprompt.methods.base import Method, MethodConfig
 from pbprompt.model.manifest import claim
 from pbprompt.model.streamed import check_streams, fit_gathered, gather_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
-from pbprompt.train.tune import Views
+from pbprompt.train.tune import Training
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -35,13 +35,9 @@ def fit_into(
     kind: type[Method],
     config: MethodConfig,
     *,
-    seed: int = 1,
-    views: Views = "centre",
-    max_steps: int | None = None,
     temperature: bool = False,
-    announce: Callable[[Method], None] = lambda method: None,
     about: Mapping[str, Any] = NOTHING,
-    unlabelled: Float[Tensor, "m d"] | None = None,
+    **training: Unpack[Training],
 ) -> TunedModel:
     """Fit to a dataset or a draw of it, judge by other images, and save the model with its figures.
 
@@ -56,18 +52,8 @@ def fit_into(
     """
     main = distributed.is_main()
     with claim(folder) if main else nullcontext():
-        model = TunedModel.fit(
-            dataset,
-            bank,
-            kind,
-            config,
-            seed=seed,
-            views=views,
-            folder=folder,
-            max_steps=max_steps,
-            announce=announce,
-            unlabelled=unlabelled,
-        ).assessed(dataset, bank, temperature=temperature)
+        model = TunedModel.fit(dataset, bank, kind, config, folder=folder, **training)
+        model = model.assessed(dataset, bank, temperature=temperature)
         if main:
             if dataset.drawn:
                 write_draw(folder / "draw.jsonl", dataset.drawn.draw)

@@ -1,9 +1,9 @@
 """`TunedModel`: what the command line, the classifier, the server and the exporter all hold."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 import torch
 from jaxtyping import Float
@@ -44,8 +44,7 @@ from pbprompt.model.predictions import NO_RULE, Prediction, Rule, predictions
 from pbprompt.model.predictor import SAMPLES, Predictor, predict_features, predictive, zero_shot
 from pbprompt.model.scoring import compare, rival_figures, set_figures
 from pbprompt.suggest import suggest
-from pbprompt.train.journal import OnLog
-from pbprompt.train.tune import Bank, Views, bank_on, data_facts, takes_unlabelled, tune
+from pbprompt.train.tune import Bank, Training, bank_on, data_facts, takes_unlabelled, tune
 
 ENOUGH = 100  # validation images, for a temperature that nobody asked for, or to be calibrated by alone
 COVERAGE = 0.9  # of the sets whose figures `evaluate` gives
@@ -123,48 +122,27 @@ class TunedModel:
         kind: type[Method],
         config: MethodConfig,
         *,
-        seed: int = 1,
         samples: int = SAMPLES,
-        views: Views = "centre",
         folder: Path | None = None,
-        max_steps: int | None = None,
-        progress: bool = True,
-        announce: Callable[[Method], None] = lambda method: None,
-        weights: Mapping[str, float] | None = None,
-        on_log: OnLog | None = None,
-        unlabelled: Float[Tensor, "m d"] | None = None,
+        **training: Unpack[Training],
     ) -> Self:
         """Tune a method on a dataset's training items: all of them, unless it is a few-shot draw.
 
-        With a `folder` the training is logged and checkpointed there. `announce` gets the method before the
-        first step. `weights`: how much each training item counts, by its path. `on_log` is called with each
-        record of the training's log. `unlabelled`: features of images without a label. A multi-label dataset
-        is fitted in one step, by methods that can.
+        With a `folder` the training is logged and checkpointed there; `training` is what `tune` may be told.
+        A multi-label dataset is fitted in one step, by methods that can.
         """
+        seed = training.get("seed", 1)
         if dataset.multi_label:
             check_multi_label(kind)
             method = build_method(kind, config, bank.backbone, seed)
             check_multi_label(method)
             method.prepare(dataset.classes, dataset.template)
-            announce(method)
+            if announce := training.get("announce"):
+                announce(method)
             data = {**data_facts(dataset), "images": len(dataset.train)}
             info = describe_model(method, seed=seed, data=data, multi_label=True)
             return cls(method, info, head=fit_head(dataset, bank, method))
-        method, terms = tune(
-            dataset,
-            bank,
-            kind,
-            config,
-            seed=seed,
-            views=views,
-            folder=folder,
-            max_steps=max_steps,
-            progress=progress,
-            announce=announce,
-            weights=weights,
-            on_log=on_log,
-            unlabelled=unlabelled,
-        )
+        method, terms = tune(dataset, bank, kind, config, folder=folder, **training)
         shots = dataset.drawn.draw.shots if dataset.drawn else 0
         info = describe_model(method, seed=seed, shots=shots, data=data_facts(dataset) | pool_facts(method))
         return cls(method, info, samples=samples, terms=terms)

@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypedDict
 
 import torch
 from jaxtyping import Float
@@ -36,6 +36,19 @@ class Bank(Protocol):
     def encode(self, root: Path, items: Sequence[Item]) -> Features: ...
 
 
+class Training(TypedDict, total=False):
+    """What `tune` may be told besides, as all who fit a model hand it on."""
+
+    seed: int
+    views: Views
+    max_steps: int | None
+    progress: bool
+    announce: Callable[[Method], None]
+    weights: Mapping[str, float] | None
+    on_log: OnLog | None
+    unlabelled: Float[Tensor, "m d"] | None
+
+
 def tune(
     dataset: Dataset,
     bank: Bank,
@@ -43,7 +56,7 @@ def tune(
     config: MethodConfig,
     *,
     shots: int | None = None,
-    seed: int,
+    seed: int = 1,
     views: Views = "centre",
     folder: Path | None = None,
     max_steps: int | None = None,
