@@ -11,7 +11,7 @@ from pbprompt.data.huggingface import PREFIX, is_saved_dataset, open_huggingface
 from pbprompt.data.items import Dataset, some
 from pbprompt.data.multi_label import open_multi_label
 from pbprompt.data.names import from_folder
-from pbprompt.data.stream.folders import UNLABELLED, Labels, files_below, subfolders
+from pbprompt.data.stream.folders import UNLABELLED, Labels, files_in, subfolders
 from pbprompt.data.stream.tables import TABLES
 from pbprompt.data.tables import is_multi_label, open_split_json, open_table
 from pbprompt.errors import InputError
@@ -111,8 +111,7 @@ def _folders(root: Path, choices: Choices) -> Dataset:
     labels = Labels(folders)
     rows: list[Row] = []
     skipped: list[Skipped] = []
-    for file in files_below(root):
-        path = file.relative_to(root).as_posix()
+    for _, path in files_in(root):
         label, split = labels.of(path)
         if label:
             rows.append(Row(path, label, split))

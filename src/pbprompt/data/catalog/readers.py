@@ -12,7 +12,7 @@ from pbprompt.data.assemble import Choices, Row, assemble
 from pbprompt.data.catalog.benchmark import Benchmark, list_lines
 from pbprompt.data.items import SPLITS, Dataset, Item
 from pbprompt.data.names import from_folder, from_label
-from pbprompt.data.stream.folders import files_below, subfolders
+from pbprompt.data.stream.folders import files_in, subfolders
 from pbprompt.data.tables import split_dataset
 from pbprompt.errors import BrokenInstallError, InputError
 from pbprompt.files import inside, read_text
@@ -100,11 +100,11 @@ def pacs(benchmark: Benchmark, folder: Path) -> Dataset:
     seeded rule of class folders, always with seed 1.
     """
     rows = [
-        Row(file.relative_to(folder).as_posix(), name, domain=domain)
+        Row(f"{domain}/{name}/{path}", name, domain=domain)
         for domain, _ in benchmark.domains
         if (folder / domain).is_dir()
         for name in subfolders(folder / domain)
-        for file in files_below(folder / domain / name)
+        for _, path in files_in(folder / domain / name)
     ]
     choices = Choices(seed=1, template=benchmark.template)
     return replace(assemble(benchmark.name, folder, rows, choices, where=str(folder)), home="photo")

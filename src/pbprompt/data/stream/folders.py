@@ -1,117 +1,75 @@
 """The files below a folder, here or elsewhere, what counts as an image there, and what folders say of one."""
 
+import contextlib
+import heapq
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from pbprompt.data.images import IMAGE_SUFFIXES, looks_like_image
 from pbprompt.data.stream.places import Place, filesystem, suffix_of, told
-from pbprompt.errors import InputError
 
 NAMES_AT_ONCE = 1 << 18  # of one folder; a larger one is gone through again for each so many
 SPLIT_WORDS = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "dev": "val",
-    "test": "test",
-    "testing": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
 }
 
 
 def files_in(root: Place) -> Iterator[tuple[Place, str]]:
     """All files below, each with its path there, in the order of these; hidden ones are left out."""
-    with told(root):
-        if isinstance(root, Path):
-            yield from ((path, path.relative_to(root).as_posix()) for path in files_below(root))
-        else:
-            system, path = filesystem(root)
-            start = len(path.rstrip("/")) + 1
-            for name in _below_address(system, path.rstrip("/")):
-                yield system.unstrip_protocol(name), name[start:]
+    return _below(root, "", frozenset())
 
 
-def files_below(folder: Path) -> Iterator[Path]:
-    """All files below, through links, sorted by relative path as text, with few names in memory at once."""
-    return (folder / name for name in _below(folder, "", frozenset()))
-
-
-def _below(folder: Path, prefix: str, above: frozenset[str]) -> Iterator[str]:
-    real = os.path.realpath(folder)
+def _below(folder: Place, prefix: str, above: frozenset[str]) -> Iterator[tuple[Place, str]]:
+    real = os.path.realpath(folder) if isinstance(folder, Path) else folder
     if real in above:  # a link to a folder it lies in
         return
     for name in _names(folder):
+        place = folder / name if isinstance(folder, Path) else f"{folder.rstrip('/')}/{name}"
         if name.endswith("/"):
-            yield from _below(folder / name, prefix + name, above | {real})
+            yield from _below(place, prefix + name, above | {real})
         else:
-            yield prefix + name
+            yield place, prefix + name
 
 
-def _names(folder: Path) -> Iterator[str]:
+def _names(folder: Place) -> Iterator[str]:
     """The names in a folder, sorted, each folder's with a slash: so the paths below come in order too."""
-    last, full = "", True
-    while full:
-        some: list[str] = []
-        full = False
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.startswith("."):
-                    continue
-                name = f"{entry.name}/" if _is_folder(entry) else entry.name
-                if name > last:
-                    some.append(name)
-                if len(some) >= 2 * NAMES_AT_ONCE:
-                    some.sort()
-                    del some[NAMES_AT_ONCE:]
-                    full = True
-        some.sort()
-        if full:
-            del some[NAMES_AT_ONCE:]
+    last = ""
+    while True:
+        with told(folder):
+            listed = _listed_here(folder) if isinstance(folder, Path) else _listed_there(folder)
+            names = (name for name in listed if name > last and not name.startswith("."))
+            some = heapq.nsmallest(NAMES_AT_ONCE, names)
         yield from some
-        last = some[-1] if some else last
+        if len(some) < NAMES_AT_ONCE:
+            return
+        last = some[-1]
 
 
-def _is_folder(entry: "os.DirEntry[str]") -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself, which is no image either
-        return False
+def _listed_here(folder: Path) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            is_folder = False
+            with contextlib.suppress(OSError):  # a link to itself, which is no image either
+                is_folder = entry.is_dir()
+            yield f"{entry.name}/" if is_folder else entry.name
 
 
-def _below_address(system: Any, path: str) -> Iterator[str]:
+def _listed_there(address: str) -> set[str]:
     """fsspec lists a folder at once."""
-    for name in _listed(system, path):
-        if name.endswith("/"):
-            yield from _below_address(system, name.rstrip("/"))
-        else:
-            yield name
-
-
-def _listed(system: Any, path: str) -> list[str]:
-    """What is in a folder, sorted, each folder's name with a slash; hidden ones are left out."""
-    with told(system.unstrip_protocol(path)):
-        listed = system.ls(path, detail=True)
-    found = {
-        entry["name"].rstrip("/") + ("/" if entry["type"] == "directory" else "")
-        for entry in listed
+    system, path = filesystem(address)
+    return {
+        entry["name"].rstrip("/").rsplit("/", 1)[-1] + ("/" if entry["type"] == "directory" else "")
+        for entry in system.ls(path, detail=True)
         if entry["name"].rstrip("/") != path.rstrip("/")  # some list the folder itself
     }
-    return sorted(name for name in found if not name.rstrip("/").rsplit("/", 1)[-1].startswith("."))
 
 
 def subfolders(folder: Place) -> list[str]:
     """The names of the folders directly in a folder, sorted, hidden ones left out."""
-    if not isinstance(folder, Path):
-        names = _listed(*filesystem(folder))
-        return [name.rstrip("/").rsplit("/", 1)[-1] for name in names if name.endswith("/")]
-    try:
-        entries = list(folder.iterdir())
-    except OSError as error:
-        raise InputError(f"{folder}: {error.strerror or error}: give a folder that can be read") from None
-    return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    return sorted(name.rstrip("/") for name in _names(folder) if name.endswith("/"))
 
 
 def is_image(place: Place) -> bool:
