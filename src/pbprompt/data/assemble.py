@@ -1,4 +1,4 @@
-"""From rows (path, class, split, domain) to a dataset: labels, names and, where there is none, a split."""
+"""From rows (path, labels, split, domain) to a dataset: labels, names and, where there is none, a split."""
 
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -84,38 +84,53 @@ def assemble(
     notes: Sequence[str] = (),
     skipped: Sequence[Skipped] = (),
     remedy: str = "check the folder the paths are relative to",
+    labels_in: Callable[[str], set[str]] | None = None,
 ) -> Dataset:
-    """The dataset of the rows; classes are sorted by key, numbers as numbers, items by path."""
+    """The dataset of the rows; classes are sorted by key, numbers as numbers, items by path.
+
+    `labels_in` tells the labels in a row's key, of which a multi-label dataset has any number.
+    """
     if not rows:
         left_out = f" ({len(skipped)} files left out: {skipped[0][0]} is {skipped[0][1]})" if skipped else ""
         raise InputError(f"{where}: no images in it{left_out}: {remedy}")
-    keys = sorted_keys({row.key for row in rows})
-    if len(keys) < 2:
+    keys = sorted_keys({key for row in rows for key in (labels_in(row.key) if labels_in else (row.key,))})
+    if not keys:
+        raise InputError(f"{where}: no image has a label: fill in the column 'labels', as in beach|dog")
+    if len(keys) < 2 and labels_in is None:
         raise InputError(f"{where}: only one class, {keys[0]!r}: a classifier needs at least two")
     class_names = choices.names(keys, where, naming)
+    numbers = {key: label for label, key in enumerate(keys)}
+
+    def item(row: Row) -> Item:
+        if labels_in is None:
+            return Item(row.path, numbers[row.key], row.domain)
+        return Item(row.path, 0, labels=tuple(numbers[key] for key in sorted_keys(labels_in(row.key))))
+
     notes = list(notes)
     if all(not row.split for row in rows):
-        rows = seeded_split(rows, choices.seed)
+        seed = choices.seed
+        split = split_labels(map(item, rows), seed) if labels_in else split_classes(rows, seed)
+        rows = [replace(row, split=split[row.path]) for row in rows]
         each = "class and domain" if any(row.domain for row in rows) else "class"
-        notes.append(f"Split 50/20/30 % per {each} with seed {choices.seed}")
+        shares = "70/30 % per label" if labels_in else f"50/20/30 % per {each}"
+        notes.append(f"Split {shares} with seed {seed}")
     splits = {row.split for row in rows}
     if "test" not in splits and "val" in splits:
         rows = [replace(row, split="test") if row.split == "val" else row for row in rows]
         notes.append("No test split: val is the test set")
-    labels = {key: label for label, key in enumerate(keys)}
-    parts: dict[str, list[Item]] = {split: [] for split in SPLITS}
-    for row in sorted(rows, key=lambda row: row.path):
-        parts[row.split].append(Item(row.path, labels[row.key], row.domain))
+    rows = sorted(rows, key=lambda row: row.path)
+    train, val, test = (tuple(item(row) for row in rows if row.split == split) for split in SPLITS)
     return Dataset(
-        name=name,
-        root=root,
-        classes=class_names,
-        train=tuple(parts["train"]),
-        val=tuple(parts["val"]),
-        test=tuple(parts["test"]),
-        template=choices.template,
+        name,
+        root,
+        class_names,
+        train,
+        val,
+        test,
+        choices.template,
         notes=tuple(notes),
         skipped=tuple(skipped),
+        multi_label=labels_in is not None,
     )
 
 
@@ -127,8 +142,8 @@ def sorted_keys(keys: Iterable[str]) -> list[str]:
     return sorted(keys)
 
 
-def seeded_split(rows: Sequence[Row], seed: int) -> list[Row]:
-    """Give every row a split: half train, a fifth val, the rest test, within each class and domain.
+def split_classes(rows: Sequence[Row], seed: int) -> dict[str, str]:
+    """The split of each image: half train, a fifth val, the rest test, within each class and domain.
 
     Each class is shuffled by a generator of its own, seeded with (seed, domain, class), so that adding a
     class leaves the others' splits alone. A class of one image trains; one of two or three also tests.
@@ -144,4 +159,23 @@ def seeded_split(rows: Sequence[Row], seed: int) -> list[Row]:
         val = max(0, min(round(0.2 * len(paths)), len(paths) - train - 1))
         for place, path in enumerate(paths):
             split[path] = "train" if place < train else "val" if place < train + val else "test"
-    return [replace(row, split=split[row.path]) for row in rows]
+    return split
+
+
+def split_labels(items: Iterable[Item], seed: int) -> dict[str, str]:
+    """The split of each image: of each label, rarest first, 70 % of the images that have none yet train.
+
+    So a rare label is in both, as far as it can be; one of a single image trains. Each label is shuffled by a
+    generator of its own. There is no val, since thresholds come from the training images.
+    """
+    of_label: dict[int, list[str]] = {}
+    for item in items:
+        for label in item.labels or (-1,):
+            of_label.setdefault(label, []).append(item.path)
+    split: dict[str, str] = {}
+    for label, paths in sorted(of_label.items(), key=lambda pair: (len(pair[1]), pair[0])):
+        left = sorted(path for path in paths if path not in split)
+        random.Random(f"{seed}\n{label}").shuffle(left)
+        train = max(1, round(0.7 * len(left)))
+        split |= {path: "train" if place < train else "test" for place, path in enumerate(left)}
+    return split

@@ -9,11 +9,10 @@ from pbprompt.data.assemble import Choices, Row, Skipped, assemble, keep_images
 from pbprompt.data.catalog.benchmark import Benchmark
 from pbprompt.data.huggingface import PREFIX, is_saved_dataset, open_huggingface
 from pbprompt.data.items import Dataset, some
-from pbprompt.data.multi_label import open_multi_label
 from pbprompt.data.names import from_folder
 from pbprompt.data.stream.folders import UNLABELLED, Labels, files_in, subfolders
 from pbprompt.data.stream.tables import TABLES
-from pbprompt.data.tables import is_multi_label, open_split_json, open_table
+from pbprompt.data.tables import open_split_json, open_table
 from pbprompt.errors import InputError
 from pbprompt.suggest import suggest
 
@@ -61,8 +60,7 @@ def open_dataset(
         return open_huggingface(str(path), choices) if is_saved_dataset(path) else _folders(path, choices)
     if path.is_file():
         if path.suffix.lower() in TABLES:
-            reader = open_multi_label if is_multi_label(path) else open_table
-            return reader(path, images, choices)
+            return open_table(path, images, choices)
         if path.suffix.lower() == ".json":
             return open_split_json(path, images, choices)
         raise InputError(f"{path}: not a dataset: give a folder, a .csv, .tsv, .jsonl or split .json file")

@@ -1,13 +1,13 @@
 """Files that list images with their labels: tables, and the split files that the field publishes.
 
 CSV and TSV have a header `image,label[,split][,domain]`, JSONL the same fields. A column `labels` in place of
-`label` makes a table multi-label, as `beach|dog` (`data/multi_label.py`). A split file is
-{"train": [[path, label, class name], …], "val": …, "test": …}.
+`label` makes a table multi-label: `beach|dog`, an empty cell for none; an image on several rows has the
+labels of all. A split file is {"train": [[path, label, class name], …], "val": …, "test": …}.
 """
 
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -17,7 +17,7 @@ from pbprompt.data import names
 from pbprompt.data.assemble import Choices, Row, assemble, keep_images
 from pbprompt.data.items import SPLITS, Dataset, Item
 from pbprompt.data.stream.folders import SPLIT_WORDS
-from pbprompt.data.stream.tables import Fields, csv_rows, is_jsonl, json_rows
+from pbprompt.data.stream.tables import Fields, table_rows
 from pbprompt.errors import InputError
 from pbprompt.files import inside, read_text
 
@@ -26,14 +26,48 @@ SEPARATOR = "|"  # between the labels of an image
 
 def open_table(path: Path, root: Path | None, choices: Choices) -> Dataset:
     """The dataset of a .csv, .tsv or .jsonl file, with paths relative to `root` or to its own folder."""
-    root = root or path.parent
-    rows = list(read_rows(path))
-    bare = [(row.path, "without a label") for row in rows if not row.key]
+    root, rows, several = root or path.parent, list(read_rows(path)), is_multi_label(path)
+    bare = [] if several else [(row.path, "without a label") for row in rows if not row.key]
     if bare and len(bare) == len(rows):
         raise InputError(f"{path}: every label is empty: give the classes' names in the column `label`")
-    kept, skipped = keep_images(root, _distinct(path, [row for row in rows if row.key]))
-    notes = [f"--unlabelled {path} learns from the images without a label"] if bare else []
-    return assemble(path.stem, root, kept, choices, where=str(path), notes=notes, skipped=[*skipped, *bare])
+    labelled = [row for row in rows if row.key or several]
+    kept, skipped = keep_images(root, _one_an_image(path, labelled, several))
+    return assemble(
+        path.stem,
+        root,
+        kept,
+        choices,
+        where=str(path),
+        notes=[f"--unlabelled {path} learns from the images without a label"] if bare else [],
+        skipped=[*skipped, *bare],
+        labels_in=_labels if several else None,
+    )
+
+
+def _labels(cell: str) -> set[str]:
+    """A label that is in a cell twice is there once."""
+    return {part.strip() for part in cell.split(SEPARATOR)} - {""}
+
+
+def _one_an_image(path: Path, rows: list[Row], several: bool) -> list[Row]:
+    """A row an image, perhaps of several labels; two that contradict each other are an error, as is half a
+    split."""
+    first: dict[str, Row] = {}
+    for row in rows:
+        other = first.setdefault(row.path, row)
+        if several and other is not row:
+            row = replace(row, key=other.key + SEPARATOR + row.key)
+            first[row.path] = other = replace(other, key=row.key)
+        if other != row:
+            what = "label" if other.key != row.key else "split or domain"
+            hint = ", or list both in a column 'labels'" if other.key != row.key else ""
+            raise InputError(
+                f"{path}: {row.path} is listed twice with a different {what}: keep one line{hint}"
+            )
+    unsplit = [row for row in rows if not row.split]
+    if unsplit and len(unsplit) < len(rows):
+        raise InputError(f"{path}: {unsplit[0].path} has no split but others have: give all or none a split")
+    return list(first.values())
 
 
 def is_multi_label(path: Path) -> bool:
@@ -58,12 +92,9 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 def _rows(path: Path) -> Iterator[tuple[str, Fields]]:
     text = io.StringIO(read_text(path), newline="")
-    if is_jsonl(path):
-        yield from json_rows(path, text)
-        return
     needed = [{"image", "label"}, {"image", "labels"}]
     remedy = "write a header 'image,label', with 'split' and 'domain' if you like"
-    for where, fields in csv_rows(path, text, needed, "columns 'image' and 'label' not found", remedy):
+    for where, fields in table_rows(path, text, needed, "columns 'image' and 'label' not found", remedy):
         if isinstance(fields, InputError):
             raise fields
         yield where, fields
@@ -85,28 +116,6 @@ def _text(fields: Fields, field: str, where: str, default: str | None = None) ->
     if not isinstance(cell, str):
         raise InputError(f"{where}: field {field!r} is {json.dumps(cell)[:40]}: give it as text")
     return cell
-
-
-def _distinct(path: Path, rows: list[Row]) -> list[Row]:
-    """The rows without exact repeats; an image in two classes or splits is an error, as is half a split."""
-    first: dict[str, Row] = {}
-    for row in rows:
-        other = first.setdefault(row.path, row)
-        if other != row:
-            what = "label" if other.key != row.key else "split or domain"
-            hint = ", or list both in a column 'labels'" if other.key != row.key else ""
-            raise InputError(
-                f"{path}: {row.path} is listed twice with a different {what}: keep one line{hint}"
-            )
-    check_splits(path, rows)
-    return list(first.values())
-
-
-def check_splits(path: Path, rows: Sequence[Row]) -> None:
-    """Refuse a table that gives some of its images a split, and others none."""
-    unsplit = [row for row in rows if not row.split]
-    if unsplit and len(unsplit) < len(rows):
-        raise InputError(f"{path}: {unsplit[0].path} has no split but others have: give all or none a split")
 
 
 Triple = tuple[str, int, str]
@@ -143,50 +152,44 @@ def _triples(path: Path, split: str, entries: Any) -> list[Triple]:
 
 def split_dataset(
     path: Path,
+    root: Path | None,
     *,
     name: str,
-    root: Path,
     prefix: str = "",
     rename: Callable[[str], str] = names.from_label,
     template: str = Choices.template,
 ) -> Dataset:
-    """The dataset of a split file, labels and order as in the file; `prefix` is put before every path."""
+    """The dataset of a split file, labels and order as in the file; `prefix` is put before every path.
+
+    Paths are relative to `root`; without one, to the file's own folder or the first folder in it that holds
+    the first image, since published files lie beside the image folder.
+    """
     parts = read_split_json(path)
+    listed = [triple for split in SPLITS for triple in parts[split]]
     keys: dict[int, str] = {}
-    for split in SPLITS:
-        for image, label, key in parts[split]:
-            if keys.setdefault(label, key) != key:
-                raise InputError(
-                    f"{path}: label {label} is {keys[label]!r} and {key!r} ({image}): keep one name"
-                )
+    for image, label, key in listed:
+        if keys.setdefault(label, key) != key:
+            raise InputError(f"{path}: label {label} is {keys[label]!r} and {key!r} ({image}): keep one name")
     if sorted(keys) != list(range(len(keys))) or not keys:
         missing = next((label for label in range(len(keys)) if label not in keys), 0)
         raise InputError(f"{path}: no item has label {missing}: labels must run from 0 without gaps")
-    class_names = tuple(rename(keys[label]) for label in range(len(keys)))
-    train, val, test = (
-        tuple(Item(f"{prefix}/{image}" if prefix else image, label) for image, label, _ in parts[split])
-        for split in SPLITS
-    )
-    return Dataset(
-        name=name, root=root, classes=class_names, train=train, val=val, test=test, template=template
-    )
-
-
-def open_split_json(path: Path, root: Path | None, choices: Choices) -> Dataset:
-    """The dataset of a split file a user names.
-
-    Its paths are relative to `root`; without one, to the file's own folder or the first folder in it that
-    holds the first image, since published files lie beside the image folder.
-    """
-    first = next((triple[0] for part in read_split_json(path).values() for triple in part), None)
-    if root is None and first is not None:
+    if root is None:
+        first = listed[0][0]
         beside = [path.parent, *sorted(child for child in path.parent.iterdir() if child.is_dir())]
         root = next((folder for folder in beside if (folder / first).is_file()), None)
         if root is None:
             raise InputError(
                 f"{path}: its first image {first} is not beside it: name the image folder as root"
             )
-    dataset = split_dataset(
-        path, name=path.stem, root=root or path.parent, rename=str, template=choices.template
+    train, val, test = (
+        tuple(Item(f"{prefix}/{image}" if prefix else image, label) for image, label, _ in parts[split])
+        for split in SPLITS
     )
+    class_names = tuple(rename(keys[label]) for label in range(len(keys)))
+    return Dataset(name, root, class_names, train, val, test, template)
+
+
+def open_split_json(path: Path, root: Path | None, choices: Choices) -> Dataset:
+    """The dataset of a split file a user names."""
+    dataset = split_dataset(path, root, name=path.stem, rename=str, template=choices.template)
     return replace(dataset, classes=choices.names(dataset.classes, str(path)))

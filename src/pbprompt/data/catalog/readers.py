@@ -44,8 +44,8 @@ def split_file(benchmark: Benchmark, folder: Path) -> Dataset:
     rename = RENAMES[benchmark.rename or "from_label"]
     return split_dataset(
         folder / benchmark.marker,
+        folder,
         name=benchmark.name,
-        root=folder,
         prefix=benchmark.images,
         rename=lambda raw: from_label(benchmark.names.get(raw) or rename(raw)),
         template=benchmark.template,

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from pbprompt.data.stream.folders import SPLIT_WORDS
@@ -29,10 +29,6 @@ _NEEDED = f"name a column image ({', '.join(COLUMNS['image'][1:])}), with the im
 Fields = dict[str, Any]  # a row's cells by what they are: text, and of JSON whatever it has
 
 
-def is_jsonl(table: Place) -> bool:
-    return str(table).lower().endswith((".jsonl", ".ndjson"))
-
-
 class Lines:
     """A table's lines, so many characters of a row at most; of what comes from the web, so many in all."""
 
@@ -55,14 +51,23 @@ class Lines:
         self._row = 0
 
 
-def csv_rows(
+def table_rows(
     table: Place, text: IO[str], needed: Sequence[set[str]], missing: str, remedy: str
 ) -> Iterator[tuple[str, Fields | InputError]]:
-    """Each row, with the place to name where it is wrong; a comma, semicolon or tab: the header decides.
+    """Each row, with the place to name where it is wrong.
 
-    The header must have all columns of one of `needed`; a row that does not fit it is its own error.
+    A header must have all columns of one of `needed`; a row that does not fit it is its own error.
     """
     lines = Lines(table, text)
+    if str(table).lower().endswith((".jsonl", ".ndjson")):
+        return _json_rows(table, lines)
+    return _csv_rows(table, lines, needed, missing, remedy)
+
+
+def _csv_rows(
+    table: Place, lines: Lines, needed: Sequence[set[str]], missing: str, remedy: str
+) -> Iterator[tuple[str, Fields | InputError]]:
+    """A comma, semicolon or tab: the header decides."""
     first = next(iter(lines), "").rstrip("\r\n")
     if len(first) > csv.field_size_limit():
         raise InputError(f"{table} line 1: a header of {len(first):,} characters: give a table with columns")
@@ -103,9 +108,8 @@ def _columns_of(first: str, needed: set[str]) -> tuple[str, dict[int, str]] | No
     return None
 
 
-def json_rows(table: Place, text: IO[str]) -> Iterator[tuple[str, Fields]]:
-    """The fields that each line's object has, with the place to name where one is wrong."""
-    lines = Lines(table, text)
+def _json_rows(table: Place, lines: Lines) -> Iterator[tuple[str, Fields]]:
+    """The fields that each line's object has."""
     for number, line in enumerate(lines, start=1):
         lines.next_row()
         if not line.strip():
@@ -126,12 +130,8 @@ def json_rows(table: Place, text: IO[str]) -> Iterator[tuple[str, Fields]]:
 def table_records(table: Place, allow_urls: bool) -> Iterator[Record]:
     """The image of each row. A row that names none is its own error; the table's is raised."""
     with opened(table) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
-        rows: Iterable[tuple[str, Fields | InputError]] = (
-            json_rows(table, text)
-            if is_jsonl(table)
-            else csv_rows(table, text, [{"image"}], "no image column", _NEEDED)
-        )
         try:
+            rows = table_rows(table, text, [{"image"}], "no image column", _NEEDED)
             for number, (where, fields) in enumerate(rows):
                 if isinstance(fields, InputError):
                     fields = {}
