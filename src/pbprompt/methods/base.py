@@ -204,9 +204,9 @@ class Method(TrainingHooks, PredictionHooks):
     """A way to make class features.
 
     A subclass sets `Config`, `presets` and `paper`, builds its parameters in `__init__`, and implements
-    `prepare`, `loss` and `class_features`. Its parameters and buffers are all there is to save. The hooks of
-    training and prediction are above; what only some methods can do, such as learning on, is a mixin of
-    `methods/abilities.py`, which `can(method, ability)` asks for.
+    `prepare`, `class_features` and, where that is more than the cross-entropy, `loss`. Its parameters and
+    buffers are all there is to save. The hooks of training and prediction are above; what only some methods
+    can do, such as learning on, is a mixin of `methods/abilities.py`, which `can(method, ability)` asks for.
 
     The attributes below are facts. One that depends on the settings is set again in `__init__`, so ask a
     built method rather than its class where there is one.
@@ -250,8 +250,14 @@ class Method(TrainingHooks, PredictionHooks):
         self.classes, self.template = tuple(classes), template
 
     def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
-        """Named terms of one step: `total` to minimise, the others to log. `examples`: training images."""
-        raise InputError(f"{self.name} has nothing to train by steps: leave epochs at 0")
+        """Named terms of one step: `total` to minimise, the others to log. `examples`: training images.
+
+        Unless overridden, the cross-entropy of what it says of the images.
+        """
+        if not self.stepwise:
+            raise InputError(f"{self.name} has nothing to train by steps: leave epochs at 0")
+        logits = self.sample_logits(batch.images, self.class_features(1, generator))
+        return cross_entropy_terms(logits[0], batch.labels)
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         """`samples` draws of every class's text feature (one where the method is deterministic).

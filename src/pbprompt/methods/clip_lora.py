@@ -27,9 +27,8 @@ from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.engine import TextEngine
 from pbprompt.clip.prompts import text_prompts
 from pbprompt.clip.taps import LowRank, Taps, blocks_of
-from pbprompt.core.likelihood import class_logits
 from pbprompt.errors import InputError
-from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, cross_entropy_terms, setting
+from pbprompt.methods.base import Method, MethodConfig, setting
 from pbprompt.registry import register
 
 
@@ -108,8 +107,3 @@ class CLIPLoRA(Method):
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         nothing = torch.zeros(0, self.backbone.text_width, device=self.backbone.device)
         return self._engine(nothing).unsqueeze(0)
-
-    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
-        features = self.class_features(1, generator)[0]
-        logits = class_logits(batch.images.global_, features, self.backbone.logit_scale)
-        return cross_entropy_terms(logits, batch.labels)

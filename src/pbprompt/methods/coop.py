@@ -23,10 +23,9 @@ from torch import Tensor, nn
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.engine import TextEngine
 from pbprompt.clip.prompts import NamePosition, named_prompts
-from pbprompt.core.likelihood import class_logits
 from pbprompt.errors import InputError
 from pbprompt.methods.abilities import ShowsTokens
-from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, cross_entropy_terms, setting
+from pbprompt.methods.base import Method, MethodConfig, setting
 from pbprompt.registry import register
 
 INITIAL_STD = 0.02
@@ -136,12 +135,3 @@ class CoOp(NameInContext, ShowsTokens):
     def _contexts(self) -> Float[Tensor, "1 k b w"]:
         """The context as the engine takes it: k is 1 where all classes share it."""
         return self.context[None] if self.config.class_specific else self.context[None, None]
-
-    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
-        return self.loss_and_features(batch)[0]
-
-    def loss_and_features(self, batch: Batch) -> tuple[Terms, Float[Tensor, "c d"]]:
-        """The terms, and the class features they rest on, for methods that ask more of those."""
-        features = self._engine(self._contexts()).squeeze(0)
-        logits = class_logits(batch.images.global_, features, self.backbone.logit_scale)
-        return cross_entropy_terms(logits, batch.labels), features

@@ -28,10 +28,9 @@ from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.engine import TextEngine
 from pbprompt.clip.prompts import named_prompts
 from pbprompt.clip.taps import Taps, Tokens, blocks_of
-from pbprompt.core.likelihood import class_logits
 from pbprompt.errors import InputError
 from pbprompt.methods.abilities import ShowsTokens
-from pbprompt.methods.base import Batch, MethodConfig, Terms, cross_entropy_terms, setting
+from pbprompt.methods.base import MethodConfig, setting
 from pbprompt.methods.coop import start_context
 from pbprompt.methods.zeroshot import sentence_features
 from pbprompt.registry import register
@@ -99,11 +98,6 @@ class DeepPrompts(ShowsTokens):
 
     def prompt_vectors(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s k b w"]:
         return self.context[None, None]
-
-    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
-        features = self.class_features(1, generator)[0]
-        logits = class_logits(batch.images.global_, features, self.backbone.logit_scale)
-        return cross_entropy_terms(logits, batch.labels)
 
 
 @register("ivlp")

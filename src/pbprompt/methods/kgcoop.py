@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from pbprompt.core.likelihood import unit
-from pbprompt.methods.base import Batch, Terms, setting
+from pbprompt.methods.base import Batch, Terms, cross_entropy_terms, setting
 from pbprompt.methods.coop import CoOp, CoOpConfig
 from pbprompt.methods.zeroshot import sentence_features
 from pbprompt.registry import register
@@ -47,7 +47,7 @@ class KgCoOp(CoOp):
         self._sentence = sentence_features(self.backbone, classes, template)
 
     def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
-        terms, features = self.loss_and_features(batch)
-        near = F.cosine_similarity(unit(features), unit(self._sentence), dim=-1)
-        apart = 1 - near.mean()
+        features = self.class_features(1, generator)
+        terms = cross_entropy_terms(self.sample_logits(batch.images, features)[0], batch.labels)
+        apart = 1 - F.cosine_similarity(unit(features[0]), unit(self._sentence), dim=-1).mean()
         return {**terms, "total": terms["total"] + self.config.weight * apart, "apart": apart}

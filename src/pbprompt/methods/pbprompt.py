@@ -35,7 +35,7 @@ from pbprompt.core.variational import (
 from pbprompt.errors import InputError
 from pbprompt.methods.abilities import ShowsTokens
 from pbprompt.methods.base import Batch, MethodConfig, Terms, accuracy, setting
-from pbprompt.methods.coop import word_embeddings
+from pbprompt.methods.coop import start_context, word_embeddings
 from pbprompt.registry import register
 
 
@@ -133,11 +133,10 @@ class PBPrompt(ShowsTokens):
     def __init__(self, config: PBPromptConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
         width = backbone.text_width
-        words = word_embeddings(backbone, config.words, config.tokens) if config.words else None
         if config.prompts == "free":
-            start = torch.randn(config.tokens, width) * 0.02 if words is None else words.clone()
-            self.context = nn.Parameter(start.cpu())
+            self.context = nn.Parameter(start_context(backbone, config.tokens, config.words))
             return
+        words = word_embeddings(backbone, config.words, config.tokens).cpu() if config.words else None
         scale = backbone.embedding_scale if config.std_unit == "embedding" else 1.0
         self.prior_std = config.prior_std * scale
         self.posterior = GaussianPosterior(
@@ -148,7 +147,7 @@ class PBPrompt(ShowsTokens):
             config.tokens,
             residual=config.residual,
             keep_latent=config.keep_latent,
-            init=None if words is None else words.cpu(),
+            init=words,
             zero_output=config.residual,
         )
 

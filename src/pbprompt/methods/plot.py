@@ -30,7 +30,7 @@ from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.likelihood import class_logits
 from pbprompt.core.transport import HIGHEST_COST, patch_cosines, sinkhorn
 from pbprompt.errors import InputError
-from pbprompt.methods.base import Batch, MethodConfig, Terms, cross_entropy_terms, setting
+from pbprompt.methods.base import MethodConfig, setting
 from pbprompt.methods.coop import NameInContext, start_context
 from pbprompt.registry import register
 
@@ -70,10 +70,6 @@ class PLOT(NameInContext):
     def __init__(self, config: PLOTConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
         self.context = nn.Parameter(start_contexts(backbone, config.prompts, config.tokens, config.words))
-
-    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
-        logits = self._logits(batch.images, self.class_features(1, generator))
-        return cross_entropy_terms(logits, batch.labels)
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "n c d"]:
         """The N prompts of every class: together they are one classifier."""
