@@ -31,8 +31,9 @@ from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.likelihood import class_logits, unit
+from pbprompt.errors import InputError
 from pbprompt.methods.abilities import ChoosesByValidation, can
-from pbprompt.methods.base import Batch, MethodConfig, setting
+from pbprompt.methods.base import Batch, MethodConfig, Terms, setting
 from pbprompt.methods.exemplars import MemoryBesideText
 from pbprompt.registry import register
 
@@ -128,6 +129,11 @@ class TipAdapter(MemoryBesideText, ChoosesByValidation):
                 right[place] += (said == own).sum(-1).cpu()
         best = int(right.flatten().argmax())  # the first of the best
         self.found[0], self.found[1] = alphas[best % len(alphas)], betas[best // len(alphas)]
+
+    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
+        if not self.config.finetune:
+            raise InputError("tip-adapter is training-free: leave epochs at 0, or set finetune=true")
+        return super().loss(batch, generator, examples)
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         """For each class its sentence's feature and its column of L, side by side: [1, c, d + n]."""
