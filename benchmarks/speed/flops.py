@@ -61,7 +61,7 @@ def step_flops(method: Method, batch: int, patches: int) -> int:
     slots = slots_of(method)
     prompts = named_prompts(backbone.tokenizer, method.classes, slots)
     sizes = backbone.config.text
-    if not isinstance(sizes, TextConfig):
+    if sizes is None or not sizes.causal:
         raise InputError(f"{backbone.config.name}: operations are counted for causal text towers alone")
     text = text_flops(prompts, not isinstance(method, PBPrompt), sizes, backbone.embed_dim)
     contexts, vectors = _sizes(method, batch, patches)

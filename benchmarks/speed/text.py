@@ -13,13 +13,13 @@ from benchmarks.speed.measuring import Cost, apart, measure, on_cuda, take_devic
 from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone
 from pbprompt.clip.engine import TextEngine
 from pbprompt.clip.prompts import Prompt
-from pbprompt.clip.siglip import SiglipTextConfig
+from pbprompt.clip.text import TextConfig
 from pbprompt.clip.vit import VitConfig
 from pbprompt.errors import InputError
 from pbprompt.report.cost import NAME_LENGTHS, VIT_B16_TEXT
 
 NO_IMAGES = VitConfig(32, 16, 64, 1, 1)
-SIGLIP_TEXT = SiglipTextConfig(64, 32000, 768, 12, 12, 3072)
+SIGLIP_TEXT = TextConfig(64, 32000, 768, 12, 12, causal=False, reads_last=True)
 TOWERS = {
     "clip": BackboneConfig("ViT-B/16 text", 512, NO_IMAGES, VIT_B16_TEXT),
     "siglip": BackboneConfig("SigLIP base text", 768, NO_IMAGES, SIGLIP_TEXT, "gelu_tanh"),

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from pbprompt.clip.dino import DinoConfig, DinoTower
 from pbprompt.clip.eva import EvaConfig, EvaTower
+from pbprompt.clip.layers import PatchConfig
 from pbprompt.clip.lite import LiteConfig, LiteTower, LiteVitConfig, LiteVitTower
 from pbprompt.clip.perception import PerceptionConfig, PerceptionTower
 from pbprompt.clip.prompts import AnyTokenizer
 from pbprompt.clip.resnet import ModifiedResNet, ResNetConfig
-from pbprompt.clip.siglip import SiglipImageTower, SiglipTextConfig, SiglipTextTower, SiglipVisionConfig
+from pbprompt.clip.siglip import SiglipImageTower, SiglipVisionConfig
 from pbprompt.clip.text import TextConfig, TextTower
 from pbprompt.clip.timm_tower import TimmConfig, TimmTower
 from pbprompt.clip.tokenizer import Tokenizer
@@ -28,18 +29,7 @@ if TYPE_CHECKING:
     from pbprompt.clip.taps import Taps
 
 Activation = Literal["quick_gelu", "gelu", "gelu_tanh", "own"]  # own: as timm has it
-VisionConfig = (
-    VitConfig
-    | ResNetConfig
-    | LiteConfig
-    | LiteVitConfig
-    | SiglipVisionConfig
-    | EvaConfig
-    | PerceptionConfig
-    | DinoConfig
-    | TimmConfig
-)
-TextSizes = TextConfig | SiglipTextConfig
+VisionConfig = PatchConfig | ResNetConfig | LiteConfig | LiteVitConfig | TimmConfig
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
@@ -56,7 +46,7 @@ class BackboneConfig:
     name: str
     embed_dim: int
     vision: VisionConfig
-    text: TextSizes | None
+    text: TextConfig | None
     activation: Activation = "quick_gelu"
     mean: tuple[float, float, float] = CLIP_MEAN
     std: tuple[float, float, float] = CLIP_STD
@@ -115,7 +105,7 @@ class Backbone(nn.Module):
         with torch.device("meta"):
             self.visual = _vision_tower(config) if visual is None else visual
             if config.text is not None:
-                self.textual = _text_tower(config, config.text)
+                self.textual = TextTower(config.text, config.embed_dim, config.activation)
         _parameters_to_buffers(self)
         super().train(False)
 
@@ -143,7 +133,7 @@ class Backbone(nn.Module):
         return self.config.text is not None
 
     @property
-    def text_sizes(self) -> TextSizes:
+    def text_sizes(self) -> TextConfig:
         """Sizes of the text tower."""
         if self.config.text is None:
             raise self._without_text()
@@ -245,11 +235,7 @@ def _vision_tower(config: BackboneConfig) -> nn.Module:
             return EvaTower(config.vision, config.embed_dim)
         case PerceptionConfig():
             return PerceptionTower(config.vision, config.embed_dim, config.activation)
-
-
-def _text_tower(config: BackboneConfig, text: TextSizes) -> TextTower | SiglipTextTower:
-    kind = SiglipTextTower if isinstance(text, SiglipTextConfig) else TextTower
-    return kind(text, config.embed_dim, config.activation)  # type: ignore[arg-type]
+    raise TypeError(f"no tower has such sizes: {config.vision}")
 
 
 def _parameters_to_buffers(module: nn.Module) -> None:

@@ -21,18 +21,14 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.clip.layers import Block, BlockTower, Seen, SquarePatches, merge_heads, split_heads
+from pbprompt.clip.layers import Block, PatchConfig, Seen, attend
+from pbprompt.clip.rotary import RotaryTower, grid_places
 
 
 @dataclass(frozen=True)
-class DinoConfig(SquarePatches):
+class DinoConfig(PatchConfig):
     """Sizes of the tower. `gated`: its MLPs are SwiGLU; `rope_theta`: None where positions are learned."""
 
-    image_size: int
-    patch_size: int
-    width: int
-    layers: int
-    heads: int
     hidden: int
     registers: int = 0
     gated: bool = False
@@ -53,53 +49,44 @@ class GatedMlp(nn.Module):
         return self.c_proj(F.silu(self.gate(x)) * self.c_fc(x))
 
 
-class DinoTower(BlockTower):
+class DinoTower(RotaryTower):
     """Image -> the class token and one token a patch, each behind the last norm."""
 
     def __init__(self, config: DinoConfig) -> None:
-        super().__init__()
-        width, size = config.width, config.patch_size
+        super().__init__(config, positions=config.rope_theta is None)
         self.config = config
-        self.conv1 = nn.Conv2d(3, width, kernel_size=size, stride=size)
-        self.class_embedding = nn.Parameter(torch.empty(width))
-        self.register_embedding = nn.Parameter(torch.empty(config.registers, width))
-        if config.rope_theta is None:
-            self.positional_embedding = nn.Parameter(torch.empty(config.grid[0] * config.grid[1] + 1, width))
+        self.register_embedding = nn.Parameter(torch.empty(config.registers, config.width))
         self.blocks = nn.ModuleList(_block(config) for _ in range(config.layers))
-        self.ln_post = nn.LayerNorm(width, config.eps)
+        self.ln_post = nn.LayerNorm(config.width, config.eps)
+        if config.rope_theta is not None:
+            self.register_buffer("turns", _turns(config, config.rope_theta), persistent=False)
 
     def enter(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b l k"]:
-        patches = self.conv1(x).flatten(2).transpose(1, 2)
-        first = self.class_embedding.expand(x.shape[0], 1, -1)
-        if self.config.rope_theta is None:
-            first = first + self.positional_embedding[:1]
-            patches = patches + self.positional_embedding[1:]
+        tokens = super().enter(x)
         registers = self.register_embedding.expand(x.shape[0], -1, -1)
-        return torch.cat([first, registers, patches], dim=1)
+        return torch.cat([tokens[:, :1], registers, tokens[:, 1:]], dim=1)
 
-    def rotation(self, tokens: Float[Tensor, "b l w"]) -> Tensor | None:
-        return None if self.config.rope_theta is None else rotations(self.config, tokens)
+    def attend(self, qkv: Float[Tensor, "b l w3"], heads: int) -> Float[Tensor, "b l w"]:
+        return attend(qkv, heads) if self.config.rope_theta is None else super().attend(qkv, heads)
 
-    def attend(self, qkv: Float[Tensor, "b l w3"], heads: int, turns: Tensor | None) -> Tensor:
-        q, k, v = (split_heads(part, heads) for part in qkv.chunk(3, dim=-1))
-        if turns is not None:
-            before = 1 + self.config.registers
-            q, k = _turned(q, turns, before), _turned(k, turns, before)
-        return merge_heads(F.scaled_dot_product_attention(q, k, v))
+    def across(self, x: Float[Tensor, "b h l e"]) -> Float[Tensor, "b h l e"]:
+        one, other = x.chunk(2, dim=-1)
+        return torch.cat([-other, one], dim=-1)
 
     def leave(self, tokens: Float[Tensor, "b l w"]) -> Seen:
         seen = self.ln_post(tokens)
         return seen[:, 0], seen[:, 1 + self.config.registers :]
 
 
-def rotations(config: DinoConfig, like: Tensor) -> Float[Tensor, "2 m e"]:
-    """Cosines and sines of the angles of every patch, in the first half of a head as in the second."""
+def _turns(config: DinoConfig, theta: float) -> Float[Tensor, "2 l e"]:
+    """Cosines and sines of the angles of every token, in the first half of a head as in the second; class
+    token and registers have no place. In float32, as the authors compute them."""
     e, side = config.width // config.heads, config.grid[0]
-    centres = 2 * (torch.arange(side, dtype=torch.float32, device=like.device) + 0.5) / side - 1
-    places = torch.stack(torch.meshgrid(centres, centres, indexing="ij"), dim=-1).flatten(0, 1)
-    frequencies = (config.rope_theta or 1.0) ** -torch.arange(0, 1, 4 / e, device=like.device)
-    angles = (2 * math.pi * places.unsqueeze(-1) * frequencies).flatten(1).repeat(1, 2)
-    return torch.stack([angles.cos(), angles.sin()]).to(like.dtype)
+    centres = 2 * (grid_places(side).float() + 0.5) / side - 1
+    frequencies = theta ** -torch.arange(0, 1, 4 / e, device="cpu")
+    angles = (2 * math.pi * centres.unsqueeze(-1) * frequencies).flatten(1).repeat(1, 2)
+    angles = F.pad(angles, (0, 0, 1 + config.registers, 0))
+    return torch.stack([angles.cos(), angles.sin()])
 
 
 def _block(config: DinoConfig) -> Block:
@@ -107,14 +94,3 @@ def _block(config: DinoConfig) -> Block:
     if config.gated:
         block.mlp = GatedMlp(config.width, config.hidden)  # type: ignore[assignment]
     return block
-
-
-def _turned(
-    x: Float[Tensor, "b h l e"], turns: Float[Tensor, "2 m e"], before: int
-) -> Float[Tensor, "b h l e"]:
-    """The patches turned; class token and registers before them, and a method's tokens behind, have no
-    place."""
-    patches, behind = x[:, :, before : before + turns.shape[1]], x[:, :, before + turns.shape[1] :]
-    one, other = patches.chunk(2, dim=-1)
-    turned = patches * turns[0] + torch.cat([-other, one], dim=-1) * turns[1]
-    return torch.cat([x[:, :, :before], turned, behind], dim=2)

@@ -144,13 +144,14 @@ class TextEngine:
             return tower.project(frozen_blocks.states_at_eot(x, blocks, layout))
         for number, block in enumerate(body if self.eot_only else blocks):
             x, tap = self._tapped(number, x, layout)
-            attended = self._attend(block.queries_keys_values(x, tap), layout, block.attn.heads)
+            attended = self._attend(block.project(x, tap), layout, block.attn.heads)
             x = block.finish(x, attended, tap)
         if not self.eot_only:
             return tower.project(x.index_select(1, layout.eot))
         x, tap = self._tapped(len(body), x, layout)
         eot = x.index_select(1, layout.eot)
-        attended = attend_from_eot(last.queries(eot, tap), last.keys_values(x, tap), layout, last.attn.heads)
+        q, kv = last.project(eot, tap, "q"), last.project(x, tap, "kv")
+        attended = attend_from_eot(q, kv, layout, last.attn.heads)
         return tower.project(last.finish(eot, attended, tap))
 
     def _tapped(

@@ -8,12 +8,11 @@ gated MLPs:
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.clip.layers import Attention, Block, Seen, SquarePatches
+from pbprompt.clip.layers import Attention, Block, PatchConfig, Seen
 from pbprompt.clip.rotary import RotaryTower, grid_places, rotary_table
 
 EVA_EPS = 1e-6
@@ -21,14 +20,9 @@ TRAINED_SIDE = 16  # patches: the places of a finer or coarser grid are stretche
 
 
 @dataclass(frozen=True)
-class EvaConfig(SquarePatches):
+class EvaConfig(PatchConfig):
     """Sizes of the image tower; `hidden` is the width inside its MLPs."""
 
-    image_size: int
-    patch_size: int
-    width: int
-    layers: int
-    heads: int
     hidden: int
 
 
@@ -65,21 +59,13 @@ class EvaTower(RotaryTower):
     """Image -> the projected class token and the projected patch tokens, as with CLIP's."""
 
     def __init__(self, config: EvaConfig, embed_dim: int) -> None:
-        super().__init__()
-        width, size, side = config.width, config.patch_size, config.grid[0]
-        self.conv1 = nn.Conv2d(3, width, kernel_size=size, stride=size)
-        self.class_embedding = nn.Parameter(torch.empty(width))
-        self.positional_embedding = nn.Parameter(torch.empty(side * side + 1, width))
+        super().__init__(config)
+        width, side = config.width, config.grid[0]
         self.blocks = nn.ModuleList(EvaBlock(config) for _ in range(config.layers))
         self.ln_post = nn.LayerNorm(width, EVA_EPS)
         self.head = nn.Linear(width, embed_dim)
         places = F.pad(grid_places(side) * (TRAINED_SIDE / side), (0, 0, 1, 0))  # the class token at (0, 0)
         self.register_buffer("turns", rotary_table(places, width // config.heads), persistent=False)
-
-    def enter(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b l k"]:
-        patches = self.conv1(x).flatten(2).transpose(1, 2)
-        first = self.class_embedding.expand(x.shape[0], 1, -1)
-        return torch.cat([first, patches], dim=1) + self.positional_embedding
 
     def leave(self, tokens: Float[Tensor, "b l w"]) -> Seen:
         joint = self.head(self.ln_post(tokens))

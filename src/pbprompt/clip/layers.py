@@ -1,6 +1,7 @@
 """What towers share: the transformer block of CLIP and SigLIP, the stack of them that an image goes through,
 and square patches."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -12,15 +13,20 @@ if TYPE_CHECKING:
     from pbprompt.clip.taps import Tap, Taps
 
 CLIP_EPS = 1e-5
+SIGLIP_EPS = 1e-6
 QUICK = 1.702  # QuickGELU(x) = x·sigmoid(1.702 x)
 Seen = tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]  # an image, and its patches
 
 
-class SquarePatches:
-    """A tower's config whose image is cut into square patches; what does not fill a patch is left out."""
+@dataclass(frozen=True)
+class PatchConfig:
+    """Sizes of a stack of blocks over square patches of an image; what does not fill a patch is left out."""
 
     image_size: int
     patch_size: int
+    width: int
+    layers: int
+    heads: int
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -82,7 +88,7 @@ class _QuickMlp(torch.autograd.Function):
 class Block(nn.Module):
     """Pre-norm residual block: x + attention(ln_1(x)), then x + mlp(ln_2(x)).
 
-    Split into `queries_keys_values` and `finish`, so that the text engine can put its own attention between.
+    Split into `project` and `finish`, so that the text engine can put its own attention between.
     Matrix products run in the precision of their weights and everything else in that of x: see `rounding`.
     A `tap` is what a method does inside this block (`taps`).
     """
@@ -96,20 +102,12 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(width, eps)
         self.mlp = Mlp(width, activation, hidden)
 
-    def queries_keys_values(
-        self, x: Float[Tensor, "*n w"], tap: "Tap | None" = None
-    ) -> Float[Tensor, "*n w3"]:
-        return self._projected(x, slice(None), "qkv", tap)
-
-    def queries(self, x: Float[Tensor, "*n w"], tap: "Tap | None" = None) -> Float[Tensor, "*n w"]:
-        return self._projected(x, slice(x.shape[-1]), "q", tap)
-
-    def keys_values(self, x: Float[Tensor, "*n w"], tap: "Tap | None" = None) -> Float[Tensor, "*n w2"]:
-        return self._projected(x, slice(x.shape[-1], None), "kv", tap)
-
-    def _projected(
-        self, x: Float[Tensor, "*n w"], rows: slice, parts: str, tap: "Tap | None"
+    def project(
+        self, x: Float[Tensor, "*n w"], tap: "Tap | None" = None, parts: str = "qkv"
     ) -> Float[Tensor, "*n k"]:
+        """Queries, keys and values side by side, or those of them that are asked for."""
+        width, first = x.shape[-1], "qkv".index(parts)
+        rows = slice(first * width, (first + len(parts)) * width)
         weight, bias = self.attn.in_proj_weight[rows], self.attn.in_proj_bias[rows]
         normed = self.ln_1(x).to(weight.dtype)
         projected = F.linear(normed, weight, bias).to(x.dtype)
@@ -129,7 +127,7 @@ class Block(nn.Module):
         return x if tap is None else tap.after(x)
 
     def forward(self, x: Float[Tensor, "n l w"], causal: bool) -> Float[Tensor, "n l w"]:
-        return self.finish(x, attend(self.queries_keys_values(x), self.attn.heads, causal))
+        return self.finish(x, attend(self.project(x), self.attn.heads, causal))
 
 
 class Transformer(nn.Module):
@@ -161,7 +159,27 @@ class BlockTower(nn.Module):
     """An image tower whose middle is a stack of blocks, into which taps can reach.
 
     image ──enter──▶ tokens ──through──▶ tokens ──leave──▶ one vector, and one a patch
+
+    The tokens are the patches, behind a class token where there is one, with learned positions added where
+    there are any, and normed by what a family puts in the place of `ln_pre`.
     """
+
+    def __init__(
+        self,
+        config: PatchConfig,
+        *,
+        channels: int = 3,
+        bias: bool = True,
+        class_token: bool = True,
+        positions: bool = True,
+    ) -> None:
+        super().__init__()
+        width, size = config.width, config.patch_size
+        tokens = config.grid[0] * config.grid[1] + class_token
+        self.conv1 = nn.Conv2d(channels, width, kernel_size=size, stride=size, bias=bias)
+        self.class_embedding = nn.Parameter(torch.empty(width)) if class_token else None
+        self.positional_embedding = nn.Parameter(torch.empty(tokens, width)) if positions else None
+        self.ln_pre: nn.Module = nn.Identity()
 
     @property
     def stack(self) -> list[Block]:
@@ -169,13 +187,15 @@ class BlockTower(nn.Module):
         return own.transformer.blocks if hasattr(self, "transformer") else list(own.blocks)
 
     def enter(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b l k"]:
-        raise NotImplementedError
+        tokens = self.conv1(x).flatten(2).transpose(1, 2)
+        if self.class_embedding is not None:
+            first = self.class_embedding.expand(x.shape[0], 1, -1)  # len() would fix the batch of an export
+            tokens = torch.cat([first, tokens], dim=1)
+        if self.positional_embedding is not None:
+            tokens = tokens + self.positional_embedding
+        return self.ln_pre(tokens)
 
-    def rotation(self, tokens: Float[Tensor, "b l w"]) -> Tensor | None:
-        """What attention needs besides queries, keys and values: the same for all blocks."""
-        return None
-
-    def attend(self, qkv: Float[Tensor, "b l w3"], heads: int, turns: Tensor | None) -> Tensor:
+    def attend(self, qkv: Float[Tensor, "b l w3"], heads: int) -> Float[Tensor, "b l w"]:
         return attend(qkv, heads)
 
     def leave(self, tokens: Float[Tensor, "b l w"]) -> Seen:
@@ -190,16 +210,16 @@ class BlockTower(nn.Module):
     ) -> Float[Tensor, "b l w"]:
         """From before block `start` to before block `stop`. A tap's tokens are behind the image's own, in the
         place of those of an earlier block, and gone at the end."""
-        own, turns = tokens.shape[1], self.rotation(tokens)
+        own = tokens.shape[1]
         for layer in range(len(self.stack))[start:stop]:
             block, tap = self.stack[layer], taps.at(layer) if taps is not None else None
             added = tap.tokens() if tap is not None else None
             if added is not None:
                 added = added.to(tokens.dtype)
-                if layer == 0 and hasattr(self, "ln_pre"):  # as the image's own come into the first block
-                    added = cast(nn.Module, self.ln_pre)(added)
+                if layer == 0:  # as the image's own come into the first block
+                    added = self.ln_pre(added)
                 tokens = torch.cat([tokens[:, :own], added.expand(tokens.shape[0], -1, -1)], dim=1)
-            attended = self.attend(block.queries_keys_values(tokens, tap), block.attn.heads, turns)
+            attended = self.attend(block.project(tokens, tap), block.attn.heads)
             tokens = block.finish(tokens, attended, tap)
         return tokens[:, :own] if taps is not None else tokens
 

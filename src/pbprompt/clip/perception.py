@@ -6,12 +6,11 @@ query, as SigLIP's is. The largest has no class token.
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.clip.layers import CLIP_EPS, Seen, SquarePatches, Transformer
+from pbprompt.clip.layers import CLIP_EPS, PatchConfig, Seen, Transformer
 from pbprompt.clip.rotary import RotaryTower, grid_places, rotary_table
 from pbprompt.clip.siglip import AttentionPool
 
@@ -19,14 +18,9 @@ POOL_HEADS = 8
 
 
 @dataclass(frozen=True)
-class PerceptionConfig(SquarePatches):
+class PerceptionConfig(PatchConfig):
     """Sizes of the image tower; `hidden` is the width inside its MLPs, `pool_hidden` inside the pool's."""
 
-    image_size: int
-    patch_size: int
-    width: int
-    layers: int
-    heads: int
     hidden: int
     pool_hidden: int
     class_token: bool
@@ -40,29 +34,19 @@ class PerceptionTower(RotaryTower):
     """
 
     def __init__(self, config: PerceptionConfig, embed_dim: int, activation: str) -> None:
-        super().__init__()
-        width, size, side = config.width, config.patch_size, config.grid[0]
-        self.class_token = config.class_token
-        self.conv1 = nn.Conv2d(3, width, kernel_size=size, stride=size, bias=False)
-        if config.class_token:
-            self.class_embedding = nn.Parameter(torch.empty(width))
-        self.positional_embedding = nn.Parameter(torch.empty(side * side + config.class_token, width))
+        super().__init__(config, bias=False, class_token=config.class_token)
+        width = config.width
+        self.before = 1 + config.class_token  # rows before the patches: the image, and the class token's
         self.ln_pre = nn.LayerNorm(width)
         self.transformer = Transformer(width, config.layers, config.heads, activation, config.hidden)
         self.ln_post = nn.LayerNorm(width)
         self.attn_pool = AttentionPool(width, POOL_HEADS, config.pool_hidden, activation, CLIP_EPS)
         self.head = nn.Linear(width, embed_dim)
-        places = grid_places(side).flip(-1)  # column first, then row
+        places = grid_places(config.grid[0]).flip(-1)  # column first, then row
         if config.class_token:
             places = F.pad(places + 1, (0, 0, 1, 0))  # the class token is at (0, 0), the patches behind it
         self.register_buffer("turns", rotary_table(places, width // config.heads), persistent=False)
 
-    def enter(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b l k"]:
-        tokens = self.conv1(x).flatten(2).transpose(1, 2)
-        if self.class_token:
-            tokens = torch.cat([self.class_embedding.expand(x.shape[0], 1, -1), tokens], dim=1)
-        return self.ln_pre(tokens + self.positional_embedding)
-
     def leave(self, tokens: Float[Tensor, "b l w"]) -> Seen:
         joint = self.head(self.attn_pool(self.ln_post(tokens)))
-        return joint[:, 0], joint[:, 1 + self.class_token :]
+        return joint[:, 0], joint[:, self.before :]

@@ -1,8 +1,13 @@
-"""Rotary positions in two dimensions, which EVA-02 and PE-Core have beside learned ones.
+"""Rotary positions in two dimensions: EVA-02 and PE-Core have them beside learned ones, DINOv3 instead.
 
 A query or key of a token at (p, q) is turned in each pair of its channels: the first half of the pairs by
-p·θ_k, the second by q·θ_k, with θ_k = 10000^(−k/K), k = 0 … K−1, and K a quarter of a head's width. A token
-at (0, 0), such as the class token, is left as it is.
+p·θ_k, the second by q·θ_k. A token at (0, 0), such as the class token, is left as it is.
+
+| symbol | EVA-02 and PE-Core                    | DINOv3 (`clip/dino.py`)                  |
+|--------|---------------------------------------|------------------------------------------|
+| pair   | two channels side by side             | a channel and that half a head further   |
+| θ_k    | 10000^(−k/K), K a quarter of a head   | 2π·θ^(−k/K)                              |
+| (p, q) | of a patch in the grid                | of a patch's centre, in [−1, 1]          |
 """
 
 import torch
@@ -33,27 +38,16 @@ def rotary_table(places: Float[Tensor, "m 2"], per_head: int) -> Float[Tensor, "
 class RotaryTower(BlockTower):
     """A tower whose queries and keys are turned by a table; a method's tokens have no place and stay."""
 
-    turns: Tensor
+    turns: Tensor  # [2, l, e]
 
-    def rotation(self, tokens: Float[Tensor, "b l w"]) -> Tensor:
-        return self.turns
+    def attend(self, qkv: Float[Tensor, "b l w3"], heads: int) -> Float[Tensor, "b l w"]:
+        q, k, v = (split_heads(part, heads) for part in qkv.chunk(3, dim=-1))
+        more = (0, 0, 0, qkv.shape[1] - self.turns.shape[1])
+        cosines, sines = F.pad(self.turns[0], more, value=1.0), F.pad(self.turns[1], more)
+        q, k = (x * cosines + self.across(x) * sines for x in (q, k))
+        return merge_heads(F.scaled_dot_product_attention(q, k, v))
 
-    def attend(self, qkv: Float[Tensor, "b l w3"], heads: int, turns: Tensor | None) -> Tensor:
-        assert turns is not None
-        more = (0, 0, 0, qkv.shape[1] - turns.shape[1])
-        cosines, sines = F.pad(turns[0], more, value=1.0), F.pad(turns[1], more)
-        return attend_turned(qkv, heads, torch.stack([cosines, sines]))
-
-
-def attend_turned(
-    projected: Float[Tensor, "n l w3"], heads: int, table: Float[Tensor, "2 l e"]
-) -> Float[Tensor, "n l w"]:
-    """Attention of every token to every token, with queries and keys turned."""
-    q, k, v = (split_heads(part, heads) for part in projected.chunk(3, dim=-1))
-    return merge_heads(F.scaled_dot_product_attention(_turn(q, table), _turn(k, table), v))
-
-
-def _turn(x: Float[Tensor, "n h l e"], table: Float[Tensor, "2 l e"]) -> Float[Tensor, "n h l e"]:
-    even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)
-    across = torch.stack([-odd, even], dim=-1).flatten(-2)
-    return x * table[0] + across * table[1]
+    def across(self, x: Float[Tensor, "b h l e"]) -> Float[Tensor, "b h l e"]:
+        """x with each pair of its channels turned by a quarter."""
+        even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)
+        return torch.stack([-odd, even], dim=-1).flatten(-2)

@@ -14,7 +14,6 @@ from pbprompt.clip.loading.tensors import count, heads_of, image_size, shape
 from pbprompt.clip.loading.timm_files import trunk_vision
 from pbprompt.clip.loading.trunks import eva_vision, perception_vision
 from pbprompt.clip.resnet import ResNetConfig
-from pbprompt.clip.siglip import SiglipTextConfig
 from pbprompt.clip.text import TextConfig
 from pbprompt.clip.vit import VitConfig
 from pbprompt.errors import InputError
@@ -126,7 +125,7 @@ def _size(config: BackboneConfig, place: str) -> Any:
 def expected_shapes(config: BackboneConfig) -> dict[str, torch.Size]:
     """Keys and shapes in OpenAI's layout: batch norms apart, `logit_scale` among them."""
     shapes = {"logit_scale": torch.Size([])} if config.text else {}
-    if isinstance(config.text, SiglipTextConfig):
+    if config.text and config.text.reads_last:
         shapes["logit_bias"] = torch.Size([])
     for key, meta in Backbone(config).state_dict().items():
         key = key.removeprefix("textual.")

@@ -5,10 +5,12 @@ from pathlib import Path
 from torch import Tensor
 
 from pbprompt.clip.backbone import BackboneConfig
+from pbprompt.clip.layers import SIGLIP_EPS
 from pbprompt.clip.loading.checkpoint_config import CheckpointConfig, hugging_face_sizes, known_sizes, towers
 from pbprompt.clip.loading.companions import HF_CONFIG, SIGLIP_IMAGES, read_json, read_preprocessor
 from pbprompt.clip.loading.tensors import count, shape
-from pbprompt.clip.siglip import SIGLIP_EPS, SiglipTextConfig, SiglipVisionConfig
+from pbprompt.clip.siglip import SiglipVisionConfig
+from pbprompt.clip.text import TextConfig
 from pbprompt.errors import InputError
 
 ACTIVATION = "gelu_pytorch_tanh"
@@ -67,7 +69,9 @@ def find_siglip(source: str, name: str, state: dict[str, Tensor], told: Checkpoi
         heads=_heads(source, told, "vision", width),
         hidden=shape(source, state, "visual.pool.mlp.c_fc.weight", 2)[0],
     )
-    text = SiglipTextConfig(
+    text = TextConfig(
+        causal=False,
+        reads_last=True,
         context_length=shape(source, state, "positional_embedding", 2)[0],
         vocab_size=vocab_size,
         width=text_width,

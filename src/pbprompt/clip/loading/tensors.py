@@ -12,7 +12,6 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import BackboneConfig
 from pbprompt.clip.lite import LiteConfig
-from pbprompt.clip.text import TextConfig
 from pbprompt.clip.timm_tower import TimmConfig
 from pbprompt.errors import InputError
 
@@ -79,7 +78,7 @@ def fingerprint(config: BackboneConfig, state: dict[str, Tensor]) -> str:
         settings += (config.vision, config.resize, config.interpolation)
     elif config.resize is not None:
         settings += ("short side", config.resize)
-    if isinstance(config.text, TextConfig) and not config.text.causal:
+    if config.text is not None and not (config.text.causal or config.text.reads_last):
         settings += ("not causal",)
     whole = hashlib.sha256(repr(settings).encode())
     keys = sorted(state)

@@ -5,13 +5,12 @@ from typing import Any, Literal
 
 from pbprompt.clip.loading.companions import HF_TOKENIZER, HF_TOKENIZER_CONFIG, read_json
 from pbprompt.clip.sentence_tokenizer import SentenceTokenizer
-from pbprompt.clip.siglip import SiglipTextConfig
 from pbprompt.clip.text import TextConfig
 from pbprompt.errors import InputError, install_command
 
 
 def read_tokenizer(
-    folder: Path, text: TextConfig | SiglipTextConfig, vocabulary: Literal["siglip", "metaclip_2"]
+    folder: Path, text: TextConfig, vocabulary: Literal["siglip", "metaclip_2"]
 ) -> SentenceTokenizer:
     """SigLIP's (lower case, no start token) or MetaCLIP 2's (as it is written, between <s> and </s>)."""
     for file in (HF_TOKENIZER, HF_TOKENIZER_CONFIG):
