@@ -8,12 +8,13 @@ from plain_text import named_prompt
 from torch import Tensor
 
 from pbprompt.clip.backbone import BackboneConfig, Encoded, random_backbone
+from pbprompt.clip.engine import encode_texts
 from pbprompt.clip.text import TextConfig
 from pbprompt.clip.vit import VitConfig
 from pbprompt.core.variational import noise_of_names
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Batch, build_method, make_config
-from pbprompt.methods.pbprompt import PBPrompt, PBPromptConfig
+from pbprompt.methods.pbprompt import PBPrompt, PBPromptConfig, name_features
 from pbprompt.model.predictor import predictive
 
 CLASSES = ("cat", "golden retriever", "road_vehicle")
@@ -290,6 +291,22 @@ def test_products_in_bfloat16_change_the_gradient_a_little(tiny_vit, monkeypatch
 def test_a_resnet_backbone(tiny_resnet):
     method = made(tiny_resnet)
     assert torch.isfinite(method.loss(batch_of(32, torch.float32), noise(), EXAMPLES)["total"])
+
+
+def test_the_label_embedding_may_be_the_text_towers_output(double_vit):
+    method = made(double_vit, "paper", "", "label_embedding=tower")
+    said = encode_texts(double_vit, [name.replace("_", " ") for name in CLASSES])
+    again = method._names.double() @ double_vit.textual.text_projection
+    torch.testing.assert_close(again, said, rtol=1e-4, atol=1e-4)  # of width 64; 32 are said
+
+
+def test_a_wider_output_is_taken_before_its_projection():
+    text = TextConfig(context_length=77, vocab_size=49408, width=64, heads=1, layers=1)
+    backbone = random_backbone(BackboneConfig("RN50's way", 96, VitConfig(16, 16, 64, 1, 1), text))
+    state = name_features(backbone, CLASSES)
+    assert state.shape == (3, 64)
+    said = encode_texts(backbone, [name.replace("_", " ") for name in CLASSES])
+    torch.testing.assert_close(state @ backbone.textual.text_projection, said, rtol=1e-4, atol=1e-4)
 
 
 # ---------------------------------------------------------------- parameters and start

@@ -238,6 +238,38 @@ def test_the_published_search_is_the_authors(tiny_vit):
     assert not can(build_method(TipAdapter, make_config(TipAdapter), tiny_vit, 0), ChoosesByValidation)
 
 
+def test_the_search_on_images_left_out_is_that_of_caches_without_each(double_vit, monkeypatch):
+    monkeypatch.setattr(tip_adapter, "BETAS", 9)
+    monkeypatch.setattr(tip_adapter, "ALPHAS", 5)
+    method = fitted(double_vit, search_beta=20.0, search_alpha=50.0, search_on="left-out")
+    assert not can(method, ChoosesByValidation)
+    x = encoded(double_vit, COUNT, seed=1)
+    keys = rows(x.global_)
+    best, pair = -1, None
+    for beta in steps(20.0, 9):
+        for alpha in steps(50.0, 5):
+            right = 0
+            for i, label in enumerate(LABELS):
+                if LABELS.count(label) < 2:
+                    continue
+                z = [100 * keys[i] @ sentence(double_vit, name) for name in NAMES]
+                for j, other in enumerate(LABELS):
+                    if j != i:
+                        z[other] += alpha * np.exp(-beta * (1 - keys[i] @ keys[j]))
+                right += int(np.argmax(z) == label)
+            if right > best:
+                best, pair = right, (alpha, beta)
+    assert method.found.tolist() == pytest.approx(pair)
+
+
+def test_one_image_per_class_leaves_alpha_and_beta_as_they_are(double_vit):
+    settings = TipAdapterConfig(search_alpha=50.0, search_on="left-out", alpha=1.3)
+    method = build_method(TipAdapter, settings, double_vit, seed=0)
+    method.prepare(NAMES, TEMPLATE)
+    method.begin(encoded(double_vit, 3, seed=1), torch.arange(3), seed=0)
+    assert method.found.tolist() == [1.3, 5.5]
+
+
 @pytest.mark.parametrize("finetune", [False, True])
 def test_what_was_found_is_saved(tiny_vit, tmp_path, finetune):
     method, images, _ = searched(tiny_vit, search_alpha=30.0, finetune=finetune)

@@ -19,7 +19,8 @@ The paper estimates from ten augmented views per image; here it is the views tha
 images has its sentence, and the mean of the others' image part; the paper's own way to make up means and
 covariances for new names from their nearest images, which it uses among new names alone, is not here.
 
-On a backbone that reads no text T is left out: it is the discriminant analysis alone.
+On a backbone that reads no text, and in the variant `lda`, T is left out: it is the discriminant analysis
+alone.
 """
 
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ class GDAConfig(MethodConfig):
     """One number to choose."""
 
     alpha: float = setting(1.0, "α, weight of the images; 0: by cross-validation within them", least=0)
+    text: bool = setting(True, "the sentences count too", later=True)
 
 
 @register("gda")
@@ -51,6 +53,7 @@ class GDA(LinearClassifier):
     Config = GDAConfig
     needs_text = False
     presets = {"cross-validated": {"alpha": 0.0}}
+    variants = {"lda": {"text": False}}
     paper = "Wang et al., ICLR 2024"
     config: GDAConfig
 
@@ -58,7 +61,7 @@ class GDA(LinearClassifier):
         self, x: Float[Tensor, "n d"], labels: Int[Tensor, " n"], text: Float[Tensor, "k d"]
     ) -> tuple[Tensor, Tensor, Tensor]:
         x = x.double()
-        scale = float(self.backbone.logit_scale)
+        scale = float(self.backbone.logit_scale) if self.config.text else 0.0
         alpha = self.config.alpha or best_alpha(x, labels, scale * x @ text.double().T)
         found = gaussian_discriminant(x, labels)
         return alpha * found.weights, alpha * found.bias, torch.full_like(found.bias, scale)

@@ -36,6 +36,7 @@ from pbprompt.errors import InputError
 from pbprompt.methods.abilities import ShowsTokens
 from pbprompt.methods.base import Batch, MethodConfig, Terms, accuracy, setting
 from pbprompt.methods.coop import start_context, word_embeddings
+from pbprompt.methods.zeroshot import sentence_features
 from pbprompt.registry import register
 
 
@@ -51,6 +52,9 @@ class PBPromptConfig(MethodConfig):
     words: str = setting("a photo of a", "words that the prompt tokens start from; empty: random")
     ending: Literal["stop", "template"] = setting(
         "stop", "what follows a name: a full stop, or what the dataset's template has there"
+    )
+    label_embedding: Literal["tokens", "tower"] = setting(
+        "tokens", "e: the mean of a name's token embeddings, or the text tower's output for it", later=True
     )
     prompts: Literal["generated", "free"] = setting("generated", "free: CoOp's plain context (P-Prompt)")
     keep_latent: bool = setting(True, "the generator's output for r is part of the prefix")
@@ -169,7 +173,8 @@ class PBPrompt(ShowsTokens):
             self.backbone, prompts, rough_training=self.config.text_products == "bfloat16"
         )
         if not free:
-            self._names = name_embeddings(self.backbone, classes)
+            embed = name_features if self.config.label_embedding == "tower" else name_embeddings
+            self._names = embed(self.backbone, classes)
 
     def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
         config = self.config
@@ -258,3 +263,15 @@ def name_embeddings(backbone: Backbone, classes: Sequence[str]) -> Float[Tensor,
         ids = name_tokens(backbone.tokenizer, name)
         rows.append(backbone.token_embedding(torch.tensor(ids, device=backbone.device)).float().mean(dim=0))
     return torch.stack(rows)
+
+
+@torch.no_grad()
+def name_features(backbone: Backbone, classes: Sequence[str]) -> Float[Tensor, "c w"]:
+    """e_c in its other reading: the text tower's output for the name.
+
+    Where that has not the tokens' width (RN50: 1,024 for 512) it is taken back through its projection.
+    """
+    features = sentence_features(backbone, classes, "{}").float()
+    if backbone.embed_dim == backbone.text_width:
+        return features
+    return features @ torch.linalg.pinv(backbone.textual.text_projection.float())

@@ -18,7 +18,9 @@ the first `key_views` epochs.
 With `search_alpha` or `search_beta` the two are searched after training, as the authors do: the pair of a
 grid that is most often right on the validation images, among equals that of the least β, then α. A recipe
 gives all validation images, `fit` those that it draws, so that others are left to calibrate on. The bounds
-are the authors' by dataset; those of the preset `published` are for ImageNet, OxfordPets and UCF101.
+are the authors' by dataset; those of the preset `published` are for ImageNet, OxfordPets and UCF101. The
+preset `left-out` needs no validation image: it searches, to the widest of the authors' bounds and before any
+training, by the training images of classes that have several, each without its own key.
 """
 
 from collections.abc import Callable
@@ -32,7 +34,7 @@ from torch import Tensor, nn
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.likelihood import class_logits, unit
 from pbprompt.errors import InputError
-from pbprompt.methods.abilities import ChoosesByValidation, can
+from pbprompt.methods.abilities import ChoosesByValidation
 from pbprompt.methods.base import Batch, MethodConfig, Terms, setting
 from pbprompt.methods.exemplars import MemoryBesideText
 from pbprompt.registry import register
@@ -63,6 +65,9 @@ class TipAdapterConfig(MethodConfig):
     search_beta: float = setting(
         0.0, "search β on validation images up to this; 0: no search", least=0, later=True
     )
+    search_on: Literal["validation", "left-out"] = setting(
+        "validation", "left-out: search on the training images instead, each left out", later=True
+    )
 
 
 @register("tip-adapter")
@@ -79,7 +84,8 @@ class TipAdapter(MemoryBesideText, ChoosesByValidation):
             "beta": 1.0,
             "search_alpha": 3.0,
             "search_beta": 7.0,
-        }
+        },
+        "left-out": {"search_alpha": 50.0, "search_beta": 50.0, "search_on": "left-out"},
     }
     variants = {"f": {"finetune": True}}
     stepwise = False
@@ -96,9 +102,10 @@ class TipAdapter(MemoryBesideText, ChoosesByValidation):
         else:
             self.register_buffer("keys", keys)
         self.labels = nn.Buffer(torch.empty(0, dtype=torch.long))
-        if config.search_alpha > 0 or config.search_beta > 0:
+        self.searched = config.search_alpha > 0 or config.search_beta > 0
+        if self.searched:
             self.found = nn.Buffer(torch.tensor([config.alpha, config.beta], dtype=torch.float64))
-        else:
+        if not self.searched or config.search_on == "left-out":
             self.without |= {ChoosesByValidation}
 
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
@@ -106,6 +113,8 @@ class TipAdapter(MemoryBesideText, ChoosesByValidation):
         self.keys.data = unit(images.global_).to(self.keys)
         self.labels.data = labels.clone()
         self.remember()
+        if self.searched and self.config.search_on == "left-out" and labels.bincount().max() > 1:
+            self.choose(images, labels)
 
     def begin_on(self, views: Callable[[int], Batch], seed: int) -> None:
         (first, patches), labels, _ = views(0)
@@ -120,13 +129,19 @@ class TipAdapter(MemoryBesideText, ChoosesByValidation):
         weights = torch.tensor(alphas, device=labels.device).to(self.keys)[:, None, None]
         sentences, votes = self._parts(self.class_features(1, torch.Generator())[0])
         right = torch.zeros(len(betas), len(alphas), dtype=torch.long)
+        left_out = self.config.search_on == "left-out"  # the images are those of the keys
+        rows = torch.arange(len(labels), device=labels.device)
+        if left_out:
+            rows = rows[labels.bincount()[labels] > 1]
         at_once = max(1, AFFINITIES // max(len(self.keys), len(alphas) * len(self.classes)))
-        for some, own in zip(images.global_.split(at_once), labels.split(at_once), strict=True):
-            text = class_logits(some, sentences, self.backbone.logit_scale)
-            distance = 1 - unit(some).to(self.keys) @ self.keys.T
+        for some in rows.split(at_once):
+            text = class_logits(images.global_[some], sentences, self.backbone.logit_scale)
+            distance = 1 - unit(images.global_[some]).to(self.keys) @ self.keys.T
+            if left_out:
+                distance[torch.arange(len(some)), some] = torch.inf
             for place, beta in enumerate(betas):
                 said = (text + weights * ((-beta * distance).exp() @ votes.T)).argmax(-1)
-                right[place] += (said == own).sum(-1).cpu()
+                right[place] += (said == labels[some]).sum(-1).cpu()
         best = int(right.flatten().argmax())  # the first of the best
         self.found[0], self.found[1] = alphas[best % len(alphas)], betas[best // len(alphas)]
 
@@ -148,8 +163,7 @@ class TipAdapter(MemoryBesideText, ChoosesByValidation):
 
     def _logits(self, images: Float[Tensor, "b d"], bank: Float[Tensor, "c k"]) -> Float[Tensor, "b c"]:
         sentences, votes = self._parts(bank)
-        searched = can(self, ChoosesByValidation)
-        alpha, beta = self.found.to(self.keys) if searched else (self.config.alpha, self.config.beta)
+        alpha, beta = self.found.to(self.keys) if self.searched else (self.config.alpha, self.config.beta)
         affinity = (-beta * (1 - unit(images).to(self.keys) @ self.keys.T)).exp()
         text = class_logits(images, sentences, self.backbone.logit_scale)
         return text + alpha * affinity @ votes.T
