@@ -93,7 +93,7 @@ def coop_logits(plain: PlainLoss, images: Encoded) -> Tensor:
 def cocoop_logits(plain: PlainLoss, images: Encoded) -> Tensor:
     """One image after the other, each with prompts of its own."""
     method = plain.method
-    assert isinstance(method, CoCoOp)
+    assert isinstance(method, CoCoOp) and method.meta_net is not None
     shifts = method.meta_net(normal(images.global_).to(method.context.dtype))
     rows = [
         plain.logits(image[None], plain.text(method.context + shift))

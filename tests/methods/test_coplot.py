@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from pbprompt.clip.backbone import Encoded
 from pbprompt.clip.prompts import named_prompts
-from pbprompt.methods import coplot
+from pbprompt.methods import cocoop
 from pbprompt.methods.base import Batch, build_method, make_config
 from pbprompt.methods.coplot import CoPLOT
 
@@ -100,7 +100,7 @@ def test_images_in_chunks_are_the_same(double_vit, monkeypatch):
         sizes = []
         engine = method._engine
         method._engine = lambda context: sizes.append(len(context)) or engine(context)
-        monkeypatch.setattr(coplot, "PROMPTS_AT_ONCE", 2 * 4 * len(NAMES))
+        monkeypatch.setattr(cocoop, "PROMPTS_AT_ONCE", 2 * 4 * len(NAMES))
         torch.testing.assert_close(method.sample_logits(images, bank), whole, rtol=0, atol=1e-10)
     assert sizes == [2, 2, 1]
 

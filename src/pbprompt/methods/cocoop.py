@@ -13,6 +13,7 @@
 Every image has its own prompts: images × classes go through the text tower, as many at once as fit.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -20,23 +21,22 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
-from pbprompt.core.likelihood import Scale, unit
-from pbprompt.methods.base import Batch, MethodConfig, Terms, cross_entropy_terms, setting
-from pbprompt.methods.coop import NameInContext, start_context
+from pbprompt.clip.engine import TextEngine
+from pbprompt.core.likelihood import Scale, class_logits, unit
+from pbprompt.methods.base import setting
+from pbprompt.methods.coop import ContextConfig, NameInContext, start_context
 from pbprompt.registry import register
 
 REDUCTION = 16
-PROMPTS_AT_ONCE = 1 << 12  # images × classes in the text tower at once, where no gradient is kept
+PROMPTS_AT_ONCE = 1 << 12  # in the text tower, where no gradient is kept
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoCoOpConfig(MethodConfig):
+class CoCoOpConfig(ContextConfig):
     """The published recipe: SGD at 0.002, one image per step, 10 epochs, started at words."""
 
     batch_size: int = setting(1, "images per step")
     epochs: int = setting(10, "passes over the training images")
-    tokens: int = setting(4, "b, context vectors")
-    words: str = setting("a photo of a", "words that the context starts from; empty: random, N(0, 0.02²)")
 
 
 def make_meta_net(joint: int, width: int) -> nn.Sequential:
@@ -51,44 +51,69 @@ def shift(meta_net: nn.Sequential, images: Float[Tensor, "b d"]) -> Float[Tensor
 
 
 def own_prompt_logits(
-    images: Float[Tensor, "b d"], prompts: Float[Tensor, "b c d"], scale: Scale
-) -> Float[Tensor, "b c"]:
+    images: Float[Tensor, "b d"], prompts: Float[Tensor, "*s b c d"], scale: Scale
+) -> Float[Tensor, "*s b c"]:
     """scale · cos(f(x), g_c(x)): each image against its own prompts."""
     with torch.autocast(images.device.type, enabled=False):
         x, g = unit(images), unit(prompts)
         dtype = torch.promote_types(x.dtype, g.dtype)
-        return scale * torch.einsum("bd,bcd->bc", x.to(dtype), g.to(dtype))
+        return scale * torch.einsum("bd,...bcd->...bc", x.to(dtype), g.to(dtype))
 
 
-@register("cocoop")
-class CoCoOp(NameInContext):
-    """A learned context plus a small network that shifts it for each image."""
+def in_parts(
+    logits: Callable[[Encoded], Float[Tensor, "*s b c"]], images: Encoded, prompts: int
+) -> Float[Tensor, "*s b c"]:
+    """Logits of images with so many prompts each: as many at once as fit, where no gradient is kept."""
+    at_once = len(images.global_) if torch.is_grad_enabled() else PROMPTS_AT_ONCE // prompts
+    parts = zip(*(part.split(max(1, at_once)) for part in images), strict=True)
+    return torch.cat([logits(Encoded(*part)) for part in parts], dim=-2)
 
-    Config = CoCoOpConfig
-    image_conditioned = True
-    exportable = False
-    paper = "Zhou et al., CVPR 2022"
-    capturable = True
-    takes_weights = True
-    config: CoCoOpConfig
 
-    def __init__(self, config: CoCoOpConfig, backbone: Backbone) -> None:
+class ShiftedContext(NameInContext):
+    """A context that each image shifts, once it has a meta-net; until then it is the same for all."""
+
+    config: ContextConfig
+
+    def __init__(self, config: ContextConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
         self.context = nn.Parameter(start_context(backbone, config.tokens, config.words))
-        self.meta_net = make_meta_net(backbone.embed_dim, backbone.text_width)
+        self.meta_net: nn.Sequential | None = None
 
-    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
-        return cross_entropy_terms(self._logits(batch.images.global_), batch.labels)
+    def let_images_shift(self) -> None:
+        self.image_conditioned, self.exportable = True, False
+        self.meta_net = make_meta_net(self.backbone.embed_dim, self.backbone.text_width)
+
+    def logits(self, x: Float[Tensor, "b d"], engine: TextEngine) -> Float[Tensor, "b c"]:
+        """s·cos(x, g_c), with prompts of each feature's own where it shifts them."""
+        scale = self.backbone.logit_scale
+        if self.meta_net is None:
+            return class_logits(x, engine(self.context[None, None]), scale).squeeze(0)
+        context = self.context + shift(self.meta_net, x).unsqueeze(1)
+        return own_prompt_logits(x, engine(context.unsqueeze(1)), scale)
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
-        """One bank without content: the prompts wait for the images."""
+        """One bank; without content where the prompts wait for the images."""
+        if self.meta_net is None:
+            return self._engine(self.context[None, None])
         return self.context.new_empty(1, len(self.classes), 0)
 
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
-        at_once = max(1, PROMPTS_AT_ONCE // len(self.classes))
-        parts = [self._logits(some) for some in images.global_.split(at_once)]
-        return torch.cat(parts).unsqueeze(0)
+        if self.meta_net is None:
+            return super().sample_logits(images, features)
+        return in_parts(lambda some: self.logits(some.global_, self._engine), images, len(self.classes))[None]
 
-    def _logits(self, images: Float[Tensor, "b d"]) -> Float[Tensor, "b c"]:
-        context = self.context + shift(self.meta_net, images).unsqueeze(1)
-        return own_prompt_logits(images, self._engine(context.unsqueeze(1)), self.backbone.logit_scale)
+
+@register("cocoop")
+class CoCoOp(ShiftedContext):
+    """A learned context plus a small network that shifts it for each image."""
+
+    Config = CoCoOpConfig
+    paper = "Zhou et al., CVPR 2022"
+    capturable = True
+    takes_weights = True
+    image_conditioned = True
+    exportable = False
+
+    def __init__(self, config: CoCoOpConfig, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        self.let_images_shift()

@@ -32,10 +32,17 @@ INITIAL_STD = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoOpConfig(MethodConfig):
-    """The published recipe: SGD at 0.002, batches of 32, 50 to 200 epochs by shots."""
+class ContextConfig(MethodConfig):
+    """What a context starts from."""
 
     tokens: int = setting(4, "b, context vectors")
+    words: str = setting("a photo of a", "words that the context starts from; empty: random, N(0, 0.02²)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoOpConfig(ContextConfig):
+    """The published recipe: SGD at 0.002, batches of 32, 50 to 200 epochs by shots."""
+
     words: str = setting("", "words that the context starts from; empty: random, N(0, 0.02²)")
     position: Literal["end", "middle", "front"] = setting(
         "end", "where the class name goes: end, middle or front"

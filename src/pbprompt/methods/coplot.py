@@ -22,7 +22,7 @@ from torch import Tensor
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.likelihood import unit
 from pbprompt.methods.base import setting
-from pbprompt.methods.cocoop import PROMPTS_AT_ONCE, make_meta_net, own_prompt_logits, shift
+from pbprompt.methods.cocoop import in_parts, make_meta_net, own_prompt_logits, shift
 from pbprompt.methods.plot import PLOT, PLOTConfig, transported_cosines
 from pbprompt.registry import register
 
@@ -57,9 +57,8 @@ class CoPLOT(PLOT):
         return self.context.new_empty(1, len(self.classes), 0)
 
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "1 b c"]:
-        at_once = max(1, PROMPTS_AT_ONCE // (len(self.context) * len(self.classes)))
-        chunks = zip(images.global_.split(at_once), images.patches.split(at_once), strict=True)
-        return torch.cat([self._logits(Encoded(*chunk), features) for chunk in chunks]).unsqueeze(0)
+        prompts = len(self.context) * len(self.classes)
+        return in_parts(lambda some: self._logits(some, features), images, prompts).unsqueeze(0)
 
     def _logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "b c"]:
         shifts = shift(self.meta_net, images.global_)

@@ -31,20 +31,19 @@ from pbprompt.clip.taps import Taps, Tokens, blocks_of
 from pbprompt.errors import InputError
 from pbprompt.methods.abilities import ShowsTokens
 from pbprompt.methods.base import MethodConfig, setting
-from pbprompt.methods.coop import start_context
+from pbprompt.methods.coop import ContextConfig, start_context
 from pbprompt.methods.zeroshot import sentence_features
 from pbprompt.registry import register
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeepPromptsConfig(MethodConfig):
+class DeepPromptsConfig(ContextConfig):
     """The recipe that these methods share: SGD at 0.0035, batches of 4, 5 epochs, 2 vectors."""
 
     learning_rate: float = setting(0.0035, "highest learning rate; cosine to zero over the epochs")
     batch_size: int = setting(4, "images per step")
     epochs: int = setting(5, "passes over the training images")
     tokens: int = setting(2, "b, context vectors", least=1)
-    words: str = setting("a photo of a", "words that the context starts from; empty: random, N(0, 0.02²)")
     depth: int = setting(
         0, "J, blocks with tokens, from the first; 0: as many of its blocks as the authors take", least=0
     )

@@ -38,24 +38,22 @@ from pbprompt import distributed
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.clip.engine import TextEngine
 from pbprompt.clip.prompts import Prompt, named_prompts
-from pbprompt.core.likelihood import class_logits, unit
+from pbprompt.core.likelihood import unit
 from pbprompt.core.variational import draw_noise, gaussian_kl, sample
 from pbprompt.methods.abilities import UsesUnseenNames
-from pbprompt.methods.base import Batch, MethodConfig, Terms, accuracy, setting
-from pbprompt.methods.cocoop import PROMPTS_AT_ONCE, make_meta_net, own_prompt_logits, shift
-from pbprompt.methods.coop import NameInContext, start_context
+from pbprompt.methods.base import Batch, Terms, accuracy, setting
+from pbprompt.methods.cocoop import ShiftedContext
+from pbprompt.methods.coop import INITIAL_STD, ContextConfig, start_context
 from pbprompt.registry import register
 
 SEED_OF_SYNTHESIS = 1_000_003  # stage 1's noise is apart from the initial values, which the seed itself gives
-INITIAL_STD = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class SHIPConfig(MethodConfig):
+class SHIPConfig(ContextConfig):
     """The published stage 1, then CoOp's recipe started at words; the preset `published` has its own."""
 
     tokens: int = setting(4, "b, context vectors of either stage")
-    words: str = setting("a photo of a", "words that CoOp's context starts from; empty: random, N(0, 0.02²)")
     encoder_width: int = setting(2048, "hidden units of the encoder")
     generator_width: int = setting(4096, "hidden units of the generator")
     synth_epochs: int = setting(50, "stage 1: passes over the training images")
@@ -72,7 +70,7 @@ STAGE_2 = {"batch_size": 256, "warmup_epochs": 0, "anneal": "step", "synth_views
 
 
 @register("ship")
-class SHIP(NameInContext, UsesUnseenNames):
+class SHIP(ShiftedContext, UsesUnseenNames):
     """CoOp with synthetic features for the new classes' names."""
 
     Config = SHIPConfig
@@ -99,7 +97,6 @@ class SHIP(NameInContext, UsesUnseenNames):
     def __init__(self, config: SHIPConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
         joint, width = backbone.embed_dim, backbone.text_width
-        self.context = nn.Parameter(start_context(backbone, config.tokens, config.words))
         self.synth_context = nn.Parameter(start_context(backbone, config.tokens, ""))
         self.encoder = nn.Sequential(
             nn.Linear(joint, config.encoder_width), nn.ReLU(), nn.Linear(config.encoder_width, 2 * joint)
@@ -113,14 +110,12 @@ class SHIP(NameInContext, UsesUnseenNames):
             if isinstance(part, nn.Linear):
                 nn.init.normal_(part.weight, std=INITIAL_STD)
                 nn.init.zeros_(part.bias)
-        self.image_conditioned = config.student == "cocoop"
-        self.exportable = not self.image_conditioned
-        if self.image_conditioned:
-            self.meta_net = make_meta_net(joint, width)
+        if config.student == "cocoop":
+            self.let_images_shift()
 
     def trainable(self) -> list[nn.Parameter]:
         """Stage 2 leaves what stage 1 made as it is."""
-        return [self.context, *(self.meta_net.parameters() if self.image_conditioned else ())]
+        return [self.context, *(self.meta_net.parameters() if self.meta_net else ())]
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         super().prepare(classes, template)
@@ -183,7 +178,7 @@ class SHIP(NameInContext, UsesUnseenNames):
         if len(prompts) > len(self.classes):
             made, names = self._synthetic(prompts, real, generator)
             x, labels = torch.cat([x, made.to(x)]), torch.cat([labels, names])
-        logits = self._logits(x, engine)
+        logits = self.logits(x, engine)
         nll = F.cross_entropy(logits, labels, reduction="none")
         terms = {"total": nll.mean(), "real": nll[:real].mean()}
         if len(labels) > real:
@@ -208,22 +203,3 @@ class SHIP(NameInContext, UsesUnseenNames):
         z = draw_noise((count, self.backbone.embed_dim), generator).to(self.context)
         made = self.synthesise([prompts[label] for label in labels.tolist()], z)
         return made, labels.to(made.device)
-
-    def _logits(self, x: Float[Tensor, "b d"], engine: TextEngine) -> Float[Tensor, "b c"]:
-        """s·cos(x, g_c), with prompts of each feature's own where the student is CoCoOp."""
-        if not self.image_conditioned:
-            return class_logits(x, engine(self.context[None, None]), self.backbone.logit_scale).squeeze(0)
-        context = self.context + shift(self.meta_net, x).unsqueeze(1)
-        return own_prompt_logits(x, engine(context.unsqueeze(1)), self.backbone.logit_scale)
-
-    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
-        """One bank; without content where the prompts wait for the images."""
-        if self.image_conditioned:
-            return self.context.new_empty(1, len(self.classes), 0)
-        return self._engine(self.context[None, None])
-
-    def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
-        if not self.image_conditioned:
-            return super().sample_logits(images, features)
-        some = images.global_.split(max(1, PROMPTS_AT_ONCE // len(self.classes)))
-        return torch.cat([self._logits(part, self._engine) for part in some]).unsqueeze(0)

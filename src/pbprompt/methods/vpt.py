@@ -29,21 +29,17 @@ from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.elbo import combined_elbo
 from pbprompt.core.likelihood import class_logits, log_likelihood, mean_probabilities, unit
 from pbprompt.core.variational import draw_noise, gaussian_kl, reduce_kl, reparameterise, sample
-from pbprompt.methods.base import Batch, MethodConfig, Terms, accuracy, setting
+from pbprompt.methods.base import Batch, Terms, accuracy, setting
+from pbprompt.methods.cocoop import CoCoOpConfig, in_parts, own_prompt_logits
 from pbprompt.methods.coop import NameInContext, start_context
 from pbprompt.registry import register
 
-PROMPTS_AT_ONCE = 1 << 12  # draws × images × classes in the text tower at once, where no gradient is kept
-
 
 @dataclass(frozen=True, kw_only=True)
-class VPTConfig(MethodConfig):
+class VPTConfig(CoCoOpConfig):
     """The published recipe: SGD at 0.002, one image per step; draws and epochs were chosen by dataset."""
 
-    batch_size: int = setting(1, "images per step")
     epochs: int = setting(10, "passes over the training images; published: 10 to 60 by dataset")
-    tokens: int = setting(4, "b, context vectors")
-    words: str = setting("a photo of a", "words that the context starts from; empty: random, N(0, 0.02²)")
     conditional: bool = setting(False, "the distribution depends on the image")
     train_samples: int = setting(
         10, "L, draws per training step; published: 5 to 40 by dataset", least=1, most=1000
@@ -103,19 +99,15 @@ class VPT(NameInContext):
         mean, log_variance = self._posterior(images)
         shifts = sample(mean, log_variance, config.train_samples, generator)
         if config.conditional:
-            logits = self._own_logits(images, shifts)
+            logits = own_prompt_logits(images, self._encode(shifts), self.backbone.logit_scale)
         else:
             logits = class_logits(images, self._encode(shifts).squeeze(1), self.backbone.logit_scale)
         kl = reduce_kl(gaussian_kl(mean, log_variance, torch.zeros_like(mean)), "mean")
         elbo = combined_elbo(
             log_likelihood(logits, batch.labels), kl, kl_weight=config.kl_weight, reading="log_of_mean"
         )
-        return {
-            "total": elbo.total,
-            "nll": elbo.nll,
-            "kl": elbo.kl,
-            "accuracy": accuracy(mean_probabilities(logits), batch.labels),
-        }
+        terms = {"total": elbo.total, "nll": elbo.nll, "kl": elbo.kl}
+        return {**terms, "accuracy": accuracy(mean_probabilities(logits), batch.labels)}
 
     def _posterior(self, images: Float[Tensor, "b d"]) -> tuple[Float[Tensor, "n w"], Float[Tensor, "n w"]]:
         """μ and log σ²: a line for each image where they depend on it, else one line."""
@@ -128,13 +120,6 @@ class VPT(NameInContext):
         """Text features under each shift, which all classes share."""
         return self._engine((self.context + shifts.unsqueeze(-2)).unsqueeze(-3))
 
-    def _own_logits(
-        self, images: Float[Tensor, "b d"], shifts: Float[Tensor, "s b w"]
-    ) -> Float[Tensor, "s b c"]:
-        """s·cos(f(x), g_c(r)): each image against the prompts of its own shifts."""
-        prompts = unit(self._encode(shifts))
-        return self.backbone.logit_scale * torch.einsum("bd,sbcd->sbc", unit(images).to(prompts), prompts)
-
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         """Text features under each draw; where they wait for the images, the draws' noise, [s, c, w]."""
         if self.config.conditional:
@@ -145,13 +130,13 @@ class VPT(NameInContext):
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
         if not self.config.conditional:
             return super().sample_logits(images, features)
-        noise = features[:, :1]
-        parts = []
-        for some in images.global_.split(max(1, PROMPTS_AT_ONCE // features.shape[:2].numel())):
-            mean, log_variance = self._posterior(some)
-            shifts = reparameterise(mean, log_variance, noise.expand(-1, len(some), -1))
-            parts.append(self._own_logits(some, shifts))
-        return torch.cat(parts, dim=1)
+
+        def logits(some: Encoded) -> Float[Tensor, "s b c"]:
+            mean, log_variance = self._posterior(some.global_)
+            shifts = reparameterise(mean, log_variance, features[:, :1].expand(-1, len(mean), -1))
+            return own_prompt_logits(some.global_, self._encode(shifts), self.backbone.logit_scale)
+
+        return in_parts(logits, images, features.shape[:2].numel())
 
     def diagnostics(self, generator: torch.Generator) -> dict[str, float]:
         if self.config.conditional:
