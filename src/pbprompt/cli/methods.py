@@ -60,6 +60,7 @@ def _explain(kind: type["Method"], console: "Console") -> None:
     from pbprompt.config import describe
 
     console.print((sys.modules[kind.__module__].__doc__ or "").strip(), highlight=False, markup=False)
+    console.print("\nf, g: image and text tower; s: exp(logit scale); x: image; c: class", highlight=False)
     counted, full = _counts(kind)
     figures = f"{counted:,} as the paper counts, {full:,} in full{WITHOUT}"
     console.print(f"\nlearnable parameters at ViT-B/16: {figures}\n")

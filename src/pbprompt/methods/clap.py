@@ -4,16 +4,11 @@
     loss = −log p(y | x) + (1/C) Σ_c λ_c·‖w_c − t_c‖²
     λ_c  = mean over the training images of class c of zero-shot's p(y = c | x)
 
-| symbol | name here           | meaning                                                      |
-|--------|---------------------|--------------------------------------------------------------|
-| t_c    | `_text`             | the sentence's text feature, not normalised                  |
-| w_c    | `_text + residuals` | learned prototypes, from t_c                                 |
-| λ_c    | `multipliers`       | how strongly class c is held; estimated once, never searched |
-
-The zero-shot-initialised probe of the same paper, without the constraint, is the variant `zs-lp`. The paper
-trains on twenty augmented views per image; here it is on the run's own views. Chosen here: a class without
-images is held with λ = 1, since nothing speaks against its sentence, and a name that comes later is its
-sentence.
+t_c is the sentence's text feature, not normalised; w_c the learned prototypes, t_c + `residuals`; λ_c is
+estimated once, never searched. The zero-shot-initialised probe of the same paper, without the constraint, is
+the variant `zs-lp`. The paper trains on twenty augmented views per image; here it is on the run's own views.
+Chosen here: a class without images is held with λ = 1, since nothing speaks against its sentence, and a name
+that comes later is its sentence.
 """
 
 from dataclasses import dataclass

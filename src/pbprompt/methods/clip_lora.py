@@ -4,11 +4,7 @@
     g_c = text tower(sentence with name_c)
     loss = −log softmax_y( s·cos(f(x), g_c) )
 
-| symbol | name here | meaning                                                             |
-|--------|-----------|---------------------------------------------------------------------|
-| r, α   | `rank`, `alpha` | rank of the updates and their scale                           |
-| f, g   | backbone  | both towers, with the updates (or one of them: `towers`)            |
-| s      |           | exp(logit scale)                                                    |
+f and g are both towers with the updates, or one of them (`towers`).
 
 The defaults are the authors': 500 steps a shot, AdamW, dropout before A. Their rate ends at 1e-6, ours at 0.
 They train on random crops: `--views` gives some. What is exported has the updates in its weights; the towers

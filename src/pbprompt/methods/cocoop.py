@@ -4,11 +4,7 @@
     g_c(x) = text tower([SOS] v_1 + π(x) … v_b + π(x) name_c [.] [EOT])
     loss = −log softmax_y( s·cos(f(x), g_c(x)) )
 
-| symbol    | name here  | meaning                                |
-|-----------|------------|----------------------------------------|
-| v_1 … v_b | `context`  | learned vectors, [b, w]                |
-| π         | `meta_net` | one shift for all vectors of a prompt  |
-| f, g, s   | backbone   | the frozen towers and exp(logit scale) |
+v_1 … v_b are `context`, [b, w]; π is `meta_net`, one shift for all vectors of a prompt.
 
 Every image has its own prompts: images × classes go through the text tower, as many at once as fit.
 """

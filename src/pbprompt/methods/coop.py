@@ -3,11 +3,7 @@
     g_c = text tower([SOS] v_1 … v_b name_c [.] [EOT])    the name at the end, in the middle or in front
     loss = −log softmax_y( s·cos(f(x), g_c) )              cross-entropy over the training classes
 
-| symbol    | name here | meaning                                                                    |
-|-----------|-----------|----------------------------------------------------------------------------|
-| v_1 … v_b | `context` | learned vectors, [b, w]: one set for all classes; or [c, b, w]: one per class |
-| f, g      | backbone  | the frozen towers                                                          |
-| s         |           | exp(logit scale)                                                           |
+v_1 … v_b are `context`, [b, w]: one set for all classes; or [c, b, w]: one per class.
 
 With one set of vectors for each class (`class_specific`) there is none for a name that was not trained on.
 """

@@ -4,11 +4,7 @@
     z_c = s·Σ_mn T_c,mn·cos(u_m, g_nc(x)),   T_c: PLOT's plan between the patches u_m and g_1c(x) … g_Nc(x)
     loss = −log softmax_y(z)
 
-| symbol      | name here  | meaning                               |
-|-------------|------------|---------------------------------------|
-| v_n1 … v_nb | `context`  | learned vectors, [n, b, w]            |
-| π           | `meta_net` | one shift for all vectors of all sets |
-| u_m, s      |            | as in PLOT                            |
+v_n1 … v_nb are `context`, [n, b, w]; π is `meta_net`, one shift for all vectors of all sets.
 
 The sets start from phrases that differ: sets that start from the same words would stay the same for ever.
 """

@@ -2,15 +2,9 @@
 
     logits(x) = s·f·Tᵀ + α·(f·Wᵀ + b)        W_c = P μ_c,  b_c = −½ μ_cᵀPμ_c        f = f(x)/‖f(x)‖
 
-| symbol | name here | meaning                                                                  |
-|--------|-----------|--------------------------------------------------------------------------|
-| T      | `_text`   | unit text features of the dataset's template, [c, d]                     |
-| μ, P   | core      | class means and the shrunk precision, see `core.discriminant`            |
-| α      | `alpha`   | weight of the images against the text                                    |
-| s      |           | exp(logit scale)                                                         |
-
-The paper searches α on validation images among 10⁻⁴, 10⁻³ … 10². Here none are needed: α is fixed at 1, the
-value that the authors' published log finds most often (46 of 165 searches). The preset
+T is the unit text features of the dataset's template, [c, d]; μ and the shrunk precision P:
+`core.discriminant`. The paper searches α on validation images among 10⁻⁴, 10⁻³ … 10². Here none are needed: α
+is fixed at 1, the value that the authors' published log finds most often (46 of 165 searches). The preset
 `cross-validated` (alpha=0) searches the same values by the same accuracy, ties going to the likelier, on five
 folds within the training images. That needs no further image, but every fold has fewer images to fit than
 there are in the end, so it leans towards the text; with one image per class it is α = 1 again.

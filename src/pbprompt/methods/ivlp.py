@@ -4,16 +4,11 @@
     image block l:  [class] patches V_l                  V_l in the place of V_{l−1}, l < J
     loss = −log softmax_y( s·cos(f(x), g_c) )
 
-| symbol | name here                     | meaning                                                    |
-|--------|-------------------------------|------------------------------------------------------------|
-| P_0    | `context`                     | learned vectors that start at the first of the `words`      |
-| P_l    | `text_taps`                   | [b, w] each, N(0, 0.02²) at the start                       |
-| V_l    | `image_taps`                  | [k, w] each, N(0, 0.02²) at the start                       |
-| J      | `depth`                       | blocks with tokens of their own; behind them the last stay  |
-
-With fewer vectors than words, the words that are left stay as they are between context and name. The settings
-are those that MaPLe's and PromptSRC's authors compare with; they train on random crops: `--views` gives some.
-The variant `vpt-deep` (Jia et al., ECCV 2022) has tokens in the image tower alone, and the data's sentence.
+P_0 is `context`, learned vectors that start at the first of the `words`; P_l are `text_taps`, [b, w] each,
+and V_l `image_taps`, [k, w] each, from N(0, 0.02²). Behind block J the last tokens stay. With fewer vectors
+than words, the words that are left stay as they are between context and name. The settings are those that
+MaPLe's and PromptSRC's authors compare with; they train on random crops: `--views` gives some. The variant
+`vpt-deep` (Jia et al., ECCV 2022) has tokens in the image tower alone, and the data's sentence.
 """
 
 from collections.abc import Sequence

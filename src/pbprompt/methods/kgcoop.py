@@ -2,11 +2,7 @@
 
     loss = −log softmax_y( s·cos(f(x), g_c(v)) ) + λ·(1 − (1/C) Σ_c cos(g_c(v), g_c⁰))
 
-| symbol | name here   | meaning                                          |
-|--------|-------------|--------------------------------------------------|
-| v, g   | `context`   | CoOp's context, and the class features it gives  |
-| g⁰     | `_sentence` | class features of the dataset's own sentence     |
-| λ      | `weight`    | how firmly the former are held at the latter     |
+g(v) are the class features of CoOp's `context`, g⁰ those of the dataset's own sentence, `_sentence`.
 """
 
 from collections.abc import Sequence

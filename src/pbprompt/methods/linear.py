@@ -2,10 +2,7 @@
 
     logit_c(x) = w_c·f + b_c + a_c·(f·t_c)                    f = f(x)/‖f(x)‖, t_c = g(c)/‖g(c)‖
 
-| symbol | name here    | meaning                                                       |
-|--------|--------------|---------------------------------------------------------------|
-| w, b   | `weights`    | what the images say, [k + 1, d] and [k + 1]                   |
-| a      | `text_scale` | how far the sentence's feature counts, [k + 1]; 0: not at all |
+w and b, [k + 1, d] and [k + 1], are what the images say; a, `text_scale`, how far the sentence counts.
 
 The last row is for a class without images, by a name that came later or from the start: the mean of the other
 rows, so that the images speak neither for it nor against it and its sentence decides. A method that reads no

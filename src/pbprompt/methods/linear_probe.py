@@ -2,11 +2,7 @@
 
     min over W, b of   C·Σ_i −log softmax(W f_i + b)[y_i] + ½‖W‖²               f = f(x)/‖f(x)‖
 
-| symbol | name here  | meaning                                        |
-|--------|------------|------------------------------------------------|
-| f      | backbone   | the frozen image tower                         |
-| W, b   | `weights`  | one weight vector and one bias per class       |
-| C      | `strength` | how far the images are trusted against W = 0   |
+W, b are a weight vector and a bias per class; C says how far the images are trusted against W = 0.
 
 C is chosen by cross-validation within the training images (five folds or as many as the largest class has
 images; the mean log-likelihood decides) among s²/d·10^(−2, −1.5, …, 2). s²/d, with s = exp(logit scale), is

@@ -2,11 +2,7 @@
 
     logit_k(x) = f·(w_k + α_k t_k) + b_k                               f = f(x)/‖f(x)‖
 
-| symbol | name here    | meaning                                            |
-|--------|--------------|----------------------------------------------------|
-| w, b   | `weights`    | visual prototypes, [k, d], and biases              |
-| t      | `_text`      | unit text features of the dataset's template       |
-| α      | `text_scale` | class-wise multipliers of the text                 |
+w, b are visual prototypes and biases, t the unit text features of the dataset's template, α `text_scale`.
 
 The probe is trained at once, full batch, by block coordinate majorise-minimise with step sizes and a start
 that follow from the data: see `core.blended_probe`, which also says where the published program differs from

@@ -4,15 +4,10 @@
     image block l:  [class] patches F_l(P_l)             F_l a linear map, text width → image width
     loss = −log softmax_y( s·cos(f(x), g_c) )
 
-| symbol | name here    | meaning                                                                        |
-|--------|--------------|--------------------------------------------------------------------------------|
-| P_0    | `context`    | learned vectors that start at the first of the `words`                         |
-| P_l    | `text_taps`  | [b, w] each, N(0, 0.02²) at the start                                          |
-| F_l    | `image_taps` | one map for each block, all equal at the start but the first                   |
-| J      | `depth`      | blocks with tokens of their own; 9 of ViT-B/16's 12 as published               |
-
-With fewer vectors than words ("a photo" of "a photo of a"), the words that are left stay as they are. The
-authors train on random crops: `--views` gives some.
+P_0 is `context`, learned vectors that start at the first of the `words`; P_l are `text_taps`, [b, w] each,
+from N(0, 0.02²); F_l are `image_taps`, all equal at the start but the first. J is 9 of ViT-B/16's 12 as
+published. With fewer vectors than words ("a photo" of "a photo of a"), the words that are left stay as they
+are. The authors train on random crops: `--views` gives some.
 """
 
 import copy

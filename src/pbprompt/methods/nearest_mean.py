@@ -3,13 +3,7 @@
     m_c = mean over the images of class c of f(x)/‖f(x)‖
     p(y = c | x) = softmax_c( s·cos(f(x), m_c) )
 
-| symbol | name here | meaning                                  |
-|--------|-----------|------------------------------------------|
-| f      | backbone  | the frozen image tower                   |
-| m_c    | `means`   | one vector per class, [c, d]             |
-| s      |           | exp(logit scale)                         |
-
-It has no use for a class name, so it can tell only the classes that it has images of.
+m_c are `means`, [c, d]. It has no use for a name, and can tell only the classes that it has images of.
 """
 
 import torch

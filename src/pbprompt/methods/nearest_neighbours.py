@@ -2,11 +2,7 @@
 
     p(y = c | x) = (1/C + #{i among the k nearest : y_i = c}) / (1 + k)         by cos(f(x), f_i)
 
-| symbol | name here     | meaning                                                       |
-|--------|---------------|---------------------------------------------------------------|
-| f      | backbone      | the frozen image tower                                        |
-| f_i    | `photographs` | the training images, [n, d]                                   |
-| k      | `neighbours`  | 1, 2, 4, …, 64: which has the best likelihood, each left out  |
+f_i are `photographs`, [n, d]; k is which of 1, 2, 4, …, 64 has the best likelihood, each image left out.
 
 One vote is spread over all C classes, so that no class has a probability of 0.
 """

@@ -5,18 +5,12 @@
     z_c = s·Σ_mn T_c,mn·cos(u_m, g_nc)  [+ s·cos(f(x), mean_n g_nc)]          in brackets: `add_global`
     loss = −log softmax_y(z)
 
-| symbol      | name here | meaning                                                                    |
-|-------------|-----------|----------------------------------------------------------------------------|
-| v_n1 … v_nb | `context` | learned vectors, [n, b, w]                                                 |
-| u_m         | `patches` | M patch features of an image                                               |
-| T_c         | `plan`    | between an image's patches and a class's prompts; a constant to autograd   |
-| f, g        | backbone  | the frozen towers                                                          |
-| s           |           | exp(logit scale)                                                           |
-
-When to stop Sinkhorn: the published rule looks at every iteration whether the row scalings changed by less
-than 1e-2 in the mean, a number that depends on the size of the cost. Here no row may miss 1/M by more than a
-share `tolerance`, looked at every tenth iteration alone, so that a GPU need not wait at each. Where the
-cosines differ by some tenths, as a backbone's do, ten iterations are enough for either rule.
+v_n1 … v_nb are `context`, [n, b, w]; u_m the M patch features of an image; the plan T_c, between an image's
+patches and a class's prompts, is a constant to autograd. When to stop Sinkhorn: the published rule looks at
+every iteration whether the row scalings changed by less than 1e-2 in the mean, a number that depends on the
+size of the cost. Here no row may miss 1/M by more than a share `tolerance`, looked at every tenth iteration
+alone, so that a GPU need not wait at each. Where the cosines differ by some tenths, as a backbone's do, ten
+iterations are enough for either rule.
 """
 
 from dataclasses import dataclass

@@ -6,13 +6,8 @@
     loss = −log softmax_y(z) + λ·mean_{k≠k'} |cos(p_k, p_k')|
     prediction: softmax_c( s·x·μ_c ) with all K prompts
 
-| symbol      | name here     | meaning                                                               |
-|-------------|---------------|-----------------------------------------------------------------------|
-| v_k1 … v_kb | `context`     | learned vectors, [k, b, w]                                            |
-| x           | `images`      | global image features, made of unit length                            |
-| p_k         | `class_free`  | feature of [SOS] v_k1 … v_kb [.] [EOT], prompt k without a class name |
-| λ           | `diversity`   | weight of the orthogonality                                           |
-| s           |               | exp(logit scale)                                                      |
+v_k1 … v_kb are `context`, [k, b, w]; x is of unit length; p_k is the feature of prompt k without a class
+name, [SOS] v_k1 … v_kb [.] [EOT].
 
 A quarter of the prompts has the class name in front, a quarter in the middle, the others at the end.
 

@@ -5,12 +5,8 @@
     g = g_ce                                            where g_ce·g_kl ≥ 0
     g = g_ce − λ·(g_ce·g_kl / ‖g_kl‖²)·g_kl             where they conflict
 
-| symbol | name here     | meaning                                                             |
-|--------|---------------|---------------------------------------------------------------------|
-| v      | `context`     | CoOp's context, all of it one vector in the products above          |
-| p_0    | `_teacher`    | zero-shot CLIP with the dataset's template                          |
-| T      | `temperature` | both distributions are softmax(logits / T), the divergence times T² |
-| λ      | `projection`  | how much of the conflicting component is removed                    |
+v is CoOp's `context`, all of it one vector in the products above; p_0, `_teacher`, is zero-shot CLIP with the
+dataset's template. Both distributions are softmax(logits / T), and the divergence is times T².
 
 `total` is the cross-entropy; `conflict` is 1 in a step whose gradients conflict.
 

@@ -3,13 +3,8 @@
     loss = −log p(y|x) + λ_t·mean|g − g⁰| + λ_i·mean|f − f⁰| + (1/C)·KL[p⁰(·|x) ‖ p(·|x)]
     θ = Σ_e w_e θ_e,   w_e ∝ exp(−(e − μ)²/2σ²)          over the epochs e = 1, 2, …: what is kept in the end
 
-| symbol   | name here                      | meaning                                               |
-|----------|--------------------------------|-------------------------------------------------------|
-| f, g     | backbone                       | both towers with the tokens (`ivlp`), of length 1     |
-| f⁰, g⁰   | `frozen`, `_diverse`           | the frozen towers; g⁰ the mean over several sentences |
-| p, p⁰    |                                | softmax of s·f·g and of s·f⁰·g⁰ over the C classes    |
-| λ_t, λ_i | `text_weight`, `image_weight`  | how firmly features are held                          |
-| μ, σ     | `average_at`, `average_within` | which epochs count for how much                       |
+f and g are both towers with the tokens (`ivlp`), of length 1; f⁰ and g⁰ the frozen ones, g⁰ the mean over
+several sentences; p and p⁰ the softmax of s·f·g and of s·f⁰·g⁰ over the C classes.
 
 The authors' sentences are CLIP's for ImageNet; here they are the seven that CLIP's authors found enough. They
 train on random crops: `--views` gives some.

@@ -12,12 +12,9 @@ and as many synthetic features x̂_c(z), z ~ N(0, I), of new names c drawn evenl
     g_c = text tower([SOS] v_1 … v_b name_c [.] [EOT])
     loss = mean of −log softmax_y( s·cos(x, g_c) ) over both
 
-| symbol    | name here       | meaning                                                                   |
-|-----------|-----------------|---------------------------------------------------------------------------|
-| μ, log σ² | `encoder`       | d → 2048 → (d, d), ReLU                                                   |
-| G         | `generator`     | d → 4096 → w, ReLU                                                        |
-| u_1 … u_b | `synth_context` | stage 1's context, [b, w]                                                 |
-| v_1 … v_b | `context`       | CoOp's context, [b, w]: all that stage 2 trains and predictions use       |
+μ and log σ² are the `encoder`, d → 2048 → (d, d), G the `generator`, d → 4096 → w, both with ReLU; u_1 … u_b
+are `synth_context`, v_1 … v_b `context`, [b, w] each: the latter is all that stage 2 trains and predictions
+use.
 
 The new names are `unseen_names`, which a task sets. Without any there is nothing to synthesise: stage 1 is
 left out, and stage 2 is CoOp. With the variant `cocoop` stage 2 is CoCoOp, whose meta-net π shifts the

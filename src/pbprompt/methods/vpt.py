@@ -5,13 +5,8 @@
     loss = −log (1/L) Σ_l p(y|x, r_l) + 0.001·mean_j KL[q(r_j) ‖ p(r_j)]
     p(y|x) = (1/S) Σ_s p(y|x, r_s)                                  prediction
 
-| symbol    | name here                | meaning                                                          |
-|-----------|--------------------------|------------------------------------------------------------------|
-| v_1 … v_b | `context`                | learned vectors, [b, w]                                          |
-| μ, log σ² | `mean`, `log_variance`   | free vectors, [1, w]; or two networks d → d/2 → d/2 → w of the   |
-|           |                          | normalised image feature, where `conditional`                    |
-| L         | `train_samples`          | draws per step                                                   |
-| S         |                          | draws of a prediction                                            |
+v_1 … v_b are `context`, [b, w]; μ and log σ² are free vectors, [1, w], or, where `conditional`, two networks
+d → d/2 → d/2 → w of the normalised image feature.
 
 Without `conditional` a draw is one context for all images and classes. With it every image has its own
 prompts: draws × images × classes go through the text tower, as many at once as fit, and the draws of a

@@ -1,11 +1,9 @@
 """Zero-shot CLIP: the class name in a sentence, no training.
 
-    p(y = c | x) = softmax_c( s·cos(f(x), g_c) )
-    single:    g_c = g("a photo of a {c}.")                the dataset's own sentence
-    ensemble:  g_c = (1/T) Σ_t g(t(c)) / ‖g(t(c))‖         T general sentences, each of which counts alike
-    both:      the mean of the two, each of length 1
-
-f and g are the frozen towers, s is exp(logit scale).
+p(y = c | x) = softmax_c( s·cos(f(x), g_c) )
+single:    g_c = g("a photo of a {c}.")                the dataset's own sentence
+ensemble:  g_c = (1/T) Σ_t g(t(c)) / ‖g(t(c))‖         T general sentences, each of which counts alike
+both:      the mean of the two, each of length 1
 """
 
 from collections.abc import Sequence
