@@ -9,8 +9,10 @@ from pbprompt.features.bank import Features
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.methods.pbprompt import PBPrompt
 from pbprompt.model import scoring
+from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predict_features, predictive, zero_shot
-from pbprompt.model.scoring import compare, leaderboard, probe_is_quick, rival_figures, score
+from pbprompt.model.scoring import leaderboard, probe_is_quick, rival_figures, score
+from pbprompt.model.tuned import TunedModel
 
 CLASSES = ("cat", "dog", "golden_retriever", "car", "bus", "tench", "zebra")
 TEMPLATE = "a drawing of a {}."
@@ -67,10 +69,10 @@ def sentences(backbone):
 
 
 def test_tuned_and_zero_shot_side_by_side(tiny_vit, method, features):
-    predictor = predictive(method, samples=5, seed=2)
-    found = compare(predictor, features, predict_features(predictor, features), features)
+    model = TunedModel(method, describe_model(method), samples=5, seed=2)
+    found = model.evaluate(features)
     labels = features.labels.numpy()
-    assert_figures(found, by_hand(predictor.bank, features, tiny_vit.logit_scale), labels)
+    assert_figures(found, by_hand(model.predictor.bank, features, tiny_vit.logit_scale), labels)
     assert_figures(found["zero_shot"], by_hand(sentences(tiny_vit), features, tiny_vit.logit_scale), labels)
     assert found["images"] == COUNT and found["nll"] != found["zero_shot"]["nll"]
     assert all(isinstance(value, float | int) for value in found["zero_shot"].values())  # ready for JSON

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pbprompt.config import from_dict
 from pbprompt.core.temperature import fit_temperature
 from pbprompt.data.items import Dataset, Item
 from pbprompt.errors import InputError
@@ -59,8 +60,6 @@ class Calibration:
         n = len(self.confidence)
         if n == 0 or {len(self.right), len(self.true), len(self.labels)} != {n}:
             raise ValueError("confidence, right, true and labels must have one value for each image")
-        if not all(type(answer) is bool for answer in self.right):
-            raise ValueError("right must be true or false for each image")
         if not all(0 <= true <= best <= 1 for true, best in zip(self.true, self.confidence, strict=True)):
             raise ValueError("there must be 0 ≤ true ≤ confidence ≤ 1 for each image")
         if not (1 <= self.classes_seen <= self.classes and self.samples >= 1 and 0 <= self.left_out <= n):
@@ -208,22 +207,14 @@ def read_calibration(folder: Path | ModelFiles) -> Calibration | None:
     if content is None:
         return None
     try:
-        return _parsed(json.loads(content))
+        values = json.loads(content)
+        if values.pop("format") != FORMAT or values.pop("version") != VERSION:
+            raise ValueError("another format")
+        images = values.pop("images")
+        calibration = from_dict(Calibration, values, "field")
+        if images != len(calibration):
+            raise ValueError(f"images is {images}, but there are {len(calibration)}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
         why = " ".join(str(error).split())
         raise InputError(f"{path}: not a calibration of pbprompt ({why}): fit the model again") from None
-
-
-def _parsed(values: dict[str, Any]) -> Calibration:
-    if values.pop("format") != FORMAT or values.pop("version") != VERSION:
-        raise ValueError("another format")
-    images = values.pop("images")
-    for key in ("classes", "classes_seen", "samples", "seed", "left_out"):
-        if type(values[key]) is not int:
-            raise ValueError(f"{key} must be a whole number")
-    calibration = Calibration(**{**values, **{key: tuple(values[key]) for key in COLUMNS}})
-    if images != len(calibration):
-        raise ValueError(f"images is {images}, but there are {len(calibration)}")
     return calibration

@@ -42,8 +42,8 @@ def fit_into(
     """Fit to a dataset or a draw of it, judge by other images, and save the model with its figures.
 
     Training is checkpointed in the folder: after Ctrl-C or a kill the same call continues from there. Of
-    several processes under torchrun, the first writes. The arguments are those of `TunedModel.fit`;
-    `temperature`: scale the probabilities as the validation images ask for; `about`: more facts to keep.
+    several processes under torchrun, the first writes. `temperature`: scale the probabilities as the
+    validation images ask for; `about`: more facts to keep; the others are those of `TunedModel.fit`.
 
         dataset = open_dataset("photos/")
         bank = FeatureBank(load_backbone("lite"))

@@ -1,7 +1,6 @@
 """A tuned model on a split: the standard figures, beside those of zero-shot and of plain classifiers."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from pbprompt.evaluate.metrics import summary
 from pbprompt.features.bank import Features
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.methods.linear import held_out
-from pbprompt.model.predictor import DIGITS, Predictor, predict_features, predictive, zero_shot
+from pbprompt.model.predictor import DIGITS, Predictor, predict_features, predictive
 from pbprompt.registry import find_method
 
 # What the plainest classifiers make of the same training images: whether tuning bought anything. They need no
@@ -45,16 +44,6 @@ def log_probabilities(said: Uncertainty) -> Float[Tensor, "n c"]:
     return said.probabilities.double().cpu().clamp_min(torch.finfo(torch.float32).tiny).log()
 
 
-def compare(predictor: Predictor, features: Features, said: Uncertainty, frozen: Features) -> dict[str, Any]:
-    """The figures of what a tuned model said and, under `zero_shot`, those of the untuned backbone, if that
-    reads names; `frozen`: the images as that sees them."""
-    method = predictor.method
-    figures: dict[str, Any] = {**standard_figures(said, features), "images": len(features)}
-    if method.given.reads_text:
-        figures["zero_shot"] = score(zero_shot(method.given, method.classes, method.template), frozen)
-    return figures
-
-
 def set_figures(
     said: Uncertainty, features: Features, classes: Sequence[str], coverage: float, quantile: ByDifficulty
 ) -> dict[str, str | int | float]:
@@ -82,32 +71,9 @@ def set_figures(
 def rival_figures(
     backbone: Backbone, classes: Sequence[str], train: Features, test: Features, seed: int, own: str = ""
 ) -> dict[str, dict[str, float]]:
-    """The standard figures of each rival but a model's `own` method, fitted to its training images.
-
-    Without the probe where it takes long, and none at all where a class has no training image.
-    """
-    if set(train.labels.tolist()) != set(range(len(classes))):
-        return {}
-    found = {}
-    for name in RIVALS:
-        slow = name == "linear-probe" and not probe_is_quick(len(train), len(classes), backbone.embed_dim)
-        if name == own or slow:
-            continue
-        found[name] = score(_fitted(name, backbone, classes, "{}", train, seed), test)
-    return found
-
-
-def _fitted(
-    name: str, backbone: Backbone, classes: Sequence[str], template: str, train: Features, seed: int
-) -> Predictor:
-    """A method that takes no steps, with its own settings."""
-    kind = find_method(name)
-    method = build_method(kind, make_config(kind), backbone, seed)
-    method.prepare(classes, template)
-    here = train.to(backbone.device)
-    method.begin(Encoded(here.global_, here.patches), here.labels, seed)
-    method.finish()
-    return predictive(method)
+    """The standard figures of each rival but a model's `own` method, fitted to its training images."""
+    names = [name for name in _able(RIVALS, backbone, classes, train) if name != own]
+    return {name: _fitted_figures(name, backbone, classes, "{}", [(train, test)], seed) for name in names}
 
 
 def leaderboard(
@@ -116,21 +82,42 @@ def leaderboard(
     """The standard figures of each cheap method, on training images that it was not fitted to: five folds,
     the same for all. The best by likelihood comes first; empty where no class has two images.
     """
-    folds = held_out(train.labels.cpu())
-    if not folds or set(train.labels.tolist()) != set(range(len(classes))):
-        return {}
-    found = {}
-    for name in CHEAP:
-        if name == "linear-probe" and not probe_is_quick(len(train), len(classes), backbone.embed_dim):
-            continue
-        said, labels = [], []
-        for held in folds:
-            some, others = (train.subset(rows.nonzero().flatten().tolist()) for rows in (~held, held))
-            predictor = _fitted(name, backbone, classes, template, some, seed)
-            said.append(log_probabilities(predict_features(predictor, others)))
-            labels.append(others.labels.cpu())
-        found[name] = summary(torch.cat(said), torch.cat(labels))
+    folds = [
+        (train.subset((~held).nonzero().flatten()), train.subset(held.nonzero().flatten()))
+        for held in held_out(train.labels.cpu())
+    ]
+    names = _able(CHEAP, backbone, classes, train) if folds else []
+    found = {name: _fitted_figures(name, backbone, classes, template, folds, seed) for name in names}
     return dict(sorted(found.items(), key=lambda pair: pair[1]["nll"]))
+
+
+def _able(names: Iterable[str], backbone: Backbone, classes: Sequence[str], train: Features) -> list[str]:
+    """Without the probe where it takes long, and none at all where a class has no training image."""
+    if set(train.labels.tolist()) != set(range(len(classes))):
+        return []
+    quick = probe_is_quick(len(train), len(classes), backbone.embed_dim)
+    return [name for name in names if quick or name != "linear-probe"]
+
+
+def _fitted_figures(
+    name: str,
+    backbone: Backbone,
+    classes: Sequence[str],
+    template: str,
+    folds: Sequence[tuple[Features, Features]],
+    seed: int,
+) -> dict[str, float]:
+    """Of a method that takes no steps, with its own settings: fitted to the first of each pair, asked about
+    the second."""
+    kind, said = find_method(name), []
+    for train, test in folds:
+        method = build_method(kind, make_config(kind), backbone, seed)
+        method.prepare(classes, template)
+        here = train.to(backbone.device)
+        method.begin(Encoded(here.global_, here.patches), here.labels, seed)
+        method.finish()
+        said.append(log_probabilities(predict_features(predictive(method), test)))
+    return summary(torch.cat(said), torch.cat([test.labels.cpu() for _, test in folds]))
 
 
 def probe_is_quick(images: int, classes: int, width: int) -> bool:

@@ -42,7 +42,7 @@ from pbprompt.model.multi_label import (
 )
 from pbprompt.model.predictions import NO_RULE, Prediction, Rule, predictions
 from pbprompt.model.predictor import SAMPLES, Predictor, predict_features, predictive, zero_shot
-from pbprompt.model.scoring import compare, rival_figures, set_figures
+from pbprompt.model.scoring import rival_figures, score, set_figures, standard_figures
 from pbprompt.suggest import suggest
 from pbprompt.train.tune import Bank, Training, bank_on, data_facts, takes_unlabelled, tune
 
@@ -168,16 +168,12 @@ class TunedModel:
         return cls(method, describe_model(method, seed=seed, data=pool_facts(method)))
 
     def together(self, images: Float[Tensor, "m d"]) -> Self:
-        """The model having seen these images without labels too, such as those that it is to classify.
-
-        Its temperature and calibration are of before, so they go; images left out make another calibration.
-        """
+        """The model having seen these images without labels too, such as those that it is to classify."""
         method = takes_unlabelled(copy_method(self.single_label().method))
         method.beside(images.to(self.backbone.device), asked=True)
         method.finish()
         method.prepare(self.classes, method.template)
-        info = replace(self.info, metrics={}, temperature=1.0, data=self.info.data | pool_facts(method))
-        return replace(self, method=method, info=info, calibration=None, _drawn={}).with_left_out()
+        return self._relearned(method)
 
     @classmethod
     def zero_shot(
@@ -245,42 +241,27 @@ class TunedModel:
         """The same model prepared for other classes (or another sentence); this one stays as it is."""
         method = copy_method(self.single_label().method)
         method.prepare(classes, template or method.template)
-        return self._with(method)
-
-    def _with(self, method: Method) -> Self:
         info = replace(self.info, classes=method.classes, template=method.template)
         if info.classes != self.info.classes:
             info = replace(info, metrics={})  # they were measured for the former classes
         return replace(self, method=method, info=info, _drawn={})
 
     def partial_fit(self, images: Encoded, labels: Sequence[str]) -> Self:
-        """The model having learned these images too, as if fitted on all; new labels are new classes.
-
-        Its figures and its temperature are of before, so they go; it is calibrated anew by its training
-        images, each left out.
-        """
-        if self.multi_label or not can(self.method, LearnsOn):
-            kind = "a multi-label model" if self.multi_label else self.method.name
-            raise InputError(f"{kind} cannot learn on: fit it again on all images")
+        """The model having learned these images too, as if fitted on all; new labels are new classes."""
+        method = self._learning("learn on: fit it again on all images")
         known = {name_key(name): place for place, name in enumerate(self.classes)}
         new = [name for name in dict.fromkeys(labels) if name_key(name) not in known]
-        method = copy_method(self.method)
-        assert can(method, LearnsOn)
         method.expect((*self.classes, *new), method.template)
-        model = self._with(method)
-        known = {name_key(name): place for place, name in enumerate(model.classes)}
+        known = {name_key(name): place for place, name in enumerate(method.classes)}
         device = self.backbone.device
         rows = torch.tensor([known[name_key(label)] for label in labels], device=device)
         method.learn(Encoded(*(part.to(device) for part in images)), rows)
-        info = replace(model.info, metrics={}, temperature=1.0)
-        return replace(model, info=info, calibration=None).with_left_out()
+        return self._relearned(method)
 
     def regrouped(self, named: Mapping[str, str | None]) -> Self:
         """The model with classes called otherwise, several perhaps alike, or (None) forgotten: as if it had
-        been fitted so. It is calibrated anew by its training images, each left out."""
-        if self.multi_label or not can(self.method, LearnsOn):
-            kind = "a multi-label model" if self.multi_label else self.method.name
-            raise InputError(f"{kind} cannot regroup its classes: fit it again")
+        been fitted so."""
+        method = self._learning("regroup its classes: fit it again")
         for name in named:
             if name not in self.classes:
                 raise InputError(f"class {name!r} is none of the model's: {suggest(name, self.classes)}")
@@ -288,13 +269,25 @@ class TunedModel:
         left = tuple(dict.fromkeys(name for name in names if name is not None))
         if len(left) < 2:
             raise InputError("fewer than two classes would be left: keep two or more")
-        method = copy_method(self.method)
-        assert can(method, LearnsOn)
         method.regroup(named)
         method.prepare(left, method.template)
-        model = self._with(method)
-        info = replace(model.info, metrics={}, temperature=1.0)
-        return replace(model, info=info, calibration=None).with_left_out()
+        return self._relearned(method)
+
+    def _learning(self, what: str) -> LearnsOn:
+        """A copy of the method, which is to learn on; refused where it cannot."""
+        if self.multi_label or not can(self.method, LearnsOn):
+            kind = "a multi-label model" if self.multi_label else self.method.name
+            raise InputError(f"{kind} cannot {what}")
+        method = copy_method(self.method)
+        assert can(method, LearnsOn)
+        return method
+
+    def _relearned(self, method: Method) -> Self:
+        """With a method that knows more: figures, temperature and calibration are of before, so they go, and
+        its training images, each left out, calibrate it anew."""
+        data = self.info.data | pool_facts(method)
+        info = replace(self.info, classes=method.classes, metrics={}, temperature=1.0, data=data)
+        return replace(self, method=method, info=info, calibration=None, _drawn={}).with_left_out()
 
     def assessed(
         self, dataset: Dataset, bank: Bank, *, figures: bool = True, temperature: bool = False
@@ -318,30 +311,20 @@ class TunedModel:
             metrics = {"split": "test", **self.judge(dataset, "test", bank)[0]} if whole.test else {}
             return replace(self, info=replace(self.info, metrics=metrics))
         chooses = can(self.method, ChoosesByValidation)
-        model, held_out = self, held_out_items(dataset, chooses=chooses)
-        tuned = bank_on(bank, self.backbone)
+        model, calibration = self, None
+        held_out = held_out_items(dataset, chooses=chooses)
         if held_out:
-            features = tuned.encode(dataset.root, held_out)
+            features = bank_on(bank, self.backbone).encode(dataset.root, held_out)
             if temperature or (can(self.method, LeavesOut) and len(held_out) >= ENOUGH):
                 scaled = temperature_of(self.predictor, features)
                 model = replace(self, info=replace(self.info, temperature=scaled))
             calibration = calibrate(model.predictor, features, self.seed)
-            alike = whole.split_by_seed or len(held_out) < ENOUGH  # the training images are as good witnesses
-            if alike and (left := calibrate_left_out(model.predictor, self.seed)):
-                calibration = calibration.with_left_out(left)
-            model = replace(model, calibration=calibration)
-        else:
-            model = replace(self, calibration=calibrate_left_out(self.predictor, self.seed))
-        metrics = {}
+        if whole.split_by_seed or len(held_out) < ENOUGH:  # the training images are as good witnesses
+            left = calibrate_left_out(model.predictor, self.seed)
+            calibration = calibration.with_left_out(left) if calibration and left else calibration or left
+        model, metrics = replace(model, calibration=calibration), {}
         if figures and whole.split(split) and not (split == "val" and chooses):
-            features = tuned.encode(dataset.root, whole.split(split))
-            others = self._frozen(bank, dataset.root, whole.split(split), features)
-            train = bank_on(bank, self.method.given).encode(dataset.root, dataset.train)
-            rivals = rival_figures(
-                self.method.given, self.classes, train, others, self.info.seed, self.info.method
-            )
-            figured = model.evaluate(features, sets=split == "test", frozen=others)
-            metrics = {"split": split, **figured, "rivals": rivals}
+            metrics = {"split": split, **model.judge(dataset, split, bank, rivals=True)[0]}
         return replace(model, info=replace(model.info, metrics=metrics))
 
     def with_left_out(self) -> Self:
@@ -353,33 +336,34 @@ class TunedModel:
         return self if calibration is None else replace(self, calibration=calibration)
 
     def evaluate(
-        self, features: Features, *, sets: bool = True, frozen: Features | None = None
+        self,
+        features: Features,
+        *,
+        sets: bool = True,
+        frozen: Features | None = None,
+        said: Uncertainty | None = None,
     ) -> dict[str, Any]:
-        """Its figures on labelled images, and under `zero_shot` those of the untuned backbone, which sees
-        them as `frozen` where the model has tuned its towers.
+        """Its figures on labelled images, and under `zero_shot` those of the untuned backbone, if that reads
+        names, which sees them as `frozen` where the model has tuned its towers; `said`: its answers, if made.
 
         Where it is calibrated for its classes, `sets` are how well prediction sets hold the true class, over
         all and of the class that they hold worst; not for the images that it was calibrated with.
         """
-        return self._figures(features, predict_features(self.predictor, features), sets, frozen or features)
-
-    def _figures(self, features: Features, said: Uncertainty, sets: bool, frozen: Features) -> dict[str, Any]:
-        figures = compare(self.predictor, features, said, frozen)
+        given, said = self.method.given, said or predict_features(self.predictor, features)
+        figures: dict[str, Any] = {**standard_figures(said, features), "images": len(features)}
+        if given.reads_text:
+            names = zero_shot(given, self.classes, self.method.template)
+            figures["zero_shot"] = score(names, frozen or features)
         if sets and self.calibration is not None and self.calibrated:
             quantile = self.calibration.quantile(COVERAGE)
             figures["sets"] = set_figures(said, features, self.classes, COVERAGE, quantile)
         return figures
 
-    def _frozen(self, bank: Bank, root: Path, items: Sequence[Item], features: Features) -> Features:
-        """The items as the untuned towers see them: their features themselves, if the model has no other."""
-        if self.backbone is self.method.given:
-            return features
-        return bank_on(bank, self.method.given).encode(root, items)
-
     def judge(
-        self, dataset: Dataset, split: str, bank: Bank
+        self, dataset: Dataset, split: str, bank: Bank, *, rivals: bool = False
     ) -> tuple[dict[str, Any], Answers | LabelAnswers]:
-        """Its figures on a split, and what it said of each image.
+        """Its figures on a split, and what it said of each image; under `rivals`, if wanted, what plain
+        classifiers make of the same training images.
 
         Those of a multi-label model are mAP, precision, recall and F1, of all labels and of each;
         `zero_shot_map` is that of ranking images by their cosine to the names.
@@ -389,10 +373,10 @@ class TunedModel:
                 f"{dataset.name} is single-label, and the model multi-label: give a table with a column "
                 "'labels', as in beach|dog"
             )
-        items = (dataset if self.multi_label else dataset.single_label()).split(split)
+        items = (dataset if self.multi_label else dataset.single_label()).whole.split(split)
         if not items:
             raise InputError(f"{dataset.name} has no {split} images: choose another split")
-        features = bank.encode(dataset.root, items)
+        features = bank_on(bank, self.backbone).encode(dataset.root, items)
         if self.head is not None:
             found = label_answers(self.head, self.classes, dataset, items, features)
             alone = names_alone(self.backbone, self.classes, self.info.template, features, found.has)
@@ -400,8 +384,14 @@ class TunedModel:
         said = predict_features(self.predictor, features)
         paths = [item.path for item in items]
         answers = Answers.of(said.probabilities.cpu(), features.labels.cpu(), self.classes, paths)
-        frozen = self._frozen(bank, dataset.root, items, features)
-        return self._figures(features, said, split == "test", frozen), answers
+        given, info = self.method.given, self.info
+        untuned = bank_on(bank, given)
+        frozen = features if self.backbone is given else untuned.encode(dataset.root, items)
+        figures = self.evaluate(features, sets=split == "test", frozen=frozen, said=said)
+        if rivals:
+            train = untuned.encode(dataset.root, dataset.train)
+            figures["rivals"] = rival_figures(given, self.classes, train, frozen, info.seed, info.method)
+        return figures, answers
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[Float[Tensor, "3 size size"]]) -> Encoded:
@@ -428,10 +418,9 @@ class TunedModel:
                 "fit it again on data that has some"
             )
         quantile: ByDifficulty | tuple[float, ...] | None = None
-        if coverage is not None and per_class:
-            quantile = self.calibration.class_quantiles(self.classes, coverage)
-        elif coverage is not None:
-            quantile = self.calibration.quantile(coverage)
+        if coverage is not None:
+            per = self.calibration
+            quantile = per.class_quantiles(self.classes, coverage) if per_class else per.quantile(coverage)
         return Rule(None if accuracy is None else self.calibration.promised(accuracy)[1], quantile, refusal)
 
     def predict(self, images: Encoded, rule: Rule = NO_RULE) -> list[Prediction]:
