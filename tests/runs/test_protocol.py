@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pbprompt.config import to_dict
+from pbprompt.core.temperature import fit_temperature
 from pbprompt.data.sources import open_dataset
 from pbprompt.errors import InputError
 from pbprompt.evaluate.metrics import harmonic_mean
@@ -59,6 +60,30 @@ def test_few_shot(bank):
     again, repeated = run(bank, task="few-shot", dataset=DATA)
     assert again.id == record.id
     assert np.array_equal(repeated[f"{DATA}/confidence"], arrays[f"{DATA}/confidence"])
+
+
+def test_a_tempered_run_says_the_same_less_surely_as_folds_ask_for(bank, monkeypatch):
+    values = {"task": "few-shot", "dataset": DATA, "method": "nearest-mean", "shots": 4, "overrides": ()}
+    plain, said = run(bank, **values)
+    seen = []
+    monkeypatch.setattr(
+        "pbprompt.runs.protocol.fit_temperature", lambda *given: seen.append(given) or fit_temperature(*given)
+    )
+    tempered, softer = run(bank, **values, temper=True)
+    assert tempered.id != plain.id
+    assert np.array_equal(softer[f"{DATA}/predicted"], said[f"{DATA}/predicted"])
+    ((logs, labels),) = seen  # every training image once, by models that were not given it
+    drawn = prepare_run(RunConfig(**values)).few
+    assert sorted(labels.tolist()) == sorted(item.label for item in drawn.train)
+    held = [number % 4 == 0 for number in range(len(drawn.train))]  # the first image of each class
+    features = bank.encode(drawn.root, drawn.train)
+    x = torch.nn.functional.normalize(features.global_, dim=-1)
+    means = torch.stack([x[features.labels == c][1:].mean(0) for c in range(len(drawn.classes))])
+    cosines = x[held] @ torch.nn.functional.normalize(means, dim=-1).T
+    assert [features.labels[held].tolist(), cosines.argmax(1).tolist()] == [
+        labels[: sum(held)].tolist(), logs[: sum(held)].argmax(1).tolist(),
+    ]  # fmt: skip
+    assert tempered.results[DATA]["nll"] < plain.results[DATA]["nll"]
 
 
 def test_base_to_new_tests_each_half_in_its_own_names(bank):
@@ -231,7 +256,7 @@ def test_a_runs_name_depends_on_all_that_changes_its_result(lite, tiny_vit):
 
 def test_a_run_on_test_is_named_as_before_there_was_a_choice():
     config = RunConfig(task="few-shot", dataset=DATA, shots=1)
-    asked = {key: value for key, value in asdict(config).items() if key != "split"}
+    asked = {key: value for key, value in asdict(config).items() if key not in ("split", "temper")}
     facts = json.dumps([asked, {"epochs": 2}, "draw", "weights", "coop 1"], sort_keys=True)
     expected = hashlib.sha256(facts.encode()).hexdigest()[:16]
     assert run_id(config, {"epochs": 2}, "draw", "weights", "coop 1") == expected

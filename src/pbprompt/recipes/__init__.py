@@ -16,7 +16,8 @@ from pbprompt.train.tune import Views
 class Row:
     """One method of a table, under the name the table gives it; `published` is the paper's name for it.
 
-    `by_dataset` holds settings for single datasets, where a figure was made with others there.
+    `by_dataset` holds settings for single datasets, where a figure was made with others there; `temper`: the
+    probabilities are scaled by a temperature that five folds of the training images ask for.
     """
 
     label: str
@@ -25,6 +26,7 @@ class Row:
     variant: str = ""
     overrides: tuple[str, ...] = ()
     samples: int = 20
+    temper: bool = False
     published: str = ""
     by_dataset: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
@@ -105,6 +107,7 @@ class Recipe:
                     targets=self.targets,
                     samples=row.samples,
                     split=self.split,
+                    temper=row.temper,
                 ),
             )
             for seed in self.seeds

@@ -26,6 +26,7 @@ class RunConfig:
     targets: tuple[str, ...] = ()  # what cross-dataset and domain-shift test on besides
     samples: int = 20
     split: Split = "test"  # val: settings are chosen, and no test image is read
+    temper: bool = False  # probabilities at a temperature that folds of the training images ask for
 
     @property
     def place(self) -> str:
@@ -41,6 +42,7 @@ class RunConfig:
         }
         words = [self.method, *(changed[key] for key in ("preset", "variant") if key in changed)]
         words += [word for word in self.overrides if word.partition("=")[0] != without]
+        words += ["tempered"] * self.temper
         return ", ".join(
             [*words, *(f"{key}={changed[key]}" for key in ("views", "samples") if key in changed)]
         )

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from pbprompt import __version__
 from pbprompt.clip.backbone import Encoded
 from pbprompt.config import to_dict
+from pbprompt.core.temperature import fit_temperature
 from pbprompt.data.fewshot import base_new, draw
 from pbprompt.data.items import Dataset, Drawn
 from pbprompt.data.sources import open_dataset
@@ -35,6 +36,7 @@ from pbprompt.evaluate.selective import auroc
 from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.methods.abilities import ChoosesByValidation, TellsFamiliarity, UsesUnseenNames, can
 from pbprompt.methods.base import Method, MethodConfig, make_config
+from pbprompt.methods.linear import held_out
 from pbprompt.model.predictor import predict_features
 from pbprompt.model.scoring import log_probabilities, standard_figures
 from pbprompt.model.tuned import TunedModel
@@ -94,8 +96,9 @@ class Prepared:
 def run_id(config: RunConfig, settings: Mapping[str, Any], draw: str, fingerprint: str, code: str) -> str:
     """A hash of all that changes a run's result."""
     asked = asdict(config)
-    if config.split == "test":  # so that runs from before there was a choice keep their names
-        del asked["split"]
+    for choice, usual in (("split", "test"), ("temper", False)):
+        if asked[choice] == usual:  # so that runs from before there was a choice keep their names
+            del asked[choice]
     facts = [asked, telling_settings(config.method, settings), draw, fingerprint, code]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -117,6 +120,8 @@ def run_task(run: Prepared, bank: FeatureBank) -> tuple[Record, Arrays]:
     start = time.perf_counter()
     base, new = base_new(run.few) if run.config.task == "base-to-new" else (run.few, None)
     model = _tuned(run, base, new, bank)
+    if run.config.temper:
+        model = replace(model, info=replace(model.info, temperature=_temperature(run, base, new, bank)))
     results: dict[str, dict[str, int | float]] = {}
     arrays: Arrays = {}
     tuned = bank_on(bank, model.backbone)
@@ -191,6 +196,20 @@ def _tuned(run: Prepared, base: Dataset, new: Dataset | None, bank: FeatureBank)
         progress=False,
         announce=announce,
     )
+
+
+def _temperature(run: Prepared, base: Dataset, new: Dataset | None, bank: FeatureBank) -> float:
+    """By what models of five folds say of the training images that they were not given; 1 where no class has
+    two."""
+    labels = torch.tensor([item.label for item in base.train])
+    said = []
+    for held in held_out(labels):
+        others = tuple(item for item, out in zip(base.train, held, strict=True) if not out)
+        model = _tuned(run, replace(base, train=others), new, bank)
+        tested = tuple(item for item, out in zip(base.train, held, strict=True) if out)
+        features = bank_on(bank, model.backbone).encode(base.root, tested)
+        said.append((log_probabilities(predict_features(model.predictor, features)), labels[held]))
+    return fit_temperature(*map(torch.cat, zip(*said, strict=True))) if said else 1.0
 
 
 def _names_without_images(run: Prepared, new: Dataset | None) -> tuple[str, ...]:
