@@ -36,21 +36,21 @@ def test_against_refits(width, counts, weighted):
     images, labels, _ = problem(width, counts)
     weights = 0.3 + torch.rand(len(labels), generator=torch.Generator().manual_seed(1)).double()
     weights = weights if weighted else ones(labels)
-    fitted, left = fit_kernel(images, labels, len(counts), weights)
+    fitted, scores, without_class = fit_kernel(images, labels, len(counts), weights)
     plain = PlainKernel(images, labels, len(counts), weights)
     new = problem(width, [6], seed=9)[0]
     assert float(fitted.bandwidth) == pytest.approx(plain.h)
     close(fitted.scores(new), plain.scores(new.numpy()))
-    close(left.scores, plain.left_out())
-    close(left.without_class, plain.without_class())
+    close(scores, plain.left_out())
+    close(without_class, plain.without_class())
 
 
 def test_a_class_of_which_no_photograph_is_kept():
     images, labels, _ = problem(5, [3, 2])
-    fitted, left = fit_kernel(images, 2 * labels, 4, ones(labels))
+    fitted, scores, without_class = fit_kernel(images, 2 * labels, 4, ones(labels))
     plain = PlainKernel(images, 2 * labels, 4)
-    close(left.scores, plain.left_out())
-    close(left.without_class, plain.without_class())
+    close(scores, plain.left_out())
+    close(without_class, plain.without_class())
     assert fitted.coefficients.shape == (5, 4)
     new = problem(5, [6], seed=9)[0]
     close(fitted.scores(new), plain.scores(new.numpy()))
@@ -61,32 +61,32 @@ def test_a_class_of_which_no_photograph_is_kept():
 def test_the_nearest_photograph_tells_by_itself():
     """Of its own class it has no distance; without it, the next one decides; of nothing, nothing is said."""
     images, labels, _ = problem(6, [3, 2, 4])
-    fitted, left = fit_kernel(images, labels, 3, ones(labels))
-    by_nearest, others = fitted.scores(images)[1], left.scores[1]
+    fitted, scores, _ = fit_kernel(images, labels, 3, ones(labels))
+    by_nearest, others = fitted.scores(images)[1], scores[1]
     own = torch.nn.functional.one_hot(labels, 3).bool()
     close(by_nearest[own], np.zeros(9))
     assert (by_nearest[~own] < 0).all() and (others[own] < 0).all()
     close(others[~own], by_nearest[~own])
-    _, left = fit_kernel(images[:1], labels[:1] * 0, 1, ones(labels[:1]))
-    assert left.scores[1].tolist() == [[0.0]]
+    _, scores, _ = fit_kernel(images[:1], labels[:1] * 0, 1, ones(labels[:1]))
+    assert scores[1].tolist() == [[0.0]]
 
 
 def test_a_weight_counts_a_photograph_so_often(monkeypatch):
     """With the same width of the kernel: that goes by single photographs."""
     images, labels, _ = problem(6, [3, 1, 2])
     often = torch.arange(len(labels)) % 3 + 1
-    weighted, _ = fit_kernel(images, labels, 3, often.double())
+    weighted, *_ = fit_kernel(images, labels, 3, often.double())
     monkeypatch.setattr(kernel, "BANDWIDTH", 0.0)
     monkeypatch.setattr(kernel, "FLOOR", float(weighted.bandwidth))
     more, more_labels = repeated(images, labels, often)
-    many, _ = fit_kernel(more, more_labels, 3, ones(more_labels))
+    many, *_ = fit_kernel(more, more_labels, 3, ones(more_labels))
     new = problem(6, [5], seed=3)[0]
     torch.testing.assert_close(weighted.scores(new), many.scores(new), rtol=1e-9, atol=1e-9)
 
 
 def test_photographs_tell_their_classes_and_nothing_far_away():
     images, labels, _ = problem(16, [4, 4, 4], noise=0.05)
-    fitted, _ = fit_kernel(images, labels, 3, ones(labels))
+    fitted, *_ = fit_kernel(images, labels, 3, ones(labels))
     scores = fitted.scores(images)
     assert (scores.argmax(2) == labels).all()
     close(scores[0].sum(1), np.zeros(12))
@@ -98,7 +98,7 @@ def test_photographs_tell_their_classes_and_nothing_far_away():
 def test_scores_are_bounded_by_the_nearest_photograph(seed):
     """So that they fall to 0 with the distance, whatever was learned."""
     images, labels, _ = problem(6, [3, 2, 4], seed=seed)
-    fitted, _ = fit_kernel(images, labels, 3, ones(labels))
+    fitted, *_ = fit_kernel(images, labels, 3, ones(labels))
     new = torch.nn.functional.normalize(normal(20, 6, seed=seed + 1))
     nearest = torch.cdist(new, images).square().amin(1, keepdim=True)
     most = (-nearest / (2 * fitted.bandwidth)).exp() * fitted.coefficients.abs().sum(0)
@@ -109,7 +109,7 @@ def test_scores_are_bounded_by_the_nearest_photograph(seed):
 def test_equal_images_stay_finite(counts):
     images, labels, _ = problem(5, counts)
     images = images[:1].expand(len(labels), -1)
-    fitted, left = fit_kernel(images, labels, len(counts), ones(labels))
+    fitted, *left = fit_kernel(images, labels, len(counts), ones(labels))
     for table in (fitted.scores(images), *left):
         assert table.isfinite().all()
 
@@ -117,5 +117,5 @@ def test_equal_images_stay_finite(counts):
 def test_of_many_photographs_some_give_the_width(monkeypatch):
     images, labels, _ = problem(5, [20, 20])
     monkeypatch.setattr(kernel, "PAIRED", 10)
-    fitted, _ = fit_kernel(images, labels, 2, ones(labels))
+    fitted, *_ = fit_kernel(images, labels, 2, ones(labels))
     assert float(fitted.bandwidth) == pytest.approx(PlainKernel(images[::4], labels[::4], 2).h)

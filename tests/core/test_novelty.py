@@ -1,5 +1,7 @@
 """How well known an image looks, and what a name without photographs may take, against loops."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import torch
@@ -18,8 +20,8 @@ from pbprompt.core.gaussian import diagonalise, fit_gaussians
 from pbprompt.core.novelty import (
     FEWEST,
     USUAL,
+    LeftOutPhotographs,
     Novelty,
-    Tables,
     fit_novelty,
     openness,
     reluctance,
@@ -32,26 +34,36 @@ def novelty_of(familiar: torch.Tensor, odds=(2.0, 1.0, 0.3)) -> Novelty:
     return Novelty(reference, familiar, torch.tensor(odds).double(), torch.zeros(0).double())
 
 
-def judged(counts=(8, 6, 1, 7), seed: int = 0) -> tuple[Tables, torch.Tensor]:
-    """Tables as left-out photographs have them: near and like their own class, and fitting its name."""
+class Tables(NamedTuple):
+    left: LeftOutPhotographs
+    logits: torch.Tensor
+    cosines: torch.Tensor
+
+
+def judged(counts=(8, 6, 1, 7), seed: int = 0) -> Tables:
+    """Left-out photographs: near and like their own class, and fitting its name."""
     labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
     n, k = len(labels), len(counts)
     own = torch.eye(k, dtype=torch.float64)[labels]
-    tables = Tables(
+    experts = torch.zeros(4, n, k, dtype=torch.float64)
+    experts[1] = 0.5 * own + 0.1 * normal(n, k, seed=seed + 1)
+    left = LeftOutPhotographs(
+        rows=torch.arange(n),
+        labels=labels,
+        shares=torch.ones(n, dtype=torch.float64),
+        experts=experts,
         distances=30 - 12 * own + 3 * normal(n, k, seed=seed),
-        scores=0.5 * own + 0.1 * normal(n, k, seed=seed + 1),
         without_class=0.1 * normal(n, k, seed=seed + 2),
-        logits=6 * own + normal(n, k, seed=seed + 3),
-        cosines=4 * own + normal(n, k, seed=seed + 4),
         several=torch.tensor(counts)[labels] > 1,
+        looks=torch.zeros(n, dtype=torch.float64),
     )
-    return tables, labels
+    return Tables(left, 6 * own + normal(n, k, seed=seed + 3), 4 * own + normal(n, k, seed=seed + 4))
 
 
-def reference_of(tables: Tables) -> list[float]:
-    rows = tables.several.nonzero().squeeze(1).tolist()
-    best = [float(tables.scores[i].max()) for i in rows]
-    nearest = [float(tables.distances[i].min()) for i in rows]
+def reference_of(left: LeftOutPhotographs) -> list[float]:
+    rows = left.several.nonzero().squeeze(1).tolist()
+    best = [float(left.experts[1, i].max()) for i in rows]
+    nearest = [float(left.distances[i].min()) for i in rows]
     return [np.mean(best), np.std(best, ddof=1), np.mean(nearest), np.std(nearest, ddof=1)]
 
 
@@ -59,13 +71,13 @@ def reference_of(tables: Tables) -> list[float]:
 
 
 def test_statistic_against_loops():
-    tables, labels = judged()
-    novelty = fit_novelty(tables, labels, names=False)
-    expected = reference_of(tables)
+    left, logits, cosines = judged()
+    novelty = fit_novelty(left, logits, torch.zeros_like(cosines))  # no name is read
+    expected = reference_of(left)
     np.testing.assert_allclose(novelty.reference, expected, rtol=1e-8)
-    by_loop = familiarity_statistic(tables.distances.numpy(), tables.scores.numpy(), expected)
-    np.testing.assert_allclose(novelty.statistic(tables.distances, tables.scores), by_loop, atol=1e-8)
-    np.testing.assert_allclose(novelty.familiar, sorted(by_loop[tables.several.numpy()]), atol=1e-8)
+    by_loop = familiarity_statistic(left.distances.numpy(), left.experts[1].numpy(), expected)
+    np.testing.assert_allclose(novelty.statistic(left.distances, left.experts[1]), by_loop, atol=1e-8)
+    np.testing.assert_allclose(novelty.familiar, sorted(by_loop[left.several.numpy()]), atol=1e-8)
     assert novelty.odds.tolist() == pytest.approx(USUAL) and len(novelty.found) == 0
 
 
@@ -123,9 +135,9 @@ def test_unlike_begins_at_a_tenth_and_is_whole_at_a_hundredth():
 
 
 def test_where_nothing_can_be_left_out_all_look_alike():
-    tables, labels = judged((1, 1, 1))
-    novelty = fit_novelty(tables, labels, names=True)
-    assert novelty.statistic(tables.distances, tables.scores).abs().max() < 1e-20
+    left, logits, cosines = judged((1, 1, 1))
+    novelty = fit_novelty(left, logits, cosines)
+    assert novelty.statistic(left.distances, left.experts[1]).abs().max() < 1e-20
     assert len(novelty.familiar) == 0
     assert (novelty.odds > 0).all() and novelty.odds.isfinite().all()
 
@@ -135,9 +147,9 @@ def test_where_nothing_can_be_left_out_all_look_alike():
 
 @pytest.mark.parametrize("counts", [(8, 6, 1, 7), (3, 3, 3), (1, 1, 1, 1)], ids=str)
 def test_odds_are_fitted_by_leaving_classes_out(counts):
-    tables, labels = judged(counts)
-    novelty = fit_novelty(tables, labels, names=True)
-    rows = [i for i in range(len(labels)) if tables.several[i] or not tables.several.any()]
+    left_out, logits, cosines = judged(counts)
+    novelty, labels = fit_novelty(left_out, logits, cosines), left_out.labels
+    rows = [i for i in range(len(labels)) if left_out.several[i] or not left_out.several.any()]
     each = [sum(1 for j in rows if labels[j] == labels[i]) for i in range(len(labels))]
     reference = novelty.reference.tolist()
     asked, own, shares, found = [], [], [], {}
@@ -146,15 +158,15 @@ def test_odds_are_fitted_by_leaving_classes_out(counts):
         every = list(range(len(counts)))
         for c in every:
             left = [other for other in every if other != c] if c == labels[i] else every
-            scores = tables.without_class if c == labels[i] else tables.scores
+            scores = left_out.without_class if c == labels[i] else left_out.experts[1]
             look = familiarity_statistic(
-                pick(tables.distances, i, left), pick(scores, i, left), reference
+                pick(left_out.distances, i, left), pick(scores, i, left), reference
             ).item()
-            asked.append([-1.0, -look, float(tables.cosines[i, c])])
+            asked.append([-1.0, -look, float(cosines[i, c])])
             own.append(int(c == labels[i]))
             shares.append(1 / each[i])
             if c == labels[i]:
-                known = tables.logits[i, left].numpy()
+                known = logits[i, left].numpy()
                 odds = float(np.dot(novelty.odds.numpy(), asked[-1]))
                 found.setdefault(c, []).append(logsumexp(known) + odds > known.max())
     scores = np.stack([np.zeros_like(np.array(asked)), np.array(asked)], axis=2).transpose(1, 0, 2)
@@ -165,16 +177,16 @@ def test_odds_are_fitted_by_leaving_classes_out(counts):
 
 @pytest.mark.parametrize("counts", [(5, 5), (9,)], ids=str)
 def test_of_two_classes_none_can_be_left_out_whole(counts):
-    novelty = fit_novelty(*judged(counts), names=True)
+    novelty = fit_novelty(*judged(counts))
     assert novelty.odds.tolist() == pytest.approx(USUAL) and len(novelty.found) == 0
 
 
 def test_openness():
-    tables, labels = judged()
-    novelty = fit_novelty(tables, labels, names=True)
-    looks = novelty.statistic(tables.distances, tables.scores)
-    for i, found in enumerate(openness(novelty, tables).tolist()):
-        row = tables.logits[i].numpy()
+    left, logits, cosines = judged()
+    novelty = fit_novelty(left, logits, cosines)
+    looks = novelty.statistic(left.distances, left.experts[1])
+    for i, found in enumerate(openness(novelty, looks, logits).tolist()):
+        row = logits[i].numpy()
         assert found == pytest.approx(logsumexp(row) - row.max() - float(novelty.odds[1] * looks[i]))
 
 

@@ -19,7 +19,8 @@ from scipy.special import log_softmax
 
 from pbprompt.core import posterior
 from pbprompt.core.evidence import Evidence
-from pbprompt.core.posterior import LeftOutPhotographs, Posterior, fit_posterior, mixed_with_names
+from pbprompt.core.novelty import LeftOutPhotographs
+from pbprompt.core.posterior import Posterior, fit_posterior, mixed_with_names
 from pbprompt.core.text_map import learn_text_map, move
 
 SCALE = 20.0

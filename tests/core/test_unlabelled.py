@@ -75,8 +75,7 @@ class Plain:
 
     def __init__(self, statistics, kept, texts, pool, weights, experts):
         self.kept, self.pool, self.k = kept, pool, len(texts)
-        means = statistics.sums / statistics.counts.unsqueeze(1)
-        self.moved = learn_text_map(means, statistics.counts, texts.double())[1]
+        self.moved = learn_text_map(statistics.means, statistics.counts, texts.double())[1]
         self.fixed = sum(w * e for w, e in zip(weights[1:], experts[1:], strict=True)).numpy()
         self.first = float(weights[0])
         said = experts[0].numpy()
@@ -101,9 +100,7 @@ def test_passes_against_real_refits(counts, monkeypatch):
     far = left.distances.amin(1).max()
     pool = pool[base.gaussians.distances(base.gaussians.log_densities(pool)).amin(1) <= far]
     weights = base.weights.best * torch.tensor([1.5, 1.5, 1.5, 1.0])
-    moved = learn_text_map(
-        evidence[0].sums / evidence[0].counts.unsqueeze(1), evidence[0].counts, evidence[2].double()
-    )[1]
+    moved = learn_text_map(evidence[0].means, evidence[0].counts, evidence[2].double())[1]
     experts = base.experts(pool)
     found = unlabelled._passes(base.gaussians, experts[1:], weights, evidence[0], pool, moved)
     plain = Plain(*evidence, pool, weights, experts)
@@ -125,14 +122,12 @@ def test_folds_are_refits_without_their_photographs():
     evidence, pool, _ = labelled(6, [4, 3, 5], 10)
     statistics, kept, texts = evidence
     base, left = fit_posterior(*evidence, SCALE)
-    some = unlabelled._Labelled(base, left, kept, statistics, texts.double())
-    joint, _ = some.by_folds(pool, base.weights.best)
+    together = unlabelled._Together.of(base.kernel, left.shares, pool)
+    joint, _ = unlabelled._by_folds(base, left, statistics, texts.double(), together, pool)
     fold = folds(kept.labels, left.several)
     out, rest = fold == 1, fold != 1
     fewer = Evidence.of(kept.images[rest], kept.labels[rest], 3)
-    moved = learn_text_map(
-        fewer.statistics.sums / fewer.statistics.counts.unsqueeze(1), fewer.statistics.counts, texts.double()
-    )[1]
+    moved = learn_text_map(fewer.statistics.means, fewer.statistics.counts, texts.double())[1]
     kernel = PlainKernel(kept.images[rest], kept.labels[rest], 3, bandwidth=float(base.kernel.bandwidth))
     gaussians = PlainGaussians(kept.images[rest], kept.labels[rest], moved)
     experts = torch.from_numpy(

@@ -70,7 +70,7 @@ class Eigenbasis(NamedTuple):
 def diagonalise(statistics: Statistics, texts: Float[Tensor, "k d"]) -> Eigenbasis:
     """Of classes that all have photographs: S = Σ_i x_i x_iᵀ − Σ_c n_c x̄_c x̄_cᵀ, diagonalised."""
     counts, sums, moment = statistics
-    means = sums / counts.unsqueeze(1)
+    means = statistics.means
     spectrum, basis = torch.linalg.eigh(moment - sums.T @ means)
     spectrum, means, texts = spectrum.clamp(min=0), means @ basis, texts.double() @ basis
     images, width = float(counts.sum()), len(spectrum)

@@ -47,13 +47,6 @@ class Kernel(NamedTuple):
         return torch.stack([similar.exp() @ self.coefficients, nearest(similar, self.labels, classes)])
 
 
-class KernelLeftOut(NamedTuple):
-    """R_c and Q_c of each photograph without it, and R_c without all of its class."""
-
-    scores: Float[Tensor, "2 n k"]
-    without_class: Float[Tensor, "n k"]
-
-
 def log_kernel(
     x: Float[Tensor, "b d"], y: Float[Tensor, "n d"], bandwidth: Float[Tensor, ""]
 ) -> Float[Tensor, "b n"]:
@@ -75,21 +68,21 @@ def fit_kernel(
     labels: Int[Tensor, " n"],
     classes: int,
     weights: Float[Tensor, " n"],
-) -> tuple[Kernel, KernelLeftOut]:
-    """From photographs of length 1, in float64."""
+) -> tuple[Kernel, Float[Tensor, "2 n k"], Float[Tensor, "n k"]]:
+    """From photographs of length 1, in float64; with R_c and Q_c of each without it, and R_c without all of
+    its class."""
     bandwidth = bandwidth_of(images)
     inverse = inverse_kernel(images, weights, bandwidth)
     similar = log_kernel(images, images, bandwidth).fill_diagonal_(-torch.inf)
     others = nearest(similar, labels, classes)
     targets = F.one_hot(labels, classes).to(images)
-    coefficients = inverse @ (targets - 1 / classes)
-    alone = targets - 1 / classes - coefficients / inverse.diagonal().unsqueeze(1)
-    whole = torch.empty_like(targets)
+    kernel = Kernel(images, labels, inverse @ (targets - 1 / classes), bandwidth)
+    alone = targets - 1 / classes - kernel.coefficients / inverse.diagonal().unsqueeze(1)
+    without_class = torch.empty_like(targets)
     for rows in labels.argsort(stable=True).split(labels.bincount().tolist()):
         if len(rows):
-            whole[rows] = without_group(inverse, targets, coefficients, rows)
-    left_out = KernelLeftOut(torch.stack([alone, others]), whole)
-    return Kernel(images, labels, coefficients, bandwidth), left_out
+            without_class[rows] = without_group(kernel, inverse, rows)
+    return kernel, torch.stack([alone, others]), without_class
 
 
 def bandwidth_of(images: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
@@ -110,11 +103,10 @@ def inverse_kernel(
 
 
 def without_group(
-    inverse: Float[Tensor, "n n"],
-    targets: Float[Tensor, "n k"],
-    coefficients: Float[Tensor, "n k"],
-    rows: Int[Tensor, " g"],
+    kernel: Kernel, inverse: Float[Tensor, "n n"], rows: Int[Tensor, " g"]
 ) -> Float[Tensor, "g k"]:
-    """R⁻ᴳ of photographs G, from Y and α."""
+    """R⁻ᴳ of labelled photographs G of a kernel, from its A."""
     block = torch.linalg.cholesky(inverse[rows][:, rows])
-    return targets[rows] - 1 / targets.shape[1] - torch.cholesky_solve(coefficients[rows], block)
+    classes = kernel.coefficients.shape[1]
+    own = F.one_hot(kernel.labels[rows], classes).to(inverse)
+    return own - 1 / classes - torch.cholesky_solve(kernel.coefficients[rows], block)

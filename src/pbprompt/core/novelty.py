@@ -70,57 +70,66 @@ class Novelty(NamedTuple):
         return ((start - statistic) / max(start - end, 1e-9)).clamp(0, 1)
 
 
-class Tables(NamedTuple):
-    """Left-out photographs, by the experts."""
+class LeftOutPhotographs(NamedTuple):
+    """Photographs as the model without each of them sees them."""
 
+    rows: Int[Tensor, " n"]
+    """which of the kept ones"""
+    labels: Int[Tensor, " n"]
+    shares: Float[Tensor, " n"]
+    """how often each counts"""
+    experts: Float[Tensor, "4 n k"]
+    """E (`core/posterior.py`), of which R_c is the second"""
     distances: Float[Tensor, "n k"]
-    """D_c without the photograph"""
-    scores: Float[Tensor, "n k"]
-    """R_c without it"""
+    """D_c"""
     without_class: Float[Tensor, "n k"]
     """R_c without all photographs of its class"""
-    logits: Float[Tensor, "n k"]
-    """of the known classes, without it"""
-    cosines: Float[Tensor, "n k"]
-    """exp(logit scale)·(x − b)·(t̂_c − t̄)"""
     several: Bool[Tensor, " n"]
-    """whether its class has photographs left"""
+    """whether the class has photographs left: without, the answer is about its name"""
+    looks: Float[Tensor, " n"]
+    """F"""
 
 
-def fit_novelty(tables: Tables, labels: Int[Tensor, " n"], names: bool) -> Novelty:
-    """From left-out photographs; `names`: whether the backbone reads any."""
-    several = tables.several
-    nearest, best = tables.distances.amin(1), tables.scores.amax(1)
+def fit_novelty(
+    left: LeftOutPhotographs, logits: Float[Tensor, "n k"], cosines: Float[Tensor, "n k"]
+) -> Novelty:
+    """From left-out photographs, whose F need not be known.
+
+    `logits`: of the known classes; `cosines`: e^scale (x − b)·(t̂_c − t̄), all 0 where no name is read.
+    """
+    labels, several = left.labels, left.several
+    nearest, best = left.distances.amin(1), left.experts[1].amax(1)
     reference = _reference(nearest[several], best[several])
     familiar = _statistic(reference, nearest, best)
     usual = reference.new_tensor(USUAL)
     novelty = Novelty(reference, familiar[several].sort().values, usual, reference.new_tensor([]))
-    if not (names and tables.scores.shape[1] > 2 and len(labels)):
+    if not (cosines.any() and cosines.shape[1] > 2):
         return novelty
     # of a class left out whole: what the others say of its photographs
-    own = torch.zeros_like(tables.scores, dtype=torch.bool).scatter_(1, labels.unsqueeze(1), True)
-    others = tables.distances.masked_fill(own, torch.inf).amin(1)
-    strange = _statistic(reference, others, tables.without_class.masked_fill(own, -torch.inf).amax(1))
+    own = torch.zeros_like(cosines, dtype=torch.bool).scatter_(1, labels.unsqueeze(1), True)
+    others = left.distances.masked_fill(own, torch.inf).amin(1)
+    strange = _statistic(reference, others, left.without_class.masked_fill(own, -torch.inf).amax(1))
     rows = torch.arange(len(labels)).to(labels)
     if several.any():
         rows = rows[several]
     rows = rows[:: max(1, -(-len(rows) * own.shape[1] // PAIRS))]
-    own, cosines = own[rows], tables.cosines[rows]
+    own, cosines = own[rows], cosines[rows]
     looks = torch.where(own, strange[rows].unsqueeze(1), familiar[rows].unsqueeze(1))
     shares = (1 / labels[rows].bincount(minlength=own.shape[1]).to(cosines))[labels[rows]]  # a class once
     asked = torch.stack([-torch.ones_like(looks), -looks, cosines]).flatten(1)
     pairs = torch.stack([torch.zeros_like(asked), asked], dim=2)
     fitted = fit_weights(pairs, own.flatten().long(), usual, shares.repeat_interleave(own.shape[1])).best
-    known = tables.logits[rows].masked_fill(own, -torch.inf)
+    known = logits[rows].masked_fill(own, -torch.inf)
     by_name = known.logsumexp(1) + torch.tensordot(fitted, asked.view(3, *own.shape)[:, own], dims=1)
     found = (shares * (by_name > known.amax(1))).sum() / shares.sum()
     return novelty._replace(odds=fitted, found=found.reshape(1))
 
 
-def openness(novelty: Novelty, tables: Tables) -> Float[Tensor, " n"]:
+def openness(
+    novelty: Novelty, looks: Float[Tensor, " n"], logits: Float[Tensor, "n k"]
+) -> Float[Tensor, " n"]:
     """−v F(x) + ln Σ exp − max of the logits: how far each left-out photograph is open to any new name."""
-    looks = novelty.statistic(tables.distances, tables.scores)
-    return tables.logits.logsumexp(1) - tables.logits.amax(1) - novelty.odds[1] * looks
+    return logits.logsumexp(1) - logits.amax(1) - novelty.odds[1] * looks
 
 
 def reluctance(

@@ -33,14 +33,14 @@ from collections.abc import Mapping
 from typing import NamedTuple, Self
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.core.evidence import Kept
 from pbprompt.core.expert_weights import Weights, fit_weights
 from pbprompt.core.gaussian import Gaussians, diagonalise, fit_gaussians, leave_one_out
 from pbprompt.core.kernel import Kernel, fit_kernel
-from pbprompt.core.novelty import HUGE, Novelty, Tables, fit_novelty, openness, reluctance
+from pbprompt.core.novelty import HUGE, LeftOutPhotographs, Novelty, fit_novelty, openness, reluctance
 from pbprompt.core.statistics import Statistics
 from pbprompt.core.text_map import TextMap, learn_text_map, move
 
@@ -134,22 +134,6 @@ class NewNames(NamedTuple):
         return fit * cosines - distance * looks.to(images).unsqueeze(1) - self.reluctance.to(images)
 
 
-class LeftOutPhotographs(NamedTuple):
-    """Photographs as the model without each of them sees them."""
-
-    rows: Int[Tensor, " n"]
-    """which of the kept ones"""
-    experts: Float[Tensor, "4 n k"]
-    distances: Float[Tensor, "n k"]
-    """D_c"""
-    without_class: Float[Tensor, "n k"]
-    """R_c without all photographs of its class"""
-    several: Bool[Tensor, " n"]
-    """whether the class has photographs left: without, the answer is about its name"""
-    looks: Float[Tensor, " n"]
-    """F"""
-
-
 def stacked(
     densities: Float[Tensor, "b k"], by_photographs: Float[Tensor, "2 b k"], by_name: Float[Tensor, "b k"]
 ) -> Float[Tensor, "4 b k"]:
@@ -173,66 +157,48 @@ def fit_posterior(
     rows = judged_rows(len(kept.labels), classes).to(kept.labels)
     images, labels, shares = kept.images[rows].double(), kept.labels[rows], kept.weights[rows]
     texts = texts.double()
-    means = statistics.sums / statistics.counts.unsqueeze(1)
-    text_map, moved = learn_text_map(means, statistics.counts, texts)
-    frame = diagonalise(statistics, moved)
-    gaussians = fit_gaussians(frame)
-    kernel, by_photographs = fit_kernel(images, labels, classes, shares)
+    placed = learn_text_map(statistics.means, statistics.counts, texts)
+    frame = diagonalise(statistics, placed[1])
+    kernel, by_photographs, without_class = fit_kernel(images, labels, classes, shares)
     names = scale * (texts - texts.mean(0))
 
     blocks = rows.new_tensor(range(len(rows))).split(max(1, BLOCK // max(classes, images.shape[1])))
     parts = [leave_one_out(frame, images[some], labels[some], shares[some]) for some in blocks]
     distances, densities, several = (torch.cat(part) for part in zip(*parts, strict=True))
-    experts = stacked(densities, by_photographs.scores, images @ names.T)
+    experts = stacked(densities, by_photographs, images @ names.T)
     unknown = torch.zeros_like(shares)
-    left = LeftOutPhotographs(rows, experts, distances, by_photographs.without_class, several, unknown)
-    fitted = Fitted(gaussians, kernel, names, text_map, moved)
-    return judged(fitted, left, kept, statistics.counts, scale)
-
-
-class Fitted(NamedTuple):
-    """The experts, before it is known how far to trust each."""
-
-    gaussians: Gaussians
-    kernel: Kernel
-    names: Float[Tensor, "k d"]
-    text_map: TextMap
-    moved: Float[Tensor, "k d"]
-    """t̂"""
+    left = LeftOutPhotographs(rows, labels, shares, experts, distances, without_class, several, unknown)
+    return judged(fit_gaussians(frame), kernel, names, placed, left, statistics.counts, scale)
 
 
 def judged(
-    fitted: Fitted,
+    gaussians: Gaussians,
+    kernel: Kernel,
+    names: Float[Tensor, "k d"],
+    placed: tuple[TextMap, Float[Tensor, "k d"]],
     left: LeftOutPhotographs,
-    kept: Kept,
     counts: Float[Tensor, " k"],
     scale: float,
     absorbed: float = 0.0,
 ) -> tuple[Posterior, LeftOutPhotographs]:
-    """With weights and all that tells the unknown, from left-out photographs, whose F is then known too.
-
-    `absorbed`: how many photographs count beside those with a label (`core/unlabelled.py`).
+    """The experts with weights and all that tells the unknown, from left-out photographs, whose F is then
+    known too. `placed`: t̂ and how it is found; `absorbed`: how many photographs count beside those with a
+    label (`core/unlabelled.py`).
     """
-    gaussians, kernel, names, text_map, moved = fitted
-    images, labels, shares = kept.images[left.rows].double(), kept.labels[left.rows], kept.weights[left.rows]
-    name_scale, information = _names_alone(left.experts[-1], labels, shares)
-    weights = fit_trust(left, labels, shares, name_scale, counts, absorbed)
+    text_map, moved = placed
     moved_centre = moved.mean(0)
-    tables = Tables(
-        left.distances,
-        left.experts[1],
-        left.without_class,
-        torch.tensordot(weights.best, left.experts, dims=1),
-        scale * (images - gaussians.centre) @ (moved - moved_centre).T,
-        left.several,
-    )
-    novelty = fit_novelty(tables, labels, names=bool(names.any()))
+    name_scale, information = _names_alone(left)
+    weights = fit_trust(left, name_scale, counts, absorbed)
+    logits = torch.tensordot(weights.best, left.experts, dims=1)
+    images = kernel.photographs[: len(left.rows)]  # behind them come those without a label
+    novelty = fit_novelty(left, logits, scale * (images - gaussians.centre) @ (moved - moved_centre).T)
+    looks = novelty.statistic(left.distances, left.experts[1])
     told = left.several if left.several.any() else torch.ones_like(left.several)
-    open_ = torch.where(told, openness(novelty, tables), -HUGE)
+    open_ = torch.where(told, openness(novelty, looks, logits), -HUGE)
     posterior = Posterior(
         gaussians, kernel, names, weights, novelty, text_map, moved_centre, name_scale, information, open_
     )
-    return posterior, left._replace(looks=novelty.statistic(left.distances, left.experts[1]))
+    return posterior, left._replace(looks=looks)
 
 
 def mixed_with_names(
@@ -247,10 +213,9 @@ def mixed_with_names(
     return ((1 - share) * logits.softmax(-1) + share * names).clamp(min=1e-37).log()
 
 
-def _names_alone(
-    by_name: Float[Tensor, "n k"], labels: Int[Tensor, " n"], shares: Float[Tensor, " n"]
-) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+def _names_alone(left: LeftOutPhotographs) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """ψ₀ and I: nothing of a name was fitted to its photographs, so that none need be left out."""
+    by_name, labels, shares = left.experts[-1], left.labels, left.shares
     if by_name.shape[1] < 2:
         return by_name.new_tensor(1.0), by_name.new_tensor(0.0)
     scale = fit_weights(by_name.unsqueeze(0), labels, by_name.new_tensor([0.5]), shares).best.squeeze()
@@ -261,14 +226,12 @@ def _names_alone(
 
 def fit_trust(
     left: LeftOutPhotographs,
-    labels: Int[Tensor, " n"],
-    shares: Float[Tensor, " n"],
     name_scale: Float[Tensor, ""],
     counts: Float[Tensor, " k"],
-    absorbed: float,
+    absorbed: float = 0.0,
 ) -> Weights:
     """w, from photographs whose class has others left."""
-    experts, several = left.experts, left.several
+    experts, several, labels, shares = left.experts, left.several, left.labels, left.shares
     rows = several if several.any() else torch.ones_like(several)
     told = experts.shape[2] > (1 if several.any() else 2)  # of two single photographs none is left to compare
     density, name = (float(experts[each][rows].var(1).mean().sqrt()) if told else 0.0 for each in (0, -1))

@@ -29,6 +29,11 @@ class Statistics(NamedTuple):
     moment: Float[Tensor, "d d"]
     """Σ_i x_i x_iᵀ"""
 
+    @property
+    def means(self) -> Float[Tensor, "k d"]:
+        """x̄_c of classes that all have photographs."""
+        return self.sums / self.counts.unsqueeze(1)
+
     @classmethod
     def none(cls, classes: int, width: int, device: torch.device | str = "cpu") -> Self:
         """Of no photograph."""

@@ -89,8 +89,8 @@ def _left_out(
     some = torch.arange(0, len(x), -(-len(x) // KEPT))
     kept = Kept(x[some].float(), labels[some], torch.ones(len(some), dtype=torch.float64), some)
     posterior, left = fit_posterior(statistics, kept, texts, scale)
-    means = statistics.sums / statistics.counts.unsqueeze(1)
-    frame = diagonalise(statistics, learn_text_map(means, statistics.counts, texts.double())[1])
+    _, moved = learn_text_map(statistics.means, statistics.counts, texts.double())
+    frame = diagonalise(statistics, moved)
     parts = []
     for rows in torch.arange(len(x)).split(max(1, BLOCK // max(len(texts), x.shape[1]))):
         image = x[rows].double()

@@ -20,8 +20,8 @@ from pbprompt.core.evidence import Evidence, Kept, feature_keys, unit_features
 from pbprompt.core.kernel import log_kernel
 from pbprompt.core.label_head import LabelHead, fit_label_head
 from pbprompt.core.likelihood import unit
+from pbprompt.core.novelty import LeftOutPhotographs
 from pbprompt.core.posterior import (
-    LeftOutPhotographs,
     NewNames,
     Posterior,
     fit_posterior,

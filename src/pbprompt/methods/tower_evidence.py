@@ -67,10 +67,9 @@ def left_out_terms(
     present, labels = labels.unique(return_inverse=True)
     x, texts = unit(images).double(), texts[present].double()
     fixed = Statistics.of(x.detach(), labels, len(present))
-    counts = fixed.counts.unsqueeze(1)
-    _, moved = learn_text_map(fixed.sums / counts, fixed.counts, texts)
+    _, moved = learn_text_map(fixed.means, fixed.counts, texts)
     frame = diagonalise(fixed, moved)
-    means = torch.zeros_like(fixed.sums).index_add(0, labels, x) / counts
+    means = torch.zeros_like(fixed.sums).index_add(0, labels, x) / fixed.counts.unsqueeze(1)
     frame = frame._replace(means=means @ frame.basis - frame.centre)
     told = leave_one_out(frame, x, labels, x.new_ones(len(x)))
     experts = torch.stack([told.log_densities, scale * x @ (texts - texts.mean(0)).T])
