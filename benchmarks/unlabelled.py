@@ -35,19 +35,13 @@ from torch import Tensor
 
 from benchmarks.evidence_parts import figures
 from benchmarks.problems import BROAD, NARROW, Labelled, Problem, answers, bank, problem, split
-from benchmarks.study.resampling import (
-    Counts,
-    image_counts,
-    interval,
-    resampled_ece,
-    resampled_mean,
-    seed_shares,
-)
+from benchmarks.study.resampling import resampled_ece
 from benchmarks.unlabelled_peers import BY_NAMES, PEERS, Given
 from benchmarks.unlabelled_pools import FOREIGN, drawn, pools, skewed, zipf
 from pbprompt import markdown
 from pbprompt.core.likelihood import unit
 from pbprompt.core.unlabelled import PER_CLASS
+from pbprompt.evaluate.resampling import Counts, image_counts, interval, resampled_mean, seed_shares
 from pbprompt.files import write_text
 from pbprompt.methods.base import build_method
 from pbprompt.methods.conjugate import Conjugate, ConjugateConfig

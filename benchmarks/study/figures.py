@@ -1,6 +1,7 @@
 """Curves of accuracy and NLL against shots, one figure a dataset and one of the average."""
 
 from collections.abc import Mapping
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,8 @@ def _lines(study: Mapping[str, Any], group: str, metric: str) -> dict[str, plots
 
 
 def _points(figure: list[float]) -> list[float]:
-    """Two values with the figure's mean and spread over seeds."""
-    mean, spread = figure[:2]
+    """Two values with the figure's mean and sample deviation over seeds."""
+    mean, spread = figure[0], figure[1] / sqrt(2)
     return [mean - spread, mean + spread]
 
 

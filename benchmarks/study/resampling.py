@@ -1,11 +1,6 @@
-"""How sure a mean over test images and draws is: both are drawn again, with replacement, many times.
+"""The study's metrics, resample by resample (`pbprompt.evaluate.resampling`).
 
-    M_r = Σ_s v_rs · m(w_r; what seed s said)
-
-w_r counts how often resample r has each image, v_r the share it gives to each seed, and m is a metric of
-images with weights. Methods tested on the same images after the same draws take the same w and v: then the
-difference of their M is paired, and its quantiles are an interval of that difference. Statistics of several
-datasets, such as an average or H, are computed resample by resample.
+Statistics of several datasets, such as an average or H, are computed resample by resample.
 """
 
 import zlib
@@ -18,36 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from benchmarks.study.parts import Place
 from pbprompt.errors import InputError
 from pbprompt.evaluate.arrays import Floats
+from pbprompt.evaluate.resampling import Counts, image_counts, resampled_mean, seed_shares
 from pbprompt.runs.record import Record
 from pbprompt.runs.store import RunStore
-
-RESAMPLES = 2000
-
-Counts = NDArray[np.float32]
-
-
-def image_counts(images: int, resamples: int = RESAMPLES, seed: int = 0) -> Counts:
-    """w [r, n]: how often each of n images is among n drawn with replacement."""
-    drawn = np.random.default_rng(seed).integers(images, size=(resamples, images))
-    drawn += images * np.arange(resamples)[:, None]  # to count all resamples at once
-    counts = np.bincount(drawn.ravel(), minlength=drawn.size)
-    return counts.reshape(resamples, images).astype(np.float32)
-
-
-def seed_shares(seeds: int, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
-    """v [r, s], rows of sum 1: the shares of s seeds among s drawn with replacement.
-
-    Resampling few seeds understates their variance by (s − 1)/s, so the shares are spread by √(s/(s − 1)).
-    """
-    if seeds == 1:
-        return np.ones((resamples, 1))
-    shares = image_counts(seeds, resamples, seed).astype(np.float64) / seeds
-    return 1 / seeds + (shares - 1 / seeds) * np.sqrt(seeds / (seeds - 1))
-
-
-def resampled_mean(values: ArrayLike, counts: Counts) -> Floats:
-    """The mean of the images' values in every resample, [r]."""
-    return (counts @ np.asarray(values, dtype=np.float32)).astype(np.float64) / counts.shape[1]
 
 
 def resampled_ece(confidence: ArrayLike, correct: ArrayLike, counts: Counts, bins: int = 15) -> Floats:
@@ -74,12 +42,6 @@ def resampled_auroc(scores: ArrayLike, positives: ArrayLike, counts: Counts) -> 
     pairs = above.sum(1) * below.sum(1)
     wins = (above * (lower + below / 2)).sum(1)
     return np.divide(wins, pairs, out=np.full(len(counts), np.nan), where=pairs > 0)
-
-
-def interval(values: ArrayLike, level: float = 0.95) -> tuple[float, float]:
-    """The middle share of the resamples."""
-    low, high = np.nanquantile(np.asarray(values), [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
 
 
 TESTED = ("accuracy", "nll", "ece")

@@ -1,28 +1,27 @@
 """From the store of runs to the study's figures: means, spread over seeds, paired intervals, what is missing.
 
-A figure is [mean, std over seeds], or [mean, std, difference, low, high] for a row that is compared: the
-first row less this one, with its 95 % interval over test images and draws (`benchmarks.study.resampling`).
+A figure is [mean, sample std over seeds], or [mean, std, difference, low, high] for a row that is compared:
+the first row less this one, with its 95 % interval over images and draws (`pbprompt.evaluate.resampling`).
 [mean, std, difference] is a comparison without an interval: of a single draw, or of the shares refused.
 """
 
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 from typing import Any, TypeVar
 
 from benchmarks.study.parts import AVERAGE, REFERENCES, Column, Part, Place
 from benchmarks.study.resampling import (
     DETECTION,
     REFUSED,
-    RESAMPLES,
     TESTED,
     TRAINED,
     Resampled,
     Vector,
-    interval,
 )
 from pbprompt.errors import InputError
+from pbprompt.evaluate.resampling import RESAMPLES, interval
 from pbprompt.runs.record import Record
 from pbprompt.runs.store import RunStore
 
@@ -132,7 +131,7 @@ def _cell(
             for seed in set.intersection(*(set(some) for some in values.values()))
         ]
         mean = combine(column, metric, {place: fmean(some.values()) for place, some in values.items()})
-        figure = [mean, pstdev(by_seed) if len(by_seed) > 1 else 0.0]
+        figure = [mean, stdev(by_seed) if len(by_seed) > 1 else 0.0]
         if against and all(theirs.values()):
             figure += _lead(resampled, column, metric, theirs, mine)
         cell[metric] = [round(value, DIGITS) for value in figure]

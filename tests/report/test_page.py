@@ -3,7 +3,7 @@
 import re
 import sys
 from html.parser import HTMLParser
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 
 import numpy as np
 import pytest
@@ -112,10 +112,10 @@ def test_mean_and_deviation_of_every_method_and_shots_with_the_best_marked(runs)
     printed = {("coop", 1): 0, ("zeroshot", 1): 0, ("coop", 4): 1}
     for (method, shots), place in printed.items():
         values = [100 * value for value in scores[method, shots]]
-        wanted = [method, "2", f"{fmean(values):.2f} ± {pstdev(values):.2f}"]
+        wanted = [method, "2", f"{fmean(values):.2f} ± {stdev(values):.2f}"]
         label, seeds, _, accuracy, *_ = rows(page, method)[place]
         assert [label, seeds, accuracy] == wanted
-    assert "<strong>45.00 ± 5.00</strong>" in page.text
+    assert "<strong>45.00 ± 7.07</strong>" in page.text
     assert "<strong>30.00" not in page.text and "<strong>65.00" not in page.text  # alone: nothing to mark
     assert rows(page, "1 shot") and rows(page, "4 shots")
 
@@ -288,7 +288,7 @@ def test_a_base_to_new_table_has_bars_of_h_with_the_papers_beside_them(runs):
     write_page(runs.store, runs.store.folder.parent / "page.html", [recipe], folder)
     assert (folder / "r-h.svg").is_file()
     text = runs.page([recipe]).text
-    assert "one standard deviation over seeds; diamonds: the paper&#x27;s figures." in text
+    assert "one sample standard deviation (÷ (n − 1)) over seeds; diamonds: the paper&#x27;s figures." in text
     assert "H in per cent. DTD: PBPrompt 55.0." in text  # and CoOp has no run
 
 

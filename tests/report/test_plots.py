@@ -55,7 +55,7 @@ def test_the_band_is_one_deviation_over_seeds_and_a_single_seed_has_none():
     assert len(bands) == 1
     corners = bands[0].get_paths()[0].vertices
     at_one = corners[corners[:, 0] == 1][:, 1]
-    deviation = np.std([0.60, 0.62, 0.67])
+    deviation = np.std([0.60, 0.62, 0.67], ddof=1)
     assert at_one.min() == pytest.approx(0.63 - deviation) and at_one.max() == pytest.approx(0.63 + deviation)
 
 

@@ -1,15 +1,15 @@
 import csv
 import io
 from dataclasses import replace
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from pbprompt.errors import InputError
-from pbprompt.evaluate.bootstrap import paired_bootstrap
 from pbprompt.evaluate.metrics import harmonic_mean
+from pbprompt.evaluate.resampling import paired_difference
 from pbprompt.recipes import Recipe, Row, load_recipe
 from pbprompt.report import render
 from pbprompt.report.tables import build_table, title_of
@@ -62,7 +62,7 @@ def test_few_shot_has_a_section_a_dataset_and_a_column_a_number_of_shots():
     cell = section(table, "DTD").cells[1][1]
     runs = [config for label, config in own.narrowed(["dtd"], [4]).expand() if label == "CoOp"]
     figures = [100 * accuracy(config, "dtd") for config in runs]
-    assert (cell.mean, cell.std, cell.seeds) == pytest.approx((fmean(figures), pstdev(figures), 3))
+    assert (cell.mean, cell.std, cell.seeds) == pytest.approx((fmean(figures), stdev(figures), 3))
     average = section(table, "Average").cells[1][1]
     both = [section(table, name).cells[1][1].mean for name in ("Caltech101", "DTD")]
     assert average.mean == pytest.approx(fmean(both))
@@ -201,12 +201,12 @@ def test_the_first_row_is_compared_on_the_same_images():
     }
     (only,) = build_table(own, found, said.__getitem__).sections
     hits = [
-        np.mean([said[f"{method}-dtd-4-{seed}"]["dtd/predicted"] == labels for seed in (1, 2)], axis=0)
+        np.array([said[f"{method}-dtd-4-{seed}"]["dtd/predicted"] == labels for seed in (1, 2)])
         for method in ("pbprompt", "coop")
     ]
     assert only.leads[0] == (None,)
-    assert only.leads[1][0] == paired_bootstrap(*hits)
-    assert only.leads[1][0].difference == pytest.approx((hits[0] - hits[1]).mean())
+    assert only.leads[1][0] == paired_difference(*hits)
+    assert only.leads[1][0].difference == pytest.approx(hits[0].mean() - hits[1].mean())
     said["coop-dtd-4-1"]["dtd/label"] = labels[::-1]
     assert build_table(own, found, said.__getitem__).sections[0].leads[1] == (None,)
 

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 
 from pbprompt.data.fewshot import shots_in_words
 from pbprompt.recipes import Recipe
 from pbprompt.registry import methods
 from pbprompt.report.html_page import table
-from pbprompt.report.render import HTML, NOTHING
+from pbprompt.report.render import DEVIATION, HTML, NOTHING
 from pbprompt.runs.record import Record
 
 UNEQUAL = (
@@ -129,7 +129,7 @@ class Column:
         return round(self.scale * fmean(values), self.digits)
 
     def text(self, values: Sequence[float]) -> str:
-        spread = f" ± {self.scale * pstdev(values):.{self.digits}f}" if len(values) > 1 else ""
+        spread = f" ± {self.scale * stdev(values):.{self.digits}f}" if len(values) > 1 else ""
         return f"{self.mean(values):.{self.digits}f}{spread}"
 
     def cells(self, values: Sequence[Sequence[float]]) -> list[str]:
@@ -144,12 +144,10 @@ class Column:
 
 
 def comparison_table(comparison: Comparison) -> str:
-    """Every method's figures, mean ± standard deviation over seeds, grouped by shots."""
+    """Every method's figures, mean ± sample deviation over seeds, grouped by shots."""
     columns = _columns(comparison)
     bodies = {shots_in_words(shots): _cells(comparison.at(shots), columns) for shots in comparison.shots}
-    caption = (
-        "Mean ± standard deviation over seeds; bold: the best of a column. ↑: higher is better, ↓: lower."
-    )
+    caption = f"Mean ± {DEVIATION} over seeds; bold: the best of a column. ↑: higher is better, ↓: lower."
     heads = ["Method", "Seeds", "Epochs", *(column.title for column in columns)]
     shown = table(caption, heads, bodies, kind="cards")
     trained = {_epochs(line[0]) for shots in comparison.shots for line in comparison.at(shots).values()}

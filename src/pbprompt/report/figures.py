@@ -17,6 +17,7 @@ from pbprompt.evaluate.selective import area_under_risk_coverage, risk_coverage
 from pbprompt.report import plots
 from pbprompt.report.comparisons import Comparison
 from pbprompt.report.plots import Drawing
+from pbprompt.report.render import DEVIATION
 from pbprompt.report.tables import Cell, Table
 from pbprompt.runs.record import Record
 from pbprompt.runs.store import RunStore
@@ -50,7 +51,7 @@ def draw_table(table: Table) -> Iterator[Drawing]:
         }
         yield Drawing(
             _file_name(table.name, "h"),
-            "Harmonic mean H of base and new accuracy, with one standard deviation over seeds"
+            f"Harmonic mean H of base and new accuracy, with one {DEVIATION} over seeds"
             + ("; diamonds: the paper's figures." if known else "."),
             f"H in per cent. {_listed(words)}",
             plots.bars(groups, table.title, "Harmonic mean H"),
@@ -69,7 +70,7 @@ def _few_shot(comparison: Comparison) -> Drawing:
     }
     return Drawing(
         _name(comparison, "shots"),
-        f"{comparison.headline} against shots; the band is one standard deviation over seeds.",
+        f"{comparison.headline} against shots; the band is one {DEVIATION} over seeds.",
         _in_words(lines, comparison.headline, "shots"),
         plots.curves(lines, comparison.title, _short(comparison)),
     )
@@ -93,7 +94,7 @@ def _settings(comparison: Comparison) -> Iterator[Drawing]:
             axis = f"{LETTERS[key]} ({key})" if key in LETTERS else key
             yield Drawing(
                 _name(comparison, key),
-                f"{comparison.headline} against {axis}; the band is one standard deviation over seeds.",
+                f"{comparison.headline} against {axis}; the band is one {DEVIATION} over seeds.",
                 _in_words(varied, comparison.headline, key),
                 plots.curves(varied, comparison.title, _short(comparison), axis),
             )

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
@@ -262,7 +262,7 @@ def _draw_lines(axes: "Axes", lines: Mapping[str, Points]) -> None:
     for number, (label, points) in enumerate(lines.items()):
         x = sorted(points)
         mean = np.array([fmean(points[value]) for value in x])
-        spread = np.array([pstdev(points[value]) if len(points[value]) > 1 else 0.0 for value in x])
+        spread = np.array([stdev(points[value]) if len(points[value]) > 1 else 0.0 for value in x])
         look = _look(number)
         axes.plot(x, mean, marker=MARKERS[number % len(MARKERS)], label=label, **look)
         if spread.any():

@@ -17,12 +17,13 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from pbprompt.evaluate.bootstrap import PairedBootstrap
+from pbprompt.evaluate.resampling import PairedDifference
 from pbprompt.markdown import table as markdown_table
 from pbprompt.report import html_page
 from pbprompt.report.tables import Cell, Section, Table
 
 NOTHING = "–"
+DEVIATION = "sample standard deviation (÷ (n − 1))"  # what stands after every ±
 LATEX = {
     "\\": r"\textbackslash{}",
     **{char: f"\\{char}" for char in "&%$#_{}"},
@@ -157,7 +158,7 @@ def _values(cell: Cell) -> list[float | str | None]:
     ]
 
 
-def _ends(lead: PairedBootstrap | None) -> list[float | None]:
+def _ends(lead: PairedDifference | None) -> list[float | None]:
     if lead is None:
         return [None] * 4
     return [100 * lead.difference, *(100 * end for end in lead.interval), lead.probability]
@@ -195,7 +196,7 @@ def lead_cells(table: Table, section: Section, style: Style) -> list[list[str]]:
     ]
 
 
-def _lead(lead: PairedBootstrap | None, style: Style) -> str:
+def _lead(lead: PairedDifference | None, style: Style) -> str:
     if lead is None:
         return ""
     low, high = lead.interval
@@ -213,14 +214,14 @@ def footer_lines(table: Table) -> list[str]:
     lines = []
     if table.seeds:
         over = f"{table.seeds} seeds" if table.seeds > 1 else "one seed"
-        lines.append(f"Accuracy in %: {'mean ± standard deviation over ' if table.seeds > 1 else ''}{over}.")
+        lines.append(f"Accuracy in %: {f'mean ± {DEVIATION} over ' if table.seeds > 1 else ''}{over}.")
     if any(cell.rank for cell in cells):
         lines.append("Bold: the best of a column; underlined: the runner-up.")
     if any(cell.published for cell in cells):
         lines.append("In brackets: the published figure, and ours less it.")
     if any(lead for section in table.sections for row in section.leads for lead in row):
         lines.append(
-            f"{table.labels[0]} − another: difference in points on the same test images, "
-            "with its 95 % interval by paired bootstrap; bold where that leaves out 0."
+            f"{table.labels[0]} − another: difference in points on the same test images, with its 95 % "
+            "interval, images and draws resampled in pairs; bold where that leaves out 0."
         )
     return lines + list(table.footnotes)

@@ -10,7 +10,7 @@ without the source); that of H is the harmonic mean of the average Base and the 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from pbprompt.data import catalog
 from pbprompt.data.fewshot import shots_in_words
 from pbprompt.errors import InputError
-from pbprompt.evaluate.bootstrap import PairedBootstrap, paired_bootstrap
 from pbprompt.evaluate.metrics import harmonic_mean
+from pbprompt.evaluate.resampling import PairedDifference, paired_difference
 from pbprompt.recipes import Recipe, Row
 from pbprompt.report.published import AVERAGE, BACKBONES, Figure, published
 from pbprompt.runs.record import Record
@@ -71,7 +71,7 @@ class Section:
     title: str
     columns: tuple[str, ...]
     cells: tuple[tuple[Cell, ...], ...]
-    leads: tuple[tuple[PairedBootstrap | None, ...], ...]
+    leads: tuple[tuple[PairedDifference | None, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class _Runs:
         ]
 
     def cell(self, row: Row, column: Column) -> Cell:
-        """The mean over seeds, and its (population) standard deviation."""
+        """The mean over seeds, and their sample standard deviation, √(Σ_s (x_s − x̄)² / (n − 1))."""
         if column.metric == "H" and len(column.places) > 1:
             base, new = (_averaged(self.accuracies(row, column, half)) for half in ("base", "new"))
             if not (base and new):
@@ -167,7 +167,7 @@ def _averaged(places: Sequence[Mapping[int, float]]) -> tuple[float, dict[int, f
 
 
 def _spread(values: Sequence[float]) -> float | None:
-    return pstdev(values) if len(values) > 1 else None
+    return stdev(values) if len(values) > 1 else None
 
 
 def _with_published(cell: Cell, recipe: Recipe, row: Row, column: Column, notes: dict[str, None]) -> Cell:
@@ -206,17 +206,17 @@ def _ranked(column: Sequence[Cell]) -> list[Cell]:
 
 def _lead(
     runs: _Runs,
-    first: Row,
+    leader: Row,
     other: Row,
     column: Column,
     arrays: Callable[[str], Arrays] | None,
     notes: dict[str, None],
-) -> PairedBootstrap | None:
-    """The first row against another on one test set, each image's hits averaged over the seeds both have."""
-    if arrays is None or other is first or len(column.places) > 1 or column.metric == "H":
+) -> PairedDifference | None:
+    """The first row against another on one test set, over its images and the seeds both have."""
+    if arrays is None or other is leader or len(column.places) > 1 or column.metric == "H":
         return None
     (dataset, test), shots = column.places[0], column.shots
-    ours, theirs = runs.of(first, dataset, shots), runs.of(other, dataset, shots)
+    ours, theirs = runs.of(leader, dataset, shots), runs.of(other, dataset, shots)
     seeds = sorted(ours.keys() & theirs.keys())
     try:
         said = [[arrays(side[seed].id) for seed in seeds] for side in (ours, theirs)]
@@ -226,8 +226,8 @@ def _lead(
     labels = [one[f"{test}/label"] for side in said for one in side]
     if not labels or not all(np.array_equal(labels[0], some) for some in labels):
         return None  # nothing in common, or measured on other images
-    hits = [np.mean([one[f"{test}/predicted"] == labels[0] for one in side], axis=0) for side in said]
-    return paired_bootstrap(*hits)
+    first, second = ([one[f"{test}/predicted"] == labels[0] for one in side] for side in said)
+    return paired_difference(first, second)
 
 
 def title_of(dataset: str) -> str:

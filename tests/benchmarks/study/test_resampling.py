@@ -3,16 +3,9 @@
 import numpy as np
 import pytest
 
-from benchmarks.study.resampling import (
-    image_counts,
-    interval,
-    resampled_auroc,
-    resampled_ece,
-    resampled_mean,
-    seed_shares,
-)
-from pbprompt.evaluate.bootstrap import paired_bootstrap
+from benchmarks.study.resampling import resampled_auroc, resampled_ece
 from pbprompt.evaluate.reliability import confidence_bins
+from pbprompt.evaluate.resampling import image_counts, resampled_mean
 from pbprompt.evaluate.selective import auroc
 
 
@@ -26,14 +19,6 @@ def items():
 
 def repeated(values, row):
     return np.repeat(np.asarray(values), row.astype(int))
-
-
-def test_counts_are_those_of_as_many_images_drawn_with_replacement():
-    counts = image_counts(50, 400, seed=1)
-    assert counts.shape == (400, 50) and (counts.sum(1) == 50).all()
-    assert counts.var() == pytest.approx(1 - 1 / 50, rel=0.05)  # binomial(n, 1/n)
-    assert np.array_equal(counts, image_counts(50, 400, seed=1))
-    assert not np.array_equal(counts, image_counts(50, 400, seed=2))
 
 
 def test_metrics_are_those_of_the_items_drawn(items):
@@ -60,22 +45,3 @@ def test_a_resample_without_negatives_has_no_auroc():
     counts = np.array([[2, 0], [1, 1]], dtype=np.float32)
     found = resampled_auroc([0.1, 0.9], [False, True], counts)
     assert np.isnan(found[0]) and found[1] == 1
-
-
-def test_with_one_seed_the_interval_is_the_paired_bootstraps():
-    generator = np.random.default_rng(0)
-    first, second = generator.uniform(size=(2, 500)) < [[0.7], [0.62]]
-    counts = image_counts(500, 4000)
-    low, high = interval(resampled_mean(first, counts) - resampled_mean(second, counts))
-    assert (low, high) == pytest.approx(paired_bootstrap(first, second).interval, abs=0.006)
-    assert (seed_shares(1, 3) == 1).all()
-
-
-@pytest.mark.parametrize("seeds", [2, 3, 5])
-def test_few_seeds_spread_as_the_mean_of_that_many_does(seeds):
-    values = np.random.default_rng(seeds).normal(size=seeds)
-    shares = seed_shares(seeds, 40_000)
-    assert shares.sum(1) == pytest.approx(np.ones(40_000))
-    means = shares @ values
-    assert means.mean() == pytest.approx(values.mean(), abs=0.02)
-    assert means.std() == pytest.approx(values.std(ddof=1) / np.sqrt(seeds), rel=0.03)
