@@ -54,19 +54,11 @@ def numbers(values: ArrayLike, name: str) -> Floats:
 
 def flags(values: ArrayLike, name: str, n: int) -> Floats:
     """A vector of n zeros and ones (or booleans)."""
-    vector = fractions(values, name, n)
+    vector = numbers(values, name)
+    if len(vector) != n:
+        raise ValueError(f"{name} must have one value for each of the {n} items, not {len(vector)}")
     if not np.isin(vector, (0.0, 1.0)).all():
         raise ValueError(f"{name} must be booleans or zeros and ones")
-    return vector
-
-
-def fractions(values: ArrayLike, name: str, n: int | None = None) -> Floats:
-    """A vector (of n, where n is given) of numbers between 0 and 1."""
-    vector = numbers(values, name)
-    if n is not None and len(vector) != n:
-        raise ValueError(f"{name} must have one value for each of the {n} items, not {len(vector)}")
-    if vector.min() < 0 or vector.max() > 1:
-        raise ValueError(f"{name} must lie between 0 and 1")
     return vector
 
 
