@@ -100,7 +100,7 @@ def test_the_curve_ends_at_the_error_rate_whatever_the_order(items, random):
         ([[0.1], [0.2]], [0, 1], r"shape \[items\]"),
         ([0.1, 0.2], [0], "one value for each of the 2 items"),
         ([0.1, np.nan], [0, 1], "NaN"),
-        ([0.1, 0.2], [0, 2], "between 0 and 1"),
+        ([0.1, 0.2], [0, 2], "zeros and ones"),
         ([0.1, 0.2], [0, 0.5], "booleans or zeros and ones"),
     ],
 )
