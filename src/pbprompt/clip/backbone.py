@@ -22,7 +22,7 @@ from pbprompt.clip.timm_tower import TimmConfig, TimmTower
 from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.clip.vit import VisionTransformer, VitConfig
 from pbprompt.data.squares import Fit, Interpolation
-from pbprompt.data.transforms import Preprocess
+from pbprompt.data.transforms import Preprocess, Triple
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,16 +31,28 @@ if TYPE_CHECKING:
 Activation = Literal["quick_gelu", "gelu", "gelu_tanh", "own"]  # own: as timm has it
 VisionConfig = PatchConfig | ResNetConfig | LiteConfig | LiteVitConfig | TimmConfig
 
-CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
-CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+CLIP_MEAN: Triple = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD: Triple = (0.26862954, 0.26130258, 0.27577711)
+
+
+class Images(NamedTuple):
+    """How a model's images are prepared: its test transform, apart from their size."""
+
+    mean: Triple = CLIP_MEAN
+    std: Triple = CLIP_STD
+    fit: Fit = "crop"
+    interpolation: Interpolation = "bicubic"
+    resize: int | None = None  # the short side before the crop, where that is more than the crop
+
+
+CLIP_IMAGES = Images()
 
 
 @dataclass(frozen=True)
 class BackboneConfig:
     """What a model is, apart from its weights. The activation is part of it: weights do not tell.
 
-    `text` is None for an image tower alone. `resize`: what the short side of an image is resized to before
-    the crop, where that is more than the image size.
+    `text` is None for an image tower alone.
     """
 
     name: str
@@ -48,11 +60,7 @@ class BackboneConfig:
     vision: VisionConfig
     text: TextConfig | None
     activation: Activation = "quick_gelu"
-    mean: tuple[float, float, float] = CLIP_MEAN
-    std: tuple[float, float, float] = CLIP_STD
-    fit: Fit = "crop"
-    interpolation: Interpolation = "bicubic"
-    resize: int | None = None
+    images: Images = CLIP_IMAGES
 
 
 class Encoded(NamedTuple):
@@ -91,14 +99,7 @@ class Backbone(nn.Module):
         self.logit_bias: float | None = None  # of models trained with a sigmoid loss
         self.fingerprint = ""
         self.text_taps: Taps | None = None  # what a method does inside the text tower's blocks (`taps`)
-        self.preprocess = Preprocess(
-            config.vision.image_size,
-            config.mean,
-            config.std,
-            fit=config.fit,
-            interpolation=config.interpolation,
-            resize=config.resize,
-        )
+        self.preprocess = Preprocess(config.vision.image_size, **config.images._asdict())
         if tokenizer is None and config.text is not None:
             tokenizer = Tokenizer(config.text.vocab_size, config.text.context_length)
         self._tokenizer = tokenizer

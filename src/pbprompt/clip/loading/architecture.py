@@ -1,52 +1,56 @@
 """Finding a model's architecture from the shapes of its tensors, and checking that every tensor fits it."""
 
 import re
-from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from pbprompt.clip.backbone import Activation, Backbone, BackboneConfig, VisionConfig
-from pbprompt.clip.loading.checkpoint_config import CheckpointConfig
-from pbprompt.clip.loading.siglip import find_siglip
-from pbprompt.clip.loading.tensors import count, heads_of, image_size, shape
-from pbprompt.clip.loading.timm_files import trunk_vision
-from pbprompt.clip.loading.trunks import eva_vision, perception_vision
+from pbprompt.clip.eva import EvaConfig
+from pbprompt.clip.loading.checkpoint_config import CheckpointConfig, Family
+from pbprompt.clip.loading.tensors import HEAD_WIDTH, count, grid_side, heads_of, shape
+from pbprompt.clip.perception import PerceptionConfig
 from pbprompt.clip.resnet import ResNetConfig
+from pbprompt.clip.siglip import SiglipVisionConfig
 from pbprompt.clip.text import TextConfig
+from pbprompt.clip.timm_tower import looked_at, make_trunk
 from pbprompt.clip.vit import VitConfig
 from pbprompt.errors import InputError
 
+MARKS: dict[str, Family] = {  # a tensor that no other family has
+    "visual.pool.probe": "siglip",
+    "visual.blocks.0.mlp.gate.weight": "eva",
+    "visual.attn_pool.probe": "perception",
+}
 CLIP_VOCABULARY = 49408
 WIDEST_KNOWN_VIT = 1024  # wider ones, by others, have other head widths
-VISION: dict[str, Callable[[str, dict[str, Tensor], CheckpointConfig], VisionConfig]] = {
-    "eva": eva_vision,
-    "perception": perception_vision,
-    "trunk": trunk_vision,
-}
+PE_HEAD_WIDTHS = {1536: 96}  # of the largest; the others' are CLIP's
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def family_of(state: dict[str, Tensor]) -> Family:
+    """Whose image tower a state dict in OpenAI's layout has."""
+    trunk: Family = "trunk" if any(key.startswith("visual.trunk.") for key in state) else "clip"
+    return next((family for mark, family in MARKS.items() if mark in state), trunk)
 
 
 def find_architecture(
     source: str, name: str, state: dict[str, Tensor], told: CheckpointConfig
 ) -> BackboneConfig:
     """The architecture of a state dict in OpenAI's layout; `told.activation` must be known by now."""
-    find = find_siglip if told.family == "siglip" else _find_causal
-    config = find(source, name, state, told)
+    family = family_of(state)
+    if family == "siglip":  # whose text tower ends in the image tower's width
+        embed_dim = shape(source, state, "visual.conv1.weight", 4)[0]
+    else:
+        embed_dim = shape(source, state, "text_projection", 2)[1]
+    vision, text = _vision(source, state, told, family), _text(source, state, told, family == "siglip")
+    config = BackboneConfig(name, embed_dim, vision, text, cast(Activation, told.activation), told.images)
     for place, expected in told.sizes.items():
         found = _size(config, place)
         if found is not None and found != expected:
             raise InputError(f"{source}: the config says {place} is {expected}, the tensors say {found}")
     return config
-
-
-def _find_causal(source: str, name: str, state: dict[str, Tensor], told: CheckpointConfig) -> BackboneConfig:
-    """CLIP's text tower beside an image tower of CLIP's, EVA's, PE-Core's or timm's."""
-    activation: Activation = "quick_gelu" if told.activation == "quick_gelu" else "gelu"
-    embed_dim = shape(source, state, "text_projection", 2)[1]
-    vision, text = VISION.get(told.family, _vision)(source, state, told), _text(source, state, told)
-    return BackboneConfig(name, embed_dim, vision, text, activation, *told.images)
 
 
 def check_tensors(source: str, config: BackboneConfig, state: dict[str, Tensor]) -> None:
@@ -72,46 +76,77 @@ def check_tensors(source: str, config: BackboneConfig, state: dict[str, Tensor])
             )
 
 
-def _text(source: str, state: dict[str, Tensor], told: CheckpointConfig) -> TextConfig:
+def _text(source: str, state: dict[str, Tensor], told: CheckpointConfig, siglip: bool) -> TextConfig:
     vocab_size, width = shape(source, state, "token_embedding.weight", 2)
-    context_length = shape(source, state, "positional_embedding", 2)[0]
-    layers = count(state, r"transformer\.resblocks\.(\d+)\.")
     if told.vocabulary == "clip" and vocab_size > CLIP_VOCABULARY:
         raise InputError(
             f"{source}: has {vocab_size} tokens, CLIP's vocabulary {CLIP_VOCABULARY}; "
             "give the folder of the model, with its config and its tokenizer.json"
         )
-    heads = told.sizes.get("text.heads") or heads_of(source, "text", width)
-    return TextConfig(context_length, vocab_size, width, heads, layers, told.sizes.get("text.causal", True))
+    return TextConfig(
+        context_length=shape(source, state, "positional_embedding", 2)[0],
+        vocab_size=vocab_size,
+        width=width,
+        heads=heads_of(source, "text", width, told.sizes),
+        layers=count(state, "transformer.resblocks"),
+        causal=told.sizes.get("text.causal", not siglip),
+        hidden=_hidden(state, "transformer.resblocks", width),
+        reads_last=siglip,
+    )
 
 
-def _vision(source: str, state: dict[str, Tensor], told: CheckpointConfig) -> VisionConfig:
+def _vision(source: str, state: dict[str, Tensor], told: CheckpointConfig, family: Family) -> VisionConfig:
+    if family == "trunk":
+        assert told.trunk is not None
+        return looked_at(source, told.trunk, make_trunk(told.trunk, source))[0]
     if "visual.layer1.0.conv1.weight" in state:
         width = shape(source, state, "visual.layer1.0.conv1.weight", 4)[0]
-        first, second, third, fourth = (count(state, rf"visual\.layer{n}\.(\d+)\.") for n in (1, 2, 3, 4))
-        size = image_size(source, state, "visual.attnpool.positional_embedding", 32, told.sizes)
-        blocks = (first, second, third, fourth)
-        return ResNetConfig(size, blocks, width, heads_of(source, "image", width * 32))
+        first, second, third, fourth = (count(state, f"visual.layer{n}") for n in (1, 2, 3, 4))
+        size = _image_size(source, state, "visual.attnpool.positional_embedding", 32, told)
+        heads = heads_of(source, "vision", width * 32, {})
+        return ResNetConfig(size, (first, second, third, fourth), width, heads)
     width, _, _, patch = shape(source, state, "visual.conv1.weight", 4)
-    heads = told.sizes.get("vision.heads")
-    if heads is None and width > WIDEST_KNOWN_VIT:
+    if family == "clip" and width > WIDEST_KNOWN_VIT and "vision.heads" not in told.sizes:
         raise InputError(
             f"{source}: its image tower is {width} wide and the tensors do not show its number of heads; "
             "put the model's open_clip_config.json or config.json beside it"
         )
-    return VitConfig(
-        image_size=image_size(source, state, "visual.positional_embedding", patch, told.sizes),
-        patch_size=patch,
-        width=width,
-        layers=count(state, r"visual\.transformer\.resblocks\.(\d+)\."),
-        heads=heads or heads_of(source, "image", width),
-        hidden=_hidden(state, width),
+    class_token = "visual.class_embedding" in state if family == "perception" else family != "siglip"
+    blocks = "visual.blocks" if family == "eva" else "visual.transformer.resblocks"
+    per_head = PE_HEAD_WIDTHS.get(width, HEAD_WIDTH) if family == "perception" else HEAD_WIDTH
+    sizes = (
+        _image_size(source, state, "visual.positional_embedding", patch, told, int(class_token)),
+        patch,
+        width,
+        count(state, blocks),
+        heads_of(source, "vision", width, told.sizes, per_head),
     )
+    match family:
+        case "eva":
+            return EvaConfig(*sizes, shape(source, state, f"{blocks}.0.mlp.gate.weight", 2)[0])
+        case "siglip":
+            return SiglipVisionConfig(*sizes, shape(source, state, "visual.pool.mlp.c_fc.weight", 2)[0])
+        case "perception":
+            hidden = shape(source, state, f"{blocks}.0.mlp.c_fc.weight", 2)[0]
+            pool_hidden = shape(source, state, "visual.attn_pool.mlp.c_fc.weight", 2)[0]
+            return PerceptionConfig(*sizes, hidden, pool_hidden, class_token)
+    return VitConfig(*sizes, _hidden(state, blocks, width))
 
 
-def _hidden(state: dict[str, Tensor], width: int) -> int | None:
-    """The width inside the image tower's MLPs, where it is not 4·width."""
-    fc = state.get("visual.transformer.resblocks.0.mlp.c_fc.weight")
+def _image_size(
+    source: str, state: dict[str, Tensor], key: str, patch: int, told: CheckpointConfig, more: int = 1
+) -> int:
+    """From the positions, unless the config says so many pixels that the last do not fill a patch."""
+    side = grid_side(source, state, key, more)
+    size = told.sizes.get("vision.image_size", side * patch)
+    if not isinstance(size, int) or size // patch != side:
+        raise InputError(f"{source}: the config says images of {size} pixels, the tensors say {side * patch}")
+    return size
+
+
+def _hidden(state: dict[str, Tensor], blocks: str, width: int) -> int | None:
+    """The width inside a tower's MLPs, where it is not 4·width."""
+    fc = state.get(f"{blocks}.0.mlp.c_fc.weight")
     return None if fc is None or len(fc) == 4 * width else len(fc)
 
 

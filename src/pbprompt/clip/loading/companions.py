@@ -4,10 +4,11 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from pbprompt.clip.backbone import CLIP_MEAN, CLIP_STD
+from pbprompt.clip.backbone import CLIP_MEAN, CLIP_STD, Images
 from pbprompt.data.squares import Fit, Interpolation
+from pbprompt.data.transforms import Triple
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
 
@@ -20,7 +21,6 @@ HF_TOKENIZER_CONFIG = "tokenizer_config.json"
 INDEX = ".index.json"
 FILE = re.compile(r"[\w-][\w.-]*\.(safetensors|bin)")  # a name and no path
 
-Triple = tuple[float, float, float]
 HALF: Triple = (0.5, 0.5, 0.5)
 PILLOW: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 RESIZE_MODES: dict[str, Fit] = {"shortest": "crop", "squash": "squash"}  # open_clip's words
@@ -56,20 +56,6 @@ def shard_files(index: Path) -> list[str]:
     if not files or not all(FILE.fullmatch(file) for file in files):
         raise InputError(f"{index}: lists no files of weights beside it; fetch it again")
     return files
-
-
-class Images(NamedTuple):
-    """A model's test transform, in the order in which `BackboneConfig` has it."""
-
-    mean: Triple = CLIP_MEAN
-    std: Triple = CLIP_STD
-    fit: Fit = "crop"
-    interpolation: Interpolation = "bicubic"
-    resize: int | None = None  # the short side before the crop, where that is more than the crop
-
-
-CLIP_IMAGES = Images()
-SIGLIP_IMAGES = Images(HALF, HALF, "squash")
 
 
 def read_preprocessor(folder: Path, side: Any, usual: Images) -> Images:

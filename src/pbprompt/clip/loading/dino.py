@@ -9,19 +9,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pbprompt.clip.backbone import BackboneConfig
+from pbprompt.clip.backbone import BackboneConfig, Images
 from pbprompt.clip.dino import DinoConfig
 from pbprompt.clip.loading.companions import (
     HF_CONFIG,
     IMAGENET_MEAN,
     IMAGENET_STD,
-    Images,
     read_image_processor,
     read_json,
     read_preprocessor,
 )
+from pbprompt.clip.loading.conversion import join_attention
 from pbprompt.clip.loading.formats import read_tensors
-from pbprompt.clip.loading.tensors import count, shape
+from pbprompt.clip.loading.tensors import Names, count, fitting_together, grid_side, rename, shape, take
 from pbprompt.errors import InputError
 
 CROPPED = Images(IMAGENET_MEAN, IMAGENET_STD, "crop", "bicubic", 256)
@@ -30,23 +30,24 @@ PUBLISHED = {"dinov2": CROPPED, "dinov2_with_registers": CROPPED, "dinov3_vit": 
 ANTIALIASED = "dinov2_with_registers"  # its positions are made smaller with an antialiasing filter
 
 NOT_OF_THE_TOWER = re.compile(r"classifier\.|(.*\.)?mask_token$|(.*\.)?inv_freq$")
-PREFIX = re.compile(r"^(dinov2\.|dinov2_with_registers\.|dinov3_vit\.|model\.)+")
-NAMES = (
-    (r"^embeddings\.cls_token$", "class_embedding"),
-    (r"^embeddings\.register_tokens$", "register_embedding"),
-    (r"^embeddings\.position_embeddings$", "positional_embedding"),
-    (r"^embeddings\.patch_embeddings\.(projection\.)?", "conv1."),
-    (r"^(layernorm|norm)\.", "ln_post."),
-    (r"^(encoder\.)?layer\.", "blocks."),
+NAMES: Names = (
+    (r"^(dinov2\.|dinov2_with_registers\.|dinov3_vit\.|model\.)*", "visual."),
+    (r"\.embeddings\.cls_token$", ".class_embedding"),
+    (r"\.embeddings\.register_tokens$", ".register_embedding"),
+    (r"\.embeddings\.position_embeddings$", ".positional_embedding"),
+    (r"\.embeddings\.patch_embeddings\.(projection\.)?", ".conv1."),
+    (r"^visual\.(layernorm|norm)\.", "visual.ln_post."),
+    (r"^visual\.(encoder\.)?layer\.", "visual.blocks."),
     (r"\.norm([12])\.", r".ln_\1."),
-    (r"\.attention\.(attention\.)?(q_proj|query)\.", ".attn.q."),
-    (r"\.attention\.(attention\.)?(k_proj|key)\.", ".attn.k."),
-    (r"\.attention\.(attention\.)?(v_proj|value)\.", ".attn.v."),
+    (r"\.attention\.(attention\.)?(q_proj|query)\.", ".attn.q_proj."),
+    (r"\.attention\.(attention\.)?(k_proj|key)\.", ".attn.k_proj."),
+    (r"\.attention\.(attention\.)?(v_proj|value)\.", ".attn.v_proj."),
     (r"\.attention\.(o_proj|output\.dense)\.", ".attn.out_proj."),
     (r"\.mlp\.gate_proj\.", ".mlp.gate."),
     (r"\.mlp\.(fc1|up_proj)\.", ".mlp.c_fc."),
     (r"\.mlp\.(fc2|down_proj|weights_out)\.", ".mlp.c_proj."),
 )
+SCALES = (("layer_scale1", "attn.out_proj"), ("layer_scale2", "mlp.c_proj"))  # and the matrices before them
 
 
 def read_dino(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor], None]:
@@ -54,14 +55,14 @@ def read_dino(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor],
     config_path = path.parent / HF_CONFIG
     told = read_json(config_path)
     size, images = _preprocessing(path.parent, PUBLISHED[told["model_type"]])
-    state = _renamed(read_tensors(path)[0])
+    raw = {rename(key, NAMES): value for key, value in read_tensors(path)[0].items()}
+    state = {key: value for key, value in raw.items() if not NOT_OF_THE_TOWER.match(key, len("visual."))}
     vision = _sizes(path, config_path, told, state, size)
-    tensors = _folded(path, state, vision)
+    with fitting_together(path):
+        _fold(path, state, vision)
     if vision.rope_theta is None:
-        antialias = told["model_type"] == ANTIALIASED
-        tensors["positional_embedding"] = _fitted(path, tensors, vision, antialias)
-    config = BackboneConfig(name, vision.width, vision, None, "gelu", *images)
-    return config, {f"visual.{key}": value for key, value in tensors.items()}, None
+        _fit_positions(path, state, vision, antialias=told["model_type"] == ANTIALIASED)
+    return BackboneConfig(name, vision.width, vision, None, "gelu", images), state, None
 
 
 def _preprocessing(folder: Path, published: Images) -> tuple[int, Images]:
@@ -70,34 +71,30 @@ def _preprocessing(folder: Path, published: Images) -> tuple[int, Images]:
     if told is None:
         return 224, published
     crops = told.get("do_center_crop", told.get("crop_size") is not None)
-    side = _side(path, told, "crop_size" if crops else "size")
-    return side, read_preprocessor(folder, side, published)
-
-
-def _side(path: Path, told: dict[str, Any], key: str) -> int:
+    key = "crop_size" if crops else "size"
     side = told.get(key)
     if isinstance(side, dict) and side.get("height") == side.get("width"):
         side = side.get("height")
     if type(side) is not int or side < 1:
         raise InputError(f"{path}: {key} is {told.get(key)!r}; a square of so many pixels is needed")
-    return side
+    return side, read_preprocessor(folder, side, published)
 
 
 def _sizes(
     path: Path, config_path: Path, told: dict[str, Any], state: dict[str, Tensor], size: int
 ) -> DinoConfig:
     """The architecture from the tensors, and from the config what they do not show; the two must agree."""
-    source, third = str(path), told["model_type"] == "dinov3_vit"
-    width, channels, patch, _ = shape(source, state, "conv1.weight", 4)
-    gated = "blocks.0.mlp.gate.weight" in state or "blocks.0.mlp.weights_in.weight" in state
-    hidden = shape(source, state, "blocks.0.mlp.c_proj.weight", 2)[1]
-    registers = state["register_embedding"].shape[-2] if "register_embedding" in state else 0
+    source, third, first = str(path), told["model_type"] == "dinov3_vit", "visual.blocks.0.mlp"
+    width, channels, patch, _ = shape(source, state, "visual.conv1.weight", 4)
+    gated = f"{first}.gate.weight" in state or f"{first}.weights_in.weight" in state
+    hidden = shape(source, state, f"{first}.c_proj.weight", 2)[1]
+    registers = state["visual.register_embedding"].shape[-2] if "visual.register_embedding" in state else 0
     heads = told.get("num_attention_heads", 6 if third else 12)
     if type(heads) is not int or heads < 1 or width % heads or (third and width // heads % 4):
         raise InputError(f"{config_path}: num_attention_heads is {heads!r}, but the tower is {width} wide")
     if size < patch:
         raise InputError(f"{path.parent}: images of {size} pixels hold no patch of {patch}")
-    layers = count(state, r"blocks\.(\d+)\.")
+    layers = count(state, "visual.blocks")
     found = {
         "hidden_size": width,
         "patch_size": patch,
@@ -125,71 +122,34 @@ def _number(path: Path, told: dict[str, Any], key: str, default: float) -> float
     return float(value)
 
 
-def _renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    out = {}
-    for key, value in state.items():
-        key = PREFIX.sub("", key)
-        if NOT_OF_THE_TOWER.match(key):
-            continue
-        for pattern, name in NAMES:
-            key = re.sub(pattern, name, key)
-        out[key] = value
-    return out
-
-
-def _folded(path: Path, state: dict[str, Tensor], vision: DinoConfig) -> dict[str, Tensor]:
+def _fold(path: Path, state: dict[str, Tensor], vision: DinoConfig) -> None:
     """LayerScale in the matrices before it, queries, keys and values in one, biases where there were none."""
-    out = dict(state)
+    state.setdefault("visual.register_embedding", torch.zeros(0, vision.width))
     for name in ("class_embedding", "positional_embedding", "register_embedding"):
-        if name in out:
-            out[name] = (
-                out[name].reshape(-1, vision.width) if name != "class_embedding" else out[name].flatten()
-            )
-    out.setdefault("register_embedding", torch.zeros(0, vision.width))
-
-    def take(key: str) -> Tensor:
-        if key not in out:
-            raise InputError(f"{path}: lacks the tensor visual.{key}; fetch the whole checkpoint again")
-        return out.pop(key)
-
-    for layer in range(vision.layers):
-        block = f"blocks.{layer}"
-        weights = [take(f"{block}.attn.{part}.weight") for part in "qkv"]
-        biases = [
-            out.pop(f"{block}.attn.{part}.bias", torch.zeros(len(weight)))
-            for part, weight in zip("qkv", weights, strict=True)
-        ]
-        out[f"{block}.attn.in_proj_weight"], out[f"{block}.attn.in_proj_bias"] = _joined(
-            path, weights, biases
-        )
-        if f"{block}.mlp.weights_in.weight" in out:
+        if (key := f"visual.{name}") in state:  # stored for a batch of one
+            state[key] = state[key].reshape(-1, vision.width)
+    state["visual.class_embedding"] = take(path, state, "visual.class_embedding").flatten()
+    join_attention(path, state, without_bias="qkv")
+    for block in (f"visual.blocks.{layer}" for layer in range(vision.layers)):
+        if f"{block}.mlp.weights_in.weight" in state:
             for part in ("weight", "bias"):
-                both = take(f"{block}.mlp.weights_in.{part}")
-                out[f"{block}.mlp.gate.{part}"], out[f"{block}.mlp.c_fc.{part}"] = both.chunk(2)
-        for scale, matrix in (("layer_scale1", "attn.out_proj"), ("layer_scale2", "mlp.c_proj")):
-            factor, weight = take(f"{block}.{scale}.lambda1"), take(f"{block}.{matrix}.weight")
-            bias = out.pop(f"{block}.{matrix}.bias", torch.zeros(len(weight)))
-            if factor.shape != bias.shape or len(weight) != len(factor):
-                raise InputError(f"{path}: {block}.{scale} does not fit {matrix}; fetch the checkpoint again")
-            out[f"{block}.{matrix}.weight"] = weight.float() * factor.float().unsqueeze(1)
-            out[f"{block}.{matrix}.bias"] = bias.float() * factor.float()
-    return out
+                both = take(path, state, f"{block}.mlp.weights_in.{part}")
+                state[f"{block}.mlp.gate.{part}"], state[f"{block}.mlp.c_fc.{part}"] = both.chunk(2)
+        for scale, matrix in SCALES:
+            factor = take(path, state, f"{block}.{scale}.lambda1").float()
+            weight = take(path, state, f"{block}.{matrix}.weight").float()
+            bias = state.pop(f"{block}.{matrix}.bias", torch.zeros(len(weight))).float()
+            state[f"{block}.{matrix}.weight"] = weight * factor.view(len(weight), 1)
+            state[f"{block}.{matrix}.bias"] = bias * factor
 
 
-def _joined(path: Path, weights: list[Tensor], biases: list[Tensor]) -> tuple[Tensor, Tensor]:
-    if len({weight.shape for weight in weights}) > 1 or len({bias.shape for bias in biases}) > 1:
-        raise InputError(f"{path}: queries, keys and values are of other shapes; fetch the checkpoint again")
-    return torch.cat(weights), torch.cat([bias.to(weights[0].dtype) for bias in biases])
-
-
-def _fitted(path: Path, tensors: dict[str, Tensor], vision: DinoConfig, antialias: bool) -> Tensor:
+def _fit_positions(path: Path, state: dict[str, Tensor], vision: DinoConfig, antialias: bool) -> None:
     """The learned positions on the grid of the images given, resampled as transformers does."""
-    positions = shape(str(path), tensors, "positional_embedding", 2)[0] - 1
-    table, side = tensors["positional_embedding"], math.isqrt(max(positions, 0))
-    if side == 0 or side * side != positions:
-        raise InputError(f"{path}: has {positions + 1} positions; a square number and 1 is expected")
+    key = "visual.positional_embedding"
+    side = grid_side(str(path), state, key)
     if (side, side) == vision.grid:
-        return table
-    square = table[1:].float().T.reshape(1, vision.width, side, side)
+        return
+    table = state[key].float()
+    square = table[1:].T.reshape(1, vision.width, side, side)
     smaller = F.interpolate(square, vision.grid, mode="bicubic", align_corners=False, antialias=antialias)
-    return torch.cat([table[:1].float(), smaller.flatten(2)[0].T])
+    state[key] = torch.cat([table[:1], smaller.flatten(2)[0].T])

@@ -11,7 +11,7 @@ from typing import Any
 from safetensors.torch import load
 from torch import Tensor
 
-from pbprompt.clip.backbone import BackboneConfig
+from pbprompt.clip.backbone import BackboneConfig, Images
 from pbprompt.clip.lite import LiteBlockConfig, LiteConfig, LiteVitConfig
 from pbprompt.clip.text import TextConfig
 from pbprompt.errors import BrokenInstallError
@@ -71,8 +71,7 @@ def _lite_config(config: dict[str, Any]) -> BackboneConfig:
         ),
         text=TextConfig(**{key: text[key] for key in TextConfig.__dataclass_fields__ if key in text}),
         activation=text["activation"],
-        mean=tuple(vision["mean"]),
-        std=tuple(vision["std"]),
+        images=Images(tuple(vision["mean"]), tuple(vision["std"])),
     )
 
 

@@ -3,37 +3,28 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from pbprompt import distributed
-from pbprompt.clip.backbone import Backbone, BackboneConfig
-from pbprompt.clip.loading.architecture import check_tensors, find_architecture
-from pbprompt.clip.loading.checkpoint_config import CheckpointConfig, read_hugging_face, read_open_clip
-from pbprompt.clip.loading.companions import HF_CONFIG, OPEN_CLIP_CONFIG, read_json
+from pbprompt.clip.backbone import Activation, Backbone, BackboneConfig
+from pbprompt.clip.loading.architecture import check_tensors, family_of, find_architecture
+from pbprompt.clip.loading.checkpoint_config import CheckpointConfig, read_told
+from pbprompt.clip.loading.companions import HF_CONFIG, read_json
 from pbprompt.clip.loading.conversion import is_hugging_face, to_openai
 from pbprompt.clip.loading.dino import PUBLISHED, read_dino
 from pbprompt.clip.loading.embedded import read_embedded
 from pbprompt.clip.loading.formats import check_finite, read_tensors
 from pbprompt.clip.loading.hub import EMBEDDED, OPENAI_MODELS, find_weights
-from pbprompt.clip.loading.siglip import is_siglip, read_siglip_config
-from pbprompt.clip.loading.tensors import fingerprint
-from pbprompt.clip.loading.timm_files import is_timm, is_trunk, read_timm, read_trunk_config
-from pbprompt.clip.loading.trunks import is_eva, is_perception, read_eva_config, read_perception_config
+from pbprompt.clip.loading.tensors import fingerprint, fitting_together
+from pbprompt.clip.loading.timm_files import is_timm, read_timm
 from pbprompt.clip.loading.vocabulary import read_tokenizer
 from pbprompt.clip.resnet import ResNetConfig, fold_batch_norms
 from pbprompt.errors import InputError
 
-CONFIGS = (
-    (is_siglip, read_siglip_config),
-    (is_eva, read_eva_config),
-    (is_perception, read_perception_config),
-    (is_trunk, read_trunk_config),
-)
 Reader = Callable[[Path, str], tuple[BackboneConfig, dict[str, Tensor], nn.Module | None]]
-ACTIVATIONS = ("quick_gelu", "gelu", "gelu_tanh", "own")
 HF_WEIGHTS = ("model.safetensors", "pytorch_model.bin", "model.safetensors.index.json")
 OTHER_TOWERS = (  # without text, and not read
     *("beit", "convnext", "convnextv2", "deit", "dinov3_convnext"),
@@ -79,7 +70,7 @@ def backbone_fingerprint(name_or_path: str | Path = "lite", *, activation: str |
 def _read(name: str, activation: str | None) -> tuple[BackboneConfig, dict[str, Tensor], Any, Any]:
     """Config, weights and, where they are not CLIP's, tokenizer and image tower."""
     tokenizer, visual = None, None
-    if activation not in (None, *ACTIVATIONS):
+    if activation not in (None, *get_args(Activation)):
         raise InputError(f"activation {activation!r} is unknown: use quick_gelu or gelu")
     if name in EMBEDDED:
         config, state = read_embedded(name)
@@ -118,24 +109,12 @@ def _device(wanted: str | torch.device) -> torch.device:
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], CheckpointConfig]:
     """A file's tensors in OpenAI's layout, and what the file and the configs beside it tell of the model."""
     raw, activation = read_tensors(path)
-    try:
+    with fitting_together(path):
         state = to_openai(path, raw)
-    except (RuntimeError, IndexError):  # tensors of shapes that cannot be joined or turned
-        raise InputError(
-            f"{path}: its tensors do not fit together: the file is damaged; fetch it again"
-        ) from None
     for number in ("logit_scale", "logit_bias"):
         if number in state and state[number].numel() == 1:
             state[number] = state[number].reshape(())
-    for recognises, read in CONFIGS:
-        if recognises(state):
-            return state, read(path)
-    companion = path.parent / (HF_CONFIG if is_hugging_face(raw) else OPEN_CLIP_CONFIG)
-    if activation is not None or not companion.is_file():
-        return state, CheckpointConfig(activation)
-    if companion.name == OPEN_CLIP_CONFIG:
-        return state, read_open_clip(companion)
-    return state, read_hugging_face(companion)
+    return state, read_told(path, family_of(state), is_hugging_face(raw), activation)
 
 
 def _settle(source: str, told: str | None, asked: str | None) -> str:

@@ -1,30 +1,18 @@
 """timm's towers: alone in timm's folders, or as the image tower of open_clip's models such as MobileCLIP."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from torch import Tensor, nn
 
-from pbprompt.clip.backbone import BackboneConfig
-from pbprompt.clip.loading.checkpoint_config import CheckpointConfig, read_open_clip
-from pbprompt.clip.loading.companions import (
-    HF_CONFIG,
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    OPEN_CLIP_CONFIG,
-    Images,
-    read_json,
-    triple,
-)
+from pbprompt.clip.backbone import BackboneConfig, Images
+from pbprompt.clip.loading.companions import HF_CONFIG, IMAGENET_MEAN, IMAGENET_STD, read_json, triple
 from pbprompt.clip.loading.formats import read_tensors
 from pbprompt.clip.timm_tower import TimmConfig, TimmTower, looked_at, make_trunk
 from pbprompt.data.squares import Interpolation
 from pbprompt.errors import InputError
 
-FILTERS: tuple[Interpolation, ...] = ("bicubic", "bilinear")
-TRUNK = "visual.trunk."
 POOLS = ("avg", "token")  # of such trunks
 CROP = 0.875  # the share of an image that timm crops where its config does not say
 
@@ -44,7 +32,7 @@ def read_timm(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor],
     trunk = make_trunk(vision, str(config_path))
     _fill(path, vision, trunk, _without_classifier(read_tensors(path)[0], about))
     vision, width = looked_at(str(config_path), vision, trunk)
-    config = BackboneConfig(name, width, vision, None, "own", *images)
+    config = BackboneConfig(name, width, vision, None, "own", images)
     tower = TimmTower(vision, trunk)
     return config, {f"visual.{key}": value for key, value in tower.state_dict().items()}, tower
 
@@ -57,9 +45,9 @@ def _images(path: Path, about: dict[str, Any]) -> tuple[int, Images]:
     size = shape[-1] if isinstance(shape, list) and shape else None
     if type(size) is not int or size < 1 or shape != [3, size, size]:
         raise InputError(f"{path}: input_size is {shape!r}; [3, SIZE, SIZE] is needed")
-    interpolation = about.get("interpolation") or "bicubic"
-    if interpolation not in FILTERS:
-        raise InputError(f"{path}: interpolation is {interpolation!r}; known are {', '.join(FILTERS)}")
+    interpolation: Any = about.get("interpolation") or "bicubic"
+    if interpolation not in (known := get_args(Interpolation)):
+        raise InputError(f"{path}: interpolation is {interpolation!r}; known are {', '.join(known)}")
     share, mode = about.get("crop_pct") or CROP, about.get("crop_mode") or "center"
     if not isinstance(share, int | float) or not 0 < share <= 1:
         raise InputError(f"{path}: crop_pct is {share!r}; a share of the image, up to 1, is needed")
@@ -91,39 +79,19 @@ def _fill(path: Path, vision: TimmConfig, trunk: nn.Module, state: dict[str, Ten
     trunk.load_state_dict(state, strict=False)
 
 
-def is_trunk(state: dict[str, Tensor]) -> bool:
-    return any(key.startswith(TRUNK) for key in state)
-
-
-def read_trunk_config(path: Path) -> CheckpointConfig:
-    """open_clip's config beside the weights, without which nobody knows what timm should build."""
-    config = path.parent / OPEN_CLIP_CONFIG
-    if not config.is_file():
+def trunk_config(path: Path, vision: dict[str, Any], width: Any) -> TimmConfig:
+    """What timm is asked for by open_clip's config, in its section of the image tower."""
+    pool, projection = vision.get("timm_pool"), vision.get("timm_proj")
+    if projection or pool not in POOLS:
         raise InputError(
-            f"{path}: its image tower is timm's, whose name is in {OPEN_CLIP_CONFIG}; give the model's folder"
-        )
-    told = read_open_clip(config, trunk=True)
-    vision = read_json(config)["model_cfg"]["vision_cfg"]
-    if vision.get("timm_proj") or vision.get("timm_pool") not in POOLS:
-        raise InputError(
-            f"{config}: timm_pool is {vision.get('timm_pool')!r} and timm_proj {vision.get('timm_proj')!r}; "
+            f"{path}: timm_pool is {pool!r} and timm_proj {projection!r}; "
             f"of timm's towers, EVA-02's B and L, PE-Core's and those with timm_pool {' or '.join(POOLS)} "
             "and no timm_proj are supported"
         )
-    name, size, width = (
-        vision.get("timm_model_name"),
-        told.sizes.get("vision.image_size", 224),
-        told.sizes.get("embed_dim"),
-    )
+    name, size = vision.get("timm_model_name"), vision.get("image_size", 224)
     if not isinstance(name, str) or type(size) is not int or type(width) is not int or min(size, width) < 1:
         raise InputError(
-            f"{config}: timm_model_name is {name!r}, image_size {size!r} and embed_dim {width!r}; "
+            f"{path}: timm_model_name is {name!r}, image_size {size!r} and embed_dim {width!r}; "
             "give the config that came with the weights"
         )
-    return replace(told, family="trunk", trunk=TimmConfig(name, size, width, vision["timm_pool"]))
-
-
-def trunk_vision(source: str, state: dict[str, Tensor], told: CheckpointConfig) -> TimmConfig:
-    """What timm is asked for, with the grid that the tower turns out to have."""
-    assert told.trunk is not None
-    return looked_at(source, told.trunk, make_trunk(told.trunk, source))[0]
+    return TimmConfig(name, size, width, pool)
