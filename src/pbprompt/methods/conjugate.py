@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.evidence import Evidence, Kept, feature_keys, unit_features
@@ -22,7 +22,6 @@ from pbprompt.core.label_head import LabelHead, fit_label_head
 from pbprompt.core.likelihood import unit
 from pbprompt.core.novelty import LeftOutPhotographs
 from pbprompt.core.posterior import (
-    NewNames,
     Posterior,
     fit_posterior,
     judged_rows,
@@ -50,6 +49,14 @@ SENTENCES: Mapping[str, Literal["single", "ensemble", "both"]] = {
     "sentence": "single",
     "ensemble": "ensemble",
     "sentences": "both",
+}
+LEFT_OUT_DRAWS = 16  # of the experts' weights
+# the posterior's tensors, and what they are saved as; the kernel's photographs are those that are kept
+FITTED = {
+    name: f"fitted_{name.replace('/', '_')}"
+    for whole, kind in Posterior.__annotations__.items()
+    for name in ([f"{whole}/{part}" for part in kind._fields] if hasattr(kind, "_fields") else [whole])
+    if name not in ("kernel/photographs", "kernel/labels")
 }
 
 
@@ -86,14 +93,6 @@ class Conjugate(
     takes_weights = True
     paper = "this library, after Wang et al., ICLR 2024"
     config: ConjugateConfig
-    counts: Tensor
-    sums: Tensor
-    moment: Tensor
-    kept: Tensor
-    kept_labels: Tensor
-    kept_weights: Tensor
-    pool: Tensor
-    pool_labels: Tensor
 
     def __init__(self, config: ConjugateConfig, backbone: Backbone) -> None:
         if not backbone.reads_text:
@@ -109,17 +108,17 @@ class Conjugate(
         self.reader = ZeroShot(told, backbone) if sentences else None
         self.takes_new_names = self.reader is not None
         d = backbone.embed_dim
-        for name, shape in {"counts": (0,), "sums": (0, d), "moment": (0, d), "kept_weights": (0,)}.items():
-            self.register_buffer(name, torch.empty(shape, dtype=torch.float64))
-        self.register_buffer("kept", torch.empty(0, d))
-        self.register_buffer("kept_labels", torch.empty(0, dtype=torch.long))
-        self.register_buffer("pool", torch.empty(0, d))  # without a label, in the kernel
-        self.register_buffer("pool_labels", torch.empty(0, dtype=torch.long))  # the likeliest ones
-        for name, sizes in _SIZES.items():
-            self.register_buffer(_saved(name), torch.empty((0,) * sizes))
+        self.counts = nn.Buffer(torch.empty(0, dtype=torch.float64))
+        self.sums, self.moment = (nn.Buffer(torch.empty(0, d, dtype=torch.float64)) for _ in range(2))
+        self.kept, self.kept_labels = nn.Buffer(torch.empty(0, d)), nn.Buffer(torch.empty(0).long())
+        self.kept_weights = nn.Buffer(torch.empty(0, dtype=torch.float64))
+        # without a label, in the kernel; the labels are the likeliest ones
+        self.pool, self.pool_labels = nn.Buffer(torch.empty(0, d)), nn.Buffer(torch.empty(0).long())
+        for saved in FITTED.values():
+            self.register_buffer(saved, torch.empty(0))
         self._left: LeftOutPhotographs | None = None
         self._beside: Tensor | None = None
-        self._places: Tensor = self.kept_labels  # of them, among those that were given and those of before
+        self._places = torch.arange(0)  # of them, among those that were given and those of before
         self._asked = 0  # how many were given
         self._in_kernel = IN_KERNEL
 
@@ -163,7 +162,7 @@ class Conjugate(
         """Fit, once all photographs are there."""
         self.absorbed = None
         if self._beside is None or not len(self._beside):
-            posterior, self._left = self._fitted()
+            posterior, self._left = fit_posterior(*self._known_evidence())
         else:
             looked_at = self._beside[: seen(len(self.seen))]
             found = self._absorbed(looked_at)
@@ -175,10 +174,10 @@ class Conjugate(
         self.pool.data = posterior.kernel.photographs[labelled:].to(self.pool)
         self.pool_labels.data = self._known()[posterior.kernel.labels[labelled:]]
         self._beside = None
-        for name, value in posterior.tensors().items():
-            if name in _SIZES:
-                # in the order of a file: products of what is loaded are then the same to the last bit
-                getattr(self, _saved(name)).data = value.to(self.kept).contiguous()
+        tensors = posterior.tensors()
+        for name, saved in FITTED.items():
+            # in the order of a file: products of what is loaded are then the same to the last bit
+            getattr(self, saved).data = tensors[name].to(self.kept).contiguous()
 
     def learn(self, images: Encoded, labels: Int[Tensor, " n"]) -> None:
         """As if fitted on the former images and these; classes without a photograph so far get theirs."""
@@ -239,9 +238,6 @@ class Conjugate(
         """Labels of the classes with photographs: the posterior's columns."""
         return (self.counts > 0).nonzero().squeeze(1)
 
-    def _fitted(self) -> tuple[Posterior, LeftOutPhotographs]:
-        return fit_posterior(*self._known_evidence())
-
     def _known_evidence(self) -> tuple[Statistics, Kept, Float[Tensor, "k d"], float]:
         """Of the classes with photographs: all that the posterior is made of."""
         known = self._known()
@@ -255,13 +251,14 @@ class Conjugate(
         if self.counts.any():
             return absorb(*self._known_evidence(), pool, self._in_kernel)
         found, statistics = absorb_by_names(self._texts(self.seen), float(self.backbone.logit_scale), pool)
-        for name, value in statistics._asdict().items():
-            getattr(self, name).data = value.to(self.counts.device)
+        self._keep(Evidence(statistics, self._evidence().kept))
         return found
 
-    def _load_from_state_dict(self, *arguments: Any) -> None:
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         self._left = None  # it is of other photographs
-        super()._load_from_state_dict(*arguments)
+        for saved in FITTED.values():
+            getattr(self, saved).data = self.kept.new_empty(state.get(prefix + saved, self.counts).shape)
+        super()._load_from_state_dict(state, prefix, *rest)
 
     def _texts(self, classes: "tuple[str, ...] | list[str]") -> Float[Tensor, "c d"]:
         """Text features of length 1; zero where names say nothing."""
@@ -278,7 +275,7 @@ class Conjugate(
         """What was fitted, as it is saved."""
         if not self.seen:
             raise InputError(f"{self.name} has no photographs yet: fit it on images first")
-        tensors = {name: getattr(self, _saved(name)) for name in _SIZES}
+        tensors = {name: getattr(self, saved) for name, saved in FITTED.items()}
         rows = judged_rows(len(self.kept), len(tensors["names"]))
         photographs = torch.cat([self.kept[rows], self.pool])
         labels = torch.searchsorted(self._known(), torch.cat([self.kept_labels[rows], self.pool_labels]))
@@ -314,7 +311,10 @@ class Conjugate(
         model does. Classes known by their names alone take part as they do in predictions."""
         if not len(self.kept):
             return None
-        left = self._left or (self._absorbed(self.pool).left if len(self.pool) else self._fitted()[1])
+        left = self._left
+        if left is None:
+            evidence = self._known_evidence()
+            left = absorb(*evidence, self.pool).left if len(self.pool) else fit_posterior(*evidence)[1]
         labels = torch.tensor(self.labels_of_classes(), device=self.counts.device)
         own = self.kept_labels[left.rows]
         rows = (left.several & torch.isin(own, labels)).nonzero().squeeze(1)
@@ -339,11 +339,7 @@ class Conjugate(
     def sources(self, images: Encoded) -> dict[str, Float[Tensor, "b c"]]:
         """What the class's mean, single photographs and the name add to a class's logit, by the best weights;
         of a name without photographs, what all photographs say against it."""
-        x = unit(images.global_).float()
-        return self._answers.sources(x)
-
-
-LEFT_OUT_DRAWS = 16  # of the experts' weights
+        return self._answers.sources(unit(images.global_).float())
 
 
 class _Answers:
@@ -357,7 +353,7 @@ class _Answers:
         self.columns, self.new = place[has], (~has).nonzero().squeeze(1)
         self.order = torch.cat([has.nonzero().squeeze(1), self.new]).argsort()  # back to the classes' order
         texts = method._texts([method.classes[at] for at in self.new.tolist()])
-        self.names: NewNames = self.posterior.new_names(texts, float(method.backbone.logit_scale))
+        self.names = self.posterior.new_names(texts, float(method.backbone.logit_scale))
 
     def logits(
         self,
@@ -412,35 +408,3 @@ class _Answers:
         known = torch.einsum("se,ekd->skd", draws, known)
         new = self.posterior.novelty.odds[2] * self.names.direction.to(known)
         return torch.cat([known, new.expand(len(draws), -1, -1)], dim=1)[:, self.order]
-
-
-# the posterior's tensors and their dimensions, by the names of `Posterior.tensors`; the kernel's photographs
-# are those that are kept
-_SIZES = {
-    "gaussians/centre": 1,
-    "gaussians/whiten": 2,
-    "gaussians/direction": 2,
-    "gaussians/curvature": 1,
-    "gaussians/constant": 1,
-    "kernel/coefficients": 2,
-    "kernel/bandwidth": 0,
-    "names": 2,
-    "weights/log": 1,
-    "weights/root": 2,
-    "novelty/reference": 1,
-    "novelty/familiar": 1,
-    "novelty/odds": 1,
-    "novelty/found": 1,
-    "text_map/centre": 1,
-    "text_map/gain": 0,
-    "text_map/learned": 2,
-    "text_map/length": 0,
-    "moved_centre": 1,
-    "name_scale": 0,
-    "information": 0,
-    "open": 1,
-}
-
-
-def _saved(name: str) -> str:
-    return "fitted_" + name.replace("/", "_")
