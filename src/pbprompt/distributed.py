@@ -11,7 +11,7 @@ that each process computed in full stays as it is.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -112,6 +112,17 @@ def agree_on_errors(error: InputError | None) -> None:
     for message in gather_objects(error and str(error)):
         if message:
             raise InputError(message)
+
+
+def agreed(work: Callable[[], T]) -> T:
+    """The work's result, where it fails in no process."""
+    error = None
+    try:
+        result = work()
+    except InputError as failure:
+        error = failure
+    agree_on_errors(error)
+    return result
 
 
 def _gathered(mine: Tensor, total: int, dim: int) -> Tensor:

@@ -4,8 +4,10 @@ Logs are JSON lines that many processes append to at once.
 """
 
 import contextlib
+import csv
 import errno
 import hashlib
+import io
 import json
 import os
 import re
@@ -94,6 +96,13 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path}: not UTF-8 text: save it as UTF-8") from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}: give a file that can be read") from None
+
+
+def as_csv(rows: Iterable[Iterable[object]]) -> str:
+    """Rows as the text of a table."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def write_text(path: str | Path, text: str) -> None:

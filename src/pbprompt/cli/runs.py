@@ -79,19 +79,12 @@ def export(
     seed: Seed = None,
 ) -> None:
     """Write the runs as CSV: one line for each test of each run, with every figure."""
-    import csv
-    import io
-
-    from pbprompt.files import write_text
+    from pbprompt.files import as_csv, write_text
 
     found = _filtered(_store(folder).records(), task=task, dataset=dataset, method=method, seed=seed)
     lines = [line for record in found for line in _lines(record)]
     fields = list(dict.fromkeys(key for line in lines for key in line))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, fields, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    write_text(csv_file, out.getvalue())
+    write_text(csv_file, as_csv([fields, *([line.get(key, "") for key in fields] for line in lines)]))
     print(f"{len(found)} runs, {len(lines)} lines in {csv_file}")
 
 

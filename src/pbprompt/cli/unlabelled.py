@@ -93,19 +93,14 @@ def tell_of_pool(
 
 def _write_pseudo_labels(pool: "Pool", model: "TunedModel", found: "Absorbed", file: Path) -> None:
     """Image, label, probability, and whether it was counted in."""
-    import csv
-    import io
-
-    from pbprompt.files import as_text, write_text
+    from pbprompt.files import as_csv, as_text, write_text
 
     kept = found.familiar & bool(found.weight)
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["image", "label", "probability", "kept"])
+    rows = [["image", "label", "probability", "kept"]]
     for name, said, counted in zip(pool.names, model.predict(pool.encoded), kept.tolist(), strict=True):
         (label, probability), *_ = said.likeliest(1)
-        rows.writerow([as_text(name), label, f"{probability:.4f}", "yes" if counted else "no"])
-    write_text(file, text.getvalue())
+        rows.append([as_text(name), label, f"{probability:.4f}", "yes" if counted else "no"])
+    write_text(file, as_csv(rows))
 
 
 def seen_together(model: "TunedModel", stream: "Stream") -> "TunedModel":

@@ -6,8 +6,6 @@ Principal component analysis of unit vectors. Text and image features fill separ
 centred by itself: otherwise the first axis would show nothing but which kind a point is.
 """
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,6 +15,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from pbprompt.errors import InputError
+from pbprompt.files import as_csv
 from pbprompt.report.plots import COLOURS, INK, MARKERS, new_axes, styled
 
 if TYPE_CHECKING:
@@ -37,15 +36,13 @@ class PromptMap:
 
     def as_csv(self) -> str:
         """A row per point: kind, class, sample (of a prompt), x, y."""
-        text = io.StringIO()
-        rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(("kind", "class", "sample", "x", "y"))
+        rows: list[tuple[str | int, ...]] = [("kind", "class", "sample", "x", "y")]
         for row, name in enumerate(self.classes):
             for sample, (x, y) in enumerate(self.prompts[:, row]):
-                rows.writerow(("prompt", name, sample + 1, f"{x:.6f}", f"{y:.6f}"))
+                rows.append(("prompt", name, sample + 1, f"{x:.6f}", f"{y:.6f}"))
         for label, (x, y) in zip(self.labels, self.images, strict=True):
-            rows.writerow(("image", self.classes[label], "", f"{x:.6f}", f"{y:.6f}"))
-        return text.getvalue()
+            rows.append(("image", self.classes[label], "", f"{x:.6f}", f"{y:.6f}"))
+        return as_csv(rows)
 
 
 def map_prompts(

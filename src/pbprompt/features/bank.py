@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -178,13 +179,8 @@ class FeatureBank:
             return self._collect(root, items, looks, store)
         parts = []
         for look in looks:
-            mine, error = None, None
-            try:
-                mine = self._collect(root, distributed.own(items), [look], store)
-            except InputError as failure:
-                error = failure
-            distributed.agree_on_errors(error)
-            assert mine is not None
+            work = partial(self._collect, root, distributed.own(items), [look], store)
+            mine = distributed.agreed(work)
             parts.append(
                 Features(
                     distributed.gather_items(mine.global_.to(self.backbone.device), len(items)).cpu(),

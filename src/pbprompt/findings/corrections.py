@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pbprompt.data.items import SPLITS, Dataset, Item
 from pbprompt.data.names import name_key
 from pbprompt.errors import InputError
-from pbprompt.files import as_text, read_text, write_text
+from pbprompt.files import as_csv, as_text, read_text, write_text
 from pbprompt.findings.look import Look
 from pbprompt.suggest import suggest
 
@@ -38,9 +38,9 @@ def proposals(found: Look) -> list[Proposal]:
         for error in (() if found.multi_label else found.label_errors)
     ]
     for group in found.duplicates:
-        first, *others = (found.images[row].path for row in group.rows)
-        words = "the same picture as" if group.exact else "nearly the same picture as"
-        listed += [Proposal(row, f"{words} {first}") for row in group.rows[1 : len(others) + 1]]
+        first, *others = group.rows
+        words = f"{'the' if group.exact else 'nearly the'} same picture as {found.images[first].path}"
+        listed += [Proposal(row, words) for row in others]
     listed += [Proposal(poor.row, poor.why) for poor in found.poor]
     listed += [Proposal(far.row, "least familiar") for far in found.outliers]
     return list({one.row: one for one in reversed(listed)}.values())[::-1]
@@ -48,13 +48,11 @@ def proposals(found: Look) -> list[Proposal]:
 
 def write_corrections(found: Look, path: Path) -> None:
     """The table, with no decision yet."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(HEADER)
+    rows = [HEADER]
     for one in proposals(found):
         was = found.labelled_as(one.row) if found.labelled else ""
-        table.writerow([as_text(found.images[one.row].path), "", one.label, was, one.why])
-    write_text(path, text.getvalue())
+        rows.append((as_text(found.images[one.row].path), "", one.label, was, one.why))
+    write_text(path, as_csv(rows))
 
 
 def corrected(dataset: Dataset, path: Path) -> tuple[Dataset, str]:

@@ -110,10 +110,9 @@ def _left_out(
 
 @dataclass(frozen=True)
 class LabelError:
-    """Image `row` is labelled `label` and looks like `suggested`."""
+    """Image `row` looks like `suggested`."""
 
     row: int
-    label: int
     suggested: int
     label_probability: float
     suggested_probability: float
@@ -143,7 +142,7 @@ def label_errors(
     ratio = torch.where(judged, own / best.values, torch.inf)
     lowest = ratio.sort(stable=True).indices[:count]
     return [
-        LabelError(row, int(labels[row]), int(best.indices[row]), float(own[row]), float(best.values[row]))
+        LabelError(row, int(best.indices[row]), float(own[row]), float(best.values[row]))
         for row in lowest[ratio[lowest] <= RATIO].tolist()
     ]
 
@@ -164,7 +163,7 @@ def multi_label_errors(
         has = fit_label_head(x[~here], targets[~here], unit(texts)).probabilities(x[here])
         said[here] = torch.where(targets[here] > 0, has, 1 - has)
     found = [
-        LabelError(row, label, label, float(said[row, label]), 1 - float(said[row, label]))
+        LabelError(row, label, float(said[row, label]), 1 - float(said[row, label]))
         for row, label in (said <= RATIO / (1 + RATIO)).nonzero().tolist()
     ]
     return sorted(found, key=lambda error: error.label_probability)

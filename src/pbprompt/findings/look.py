@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 from PIL import Image
 from torch import Tensor
 
@@ -223,7 +223,9 @@ def look(
     global_, labels = features.global_.cpu(), features.labels.cpu()
     keys = [str(hashes[item.path]) for item in items]
     duplicates = find_duplicates(keys, global_, squares, same_pixels)
-    answers, wrong = None, []
+    wrong: list[LabelError] = []
+    pairs: list[Overlap] = []
+    far: list[Outlier] = []
     if labelled and (dataset.multi_label or len(dataset.classes) > 1):
         texts = torch.zeros(len(dataset.classes), towers.embed_dim)
         if towers.reads_text:
@@ -232,9 +234,12 @@ def look(
             wrong = multi_label_errors(global_, targets(items, len(dataset.classes)), texts)
         else:
             copies = [group.rows for group in duplicates]
-            answers = judge(global_, labels, texts, float(towers.logit_scale), copies)
+            said = judge(global_, labels, texts, float(towers.logit_scale), copies)
+            if said is not None:
+                wrong = label_errors(said.probabilities, labels, said.judged)
+                pairs = overlaps(said.probabilities, labels, said.judged)
+                far = outliers(said.odds)
     images = tuple(_picture(dataset, item, split[item.path]) for item in items)
-    judged = () if answers is None else (answers.probabilities, labels, answers.judged)
     return Look(
         name=dataset.name,
         root=dataset.root,
@@ -243,12 +248,12 @@ def look(
         images=images,
         unreadable=tuple(unreadable),
         duplicates=tuple(duplicates),
-        overlaps=tuple(overlaps(*judged)) if judged else (),
-        label_errors=tuple(label_errors(*judged) if judged else wrong),
-        outliers=tuple(outliers(answers.odds)) if answers else (),
+        overlaps=tuple(pairs),
+        label_errors=tuple(wrong),
+        outliers=tuple(far),
         poor=tuple(_poor(images, squares)),
         places=_places(global_),
-        notes=(*dataset.notes, *_notes(dataset, labelled, answers is not None, labels)),
+        notes=(*dataset.notes, *_notes(dataset, labelled, labels)),
         multi_label=dataset.multi_label,
     )
 
@@ -296,12 +301,12 @@ def open_images(
     return open_dataset(source, root, classes_file=classes_file), True
 
 
-def _notes(dataset: Dataset, labelled: bool, answered: bool, labels: Tensor) -> list[str]:
+def _notes(dataset: Dataset, labelled: bool, labels: Int[Tensor, " n"]) -> list[str]:
     if dataset.multi_label:
         return ["Multi-label: there are no overlaps and no least familiar images to find"]
     if not labelled:
         return ["No class folders: without labels there are no overlaps, label errors or outliers to find"]
-    if not answered:
+    if len(labels.unique()) < 2:
         return ["A single class: overlaps, label errors and outliers need a second one to compare with"]
     single = int((labels.bincount() == 1).sum())
     if single == 1:

@@ -18,13 +18,11 @@ from torch import Tensor
 from pbprompt.core.acquisition import By, choose_rows, margin_doubt
 from pbprompt.data.tables import SEPARATOR
 from pbprompt.errors import InputError
-from pbprompt.files import as_name, as_text, read_text, write_text
+from pbprompt.files import as_csv, as_name, as_text, read_text, write_text
 from pbprompt.model.predictions import Prediction
 from pbprompt.seeding import generator
 
 DEFAULT: By = "diverse"  # what needed the fewest labels on validation images: docs/label-next.md
-HEADER = ["image", "label", "suggested", "probability", "score"]
-LABELS_HEADER = ["image", "labels", "suggested", "probability", "score"]  # where an empty cell says none
 
 
 @dataclass(frozen=True)
@@ -84,6 +82,10 @@ class Row(NamedTuple):
     score: str
 
 
+HEADER = list(Row._fields)
+LABELS_HEADER = ["image", "labels", *HEADER[2:]]  # where an empty cell says none
+
+
 def table_root(folder: Path, table: Path) -> Path:
     """What its paths are relative to: its own folder, as `fit` expects, if that holds the images."""
     home = table.parent.resolve()
@@ -113,8 +115,5 @@ def read_table(path: Path) -> list[Row]:
 
 
 def write_table(path: Path, rows: Sequence[Row], *, multi_label: bool = False) -> None:
-    stream = io.StringIO(newline="")
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(LABELS_HEADER if multi_label else HEADER)
-    writer.writerows(row._replace(image=as_text(row.image)) for row in rows)
-    write_text(path, stream.getvalue())
+    header = LABELS_HEADER if multi_label else HEADER
+    write_text(path, as_csv([header, *(row._replace(image=as_text(row.image)) for row in rows)]))

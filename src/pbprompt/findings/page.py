@@ -1,7 +1,6 @@
 """What was found in words, and as one HTML file that needs nothing besides itself, with small pictures."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
@@ -11,6 +10,7 @@ from pathlib import Path
 from pbprompt.data.items import SPLITS
 from pbprompt.files import as_text, write_text
 from pbprompt.findings.duplicates import Duplicates
+from pbprompt.findings.judging import LabelError
 from pbprompt.findings.look import Look
 from pbprompt.report.html_page import document, picture, table
 
@@ -21,23 +21,31 @@ body { max-width: none; }
 section > svg { width: 100%; height: auto; border: 1px solid var(--rule); }
 """
 LARGE = 480  # pixels, enlarged
-_TAG = re.compile("<[^>]*>")
 MOST = 24  # findings of a kind with pictures
 MOST_OF_A_GROUP = 4
 
 
 def write_page(found: Look, out: Path) -> None:
     """Write the page to the file `out`."""
+    errors = [((one.row,), _error_words(found, one)) for one in found.label_errors]
+    copies = [(group.rows, duplicate_words(found, group)) for group in worst_duplicates(found)]
+    far = [((one.row,), [f"labelled {found.labelled_as(one.row)}"]) for one in found.outliers]
+    pairs = [
+        f"{escape(found.classes[pair.first])} and {escape(found.classes[pair.second])}: "
+        f"{pair.confused} of {pair.images} images ({pair.share:.0%}) are taken for the other"
+        for pair in found.overlaps
+    ]
+    broken = [f"<code>{escape(as_text(path))}</code>: {escape(why)}" for path, why in found.unreadable]
     parts = {
         "Overview": _overview(found),
         "Classes": _classes(found),
-        "Likely label errors": _label_errors(found),
-        "Duplicates": _duplicates(found),
-        "Overlapping classes": _overlaps(found),
-        "Least familiar images": _outliers(found),
-        "Poor pictures": _poor(found),
+        "Likely label errors": _grid(found, errors),
+        "Duplicates": _grid(found, copies),
+        "Overlapping classes": _list(pairs, MOST),
+        "Least familiar images": _grid(found, far),
+        "Poor pictures": _grid(found, [((one.row,), [one.why]) for one in found.poor]),
         "Map": _map(found),
-        "Unreadable files": _unreadable(found),
+        "Unreadable files": _list(broken, 4 * MOST),
     }
     title = f"A look at {found.name}"
     page = document(title, {name: body for name, body in parts.items() if body}, STYLE)
@@ -65,38 +73,11 @@ def _classes(found: Look) -> str:
     return table("Images of each class", ("Class", "train", "val", "test", "all"), rows)
 
 
-def _label_errors(found: Look) -> str:
-    boxes = []
-    for error in found.label_errors[:MOST]:
-        label, suggested = found.labelled_as(error.row), found.suggested(error)
-        words = [
-            f"labelled <strong>{escape(label)}</strong> ({error.label_probability:.1%})",
-            f"looks like <strong>{escape(suggested)}</strong> ({error.suggested_probability:.1%})",
-        ]
-        boxes.append(_box(found, [error.row], words))
-    return _grid(boxes, len(found.label_errors))
-
-
-def _duplicates(found: Look) -> str:
-    ordered = worst_duplicates(found)
-    boxes = [
-        _box(found, group.rows, [escape(word) for word in duplicate_words(found, group)])
-        for group in ordered[:MOST]
+def _error_words(found: Look, error: LabelError) -> list[str]:
+    return [
+        f"labelled {found.labelled_as(error.row)} ({error.label_probability:.1%})",
+        f"looks like {found.suggested(error)} ({error.suggested_probability:.1%})",
     ]
-    return _grid(boxes, len(ordered))
-
-
-def _outliers(found: Look) -> str:
-    boxes = []
-    for far in found.outliers[:MOST]:
-        label = escape(found.classes[found.images[far.row].label])
-        boxes.append(_box(found, [far.row], [f"labelled {label}"]))
-    return _grid(boxes, len(found.outliers))
-
-
-def _poor(found: Look) -> str:
-    boxes = [_box(found, [one.row], [escape(one.why)]) for one in found.poor[:MOST]]
-    return _grid(boxes, len(found.poor))
 
 
 def _map(found: Look) -> str:
@@ -111,48 +92,33 @@ def _map(found: Look) -> str:
     return f"{head}{''.join(dots)}</svg>"
 
 
-def _overlaps(found: Look) -> str:
-    rows = [
-        f"<li>{escape(found.classes[pair.first])} and {escape(found.classes[pair.second])}: "
-        f"{pair.confused} of {pair.images} images ({pair.share:.0%}) are taken for the other</li>"
-        for pair in found.overlaps[:MOST]
-    ]
-    return f"<ul>{''.join(rows)}</ul>{_more(len(found.overlaps))}" if rows else ""
+def _list(lines: Sequence[str], most: int) -> str:
+    """Lines of HTML."""
+    items = "".join(f"<li>{line}</li>" for line in lines[:most])
+    return f"<ul>{items}</ul>{_more(len(lines), most)}" if lines else ""
 
 
-def _unreadable(found: Look) -> str:
-    rows = [
-        f"<li><code>{escape(as_text(path))}</code>: {escape(why)}</li>"
-        for path, why in found.unreadable[: 4 * MOST]
-    ]
-    return f"<ul>{''.join(rows)}</ul>{_more(len(found.unreadable), 4 * MOST)}" if rows else ""
+def _grid(found: Look, finds: Sequence[tuple[Sequence[int], Sequence[str]]]) -> str:
+    """A box for each of some images and what is said of them."""
+    boxes = "".join(_box(found, rows, words) for rows, words in finds[:MOST])
+    return f'<div class="finds">{boxes}</div>{_more(len(finds), MOST)}' if finds else ""
 
 
 def _box(found: Look, rows: Sequence[int], words: Sequence[str]) -> str:
-    """Pictures, where they are, and words about them (HTML)."""
-    pictures, places = [], []
-    for row in rows[:MOST_OF_A_GROUP]:
-        image = found.images[row]
-        pictures.append(picture(found.root / image.path, side=LARGE))
-        places.append(f'<p class="quiet">{escape(as_text(image.path))}</p>')
-    if len(rows) > MOST_OF_A_GROUP:
-        places.append(f'<p class="quiet">and {len(rows) - MOST_OF_A_GROUP} more</p>')
-    said = "".join(f"<p>{line}</p>" for line in words)
-    about = {
-        "image": as_text(found.images[rows[-1]].path),
-        "was": found.labelled_as(rows[-1]),
-        "why": words[-1],
-    }
-    data = "".join(f' data-{name}="{escape(_TAG.sub("", text))}"' for name, text in about.items())
-    shown = f'<div class="pictures">{"".join(pictures)}</div>{said}{"".join(places)}'
-    return f'<div class="find"{data}>{shown}</div>'
+    """Pictures, words about them, and where they are; a decision is about the last of them."""
+    paths = [as_text(found.images[row].path) for row in rows]
+    shown, places = rows[:MOST_OF_A_GROUP], paths[:MOST_OF_A_GROUP]
+    pictures = "".join(picture(found.root / found.images[row].path, side=LARGE) for row in shown)
+    if len(rows) > len(shown):
+        places.append(f"and {len(rows) - len(shown)} more")
+    about = {"image": paths[-1], "was": found.labelled_as(rows[-1]), "why": words[-1]}
+    data = "".join(f' data-{name}="{escape(text)}"' for name, text in about.items())
+    said = "".join(f"<p>{escape(line)}</p>" for line in words)
+    where = "".join(f'<p class="quiet">{escape(place)}</p>' for place in places)
+    return f'<div class="find"{data}><div class="pictures">{pictures}</div>{said}{where}</div>'
 
 
-def _grid(boxes: Sequence[str], count: int) -> str:
-    return f'<div class="finds">{"".join(boxes)}</div>{_more(count)}' if boxes else ""
-
-
-def _more(count: int, shown: int = MOST) -> str:
+def _more(count: int, shown: int) -> str:
     return f'<p class="quiet">and {count - shown:,} more, which --json lists</p>' if count > shown else ""
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pbprompt import __version__
 from pbprompt.clip.loading.hub import EMBEDDED
-from pbprompt.markdown import escaped
+from pbprompt.markdown import escaped, table
 from pbprompt.methods.base import MethodConfig
 from pbprompt.model.calibration import CERTAINTY, Calibration
 
@@ -105,41 +105,40 @@ def _figures(info: ModelInfo) -> str:
     if "zero_shot" in info.metrics:
         rows.append(("zero-shot, same backbone", info.metrics["zero_shot"]))
     rows += [(f"{name}, same training images", figures) for name, figures in rivals.items()]
-    lines = [f"| {name} | {v['accuracy']:.2%} | {v['nll']:.3f} | {v['ece']:.2%} |" for name, v in rows]
-    return _table(info, ["| | accuracy | NLL | ECE |", "|---|---|---|---|", *lines])
+    cells = [[name, f"{v['accuracy']:.2%}", f"{v['nll']:.3f}", f"{v['ece']:.2%}"] for name, v in rows]
+    return _table(info, ["", "accuracy", "NLL", "ECE"], cells)
 
 
 def _label_figures(info: ModelInfo) -> str:
     figures = info.metrics
     if figures.get("map") is None:
         return ""
-    lines = ["| | mAP | micro F1 | macro F1 |", "|---|---|---|---|"]
     f1 = [figures["micro"]["f1"] or 0.0, figures["macro"]["f1"]]
-    lines.append(f"| tuned | {figures['map']:.2%} | {f1[0]:.2%} | {f1[1]:.2%} |")
+    rows = [["tuned", f"{figures['map']:.2%}", f"{f1[0]:.2%}", f"{f1[1]:.2%}"]]
     if (names := figures.get("zero_shot_map")) is not None:
-        lines.append(f"| names alone, same backbone | {names:.2%} | | |")
-    return _table(info, lines)
+        rows.append(["names alone, same backbone", f"{names:.2%}", "", ""])
+    return _table(info, ["", "mAP", "micro F1", "macro F1"], rows)
 
 
-def _table(info: ModelInfo, lines: Sequence[str]) -> str:
+def _table(info: ModelInfo, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     split, count = info.metrics.get("split", "test"), info.metrics.get("images", 0)
     name = info.backbone["name"]
     note = f" `{name}` is not CLIP: not comparable with papers on CLIP." if name in EMBEDDED else ""
-    return "\n" + "\n".join(lines) + f"\n\nOn the {split} split, {count} images.{note}\n"
+    return f"\n{table(head, rows)}\n\nOn the {split} split, {count} images.{note}\n"
 
 
 def _thresholds(calibration: Calibration | None) -> str:
     """What rejecting unsure images buys."""
     if calibration is None:
         return ""
-    lines = []
+    rows = []
     for accuracy in ACCURACIES:
         threshold = calibration.threshold(accuracy)
         kept = calibration.accepted(threshold).images
-        cells = f"{threshold:.3f} | {kept / len(calibration):.1%}" if kept else "cannot be promised | none"
-        lines.append(f"| {accuracy:.0%} | {cells} |")
-    head = ["| `--reject-at` | top probability at least | images accepted |", "|---|---|---|"]
+        share = f"{kept / len(calibration):.1%}"
+        cells = [f"{threshold:.3f}", share] if kept else ["cannot be promised", "none"]
+        rows.append([f"{accuracy:.0%}", *cells])
+    head = ["`--reject-at`", "top probability at least", "images accepted"]
     source = f"{calibration.rests_on}, of {calibration.classes_seen} of {calibration.classes} classes"
-    table = "\n".join([*head, *lines])
     holds = f"Each accuracy is promised with a certainty of {CERTAINTY:.0%}, judged by {source}"
-    return f"\n{table}\n\n{holds}; `--coverage` rests on the same images.\n"
+    return f"\n{table(head, rows)}\n\n{holds}; `--coverage` rests on the same images.\n"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pbprompt.errors import InputError
-from pbprompt.files import held, read_text, try_lock, write_files
+from pbprompt.files import held, try_lock, write_files
 from pbprompt.train.checkpoint import CHECKPOINT
 from pbprompt.train.journal import LOG
 
@@ -68,7 +68,7 @@ def opened(source: str | Path | ModelFiles) -> ModelFiles:
     folder = Path(source)
     for _ in range(READ_TRIES):
         before = _content(folder / CONFIG)
-        config = _config(folder)
+        config = _config(before)
         named = config.get(HASHES)
         named = named if isinstance(named, dict) else {}
         parts = ((name, _part(folder, name, named)) for name in PARTS)
@@ -98,7 +98,7 @@ def write_model(folder: Path, parts: Mapping[str, bytes], card: bytes, config: b
 
 def is_model(folder: Path) -> bool:
     """Whether a saved model is here."""
-    return _config(folder).get("format") == FORMAT
+    return _config(_content(folder / CONFIG)).get("format") == FORMAT
 
 
 def check_replaceable(folder: Path) -> None:
@@ -179,10 +179,9 @@ def _remove(folder: Path, names: Iterable[str]) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def _config(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG
+def _config(content: bytes | None) -> dict[str, Any]:
     try:
-        values = json.loads(read_text(path)) if path.is_file() else None
+        values = json.loads(content or b"")
     except (ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}

@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -30,8 +29,6 @@ from pbprompt.train.tune import takes_unlabelled
 
 MANY = 64  # units of 1,024 files, beyond which a folder or table is not listed
 LOOKED_AT = 4  # units of a folder, to see whether it holds images or files of images
-
-One = TypeVar("One")
 
 
 def is_stream(source: str, *, every: bool) -> bool:
@@ -86,7 +83,7 @@ def gather_stream(
     where an earlier process was ended, and `going_on` is told after how many images.
     """
     rank, size = distributed.world()
-    begun = _agreed(lambda: Pass.begun(backbone.embed_dim, checkpoint))
+    begun = distributed.agreed(lambda: Pass.begun(backbone.embed_dim, checkpoint))
     if before := sum(distributed.gather_objects(begun.gathering.images + begun.failed)):
         going_on(before)
 
@@ -96,22 +93,10 @@ def gather_stream(
             units = islice(stream.units(), rank, None, size)
             return gather_units(backbone, units, shown.advance, checkpoint, begun)
 
-    first, *others = distributed.gather_objects(_agreed(gathered))
+    first, *others = distributed.gather_objects(distributed.agreed(gathered))
     for other in others:
         first = first.merged(other)
     return first
-
-
-def _agreed(work: Callable[[], One]) -> One:
-    """The work's result, where it fails in no process."""
-    result, error = None, None
-    try:
-        result = work()
-    except InputError as failure:
-        error = failure
-    distributed.agree_on_errors(error)
-    assert result is not None
-    return result
 
 
 def fit_gathered(

@@ -1,7 +1,5 @@
 """A model's answers as figures and as tables: for the terminal, for files, and for its page."""
 
-import csv
-import io
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from textwrap import shorten
@@ -15,7 +13,7 @@ from rich.text import Text
 from pbprompt.evaluate.answers import Answers
 from pbprompt.evaluate.confusion import csv_rows, worst_first
 from pbprompt.evaluate.selective import area_under_risk_coverage
-from pbprompt.files import write_text
+from pbprompt.files import as_csv, write_text
 from pbprompt.report import plots
 from pbprompt.report.figures import reliability_words
 from pbprompt.report.plots import Drawing
@@ -128,7 +126,7 @@ def write_figures(answers: Answers, folder: Path) -> list[str]:
         "classes.csv": [list(rows[0]), *(row.values() for row in rows)],
     }
     for name, table in tables.items():
-        write_text(folder / name, _csv(table))
+        write_text(folder / name, as_csv(table))
     if not plots.available():
         return list(tables)
     drawings = [draw_confusion(answers), *draw_trust(answers)]
@@ -163,9 +161,3 @@ def _matrix(answers: Answers, width: int) -> Table | None:
         )
         table.add_row(Text(f"{numbers[place]} {name}"), *cells)
     return table
-
-
-def _csv(rows: Iterable[Iterable[object]]) -> str:
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows(rows)
-    return stream.getvalue()

@@ -5,10 +5,8 @@ underlined. Below stands the lead of the first row over each other: "+1.20 [+0.4
 less the other's in points, with the 95 % interval; bold where that leaves out 0.
 """
 
-import csv
-import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape as html_escape
 
@@ -18,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from pbprompt.evaluate.resampling import PairedDifference
+from pbprompt.files import as_csv
 from pbprompt.markdown import table as markdown_table
 from pbprompt.report import html_page
 from pbprompt.report.tables import Cell, Section, Table
@@ -134,14 +133,12 @@ def latex(table: Table) -> str:
 
 def csv_text(table: Table) -> str:
     """One line per cell, figures unrounded."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(CSV_FIELDS)
+    rows: list[Sequence[float | str | None]] = [CSV_FIELDS]
     for section in table.sections:
         for label, cells, leads in zip(table.labels, section.cells, section.leads, strict=True):
             for heading, cell, lead in zip(section.columns, cells, leads, strict=True):
-                writer.writerow([table.name, section.title, label, heading, *_values(cell), *_ends(lead)])
-    return out.getvalue()
+                rows.append([table.name, section.title, label, heading, *_values(cell), *_ends(lead)])
+    return as_csv(rows)
 
 
 def _values(cell: Cell) -> list[float | str | None]:
