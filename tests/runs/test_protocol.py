@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import pickle
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -218,6 +219,12 @@ def test_a_method_that_chooses_has_the_whole_validation_split_and_is_not_tested_
     assert 0 < seen[1] < seen[0]
     with pytest.raises(InputError, match="it cannot be tested on them"):
         run(bank, task="few-shot", split="val", **values)
+
+
+def test_a_worker_gets_a_method_by_its_name():
+    run = prepare_run(RunConfig(task="few-shot", dataset=DATA, method="nearest-mean", shots=1))
+    assert b"nearest_mean" not in pickle.dumps(run)  # the module, which a plugin's has yet to be loaded
+    assert pickle.loads(pickle.dumps(run)).settings == run.settings
 
 
 def test_transfer_without_targets_is_an_error(bank):

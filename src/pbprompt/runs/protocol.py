@@ -78,14 +78,20 @@ class Datasets:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run before it starts, all that a worker needs: its drawn dataset, its targets and its settings."""
+    """A run before it starts, all that a worker needs: its settings, its drawn dataset and its targets."""
 
     config: RunConfig
     few: Dataset
     data: DataFacts
     targets: Mapping[str, Dataset]
-    kind: type[Method]
-    settings: MethodConfig
+
+    @property
+    def kind(self) -> type[Method]:
+        return find_method(self.config.method)  # by its name: a worker has yet to load a plugin's file
+
+    @property
+    def settings(self) -> MethodConfig:
+        return make_config(self.kind, self.config.preset, self.config.variant, self.config.overrides)
 
     def id(self, fingerprint: str) -> str:
         """The run's name: a hash of settings, draw, weights (by their fingerprint) and code."""
@@ -106,13 +112,12 @@ def run_id(config: RunConfig, settings: Mapping[str, Any], draw: str, fingerprin
 def prepare_run(config: RunConfig, datasets: Datasets | None = None) -> Prepared:
     """Open the data, draw, and look at the settings: what does not fit shows here."""
     datasets = datasets or Datasets()
-    kind = find_method(config.method)
-    settings = make_config(kind, config.preset, config.variant, config.overrides)
+    make_config(find_method(config.method), config.preset, config.variant, config.overrides)
     few, data = datasets.drawn(config.dataset, config.shots, config.seed, config.split)
     targets = {name: datasets.tested(name, config.split) for name in _target_names(config)}
     if config.task == "domain-shift":
         targets = {name: _domain(name, other, config.dataset, few) for name, other in targets.items()}
-    return Prepared(config, few, data, targets, kind, settings)
+    return Prepared(config, few, data, targets)
 
 
 def run_task(run: Prepared, bank: FeatureBank) -> tuple[Record, Arrays]:
