@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from pbprompt.core import label_head
 from pbprompt.core.label_head import choose_label_settings, choose_thresholds
-from pbprompt.core.one_vs_rest import Products, label_statistics, left_out_products, log_ratio, prior_odds
+from pbprompt.core.one_vs_rest import Products, label_statistics, log_ratio, prior_odds, products
 
 
 def left_out(images: int = 40, width: int = 6, labels: int = 4) -> tuple[Products, torch.Tensor]:
@@ -17,7 +17,7 @@ def left_out(images: int = 40, width: int = 6, labels: int = 4) -> tuple[Product
     has = (torch.rand(images, labels, generator=generator) < 0.3).double()
     x = F.normalize(has @ texts.double() + torch.randn(images, width, generator=generator))
     known = label_statistics(x, has, texts)
-    return left_out_products(known, x @ known.basis, has), has
+    return products(known, x @ known.basis, has), has
 
 
 def test_no_other_settings_are_more_probable():
@@ -25,7 +25,7 @@ def test_no_other_settings_are_more_probable():
     chosen = choose_label_settings(left, has, width=6)
 
     def improbable(kappa: float, temperature: float, offset: float) -> float:
-        logits = temperature * log_ratio(left, kappa) + prior_odds(left.counts, left.rest) + offset
+        logits = temperature * log_ratio(left, kappa) + prior_odds(left) + offset
         told = float(F.binary_cross_entropy_with_logits(logits, has, reduction="sum"))
         prior = math.log(kappa / 2) ** 2 + math.log(temperature * math.sqrt(6) / 2) ** 2 + offset**2
         return told + 0.5 * prior
@@ -91,4 +91,4 @@ def test_no_label_at_all_leaves_one_half():
 def test_log_odds_add_up():
     left, _ = left_out()
     said = label_head.LabelChoice(kappa=2.0, temperature=0.5, offset=0.25).log_odds(left)
-    assert torch.equal(said, 0.5 * log_ratio(left, 2.0) + prior_odds(left.counts, left.rest) + 0.25)
+    assert torch.equal(said, 0.5 * log_ratio(left, 2.0) + prior_odds(left) + 0.25)

@@ -282,11 +282,10 @@ def test_sinkhorn_with_a_certain_image(epsilon):
     assert torch.isfinite(prompts.grad).all()
 
 
-def test_sinkhorn_plan_is_a_constant_unless_asked():
+def test_sinkhorn_plan_is_a_constant():
     cost = random(M, C).square().requires_grad_()
     a, b = torch.full((M,), 1 / M, dtype=torch.float64), random(C).softmax(-1).requires_grad_()
     assert not sinkhorn(cost, a, b).requires_grad
-    assert torch.autograd.gradcheck(lambda x, w: sinkhorn(x, a, w, 0.5, 20, differentiable=True), (cost, b))
 
 
 def test_the_gradient_is_that_of_the_regularised_optimum():

@@ -16,6 +16,7 @@
 (H, the curvature at ŵ, is F + A I; but w⁰ is known better than a photograph would have it.)
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -56,7 +57,7 @@ def fit_weights(
     usual: Float[Tensor, " e"],
     shares: Float[Tensor, " n"] | None = None,
 ) -> Weights:
-    """By Newton's method in ln w, a step halved until it helps."""
+    """By Newton's method in ln w."""
     scaled = scores * usual[:, None, None]
     own = scaled.gather(2, labels.expand(len(usual), -1).unsqueeze(2))
     ahead = scaled - own  # of the true class
@@ -76,20 +77,32 @@ def fit_weights(
         slope = w * (mean @ counted) + WORTH * (w - 1)
         return slope, w.unsqueeze(1) * spread * w
 
-    place = torch.zeros_like(usual)
-    now = loss(place)
-    for _ in range(STEPS):
+    def step(place: Float[Tensor, " e"]) -> Float[Tensor, " e"]:
         slope, information = curves(place)
-        step = torch.linalg.solve(information + (WORTH * place.exp()).diag(), slope)
-        step = step * min(1.0, 2.0 / float(step.abs().max().clamp(min=1e-30)))  # far off, not to leap
-        while (after := loss(place - step)) > now and float(step.abs().max()) > 1e-9:
-            step = step / 2
-        if after > now or float(step.abs().max()) < 1e-9:
-            break
-        place, now = place - step, after
+        return torch.linalg.solve(information + (WORTH * place.exp()).diag(), slope)
+
+    place = newton(torch.zeros_like(usual), loss, step)
     precision = curves(place)[1] + DOUBT * torch.eye(len(usual)).to(usual)
     root = torch.linalg.cholesky(torch.linalg.inv(precision))
     return Weights(usual.log() + place, root)
+
+
+def newton(
+    place: Float[Tensor, " e"],
+    loss: Callable[[Float[Tensor, " e"]], Float[Tensor, ""]],
+    step: Callable[[Float[Tensor, " e"]], Float[Tensor, " e"]],
+) -> Float[Tensor, " e"]:
+    """Where a loss of a few numbers is least; a step is halved until it helps, and does not leap far off."""
+    now = loss(place)
+    for _ in range(STEPS):
+        move = step(place)
+        move = move * min(1.0, 2.0 / float(move.abs().max().clamp(min=1e-30)))
+        while (after := loss(place - move)) > now and float(move.abs().max()) > 1e-9:
+            move = move / 2
+        if after > now or float(move.abs().max()) < 1e-9:
+            break
+        place, now = place - move, after
+    return place
 
 
 def _plastic(size: int) -> float:

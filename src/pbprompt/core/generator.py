@@ -108,7 +108,8 @@ class PromptGenerator(nn.Module):
 
             if prefix.takes(1 + len(rest), first.shape[-1] // self.heads):
                 projected = self.in_proj(torch.cat([first, rest]))
-                return prefix.attend(projected, len(rest), self.heads, self.keep_latent)
+                skipped = 0 if self.keep_latent else 1
+                return prefix.Attend.apply(projected, len(rest), self.heads, skipped)  # type: ignore[no-untyped-call]
         projected = self._sequence(self.in_proj(first), self.in_proj(rest))
         query, key, value = (self._split_heads(x) for x in projected.chunk(3, dim=-1))
         if not self.keep_latent:

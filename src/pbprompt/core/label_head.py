@@ -24,11 +24,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from pbprompt.core import one_vs_rest
+from pbprompt.core.expert_weights import newton
 from pbprompt.core.gaussian import KAPPA
-from pbprompt.core.one_vs_rest import Labelled, Products, log_ratio, prior_odds
+from pbprompt.core.one_vs_rest import Labelled, Products, label_statistics, log_ratio, prior_odds, products
 
-STEPS = 50
 KAPPA_SPREAD = 1.0  # prior of ln κ, around ln KAPPA
 KAPPAS = tuple(2.0**power for power in range(-2, 7))
 WORTH = 32.0  # images with a label that all classes together count as, for the threshold of one
@@ -45,13 +44,12 @@ class LabelChoice(NamedTuple):
 
     def log_odds(self, parts: Products) -> Float[Tensor, "n k"]:
         """ℓ_c of images."""
-        odds = prior_odds(parts.counts, parts.rest)
-        return self.temperature * log_ratio(parts, self.kappa) + odds + self.offset
+        return self.temperature * log_ratio(parts, self.kappa) + prior_odds(parts) + self.offset
 
 
 def choose_label_settings(left: Products, targets: Float[Tensor, "n k"], width: int) -> LabelChoice:
     """The most probable, by images left out."""
-    odds, y = prior_odds(left.counts, left.rest), targets.double()
+    odds, y = prior_odds(left), targets.double()
     best, least = LabelChoice(KAPPA, 2 / math.sqrt(width), 0.0), math.inf
     for kappa in KAPPAS:
         temperature, offset, loss = _fit(log_ratio(left, kappa), odds, y, math.log(2 / math.sqrt(width)))
@@ -64,30 +62,24 @@ def choose_label_settings(left: Products, targets: Float[Tensor, "n k"], width: 
 def _fit(
     ratio: Float[Tensor, "n k"], odds: Float[Tensor, "n k"], y: Float[Tensor, "n k"], centre: float
 ) -> tuple[float, float, float]:
-    """T, B and the negative log posterior, by Fisher scoring of (ln T, B), a step halved until it helps."""
-    place = ratio.new_tensor([centre, 0.0])
+    """T, B and the negative log posterior, by Fisher scoring of (ln T, B)."""
     prior = ratio.new_tensor([centre, 0.0])
 
     def loss(at: Float[Tensor, "2"]) -> Float[Tensor, ""]:
         told = F.binary_cross_entropy_with_logits(at[0].exp() * ratio + odds + at[1], y, reduction="sum")
         return told + 0.5 * (at - prior).square().sum()
 
-    now = loss(place)
-    for _ in range(STEPS):
-        scaled = place[0].exp() * ratio
-        said = torch.sigmoid(scaled + odds + place[1])
+    def step(at: Float[Tensor, "2"]) -> Float[Tensor, "2"]:
+        scaled = at[0].exp() * ratio
+        said = torch.sigmoid(scaled + odds + at[1])
         wrong, weight = said - y, said * (1 - said)
-        slope = torch.stack([(wrong * scaled).sum(), wrong.sum()]) + place - prior
+        slope = torch.stack([(wrong * scaled).sum(), wrong.sum()]) + at - prior
         cross = (weight * scaled).sum()
         curve = torch.stack([(weight * scaled.square()).sum(), cross, cross, weight.sum()]).view(2, 2)
-        step = torch.linalg.solve(curve + torch.eye(2).to(curve), slope)
-        step = step * min(1.0, 2.0 / float(step.abs().max().clamp(min=1e-30)))  # far off, T is not to leap
-        while (after := loss(place - step)) > now and float(step.abs().max()) > 1e-9:
-            step = step / 2
-        if after > now or float(step.abs().max()) < 1e-9:
-            break
-        place, now = place - step, after
-    return float(place[0].exp()), float(place[1]), float(now)
+        return torch.linalg.solve(curve + torch.eye(2).to(curve), slope)
+
+    place = newton(prior, loss, step)
+    return float(place[0].exp()), float(place[1]), float(loss(place))
 
 
 def choose_thresholds(
@@ -132,11 +124,11 @@ def fit_label_head(
 
     Of very many images, some that lie evenly among them are left out in turn and stand for all.
     """
-    known = one_vs_rest.label_statistics(images, targets, texts)
+    known = label_statistics(images, targets, texts)
     most = max(1, CELLS // max(targets.shape[1], known.width))
     rows = slice(None, None, -(-len(images) // most))
     y = targets[rows].double()
-    left = one_vs_rest.left_out_products(known, images[rows].double() @ known.basis, y)
+    left = products(known, images[rows].double() @ known.basis, y)
     choice = choose_label_settings(left, y, known.width)
     threshold = choose_thresholds(torch.sigmoid(choice.log_odds(left)), y)
     weight, bias = affine(known, choice)
@@ -146,6 +138,6 @@ def fit_label_head(
 def affine(known: Labelled, choice: LabelChoice) -> tuple[Float[Tensor, "k d"], Float[Tensor, " k"]]:
     """w and b, read off the log-odds at 0 and at the ends of the axes."""
     axes = torch.eye(known.width, dtype=torch.float64, device=known.basis.device)
-    bias = choice.log_odds(one_vs_rest.products(known, torch.zeros_like(axes[:1])))
-    along = choice.log_odds(one_vs_rest.products(known, axes)) - bias
+    bias = choice.log_odds(products(known, torch.zeros_like(axes[:1])))
+    along = choice.log_odds(products(known, axes)) - bias
     return along.T @ known.basis.T, bias[0]

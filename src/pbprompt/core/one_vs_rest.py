@@ -58,14 +58,14 @@ class Labelled(NamedTuple):
 class Products(NamedTuple):
     """What L_c(x) is made of, whatever κ is; of the model with all images, or without one in each row."""
 
-    counts: Float[Tensor, "*n k"]
-    rest: Float[Tensor, "*n k"]
+    counts: Float[Tensor, "n k"]
+    rest: Float[Tensor, "n k"]
     """N − n_c"""
-    text_step: Float[Tensor, "*n k"]
+    text_step: Float[Tensor, "n k"]
     """t̃·δ"""
-    text_text: Float[Tensor, "*n k"]
+    text_text: Float[Tensor, "n k"]
     """t̃ᵀ Σ_c t̃"""
-    step_step: Float[Tensor, "*n k"]
+    step_step: Float[Tensor, "n k"]
     """δᵀ Σ_c⁻¹ δ"""
     text_image: Float[Tensor, "n k"]
     """t̃·(x − z̄)"""
@@ -91,37 +91,58 @@ def label_statistics(
     return Labelled(basis, spectrum, centre @ basis, counts, steps @ basis, names @ basis, len(x), floor)
 
 
-def ridge(trace: Float[Tensor, "*n"], images: int, floor: float) -> Float[Tensor, "*n"]:
-    """a of so many images."""
-    return (trace / max(1, images - 1)).clamp(min=floor)
+def products(
+    known: Labelled, images: Float[Tensor, "n d"], targets: Float[Tensor, "n k"] | None = None
+) -> Products:
+    """Of new images in the eigenbasis; with `targets`, of training images, each by the model without it.
 
+    With r = x − x̄ and N' images in the model, all lies along r and δ_c, exactly:
 
-def products(known: Labelled, images: Float[Tensor, "b d"]) -> Products:
-    """Of new images, in the eigenbasis."""
-    a = ridge(known.spectrum.sum(), known.images, known.floor)
-    weight, size = 1 / (known.spectrum + a), freedom(known.images, known.width)
-    n, rest = known.counts, known.images - known.counts
-    rho = n * rest / known.images
-    text_step = (known.texts * known.steps).sum(1)
-    plain = (known.steps.square() * weight).sum(1)
-    shrink = size / (1 - rho * plain)
-    # x − z̄ = x − x̄ + n/N δ
-    offsets, share = images - known.centre, n / known.images
-    text_text = (known.texts.square() * (known.spectrum + a)).sum(1) - rho * text_step.square()
+        δ' = p δ + q r      x − z̄' = u r + v δ      A'⁻¹ = W + g W r rᵀ W,  g = β/(1 − β rᵀWr)
+
+    where W = (S + a'I)⁻¹. Of a new image p = u = 1, v = n/N and q = β = 0. Without image i, S' = S − β r rᵀ
+    with β = N/(N − 1), and a' differs from image to image.
+    """
+    size, r = float(known.images), images - known.centre
+    n, m = known.counts.expand(len(r), -1), size - known.counts.expand(len(r), -1)
+    if targets is None:
+        left, beta, fewer, rest, p, q, u, v = known.images, 0.0, n, m, 1.0, 0.0, 1.0, n / size
+    else:
+        left, beta, own = known.images - 1, size / (size - 1), targets > 0
+        fewer, rest = n - own.double(), m - (~own).double()
+        both = (fewer > 0) & (rest > 0)
+        kept = torch.where(own, fewer, rest).clamp(min=1)  # of the image's own group
+        p = torch.where(both, 1 + torch.where(own, m, n) / (size * kept), 0)
+        q = torch.where(both, torch.where(own, -1.0, 1.0).double() / kept, 0)
+        # of a group that is now empty, the mean of all stands for the rest
+        u = torch.where(own | (rest == 0), 1.0, m / kept)
+        v = u * torch.where(~own & (rest == 0), n / size - 1, n / size)
+
+    trace = known.spectrum.sum() - beta * r.square().sum(1, keepdim=True)
+    a = (trace / max(1, left - 1)).clamp(min=known.floor)
+    w = 1 / (known.spectrum + a)
+    rr = (w * r * r).sum(1, keepdim=True)
+    g = beta / (1 - beta * rr)
+    rd, dd = (w * r) @ known.steps.T, w @ known.steps.square().T
+    tr, td = r @ known.texts.T, (known.texts * known.steps).sum(1)
+    tt = (known.texts.square() * known.spectrum).sum(1) + a * known.texts.square().sum(1)
+
+    along = p * rd + q * rr  # δ'ᵀ W r
+    plain = p * p * dd + 2 * p * q * rd + q * q * rr + g * along.square()
+    rho = fewer * rest / left
+    freedom = max(0, left - 2) + known.width  # N' − 2 + d, the divisor of the covariance
+    shrink = freedom / (1 - rho * plain)
+    text_step = p * td + q * tr
+    step_image = u * along + v * (p * dd + q * rd) + g * (u * rr + v * rd) * along
     return Products(
-        n,
+        fewer,
         rest,
         text_step,
-        text_text / size,
+        (tt - beta * tr.square() - rho * text_step.square()) / freedom,
         shrink * plain,
-        offsets @ known.texts.T + share * text_step,
-        shrink * (offsets * weight @ known.steps.T + share * plain),
+        u * tr + v * td,
+        shrink * step_image,
     )
-
-
-def freedom(images: int, width: int) -> int:
-    """N − 2 + d, the divisor of the covariance."""
-    return max(0, images - 2) + width
 
 
 def log_ratio(parts: Products, kappa: float) -> Float[Tensor, "n k"]:
@@ -133,7 +154,7 @@ def log_ratio(parts: Products, kappa: float) -> Float[Tensor, "n k"]:
     return linear - 0.5 * squares / total.square()
 
 
-def slope(parts: Products) -> Float[Tensor, "*n"]:
+def slope(parts: Products) -> Float[Tensor, " n"]:
     """s: 0 where the names differ in nothing, or point away from the photographs."""
     both = (parts.counts > 0) & (parts.rest > 0)
     along = torch.where(both, parts.text_step, 0).sum(-1)
@@ -142,59 +163,6 @@ def slope(parts: Products) -> Float[Tensor, "*n"]:
     return torch.where(enough, along / torch.where(enough, length, 1), 0).clamp(min=0)
 
 
-def prior_odds(counts: Float[Tensor, "*n k"], rest: Float[Tensor, "*n k"]) -> Float[Tensor, "*n k"]:
+def prior_odds(parts: Products) -> Float[Tensor, "n k"]:
     """ln (n_c + ½)/(N − n_c + ½): how frequent the label is."""
-    return ((counts + 0.5) / (rest + 0.5)).log()
-
-
-def left_out_products(
-    known: Labelled, images: Float[Tensor, "n d"], targets: Float[Tensor, "n k"]
-) -> Products:
-    """Of training images in the eigenbasis (all or some), each by the model without it, exactly.
-
-    With r = x_i − x̄ and β = N/(N − 1), S⁻ = S − β r rᵀ, and all that changes lies along r and δ_c:
-
-        δ⁻ = p δ + q r      x_i − z̄⁻ = u r + v δ      (A⁻)⁻¹ = W + g W r rᵀ W,  g = β/(1 − β rᵀWr)
-
-    with W = (S + a⁻I)⁻¹, which differs from image to image by a⁻.
-    """
-    size, own = float(known.images), targets.double() > 0
-    r = images - known.centre
-    beta = size / (size - 1)
-    norm = r.square().sum(1, keepdim=True)
-    a = ridge(known.spectrum.sum() - beta * norm, known.images - 1, known.floor)
-    n, m = known.counts, size - known.counts
-    fewer, rest = n - own.double(), m - (~own).double()
-    both = (fewer > 0) & (rest > 0)
-    kept = torch.where(own, fewer, rest).clamp(min=1)  # of the image's own group
-    other, whole = torch.where(own, m, n), torch.where(own, n, m)
-    p = torch.where(both, 1 + other / (size * kept), 0)
-    q = torch.where(both, torch.where(own, -1.0, 1.0).double() / kept, 0)
-    # of a group that is now empty, the mean of all stands for the rest
-    stretch = torch.where(own | (rest == 0), 1.0, whole / kept)
-    share = torch.where(~own & (rest == 0), n / size - 1, n / size)
-    u, v = stretch, stretch * share
-
-    w = 1 / (known.spectrum + a)
-    rr = (w * r * r).sum(1, keepdim=True)
-    g = beta / (1 - beta * rr)
-    rd, dd = (w * r) @ known.steps.T, w @ known.steps.square().T
-    tr, td = r @ known.texts.T, (known.texts * known.steps).sum(1)
-    tt = (known.texts.square() * known.spectrum).sum(1) + a * known.texts.square().sum(1)
-
-    along = p * rd + q * rr  # δ⁻ᵀ W r
-    plain = p * p * dd + 2 * p * q * rd + q * q * rr + g * along.square()
-    rho = torch.where(both, fewer * rest / (size - 1), 0)
-    divisor = freedom(known.images - 1, known.width)
-    shrink = divisor / (1 - rho * plain)
-    text_step = p * td + q * tr
-    step_image = u * along + v * (p * dd + q * rd) + g * (u * rr + v * rd) * along
-    return Products(
-        fewer,
-        rest,
-        text_step,
-        (tt - beta * tr.square() - rho * text_step.square()) / divisor,
-        shrink * plain,
-        u * tr + v * td,
-        shrink * step_image,
-    )
+    return ((parts.counts + 0.5) / (parts.rest + 0.5)).log()

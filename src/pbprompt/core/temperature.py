@@ -20,10 +20,8 @@ from torch import Tensor
 from pbprompt.core.likelihood import Uncertainty
 from pbprompt.errors import InputError
 
-LOWEST, HIGHEST = (
-    1e-3,
-    1e3,
-)  # where every image is right by a margin the best T is 0; where chance wins, infinity
+# where every image is right by a margin the best T is 0; where chance wins, infinity
+LOWEST, HIGHEST = 1e-3, 1e3
 EXACT = 1e-9  # of log T
 IMPOSSIBLE = -1e4  # a logit of minus infinity would make every temperature's loss infinite
 

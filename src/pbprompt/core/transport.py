@@ -124,6 +124,7 @@ def _transport(
     return Transport(patch_to_prompt, prompt_to_patch, total)
 
 
+@torch.no_grad()
 def sinkhorn(
     cost: Float[Tensor, "*n m c"],
     a: Float[Tensor, "*n m"],
@@ -133,7 +134,6 @@ def sinkhorn(
     tolerance: float | None = None,
     *,
     highest_cost: float = math.inf,
-    differentiable: bool = False,
 ) -> Float[Tensor, "*n m c"]:
     """Entropic optimal transport plan between the weights a and b: argmin ⟨plan, cost⟩ − ε·H(plan).
 
@@ -141,16 +141,14 @@ def sinkhorn(
     to b. The columns sum to b exactly, the rows to a in the limit. With a tolerance it stops early, once no
     row is off by more: looked at every `CHECK_EVERY` iterations. The scaling is done in logarithms, so that
     a small ε does not underflow, unless costs are known to lie between 0 and a `highest_cost` for which it
-    cannot: the same plan then takes a third of the operations. The plan is a constant to autograd unless
-    `differentiable`, which back-propagates through every iteration.
+    cannot: the same plan then takes a third of the operations. The plan is a constant to autograd.
     """
     if not (epsilon > 0 and iterations > 0):
         raise InputError(f"Sinkhorn: epsilon {epsilon} and iterations {iterations} should both be above 0")
-    with torch.set_grad_enabled(differentiable and torch.is_grad_enabled()):
-        exponents = -at_least_float32(cost) / epsilon
-        a, b = a.to(exponents.dtype), b.to(exponents.dtype)
-        solve = _scaled if highest_cost / epsilon <= SAFE_EXPONENT else _scaled_in_logarithms
-        return solve(exponents, a, b, iterations, tolerance)
+    exponents = -at_least_float32(cost) / epsilon
+    a, b = a.to(exponents.dtype), b.to(exponents.dtype)
+    solve = _scaled if highest_cost / epsilon <= SAFE_EXPONENT else _scaled_in_logarithms
+    return solve(exponents, a, b, iterations, tolerance)
 
 
 def _scaled(

@@ -96,9 +96,9 @@ def reparameterise(
 ) -> Float[Tensor, "s c w"]:
     """r = μ + σ·ε, differentiable in μ and log σ²."""
     if gpu.takes(mean, log_variance):
-        from pbprompt.core.gpu.gaussian import reparameterise as on_gpu
+        from pbprompt.core.gpu.gaussian import Draw
 
-        return on_gpu(mean, log_variance, noise.to(mean))
+        return Draw.apply(mean, log_variance, noise.to(mean))  # type: ignore[no-untyped-call]
     return mean + (0.5 * log_variance).exp() * noise.to(mean)
 
 
@@ -129,9 +129,9 @@ def gaussian_kl(
 ) -> Float[Tensor, "c w"]:
     """KL[q ‖ p] of every class and dimension, in nats; `reduce_kl` makes one number of it."""
     if gpu.takes(mean, log_variance, prior_mean) and not prior_mean.requires_grad:
-        from pbprompt.core.gpu.gaussian import gaussian_kl as on_gpu
+        from pbprompt.core.gpu.gaussian import Divergence
 
-        return on_gpu(mean, log_variance, prior_mean, prior_std)
+        return Divergence.apply(mean, log_variance, prior_mean, prior_std)  # type: ignore[no-untyped-call]
     mean, log_variance, prior_mean = map(at_least_float32, (mean, log_variance, prior_mean))
     log_ratio = log_variance - 2 * math.log(prior_std)
     # expm1(t) − t is the same as exp(t) − 1 − t, and does not cancel when q is close to p.

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -75,24 +74,10 @@ def _draw_backward(gradient, log_variance, noise, d_mean, d_log, samples, count,
     tl.store(d_log + at, 0.5 * std * at_std, mask=inside)
 
 
-def gaussian_kl(
-    mean: Float[Tensor, "c w"],
-    log_variance: Float[Tensor, "c w"],
-    prior_mean: Float[Tensor, "c w"],
-    prior_std: float,
-) -> Float[Tensor, "c w"]:
-    """KL[q ‖ p] of every class and dimension; no gradient to the prior."""
-    return _Divergence.apply(mean, log_variance, prior_mean, prior_std)  # type: ignore[no-untyped-call]
+class Divergence(torch.autograd.Function):
+    """KL[q ‖ p] of every class and dimension, from mean, log variance, the prior's mean and its deviation; no
+    gradient to the prior."""
 
-
-def reparameterise(
-    mean: Float[Tensor, "c w"], log_variance: Float[Tensor, "c w"], noise: Float[Tensor, "s c w"]
-) -> Float[Tensor, "s c w"]:
-    """r = μ + σ·ε."""
-    return _Draw.apply(mean, log_variance, noise)  # type: ignore[no-untyped-call]
-
-
-class _Divergence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, mean: Tensor, log_variance: Tensor, prior: Tensor, std: float) -> Tensor:
         mean, log_variance, prior = (part.contiguous() for part in (mean, log_variance, prior))
@@ -114,7 +99,9 @@ class _Divergence(torch.autograd.Function):
         return d_mean, d_log, None, None
 
 
-class _Draw(torch.autograd.Function):
+class Draw(torch.autograd.Function):
+    """r = μ + σ·ε, from mean, log variance and noise."""
+
     @staticmethod
     def forward(ctx: Any, mean: Tensor, log_variance: Tensor, noise: Tensor) -> Tensor:
         mean, log_variance, noise = (part.contiguous() for part in (mean, log_variance, noise))
@@ -127,11 +114,8 @@ class _Draw(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         log_variance, noise = ctx.saved_tensors
-        d_mean, d_log, count = (
-            torch.empty_like(log_variance),
-            torch.empty_like(log_variance),
-            noise[0].numel(),
-        )
+        d_mean, d_log = torch.empty_like(log_variance), torch.empty_like(log_variance)
+        count = noise[0].numel()
         _draw_backward[(triton.cdiv(count, TILE),)](
             gradient.contiguous(), log_variance, noise, d_mean, d_log, len(noise), count, TILE=TILE
         )

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -100,17 +99,12 @@ def takes(tokens: int, per_head: int) -> bool:
     return 1 < tokens <= TOKENS and per_head in (16, 32, 64, 128)
 
 
-def attend(
-    projected: Float[Tensor, "rows w3"], words: int, heads: int, keep_latent: bool
-) -> Float[Tensor, "n t w"]:
-    """What each sequence's tokens (but the latent, unless kept) take from its tokens.
+class Attend(torch.autograd.Function):
+    """What each sequence's tokens, but so many `skipped` first ones, take from its tokens.
 
-    `projected`: queries, keys and values of n latents, then of the words.
+    `projected`: queries, keys and values of n latents, then of the words, as rows.
     """
-    return _Attend.apply(projected, words, heads, 0 if keep_latent else 1)  # type: ignore[no-untyped-call]
 
-
-class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, projected: Tensor, words: int, heads: int, skipped: int) -> Tensor:
         projected = projected.contiguous()
