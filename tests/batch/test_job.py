@@ -6,6 +6,7 @@ import os
 import signal
 import tarfile
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import torch
 from pbprompt import batch as jobs
 from pbprompt.batch import Job, here, model_identity, parts, run
 from pbprompt.batch.output import Output
-from pbprompt.batch.parts import Todo, Written, make_parts, streamed
+from pbprompt.batch.parts import Todo, make_parts, streamed
 from pbprompt.clip.backbone import Encoded
 from pbprompt.data.decoding import Decoder
 from pbprompt.data.images import open_image
@@ -80,13 +81,13 @@ def test_parts_depend_on_their_unit_alone(model, picture, decoders, monkeypatch)
     units = [
         Files(tuple(Record(f"{u}-{n}", picture(n)) for n in range(size))) for u, size in enumerate((6, 9, 3))
     ]
-    encode, written = streamed(model.backbone, decoders), Written(".jsonl", True)
-    whole = list(make_parts(model.predict, [Todo(n, unit) for n, unit in enumerate(units)], encode, written))
+    made = partial(make_parts, encoder=streamed(model.backbone, decoders), suffix=".jsonl", features=True)
+    whole = list(made(model.predict, [Todo(n, unit) for n, unit in enumerate(units)]))
     assert [(part.unit, part.first, part.records, part.last) for part in whole] == [
         (0, 0, 4, False), (0, 4, 2, True), (1, 0, 4, False),
         (1, 4, 4, False), (1, 8, 1, True), (2, 0, 3, True),
     ]  # fmt: skip
-    later = list(make_parts(model.predict, [Todo(1, units[1], 4), Todo(2, units[2])], encode, written))
+    later = list(made(model.predict, [Todo(1, units[1], 4), Todo(2, units[2])]))
     assert later == whole[3:]
 
 
@@ -112,7 +113,7 @@ def test_the_source_waits_for_the_taker(model, picture, decoders, monkeypatch):
     unit = Counting([Record(str(n), picture(0)) for n in range(600)])
     encode = streamed(model.backbone, decoders)
     batch, ahead = 4, most_batches_ahead(model.backbone, decoders)
-    made = make_parts(model.predict, [Todo(0, unit)], encode, Written(".jsonl"))
+    made = make_parts(model.predict, [Todo(0, unit)], encode, ".jsonl")
     for taken in range(1, 6):
         next(made)
         time.sleep(0.05)  # to run ahead in, if anything would

@@ -16,7 +16,7 @@ import torch
 from pbprompt import batch as jobs
 from pbprompt.batch import Job, here, run
 from pbprompt.batch import on_ray as module
-from pbprompt.batch.on_ray import SentModel, on_ray
+from pbprompt.batch.on_ray import on_ray, sent
 from pbprompt.batch.output import Output
 from pbprompt.clip.backbone import Encoded
 from pbprompt.data.assemble import Choices
@@ -109,8 +109,8 @@ def test_the_fit_of_the_page_is_that_of_one_process(cluster, lite, picture, tmp_
 
 def test_a_model_travels_as_its_files(lite):
     model = replace(TunedModel.zero_shot(lite, ["cat", "dog"]), samples=3)
-    sent = pickle.loads(pickle.dumps(SentModel.of(model, None, "cpu", Rule(threshold=0.9))))
-    backbone, say = sent()
+    load = pickle.loads(pickle.dumps(sent(model, None, "cpu", Rule(threshold=0.9))))
+    backbone, say = load()
     images = Encoded(torch.randn(2, lite.embed_dim), torch.randn(2, 49, lite.embed_dim))
     assert backbone.fingerprint == lite.fingerprint
     assert say(images) == model.predict(images, Rule(threshold=0.9))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbprompt.batch.output import MANIFEST, Output
-from pbprompt.batch.parts import Answer, Mark, Written, _part
+from pbprompt.batch.parts import Answer, Mark, _part
 from pbprompt.data.stream import Files, Record
 from pbprompt.errors import InputError
 
@@ -36,7 +36,7 @@ def parts(units, size: int = 2):
                 for one in some
             ]
             mark = Mark(number, unit.identity, skip + at, at + size >= len(records))
-            yield _part(mark, answers, Written(".jsonl"))
+            yield _part(mark, answers, ".jsonl", False)
 
 
 def answered(path) -> list[str]:

@@ -22,7 +22,6 @@ from pbprompt.batch.parts import (
     Encoder,
     Part,
     Todo,
-    Written,
     answered,
     cached,
     make_parts,
@@ -114,7 +113,7 @@ def here(job: Job, output: Output) -> Iterator[Part]:
     """The parts, made on this machine."""
     with encoder(job.backbone, job.stream) as encode:
         todo = output.todo(job.stream.units())
-        yield from make_parts(job.say, todo, encode, Written(output.suffix, job.features))
+        yield from make_parts(job.say, todo, encode, output.suffix, features=job.features)
 
 
 @contextlib.contextmanager

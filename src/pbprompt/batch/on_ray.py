@@ -12,20 +12,20 @@ import logging
 import pickle
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pbprompt.batch import Executor, Job
 from pbprompt.batch.output import Done, Output, remaining
-from pbprompt.batch.parts import AnswerWith, Part, Written, make_parts, streamed
+from pbprompt.batch.parts import AnswerWith, Part, make_parts, streamed
 from pbprompt.clip.backbone import Backbone
 from pbprompt.data.decoding import Decoder
 from pbprompt.data.stream import Stream
 from pbprompt.errors import InputError
 from pbprompt.features.encode import decoder_for
-from pbprompt.model.manifest import ModelFiles, opened
+from pbprompt.model.manifest import opened
 from pbprompt.model.predictions import Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.sweep.ray_executor import RayExecutor
@@ -37,29 +37,18 @@ LISTING_CPUS = (
 Load = Callable[[], tuple[Backbone, AnswerWith]]
 
 
-@dataclass(frozen=True)
-class SentModel:
-    """A model as it travels: its files, and where its backbone's weights are on every machine; a `Load`."""
+def sent(model: TunedModel, backbone: str | None, device: str, rule: Rule) -> Load:
+    """A model as it travels: its files, and where its backbone's weights are on every machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder) / "model")
+        files = opened(Path(folder) / "model")
+    load = partial(TunedModel.load, files, backbone, device, samples=model.samples, seed=model.seed)
+    return partial(_arrived, load, model.independent, rule)
 
-    files: ModelFiles
-    backbone: str | None
-    device: str
-    samples: int
-    seed: int
-    independent: bool
-    rule: Rule
 
-    @classmethod
-    def of(cls, model: TunedModel, backbone: str | None, device: str, rule: Rule) -> "SentModel":
-        with tempfile.TemporaryDirectory() as folder:
-            model.save(Path(folder) / "model")
-            files = opened(Path(folder) / "model")
-        return cls(files, backbone, device, model.samples, model.seed, model.independent, rule)
-
-    def __call__(self) -> tuple[Backbone, AnswerWith]:
-        model = TunedModel.load(self.files, self.backbone, self.device, samples=self.samples, seed=self.seed)
-        model = replace(model, independent=self.independent)
-        return model.backbone, partial(model.predict, rule=self.rule)
+def _arrived(load: Callable[[], TunedModel], independent: bool, rule: Rule) -> tuple[Backbone, AnswerWith]:
+    model = replace(load(), independent=independent)
+    return model.backbone, partial(model.predict, rule=rule)
 
 
 def on_ray(address: str | None, load: Load, device: str = "auto", actors: int | None = None) -> Executor:
@@ -109,7 +98,7 @@ def _parts(job: Job, output: Output, load: Load, device: str, actors: int | None
         Actor,
         batch_size=1,
         compute=ActorPoolStrategy(min_size=1, max_size=max(1, min(most, actors or most))),
-        fn_constructor_args=(load, Written(output.suffix, job.features)),
+        fn_constructor_args=(load, output.suffix, job.features),
         num_cpus=1,
         num_gpus=1 if gpus else 0,
     )
@@ -130,18 +119,19 @@ def _blocks(stream: Stream, done: Mapping[int, Done], name: str) -> Iterator[Any
 class Actor:
     """Holds the model, and answers a unit at a time."""
 
-    def __init__(self, load: Load, written: Written) -> None:
+    def __init__(self, load: Load, suffix: str, features: bool) -> None:
         backbone, self.say = load()
         on_cpu = backbone.device.type == "cpu"
         decoder = Decoder(1, processes=True) if on_cpu else decoder_for(backbone)
         self.encoder = streamed(backbone, decoder)
-        self.written = written
+        self.suffix, self.features = suffix, features
 
     def __call__(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         import numpy as np
 
         for row in batch["todo"]:
-            for part in make_parts(self.say, [pickle.loads(row)], self.encoder, self.written):
+            todo = [pickle.loads(row)]
+            for part in make_parts(self.say, todo, self.encoder, self.suffix, features=self.features):
                 yield {
                     name: np.array([value], dtype=object) if isinstance(value, bytes) else [value]
                     for name, value in part._asdict().items()

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from itertools import chain, islice
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -17,10 +17,14 @@ from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank
 from pbprompt.features.encode import Encoding, default_batch, encode_records
 from pbprompt.files import as_text
+from pbprompt.model.predictions import Prediction
 
 RECORDS = 1024  # of a part; a multiple of every batch, so that parts begin where batches do
 CPU_RECORDS = 256  # of a part where they take seconds: what a kill loses is what is not yet in a part
 AT_ONCE = 256  # images answered at once
+
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
 
 
 class Todo(NamedTuple):
@@ -40,20 +44,14 @@ class Mark(NamedTuple):
     last: bool
 
 
-class GivenAnswer(Protocol):
-    """What a model says of one image."""
-
-    def to_dict(self) -> dict[str, Any]: ...
-
-
-AnswerWith = Callable[[Encoded], Sequence[GivenAnswer]]  # a model's answers on some images
+AnswerWith = Callable[[Encoded], Sequence[Prediction]]  # a model's answers on some images
 
 
 class Answer(NamedTuple):
     """What is said of one image, or why nothing can be, and its features."""
 
     name: str
-    said: GivenAnswer | InputError
+    said: Prediction | InputError
     features: torch.Tensor | None
 
 
@@ -79,35 +77,19 @@ class Part(NamedTuple):
     failed: bytes
 
 
-class Written(NamedTuple):
-    """How answers are written: as what kind of file, and whether with the images' features."""
+def make_parts(
+    say: AnswerWith, todo: Iterable[Todo], encoder: Encoder, suffix: str, *, features: bool = False
+) -> Iterator[Part]:
+    """The parts of the units in order, as files of that kind, perhaps with the images' features.
 
-    suffix: str
-    features: bool = False
-
-
-def make_parts(say: AnswerWith, todo: Iterable[Todo], encoder: Encoder, written: Written) -> Iterator[Part]:
-    """The parts of the units in order. What a part is depends on its unit alone, not on what was done before.
-
-    Another thread writes one part down while the next one's images are answered.
+    What a part is depends on its unit alone, not on what was done before. Another thread writes one part down
+    while the next one's images are answered.
     """
-    pool = ThreadPoolExecutor(1, thread_name_prefix="write")
-    pending: deque[Future[Part]] = deque()
-    held: list[Answer] = []
-    try:
-        for mark, answers in answered(say, todo, encoder):
-            held += answers
-            end = mark.first + len(answers)
-            if mark.last or end % encoder.part == 0:
-                start = Mark(mark.unit, mark.identity, end - len(held), mark.last)
-                pending.append(pool.submit(_part, start, held, written))
-                held = []
-                if len(pending) > 1:
-                    yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    with ThreadPoolExecutor(1, thread_name_prefix="write") as pool:
+        parts = _joined(answered(say, todo, encoder), len, encoder.part, encoder.part)
+        begun = ((mark, pool.submit(_part, mark, chain(*held), suffix, features)) for mark, held in parts)
+        for _, part in _in_order(begun):
+            yield part
 
 
 def answered(say: AnswerWith, todo: Iterable[Todo], encoder: Encoder) -> Iterator[tuple[Mark, list[Answer]]]:
@@ -115,31 +97,38 @@ def answered(say: AnswerWith, todo: Iterable[Todo], encoder: Encoder) -> Iterato
 
     Another thread asks the model while the next images are encoded, so that the tower need not wait for it.
     """
-    pool = ThreadPoolExecutor(
-        1,
-        thread_name_prefix="answer",
-        initializer=torch.set_num_threads,
-        initargs=(torch.get_num_threads(),),  # as here, before the towers set theirs
-    )
-    pending: deque[tuple[Mark, Future[list[Answer]]]] = deque()
-    held: list[Encoding] = []
-    try:
-        for mark, encoding in encoder.run(batches(todo, encoder.batch)):
-            held.append(encoding)
-            records = sum(len(one.records) for one in held)
-            end = mark.first + len(encoding.records)
-            if mark.last or end % encoder.part == 0 or records >= AT_ONCE:
-                at = Mark(mark.unit, mark.identity, end - records, mark.last)
-                pending.append((at, pool.submit(_answers, say, held)))
-                held = []
-            while pending and (len(pending) > 1 or pending[0][1].done()):  # to be kept as early as may be
-                at, answers = pending.popleft()
-                yield at, answers.result()
-        while pending:
-            at, answers = pending.popleft()
-            yield at, answers.result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    threads = torch.get_num_threads()  # as here, before the towers set theirs
+    with ThreadPoolExecutor(1, "answer", initializer=torch.set_num_threads, initargs=(threads,)) as pool:
+        encoded = encoder.run(batches(todo, encoder.batch))
+        some = _joined(encoded, lambda one: len(one.records), encoder.part, AT_ONCE)
+        yield from _in_order((mark, pool.submit(_answers, say, held)) for mark, held in some)
+
+
+def _joined(
+    pieces: Iterable[tuple[Mark, Piece]], size: Callable[[Piece], int], part: int, most: int
+) -> Iterator[tuple[Mark, list[Piece]]]:
+    """Pieces of one part that follow one another, until there are so many records of them."""
+    held: list[Piece] = []
+    records = 0
+    for mark, piece in pieces:
+        held.append(piece)
+        records += size(piece)
+        end = mark.first + size(piece)
+        if mark.last or end % part == 0 or records >= most:
+            yield mark._replace(first=end - records), held
+            held, records = [], 0
+
+
+def _in_order(begun: Iterable[tuple[Mark, Future[Result]]]) -> Iterator[tuple[Mark, Result]]:
+    """What another thread makes, as early as may be; one more may be under way meanwhile."""
+    pending: deque[tuple[Mark, Future[Result]]] = deque()
+    for one in begun:
+        pending.append(one)
+        while pending and (len(pending) > 1 or pending[0][1].done()):
+            mark, future = pending.popleft()
+            yield mark, future.result()
+    for mark, future in pending:
+        yield mark, future.result()
 
 
 def _answers(say: AnswerWith, encodings: Sequence[Encoding]) -> list[Answer]:
@@ -155,7 +144,7 @@ def _answers(say: AnswerWith, encodings: Sequence[Encoding]) -> list[Answer]:
     return answers
 
 
-def _part(mark: Mark, answers: Sequence[Answer], written: Written) -> Part:
+def _part(mark: Mark, answers: Iterable[Answer], suffix: str, with_features: bool) -> Part:
     rows: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
     for name, said, features in answers:
@@ -163,19 +152,19 @@ def _part(mark: Mark, answers: Sequence[Answer], written: Written) -> Part:
             failed.append({"image": name, "reason": as_text(str(said))})
             continue
         row = {"image": name, **said.to_dict()}
-        if written.features and features is not None:
+        if with_features and features is not None:
             row[FEATURES] = features.tolist()
         rows.append(row)
     return Part(
         mark.unit,
         mark.identity,
         mark.first,
-        len(answers),
+        len(rows) + len(failed),
         mark.last,
         len(rows),
-        encode(rows, written.suffix),
+        encode(rows, suffix),
         len(failed),
-        encode(failed, written.suffix),
+        encode(failed, suffix),
     )
 
 

@@ -145,7 +145,7 @@ def predict(options: PredictOptions) -> None:
     [bold]pbprompt predict photos/ shards/*.tar --model model/ --out answers.parquet[/bold]
     """
     from pbprompt.batch import CACHED_UNITS, Job
-    from pbprompt.batch.on_ray import SentModel
+    from pbprompt.batch.on_ray import sent
     from pbprompt.data.stream import Stream
 
     output = output_of(options.out, options.as_json, options.features, options.executor, options.ray_address)
@@ -156,7 +156,7 @@ def predict(options: PredictOptions) -> None:
     tuned, rule = _zero_shot(options) if model is None else _tuned(options, model, stream)
     job = Job.of(tuned, stream, rule, features=features)
     if output is not None:
-        written(job, output, choose(lambda: SentModel.of(tuned, backbone, device, rule)))
+        written(job, output, choose(lambda: sent(tuned, backbone, device, rule)))
         return
     print_answers(
         job, options.as_json, lambda rows: _print_table(rows, options.top_k, tuned=model is not None)
