@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pbprompt.data.images import open_image
-from pbprompt.data.squares import central_square
+from pbprompt.data.squares import Crop
 
 SIZE = 224
 BICUBIC = Image.Resampling.BICUBIC
@@ -58,13 +58,11 @@ def _off(way: Way, contents: Sequence[bytes], wanted: Sequence[Pixels]) -> tuple
 def all_ways() -> dict[str, Way]:
     """By name; the first is Pillow's."""
     ways: dict[str, Way] = {
-        "Pillow": lambda content: np.asarray(central_square(_pillow(content), SIZE)),
+        "Pillow": lambda content: np.asarray(Crop(SIZE)(_pillow(content))),
         "Pillow, cropped after both its passes": lambda content: _whole(_pillow(content)),
         "Pillow, the kept box alone resized": lambda content: _kept_box(_pillow(content)),
         "Pillow, reducing_gap=1": lambda content: _whole(_pillow(content), reducing_gap=1.0),
-        "Pillow, draft": lambda content: np.asarray(
-            central_square(open_image(io.BytesIO(content), draft=SIZE), SIZE)
-        ),
+        "Pillow, draft": lambda content: np.asarray(Crop(SIZE)(open_image(io.BytesIO(content), draft=SIZE))),
         "Pillow, colours converted after resizing": _converted_after,
         "Pillow, then torch's uint8 resize": lambda content: _by_torch(np.asarray(_pillow(content))),
     }
@@ -123,11 +121,11 @@ def _by_torch(pixels: Pixels) -> Pixels:
 def _simplejpeg(package: Any) -> dict[str, Way]:
     def smaller(content: bytes) -> Pixels:
         pixels = package.decode_jpeg(content, min_height=SIZE, min_width=SIZE)
-        return np.asarray(central_square(Image.fromarray(pixels), SIZE))
+        return np.asarray(Crop(SIZE)(Image.fromarray(pixels)))
 
     return {
         "simplejpeg, then Pillow's resize": lambda content: np.asarray(
-            central_square(Image.fromarray(package.decode_jpeg(content)), SIZE)
+            Crop(SIZE)(Image.fromarray(package.decode_jpeg(content)))
         ),
         "simplejpeg, decoded to a smaller size": smaller,
         "simplejpeg, then torch's uint8 resize": lambda content: _by_torch(package.decode_jpeg(content)),
@@ -137,7 +135,7 @@ def _simplejpeg(package: Any) -> dict[str, Way]:
 def _imagecodecs(package: Any) -> dict[str, Way]:
     return {
         "imagecodecs, then Pillow's resize": lambda content: np.asarray(
-            central_square(Image.fromarray(package.jpeg8_decode(content)), SIZE)
+            Crop(SIZE)(Image.fromarray(package.jpeg8_decode(content)))
         )
     }
 
@@ -146,7 +144,7 @@ def _turbojpeg(package: Any) -> dict[str, Way]:
     decoder = package.TurboJPEG()  # raises where the system has no libturbojpeg
     return {
         "PyTurboJPEG, then Pillow's resize": lambda content: np.asarray(
-            central_square(Image.fromarray(decoder.decode(content, pixel_format=package.TJPF_RGB)), SIZE)
+            Crop(SIZE)(Image.fromarray(decoder.decode(content, pixel_format=package.TJPF_RGB)))
         )
     }
 

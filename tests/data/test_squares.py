@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from pbprompt.data.squares import THIN, Shared, TrainingView, central_square, nameless_file
+from pbprompt.data.squares import THIN, Crop, Shared, TrainingView, nameless_file
 
 
 def noise(width, height):
@@ -31,7 +31,7 @@ def plainly(image: Image.Image, size: int) -> Image.Image:
 def test_ordinary_images_keep_their_bits(width, height, size):
     image = noise(width, height)
     if max(width, height) <= THIN * min(width, height):
-        assert np.array_equal(central_square(image, size), plainly(image, size))
+        assert np.array_equal(Crop(size)(image), plainly(image, size))
 
 
 @settings(deadline=None, max_examples=60)
@@ -39,7 +39,7 @@ def test_ordinary_images_keep_their_bits(width, height, size):
 def test_lines_differ_by_rounding_alone(short, ratio, size, upright):
     image = noise(short, short * ratio + 1) if upright else noise(short * ratio + 1, short)
     image = image.point(lambda level: 64 + level // 2)  # Pillow cuts off between its passes, in either order
-    found, wanted = (np.asarray(one(image, size)).astype(int) for one in (central_square, plainly))
+    found, wanted = (np.asarray(one).astype(int) for one in (Crop(size)(image), plainly(image, size)))
     assert abs(found - wanted).max() <= 2
 
 
@@ -50,16 +50,16 @@ def test_only_what_is_kept_is_computed(shape, monkeypatch):
     monkeypatch.setattr(
         Image.Image, "resize", lambda self, size, *a, **k: sizes.append(size) or resize(self, size, *a, **k)
     )
-    assert central_square(Image.new("RGB", shape), 224).size == (224, 224)
+    assert Crop(224)(Image.new("RGB", shape)).size == (224, 224)
     assert sizes == [(224, 224)]
 
 
 def test_the_short_side_may_be_longer_than_the_crop():
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8))
     whole = np.asarray(image.resize((54, 36), Image.Resampling.BICUBIC))
-    assert np.array_equal(central_square(image, 32, resize=36), whole[2:34, 11:43])
+    assert np.array_equal(Crop(32, resize=36)(image), whole[2:34, 11:43])
     thin = Image.new("RGB", (4, 4 * THIN + 4))
-    assert central_square(thin, 32, resize=36).size == (32, 32)
+    assert Crop(32, resize=36)(thin).size == (32, 32)
 
 
 def test_a_view_is_a_function_of_seed_epoch_and_key():

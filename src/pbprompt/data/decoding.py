@@ -6,11 +6,10 @@ decoders a hostile file may keep busy or bring down, since nobody can end a thre
 """
 
 import atexit
-import queue
 import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -80,7 +79,8 @@ class Decoder:
         """In this thread where that is soon done; what may take for ever, in a process that can be ended."""
         head = content[:32] if isinstance(content, bytes) else isinstance(content, Path) and head_of(content)
         if not head or decodes_quickly(head) or not AVAILABLE:
-            return _pixels(square_of(record.name, content, look))
+            square = square_of(record.name, content, look)
+            return square if isinstance(square, InputError) else np.array(square)
         processes = shared_processes(min(available_cpus(), MOST_PROCESSES))
         return processes.decode([replace(record, content=content)], look)[0]
 
@@ -137,10 +137,6 @@ def _content(record: Record) -> Content:
         return error
 
 
-def _pixels(square: Image.Image | InputError) -> Square | InputError:
-    return square if isinstance(square, InputError) else np.array(square)
-
-
 def _answered(
     mark: Mark, records: Sequence[Record], asked: list[Future[list[Square | InputError]]]
 ) -> tuple[Mark, Sequence[Record], list[Square | InputError]]:
@@ -149,40 +145,27 @@ def _answered(
 
 def _read_ahead(items: Iterator[One]) -> Generator[One, None, None]:
     """The same, one ahead in a thread, so that a slow source is waited for while other work is done."""
-    ready: queue.Queue[tuple[One | None, BaseException | None]] = queue.Queue(1)
-    stopped = threading.Event()
+    ahead = _begun(items)
+    try:
+        while (item := ahead.result()) is not None:
+            ahead = _begun(items)
+            yield item
+    finally:
+        wait([ahead], timeout=1.0)  # no longer: its source may be far away
 
-    def put(one: tuple[One | None, BaseException | None]) -> bool:
-        while not stopped.is_set():
-            try:
-                ready.put(one, timeout=0.1)
-                return True
-            except queue.Full:
-                pass
-        return False
+
+def _begun(items: Iterator[One]) -> "Future[One | None]":
+    """The next one, None in the end; by a thread that the program does not wait for when it ends."""
+    found: Future[One | None] = Future()
 
     def read() -> None:
         try:
-            for item in items:
-                if not put((item, None)):
-                    return
-            put((None, StopIteration()))
+            found.set_result(next(items, None))
         except BaseException as error:
-            put((None, error))
+            found.set_exception(error)
 
-    thread = threading.Thread(target=read, name="read-ahead", daemon=True)
-    thread.start()
-    try:
-        while True:
-            item, error = ready.get()
-            if isinstance(error, StopIteration):
-                return
-            if error is not None:
-                raise error
-            yield item  # type: ignore[misc]
-    finally:
-        stopped.set()
-        thread.join(timeout=1.0)  # it may wait for a source that is far away
+    threading.Thread(target=read, name="read-ahead", daemon=True).start()
+    return found
 
 
 def squares_of(

@@ -44,8 +44,8 @@ class Look(Protocol):
 
 @dataclass(frozen=True)
 class Crop:
-    """The fixed square. crop: the short side resized to `resize`, or else to `size`, then the centre;
-    squash: the whole image, out of shape."""
+    """The fixed square. crop: CLIP's test crop, the short side resized to `size` (or to `resize`, if more),
+    then the centre; squash: the whole image, out of shape."""
 
     size: int
     fit: Fit = "crop"
@@ -54,27 +54,20 @@ class Crop:
     draft: int | None = None
 
     def __call__(self, image: Image.Image, key: str = "") -> Image.Image:
+        size, before, how = self.size, image.size, RESAMPLING[self.interpolation]
         if self.fit == "squash":
-            return image.resize((self.size, self.size), RESAMPLING[self.interpolation])
-        return central_square(image, self.size, self.interpolation, self.resize)
-
-
-def central_square(
-    image: Image.Image, size: int, interpolation: Interpolation = "bicubic", resize: int | None = None
-) -> Image.Image:
-    """CLIP's test crop: resize of the short side to `size` (or to `resize`, if more), then the centre."""
-    before, how = image.size, RESAMPLING[interpolation]
-    short, long = min(before), max(before)
-    to = resize or size
-    width, height = (int(to * side / short) if side > short else to for side in before)
-    left, top = round((width - size) / 2), round((height - size) / 2)
-    if long > THIN * short:  # resized as a whole it would take `size`² · long / short pixels
-        x, y = before[0] / width, before[1] / height
-        box = (left * x, top * y, (left + size) * x, (top + size) * y)
-        return image.resize((size, size), how, box=box)
-    if width > size:  # Pillow resizes across, then down: only what is kept need be resized down
-        image = image.resize((width, before[1]), how).crop((left, 0, left + size, before[1]))
-    return image.resize((size, height), how).crop((0, top, size, top + size))
+            return image.resize((size, size), how)
+        short, long = min(before), max(before)
+        to = self.resize or size
+        width, height = (int(to * side / short) if side > short else to for side in before)
+        left, top = round((width - size) / 2), round((height - size) / 2)
+        if long > THIN * short:  # resized as a whole it would take `size`² · long / short pixels
+            x, y = before[0] / width, before[1] / height
+            box = (left * x, top * y, (left + size) * x, (top + size) * y)
+            return image.resize((size, size), how, box=box)
+        if width > size:  # Pillow resizes across, then down: only what is kept need be resized down
+            image = image.resize((width, before[1]), how).crop((left, 0, left + size, before[1]))
+        return image.resize((size, height), how).crop((0, top, size, top + size))
 
 
 @dataclass(frozen=True)

@@ -46,15 +46,11 @@ class Preprocess:
     resize: int | None = None
 
     def __call__(self, image: Image.Image) -> Float[Tensor, "3 size size"]:
-        return self.normalised(self.square(image))
+        return self.normalised(self.look(image))
 
     def normalised(self, square: Image.Image) -> Float[Tensor, "3 size size"]:
         """What the tower reads of a square: to make a square of it again would crop it twice."""
         return normalise(torch.from_numpy(np.array(square))[None], self.mean, self.std)[0]
-
-    def square(self, image: Image.Image) -> Image.Image:
-        """The square that the tower sees."""
-        return self.look(image)
 
     @property
     def look(self) -> Crop:

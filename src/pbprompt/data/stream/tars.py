@@ -4,6 +4,7 @@ import json
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -82,11 +83,11 @@ class Tar:
         with opened(self.file) as file, told(self.file):
             try:
                 archive = self._archive(file)
-                for key, members in _groups(archive, skip):
-                    for record in self._records(key, members):
-                        done += 1
-                        if done > skip:
-                            yield record
+                for name, content, label in _images(archive, skip):
+                    done += 1
+                    if done > skip:
+                        name = f"{self.file}/{name}"
+                        yield Record(name, too_large(name) if content is None else content, label)
                 if not getattr(archive, "ended", False):
                     raise EOFError
             except (tarfile.TarError, EOFError, OSError, ValueError, RecursionError, InputError) as error:
@@ -102,21 +103,6 @@ class Tar:
     def _archive(self, file: IO[bytes]) -> tarfile.TarFile:
         return tarfile.open(fileobj=file, mode="r:" if self._plain else "r|*", tarinfo=_Header)
 
-    def _records(self, key: str, members: "list[_Member]") -> Iterator[Record]:
-        label = next((text for member in members if (text := _label(member))), "")
-        for member in members:
-            if not member.image:
-                continue
-            name = f"{self.file}/{member.name}"
-            yield Record(name, too_large(name) if member.content is None else member.content, label)
-
-
-@dataclass
-class _Member:
-    name: str
-    image: bool
-    content: bytes | None  # None: too large, or passed over
-
 
 def is_image(member: tarfile.TarInfo) -> bool:
     path = PurePosixPath(member.name)
@@ -131,47 +117,48 @@ def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         yield member
 
 
-def _groups(archive: tarfile.TarFile, skip: int) -> Iterator[tuple[str, list[_Member]]]:
-    """Members of one key that follow one another; what is in the first `skip` images is not read."""
-    key, passed, held = "", 0, 0
-    group: list[_Member] = []
-    for member in _members(archive):
-        if not member.isfile():
-            continue
-        path = PurePosixPath(member.name)
-        own = str(path.parent / path.name.split(".")[0])
-        if own != key:
-            if group:
-                yield key, group
-            key, group, held = own, [], 0
-        image = is_image(member)
-        passed += image
-        wanted = passed > skip or not image
-        most = MOST_BYTES if image else LABEL_BYTES
-        file = archive.extractfile(member) if wanted and member.size <= most else None
-        held += tarfile.BLOCKSIZE + (0 if file is None else member.size)
-        if held > MOST_BYTES:
-            raise InputError(f"over {MOST_BYTES >> 20} MiB of files called {own[:60]!r}")
-        group.append(_Member(member.name, image, None if file is None else _whole(file, member)))
-    if group:
-        yield key, group
+def _key(member: tarfile.TarInfo) -> str:
+    path = PurePosixPath(member.name)
+    return str(path.parent / path.name.split(".")[0])
 
 
-def _whole(file: IO[bytes], member: tarfile.TarInfo) -> bytes:
-    content = file.read()
+def _images(archive: tarfile.TarFile, skip: int) -> Iterator[tuple[str, bytes | None, str]]:
+    """Each image's name, content and label, which is in a file of its key that lies beside it.
+
+    Content is None where it is too large, and of the first `skip` images, which are not read.
+    """
+    passed = 0
+    for key, members in groupby(filter(tarfile.TarInfo.isfile, _members(archive)), _key):
+        label, held = "", 0
+        images: list[tuple[str, bytes | None]] = []
+        for member in members:
+            image = is_image(member)
+            passed += image
+            wanted = member.size <= (MOST_BYTES if image else LABEL_BYTES) and (passed > skip or not image)
+            held += tarfile.BLOCKSIZE + (member.size if wanted else 0)
+            if held > MOST_BYTES:
+                raise InputError(f"over {MOST_BYTES >> 20} MiB of files called {key[:60]!r}")
+            content = _content(archive, member) if wanted else None
+            if image:
+                images.append((member.name, content))
+            elif content is not None:
+                label = label or _label(member.name, content)
+        yield from ((name, content, label) for name, content in images)
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(member)
+    content = b"" if file is None else file.read()
     if len(content) < member.size:
         raise EOFError
     return content
 
 
-def _label(member: _Member) -> str:
+def _label(name: str, content: bytes) -> str:
     """A `.cls` file's text, or the label in a `.json` file."""
-    suffix = PurePosixPath(member.name).suffix.lower()
-    if member.image or member.content is None or suffix not in (".cls", ".json"):
-        return ""
-    text = member.content.decode("utf-8", "replace").strip()
-    if suffix == ".cls":
-        return text
+    suffix, text = PurePosixPath(name).suffix.lower(), content.decode("utf-8", "replace").strip()
+    if suffix != ".json":
+        return text if suffix == ".cls" else ""
     try:
         value: Any = json.loads(text)
     except (ValueError, RecursionError):
