@@ -86,41 +86,20 @@ def _parquet(records: Records) -> bytes:
 
 
 def _join_parquet(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """A row group each."""
+    """A row group each; the writer itself counts what was taken away already."""
     from pyarrow import parquet
 
-    pieces, writer = _Pieces(), None
+    pieces, writer = io.BytesIO(), None
     for part in parts:
         table = parquet.read_table(io.BytesIO(part))
         writer = writer or parquet.ParquetWriter(pieces, table.schema)
         writer.write_table(table)
-        yield pieces.taken()
+        yield pieces.getvalue()
+        pieces.seek(0)
+        pieces.truncate()
     if writer is not None:
         writer.close()
-        yield pieces.taken()
-
-
-class _Pieces(io.RawIOBase):
-    """A file to write to whose content can be taken away as it comes."""
-
-    def __init__(self) -> None:
-        self._held, self._written = bytearray(), 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, content: Any) -> int:
-        self._held += content
-        self._written += len(content)
-        return len(content)
-
-    def tell(self) -> int:
-        return self._written
-
-    def taken(self) -> bytes:
-        content = bytes(self._held)
-        self._held.clear()
-        return content
+        yield pieces.getvalue()
 
 
 WRITERS: dict[str, Callable[[Records], bytes]] = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}

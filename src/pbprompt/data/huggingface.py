@@ -60,11 +60,8 @@ def open_huggingface(source: str, choices: Choices) -> Dataset:
 
 def _cache_folder(source: str, parts: dict[str, Any]) -> Path:
     marks = [source, *(f"{split} {len(part)} {part._fingerprint}" for split, part in sorted(parts.items()))]
-    return (
-        cache_folder()
-        / "huggingface"
-        / hashlib.sha256("\n".join(marks).encode("utf-8", "backslashreplace")).hexdigest()[:16]
-    )
+    digest = hashlib.sha256("\n".join(marks).encode("utf-8", "backslashreplace")).hexdigest()
+    return cache_folder() / "huggingface" / digest[:16]
 
 
 def _export(datasets: Any, source: str, parts: dict[str, Any], folder: Path) -> Iterator[dict[str, str]]:

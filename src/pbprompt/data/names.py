@@ -10,7 +10,7 @@ import html
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import ftfy
@@ -19,6 +19,8 @@ import yaml
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
 from pbprompt.suggest import suggest
+
+Pair = tuple[str, str, str]  # where it stands, the key and the name
 
 
 def from_folder(folder: str) -> str:
@@ -97,18 +99,17 @@ def described(
     )
 
 
-def _json_pairs(path: Path, text: str) -> list[tuple[str, str, str]]:
+def _json_pairs(path: Path, text: str) -> Iterator[Pair]:
     try:
         value = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not JSON ({error}): correct it") from None
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value.values()):
         raise InputError(f"{path}: not a JSON object of names: write {{'folder': 'class name', ...}}")
-    return [(str(path), key, name) for key, name in value.items()]
+    yield from ((str(path), key, name) for key, name in value.items())
 
 
-def _table_pairs(path: Path, text: str, delimiter: str) -> list[tuple[str, str, str]]:
-    pairs = []
+def _table_pairs(path: Path, text: str, delimiter: str) -> Iterator[Pair]:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         for row in reader:
@@ -117,22 +118,19 @@ def _table_pairs(path: Path, text: str, delimiter: str) -> list[tuple[str, str, 
             where = f"{path} line {reader.line_num}"
             if len(row) != 2:
                 raise InputError(f"{where}: {len(row)} columns where two belong: write key and name")
-            pairs.append((where, row[0], row[1]))
+            yield where, row[0], row[1]
     except csv.Error as error:
         raise InputError(f"{path} line {reader.line_num}: {error}: correct the quotes") from None
-    return pairs
 
 
-def _line_pairs(path: Path, text: str) -> list[tuple[str, str, str]]:
-    pairs = []
+def _line_pairs(path: Path, text: str) -> Iterator[Pair]:
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         key, colon, name = line.partition(":")
         if not colon:
             raise InputError(f"{path} line {number}: no ':' in {line.strip()!r}: write 'key: name'")
-        pairs.append((f"{path} line {number}", key, name))
-    return pairs
+        yield f"{path} line {number}", key, name
 
 
 def apply_mapping(

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from pbprompt.data import catalog
@@ -12,7 +13,7 @@ from pbprompt.data.items import Dataset, some
 from pbprompt.data.names import from_folder
 from pbprompt.data.stream.folders import UNLABELLED, Labels, files_in, subfolders
 from pbprompt.data.stream.tables import TABLES
-from pbprompt.data.tables import open_split_json, open_table
+from pbprompt.data.tables import open_table, split_dataset
 from pbprompt.errors import InputError
 from pbprompt.suggest import suggest
 
@@ -62,7 +63,8 @@ def open_dataset(
         if path.suffix.lower() in TABLES:
             return open_table(path, images, choices)
         if path.suffix.lower() == ".json":
-            return open_split_json(path, images, choices)
+            naming = partial(choices.names, where=str(path))
+            return split_dataset(path, images, path.stem, naming, choices.template)
         raise InputError(f"{path}: not a dataset: give a folder, a .csv, .tsv, .jsonl or split .json file")
     if path.suffix or len(path.parts) > 1:
         raise InputError(f"{path} does not exist: give a folder, a table, a split file or a benchmark's name")

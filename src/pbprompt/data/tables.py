@@ -7,13 +7,12 @@ labels of all. A split file is {"train": [[path, label, class name], …], "val"
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pbprompt.data import names
 from pbprompt.data.assemble import Choices, Row, assemble, keep_images
 from pbprompt.data.items import SPLITS, Dataset, Item
 from pbprompt.data.stream.folders import SPLIT_WORDS
@@ -124,11 +123,10 @@ Triple = tuple[str, int, str]
 def read_split_json(path: str | Path) -> dict[str, list[Triple]]:
     """The three lists of a split file, every entry checked; an absent list is empty."""
     path = Path(path)
+    text = read_text(path)
     try:
-        value = json.loads(read_text(path))
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"{path}: not JSON ({error}): fetch the file again") from None
     if not isinstance(value, dict) or not any(split in value for split in SPLITS):
         raise InputError(f"{path}: no 'train', 'val' or 'test' list in it: give a split file")
@@ -153,13 +151,13 @@ def _triples(path: Path, split: str, entries: Any) -> list[Triple]:
 def split_dataset(
     path: Path,
     root: Path | None,
-    *,
     name: str,
+    naming: Callable[[Sequence[str]], tuple[str, ...]],
+    template: str,
     prefix: str = "",
-    rename: Callable[[str], str] = names.from_label,
-    template: str = Choices.template,
 ) -> Dataset:
-    """The dataset of a split file, labels and order as in the file; `prefix` is put before every path.
+    """The dataset of a split file, labels and order as in the file; `naming` makes class names of what it
+    calls them, and `prefix` is put before every path.
 
     Paths are relative to `root`; without one, to the file's own folder or the first folder in it that holds
     the first image, since published files lie beside the image folder.
@@ -185,11 +183,5 @@ def split_dataset(
         tuple(Item(f"{prefix}/{image}" if prefix else image, label) for image, label, _ in parts[split])
         for split in SPLITS
     )
-    class_names = tuple(rename(keys[label]) for label in range(len(keys)))
-    return Dataset(name, root, class_names, train, val, test, template)
-
-
-def open_split_json(path: Path, root: Path | None, choices: Choices) -> Dataset:
-    """The dataset of a split file a user names."""
-    dataset = split_dataset(path, root, name=path.stem, rename=str, template=choices.template)
-    return replace(dataset, classes=choices.names(dataset.classes, str(path)))
+    classes = naming([keys[label] for label in range(len(keys))])
+    return Dataset(name, root, classes, train, val, test, template)

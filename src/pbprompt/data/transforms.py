@@ -60,33 +60,16 @@ class Preprocess:
     @property
     def identity(self) -> str:
         """A text naming the transform and all its numbers, for cache keys."""
-        return _named(
-            "clip-test",
-            size=self.size,
-            mean=tuple(self.mean),
-            std=tuple(self.std),
-            draft=self.draft,
-            fit=None if self.fit == "crop" else self.fit,
-            interpolation=None if self.interpolation == "bicubic" else self.interpolation,
-            resize=self.resize,
-        )
+        return self.identity_of(self.look)
 
     def view(self, seed: int, epoch: int) -> TrainingView:
         """What makes training views for the same tower."""
         return TrainingView(self.size, seed, epoch, interpolation=self.interpolation)
 
-    def identity_of(self, view: TrainingView) -> str:
-        """A text naming the family of views and all its numbers."""
-        return _named(
-            "train-view",
-            size=view.size,
-            mean=tuple(self.mean),
-            std=tuple(self.std),
-            scale=tuple(view.scale),
-            ratio=tuple(view.ratio),
-            interpolation=None if view.interpolation == "bicubic" else view.interpolation,
-        )
-
-
-def _named(kind: str, **values: object) -> str:
-    return f"{kind}({', '.join(f'{name}={value}' for name, value in values.items() if value is not None)})"
+    def identity_of(self, look: Crop | TrainingView) -> str:
+        """The same of a look, or of a family of views, whatever their seed and epoch."""
+        kind = "train-view" if isinstance(look, TrainingView) else "clip-test"
+        facts = {"size": look.size, "mean": tuple(self.mean), "std": tuple(self.std), **vars(look)}
+        told = {name: value for name, value in facts.items() if name not in ("seed", "epoch")}
+        usual = (None, "crop", "bicubic")
+        return f"{kind}({', '.join(f'{name}={value}' for name, value in told.items() if value not in usual)})"

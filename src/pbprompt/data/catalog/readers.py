@@ -45,10 +45,10 @@ def split_file(benchmark: Benchmark, folder: Path) -> Dataset:
     return split_dataset(
         folder / benchmark.marker,
         folder,
-        name=benchmark.name,
+        benchmark.name,
+        lambda keys: tuple(from_label(benchmark.names.get(key) or rename(key)) for key in keys),
+        benchmark.template,
         prefix=benchmark.images,
-        rename=lambda raw: from_label(benchmark.names.get(raw) or rename(raw)),
-        template=benchmark.template,
     )
 
 

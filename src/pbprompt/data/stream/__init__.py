@@ -23,7 +23,7 @@ from pathlib import Path
 
 from pbprompt.data.stream.folders import Labels, files_in, is_image, subfolders
 from pbprompt.data.stream.parquet import row_groups
-from pbprompt.data.stream.places import WEB, Place, filesystem, is_address, place_of, suffix_of, told
+from pbprompt.data.stream.places import WEB, Place, filesystem, is_address, place_of, state, suffix_of, told
 from pbprompt.data.stream.records import Files, Record, Unit, in_units
 from pbprompt.data.stream.tables import TABLES, table_records
 from pbprompt.data.stream.tars import Tar
@@ -47,7 +47,8 @@ class Stream:
         self, sources: Sequence[str | Path | Record], *, allow_urls: bool = False, archives: bool = True
     ) -> None:
         for source in sources:
-            if isinstance(source, str) and is_address(source) and not (allow_urls or _is_here(source)):
+            far = isinstance(source, str) and is_address(source) and not source.startswith("file://")
+            if far and not allow_urls:
                 raise InputError(f"{source}: an address, which is fetched only where that is allowed")
         self.sources, self.allow_urls, self._archives = tuple(sources), allow_urls, archives
         self._few: tuple[Unit, ...] | None = None
@@ -110,7 +111,7 @@ class Stream:
         elif suffix_of(place) in PARQUETS:
             yield from row_groups(place, self.allow_urls)
         elif _is_tar(place):
-            yield Tar.at(place)
+            yield Tar(place, state(place))
         else:
             yield Record(str(place), place)
 
@@ -141,10 +142,6 @@ def list_images(path_or_glob: str | os.PathLike[str]) -> list[Path]:
     """The images a path names: a file itself, a folder's images at any depth, or the matches of a glob."""
     found = Stream([Path(path_or_glob)], archives=False).records()
     return [record.content for record in found if isinstance(record.content, Path)]
-
-
-def _is_here(source: str) -> bool:
-    return source.startswith("file://")
 
 
 def _is_tar(place: Place) -> bool:

@@ -24,15 +24,7 @@ MOST_BYTES = 20 << 20  # of an image from the web
 WAIT_SECONDS = 10.0  # for the connection, and for each of its parts
 MOST_SECONDS = 60.0  # in all
 CHUNK = 1 << 16
-_DENIED = (
-    "credential",
-    "forbidden",
-    "access denied",
-    "accessdenied",
-    "unauthorized",
-    "anonymous",
-    "permission",
-)
+_DENIED = ("credential", "forbidden", "accessdenied", "unauthorized", "anonymous", "permission")
 _EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs"}
 _VARIABLES = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
@@ -85,7 +77,7 @@ def told(place: Place) -> Iterator[None]:
 def _denied(error: BaseException | None) -> bool:
     """Whether it, or what it was raised from, is for want of credentials."""
     while error is not None:
-        words = f"{type(error).__name__} {error}".lower()
+        words = f"{type(error).__name__} {error}".lower().replace("access denied", "accessdenied")
         if getattr(error, "status", None) in (401, 403) or any(word in words for word in _DENIED):
             return True
         error = error.__cause__

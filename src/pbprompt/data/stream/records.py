@@ -1,15 +1,17 @@
 """One image of a stream, and some that lie together."""
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Protocol
 
 from PIL import Image
 
-from pbprompt.data.stream.places import read_address
+from pbprompt.data.stream.places import read_address, state
 from pbprompt.errors import InputError
 from pbprompt.files import as_text, is_special
 
@@ -84,7 +86,8 @@ class Files:
             if isinstance(record.content, bytes):
                 digest.update(record.content)
             elif isinstance(record.content, Path):
-                digest.update(_state(record.content))
+                with contextlib.suppress(InputError):  # the image itself will say so
+                    digest.update(state(record.content).encode())
         return digest.hexdigest()
 
     def count(self) -> int:
@@ -94,24 +97,11 @@ class Files:
         return iter(self.files[skip:])
 
 
-def _state(path: Path) -> bytes:
-    try:
-        facts = path.stat()
-    except (OSError, ValueError):  # the image itself will say so
-        return b"none"
-    return f"{facts.st_size} {facts.st_mtime_ns}".encode()
-
-
 def in_units(found: Iterable["Record | Unit"]) -> Iterator[Unit]:
     """Files that follow one another as units of so many; other units as they are, in their place."""
-    files: list[Record] = []
-    for one in found:
-        if isinstance(one, Record):
-            files.append(one)
-        if files and (len(files) == FILES_AT_ONCE or not isinstance(one, Record)):
-            yield Files(tuple(files))
-            files = []
-        if not isinstance(one, Record):
-            yield one
-    if files:
-        yield Files(tuple(files))
+    for are_files, some in groupby(found, lambda one: isinstance(one, Record)):
+        if are_files:
+            while files := tuple(islice(some, FILES_AT_ONCE)):
+                yield Files(files)  # type: ignore[arg-type]
+        else:
+            yield from some  # type: ignore[misc]

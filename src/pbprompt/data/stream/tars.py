@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from pbprompt.data.images import IMAGE_SUFFIXES
-from pbprompt.data.stream.places import Place, opened, state, told
+from pbprompt.data.stream.places import Place, opened, told
 from pbprompt.data.stream.records import MOST_BYTES, Record, too_large
 from pbprompt.errors import InputError
 
@@ -51,10 +51,6 @@ class Tar:
 
     file: Place
     state: str
-
-    @classmethod
-    def at(cls, file: Place) -> "Tar":
-        return cls(file, state(file))
 
     @property
     def identity(self) -> str:
