@@ -7,11 +7,12 @@ sampled from each group; then the same for val with min(k, 4), the generator run
 import hashlib
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pbprompt.data.items import Dataset, Drawn, Item, some
+from pbprompt.data.items import Dataset, Item, some
 from pbprompt.errors import InputError
 from pbprompt.files import as_name, as_text, read_text, write_text
 
@@ -21,7 +22,7 @@ _VAL_SHOTS = 4
 
 @dataclass(frozen=True)
 class Draw:
-    """The items drawn from a dataset; `short` lists the classes with fewer than `shots`, and how many."""
+    """The items drawn from a dataset."""
 
     dataset: str
     content_hash: str
@@ -30,7 +31,13 @@ class Draw:
     classes: tuple[str, ...]
     train: tuple[Item, ...]
     val: tuple[Item, ...]
-    short: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def short(self) -> tuple[tuple[str, int], ...]:
+        """The classes with fewer than `shots` training items, and how many these are."""
+        counts = Counter(item.label for item in self.train)
+        sizes = ((name, counts[label]) for label, name in enumerate(self.classes))
+        return tuple((name, count) for name, count in sizes if count < self.shots)
 
     @property
     def hash(self) -> str:
@@ -57,7 +64,7 @@ class Draw:
 
     def apply(self, dataset: Dataset) -> Dataset:
         """The dataset with the drawn items as train and val; its test items stay."""
-        return replace(dataset, train=self.train, val=self.val, drawn=Drawn(self, dataset))
+        return replace(dataset, train=self.train, val=self.val, drawn=self, drawn_from=dataset)
 
     def describe(self) -> str:
         """One line: sizes, and the classes that have fewer items than shots."""
@@ -84,13 +91,9 @@ def draw(dataset: Dataset, shots: int, seed: int) -> Draw:
     if not dataset.train:
         raise InputError(f"{dataset.name} has no training items to draw from: it is for testing only")
     source = random.Random(seed)
-    return _made(
-        dataset,
-        shots,
-        seed,
-        train=_sample(dataset.train, shots, source),
-        val=_sample(dataset.val, min(shots, _VAL_SHOTS), source),
-    )
+    train = _sample(dataset.train, shots, source)
+    val = _sample(dataset.val, min(shots, _VAL_SHOTS), source)
+    return Draw(dataset.name, dataset.content_hash, shots, seed, dataset.classes, train, val)
 
 
 def _sample(items: Sequence[Item], shots: int, source: random.Random) -> tuple[Item, ...]:
@@ -99,16 +102,6 @@ def _sample(items: Sequence[Item], shots: int, source: random.Random) -> tuple[I
         groups.setdefault(item.label, []).append(item)
     drawn = (source.sample(group, shots) if len(group) >= shots else group for group in groups.values())
     return tuple(item for group in drawn for item in group)
-
-
-def _made(dataset: Dataset, shots: int, seed: int, train: tuple[Item, ...], val: tuple[Item, ...]) -> Draw:
-    counts = [0] * len(dataset.classes)
-    for item in train:
-        counts[item.label] += 1
-    short = tuple((dataset.classes[label], count) for label, count in enumerate(counts) if count < shots)
-    return Draw(
-        dataset.name, dataset.content_hash, shots, seed, dataset.classes, train=train, val=val, short=short
-    )
 
 
 def base_new(dataset: Dataset) -> tuple[Dataset, Dataset]:
@@ -170,7 +163,8 @@ def read_draw(path: str | Path, dataset: Dataset) -> Draw:
         if item is None:
             raise InputError(f"{path} line {number}: {row.get('image')!r} is not in that split: draw again")
         items[str(row["split"])].append(item)
-    drawn = _made(dataset, shots, seed, train=tuple(items["train"]), val=tuple(items["val"]))
+    train, val = (tuple(items[split]) for split in ("train", "val"))
+    drawn = Draw(dataset.name, dataset.content_hash, shots, seed, dataset.classes, train, val)
     if drawn.hash != header.get("hash"):
         raise InputError(f"{path}: its items do not match its hash, so it was altered: draw again")
     return drawn

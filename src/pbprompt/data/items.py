@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pbprompt.errors import InputError
 
@@ -31,19 +31,13 @@ class Item:
     labels: tuple[int, ...] = ()
 
 
-class Drawn(NamedTuple):
-    """A few-shot draw, and what it was made of."""
-
-    draw: "Draw"
-    whole: "Dataset | None"  # None: not kept
-
-
 @dataclass(frozen=True)
 class Dataset:
     """Images in three splits with the names of their classes; `label` is an index into `classes`.
 
     `home` names the domain that is tuned on where a dataset holds several; `notes` say how the dataset was
-    read, `skipped` which files were left out and why. `drawn`: where its train and val are a few-shot draw.
+    read, `skipped` which files were left out and why. `drawn`: where its train and val are a few-shot draw,
+    of `drawn_from` if that is kept.
     """
 
     name: str
@@ -57,7 +51,8 @@ class Dataset:
     notes: tuple[str, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
     multi_label: bool = False
-    drawn: Drawn | None = None
+    drawn: "Draw | None" = None
+    drawn_from: "Dataset | None" = None
 
     def __post_init__(self) -> None:
         for item in self.items:
@@ -69,7 +64,7 @@ class Dataset:
     @property
     def whole(self) -> "Dataset":
         """What it was drawn from; itself where it is no draw."""
-        return (self.drawn and self.drawn.whole) or self
+        return self.drawn_from or self
 
     @property
     def items(self) -> tuple[Item, ...]:

@@ -166,7 +166,7 @@ def held_out_items(dataset: Dataset, *, chooses: bool = False) -> list[Item]:
     if held_out or dataset.drawn is None:
         return held_out
     left = [item for item in whole.train if item.path not in used]
-    some = Random(dataset.drawn.draw.seed).sample(range(len(left)), min(len(left), MOST_HELD_OUT))
+    some = Random(dataset.drawn.seed).sample(range(len(left)), min(len(left), MOST_HELD_OUT))
     return [left[place] for place in sorted(some)]
 
 

@@ -56,7 +56,7 @@ def fit_into(
         model = model.assessed(dataset, bank, temperature=temperature)
         if main:
             if dataset.drawn:
-                write_draw(folder / "draw.jsonl", dataset.drawn.draw)
+                write_draw(folder / "draw.jsonl", dataset.drawn)
             _with_facts(model, about).save(folder)
     return model
 

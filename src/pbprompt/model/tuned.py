@@ -143,7 +143,7 @@ class TunedModel:
             info = describe_model(method, seed=seed, data=data, multi_label=True)
             return cls(method, info, head=fit_head(dataset, bank, method))
         method, terms = tune(dataset, bank, kind, config, folder=folder, **training)
-        shots = dataset.drawn.draw.shots if dataset.drawn else 0
+        shots = dataset.drawn.shots if dataset.drawn else 0
         info = describe_model(method, seed=seed, shots=shots, data=data_facts(dataset) | pool_facts(method))
         return cls(method, info, samples=samples, terms=terms)
 

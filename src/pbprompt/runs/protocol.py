@@ -28,7 +28,7 @@ from pbprompt.clip.backbone import Encoded
 from pbprompt.config import to_dict
 from pbprompt.core.temperature import fit_temperature
 from pbprompt.data.fewshot import base_new, draw
-from pbprompt.data.items import Dataset, Drawn
+from pbprompt.data.items import Dataset
 from pbprompt.data.sources import open_dataset
 from pbprompt.errors import InputError
 from pbprompt.evaluate.metrics import harmonic_mean
@@ -73,7 +73,7 @@ class Datasets:
         facts = DataFacts(whole.name, whole.content_hash, drawn.hash)
         # a method that chooses by validation images does so on all of them, as the authors of such do
         few = drawn.apply(self.tested(name, split))
-        return replace(few, val=whole.val, drawn=Drawn(drawn, None)), facts  # workers need no more of it
+        return replace(few, val=whole.val, drawn_from=None), facts  # workers need no more of it
 
 
 @dataclass(frozen=True)

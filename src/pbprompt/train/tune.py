@@ -93,7 +93,7 @@ def tune(
             "give it some, or take a preset that searches nothing"
         )
     if shots is None and dataset.drawn:
-        shots = dataset.drawn.draw.shots
+        shots = dataset.drawn.shots
     shots = shots or max(Counter(item.label for item in dataset.single_label().train).values())
     budget = config.budget or (0 if config.epochs else method.budget_for(shots))
     epochs = config.epochs or method.epochs_for(shots)
@@ -193,6 +193,6 @@ def data_facts(dataset: Dataset) -> dict[str, str | int]:
     """Where the training items came from, for the record."""
     facts: dict[str, str | int] = {"dataset": dataset.name, "content_hash": dataset.whole.content_hash}
     if dataset.drawn is not None:
-        draw = dataset.drawn.draw
+        draw = dataset.drawn
         facts |= {"draw_hash": draw.hash, "draw_seed": draw.seed, "shots": draw.shots}
     return facts
