@@ -97,7 +97,7 @@ def foreign(method: Conjugate, given: Problem) -> dict[str, float]:
     x = unit(given.held_out.images)
     experts = posterior.experts(x)
     known, looks = torch.tensordot(posterior.weights.best, experts, dims=1), posterior.strangeness(experts)
-    texts, level = method._texts(NOUNS), known.logsumexp(1)
+    texts, level = method.texts(NOUNS), known.logsumexp(1)
     right = known.argmax(1) == given.held_out.labels
 
     def taken(places: list[int]) -> torch.Tensor:

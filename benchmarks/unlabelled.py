@@ -89,7 +89,7 @@ def rows_of(
 ) -> Iterator[tuple[str, Tensor, float]]:
     """Name, answers on the held-out part, and how many photographs a pool counts as."""
     without, scale = fitted(given, few, None), float(bank().backbone.logit_scale)
-    texts, new = without._texts(given.classes).double(), unit(given.held_out.images.double())
+    texts, new = without.texts(given.classes).double(), unit(given.held_out.images.double())
     if len(few.labels):
         yield "without", answers(without, given.held_out), 0.0
     else:

@@ -72,7 +72,7 @@ def point(name: str, device: str, images: int, classes: int) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(0)
     before = memory_now(device)
     method.prepare(names, TEMPLATE)
-    reading, texts = seconds_of(lambda: method._texts(names), device)
+    reading, texts = seconds_of(lambda: method.texts(names), device)
     texts = texts.cpu()
     pool = synthetic(texts, torch.arange(min(images, POOL)) % classes, generator)
     gathering = Gathering(backbone.embed_dim, device)

@@ -80,11 +80,104 @@ class Batch(NamedTuple):
 Terms = dict[str, Tensor]
 
 
-class TrainingHooks(nn.Module):
-    """What the loop asks while it trains; the defaults suit most methods."""
+class Method(nn.Module):
+    """A way to make class features.
 
-    config: MethodConfig
-    stepwise: bool
+    A subclass sets `Config`, `presets` and `paper`, builds its parameters in `__init__`, and implements
+    `prepare`, `class_features` and, where that is more than the cross-entropy, `loss`. Its parameters and
+    buffers are all there is to save. The other hooks have defaults that suit most. What only some methods can
+    do, such as learning on, is a mixin of `methods/abilities.py`, which `can(method, ability)` asks for.
+
+    The attributes below are facts. One that depends on the settings is set again in `__init__`, so ask a
+    built method rather than its class where there is one.
+    """
+
+    name: ClassVar[str]
+    Config: ClassVar[type[MethodConfig]] = MethodConfig
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    paper: ClassVar[str] = ""
+    tags: ClassVar[tuple[str, ...]] = ()  # more words for the list of methods; nothing is decided by them
+    revision: ClassVar[int] = 1  # raised when its results change, so that earlier runs do not count
+    trains: ClassVar[bool] = True  # it learns from images; without, there is nothing to tune
+    needs_text: ClassVar[bool] = True  # it cannot do without a text tower; without, images are enough
+    tunes_towers: ClassVar[bool] = False  # it reaches into the image tower's blocks, and needs some there
+    # Whether every step runs the same kernels: no value is looked at on the host, nothing is moved there, and
+    # random numbers come from the given generator alone, on its device. A GPU then replays it as one graph.
+    capturable: ClassVar[bool] = False
+    stepwise: bool = True  # the loop's steps train it; without, `begin` does all there is
+    takes_new_names: bool = True  # it can tell classes that it had no image of, by their names
+    takes_weights: bool = False  # training images may count unequally, by `image_weights`
+    image_conditioned: bool = False  # each image has prompts of its own, so that there is no bank to look at
+    exportable: bool = True  # its prediction is one fixed computation on a bank, which ONNX can hold
+    without: frozenset[type["Method"]] = frozenset()  # abilities of its class that its settings take away
+
+    def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
+        super().__init__()
+        if not backbone.reads_text:
+            if self.needs_text:
+                able = ", ".join(other for other, kind in methods().items() if not kind.needs_text)
+                raise InputError(
+                    f"{self.name} reads class names, but {backbone.config.name} is an image tower that reads "
+                    f"no text: use one of {able}, or a backbone with a text tower, such as lite"
+                )
+            self.takes_new_names = False
+        self.config = config
+        self._given = (backbone,)  # a tuple: the towers are no part of this module's state
+        self._tapped: tuple[Tapped] | None = None
+        self.classes: tuple[str, ...] = ()
+        self.template = ""
+        # how often each training image counts, 1 on the average; set before training, where `takes_weights`
+        self.image_weights: Tensor | None = None
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        """Take the class names (and the sentence around them, where a method uses one)."""
+        self.classes, self.template = tuple(classes), template
+
+    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
+        """Named terms of one step: `total` to minimise, the others to log. `examples`: training images.
+
+        Unless overridden, the cross-entropy of what it says of the images.
+        """
+        if not self.stepwise:
+            raise InputError(f"{self.name} has nothing to train by steps: leave epochs at 0")
+        logits = self.sample_logits(batch.images, self.class_features(1, generator))
+        return cross_entropy_terms(logits[0], batch.labels)
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        """`samples` draws of every class's text feature (one where the method is deterministic).
+
+        A method whose features depend on the image returns what its `sample_logits` needs, shaped [s, c, …].
+        """
+        raise NotImplementedError
+
+    # the towers
+
+    @property
+    def backbone(self) -> Backbone:
+        """The towers it sees by: those that it was given, with its taps in them."""
+        return self._tapped[0] if self._tapped else self.given
+
+    @property
+    def given(self) -> Backbone:
+        """The towers it was made with."""
+        return self._given[0]
+
+    def tap(self, image: "Taps | Sequence[Taps] | None" = None, text: "Taps | None" = None) -> None:
+        """Reach into the towers, once, in `__init__`. What learns in the taps is state as any other."""
+        several = [image] if isinstance(image, Taps) else list(image or ())
+        self.image_taps, self.text_taps = nn.ModuleList(several), text
+        self._tapped = (Tapped(self.given, several, text),)
+
+    def encoded(self, batch: Batch) -> Batch:
+        """A batch as the tower with taps sees it, where there is one: it comes as the states before that."""
+        tower = self.backbone.visual
+        if not isinstance(tower, TappedTower):
+            return batch
+        (frozen, states), labels, _ = batch
+        return Batch(Encoded(*tower.finish(states.to(self.backbone.dtype), frozen)), labels, frozen)
+
+    # training
 
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
         """Once before the first step, with all training images; what it makes is kept as state."""
@@ -142,36 +235,7 @@ class TrainingHooks(nn.Module):
         """Learnable parameters as the method's paper counts them."""
         return sum(parameter.numel() for parameter in self.parameters())
 
-
-class PredictionHooks(nn.Module):
-    """How a bank of class features becomes logits, and what it shows of itself; the defaults suit most."""
-
-    _given: tuple[Backbone]  # a tuple: the towers are no part of this module's state
-    _tapped: tuple[Tapped] | None = None
-
-    @property
-    def backbone(self) -> Backbone:
-        """The towers it sees by: those that it was given, with its taps in them."""
-        return self._tapped[0] if self._tapped else self.given
-
-    @property
-    def given(self) -> Backbone:
-        """The towers it was made with."""
-        return self._given[0]
-
-    def tap(self, image: "Taps | Sequence[Taps] | None" = None, text: "Taps | None" = None) -> None:
-        """Reach into the towers, once, in `__init__`. What learns in the taps is state as any other."""
-        several = [image] if isinstance(image, Taps) else list(image or ())
-        self.image_taps, self.text_taps = nn.ModuleList(several), text
-        self._tapped = (Tapped(self.given, several, text),)
-
-    def encoded(self, batch: Batch) -> Batch:
-        """A batch as the tower with taps sees it, where there is one: it comes as the states before that."""
-        tower = self.backbone.visual
-        if not isinstance(tower, TappedTower):
-            return batch
-        (frozen, states), labels, _ = batch
-        return Batch(Encoded(*tower.finish(states.to(self.backbone.dtype), frozen)), labels, frozen)
+    # prediction
 
     @property
     def prediction_scale(self) -> float:
@@ -200,82 +264,7 @@ class PredictionHooks(nn.Module):
         return self.backbone.logit_scale * self.prediction_scale * unit(features)
 
 
-class Method(TrainingHooks, PredictionHooks):
-    """A way to make class features.
-
-    A subclass sets `Config`, `presets` and `paper`, builds its parameters in `__init__`, and implements
-    `prepare`, `class_features` and, where that is more than the cross-entropy, `loss`. Its parameters and
-    buffers are all there is to save. The hooks of training and prediction are above; what only some methods
-    can do, such as learning on, is a mixin of `methods/abilities.py`, which `can(method, ability)` asks for.
-
-    The attributes below are facts. One that depends on the settings is set again in `__init__`, so ask a
-    built method rather than its class where there is one.
-    """
-
-    name: ClassVar[str]
-    Config: ClassVar[type[MethodConfig]] = MethodConfig
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    paper: ClassVar[str] = ""
-    tags: ClassVar[tuple[str, ...]] = ()  # more words for the list of methods; nothing is decided by them
-    revision: ClassVar[int] = 1  # raised when its results change, so that earlier runs do not count
-    trains: ClassVar[bool] = True  # it learns from images; without, there is nothing to tune
-    needs_text: ClassVar[bool] = True  # it cannot do without a text tower; without, images are enough
-    tunes_towers: ClassVar[bool] = False  # it reaches into the image tower's blocks, and needs some there
-    # Whether every step runs the same kernels: no value is looked at on the host, nothing is moved there, and
-    # random numbers come from the given generator alone, on its device. A GPU then replays it as one graph.
-    capturable: ClassVar[bool] = False
-    stepwise: bool = True  # the loop's steps train it; without, `begin` does all there is
-    takes_new_names: bool = True  # it can tell classes that it had no image of, by their names
-    takes_weights: bool = False  # training images may count unequally, by `image_weights`
-    image_conditioned: bool = False  # each image has prompts of its own, so that there is no bank to look at
-    exportable: bool = True  # its prediction is one fixed computation on a bank, which ONNX can hold
-    without: frozenset[type["Method"]] = frozenset()  # abilities of its class that its settings take away
-
-    def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
-        super().__init__()
-        if not backbone.reads_text:
-            if self.needs_text:
-                raise _without_text(self.name, backbone)
-            self.takes_new_names = False
-        self.config = config
-        self._given = (backbone,)
-        self.classes: tuple[str, ...] = ()
-        self.template = ""
-        # how often each training image counts, 1 on the average; set before training, where `takes_weights`
-        self.image_weights: Tensor | None = None
-
-    def prepare(self, classes: Sequence[str], template: str) -> None:
-        """Take the class names (and the sentence around them, where a method uses one)."""
-        self.classes, self.template = tuple(classes), template
-
-    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
-        """Named terms of one step: `total` to minimise, the others to log. `examples`: training images.
-
-        Unless overridden, the cross-entropy of what it says of the images.
-        """
-        if not self.stepwise:
-            raise InputError(f"{self.name} has nothing to train by steps: leave epochs at 0")
-        logits = self.sample_logits(batch.images, self.class_features(1, generator))
-        return cross_entropy_terms(logits[0], batch.labels)
-
-    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
-        """`samples` draws of every class's text feature (one where the method is deterministic).
-
-        A method whose features depend on the image returns what its `sample_logits` needs, shaped [s, c, …].
-        """
-        raise NotImplementedError
-
-
 AnyMethod = TypeVar("AnyMethod", bound=Method)
-
-
-def _without_text(name: str, backbone: Backbone) -> InputError:
-    able = ", ".join(other for other, kind in methods().items() if not kind.needs_text)
-    return InputError(
-        f"{name} reads class names, but {backbone.config.name} is an image tower that reads no text: "
-        f"use one of {able}, or a backbone with a text tower, such as lite"
-    )
 
 
 def make_config(

@@ -7,7 +7,7 @@ validation image is used. A class of which there is no photograph is known by it
 Prior art: Gaussian discriminant analysis for CLIP (Wang et al., ICLR 2024), Tip-Adapter, ProKeR, LP++, CLAP.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -221,7 +221,7 @@ class Conjugate(
 
     def label_head(self, images: Encoded, targets: Float[Tensor, "n k"]) -> LabelHead:
         """One-vs-rest by the same statistics (`core/one_vs_rest.py`); its own state stays as it is."""
-        return fit_label_head(unit_features(images.global_), targets, self._texts(self.classes))
+        return fit_label_head(unit_features(images.global_), targets, self.texts(self.classes))
 
     def _evidence(self) -> Evidence:
         kept = Kept.of(self.kept, self.kept_labels, self.kept_weights)
@@ -243,14 +243,14 @@ class Conjugate(
         known = self._known()
         statistics, kept = self._evidence()
         few = Statistics(statistics.counts[known], statistics.sums[known], statistics.moment)
-        texts = self._texts([self.seen[label] for label in known.tolist()])
+        texts = self.texts([self.seen[label] for label in known.tolist()])
         kept = kept._replace(labels=torch.searchsorted(known, kept.labels))
         return few, kept, texts, float(self.backbone.logit_scale)
 
     def _absorbed(self, pool: Float[Tensor, "m d"]) -> Absorbed:
         if self.counts.any():
             return absorb(*self._known_evidence(), pool, self._in_kernel)
-        found, statistics = absorb_by_names(self._texts(self.seen), float(self.backbone.logit_scale), pool)
+        found, statistics = absorb_by_names(self.texts(self.seen), float(self.backbone.logit_scale), pool)
         self._keep(Evidence(statistics, self._evidence().kept))
         return found
 
@@ -260,7 +260,7 @@ class Conjugate(
             getattr(self, saved).data = self.kept.new_empty(state.get(prefix + saved, self.counts).shape)
         super()._load_from_state_dict(state, prefix, *rest)
 
-    def _texts(self, classes: "tuple[str, ...] | list[str]") -> Float[Tensor, "c d"]:
+    def texts(self, classes: Sequence[str]) -> Float[Tensor, "c d"]:
         """Text features of length 1; zero where names say nothing."""
         if self.reader is None or not classes:
             return self.kept.new_zeros(len(classes), self.backbone.embed_dim)
@@ -330,7 +330,7 @@ class Conjugate(
     # what it shows of itself
 
     def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
-        return self._texts(self.classes).to(features).expand(len(features), -1, -1)
+        return self.texts(self.classes).to(features).expand(len(features), -1, -1)
 
     def directions(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
         """The slope of a class's logit at the centre of all classes: the photographs' part is not linear."""
@@ -352,7 +352,7 @@ class _Answers:
         has = (labels >= 0) & (known[place] == labels)
         self.columns, self.new = place[has], (~has).nonzero().squeeze(1)
         self.order = torch.cat([has.nonzero().squeeze(1), self.new]).argsort()  # back to the classes' order
-        texts = method._texts([method.classes[at] for at in self.new.tolist()])
+        texts = method.texts([method.classes[at] for at in self.new.tolist()])
         self.names = self.posterior.new_names(texts, float(method.backbone.logit_scale))
 
     def logits(

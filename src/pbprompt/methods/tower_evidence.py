@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -36,10 +35,9 @@ from pbprompt.core.temperature import fit_temperature
 from pbprompt.core.text_map import learn_text_map
 from pbprompt.errors import InputError
 from pbprompt.methods.abilities import LeavesOut, TellsFamiliarity
-from pbprompt.methods.base import Batch, MethodConfig, Terms, accuracy, setting
+from pbprompt.methods.base import Batch, MethodConfig, Terms, cross_entropy_terms, setting
 from pbprompt.methods.clip_lora import low_rank_taps
 from pbprompt.methods.conjugate import Conjugate, ConjugateConfig
-from pbprompt.methods.zeroshot import ZeroShot, ZeroShotConfig
 from pbprompt.registry import register
 
 MOST = 4096  # photographs: all of them go through the tower at every step
@@ -78,7 +76,7 @@ def left_out_terms(
         usual = x.new_tensor([0.5 * name / density if density > 0 and name > 0 else 0.1, 0.5])
         weights = fit_weights(experts.detach(), labels, usual).best
     logits = torch.tensordot(weights, experts, dims=1)
-    return {"total": F.cross_entropy(logits, labels), "accuracy": accuracy(logits, labels)}
+    return cross_entropy_terms(logits, labels)
 
 
 def folds_of(frozen: Float[Tensor, "n d"], labels: Int[Tensor, " n"], folds: int) -> Int[Tensor, " n"]:
@@ -128,11 +126,7 @@ class TowerEvidence(LeavesOut, TellsFamiliarity):
         for reader in self._towers:
             reader.prepare(classes, template)
         super().prepare(classes, template)
-        self._names = torch.zeros(len(classes), self.given.embed_dim, device=self.given.device)
-        if self.given.reads_text:
-            names = ZeroShot(ZeroShotConfig(templates="both"), self.given)
-            names.prepare(classes, template)
-            self._names = unit(names.class_features(1, torch.Generator())[0])
+        self._names = self._towers[-1].texts(classes)
 
     def batch_for(self, examples: int) -> int:
         if examples > MOST:
