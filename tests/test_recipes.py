@@ -1,9 +1,11 @@
 import importlib.util
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pbprompt import registry
 from pbprompt.data import catalog
 from pbprompt.errors import InputError
 from pbprompt.methods.base import make_config
@@ -30,7 +32,10 @@ rows:
 
 
 @pytest.mark.parametrize("name", recipe_names() + CHECKOUT, ids=lambda name: Path(name).stem)
-def test_every_recipe_names_what_there_is(name):
+def test_every_recipe_names_what_there_is(name, monkeypatch):
+    monkeypatch.setattr(registry, "_methods", registry.methods())
+    monkeypatch.setenv(registry.PLUGINS, str(BENCHMARKS / "study" / "scikit_learn.py"))
+    monkeypatch.delitem(sys.modules, "pbprompt_plugin_scikit_learn", raising=False)
     recipe = load_recipe(name)
     for dataset in (*recipe.datasets, *recipe.targets):
         benchmark, _, domain = dataset.partition(":")
@@ -149,6 +154,15 @@ def test_every_row_of_the_papers_own_method_has_a_literal_one(name):
     rows = [row for row in load_recipe(name).rows if row.method == "pbprompt"]
     literal = {(row.variant, row.samples) for row in rows if row.preset == "paper"}
     assert literal == {(row.variant, row.samples) for row in rows}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_printed_figures_of_the_papers_method_stand_beside_the_papers_settings_alone(name):
+    recipe = load_recipe(name)
+    for row in recipe.rows:
+        printed = {figure.method for table in recipe.published for figure in published(table)}
+        if row.method == "pbprompt" and (row.published or row.label) in printed:
+            assert row.preset == "paper", row.label
 
 
 @pytest.mark.parametrize(

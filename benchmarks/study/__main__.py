@@ -2,7 +2,7 @@
 
     python -m benchmarks.study plan --study evidence --root DATA [--runs RUNS]
     pbprompt reproduce benchmarks/study/recipes/evidence-few-shot.yaml --root DATA --runs RUNS --jobs 8 …
-    python -m benchmarks.study summarise --study evidence --runs RUNS --out SUMMARY.json
+    python -m benchmarks.study summarise --study evidence --runs RUNS --out SUMMARY.json [--former FILE]
     python -m benchmarks.study render SUMMARY.json --out docs/study.md [--readme README.md]
 
 `evidence` compares `conjugate` with its rivals, `prompts` PBPrompt with the methods that tune prompts. `plan`
@@ -16,6 +16,7 @@ import json
 import sys
 from pathlib import Path
 
+from benchmarks.study.former import with_former
 from benchmarks.study.maps import measure_maps
 from benchmarks.study.page import write_page
 from benchmarks.study.parts import STUDIES, load_parts
@@ -38,6 +39,7 @@ def main() -> None:
     summary = verbs.add_parser("summarise", help="from the store of runs to one JSON file")
     summary.add_argument("--runs", type=Path, required=True)
     summary.add_argument("--out", type=Path, required=True)
+    summary.add_argument("--former", type=Path, help="a former summary, for the rows without any run")
     for verb in (plan, summary):
         verb.add_argument("--study", choices=list(STUDIES), required=True)
         verb.add_argument("--part", nargs="+", default=[], help="only these parts")
@@ -55,6 +57,8 @@ def main() -> None:
         elif options.verb == "summarise":
             parts = load_parts(options.part, options.study)
             study = summarise(RunStore(options.runs), parts, say, study=options.study)
+            if options.former:
+                study = with_former(study, json.loads(options.former.read_text(encoding="utf-8")))
             write_text(options.out, dense(study))
         elif options.verb == "maps":
             measure_maps(options.root, say)

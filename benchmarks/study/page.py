@@ -184,6 +184,9 @@ def _identity(study: Study) -> str:
     }
     for name in ("machines", "commits", "library", "backbone", "data", "code"):
         plain[name] = ", ".join(f"`{value}` ({count:,})" for value, count in facts[name].items())
+    if former := facts.get("former"):
+        plain["rows of former runs (†)"] = "; ".join(former["rows"])
+        plain["commits of the former runs"] = ", ".join(f"`{one}`" for one in former["commits"])
     return markdown.table(["what", "which"], [[name, text] for name, text in plain.items()])
 
 

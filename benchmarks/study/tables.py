@@ -25,6 +25,7 @@ UNITS = {
 SIGNS = {"yes": "↓", "no": "↑", "open": ""}  # a row beside the first one: it is worse, better, or neither
 USUAL_SEEDS = 3  # fewer are told in the cell
 NOT_RUN = "–"
+FORMER = " †"  # of runs of a former edition
 
 
 def number(metric: str, value: float, signed: bool = False) -> str:
@@ -95,7 +96,7 @@ def _cell(cell: Mapping[str, Any] | None, best: float | None) -> str:
             text += SIGNS[Lead(metric, *figure[2:]).outcome()]
         texts.append(text)
     few = f" ({cell['seeds']} seed{'s' * (cell['seeds'] > 1)})" if cell["seeds"] < USUAL_SEEDS else ""
-    return " / ".join(texts) + few
+    return " / ".join(texts) + few + FORMER * ("former" in cell)
 
 
 def differences(study: Study, part: str, metric: str) -> str:

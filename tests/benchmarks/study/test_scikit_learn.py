@@ -15,7 +15,7 @@ from pbprompt.model.predictor import predictive
 
 @pytest.fixture
 def rows(monkeypatch):
-    monkeypatch.setattr(registry, "_methods", dict(registry._methods))
+    monkeypatch.setattr(registry, "_methods", registry.methods())
     return importlib.reload(importlib.import_module("benchmarks.study.scikit_learn"))
 
 
