@@ -12,7 +12,7 @@ from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone
 from pbprompt.clip.dino import DinoConfig
 from pbprompt.clip.engine import TextEngine
 from pbprompt.clip.loading.load import load_backbone
-from pbprompt.clip.prompts import named_prompts
+from pbprompt.clip.prompts import named_prompts, text_prompts
 from pbprompt.clip.taps import LowRank, Tap, Tapped, TappedTower, Taps, Tokens, blocks_of
 from pbprompt.clip.text import TextConfig
 from pbprompt.clip.vit import VitConfig
@@ -105,6 +105,58 @@ def test_the_text_engine_keeps_its_savings(double, eot_only, budget):
     theirs = torch.autograd.grad((wanted * weights).sum(), learned)
     for mine, plain in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, plain, rtol=1e-8, atol=1e-11)
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+@pytest.mark.parametrize("budget", [1 << 32, 1 << 18])
+def test_inserted_tokens_take_no_place(double, first, budget):
+    """They come in behind [SOS] at the first touched block; no word moves, and below nothing changes."""
+    taps = both(64, range(first, 3))
+    taps.inserted = True
+    prompts = text_prompts(double.tokenizer, NAMES)
+    wanted = plain_text(
+        double,
+        [enclosed(double, embedded(double, name)) for name in NAMES],
+        updates(taps),
+        {number: taps.at(number).values for number in taps.numbers},
+        inserted=True,
+    )
+    weights, learned = torch.randn_like(wanted), list(taps.parameters())
+    theirs = torch.autograd.grad((wanted * weights).sum(), learned)
+    tapped = Tapped(double, text=taps)
+    for switches in ({}, {"eot_only": False}, {"share": False}, {"pack": False, "share": False}):
+        engine = TextEngine(tapped, prompts, memory_budget=budget, **switches)
+        found = engine(torch.zeros(0, 64, dtype=torch.float64))
+        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+        ours = torch.autograd.grad((found * weights).sum(), learned)
+        for mine, plain in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine, plain, rtol=1e-8, atol=1e-11)
+
+
+@pytest.mark.parametrize("family", ["siglip", "sees all, read at EOT"])
+def test_inserted_tokens_in_towers_that_are_not_causal(families, family):
+    base = families["siglip"].to(torch.float64)
+    if family != "siglip":
+        text = TextConfig(context_length=12, vocab_size=49408, width=32, heads=2, layers=3, causal=False)
+        base = random_backbone(BackboneConfig("full", 24, VitConfig(32, 16, 32, 1, 2), text)).double()
+    tower, (blocks, width) = base.textual, blocks_of(base, "text")
+    taps = Taps({number: Tokens(3, width) for number in range(1, blocks)}, inserted=True).double()
+    prompts = text_prompts(base.tokenizer, ["cat", "a red car"])
+    found = TextEngine(Tapped(base, text=taps), prompts)(torch.zeros(0, width, dtype=torch.float64))
+    for prompt, one in zip(prompts, found, strict=True):
+        whole = torch.zeros(base.context_length, dtype=torch.long)
+        whole[: len(prompt)] = torch.tensor(prompt)
+        if tower.reads_last:
+            whole = torch.tensor(base.tokenizer.padded(prompt))
+        x = (tower.token_embedding(whole) + tower.positional_embedding)[None]
+        for number, block in enumerate(tower.transformer.blocks):
+            if number:
+                x = torch.cat(
+                    [x[:, :1], taps.at(number).values[None], x[:, 1 if number == 1 else 4 :]], dim=1
+                )
+            x = block(x, causal=False)
+        at = -1 if tower.reads_last else len(prompt) + 2
+        torch.testing.assert_close(one, tower.project(x[0, at]), rtol=1e-10, atol=1e-12)
 
 
 def test_dropout_is_the_same_when_a_chunk_is_computed_again(double):

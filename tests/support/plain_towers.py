@@ -1,7 +1,9 @@
 """Both towers from their weights alone, position by position: what taps are compared with.
 
 `updates`: by (block, one of q, k, v, o), a matrix added to that weight. `tokens`: by block, rows that replace
-the prompt's first positions after [SOS] (text), or stand behind the image's own (image).
+the prompt's first positions after [SOS] (text), or stand behind the image's own (image). `inserted`: those of
+the lowest block come in after [SOS], without taking a place. `read`: a projection of the mean of the image's
+tokens, which is then behind the class token's.
 """
 
 import math
@@ -13,7 +15,11 @@ from pbprompt.clip.backbone import Backbone
 
 
 def plain_image(
-    backbone: Backbone, pixels: Tensor, updates: dict | None = None, tokens: dict | None = None
+    backbone: Backbone,
+    pixels: Tensor,
+    updates: dict | None = None,
+    tokens: dict | None = None,
+    read: Tensor | None = None,
 ) -> Tensor:
     """CLIP's vision transformer: the projected class token of each image, [b, d]."""
     w = {key.removeprefix("visual."): value for key, value in backbone.base.state_dict().items()}
@@ -35,12 +41,17 @@ def plain_image(
                 x = torch.cat([x[:own], tokens[block]])
             heads = backbone.config.vision.heads
             x = _block(x, w, block, heads, updates, causal=False)
-        rows.append(_norm(x[:1], w, "ln_post")[0] @ w["proj"])
+        row = _norm(x[:1], w, "ln_post")[0] @ w["proj"]
+        rows.append(row if read is None else torch.cat([row, _norm(x[own:], w, "ln_post").mean(0) @ read]))
     return torch.stack(rows)
 
 
 def plain_text(
-    backbone: Backbone, prompts: list[Tensor], updates: dict | None = None, tokens: dict | None = None
+    backbone: Backbone,
+    prompts: list[Tensor],
+    updates: dict | None = None,
+    tokens: dict | None = None,
+    inserted: bool = False,
 ) -> Tensor:
     """CLIP's text tower, of prompts given as embeddings from [SOS] to [EOT]: [c, d]."""
     w = {key.removeprefix("textual."): value for key, value in backbone.base.state_dict().items()}
@@ -51,9 +62,11 @@ def plain_text(
         x = padded + w["positional_embedding"]
         for block in range(backbone.config.text.layers):
             if block in tokens:
-                x = torch.cat([x[:1], tokens[block], x[1 + len(tokens[block]) :]])
+                taken = 0 if inserted and block == min(tokens) else len(tokens[block])
+                x = torch.cat([x[:1], tokens[block], x[1 + taken :]])
             x = _block(x, w, block, backbone.config.text.heads, updates, causal=True)
-        rows.append(_norm(x[len(prompt) - 1 : len(prompt)], w, "ln_final")[0] @ w["text_projection"])
+        eot = len(prompt) - 1 + len(x) - len(padded)
+        rows.append(_norm(x[eot : eot + 1], w, "ln_final")[0] @ w["text_projection"])
     return torch.stack(rows)
 
 

@@ -21,14 +21,15 @@ bfloat16 while training, on a CPU that has instructions for it (`rounding`).
 On CUDA the training call is captured once as a CUDA graph (`graph`), since its kernels are short.
 
 What a method does inside the blocks (the backbone's `text_taps`) leaves the savings as they are; only the
-hand-written blocks and the graph, which are for frozen weights, are then not used.
+hand-written blocks and the graph, which are for frozen weights, are then not used. Where its tokens are
+inserted, the blocks below them are computed once.
 """
 
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache, partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -41,10 +42,10 @@ from pbprompt.clip import frozen_blocks
 from pbprompt.clip.attention import attend_causally, attend_from_eot, attend_fully
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.layers import Block
-from pbprompt.clip.packing import Layout, build_layouts, count_slots
+from pbprompt.clip.packing import Layout, build_layouts, count_slots, with_slots
 from pbprompt.clip.prompts import Prompt, common_length, text_prompts
 from pbprompt.clip.rounding import multiplies_bfloat16, rounded
-from pbprompt.clip.taps import Tap
+from pbprompt.clip.taps import Tap, Taps
 
 GIB = 1 << 30
 GRAPH_AFTER = 3  # calls of one shape before it is worth capturing
@@ -84,6 +85,7 @@ class TextEngine:
             share = False
         self._attend = attend_causally if backbone.textual.causal else attend_fully
         self.taps = backbone.text_taps
+        self._first, self._inserted = _insertion(self.taps)
         self.pack, self.share, self.eot_only = pack, share, eot_only
         self.graph = graph and self.taps is None
         self.memory_budget, self.rough_training = memory_budget, rough_training
@@ -135,7 +137,7 @@ class TextEngine:
         """Features of one chunk's prompts, in the order of the layout."""
         tower = self.backbone.textual
         x = layout.constant.expand(len(context), *layout.constant.shape)
-        if len(layout.slot_at):
+        if self.slots:
             # positions are in `constant` at slots too, so the vectors are added to them
             vectors = _permuted(context, layout.slot_from, layout.slot_back)
             x = x.index_copy(1, layout.slot_at, vectors + layout.constant[layout.slot_at])
@@ -143,6 +145,8 @@ class TextEngine:
         if self.taps is None and self.eot_only and tower.causal and frozen_blocks.usable(x, blocks):
             return tower.project(frozen_blocks.states_at_eot(x, blocks, layout))
         for number, block in enumerate(body if self.eot_only else blocks):
+            if number < self._first:
+                continue
             x, tap = self._tapped(number, x, layout)
             attended = self._attend(block.project(x, tap), layout, block.attn.heads)
             x = block.finish(x, attended, tap)
@@ -159,12 +163,13 @@ class TextEngine:
     ) -> tuple[Float[Tensor, "s n w"], Tap | None]:
         """What is done in a block, and its tokens in the prompts' slots."""
         tap = self.taps.at(number) if self.taps is not None else None
-        tokens = tap.tokens() if tap is not None and number and len(layout.slot_at) else None
+        slots, beside = self._inserted or self.slots, number > 0 or self._inserted > 0
+        tokens = tap.tokens() if tap is not None and slots and beside else None
         if tokens is None:
             return x, tap
-        if len(tokens) != self.slots:
-            raise ValueError(f"block {number} has {len(tokens)} tokens for {self.slots} slots")
-        placed = tokens.to(x.dtype).index_select(0, layout.slot_from % self.slots)
+        if len(tokens) != slots:
+            raise ValueError(f"block {number} has {len(tokens)} tokens for {slots} slots")
+        placed = tokens.to(x.dtype).index_select(0, layout.slot_from % slots)
         return x.index_copy(1, layout.slot_at, placed.expand(len(x), -1, -1)), tap
 
     @cached_property
@@ -215,7 +220,7 @@ class TextEngine:
         return self._layouts(context.shape[1] == 1, max(1, self.memory_budget // a_token))
 
     def _build_layouts(self, common: bool, chunk_tokens: int) -> list[Layout]:
-        return build_layouts(
+        layouts = build_layouts(
             self.backbone,
             self.prompts,
             self._order,
@@ -223,6 +228,24 @@ class TextEngine:
             padded_to=None if self.pack else self.backbone.context_length,
             chunk_tokens=chunk_tokens,
         )
+        return [self._at_insertion(layout) for layout in layouts] if self._inserted else layouts
+
+    @torch.no_grad()
+    def _at_insertion(self, layout: Layout) -> Layout:
+        """The states before the block where tokens come in, and room for these."""
+        x = layout.constant.unsqueeze(0)
+        for block in self.backbone.textual.transformer.blocks[: self._first]:
+            x = block.finish(x, self._attend(block.project(x), layout, block.attn.heads))
+        return with_slots(layout, x.squeeze(0), self._inserted)
+
+
+def _insertion(taps: Taps | None) -> tuple[int, int]:
+    """The block before which tokens are inserted, and how many; none: 0, 0."""
+    if taps is None or not taps.inserted:
+        return 0, 0
+    first = taps.numbers[0]
+    tokens = cast(Tap, taps.at(first)).tokens()
+    return (0, 0) if tokens is None else (first, len(tokens))
 
 
 def _permuted(

@@ -207,9 +207,9 @@ class BlockTower(nn.Module):
         taps: "Taps | None" = None,
         start: int = 0,
         stop: int | None = None,
-    ) -> Float[Tensor, "b l w"]:
+    ) -> Float[Tensor, "b lk w"]:
         """From before block `start` to before block `stop`. A tap's tokens are behind the image's own, in the
-        place of those of an earlier block, and gone at the end."""
+        place of those of an earlier block."""
         own = tokens.shape[1]
         for layer in range(len(self.stack))[start:stop]:
             block, tap = self.stack[layer], taps.at(layer) if taps is not None else None
@@ -221,7 +221,7 @@ class BlockTower(nn.Module):
                 tokens = torch.cat([tokens[:, :own], added.expand(tokens.shape[0], -1, -1)], dim=1)
             attended = self.attend(block.project(tokens, tap), block.attn.heads)
             tokens = block.finish(tokens, attended, tap)
-        return tokens[:, :own] if taps is not None else tokens
+        return tokens
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Seen:
         return self.leave(self.through(self.enter(x)))

@@ -5,7 +5,7 @@ prompt shares, computed once), then each prompt's tail (what follows the lead, u
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
@@ -116,6 +116,28 @@ def build_layouts(
         _layout(backbone, prompts, order[start:stop], lead, lengths[start:stop])
         for start, stop in _chunk_bounds(lengths, chunk_tokens)
     ]
+
+
+def with_slots(layout: Layout, states: Tensor, count: int) -> Layout:
+    """A layout without slots, with so many behind the first position of its lead, or of each tail where there
+    is none. `states`, [n, w], are its positions' in the place of embeddings; at slots they are zero."""
+    (n, width), lead = states.shape, layout.lead
+    hosts = layout.starts.new_zeros(1) if lead else layout.starts
+    before = torch.searchsorted(hosts, torch.arange(n, device=hosts.device))  # how many hosts
+    moved = torch.arange(n, device=hosts.device) + count * before
+    longer = 0 if lead else count
+    return replace(
+        layout,
+        constant=states.new_zeros(n + count * len(hosts), width).index_copy(0, moved, states),
+        slot_at=(moved[hosts].unsqueeze(1) + 1 + torch.arange(count, device=hosts.device)).flatten(),
+        slot_from=torch.arange(count, device=hosts.device).repeat(len(hosts)),
+        lead=lead + count if lead else 0,
+        lead_learns=lead > 0,
+        starts=moved[layout.starts],
+        lengths=layout.lengths + longer,
+        eot=moved[layout.eot],
+        groups=tuple((many, length + longer) for many, length in layout.groups),
+    )
 
 
 def tile_of(length: int) -> int:

@@ -34,7 +34,7 @@ class Tap(nn.Module):
 
     def tokens(self) -> Float[Tensor, "k w"] | None:
         """Tokens beside the tower's own, until a later block has others; in the text's first block they are
-        the context itself, which the engine is called with."""
+        the context itself, which the engine is called with, unless they are `inserted`."""
         return None
 
     def projected(self, parts: str, y: Float[Tensor, "*n k"], x: Float[Tensor, "*n w"]) -> Tensor:
@@ -99,11 +99,24 @@ class Tokens(Tap):
 
 
 class Taps(nn.Module):
-    """Those of one tower, by the number of their block, from 0."""
+    """Those of one tower, by the number of their block, from 0.
 
-    def __init__(self, layers: Mapping[int, Tap]) -> None:
+    `inserted`, of the text tower: the prompts have no slots for the tokens, which come in behind the first
+    position in the first touched block and take no place from the words.
+    """
+
+    vectors = 1  # in the joint space, that `leave` has of an image
+
+    def __init__(self, layers: Mapping[int, Tap], *, inserted: bool = False) -> None:
         super().__init__()
         self.layers = nn.ModuleDict({str(layer): tap for layer, tap in layers.items()})
+        self.inserted = inserted
+
+    def leave(
+        self, tower: BlockTower, tokens: Float[Tensor, "b l w"], own: int
+    ) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m e"]]:
+        """What is seen in the end, by the tower's `own` tokens and perhaps by those behind them."""
+        return tower.leave(tokens[:, :own])
 
     @property
     def numbers(self) -> list[int]:
@@ -164,7 +177,8 @@ class TappedTower(nn.Module):
             if frozen is not None and not taps.numbers:
                 images.append(frozen.to(states.dtype))
             else:
-                image, own = self.tower.leave(self.tower.through(states, taps, self.first))
+                tokens = self.tower.through(states, taps, self.first)
+                image, own = taps.leave(self.tower, tokens, states.shape[1])
                 images.append(image)
                 patches.append(own)
         return (torch.cat(images, dim=-1) if len(images) > 1 else images[0]), patches[0]
@@ -226,7 +240,8 @@ class Tapped(_Derived):
                 _check_layers(base, "image", taps, len(visual.stack))
             visual = TappedTower(visual, image)
         super().__init__(base, visual)
-        self.embed_dim, self.text_taps = base.embed_dim * max(1, len(image)), text
+        self.embed_dim = base.embed_dim * (sum(taps.vectors for taps in image) or 1)
+        self.text_taps = text
         if text is not None:
             _check_layers(base, "text", text, base.text_sizes.layers)
 
@@ -285,6 +300,16 @@ def blocks_of(backbone: Backbone, tower: str) -> tuple[int, int]:
         raise _without_blocks(backbone)
     stack = backbone.visual.stack
     return len(stack), stack[0].attn.out_proj.weight.shape[0]
+
+
+def last_blocks(backbone: Backbone, tower: str, last: int) -> range:
+    """The numbers of a tower's last blocks, so many as the setting `last` says; 0: of all."""
+    blocks, _ = blocks_of(backbone, tower)
+    if last > blocks:
+        raise InputError(
+            f"setting 'last' is {last}: {backbone.config.name}'s {tower} tower has {blocks} blocks"
+        )
+    return range(blocks - last if last else 0, blocks)
 
 
 def _without_blocks(backbone: Backbone) -> InputError:

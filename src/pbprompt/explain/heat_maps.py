@@ -149,6 +149,7 @@ def heat_maps(
 def _contribution(encoded: Encoded, directions: Float[Tensor, "s c d"]) -> Float[Tensor, "s b m c"]:
     """e_mc of every sample and image."""
     directions = directions - directions.mean(1, keepdim=True)
-    lengths = encoded.global_.to(directions.dtype).norm(dim=-1)[:, None, None]
+    images = encoded.global_[:, : directions.shape[-1]]  # a tuned tower may have more than one vector of each
+    lengths = images.to(directions.dtype).norm(dim=-1)[:, None, None]
     patches = encoded.patches.to(directions.dtype) / lengths
     return torch.einsum("bmd,scd->sbmc", patches, directions)

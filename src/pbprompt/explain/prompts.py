@@ -42,7 +42,7 @@ def sampled_prompts(method: Method, samples: int, seed: int) -> Float[Tensor, "s
 def as_prompts(method: Method, bank: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
     """The text features behind a bank, refused where it holds something other than one per class."""
     prompts = method.prompts_of(bank)
-    if method.image_conditioned or prompts.shape[-1] != method.backbone.embed_dim:
+    if method.image_conditioned or prompts.shape[-1] != method.given.embed_dim:
         why = "makes its prompts anew for every image" if method.image_conditioned else "votes by its images"
         raise InputError(
             f"{method.name} {why} and has no class features to look into: use a model of pbprompt or coop"

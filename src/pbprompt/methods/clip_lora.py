@@ -22,7 +22,7 @@ from torch import Tensor
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.engine import TextEngine
 from pbprompt.clip.prompts import text_prompts
-from pbprompt.clip.taps import LowRank, Taps, blocks_of
+from pbprompt.clip.taps import LowRank, Taps, blocks_of, last_blocks
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Method, MethodConfig, setting
 from pbprompt.registry import register
@@ -57,12 +57,8 @@ def low_rank_taps(
     last: int = 0, dropout: float = 0.0,
 ) -> Taps:  # fmt: skip
     """Updates of all blocks of a tower, or of the last few."""
-    blocks, width = blocks_of(backbone, tower)
-    if last > blocks:
-        raise InputError(
-            f"setting 'last' is {last}: {backbone.config.name}'s {tower} tower has {blocks} blocks"
-        )
-    touched = range(blocks - last if last else 0, blocks)
+    _, width = blocks_of(backbone, tower)
+    touched = last_blocks(backbone, tower, last)
     return Taps({number: LowRank(width, rank, scale, parts, dropout) for number in touched})
 
 

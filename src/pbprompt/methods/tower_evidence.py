@@ -205,9 +205,3 @@ class TowerEvidence(LeavesOut, TellsFamiliarity):
 
     def found_by_name(self) -> float | None:
         return self._towers[-1].found_by_name()
-
-    def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
-        return self._towers[-1].prompts_of(features)
-
-    def directions(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
-        return self._towers[-1].directions(features.chunk(len(self._towers))[-1])

@@ -30,6 +30,7 @@ from pbprompt.testing.fits import (
     demand,
     few_of_the_sample,
     fitted,
+    from_the_first_block,
     prepared,
     probabilities,
     random_images,
@@ -89,14 +90,15 @@ def learns(kind: Kind, settings: Settings) -> None:
         return
     few = few_of_the_sample("lite-vit" if kind.tunes_towers else "lite")
     method = prepared(kind, settings, few.backbone, few.classes, few.template)
-    steps_an_epoch = len(few.images) // method.images_a_step(len(few.images))
-    losses = train_recorded(method, few.images, epochs=max(STEPS // 20, STEPS // steps_an_epoch))
+    images = from_the_first_block(method, few.images)
+    steps_an_epoch = len(images) // method.images_a_step(len(images))
+    losses = train_recorded(method, images, epochs=max(STEPS // 20, STEPS // steps_an_epoch))
     demand(bool(losses) == method.stepwise, f"stepwise is {method.stepwise}, but it took {len(losses)} steps")
     quarter = len(losses) // 4
     first, last = sum(losses[:quarter]), sum(losses[len(losses) - quarter :])
     demand(not losses or last < first, "its loss did not fall from the first quarter to the last")
     plain = score(zero_shot(few.backbone, few.classes, few.template), few.images)
-    tuned = score(predictive(method), as_tuned(method, few.images))
+    tuned = score(predictive(method), as_tuned(method, images))
     demand(tuned["nll"] < plain["nll"], f"nll {tuned['nll']:.4g}, zero-shot {plain['nll']:.4g}")
     better = tuned["accuracy"] >= plain["accuracy"]
     demand(better, f"accuracy {tuned['accuracy']:.1%}, zero-shot {plain['accuracy']:.1%}")

@@ -106,6 +106,16 @@ def to_train_on(method: Method, images: Features) -> Features:
     return Features(frozen.float(), states, images.labels)
 
 
+def from_the_first_block(method: Method, images: Features) -> Features:
+    """What is before a tower's blocks, taken on to the first that the method touches."""
+    tower = method.backbone.visual
+    if not isinstance(tower, TappedTower):
+        return images
+    with torch.no_grad():
+        states = tower.tower.through(images.patches.to(method.backbone.dtype), stop=tower.first)
+    return Features(images.global_, states.half(), images.labels)
+
+
 def as_tuned(method: Method, images: Features) -> Features:
     """What the method's towers make of what it was trained on."""
     with torch.no_grad():
