@@ -231,13 +231,8 @@ def test_explain_looks_with_the_prompts_in_use(photos, fitted):
 
     file = paths(photos, "test")[0][0]
     maps = fitted.explain(file, ["mammal", "clock"], samples=2)
-    expected = heat_maps(
-        fitted.method_,
-        Image.open(file).convert("RGB"),
-        ["mammal", "clock"],
-        2,
-        predictor=predictive(fitted.method_, 4),
-    )
+    predictor, image = predictive(fitted.method_, 4), Image.open(file).convert("RGB")
+    expected = heat_maps(predictor, image, ["mammal", "clock"], 2)
     assert maps.classes == ("mammal", "clock")
     np.testing.assert_allclose(maps.prompt_to_patch, expected.prompt_to_patch, atol=1e-6)
     np.testing.assert_allclose(maps.probabilities, fitted.predict_proba([file])[0][[2, 0]], atol=1e-4)

@@ -75,7 +75,7 @@ def by_hand(method, photo, prompts, temperature):
 @pytest.mark.parametrize("temperature", [None, 0.05])
 def test_values_in_loops(tiny_vit, photo, temperature):
     method = made(tiny_vit)
-    found = heat_maps(method, photo, CLASSES, samples=3, seed=5, temperature=temperature)
+    found = heat_maps(predictive(method, seed=5), photo, CLASSES, samples=3, temperature=temperature)
     prompts = predictive(method, 20, 5).bank[:3]
     wanted = by_hand(method, photo, prompts, temperature or 1.0)
     for reading, one in zip(READINGS, wanted, strict=True):
@@ -86,8 +86,8 @@ def test_values_in_loops(tiny_vit, photo, temperature):
 
 def test_a_subset_is_rows_of_the_whole_in_the_order_asked_for(tiny_vit, photo):
     method = made(tiny_vit)
-    whole = heat_maps(method, photo, CLASSES)
-    some = heat_maps(method, photo, ["Car", "fire_engine"])
+    whole = heat_maps(predictive(method), photo, CLASSES)
+    some = heat_maps(predictive(method), photo, ["Car", "fire_engine"])
     assert some.classes == ("car", "fire engine")
     for reading in READINGS:
         assert np.array_equal(some.of(reading), whole.of(reading)[:, [3, 2]])
@@ -97,14 +97,14 @@ def test_a_subset_is_rows_of_the_whole_in_the_order_asked_for(tiny_vit, photo):
 def test_the_likeliest_classes_with_the_probabilities_of_predict(tiny_vit, photo):
     method = made(tiny_vit)
     said = predictive(method)(tiny_vit.image(tiny_vit.preprocess(photo)[None])).probabilities[0]
-    found = heat_maps(method, photo)
+    found = heat_maps(predictive(method), photo)
     order = said.argsort(descending=True)[:3].tolist()
     assert found.classes == tuple(CLASSES[row] for row in order)
     np.testing.assert_allclose(found.probabilities, said[order])
 
 
 def test_sums(tiny_resnet, photo):
-    found = heat_maps(made(tiny_resnet), photo, CLASSES)
+    found = heat_maps(predictive(made(tiny_resnet)), photo, CLASSES)
     np.testing.assert_allclose(found.prompt_to_patch.sum((-2, -1)), 1, atol=1e-5)
     np.testing.assert_allclose(found.patch_to_prompt.sum(1), 1, atol=1e-5)
     np.testing.assert_allclose(found.contribution.sum(1), 0, atol=1e-3)
@@ -115,7 +115,7 @@ def test_where_the_image_is_the_mean_of_its_patches_the_contribution_is_a_share_
     lite, photo, temperature
 ):
     method = made(lite, "pbprompt", f"prediction_temperature={temperature}")
-    found = heat_maps(method, photo, CLASSES, samples=2)
+    found = heat_maps(predictive(method), photo, CLASSES, samples=2)
     bank = predictive(method).bank[:2]
     logits = method.sample_logits(lite.image(lite.preprocess(photo)[None]), bank)[:, 0].detach().numpy()
     np.testing.assert_allclose(
@@ -123,36 +123,31 @@ def test_where_the_image_is_the_mean_of_its_patches_the_contribution_is_a_share_
     )
 
 
-def test_a_given_predictor_is_looked_into(tiny_vit, photo):
-    method = made(tiny_vit)
-    found = heat_maps(method, photo, CLASSES, samples=2, seed=9, predictor=predictive(method, 20, seed=4))
-    same = heat_maps(method, photo, CLASSES, samples=2, seed=4)
-    assert np.array_equal(found.prompt_to_patch, same.prompt_to_patch)
-
-
 @pytest.mark.parametrize(
     ("name", "maps"), [("coop", 1), ("plot", 4), ("proda", 1), ("zeroshot", 1), ("vpt", 4)]
 )
 def test_other_methods_have_maps_of_their_prompts(tiny_vit, photo, name, maps):
-    found = heat_maps(made(tiny_vit, name), photo, ["dog"])
+    found = heat_maps(predictive(made(tiny_vit, name)), photo, ["dog"])
     assert found.prompt_to_patch.shape == (maps, 1, *tiny_vit.grid)
 
 
 def test_the_temperature_of_the_model(tiny_vit, photo):
-    assert heat_maps(made(tiny_vit, "pbprompt", "ct_temperature=0.3"), photo).temperature == 0.3
-    assert heat_maps(made(tiny_vit, "pbprompt", "ct_temperature=0"), photo).temperature == pytest.approx(0.01)
-    assert heat_maps(made(tiny_vit, "coop"), photo).temperature == 1
+    assert heat_maps(predictive(made(tiny_vit, "pbprompt", "ct_temperature=0.3")), photo).temperature == 0.3
+    assert heat_maps(
+        predictive(made(tiny_vit, "pbprompt", "ct_temperature=0")), photo
+    ).temperature == pytest.approx(0.01)
+    assert heat_maps(predictive(made(tiny_vit, "coop")), photo).temperature == 1
 
 
 def test_what_cannot_be_explained_says_so(tiny_vit, photo):
     with pytest.raises(InputError, match="cocoop makes its prompts anew for every image"):
-        heat_maps(made(tiny_vit, "cocoop"), photo)
+        heat_maps(predictive(made(tiny_vit, "cocoop")), photo)
     with pytest.raises(InputError, match="'zebra' is none of the model's 5"):
-        heat_maps(made(tiny_vit), photo, ["zebra"])
+        heat_maps(predictive(made(tiny_vit)), photo, ["zebra"])
     with pytest.raises(InputError, match="temperature"):
-        heat_maps(made(tiny_vit), photo, temperature=0.0)
+        heat_maps(predictive(made(tiny_vit)), photo, temperature=0.0)
     with pytest.raises(InputError, match="reading 'heat'"):
-        draw_heat_maps(heat_maps(made(tiny_vit), photo), photo, "heat")
+        draw_heat_maps(heat_maps(predictive(made(tiny_vit)), photo), photo, "heat")
 
 
 def test_a_cache_of_images_has_no_prompts(tiny_vit, photo):
@@ -160,11 +155,11 @@ def test_a_cache_of_images_has_no_prompts(tiny_vit, photo):
     encoded = tiny_vit.image(torch.stack([tiny_vit.preprocess(photo)] * 5))
     method.begin(encoded, torch.arange(5), 0)
     with pytest.raises(InputError, match="tip-adapter votes by its images"):
-        heat_maps(method, photo)
+        heat_maps(predictive(method), photo)
 
 
 def test_maps_are_kept_as_arrays(tiny_vit, photo, tmp_path):
-    found = heat_maps(made(tiny_vit), photo)
+    found = heat_maps(predictive(made(tiny_vit)), photo)
     found.save(tmp_path / "maps.npz")
     with np.load(tmp_path / "maps.npz", allow_pickle=False) as kept:
         assert tuple(kept["classes"]) == found.classes
@@ -308,7 +303,7 @@ def test_a_class_is_found_where_it_is(lite):
             canvas.paste(drawing.convert("RGB").resize((112, 112)), (left, 56))
     method = build_method(find_method("zeroshot"), make_config(find_method("zeroshot")), lite, seed=0)
     method.prepare(("cat", "guitar", "car"), "a photo of a {}.")
-    found = heat_maps(method, canvas, ["cat", "guitar"])
+    found = heat_maps(predictive(method), canvas, ["cat", "guitar"])
     for reading in READINGS:
         cat, guitar = found.of(reading)[0]
         assert cat[2:5, :3].mean() > cat[2:5, 4:].mean()
@@ -319,4 +314,4 @@ def test_pbprompt_free_and_mean_prompts_are_one_map(tiny_vit, photo):
     for overrides in (("prompts=free",), ("reading=mean",)):
         method = build_method(PBPrompt, make_config(PBPrompt, overrides=overrides), tiny_vit, seed=1)
         method.prepare(CLASSES, "")
-        assert len(heat_maps(method, photo).contribution) == 1
+        assert len(heat_maps(predictive(method), photo).contribution) == 1

@@ -16,7 +16,6 @@ from pbprompt.explain.prompts import (
     nearest_words,
     read_captions,
     sampled_prompts,
-    vocabulary_words,
 )
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.registry import find_method
@@ -145,7 +144,7 @@ def test_any_text_is_read_or_refused_in_one_line(tmp_path_factory, lines):
 def test_a_search_by_hand(tiny_vit):
     vectors = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
     found = nearest_words(tiny_vit, vectors, top_k=4)
-    words = vocabulary_words(tiny_vit.tokenizer)
+    words = tiny_vit.tokenizer.words()
     table = tiny_vit.textual.token_embedding.weight.double().numpy()
     for vector, own in zip(vectors.double().numpy(), found, strict=True):
         cosines = {
@@ -170,7 +169,7 @@ def test_prompts_that_start_at_words_are_those_words(tiny_vit):
 
 
 def test_only_readable_tokens_are_words():
-    words = vocabulary_words(Tokenizer())
+    words = Tokenizer().words()
     assert {"cat", "photo", "café", "7", "a"} <= set(words.values())
     assert all(
         word and word.isalnum() and word == word.lower() and "\ufffd" not in word for word in words.values()

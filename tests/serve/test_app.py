@@ -135,7 +135,7 @@ def test_explain(client, model, cat):
     assert said.json()["score"] == pytest.approx(predicted["dog"], abs=1e-5)
     # the evidence of all classes on one scale; a plan on its own
     square = open_image(io.BytesIO(cat))
-    maps = heat_maps(model.method, square, model.classes, samples=2)
+    maps = heat_maps(model.predictor, square, model.classes, samples=2)
     expected = overlay(square, maps.contribution[1, model.classes.index("dog")], maps.contribution.max())
     assert same_picture(said.json()["samples"][1], expected)
     plan = client.post(

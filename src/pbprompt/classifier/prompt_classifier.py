@@ -363,7 +363,7 @@ class PromptClassifier(Estimator):
         known = dict(zip(self._labels.tolist(), model.classes, strict=True))
         asked = None if names is None else np.asarray(names).tolist()
         chosen = None if asked is None else [known.get(label, label) for label in asked]
-        return heat_maps(model.method, as_image(image), chosen, samples, predictor=model.predictor)
+        return heat_maps(model.predictor, as_image(image), chosen, samples)
 
     def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write a model folder, which `from_pretrained` and the command line (`--model`) read.

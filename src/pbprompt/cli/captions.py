@@ -38,9 +38,7 @@ def captions(
     found = nearest_captions(method, texts, names or None, top_k, samples, seed)
     if as_json:
         for prompt in found:
-            nearest = [{"text": text, "cosine": round(cosine, 6)} for text, cosine in prompt.captions]
-            record = {"class": prompt.class_name, "prompt": prompt.sample + 1, "captions": nearest}
-            print_json(record)
+            print_json({"class": prompt.class_name, **prompt.to_dict()})
         return
     table = Table("class", "prompt", "cosine", "caption", box=None)
     for prompt in found:

@@ -59,9 +59,7 @@ def explain(
     picture = open_image(image)
     tuned = model_with(model, names, backbone, device)
     predictor = replace(tuned, samples=max(samples, SAMPLES), seed=seed).predictor
-    maps = heat_maps(
-        tuned.method, picture, names or None, samples, temperature=temperature, predictor=predictor
-    )
+    maps = heat_maps(predictor, picture, names or None, samples, temperature=temperature)
     save_picture(draw_heat_maps(maps, picture, reading), out)
     if arrays is not None:
         maps.save(arrays)

@@ -113,7 +113,7 @@ def draw_captions(
     for prompt in prompts:
         lines.append((f"prompt {prompt.sample + 1}", FAINT))
         lines += [(f"{cosine:.3f}  {text}", INK) for text, cosine in prompt.captions]
-    width = 2 * GAP + max(int(_length(text)) for text, _ in lines) + 1
+    width = 2 * GAP + max(int(ImageFont.load_default(12).getlength(text)) for text, _ in lines) + 1
     height = 2 * GAP + max(SIDE, LINE * len(lines))
     canvas = Image.new("RGB", (SIDE + 2 * GAP + width, height), "white")
     canvas.paste(_seen(image, SIDE, fit), (GAP, GAP))
@@ -158,11 +158,6 @@ def _scale(heat: Maps, row: int, reading: Reading, temperature: float) -> tuple[
         times = f"{low * cells:.2f} to {high * cells:.2f} times uniform (1/{cells}){full}"
         return full_colour(heat[:, row]), f"{times}, at T = {temperature:.3g}"
     return None, f"{low:.3g} to {high:.3g}, at T = {temperature:.3g}, each map up to at least twice its mean"
-
-
-def _length(text: str) -> float:
-    """Pixels that a text takes."""
-    return ImageFont.load_default(12).getlength(text)
 
 
 def _write(draw: ImageDraw.ImageDraw, at: tuple[int, int], text: str, width: int, colour: str) -> None:

@@ -42,8 +42,7 @@ from pbprompt.errors import InputError
 from pbprompt.explain.prompts import as_prompts, class_rows
 from pbprompt.files import write_bytes
 from pbprompt.methods.abilities import NamesSources, can
-from pbprompt.methods.base import Method
-from pbprompt.model.predictor import SAMPLES, Predictor, predictive
+from pbprompt.model.predictor import Predictor
 
 Reading = Literal["patch-to-prompt", "prompt-to-patch", "contribution"]
 READINGS: tuple[Reading, ...] = get_args(Reading)
@@ -97,24 +96,19 @@ class HeatMaps:
 
 @torch.no_grad()
 def heat_maps(
-    method: Method,
+    predictor: Predictor,
     image: Image.Image,
     names: Sequence[str] | None = None,
     samples: int = 4,
-    seed: int = 0,
     *,
     temperature: float | None = None,
-    predictor: Predictor | None = None,
 ) -> HeatMaps:
-    """Maps of the named classes (default: the three likeliest) for `samples` of their prompts.
+    """Maps of the named classes (default: the three likeliest) for `samples` of their prompts at most.
 
-    `temperature`: T of the plans; the default is the one the model was trained with. `predictor`: the one in
-    use, to look at its prompts instead of drawing some; `samples` of them at most.
+    `temperature`: T of the plans; the default is the one the model was trained with.
     """
-    backbone = method.backbone
-    predictor = predictor or predictive(method, max(samples, SAMPLES), seed)
-    bank = predictor.bank[:samples]
-    prompts = as_prompts(method, bank)
+    method, bank = predictor.method, predictor.bank[:samples]
+    backbone, prompts = method.backbone, as_prompts(method, bank)
     rows = None if names is None else class_rows(method.classes, names)
     encoded = backbone.image(backbone.preprocess(image).unsqueeze(0).to(backbone.device))
     probabilities = predictor(encoded).probabilities[0]

@@ -73,10 +73,10 @@ def _shown(picture: Picture, dataset: Dataset) -> Iterator[tuple[int, Item]]:
 
 def _heat_maps(picture: Picture, model: TunedModel, name: str, image: Image.Image) -> Drawn:
     """The image's own class, then the least likely others."""
-    likely = heat_maps(model.method, image, model.classes, 1, predictor=model.predictor)
+    likely = heat_maps(model.predictor, image, model.classes, 1)
     others = [place for place in likely.probabilities.argsort() if likely.classes[place] != name]
     names = [name, *(likely.classes[place] for place in others[: picture.unrelated])]
-    maps = heat_maps(model.method, image, names, picture.samples, predictor=model.predictor)
+    maps = heat_maps(model.predictor, image, names, picture.samples)
     heat = maps.prompt_to_patch
     rows = [
         {
@@ -88,13 +88,8 @@ def _heat_maps(picture: Picture, model: TunedModel, name: str, image: Image.Imag
         }
         for row, shown in enumerate(maps.classes)
     ]
-    about = {
-        "reading": "prompt-to-patch",
-        "temperature": maps.temperature,
-        "prompts": len(heat),
-        "rows": rows,
-    }
-    return draw_heat_maps(maps, image, "prompt-to-patch"), about
+    about = {"reading": "prompt-to-patch", "temperature": maps.temperature, "prompts": len(heat)}
+    return draw_heat_maps(maps, image, "prompt-to-patch"), {**about, "rows": rows}
 
 
 def _captions(picture: Picture, model: TunedModel, name: str, image: Image.Image) -> Drawn:
@@ -102,12 +97,5 @@ def _captions(picture: Picture, model: TunedModel, name: str, image: Image.Image
     found = nearest_captions(
         model.method, picture.captions, [name], picture.top_k, picture.samples, picture.seed
     )
-    prompts = [
-        {
-            "prompt": prompt.sample + 1,
-            "captions": [{"text": text, "cosine": round(cosine, 6)} for text, cosine in prompt.captions],
-        }
-        for prompt in found
-    ]
     fit = model.backbone.preprocess.fit
-    return draw_captions(name, image, found, fit), {"prompts": prompts}
+    return draw_captions(name, image, found, fit), {"prompts": [prompt.to_dict() for prompt in found]}

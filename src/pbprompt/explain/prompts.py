@@ -10,8 +10,8 @@ whole prompt say more.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -76,6 +76,11 @@ class PromptCaptions:
     sample: int  # from 0
     captions: tuple[tuple[str, float], ...]
 
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it, besides the class."""
+        nearest = [{"text": text, "cosine": round(cosine, 6)} for text, cosine in self.captions]
+        return {"prompt": self.sample + 1, "captions": nearest}
+
 
 def read_captions(path: Path, tokenizer: AnyTokenizer) -> list[str]:
     """A text file's captions, one per line; blank lines and repetitions are left out."""
@@ -110,10 +115,8 @@ def nearest_captions(
     """The `top_k` nearest captions of each sampled prompt of the named classes (default: of all)."""
     prompts = sampled_prompts(method, samples, seed)
     rows = range(len(method.classes)) if names is None else class_rows(method.classes, names)
-    similarity = cosines(encode_texts(method.backbone, captions), prompts[:, rows]).transpose(
-        1, 2
-    )  # [s, c, n]
-    best = similarity.sort(dim=-1, descending=True, stable=True)
+    similarity = cosines(encode_texts(method.backbone, captions), prompts[:, rows])  # [s, n, c]
+    best = similarity.transpose(1, 2).sort(dim=-1, descending=True, stable=True)
     found = []
     for place, row in enumerate(rows):
         for sample in range(len(prompts)):
@@ -127,7 +130,7 @@ def nearest_captions(
 @torch.no_grad()
 def nearest_words(backbone: Backbone, vectors: Float[Tensor, "n w"], top_k: int = 5) -> list[list[Word]]:
     """The `top_k` nearest words of each vector with their cosines, nearest first."""
-    words = vocabulary_words(backbone.tokenizer)
+    words = backbone.tokenizer.words()
     ids = torch.tensor(list(words), device=backbone.device)
     similarity = cosines(vectors.to(backbone.device), backbone.token_embedding(ids))
     best = similarity.sort(dim=-1, descending=True, stable=True)
@@ -136,9 +139,3 @@ def nearest_words(backbone: Backbone, vectors: Float[Tensor, "n w"], top_k: int 
         [(spellings[at], value) for at, value in zip(order[:top_k], values[:top_k], strict=True)]
         for order, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     ]
-
-
-@lru_cache(maxsize=4)
-def vocabulary_words(tokenizer: AnyTokenizer) -> dict[int, str]:
-    """The tokens that can be read as a word."""
-    return tokenizer.words()

@@ -61,15 +61,12 @@ def next_images(
     else:
         scores = margin_doubt(torch.tensor([list(said.scores.values()) for said in predictions]))
     rows = choose_rows(features.cpu(), scores, n, by, generator(seed)).tolist()
-    return [
-        Suggestion(row, _suggested(predictions[row]), predictions[row].score, float(scores[row]))
-        for row in rows
-    ]
-
-
-def _suggested(said: Prediction) -> str:
-    """As a table has it."""
-    return said.label if said.labels is None else SEPARATOR.join(said.labels)
+    chosen = []
+    for row in rows:
+        said = predictions[row]
+        label = said.label if said.labels is None else SEPARATOR.join(said.labels)  # as a table has it
+        chosen.append(Suggestion(row, label, said.score, float(scores[row])))
+    return chosen
 
 
 class Row(NamedTuple):

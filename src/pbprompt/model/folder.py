@@ -38,7 +38,7 @@ from pbprompt.model.manifest import (
     opened,
     write_model,
 )
-from pbprompt.model.multi_label import read_head, thresholds
+from pbprompt.model.multi_label import thresholds
 from pbprompt.registry import find_method
 from pbprompt.train.checkpoint import CHECKPOINT
 
@@ -174,7 +174,10 @@ def load_head(folder: Path | ModelFiles, info: ModelInfo, backbone: Backbone) ->
     if not info.multi_label:
         return None
     with _weights(opened(folder)) as state:
-        head = read_head(state, len(info.classes), backbone.embed_dim)
+        head, classes = LabelHead(**state), len(info.classes)
+        shapes = [(classes, backbone.embed_dim), (classes,), (classes,), (classes,)]
+        if [tuple(part.shape) for part in head] != shapes:
+            raise ValueError(f"not of {classes} labels and {backbone.embed_dim} dimensions")
         return LabelHead(*(part.to(backbone.device) for part in head))
 
 

@@ -48,15 +48,6 @@ def fit_head(dataset: Dataset, bank: Bank, method: Method) -> LabelHead:
     return method.label_head(images, wanted.to(device))
 
 
-def read_head(state: dict[str, Tensor], classes: int, width: int) -> LabelHead:
-    """A head of so many labels from its saved tensors; ValueError or TypeError where they are no such."""
-    head = LabelHead(**state)
-    shapes = [(classes, width), (classes,), (classes,), (classes,)]
-    if [tuple(part.shape) for part in head] != shapes:
-        raise ValueError(f"not of {classes} labels and {width} dimensions")
-    return head
-
-
 def label_probabilities(head: LabelHead, images: Encoded) -> Float[Tensor, "n k"]:
     """Of every label, as they are shown: rounded."""
     said = head.probabilities(unit(images.global_.to(head.weight.device).float()))
@@ -64,7 +55,7 @@ def label_probabilities(head: LabelHead, images: Encoded) -> Float[Tensor, "n k"
         raise NoNumberError(
             "the answer is NaN, since the towers' features are: take float32, or encode again"
         )
-    return said.double().cpu().mul(10**DIGITS).round().div(10**DIGITS)
+    return said.double().cpu().round(decimals=DIGITS)
 
 
 def label_predictions(head: LabelHead, classes: Sequence[str], images: Encoded) -> list[Prediction]:

@@ -105,7 +105,7 @@ def explain(model: TunedModel, image: Image.Image, name: str, samples: int) -> t
     if name not in model.classes:
         raise Refused(404, f"class {name[:NAME_SHOWN]!r} is unknown: GET /classes lists them")
     try:
-        maps = heat_maps(model.method, image, model.classes, samples, predictor=model.predictor)
+        maps = heat_maps(model.predictor, image, model.classes, samples)
     except NoNumberError:
         raise
     except InputError as error:
