@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from pbprompt.clip.backbone import Encoded
 from pbprompt.data.fewshot import draw
 from pbprompt.data.sources import open_dataset
 from pbprompt.errors import InputError
 from pbprompt.features import bank as bank_module
 from pbprompt.features.bank import FeatureBank
-from pbprompt.methods.base import build_method
+from pbprompt.methods.base import Batch, build_method
 from pbprompt.methods.clip_lora import CLIPLoRA, CLIPLoRAConfig
 from pbprompt.methods.coop import CoOp, CoOpConfig
 from pbprompt.model.tuned import TunedModel
@@ -66,7 +67,8 @@ def test_groups_have_their_share_of_the_rate(tiny_vit):
     method = made(Grouped, CoOpConfig(optimiser="sgd", momentum=0.0, weight_decay=0.0), tiny_vit)
     images = random_images(tiny_vit)
     step = Step(method, len(images))
-    step(loop._whole(images), torch.arange(4), seed=0, rate=0.2)
+    batch = Batch(Encoded(images.global_, images.patches), images.labels)
+    step(batch, torch.arange(4), seed=0, rate=0.2)
     assert [group["lr"] for group in step.optimiser.param_groups] == [0.2, 0.05]
     torch.testing.assert_close(method.slow.data, torch.full((3,), 0.95))
 

@@ -78,6 +78,7 @@ class Batch(NamedTuple):
 
 
 Terms = dict[str, Tensor]
+EpochViews = Callable[[int], Batch]  # the training images as an epoch has them
 
 
 class Method(nn.Module):
@@ -182,7 +183,7 @@ class Method(nn.Module):
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
         """Once before the first step, with all training images; what it makes is kept as state."""
 
-    def begin_on(self, views: Callable[[int], Batch], seed: int) -> None:
+    def begin_on(self, views: EpochViews, seed: int) -> None:
         """`begin` for a method that wants more of the training images than the first epoch's views."""
         images, labels, _ = views(0)
         self.begin(images, labels, seed)
@@ -193,7 +194,7 @@ class Method(nn.Module):
     def finish(self) -> None:
         """Once after the last step: what rests on the trained parameters and is kept as state."""
 
-    def finish_on(self, views: Callable[[int], Batch]) -> None:
+    def finish_on(self, views: EpochViews) -> None:
         """`finish` for a method that wants the training images again."""
         self.finish()
 

@@ -22,7 +22,7 @@ context by the feature that is to be told, v_j + π(x), be it real or synthetic;
 alone.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,7 +38,7 @@ from pbprompt.clip.prompts import Prompt, named_prompts
 from pbprompt.core.likelihood import unit
 from pbprompt.core.variational import draw_noise, gaussian_kl, sample
 from pbprompt.methods.abilities import UsesUnseenNames
-from pbprompt.methods.base import Batch, Terms, accuracy, setting
+from pbprompt.methods.base import Batch, EpochViews, Terms, accuracy, setting
 from pbprompt.methods.cocoop import ShiftedContext
 from pbprompt.methods.coop import INITIAL_STD, ContextConfig, start_context
 from pbprompt.registry import register
@@ -125,7 +125,7 @@ class SHIP(ShiftedContext, UsesUnseenNames):
         """Stage 1 on all training images."""
         self.begin_on(lambda epoch: Batch(images, labels), seed)
 
-    def begin_on(self, views: Callable[[int], Batch], seed: int) -> None:
+    def begin_on(self, views: EpochViews, seed: int) -> None:
         if not self.unseen_names:
             return
         generator = torch.Generator().manual_seed(seed + SEED_OF_SYNTHESIS)
@@ -142,7 +142,7 @@ class SHIP(ShiftedContext, UsesUnseenNames):
         optimiser.zero_grad()
 
     def _synth_batches(
-        self, views: Callable[[int], Batch], generator: torch.Generator
+        self, views: EpochViews, generator: torch.Generator
     ) -> Iterator[tuple[Float[Tensor, "k d"], Int[Tensor, " k"]]]:
         images, labels, _ = views(0)
         for epoch in range(self.config.synth_epochs):

@@ -23,7 +23,6 @@ preset `left-out` needs no validation image: it searches, to the widest of the a
 training, by the training images of classes that have several, each without its own key.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,7 +34,7 @@ from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.likelihood import class_logits, unit
 from pbprompt.errors import InputError
 from pbprompt.methods.abilities import ChoosesByValidation
-from pbprompt.methods.base import Batch, MethodConfig, Terms, setting
+from pbprompt.methods.base import Batch, EpochViews, MethodConfig, Terms, setting
 from pbprompt.methods.exemplars import MemoryBesideText
 from pbprompt.registry import register
 
@@ -116,7 +115,7 @@ class TipAdapter(MemoryBesideText, ChoosesByValidation):
         if self.searched and self.config.search_on == "left-out" and labels.bincount().max() > 1:
             self.choose(images, labels)
 
-    def begin_on(self, views: Callable[[int], Batch], seed: int) -> None:
+    def begin_on(self, views: EpochViews, seed: int) -> None:
         (first, patches), labels, _ = views(0)
         others = [views(epoch).images.global_ for epoch in range(1, self.config.key_views)]
         self.begin(Encoded(torch.stack([first, *others]).mean(0), patches), labels, seed)

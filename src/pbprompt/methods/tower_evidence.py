@@ -16,7 +16,7 @@ adapters leaves out its fold of the photographs, so that several are averaged, a
 them is known from photographs that were not trained on. Prior art: CLIP-LoRA; `conjugate` is all of the rest.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -35,7 +35,7 @@ from pbprompt.core.temperature import fit_temperature
 from pbprompt.core.text_map import learn_text_map
 from pbprompt.errors import InputError
 from pbprompt.methods.abilities import LeavesOut, TellsFamiliarity
-from pbprompt.methods.base import Batch, MethodConfig, Terms, cross_entropy_terms, setting
+from pbprompt.methods.base import Batch, EpochViews, MethodConfig, Terms, cross_entropy_terms, setting
 from pbprompt.methods.clip_lora import low_rank_taps
 from pbprompt.methods.conjugate import Conjugate, ConjugateConfig
 from pbprompt.registry import register
@@ -153,7 +153,7 @@ class TowerEvidence(LeavesOut, TellsFamiliarity):
         return {**shown, "total": shown["total"] * len(found)}
 
     @torch.no_grad()
-    def finish_on(self, views: Callable[[int], Batch]) -> None:
+    def finish_on(self, views: EpochViews) -> None:
         """Read the photographs in closed form, as each tower sees them."""
         batch = self.encoded(views(0))
         assert batch.frozen is not None

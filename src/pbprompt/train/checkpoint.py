@@ -15,6 +15,7 @@ from pbprompt.files import write_bytes
 from pbprompt.methods.base import Method
 
 CHECKPOINT = "checkpoint.safetensors"
+UNREADABLE = (SafetensorError, KeyError, TypeError, ValueError, OSError, RecursionError)
 
 
 @dataclass
@@ -51,29 +52,28 @@ def read_checkpoint(
             step, tally, own = int(about["step"]), Tally(**about["tally"]), about["run"]
             # copied out of the mapped file, which the next checkpoint replaces
             tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, KeyError, TypeError, ValueError, OSError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InputError(f"{path}: not a usable checkpoint ({error}): remove it to start anew") from None
     if own != run:
         raise InputError(
             f"{path}: belongs to another run (other data, settings or seed): choose another folder"
         )
     check_finite(path, tensors)
-    parameters = {
-        key.removeprefix("parameters/"): value
-        for key, value in tensors.items()
-        if key.startswith("parameters/")
-    }
+    parameters: dict[str, Tensor] = {}
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        kind, _, name = key.partition("/")
+        if kind == "optimiser":
+            index, _, name = name.partition("/")
+            state.setdefault(int(index), {})[name] = value
+        else:
+            parameters[name] = value
     try:
         method.load_state_dict(parameters)
     except RuntimeError:
         raise InputError(
             f"{path}: not a usable checkpoint (other parameters than this method's): remove it to start anew"
         ) from None
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        if key.startswith("optimiser/"):
-            _, index, name = key.split("/", 2)
-            state.setdefault(int(index), {})[name] = value
     if optimiser:
         optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
     return step, tally
@@ -84,5 +84,5 @@ def checkpoint_step(folder: Path) -> int | None:
     try:
         with safe_open(folder / CHECKPOINT, framework="pt") as file:
             return int(json.loads((file.metadata() or {})["pbprompt"])["step"])
-    except (SafetensorError, KeyError, TypeError, ValueError, OSError, RecursionError):
+    except UNREADABLE:
         return None

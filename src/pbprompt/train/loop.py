@@ -3,9 +3,8 @@
 import hashlib
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -20,7 +19,7 @@ from pbprompt.errors import InputError
 from pbprompt.features.bank import Features
 from pbprompt.features.progress import Lines, watched
 from pbprompt.files import write_bytes
-from pbprompt.methods.base import Batch, Method
+from pbprompt.methods.base import Batch, EpochViews, Method, Terms
 from pbprompt.seeding import stream, stream_seed
 from pbprompt.train.checkpoint import CHECKPOINT, Tally, read_checkpoint, write_checkpoint
 from pbprompt.train.journal import Journal, OnLog
@@ -61,6 +60,11 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
     logged and checkpointed there, and continues where a killed one stopped, to the same bits on a CPU: every
     random choice is a function of (seed, purpose, step or epoch).
     """
+
+    def views(epoch: int) -> Batch:
+        data = features(epoch).to(method.backbone.device)
+        return Batch(Encoded(data.global_, data.patches), data.labels)
+
     take = Step(method, examples)
     optimiser = take.optimiser
     size = method.images_a_step(examples)
@@ -72,7 +76,7 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
     checkpoint = run.folder / CHECKPOINT if run.folder else None
     resumes, goes_back = checkpoint is not None and checkpoint.exists(), method.config.keep < 1
     if type(method).begin is not Method.begin and (goes_back or not resumes):
-        method.begin_on(lambda epoch: _whole(features(epoch).to(method.backbone.device)), run.seed)
+        method.begin_on(views, run.seed)
     start = [parameter.detach().clone() for parameter in method.trainable()] if goes_back else []
     done, tally = 0, Tally()
     if checkpoint and resumes:
@@ -91,21 +95,17 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
 
     try:
         for step, epoch, images, rows, chosen in _batches(
-            method, features, run, size, steps_an_epoch, done, total
+            method, views, run.seed, size, steps_an_epoch, done, total
         ):
             now = step / steps_an_epoch if method.config.anneal == "step" else epoch
             rate = learning_rate(method.config, now, span)
             terms = take(images, rows, stream_seed(run.seed, "noise", step), rate)
             done = step + 1
-            watch.saw(step, terms, chosen)
             ends_epoch = done % steps_an_epoch == 0
-            if done % LOG_EVERY == 0 or ends_epoch or done == total:
-                watch.note(done)
             if ends_epoch or done == planned:
                 method.end_epoch(epoch, -(-planned // steps_an_epoch))
-            if ends_epoch:
-                watch.end_epoch(done, epoch, learning_rate(method.config, epoch, span))
-            watch.look()
+            ended = {"epoch": epoch, "learning_rate": learning_rate(method.config, epoch, span)}
+            watch.saw(step, terms, chosen, ended if ends_epoch else {})
             noted += 1
             if checkpoint and time.monotonic() - saved > SAVE_EVERY:
                 save()
@@ -119,7 +119,7 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
         watch.close()
     if goes_back:
         _go_back(method, start)
-    method.finish_on(lambda epoch: _whole(features(epoch).to(method.backbone.device)))
+    method.finish_on(views)
     return watch.last_epoch or watch.mean()
 
 
@@ -130,32 +130,18 @@ def _go_back(method: Method, start: Sequence[Tensor]) -> None:
         parameter.copy_(first.lerp(parameter, method.config.keep))
 
 
-def _whole(data: Features) -> Batch:
-    return Batch(Encoded(data.global_, data.patches), data.labels)
-
-
 def _batches(
-    method: Method, features: EpochFeatures, run: Run, size: int, steps_an_epoch: int, done: int, total: int
+    method: Method, views: EpochViews, seed: int, size: int, steps_an_epoch: int, done: int, total: int
 ) -> Iterator[tuple[int, int, Batch, Tensor, Tensor]]:
     """(step, epoch, the epoch's images, the step's rows of them, these on the CPU) from `done` to `total`."""
-    device = method.backbone.device
     for epoch in range(done // steps_an_epoch, -(-total // steps_an_epoch)):
-        images = _whole(features(epoch).to(device))
-        order = epoch_order(len(images.labels), method.image_weights, stream(run.seed, "order", epoch))
-        places = order.to(device)
+        images = views(epoch)
+        order = epoch_order(len(images.labels), method.image_weights, stream(seed, "order", epoch))
+        places = order.to(images.labels.device)
         first = epoch * steps_an_epoch
         for step in range(max(first, done), min(first + steps_an_epoch, total)):
             at = (step - first) * size
             yield step, epoch, images, places[at : at + size], order[at : at + size]
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A line of the log that is due after so many steps: the mean terms, or the end of an epoch."""
-
-    done: int
-    epoch: dict[str, float] = field(default_factory=dict)
-    diagnostics: dict[str, float] = field(default_factory=dict)
 
 
 class _Watch:
@@ -166,8 +152,9 @@ class _Watch:
     ) -> None:
         self.method, self.journal, self.run, self.tally = method, journal, run, tally
         self.last_epoch: dict[str, float] = {}
-        self._pending: list[tuple[int, dict[str, Tensor], Tensor]] = []
-        self._due: deque[_Line] = deque()
+        # steps that were not looked at: what each ends (an epoch), and what was found out then
+        self._pending: list[tuple[int, Terms, Tensor, dict[str, float], dict[str, float]]] = []
+        self._due = False  # a line of the log
         self._good, self._looked = self._copy(), time.monotonic()
         self._total, self._text = total, "training"
         console = Console(stderr=True, quiet=not run.progress)
@@ -186,12 +173,14 @@ class _Watch:
         self._bar.start()
         self._task = self._bar.add_task(self._text, total=total, completed=done)
 
-    def saw(self, step: int, terms: dict[str, Tensor], chosen: Tensor) -> None:
-        self._pending.append((step, terms, chosen))
-        self._lines.say(lambda: f"step {step + 1:,} of {self._total:,}: {self._text}")
-
-    def look(self) -> None:
+    def saw(self, step: int, terms: Terms, chosen: Tensor, ended: dict[str, float]) -> None:
         """Settle, if a line of the log is due and nothing waits, or the last time is long enough ago."""
+        found: dict[str, float] = {}
+        if ended and (ended["epoch"] % DIAGNOSE_EVERY == 0 or ended["epoch"] + 1 == self.run.epochs):
+            found = self.method.diagnostics(stream(self.run.seed, "diagnostics", int(ended["epoch"])))
+        self._pending.append((step, terms, chosen, ended, found))
+        self._lines.say(lambda: f"step {step + 1:,} of {self._total:,}: {self._text}")
+        self._due |= self._logged(step + 1, ended)
         waits = self.method.backbone.device.type != "cpu"
         if self._due and (not waits or time.monotonic() - self._looked >= LOOK_AFTER):
             self.settle()
@@ -202,9 +191,9 @@ class _Watch:
             return
         names = list(self._pending[0][1])
         values = torch.stack(
-            [torch.stack([terms[n].float() for n in names]) for _, terms, _ in self._pending]
+            [torch.stack([terms[n].float() for n in names]) for _, terms, *_ in self._pending]
         )
-        for (step, _, chosen), row in zip(self._pending, values.tolist(), strict=True):
+        for (step, _, chosen, ended, found), row in zip(self._pending, values.tolist(), strict=True):
             terms = dict(zip(names, row, strict=True))
             if not all(map(math.isfinite, row)):
                 self._diverged("loss", step, terms, chosen)
@@ -212,35 +201,28 @@ class _Watch:
             self.tally.steps += 1
             for name, value in terms.items():
                 self.tally.sums[name] = self.tally.sums.get(name, 0.0) + value
-            while self._due and self._due[0].done == step + 1:
-                self._write(self._due.popleft())
+            if self._logged(step + 1, ended):
+                self._write_means(step + 1)
+            if ended:
+                self.last_epoch, self.tally = self.mean() | found, Tally()
+                self.journal.write(step + 1, ended | found)
         if not all(torch.stack([p.isfinite().all() for p in self.method.trainable()]).tolist()):
             self._diverged("new value of a parameter", step, terms, chosen)
         self._pending.clear()
+        self._due = False
         self._good, self._looked = self._copy(), time.monotonic()
 
-    def note(self, done: int) -> None:
-        """The log is due a line of the mean terms since the last one."""
-        self._due.append(_Line(done))
+    def _logged(self, done: int, ended: dict[str, float]) -> bool:
+        return done % LOG_EVERY == 0 or bool(ended) or done == self._total
 
-    def end_epoch(self, done: int, epoch: int, rate: float) -> None:
-        extra = {}
-        if epoch % DIAGNOSE_EVERY == 0 or epoch + 1 == self.run.epochs:
-            extra = self.method.diagnostics(stream(self.run.seed, "diagnostics", epoch))
-        self._due.append(_Line(done, {"epoch": epoch, "learning_rate": rate}, extra))
-
-    def _write(self, line: "_Line") -> None:
-        if line.epoch:
-            self.last_epoch = self.mean() | line.diagnostics
-            self.tally = Tally()
-            self.journal.write(line.done, line.epoch | line.diagnostics)
-            return
+    def _write_means(self, done: int) -> None:
+        """A line of the mean terms since the last one."""
         rows = self.tally.recent
         recent = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
         rows.clear()
-        self.journal.write(line.done, recent)
+        self.journal.write(done, recent)
         self._text = f"loss {recent['total']:.3f}  accuracy {recent.get('accuracy', math.nan):.1%}"
-        self._bar.update(self._task, completed=line.done, description=self._text)
+        self._bar.update(self._task, completed=done, description=self._text)
 
     def mean(self) -> dict[str, float]:
         """Mean terms of the epoch under way."""
