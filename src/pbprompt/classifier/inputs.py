@@ -38,6 +38,7 @@ from pbprompt.features.bank import FeatureBank, Features
 from pbprompt.features.encode import default_batch, encode_records, share_of_batch
 from pbprompt.features.progress import Progress
 
+ClassNames = Mapping[Any, str] | Sequence[str] | None
 PATHS = (str, os.PathLike)
 KINDS = "paths, PIL images, a uint8 array [n, h, w, 3] or features [n, d]"
 
@@ -220,7 +221,7 @@ def _several_labels(y: Any) -> bool:
     return any(len(row) != 1 for row in lists)
 
 
-def names_of(labels: Sequence[Any], class_names: Mapping[Any, str] | Sequence[str] | None) -> tuple[str, ...]:
+def names_of(labels: Sequence[Any], class_names: ClassNames) -> tuple[str, ...]:
     """What the text tower reads for each label: its name in `class_names`, or else the label itself."""
     chosen = []
     for label in labels:

@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -15,12 +16,12 @@ from pbprompt.classifier import saved, tuning
 from pbprompt.classifier.estimator import Estimator, summary_html
 from pbprompt.classifier.inputs import (
     PATHS,
+    ClassNames,
     as_image,
     as_pictures,
     encode_inputs,
     names_of,
     read_labels,
-    unlabelled_rows,
 )
 from pbprompt.classifier.tuning import ClassWeight, item_weights
 from pbprompt.clip.backbone import Backbone, Encoded
@@ -90,7 +91,7 @@ class PromptClassifier(Estimator):
         activation: str | None = None,
         device: str = "auto",
         template: str | None = None,
-        class_names: Mapping[Any, str] | Sequence[str] | None = None,
+        class_names: ClassNames = None,
         shots: int = 0,
         samples: int = SAMPLES,
         calibrate: bool = False,
@@ -137,20 +138,10 @@ class PromptClassifier(Estimator):
         config = tuning.method_config(str(self.method), self.preset, self.variant, self.settings)
         kind, backbone = find_method(str(self.method)), self._towers()
         seed, progress = int(self.random_state), bool(self.verbose)
-        own_images = not isinstance(X, PATHS)
-        others = (
-            [] if unlabelled is None else [encode_inputs(unlabelled, backbone, progress=progress).global_]
-        )
-        images, labels_of_images = X, y
-        if own_images and (rows := unlabelled_rows(y)).any():
-            every = encode_inputs(X, backbone, progress=progress)
-            others.append(every.global_[rows])
-            images = Encoded(*(part[~rows] for part in every))
-            labels_of_images = [label for label, row in zip(y, rows, strict=True) if not row]
-        if own_images:
+        if not isinstance(X, PATHS):
             training = tuning.own_images(
-                images,
-                labels_of_images,
+                X,
+                y,
                 backbone,
                 eval_set=eval_set,
                 sample_weight=sample_weight,
@@ -165,7 +156,10 @@ class PromptClassifier(Estimator):
                 f"{X}: a dataset has its own labels, names and validation images: leave y, class_names, "
                 "sample_weight and eval_set out"
             )
-        dataset, bank, labels, weights = training
+        dataset, bank, labels, weights, others = training
+        if unlabelled is not None:
+            more = encode_inputs(unlabelled, backbone, progress=progress).global_
+            others = more if others is None else torch.cat([more, others])
         if self.shots:
             dataset = draw(dataset, int(self.shots), seed).apply(dataset)
         if self.calibrate:
@@ -187,13 +181,13 @@ class PromptClassifier(Estimator):
             progress=progress,
             weights=item_weights(dataset.train, labels.tolist(), self.class_weight, weights),
             on_log=log,
-            unlabelled=torch.cat(others) if others else None,
+            unlabelled=others,
         ).assessed(dataset, bank, figures=eval_set is not None, temperature=bool(self.calibrate))
         if figures := model.info.metrics:
             told = {f"validation_{name}": figures[name] for name in ("accuracy", "nll", "ece")}
             log({"step": history[-1]["step"] if history else 0, **told})
         self.__dict__.pop("n_features_in_", None)  # of an earlier fit
-        if own_images and as_pictures(X) is None:
+        if not isinstance(X, PATHS) and as_pictures(X) is None:
             self.n_features_in_ = backbone.embed_dim
         self.history_ = history
         return self._take(model, labels)
@@ -236,6 +230,9 @@ class PromptClassifier(Estimator):
         """What the answers on images were that it was not tuned on; None where there are none."""
         return self.model_.calibration
 
+    def _encoded(self, X: Any) -> Encoded:
+        return encode_inputs(X, self.model_.backbone, progress=bool(self.verbose))
+
     def predict_uncertainty(
         self,
         X: Any,
@@ -251,8 +248,7 @@ class PromptClassifier(Estimator):
         `calibration_` says what it rests on.
         """
         model = self.model_
-        given = encode_inputs(X, model.backbone, progress=bool(self.verbose))
-        images = Encoded(*(part.to(model.backbone.device) for part in given))
+        images = Encoded(*(part.to(model.backbone.device) for part in self._encoded(X)))
         said = model.predictor(images)
         doubts = (said.entropy, said.expected_entropy, said.mutual_information, said.spread)
         probabilities, *rest = (values.cpu().numpy() for values in (said.probabilities, *doubts))
@@ -293,19 +289,27 @@ class PromptClassifier(Estimator):
 
         `classes_` stays sorted, so the columns of `predict_proba` move.
         """
-        model, old = self.model_, self._labels
+        model = self.model_
         if isinstance(names, str) or not len(names):
             raise InputError(f"names is {names!r}: give a list of class names, such as ['zebra']")
         new = np.array(list(names))  # of a mapping, its labels
-        if new.dtype.kind != old.dtype.kind:
-            kind = type(old.tolist()[0]).__name__
-            raise InputError(f"the labels {new.tolist()} are no {kind} as y's are: give {{label: name}}")
-        read = names_of(new.tolist(), names if isinstance(names, Mapping) else None)
-        labels = np.concatenate([old, new])
-        check_distinct([*map(str, labels)], [*model.classes, *read], "names")
+        labels, read = self._with_new(new, names if isinstance(names, Mapping) else None, "names")
         if len(np.unique(labels)) < len(labels):
             raise InputError(f"labels {new.tolist()}: one is in classes_ already: give others")
-        return self._take(model.with_classes(read), labels)
+        return self._take(model.with_classes(read[len(model.classes) :]), labels)
+
+    def _with_new(
+        self, new: NDArray[Any], class_names: ClassNames, what: str
+    ) -> tuple[NDArray[Any], tuple[str, ...]]:
+        """All labels and their names; new labels must be of the former ones' kind."""
+        old = self._labels
+        if len(new) and new.dtype.kind != old.dtype.kind:
+            kind = type(old.tolist()[0]).__name__
+            raise InputError(f"the labels {new.tolist()} are no {kind} as y's are: give {{label: name}}")
+        labels = np.concatenate([old, new])
+        names = (*self._model.classes, *names_of(new.tolist(), class_names))
+        check_distinct([*map(str, labels)], names, what)
+        return labels, names
 
     @property
     def partial_fit(self) -> Callable[..., Self]:
@@ -322,18 +326,11 @@ class PromptClassifier(Estimator):
         """`classes`, which scikit-learn's callers give at first, may come as they come."""
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y)
-        model, old = self.model_, self._labels
-        images = encode_inputs(X, model.backbone, progress=bool(self.verbose))
+        images = self._encoded(X)
         given = read_labels(y, len(images.global_), fewest=1)
-        new = np.setdiff1d(given, old)
-        if len(new) and new.dtype.kind != old.dtype.kind:
-            kind = type(old.tolist()[0]).__name__
-            raise InputError(f"the labels {new.tolist()} are no {kind} as the former ones are")
-        labels = np.concatenate([old, new])
-        names = (*model.classes, *names_of(new.tolist(), self.class_names))
-        check_distinct([*map(str, labels)], names, "y")
+        labels, names = self._with_new(np.setdiff1d(given, self._labels), self.class_names, "y")
         named = dict(zip(labels.tolist(), names, strict=True))
-        return self._take(model.partial_fit(images, [named[label] for label in given.tolist()]), labels)
+        return self._take(self._model.partial_fit(images, [named[label] for label in given.tolist()]), labels)
 
     def next_images(self, X: Any, n: int, by: "By" = "diverse", seed: int = 0) -> "list[Suggestion]":
         """Which `n` of the unlabelled images X to label next, in order: `row` is the place in X.
@@ -342,7 +339,7 @@ class PromptClassifier(Estimator):
         """
         from pbprompt.findings.next_images import next_images
 
-        images = encode_inputs(X, self.model_.backbone, progress=bool(self.verbose))
+        images = self._encoded(X)
         return next_images(images.global_, self.model_.predict(images), n, by, seed)
 
     def look(self, data: str | Path) -> "Look":
@@ -404,36 +401,29 @@ class PromptClassifier(Estimator):
             calibrate=info.temperature != 1,
             random_state=info.seed,
         )
-        model, labels = saved.read_folder(files, made._towers())
-        named = dict(zip(labels.tolist(), info.classes, strict=True))
-        made.samples, made.class_weight = model.samples, saved.read_state(files, info).class_weight
+        model, own = saved.read_folder(files, made._towers())
+        made.samples, made.class_weight = own.samples, own.class_weight
         made.history_ = [row for row in read_records(files.folder / LOG) if isinstance(row, dict)]
-        made.class_names = None if list(named) == list(info.classes) else named
-        return made._take(model, labels)
+        if own.labels != list(info.classes):
+            made.class_names = dict(zip(own.labels, info.classes, strict=True))
+        return made._take(model, np.array(own.labels))
 
     def push_to_hub(
         self, repo_id: str, *, private: bool = False, token: str | None = None, message: str = "Add the model"
     ) -> str:
         """Save into a repository of the Hugging Face hub, made where there is none; returns its address."""
-        return saved.upload(
-            self.model_,
-            self._labels,
-            repo_id,
-            private=private,
-            token=token,
-            message=message,
-            class_weight=self.class_weight,
-        )
+        name = repo_id.split("/")[-1]
+        with TemporaryDirectory() as folder:
+            saved.write_folder(Path(folder), self.model_, self._labels, name, self.class_weight)
+            return saved.upload(folder, repo_id, private=private, token=token, message=message)
 
     def _repr_html_(self) -> str:
         """What notebooks show."""
         usual = inspect.signature(type(self)).parameters
         given = {name: getattr(self, name) for name in usual}
         chosen = {name: value for name, value in given.items() if value is not usual[name].default}
-        fitted = self.__sklearn_is_fitted__()
-        if not fitted:
-            return summary_html({"method": self.method} | chosen)
-        return summary_html({"method": self.method} | chosen, self._model, self.classes_.tolist())
+        fitted = (self._model, self.classes_.tolist()) if self.__sklearn_is_fitted__() else ()
+        return summary_html({"method": self.method} | chosen, *fitted)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """Ours in place of scikit-learn's, which notebooks would take before `_repr_html_`."""
@@ -443,10 +433,10 @@ class PromptClassifier(Estimator):
         """A pickle carries the model folder's files; the towers are loaded again."""
         state = self.__dict__.copy()
         if self.__sklearn_is_fitted__():
-            state["_model"] = saved.to_files(self._model, self._labels)
+            state["_model"] = saved.in_memory(self._model, self._labels)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if self.__sklearn_is_fitted__():
-            self._take(*saved.from_files(state["_model"], self._towers()))
+            self._take(saved.read_folder(state["_model"], self._towers())[0], self._labels)

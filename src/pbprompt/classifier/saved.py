@@ -12,7 +12,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from pbprompt.classifier.tuning import ClassWeight
@@ -39,19 +38,20 @@ def write_folder(
     folder: Path, model: TunedModel, labels: NDArray[Any], name: str, class_weight: ClassWeight = None
 ) -> None:
     """Write a model folder; `name` is what its card calls it."""
-    own: dict[str, Any] = {"format": FORMAT, "version": 1, "labels": labels.tolist()}
-    own |= {"samples": model.samples, "class_weight": class_weight}
-    if isinstance(class_weight, Mapping):
-        own["class_weight"] = [_weight(class_weight.get(label)) for label in own["labels"]]
+    weight: Any = class_weight
+    if isinstance(weight, Mapping):
+        given = map(weight.get, labels.tolist())
+        weight = [None if one is None else float(one) for one in given]
+    own = {"format": FORMAT, "version": 1, "labels": labels.tolist()}
+    own |= {"samples": model.samples, "class_weight": weight}
     model.save(folder, name, json.dumps(own, ensure_ascii=False) + "\n")
 
 
-def read_folder(folder: Path | ModelFiles, backbone: Backbone) -> tuple[TunedModel, NDArray[Any]]:
-    """A model and its labels, whoever wrote it: `pbprompt fit` leaves the labels to be the class names."""
-    files = opened(folder)
+def read_folder(files: ModelFiles, backbone: Backbone) -> tuple[TunedModel, ClassifierState]:
+    """A model and what is a classifier's, whoever wrote it."""
     model = TunedModel.load(files, backbone).single_label()
     own = read_state(files, model.info)
-    return replace(model, samples=own.samples), np.array(own.labels)
+    return replace(model, samples=own.samples), own
 
 
 def read_state(files: ModelFiles, info: ModelInfo) -> ClassifierState:
@@ -78,23 +78,11 @@ def read_state(files: ModelFiles, info: ModelInfo) -> ClassifierState:
     return ClassifierState(labels, samples, weight)
 
 
-def _weight(given: Any) -> float | None:
-    return None if given is None else float(given)
-
-
-def to_files(model: TunedModel, labels: NDArray[Any]) -> dict[str, bytes]:
-    """The folder's files in memory: no weights of the towers are in them."""
+def in_memory(model: TunedModel, labels: NDArray[Any]) -> ModelFiles:
+    """What `read_folder` takes, for a pickle: no weights of the towers are in it."""
     with TemporaryDirectory() as folder:
         write_folder(Path(folder), model, labels, "model")
-        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-
-
-def from_files(files: dict[str, bytes], backbone: Backbone) -> tuple[TunedModel, NDArray[Any]]:
-    """What `to_files` kept."""
-    with TemporaryDirectory() as folder:
-        for name, content in files.items():
-            (Path(folder) / name).write_bytes(content)
-        return read_folder(Path(folder), backbone)
+        return opened(folder)
 
 
 def find_folder(source: str, token: str | None = None) -> Path:
@@ -117,29 +105,18 @@ def find_folder(source: str, token: str | None = None) -> Path:
         ) from None
 
 
-def upload(
-    model: TunedModel,
-    labels: NDArray[Any],
-    repository: str,
-    *,
-    private: bool,
-    token: str | None,
-    message: str,
-    class_weight: ClassWeight = None,
-) -> str:
-    """Put the folder's files into a hub repository, made where there is none; returns its address."""
+def upload(folder: str, repository: str, *, private: bool, token: str | None, message: str) -> str:
+    """Put a folder's files into a hub repository, made where there is none; returns its address."""
     from huggingface_hub import HfApi
 
     api = HfApi(token=token)
-    with TemporaryDirectory() as folder:
-        write_folder(Path(folder), model, labels, repository.split("/")[-1], class_weight)
-        try:
-            address = api.create_repo(repository, private=private, exist_ok=True)
-            api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
-        except Exception as error:  # as above
-            raise InputError(
-                f"{repository}: not uploaded ({_why(error)}): check the id and `hf auth login`"
-            ) from None
+    try:
+        address = api.create_repo(repository, private=private, exist_ok=True)
+        api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
+    except Exception as error:  # as above
+        raise InputError(
+            f"{repository}: not uploaded ({_why(error)}): check the id and `hf auth login`"
+        ) from None
     return str(address)
 
 

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
+from torch import Tensor
 
-from pbprompt.classifier.inputs import encode_inputs, names_of, read_labels
+from pbprompt.classifier.inputs import ClassNames, encode_inputs, names_of, read_labels, unlabelled_rows
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.config import from_dict, to_dict
@@ -50,11 +52,10 @@ class Training(NamedTuple):
     bank: Bank
     labels: NDArray[Any]  # of the classes, in their order
     weights: dict[str, float] | None = None  # of images, by their items' paths
+    unlabelled: Float[Tensor, "m d"] | None = None  # features of images whose label is None
 
 
-def own_dataset(
-    X: str | Path, backbone: Backbone, template: str | None, seed: int, progress: bool
-) -> Training:
+def own_dataset(X: Any, backbone: Backbone, template: str | None, seed: int, progress: bool) -> Training:
     """A folder, table or benchmark, as `pbprompt fit` takes it."""
     dataset = open_dataset(X, template=template, seed=seed).single_label()
     if dataset.skipped:
@@ -69,17 +70,22 @@ def own_images(
     *,
     eval_set: Any = None,
     sample_weight: Any = None,
-    class_names: Mapping[Any, str] | Sequence[str] | None = None,
+    class_names: ClassNames = None,
     template: str | None = None,
     progress: bool = False,
 ) -> Training:
     """Images and labels as a dataset whose features `GivenFeatures` has.
 
-    Images of `eval_set` are its validation images; those of weight 0 are left out.
+    Images of `eval_set` are its validation images; those of weight 0 are left out, and those without a label
+    are put aside.
     """
     if template is not None and template.count("{}") != 1:
         raise InputError(f"template {template!r}: write it with one {{}} where the class name goes")
-    images = encode_inputs(X, backbone, progress=progress)
+    images, unlabelled = encode_inputs(X, backbone, progress=progress), None
+    if (bare := unlabelled_rows(y)).any():
+        unlabelled = images.global_[bare]
+        images = Encoded(*(part[~bare] for part in images))
+        y = [label for label, left in zip(y, bare, strict=True) if not left]
     if not images.global_.any():
         raise InputError("X holds nothing but zeros: give the images' features")
     given = read_labels(y, len(images.global_))
@@ -96,7 +102,7 @@ def own_images(
     template = template or DEFAULT_TEMPLATE
     dataset = Dataset("own images", Path(), tuple(names), train, held_out, template=template)
     by_path = None if weights is None else {item.path: float(weights[int(item.path)]) for item in train}
-    return Training(dataset, GivenFeatures(backbone, images), labels, by_path)
+    return Training(dataset, GivenFeatures(backbone, images), labels, by_path, unlabelled)
 
 
 def _items(start: int, given: NDArray[Any], labels: NDArray[Any], rows: NDArray[np.intp]) -> tuple[Item, ...]:
