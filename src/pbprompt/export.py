@@ -34,7 +34,6 @@ from pbprompt.core.likelihood import uncertainty
 from pbprompt.core.temperature import tempered
 from pbprompt.data.transforms import Preprocess
 from pbprompt.errors import InputError, install_command
-from pbprompt.evaluate.conformal import ByDifficulty
 from pbprompt.files import held, write_bytes
 from pbprompt.methods.base import Method
 from pbprompt.model.calibration import CERTAINTY, Calibration
@@ -120,9 +119,10 @@ def export_onnx(
     classifier = ImageClassifier(predictor, torch.float16 if precision == "fp16" else torch.float32)
     program = _program(classifier)
     facts = metadata(predictor, precision, model.seed)
-    calibrated = calibration is not None and _is_of(calibration, facts)
-    if calibration is not None and calibrated:
+    now = (len(predictor.classes), len(predictor.bank), model.seed)
+    if calibration is not None and (calibration.classes, calibration.samples, calibration.seed) == now:
         facts["calibration"] = thresholds(calibration)
+    calibrated = "calibration" in facts
     program.model.metadata_props[METADATA_KEY] = json.dumps(facts, ensure_ascii=False)
     program.model.producer_name, program.model.producer_version = "pbprompt", __version__
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -168,17 +168,6 @@ def export_towers(model: TunedModel | str | Path, out: str | Path) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(out, save({key: value.cpu().contiguous() for key, value in state.items()}))
     return out
-
-
-def _checked(model: bytes | Path, predictor: Predictor, out: Path, precision: Precision) -> float:
-    """How far its probabilities are from torch's, where that is near enough."""
-    difference = _difference(model, predictor)
-    if not difference <= TOLERANCE[precision]:  # not a number is refused too
-        hint = ": use precision fp32" if precision == "fp16" else ""
-        raise InputError(
-            f"{out}: in {precision} the probabilities are {difference:.2g} away from torch's{hint}"
-        )
-    return difference
 
 
 def _remove_left(out: Path) -> None:
@@ -239,25 +228,20 @@ def preprocessing(see: Preprocess) -> dict[str, Any]:
 
 def thresholds(calibration: Calibration) -> dict[str, Any]:
     """When to be unsure and what a set of classes holds, for usual accuracies and coverages."""
+    sets = {share: calibration.quantile(share) for share in SHARES}
     return {
         "images": len(calibration),
         "certainty": CERTAINTY,
         "unsure_below": {str(share): _finite(calibration.threshold(share)) for share in SHARES},
-        "set_quantile": {str(share): _by_difficulty(calibration.quantile(share)) for share in SHARES},
+        "set_quantile": {
+            str(share): {"edges": list(found.edges), "quantiles": [_finite(each) for each in found.quantiles]}
+            for share, found in sets.items()
+        },
         "meaning": "unsure: the top probability, rounded to 6 digits, is below unsure_below[accuracy] (null: "
         "that accuracy cannot be promised); the others are right that often, promised with the certainty; "
         "set: the classes with 1 - probability <= quantiles[n] (null: all), at least one, where n is how "
         "many of the edges of set_quantile[coverage] are at or below the top probability",
     }
-
-
-def _by_difficulty(found: ByDifficulty) -> dict[str, list[float | None]]:
-    return {"edges": list(found.edges), "quantiles": [_finite(each) for each in found.quantiles]}
-
-
-def _is_of(calibration: Calibration, facts: Mapping[str, Any]) -> bool:
-    made = (calibration.classes, calibration.samples, calibration.seed)
-    return made == (len(facts["classes"]), facts["samples"], facts["seed"])
 
 
 def _finite(value: float) -> float | None:
@@ -291,7 +275,7 @@ def _program(classifier: ImageClassifier) -> torch.onnx.ONNXProgram:
     return program
 
 
-def _difference(model: bytes | Path, predictor: Predictor) -> float:
+def _checked(model: bytes | Path, predictor: Predictor, out: Path, precision: Precision) -> float:
     """The farthest that a probability of the written model is from float32 torch's, on random images."""
     import onnxruntime
 
@@ -301,7 +285,13 @@ def _difference(model: bytes | Path, predictor: Predictor) -> float:
     wanted = ImageClassifier(predictor, torch.float32)(images.to(predictor.bank.device))[0].cpu()
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     got = session.run(["probabilities"], {"image": images.numpy()})[0]
-    return (torch.from_numpy(got) - wanted).abs().max().item()
+    difference = (torch.from_numpy(got) - wanted).abs().max().item()
+    if not difference <= TOLERANCE[precision]:  # not a number is refused too
+        hint = ": use precision fp32" if precision == "fp16" else ""
+        raise InputError(
+            f"{out}: in {precision} the probabilities are {difference:.2g} away from torch's{hint}"
+        )
+    return difference
 
 
 def _weight_bytes(program: torch.onnx.ONNXProgram) -> int:
@@ -326,17 +316,11 @@ def _not_exportable(method: Method, why: str) -> InputError:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without what the exporter logs and prints of its own workings, whether it succeeds or fails."""
-    loggers = [
-        logging.getLogger(name)
-        for name in ("torch.onnx", "torch.export", "torch.fx.experimental.symbolic_shapes", "onnxscript")
-    ]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
     try:
         with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(before)
