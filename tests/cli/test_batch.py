@@ -14,7 +14,7 @@ import pbprompt
 from pbprompt.batch import parts
 from pbprompt.batch.output import Output
 from pbprompt.cli.batch import sources
-from pbprompt.data.stream import Record, places, records
+from pbprompt.data.stream import Record, records
 from pbprompt.errors import InputError
 from pbprompt.files import as_name
 
@@ -161,7 +161,7 @@ def test_addresses_are_refused_unless_allowed():
 )
 def test_standard_input_without_an_image(monkeypatch, content, terminal, says):
     monkeypatch.setattr(sys, "stdin", Piped(content, terminal))
-    monkeypatch.setattr(places, "MOST_BYTES", 50)
+    monkeypatch.setattr("pbprompt.cli.batch.MOST_BYTES", 50)
     (record,) = sources(["-"], allow_urls=False)
     with pytest.raises(InputError, match=says):
         record.read()

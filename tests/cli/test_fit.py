@@ -13,7 +13,7 @@ import torch
 
 import pbprompt
 from pbprompt.cli import main
-from pbprompt.cli.fit import stopped_words
+from pbprompt.cli.fitting import stopped_words
 from pbprompt.features.progress import Progress
 from pbprompt.model.manifest import WEIGHTS
 

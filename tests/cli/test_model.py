@@ -100,6 +100,7 @@ def test_refit_from_the_same_sources(run, model, tmp_path, monkeypatch):
     code, out, err = run("model", "refit", model)
     assert code == 0, err
     assert "not in the new model: kept by name: otter" in out and "before: 4 classes" in out
+    assert [line for line in err.splitlines() if "saved" in line] == [f"saved: {model}"]
     after = json.loads((model / "config.json").read_text())
     assert after["classes"] == ["bird", "clock", "heart", "mammal"] and "changes" not in after["data"]
     assert after["data"]["options"] == before["data"]["options"]

@@ -1,6 +1,6 @@
 import pytest
 
-from pbprompt.cli.output import print_json
+from pbprompt.cli.output import print_json, print_table
 from pbprompt.errors import InputError
 
 
@@ -10,3 +10,15 @@ def test_json_says_no_nan(capsys):
     with pytest.raises(InputError, match="NaN or infinite"):
         print_json({"nll": float("nan")})
     assert not capsys.readouterr().out
+
+
+def test_a_table_has_its_cells_as_they_are_and_whole(capsys, monkeypatch):
+    rows = [("[red]a[/]:smile:", 1), ("b" * 90, 10)]
+    monkeypatch.delenv("COLUMNS", raising=False)
+    print_table(("image", "n"), rows, right=("n",), pad_edge=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["[red]a[/]:smile:", "1"] and lines[2] == f"{'b' * 90}  10"
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table(("image", "n"), rows)
+    shown = capsys.readouterr().out
+    assert shown.count("b") == 90 and max(map(len, shown.splitlines())) <= 40

@@ -110,25 +110,15 @@ def options(
         methods()  # what is wrong with a file is said before anything is done
 
 
-app.command()(predict.predict)
-app.command()(look.look)
-app.command()(fit.fit)
-app.command()(evaluate.evaluate)
+for verb in (predict.predict, look.look, fit.fit, evaluate.evaluate):
+    app.command()(verb)
 app.command("next")(next_images.next_images)
-app.command()(export.export)
-app.command()(explain.explain)
-app.command()(captions.captions)
-app.command()(prompts.prompts)
-app.command()(serve.serve)
-app.command()(methods.methods)
-app.command()(reproduce.reproduce)
-app.command()(report.report)
-app.command()(doctor.doctor)
-app.add_typer(model.app, name="model")
-app.add_typer(datasets.app, name="datasets")
-app.add_typer(backbones.app, name="backbones")
-app.add_typer(runs.app, name="runs")
-app.add_typer(cache.app, name="cache")
+for verb in (export.export, explain.explain, captions.captions, prompts.prompts, serve.serve):
+    app.command()(verb)
+for verb in (methods.methods, reproduce.reproduce, report.report, doctor.doctor):
+    app.command()(verb)
+for group in (model, datasets, backbones, runs, cache):
+    app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
 
 
 def _wrap_by_width(verbs: typer.Typer) -> None:

@@ -3,8 +3,6 @@
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 if TYPE_CHECKING:
     from pbprompt.clip.backbone import Backbone
@@ -23,21 +21,17 @@ def list_families(context: typer.Context) -> None:
     from pbprompt.clip.loading.hub import in_cache
     from pbprompt.errors import install_command
 
-    console = Console(soft_wrap=True)
     for family in families():
         about = (
             f"{family.name}: {family.parameters} parameters, {family.pixels} pixels, licence {family.licence}"
         )
-        console.print(about, style="bold", markup=False, highlight=False)
+        typer.secho(about, bold=True)
         for name in family.ids:
-            here = "  (here)" if in_cache(name) else ""
-            console.print(f"  {name}{here}", markup=False, highlight=False)
+            print(f"  {name}{'  (here)' if in_cache(name) else ''}")
     for family in families():
         if family.missing:
-            console.print(f"{family.name} needs an extra: {escape(install_command(family.missing))}")
-    console.print(
-        "Others of a family work by their hub id too. Licences are a reminder: read a model's own page."
-    )
+            print(f"{family.name} needs an extra: {install_command(family.missing)}")
+    print("Others of a family work by their hub id too. Licences are a reminder: read a model's own page.")
 
 
 @app.command()
@@ -74,9 +68,8 @@ def check(
         "fingerprint": towers.fingerprint,
         f"{how} on sample": f"{accuracy:.1%} of {len(features)} images, {len(sample.classes)} classes",
     }
-    console = Console(soft_wrap=True)  # whole lines: a fingerprint that is cut off is none
     for what, found in rows.items():
-        console.print(f"{what:<22} {found}", markup=False, highlight=False)
+        print(f"{what:<22} {found}")
 
 
 def _text_tower(towers: "Backbone") -> str:

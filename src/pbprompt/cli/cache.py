@@ -4,10 +4,8 @@ from datetime import datetime
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
+from pbprompt.cli.output import print_table
 from pbprompt.errors import InputError
 
 app = typer.Typer(help="Stored image features: show, prune.", invoke_without_command=True)
@@ -21,18 +19,14 @@ def show(context: typer.Context) -> None:
     from pbprompt.features.bank import feature_folder
     from pbprompt.features.store_size import usage
 
-    console = Console(soft_wrap=True)
-    console.print(f"folder {feature_folder()}", markup=False, highlight=False)
+    print(f"folder {feature_folder()}")
     stored = usage(feature_folder())
     if not stored:
-        console.print("empty")
+        print("empty")
         return
-    table = Table("backbone", "precision", "transform", "entries", "size", "last use", box=box.SIMPLE)
-    for column in table.columns:
-        column.no_wrap = column.header != "backbone"
-        column.justify = "right" if column.header in ("entries", "size") else "left"
-    for use in stored:
-        table.add_row(
+    columns = ("backbone", "precision", "transform", "entries", "size", "last use")
+    rows = [
+        (
             use.about.get("backbone", "unknown"),
             use.about.get("precision", ""),
             use.about.get("transform", "").partition("(")[0],
@@ -40,8 +34,10 @@ def show(context: typer.Context) -> None:
             _size(use.bytes),
             f"{datetime.fromtimestamp(use.last_use):%Y-%m-%d %H:%M}",
         )
-    console.print(table)
-    console.print(f"{_size(sum(use.bytes for use in stored))} in all", highlight=False)
+        for use in stored
+    ]
+    print_table(columns, rows, right=("entries", "size"))
+    print(f"{_size(sum(use.bytes for use in stored))} in all")
 
 
 @app.command()
@@ -63,8 +59,7 @@ def prune(
     folder = feature_folder()
     limit = DEFAULT_LIMIT_GIB if max_gib is None else max_gib
     removed = clear(folder) if everything else prune_store(folder, limit * GIB)
-    kept = total_bytes(folder)
-    Console(soft_wrap=True).print(f"removed {_size(removed)}, kept {_size(kept)}", highlight=False)
+    print(f"removed {_size(removed)}, kept {_size(total_bytes(folder))}")
 
 
 def _size(count: int) -> str:

@@ -2,24 +2,24 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pbprompt.cli.predict import REJECT_AT
 from pbprompt.errors import InputError
+from pbprompt.evaluate.conformal import fewest_images
+from pbprompt.evaluate.selective import fewest_right, starts
+from pbprompt.methods.abilities import LeavesOut, TellsFamiliarity, can
+from pbprompt.methods.base import Method
+from pbprompt.model import card
+from pbprompt.model.calibration import CERTAINTY, Calibration
+from pbprompt.model.manifest import CALIBRATION
+from pbprompt.model.tuned import TunedModel
 
-if TYPE_CHECKING:
-    from pbprompt.methods.base import Method
-    from pbprompt.model.calibration import Calibration
-    from pbprompt.model.tuned import TunedModel
-
-REJECT_AT = 0.9  # where --reject-at is not given and can be promised
 SHOWN_OF_A_SET = 5
 LITTLE = 0.05  # of what tells the classes apart
 
 
-def temperature_words(model: "TunedModel") -> str:
+def temperature_words(model: TunedModel) -> str:
     """What `--calibrate` came to."""
-    from pbprompt.methods.abilities import LeavesOut, can
-
     temperature = model.info.temperature
     if temperature != 1:
         doubt = "less" if temperature > 1 else "more"
@@ -34,10 +34,8 @@ def temperature_words(model: "TunedModel") -> str:
     )
 
 
-def name_words(method: "Method") -> str:
+def name_words(method: Method) -> str:
     """How well a class known by its name alone would be found, where leaving classes out can tell."""
-    from pbprompt.methods.abilities import TellsFamiliarity, can
-
     if not can(method, TellsFamiliarity):
         return ""
     found, told = method.found_by_name(), method.told_by_names()
@@ -53,7 +51,7 @@ def name_words(method: "Method") -> str:
     return "\n".join(lines)
 
 
-def calibration_words(calibration: "Calibration | None") -> str:
+def calibration_words(calibration: Calibration | None) -> str:
     """What `predict` can answer with this model, and how to get what it cannot."""
     if calibration is None:
         return (
@@ -67,14 +65,9 @@ def calibration_words(calibration: "Calibration | None") -> str:
 
 
 def promise_words(
-    model: Path, calibration: "Calibration | None", reject_at: float | None, coverage: float | None
+    model: Path, calibration: Calibration | None, reject_at: float | None, coverage: float | None
 ) -> list[str]:
     """What the user should know of what the options ask of the model's validation images."""
-    from pbprompt.evaluate.conformal import fewest_images
-    from pbprompt.evaluate.selective import fewest_right, starts
-    from pbprompt.model.calibration import CERTAINTY
-    from pbprompt.model.manifest import CALIBRATION
-
     if calibration is None:
         remedy = "fit it again on data with validation images (a val/ folder)"
         if reject_at is not None or coverage is not None:
@@ -120,7 +113,7 @@ def promise_words(
     return notes
 
 
-def full_set_words(model: "TunedModel", quantiles: tuple[float, ...]) -> list[str]:
+def full_set_words(model: TunedModel, quantiles: tuple[float, ...]) -> list[str]:
     """Which classes are in every set for want of images."""
     always = [name for name, q in zip(model.classes, quantiles, strict=True) if math.isinf(q)]
     if not always:
@@ -131,7 +124,7 @@ def full_set_words(model: "TunedModel", quantiles: tuple[float, ...]) -> list[st
     ]
 
 
-def difference_words(model: "TunedModel", added: bool, other_template: bool) -> list[str]:
+def difference_words(model: TunedModel, added: bool, other_template: bool) -> list[str]:
     """In what the validation images were answered otherwise than these will be."""
     calibration, notes = model.calibration, []
     if calibration is None:
@@ -152,14 +145,12 @@ def shortened(names: tuple[str, ...]) -> str:
     return ", ".join(names[:SHOWN_OF_A_SET]) + (f" and {more} more" if more > 0 else "")
 
 
-def threshold_words(model: "TunedModel") -> str:
+def threshold_words(model: TunedModel) -> str:
     """When a multi-label model gives a label."""
-    from pbprompt.model.card import threshold_words as in_words
-
     assert model.head is not None
     alone = [name for name, n in zip(model.classes, model.head.positives.tolist(), strict=True) if not n]
     known = f"known by name alone, since no training image has them: {', '.join(alone)}\n" if alone else ""
-    least = in_words(list(model.thresholds.values()))
+    least = card.threshold_words(list(model.thresholds.values()))
     return (
         f"{known}a label is given where its probability is at least {least}: that has the best F1 on the "
         f"{model.info.data['images']:,} training images, each left out in turn"

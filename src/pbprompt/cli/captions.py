@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from pbprompt.cli.output import print_json
+from pbprompt.cli.output import print_json, print_table
 
 
 def captions(
@@ -27,9 +27,6 @@ def captions(
     The words nearest to learned vectors seldom make sense; captions near the whole prompt say more. Describe
     the classes in many ways, and see which of the ways each sampled prompt is close to.
     """
-    from rich.console import Console
-    from rich.table import Table
-
     from pbprompt.cli.explain import model_with
     from pbprompt.explain.prompts import nearest_captions, read_captions
 
@@ -40,9 +37,9 @@ def captions(
         for prompt in found:
             print_json({"class": prompt.class_name, **prompt.to_dict()})
         return
-    table = Table("class", "prompt", "cosine", "caption", box=None)
-    for prompt in found:
-        for place, (text, cosine) in enumerate(prompt.captions):
-            start = ("", "") if place else (prompt.class_name, str(prompt.sample + 1))
-            table.add_row(*start, f"{cosine:.3f}", text)
-    Console(markup=False, highlight=False).print(table)
+    rows = [
+        (*(("", "") if place else (prompt.class_name, prompt.sample + 1)), f"{cosine:.3f}", text)
+        for prompt in found
+        for place, (text, cosine) in enumerate(prompt.captions)
+    ]
+    print_table(("class", "prompt", "cosine", "caption"), rows)

@@ -1,12 +1,12 @@
 """`pbprompt datasets`: list, check, show and draw from datasets."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+
+from pbprompt.cli.output import print_table
 
 app = typer.Typer(help="Benchmarks and your own data: list, check, show, draw.", invoke_without_command=True)
 
@@ -23,18 +23,19 @@ def list_benchmarks(context: typer.Context) -> None:
         return
     from pbprompt.data.catalog import benchmarks
 
-    table = Table("name", "classes", "train", "val", "test", "folder", box=None, pad_edge=False)
+    numbers = ("classes", "train", "val", "test")
+    rows = [
+        (
+            entry.name,
+            *("–" if count is None else f"{count:,}" for count in (entry.classes, *entry.counts)),
+            entry.folder,
+        )
+        for entry in benchmarks().values()
+    ]
+    print_table(("name", *numbers, "folder"), rows, right=numbers, pad_edge=False)
+    print("Licences, and where to obtain them:")
     for entry in benchmarks().values():
-        counts = ["–" if count is None else f"{count:,}" for count in (entry.classes, *entry.counts)]
-        table.add_row(entry.name, *counts, entry.folder)
-    for column in table.columns:
-        column.overflow = "fold"  # no name is cut, however narrow the terminal
-        column.justify = "right" if column.header in ("classes", "train", "val", "test") else "left"
-    console = Console(soft_wrap=True)
-    console.print(table)
-    console.print("Licences, and where to obtain them:")
-    for entry in benchmarks().values():
-        console.print(f"- {entry.title}: {entry.licence}; {entry.source}", markup=False, highlight=False)
+        print(f"- {entry.title}: {entry.licence}; {entry.source}")
 
 
 @app.command()
@@ -52,17 +53,12 @@ def check(
     benchmark = catalog.find(name)
     fallback = catalog.SAMPLE if benchmark.name == "sample" else os.environ.get(ROOT_VARIABLE, ".")
     report = check_benchmark(benchmark, root or fallback)
-    console = Console(soft_wrap=True)
     if report.found:
-        table = Table(
-            "", "expected", "found", title=escape(f"{report.title} in {report.folder}"), title_justify="left"
-        )
-        for row in report.found:
-            table.add_row(*map(escape, row))
-        console.print(table)
+        print(f"{report.title} in {report.folder}")
+        print_table(("", "expected", "found"), report.found)
     for problem in report.problems:
-        console.print(f"- {problem}", markup=False, highlight=False)
-    console.print("complete" if report.passed else f"not complete: {len(report.problems)} to fix")
+        print(f"- {problem}")
+    print("complete" if report.passed else f"not complete: {len(report.problems)} to fix")
     raise typer.Exit(0 if report.passed else 1)
 
 
@@ -78,20 +74,17 @@ def show(
     from pbprompt.data.sources import open_dataset
 
     dataset = open_dataset(data, root, classes_file=classes_file, seed=seed)
-    console = Console(soft_wrap=True)
-    console.print(dataset.describe(), markup=False, highlight=False)
-    console.print(f"content hash {dataset.content_hash}", highlight=False)
-    table = Table("label", "class", "train", "val", "test")
-    counts = [[0, 0, 0] for _ in dataset.classes]
-    for place, items in enumerate((dataset.train, dataset.val, dataset.test)):
-        for item in items:
-            counts[item.label][place] += 1
-    for label, name in enumerate(dataset.classes):
-        table.add_row(str(label), escape(name), *map(str, counts[label]))
-    console.print(table)
+    print(dataset.describe())
+    print(f"content hash {dataset.content_hash}")
+    splits = [Counter(item.label for item in items) for items in (dataset.train, dataset.val, dataset.test)]
+    rows = [
+        (label, name, *(counts[label] for counts in splits)) for label, name in enumerate(dataset.classes)
+    ]
+    print_table(("label", "class", "train", "val", "test"), rows, right=("label", "train", "val", "test"))
     for path, reason in dataset.skipped:
-        console.print(f"skipped {path}: {reason}", markup=False, highlight=False)
+        print(f"skipped {path}: {reason}")
     if decode:
+        from rich.console import Console
         from rich.progress import track
 
         from pbprompt.data.decoding import unreadable
@@ -100,7 +93,7 @@ def show(
         results = track(unreadable(files), "decoding", total=len(files), console=Console(stderr=True))
         bad = [error for error in results if error is not None]
         for error in bad:
-            console.print(str(error), markup=False, highlight=False)
+            print(error)
         raise typer.Exit(1 if bad else 0)
 
 
@@ -120,6 +113,5 @@ def draw(
 
     drawn = draw_items(open_dataset(data, root, classes_file=classes_file, seed=seed), shots, seed)
     write_draw(out, drawn)
-    console = Console(soft_wrap=True)
-    console.print(drawn.describe(), markup=False, highlight=False)
-    console.print(f"{out}: hash {drawn.hash}", markup=False, highlight=False)
+    print(drawn.describe())
+    print(f"{out}: hash {drawn.hash}")

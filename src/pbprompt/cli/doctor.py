@@ -5,7 +5,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import typer
+from rich.text import Text
 
+from pbprompt.cli.output import print_table
 from pbprompt.errors import install_command
 
 # extra -> the module that shows it is installed
@@ -29,44 +31,27 @@ def doctor() -> None:
 
     The exit code is 1 when something needed is broken. An extra that is absent breaks nothing.
     """
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    checks = [_python, _torch, _embedded_models, _cache]
-    table = Table("", "what", "found", box=None)
-    broken = False
-    for check in checks:
-        for good, what, found in check():
-            broken |= not good
-            table.add_row("[green]ok[/]" if good else "[red]broken[/]", what, found)
+    ok, broken, absent = Text("ok", "green"), Text("broken", "red"), Text("–", "dim")
+    system = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    needed = [(True, "Python", system), *_torch(), *_embedded_models(), *_cache()]
+    rows = [(ok if good else broken, what, found) for good, what, found in needed]
     for extra, module in EXTRAS.items():
         here = find_spec(module) is not None
-        table.add_row(
-            "[green]ok[/]" if here else "[dim]–[/]",
-            f"extra {extra}",
-            "present" if here else f"absent; {escape(install_command(extra))}",
-        )
-    for ready, family, found in _families():
-        table.add_row("[green]ok[/]" if ready else "[dim]–[/]", f"backbones {family}", found)
-    Console().print(table)
-    if broken:
+        found = "present" if here else f"absent; {install_command(extra)}"
+        rows.append((ok if here else absent, f"extra {extra}", found))
+    rows += [(ok if ready else absent, f"backbones {family}", found) for ready, family, found in _families()]
+    print_table(("", "what", "found"), rows)
+    if not all(good for good, *_ in needed):
         raise typer.Exit(1)
 
 
 Row = tuple[bool, str, str]
 
 
-def _python() -> list[Row]:
-    return [(True, "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")]
-
-
 def _torch() -> list[Row]:
     try:
         import torch
-    except (
-        Exception
-    ) as error:  # a torch that cannot be imported fails in many ways; each is for the user to read
+    except Exception as error:  # it fails in many ways, each for the user to read
         return [
             (False, "torch", f"cannot be imported ({error}); reinstall: pip install -c constraints.txt torch")
         ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from pbprompt.cli.output import tell
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
@@ -83,10 +84,9 @@ def _tell_even(maps: "HeatMaps", reading: "Reading") -> None:
     heat = maps.of(reading).mean(0)
     even = [name for name, one in zip(maps.classes, heat, strict=True) if one.max() < CLEAR * one.mean()]
     if even:
-        print(
-            f"pbprompt: {reading} is near even for {', '.join(even)} (no place has {CLEAR} times the mean): "
-            "see --reading contribution, or a lower --temperature",
-            file=sys.stderr,
+        tell(
+            f"{reading} is near even for {', '.join(even)} (no place has {CLEAR} times the mean): see "
+            "--reading contribution, or a lower --temperature"
         )
 
 
@@ -105,5 +105,5 @@ def model_with(model: Path, names: Sequence[str], backbone: str | None, device: 
     new = missing_names(tuned.classes, names)
     if new:
         tuned = tuned.with_classes(new)
-        print(f"pbprompt: new to the model, added by name: {', '.join(new)}", file=sys.stderr)
+        tell(f"new to the model, added by name: {', '.join(new)}")
     return tuned

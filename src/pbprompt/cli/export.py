@@ -36,7 +36,8 @@ def export(
     [bold]pbprompt export model/ --out towers.safetensors[/bold] writes the towers of a model that has tuned
     them by low-rank updates (clip-lora), merged into the weights, in OpenAI's layout.
     """
-    from pbprompt.cli.predict import class_names, distinct
+    from pbprompt.cli.predict import class_names
+    from pbprompt.data.names import distinct
     from pbprompt.export import export_onnx, export_towers
     from pbprompt.model.tuned import TunedModel
 

@@ -1,16 +1,16 @@
 """`pbprompt look`: what is in a folder of images."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Console
 
-from pbprompt.cli.output import print_json
+from pbprompt.cli.output import print_json, table
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from pbprompt.findings.look import Look
 
 SHOWN_CLASSES = 12
@@ -44,8 +44,6 @@ def look(
     are tiny, dark, blurred or of odd shape. Nothing is changed: decide what to keep, relabel or drop, on the
     page or in the table of [bold]--corrections[/bold], and [bold]pbprompt fit --corrections[/bold] does so.
     """
-    from rich.console import Console
-
     from pbprompt.clip.loading.load import load_backbone
     from pbprompt.findings.corrections import write_corrections
     from pbprompt.findings.look import look as look_at
@@ -60,20 +58,21 @@ def look(
     if as_json:
         print_json(found.to_dict())
     else:
-        _show(found, most, Console(markup=False, highlight=False))
+        _show(found, most)
     for written in filter(None, (html, corrections)):
-        Console(stderr=True, soft_wrap=True).print(f"wrote {written}", markup=False, highlight=False)
+        print(f"wrote {written}", file=sys.stderr)
 
 
-def _show(found: "Look", most: int, console: "Console") -> None:
+def _show(found: "Look", most: int) -> None:
     from pbprompt.findings.page import class_lines, duplicate_words, headline, size_words, worst_duplicates
 
+    console = Console(markup=False, highlight=False)
     console.print(headline(found))
     console.print(size_words(found))
     for note in found.notes:
         console.print(f"{note}.")
     if found.labelled:
-        lines = [list(map(str, line)) for line in class_lines(found)]
+        lines = list(class_lines(found))
         half = SHOWN_CLASSES // 2
         shown = lines if len(lines) <= SHOWN_CLASSES else [*lines[:half], *lines[-half:]]
         title = "Images per class" + ("" if shown is lines else f" (smallest and largest of {len(lines)})")
@@ -107,12 +106,9 @@ def _show(found: "Look", most: int, console: "Console") -> None:
 
 
 def _table(
-    console: "Console", title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], most: int
+    console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], most: int
 ) -> None:
-    """A table that folds long cells to the width of the terminal; nothing found is said in a line."""
-    from rich.table import Column, Table
-    from rich.text import Text
-
+    """A table with its title; nothing found is said in a line."""
     console.print()
     if not rows:
         console.print(f"{title}: none")
@@ -120,10 +116,4 @@ def _table(
     more = f", {most} shown (--most, --json or --html for more)" if len(rows) > most else ""
     console.print(f"{title}: {len(rows):,}{more}" if "(" not in title else title, style="bold")
     numeric = ("train", "val", "test", "all", "confused")
-    heads = [
-        Column(name, overflow="fold", justify="right" if name in numeric else "left") for name in columns
-    ]
-    table = Table(*heads, box=None, pad_edge=False)
-    for row in rows[:most]:
-        table.add_row(*map(Text, row))
-    console.print(table)
+    console.print(table(columns, rows[:most], right=numeric, pad_edge=False))

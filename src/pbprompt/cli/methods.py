@@ -6,37 +6,27 @@ from typing import TYPE_CHECKING
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from pbprompt.cli.output import print_table
+from pbprompt.config import describe
 
+if TYPE_CHECKING:
     from pbprompt.clip.backbone import Backbone
     from pbprompt.methods.base import Method
 
-# the sizes the paper counts parameters at: ViT-B/16's text tower
-WIDTH, JOINT = 512, 512
 WITHOUT = "; those that come with each class are left out"
 
 
 def methods(name: str = typer.Argument("", help="A method to explain; without one, all are listed.")) -> None:
     """List the methods, or explain one: settings, defaults, presets, parameters."""
-    from rich.console import Console
-
     from pbprompt import registry
 
     if name:
-        _explain(registry.find_method(name), Console())
-    else:
-        _list(registry.methods(), Console())
-
-
-def _list(known: dict[str, type["Method"]], console: "Console") -> None:
-    from rich.table import Table
-
-    table = Table("method", "parameters*", "tags", "paper", box=None)
-    for name, kind in known.items():
-        table.add_row(name, f"{_counts(kind)[0]:,}", ", ".join(_tags(kind)), kind.paper)
-    console.print(table)
-    console.print(f"[dim]* learnable, as the paper counts them, at ViT-B/16{WITHOUT}[/]")
+        _explain(registry.find_method(name))
+        return
+    known = registry.methods().items()
+    rows = [(name, f"{_counts(kind)[0]:,}", ", ".join(_tags(kind)), kind.paper) for name, kind in known]
+    print_table(("method", "parameters*", "tags", "paper"), rows)
+    typer.secho(f"* learnable, as the paper counts them, at ViT-B/16{WITHOUT}", dim=True)
 
 
 def _tags(kind: type["Method"]) -> tuple[str, ...]:
@@ -54,37 +44,29 @@ def _tags(kind: type["Method"]) -> tuple[str, ...]:
     return (*(word for word, holds in facts.items() if holds), *kind.tags)
 
 
-def _explain(kind: type["Method"], console: "Console") -> None:
-    from rich.table import Table
-
-    from pbprompt.config import describe
-
-    console.print((sys.modules[kind.__module__].__doc__ or "").strip(), highlight=False, markup=False)
-    console.print("\nf, g: image and text tower; s: exp(logit scale); x: image; c: class", highlight=False)
+def _explain(kind: type["Method"]) -> None:
+    print((sys.modules[kind.__module__].__doc__ or "").strip())
+    print("\nf, g: image and text tower; s: exp(logit scale); x: image; c: class")
     counted, full = _counts(kind)
     figures = f"{counted:,} as the paper counts, {full:,} in full{WITHOUT}"
-    console.print(f"\nlearnable parameters at ViT-B/16: {figures}\n")
-    table = Table("setting", "default", "what it is", box=None)
-    for setting, value, text in describe(kind.Config()):
-        table.add_row(setting, repr(value), text)
-    console.print(table)
+    print(f"\nlearnable parameters at ViT-B/16: {figures}\n")
+    rows = [(setting, repr(value), text) for setting, value, text in describe(kind.Config())]
+    print_table(("setting", "default", "what it is"), rows)
     for what, named in (("preset", kind.presets), ("variant", kind.variants)):
         for label, values in named.items():
             changed = ", ".join(f"{key}={value}" for key, value in values.items())
-            console.print(f"{what} [bold]{label}[/]: {changed}", highlight=False)
+            print(f"{what} {label}: {changed}")
 
 
 @cache
 def _sizes() -> "Backbone":
-    """ViT-B/16's sizes, whose weights are all one zero in memory."""
+    """Of the sizes at which the paper counts parameters; its weights are all one zero in memory."""
     import torch
 
-    from pbprompt.clip.backbone import Backbone, BackboneConfig
-    from pbprompt.clip.text import TextConfig
-    from pbprompt.clip.vit import VitConfig
+    from pbprompt.clip.backbone import Backbone
+    from pbprompt.report.cost import VIT_B16
 
-    text = TextConfig(context_length=77, vocab_size=49408, width=WIDTH, heads=8, layers=12)
-    towers = Backbone(BackboneConfig("sizes", JOINT, VitConfig(224, 16, 768, 12, 12), text))
+    towers = Backbone(VIT_B16)
     zeros = {name: torch.zeros(1).expand(laid.shape) for name, laid in towers.state_dict().items()}
     return towers.load_weights(zeros, logit_scale=100.0, fingerprint="sizes")
 

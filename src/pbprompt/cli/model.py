@@ -1,6 +1,7 @@
 """`pbprompt model`: a saved model's life after its first fit. Each change is written whole or not at all."""
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -123,7 +124,8 @@ def refit(
 
     What `add`, `keep`, `rename`, `merge` and `remove` changed is in no source, so it is not in the new model.
     """
-    from pbprompt.cli.fit import FitOptions, fit_options
+    from pbprompt.cli.fit import FitOptions
+    from pbprompt.cli.fitting import fit_options
     from pbprompt.model.tuned import TunedModel
 
     before = TunedModel.load(model, device="auto")
@@ -136,6 +138,7 @@ def refit(
         fit_options(FitOptions.of({**given, "out": Path(place) / "model"}))
         after = TunedModel.load(Path(place) / "model", before.backbone)
         _save(after, model, out)
+    print(f"saved: {out or model}", file=sys.stderr)
     print(_difference(before, after))
     former, now = (one.info.metrics.get("accuracy") for one in (before, after))
     if former is not None and now is not None:

@@ -2,15 +2,11 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
-from pbprompt.cli.output import print_json, tell
+from pbprompt.cli.output import print_json, print_table, tell
 from pbprompt.errors import InputError
-
-if TYPE_CHECKING:
-    from pbprompt.findings.next_images import Suggestion
 
 
 def next_images(
@@ -78,18 +74,17 @@ def next_images(
         for one in chosen
     ]
     write_table(out, [*former, *new], multi_label=tuned.multi_label)
+    columns = ("image", "suggested", "probability", "score")
+    told = [
+        (as_text(row.image), one.label, one.probability, one.score)
+        for row, one in zip(new, chosen, strict=True)
+    ]
     if as_json:
-        for row, one in zip(new, chosen, strict=True):
-            print_json(
-                {
-                    "image": as_text(row.image),
-                    "suggested": one.label,
-                    "probability": one.probability,
-                    "score": one.score,
-                }
-            )
+        for values in told:
+            print_json(dict(zip(columns, values, strict=True)))
     else:
-        _print_table([(as_text(row.image), one) for row, one in zip(new, chosen, strict=True)])
+        rows = [(image, label, f"{share:.1%}", f"{score:.3f}") for image, label, share, score in told]
+        print_table(columns, rows, right=("probability", "score"), pad_edge=False)
     empty = sum(not row.label for row in former)
     if empty and not tuned.multi_label:
         tell(f"{empty} earlier rows of {out} have no label yet")
@@ -103,21 +98,3 @@ def _check_enough(wanted: int, there: int, folder: Path, out: Path) -> None:
     if wanted > there:
         others = f" that are not in {out} and can be read" if out.exists() else " that can be read"
         raise InputError(f"-n {wanted}: {folder} has {there:,} images{others}: ask for {there:,} or fewer")
-
-
-def _print_table(rows: "list[tuple[str, Suggestion]]") -> None:
-    from rich.console import Console
-    from rich.table import Column, Table
-    from rich.text import Text
-
-    table = Table(
-        Column("image", overflow="fold"),
-        Column("suggested", overflow="fold"),
-        Column("probability", justify="right"),
-        Column("score", justify="right"),
-        box=None,
-        pad_edge=False,
-    )
-    for image, one in rows:
-        table.add_row(Text(image), Text(one.label), f"{one.probability:.1%}", f"{one.score:.3f}")
-    Console(markup=False, highlight=False).print(table)

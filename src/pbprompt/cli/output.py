@@ -1,9 +1,14 @@
 """What the verbs print, for programs and beside their output for people, and how they refuse options."""
 
 import json
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
 
 from pbprompt.errors import InputError
 
@@ -20,6 +25,25 @@ def print_json(values: Any, indent: int | None = None) -> None:
 def tell(message: object) -> None:
     """A line for people, on standard error."""
     print(f"pbprompt: {message}", file=sys.stderr)
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[str] = (), **style: Any
+) -> Table:
+    """Cells are text as it is, which folds where the terminal is narrow: nothing is cut or marked up."""
+    heads = [Column(name, overflow="fold", justify="right" if name in right else "left") for name in columns]
+    made = Table(*heads, **{"box": None, **style})
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+    return made
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[str] = (), **style: Any
+) -> None:
+    """Print a `table`; a file or a pipe has no screen to fit."""
+    fits = sys.stdout.isatty() or "COLUMNS" in os.environ
+    Console(width=None if fits else 200).print(table(columns, rows, right, **style))
 
 
 def refuse(options: Mapping[str, object], why: str) -> None:

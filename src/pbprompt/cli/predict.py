@@ -1,31 +1,17 @@
 """`pbprompt predict`: name what is in images."""
 
-import math
-import sys
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
-from pbprompt.cli.batch import executor_named, output_of, print_answers, sources, written
-from pbprompt.cli.calibration_words import (
-    REJECT_AT,
-    difference_words,
-    full_set_words,
-    promise_words,
-    shortened,
-)
 from pbprompt.cli.options import with_options
-from pbprompt.cli.output import refuse, tell
 from pbprompt.data.items import DEFAULT_TEMPLATE
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
 
-if TYPE_CHECKING:
-    from pbprompt.model.predictions import Prediction, Rule
-    from pbprompt.model.tuned import TunedModel
+REJECT_AT = 0.9  # where --reject-at is not given and can be promised
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,87 +130,9 @@ def predict(options: PredictOptions) -> None:
 
     [bold]pbprompt predict photos/ shards/*.tar --model model/ --out answers.parquet[/bold]
     """
-    from pbprompt.batch import CACHED_UNITS, Job
-    from pbprompt.batch.on_ray import sent
-    from pbprompt.data.stream import Stream
+    from pbprompt.cli.batch import answer
 
-    output = output_of(options.out, options.as_json, options.features, options.executor, options.ray_address)
-    stream = Stream(sources(options.images, options.allow_urls), allow_urls=options.allow_urls)
-    stream.few(CACHED_UNITS)  # what is wrong with the first is told before a model is loaded
-    choose = partial(executor_named, options.executor, options.ray_address, options.device)
-    model, backbone, device, features = options.model, options.backbone, options.device, options.features
-    tuned, rule = _zero_shot(options) if model is None else _tuned(options, model, stream)
-    job = Job.of(tuned, stream, rule, features=features)
-    if output is not None:
-        written(job, output, choose(lambda: sent(tuned, backbone, device, rule)))
-        return
-    print_answers(
-        job, options.as_json, lambda rows: _print_table(rows, options.top_k, tuned=model is not None)
-    )
-
-
-def _zero_shot(options: PredictOptions) -> "tuple[TunedModel, Rule]":
-    from pbprompt.clip.loading.load import load_backbone
-    from pbprompt.model.predictions import NO_RULE
-    from pbprompt.model.tuned import TunedModel
-
-    if any(share is not None for share in options.shares().values()):
-        raise InputError("--reject-at, --coverage and --none-at rest on labelled images: give --model DIR")
-    if options.together:
-        raise InputError("--together: give --model DIR; names alone learn with `pbprompt fit --unlabelled`")
-    if not options.names:
-        raise InputError("no class names: give --classes cat,dog,car, --classes-file FILE or --model DIR")
-    tower = load_backbone(options.backbone or "lite", activation=options.activation, device=options.device)
-    sentence = options.template or DEFAULT_TEMPLATE
-    names = distinct(options.names)
-    return TunedModel.zero_shot(tower, names, sentence, independent=options.independent), NO_RULE
-
-
-def _tuned(options: PredictOptions, folder: Path, stream: "Stream") -> "tuple[TunedModel, Rule]":
-    """The saved model with the names asked for, and its rule; what that can promise is told."""
-    from pbprompt.cli.unlabelled import seen_together
-    from pbprompt.methods.abilities import TellsFamiliarity, can
-    from pbprompt.model.predictions import NO_RULE
-    from pbprompt.model.tuned import TunedModel
-
-    if options.independent:
-        raise InputError(
-            "--independent: a fitted model tells its classes from each other, so that no class has a "
-            "probability of its own: leave out --model, or leave out --independent"
-        )
-    samples, seed = options.samples, options.seed
-    model = TunedModel.load(folder, options.backbone, options.device, samples=samples, seed=seed)
-    if model.multi_label:
-        refuse(options.of_one_label(), f"{folder} is multi-label: each label has a threshold of its own")
-        return model, NO_RULE
-    if options.none_at is not None:
-        if not can(model.method, TellsFamiliarity):
-            raise InputError(f"--none-at: {model.method.name} cannot tell: fit with --method conjugate")
-        if not model.method.has_enough_to_tell():
-            raise InputError(
-                f"--none-at: {folder} was fitted on too few photographs to tell: it needs at least "
-                "19 that are not their class's only one"
-            )
-    if options.per_class and options.coverage is None:
-        raise InputError("--per-class says how --coverage is meant: give both")
-    other_template = options.template not in (None, model.info.template)
-    if options.names or other_template:
-        names = distinct([*model.classes, *options.names])
-        model = model.for_classes(names, options.template).with_left_out()
-    if options.together:
-        refuse({"--executor": None if options.executor == "local" else options.executor}, "--together")
-        model = seen_together(model, stream)
-    notes = promise_words(folder, model.calibration, options.reject_at, options.coverage)
-    notes += difference_words(model, bool(options.names), other_template)
-    reject_at = options.reject_at
-    if model.calibration and reject_at is None and math.isfinite(model.calibration.promised(REJECT_AT)[1]):
-        reject_at = REJECT_AT
-    rule = model.rule(reject_at, options.coverage, options.none_at, per_class=options.per_class)
-    if isinstance(rule.quantile, tuple):
-        notes += full_set_words(model, rule.quantile)
-    for note in notes:
-        tell(note)
-    return model, rule
+    answer(options)
 
 
 def class_names(classes: str, classes_file: Path | None) -> list[str]:
@@ -233,42 +141,3 @@ def class_names(classes: str, classes_file: Path | None) -> list[str]:
         raise InputError("--classes and --classes-file both given: choose one")
     given = classes.split(",") if classes_file is None else read_text(classes_file).splitlines()
     return [" ".join(name.split()) for name in given if name.strip()]
-
-
-def distinct(names: list[str]) -> list[str]:
-    """The names, refused where two are one class."""
-    from pbprompt.data.names import name_key
-
-    seen: dict[str, str] = {}
-    for name in names:
-        key = name_key(name)
-        if key in seen:
-            raise InputError(f"class names {seen[key]!r} and {name!r} are the same: name each class once")
-        seen[key] = name
-    return names
-
-
-def _print_table(rows: list[tuple[str, "Prediction"]], top_k: int, tuned: bool) -> None:
-    from rich.console import Console
-    from rich.table import Column, Table
-
-    first = rows[0][1]
-    shown = min(top_k, len(first.scores))
-    columns = [f"{place}." for place in range(1, shown + 1)]
-    labelled = first.labels is not None
-    tuned = tuned and not labelled
-    columns += ["doubt", ""] if tuned else []
-    columns += ["set"] if first.prediction_set is not None else []
-    front = [Column(name, overflow="fold") for name in (("image", "labels") if labelled else ("image",))]
-    table = Table(*front, *columns, box=None)
-    for name, answer in rows:
-        cells = [", ".join(answer.labels or ()) or "–"] if labelled else []
-        cells += [f"{label} {score:.1%}" for label, score in answer.likeliest(shown)]
-        if tuned:
-            marks = ["unsure"] * bool(answer.unsure) + ["none of these"] * bool(answer.unknown)
-            cells += [f"{math.exp(answer.entropy):.1f}", ", ".join(marks)]
-        if answer.prediction_set is not None:
-            cells.append(shortened(answer.prediction_set))
-        table.add_row(name, *cells)
-    wide = None if sys.stdout.isatty() else 200  # a file or a pipe has no screen to fit
-    Console(width=wide, markup=False, highlight=False).print(table)

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pbprompt.cli.output import print_json
+from pbprompt.cli.output import print_json, print_table, tell
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
-    from pbprompt.explain.prompt_map import PromptMap
     from pbprompt.methods.base import Method
 
 
@@ -45,9 +44,14 @@ def prompts(
     are those nearest to each learned token by cosine; a low cosine means that the word says little. The map
     shows the two principal axes (PCA) of prompts and images; as .csv it is written as numbers.
     """
+    import numpy as np
+
     from pbprompt.cli.explain import model_with
     from pbprompt.core.likelihood import sampled_cosine
+    from pbprompt.explain.prompt_map import draw_prompt_map, map_prompts
     from pbprompt.explain.prompts import class_rows, sampled_prompts
+    from pbprompt.files import write_text
+    from pbprompt.report.plots import save
 
     if map_file is not None and map_file.suffix.lower() not in (".png", ".svg", ".csv"):
         raise InputError(f"--map {map_file}: is written as .png, .svg or .csv: give a name that ends so")
@@ -66,8 +70,14 @@ def prompts(
     else:
         _print_table(chosen, alike, spoken)
     if map_file is not None:
-        split = tuned.info.seed  # the split that `fit` made: its test images were not trained on
-        _write_map(map_file, _map(method, drawn, chosen, images, per_class, root, split))
+        features, labels = np.empty((0, drawn.shape[-1])), np.empty(0, np.int64)
+        if images:
+            features, labels = _image_features(method, chosen, images, per_class, root, tuned.info.seed)
+        found = map_prompts(drawn.float().cpu().numpy(), features, labels, chosen)
+        if map_file.suffix.lower() == ".csv":
+            write_text(map_file, found.as_csv())
+        else:
+            save(draw_prompt_map(found), map_file)
         print(f"written: {map_file}", file=sys.stderr)
 
 
@@ -84,8 +94,7 @@ def _words(method: "Method", rows: Sequence[int], top_k: int, samples: int, seed
     from pbprompt.seeding import generator
 
     if not can(method, ShowsTokens):
-        why = f"{method.name} has no token embeddings to show: use a model of pbprompt or coop"
-        print(f"pbprompt: no words: {why}", file=sys.stderr)
+        tell(f"no words: {method.name} has no token embeddings to show: use a model of pbprompt or coop")
         return [[] for _ in rows]
     with torch.no_grad():
         vectors = method.prompt_vectors(samples, generator(seed))
@@ -96,42 +105,17 @@ def _words(method: "Method", rows: Sequence[int], top_k: int, samples: int, seed
 
 
 def _print_table(classes: Sequence[str], alike: Sequence[float | None], spoken: Sequence[Spoken]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     tokens = max((len(sample) for own in spoken for sample in own), default=0)
-    table = Table(
-        "class", "alike", *(["prompt"] if tokens else []), *map(str, range(1, tokens + 1)), box=None
-    )
+    columns = ["class", "alike", *(["prompt"] if tokens else []), *map(str, range(1, tokens + 1))]
+    rows: list[list[str]] = []
     for name, cosine, own in zip(classes, alike, spoken, strict=True):
         start = [name, "one prompt" if cosine is None else f"{cosine:.3f}"]
         if not own:
-            table.add_row(*start)
+            rows.append(start)
         for number, sample in enumerate(own, 1):
             cells = [" ".join(f"{word} {near:.2f}" for word, near in token) for token in sample]
-            table.add_row(*(start if number == 1 else ["", ""]), str(number), *cells)
-    wide = None if sys.stdout.isatty() else 200  # a file or a pipe has no screen to fit
-    Console(width=wide, markup=False, highlight=False).print(table)
-
-
-def _map(
-    method: "Method",
-    drawn: Any,
-    classes: Sequence[str],
-    images: str,
-    per_class: int,
-    root: Path | None,
-    seed: int,
-) -> "PromptMap":
-    """The prompts and, where asked for, images of the same classes on one plane."""
-    import numpy as np
-
-    from pbprompt.explain.prompt_map import map_prompts
-
-    features, labels = np.empty((0, drawn.shape[-1])), np.empty(0, np.int64)
-    if images:
-        features, labels = _image_features(method, classes, images, per_class, root, seed)
-    return map_prompts(drawn.float().cpu().numpy(), features, labels, classes)
+            rows.append([*(start if number == 1 else ["", ""]), str(number), *cells])
+    print_table(columns, rows)
 
 
 def _image_features(
@@ -145,6 +129,7 @@ def _image_features(
     from pbprompt.explain.prompts import class_rows, missing_names
     from pbprompt.features.bank import FeatureBank
 
+    # with the model's seed, the split that `fit` made: its test images were not trained on
     dataset = open_dataset(data, root, seed=seed).single_label()
     items: list[Item] = []
     for label, name in enumerate(dataset.classes):
@@ -159,14 +144,3 @@ def _image_features(
         )
     features = FeatureBank(method.backbone).encode(dataset.root, items)
     return features.global_.float().numpy(), features.labels.numpy()
-
-
-def _write_map(path: Path, found: "PromptMap") -> None:
-    from pbprompt.explain.prompt_map import draw_prompt_map
-    from pbprompt.files import write_text
-    from pbprompt.report.plots import save
-
-    if path.suffix.lower() == ".csv":
-        write_text(path, found.as_csv())
-    else:
-        save(draw_prompt_map(found), path)

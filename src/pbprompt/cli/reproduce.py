@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from pbprompt.cli.options import with_options
+from pbprompt.cli.output import print_table
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ def reproduce(options: ReproduceOptions) -> None:
         _list_recipes()
         return
     from pbprompt import distributed
-    from pbprompt.recipes.pictures import find_picture
+    from pbprompt.recipes import load_recipe
+    from pbprompt.recipes.pictures import find_picture, picture_names
     from pbprompt.runs.store import RunStore
     from pbprompt.sweep.sweeping import sweep
 
@@ -88,7 +90,8 @@ def reproduce(options: ReproduceOptions) -> None:
         raise InputError("--captions: only with a picture, such as `captions`")
     measured = [name for name in options.tables if name != COST and name not in pictures]
     part = (options.dataset, options.numbers("shots"), options.numbers("seeds"), options.overrides)
-    recipes = [_recipe(name).narrowed(*part) for name in measured]
+    others = [*picture_names(), COST]
+    recipes = [load_recipe(name, others).narrowed(*part) for name in measured]
     if COST in options.tables:
         _print_cost(options.device, options.style)
     for picture in pictures.values():
@@ -118,42 +121,21 @@ def reproduce(options: ReproduceOptions) -> None:
 
 
 def _list_recipes() -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
     from pbprompt.recipes import load_recipe, recipe_names
     from pbprompt.recipes.pictures import find_picture, picture_names
 
-    table = Table("table", "runs", "backbone", "what it is", box=box.SIMPLE)
-    for name in recipe_names():
-        recipe = load_recipe(name)
-        table.add_row(name, str(len(recipe.expand())), recipe.backbone, recipe.title)
+    rows: list[tuple[object, ...]] = []
+    for recipe in map(load_recipe, recipe_names()):
+        rows.append((recipe.name, len(recipe.expand()), recipe.backbone, recipe.title))
     for name in picture_names():
         if picture := find_picture(name):
-            table.add_row(name, "picture", picture.backbone, picture.title)
-    table.add_row(COST, "timing", "ViT-B/16", "Parameters, and images per second on this machine")
-    Console().print(table)
-
-
-def _recipe(name: str) -> "Recipe":
-    """A recipe by its name; of an unknown one, pictures and timings are among what may have been meant."""
-    from pbprompt.recipes import load_recipe, recipe_names
-    from pbprompt.recipes.pictures import picture_names
-    from pbprompt.suggest import suggest
-
-    if name in recipe_names() or Path(name).suffix in (".yaml", ".yml"):
-        return load_recipe(name)
-    known = [*recipe_names(), *picture_names(), COST]
-    raise InputError(f"unknown recipe {name!r}: {suggest(name, known)}")
+            rows.append((name, "picture", picture.backbone, picture.title))
+    rows.append((COST, "timing", "ViT-B/16", "Parameters, and images per second on this machine"))
+    print_table(("table", "runs", "backbone", "what it is"), rows)
 
 
 def _print_cost(device: str, style: str) -> None:
     """The paper's table of computation cost, measured here."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
     from pbprompt.markdown import table
     from pbprompt.report.cost import computation_cost
 
@@ -166,11 +148,9 @@ def _print_cost(device: str, style: str) -> None:
     if style != "terminal":
         print(table(head, rows, figures=True))
         return
-    shown = Table(*head, title="Computation cost (ViT-B/16)", title_justify="left", box=box.SIMPLE)
-    for row in rows:
-        shown.add_row(*row)
-    Console().print(shown)
-    Console().print("[dim]101 classes, 10 sampled prompts; the paper's speeds are of another machine[/]")
+    print("Computation cost (ViT-B/16)")
+    print_table(head, rows)
+    print("101 classes, 10 sampled prompts; the paper's speeds are of another machine")
 
 
 def _draw(picture: "Picture", options: ReproduceOptions) -> None:

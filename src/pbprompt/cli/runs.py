@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
-from pbprompt.cli.output import print_json
+from pbprompt.cli.output import print_json, table
 from pbprompt.errors import InputError
+from pbprompt.files import as_csv, write_text
 
 if TYPE_CHECKING:
     from pbprompt.runs.record import Record
@@ -36,27 +38,17 @@ def runs(
         if folder != DEFAULT or task or dataset or method or seed is not None:
             raise InputError(f"options go after the verb: pbprompt runs {context.invoked_subcommand} …")
         return
-    from rich import box
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
     store = _store(folder)
     found = _filtered(store.records(), task=task, dataset=dataset, method=method, seed=seed)
-    table = Table("id", "task", "dataset", "method", "shots", "seed", "result", "finished", box=box.SIMPLE)
+    columns = ("id", "task", "dataset", "method", "shots", "seed", "result", "finished")
+    rows = []
     for record in found:
         config = record.config
         shown = (record.id, config.task, config.place, config.row(), config.shots, config.seed)
-        table.add_row(*map(escape, map(str, shown)), record.headline, record.finished[:16])
-    # as wide as it needs to be: an id that is cut cannot be copied
-    console = Console(width=max(80, Console(width=1000).measure(table).maximum))
-    console.print(table)
+        rows.append((*shown, record.headline, record.finished[:16]))
+    Console(width=1000).print(table(columns, rows))  # an id that is broken cannot be copied
     failed = len({failure.id for failure in store.failures()})
-    console.print(
-        f"{len(found)} of {len(store.finished())} runs in {folder}, {failed} failed",
-        markup=False,
-        soft_wrap=True,
-    )
+    print(f"{len(found)} of {len(store.finished())} runs in {folder}, {failed} failed")
 
 
 @app.command()
@@ -79,12 +71,10 @@ def export(
     seed: Seed = None,
 ) -> None:
     """Write the runs as CSV: one line for each test of each run, with every figure."""
-    from pbprompt.files import as_csv, write_text
-
     found = _filtered(_store(folder).records(), task=task, dataset=dataset, method=method, seed=seed)
     lines = [line for record in found for line in _lines(record)]
     fields = list(dict.fromkeys(key for line in lines for key in line))
-    write_text(csv_file, as_csv([fields, *([line.get(key, "") for key in fields] for line in lines)]))
+    write_text(csv_file, as_csv([fields, *([line.get(key) for key in fields] for line in lines)]))
     print(f"{len(found)} runs, {len(lines)} lines in {csv_file}")
 
 

@@ -1,11 +1,11 @@
 """`pbprompt serve`: a tuned model behind HTTP, with a web page to try it."""
 
 import os
-import sys
 from pathlib import Path
 
 import typer
 
+from pbprompt.cli.output import tell
 from pbprompt.errors import InputError, install_command
 
 
@@ -79,7 +79,7 @@ def serve(
     tuned = TunedModel.load(model, backbone, device)
     labelling = Labelling.open(tuned, label, label_out) if label else None
     for note in labelling.notes if labelling else ():
-        print(f"pbprompt: {note}", file=sys.stderr)
+        tell(note)
     app = create_app(
         tuned,
         limits=limits,
@@ -91,5 +91,5 @@ def serve(
     )
     if labelling:
         said, left = labelling.shown.labelled, labelling.shown.left
-        print(f"pbprompt: {said:,} images labelled, {left:,} to go: open /label", file=sys.stderr)
+        tell(f"{said:,} images labelled, {left:,} to go: open /label")
     uvicorn.Server(server_config(app, host, port)).run()

@@ -1,66 +1,49 @@
 """Images without labels on the command line: read, told of, written down."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pbprompt.errors import InputError
+from rich.console import Console
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from pbprompt.batch.pool import Pool
-    from pbprompt.cli.fit import FitOptions
-    from pbprompt.clip.backbone import Backbone
-    from pbprompt.core.unlabelled import Absorbed
-    from pbprompt.data.items import Dataset, Item
-    from pbprompt.data.stream import Stream
-    from pbprompt.features.bank import FeatureBank
-    from pbprompt.model.tuned import TunedModel
+from pbprompt.batch.pool import Pool, read_pool
+from pbprompt.cli.fit import FitOptions
+from pbprompt.cli.output import tell
+from pbprompt.core.unlabelled import SEEN, Absorbed, seen
+from pbprompt.data.items import Dataset, some
+from pbprompt.data.stream import Stream
+from pbprompt.features.bank import FeatureBank
+from pbprompt.files import as_csv, as_text, write_text
+from pbprompt.methods.abilities import TakesUnlabelled, can
+from pbprompt.model.tuned import TunedModel
 
 NAMED = 3  # images that a sentence names
 
 
-def read_unlabelled(
-    sources: Sequence[str], backbone: "Backbone", *, data: str = "", allow_urls: bool = False
-) -> "Pool | None":
+def read_unlabelled(options: FitOptions) -> Pool | None:
     """The images of --unlabelled; None where it was not given. Of the labelled data itself, those without."""
-    if not sources:
+    if not options.unlabelled:
         return None
-    from pbprompt.batch.pool import read_pool
-    from pbprompt.data.stream import Stream
-
-    stream = Stream(list(sources), allow_urls=allow_urls)
-    return read_pool(backbone, stream, bare=data in sources)
+    stream = Stream(options.unlabelled, allow_urls=options.allow_urls)
+    return read_pool(options.tower, stream, bare=options.data in options.unlabelled)
 
 
-def without_copies(pool: "Pool", few: "Dataset", bank: "FeatureBank", console: "Console") -> "Pool":
+def without_copies(pool: Pool, few: Dataset, bank: FeatureBank, console: Console) -> Pool:
     """Without the labelled images that are trained on; with a word on those that are to be tested on."""
-    from pbprompt.features.bank import Features
-
-    def encoded(items: "Sequence[Item]") -> Features:
-        return bank.encode(few.root, items)
-
     tested = few.whole.test or few.whole.val
-    if tested and (found := pool.kept(pool.copies(encoded(tested).global_)).names):
+    if tested and (found := pool.kept(pool.copies(bank.encode(few.root, tested).global_)).names):
         console.print(
             f"warning: {len(found):,} of the unlabelled images are test images too, which makes the figures "
-            f"too good: {', '.join(found[:NAMED])}{', …' if len(found) > NAMED else ''}"
+            f"too good: {some(found, NAMED)}"
         )
-    again = pool.copies(encoded(few.train).global_)
+    again = pool.copies(bank.encode(few.root, few.train).global_)
     if again.any():
         console.print(f"{int(again.sum()):,} of the unlabelled images are labelled too, and count once")
     return pool.kept(~again)
 
 
-def tell_of_pool(
-    pool: "Pool | None", model: "TunedModel", pseudo_labels: Path | None, console: "Console"
-) -> None:
+def tell_of_pool(pool: Pool | None, model: TunedModel, pseudo_labels: Path | None, console: Console) -> None:
     """What became of unlabelled images, and what they are taken for in a file."""
     if pool is None:
         return
-    from pbprompt.core.unlabelled import SEEN, seen
-
     if pool.failures:
         console.print(f"left out, since unreadable: {len(pool.failures):,} images ({pool.failures[0]})")
     found = absorbed_by(model)
@@ -91,23 +74,18 @@ def tell_of_pool(
         console.print(f"wrote {pseudo_labels}: what each is taken for")
 
 
-def _write_pseudo_labels(pool: "Pool", model: "TunedModel", found: "Absorbed", file: Path) -> None:
+def _write_pseudo_labels(pool: Pool, model: TunedModel, found: Absorbed, file: Path) -> None:
     """Image, label, probability, and whether it was counted in."""
-    from pbprompt.files import as_csv, as_text, write_text
-
     kept = found.familiar & bool(found.weight)
-    rows = [["image", "label", "probability", "kept"]]
+    rows = [("image", "label", "probability", "kept")]
     for name, said, counted in zip(pool.names, model.predict(pool.encoded), kept.tolist(), strict=True):
         (label, probability), *_ = said.likeliest(1)
-        rows.append([as_text(name), label, f"{probability:.4f}", "yes" if counted else "no"])
+        rows.append((as_text(name), label, f"{probability:.4f}", "yes" if counted else "no"))
     write_text(file, as_csv(rows))
 
 
-def seen_together(model: "TunedModel", stream: "Stream") -> "TunedModel":
+def seen_together(model: TunedModel, stream: Stream) -> TunedModel:
     """The model having seen all images of a stream, with a word on what that changes."""
-    from pbprompt.batch.pool import read_pool
-    from pbprompt.cli.output import tell
-
     pool = read_pool(model.backbone, stream)
     after = model.together(pool.images)
     labels = [[said.label for said in each.predict(pool.encoded)] for each in (model, after)]
@@ -124,34 +102,6 @@ def seen_together(model: "TunedModel", stream: "Stream") -> "TunedModel":
     return after
 
 
-def absorbed_by(model: "TunedModel") -> "Absorbed | None":
+def absorbed_by(model: TunedModel) -> Absorbed | None:
     """What became of unlabelled images."""
-    from pbprompt.methods.abilities import TakesUnlabelled, can
-
     return model.method.absorbed if can(model.method, TakesUnlabelled) else None
-
-
-def fit_by_names(options: "FitOptions") -> None:
-    """No labels at all: names and unlabelled images."""
-    from pbprompt import distributed
-    from pbprompt.cli.fit import fit_console
-    from pbprompt.cli.predict import class_names, distinct
-    from pbprompt.model.manifest import claim
-    from pbprompt.model.tuned import TunedModel
-
-    if not (options.unlabelled and options.classes):
-        raise InputError("nothing to learn from: give DATA, or --unlabelled FOLDER and --classes cat,dog,car")
-    options.refuse("without labelled images nothing is drawn", **{"--shots": options.shots or None})
-    console = fit_console()
-    names = distinct(class_names(options.classes, None))
-    pool = read_unlabelled(options.unlabelled, options.tower, allow_urls=options.allow_urls)
-    assert pool is not None
-    model = TunedModel.fit_by_names(
-        options.tower, names, pool.images, options.kind, options.config, seed=options.seed
-    )
-    tell_of_pool(pool, model, options.pseudo_labels, console)
-    if distributed.is_main() and not options.dry_run:
-        with claim(options.out):
-            model.save(options.out)
-        console.print(f"saved: {options.out}")
-    distributed.stop()

@@ -155,3 +155,14 @@ def check_distinct(keys: Sequence[str], names: Sequence[str], where: str) -> Non
                 f"{where}: classes {other!r} and {key!r} are both named {name!r}: "
                 "rename one, or tell them apart in a classes file"
             )
+
+
+def distinct(names: Sequence[str]) -> Sequence[str]:
+    """The names, refused where two are one class."""
+    seen: dict[str, str] = {}
+    for name in names:
+        key = name_key(name)
+        if key in seen:
+            raise InputError(f"class names {seen[key]!r} and {name!r} are the same: name each class once")
+        seen[key] = name
+    return names

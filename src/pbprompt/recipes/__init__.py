@@ -122,13 +122,13 @@ def recipe_names() -> list[str]:
     return names_in()
 
 
-def load_recipe(name_or_path: str) -> Recipe:
-    """A recipe by its name or from a YAML file."""
+def load_recipe(name_or_path: str, others: Sequence[str] = ()) -> Recipe:
+    """A recipe by its name or from a YAML file; of an unknown name, `others` may have been meant too."""
     path, known = Path(name_or_path), recipe_names()
     if is_file(name_or_path) and not path.is_file():
         raise InputError(f"{path}: no such recipe file")
     if not is_file(name_or_path) and name_or_path not in known:
-        raise InputError(f"unknown recipe {name_or_path!r}: {suggest(name_or_path, known)}")
+        raise InputError(f"unknown recipe {name_or_path!r}: {suggest(name_or_path, [*known, *others])}")
     values, where = parsed(name_or_path, "give title, task, backbone, datasets and rows")
     rows = tuple(
         _row(row, f"{where}, row {number}")
