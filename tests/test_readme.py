@@ -65,8 +65,9 @@ def done() -> dict[str, tuple[object, str, str]]:
 def needed_by(command: str) -> list[str]:
     """The README's commands that make what this one takes."""
     makers = []
-    if "model/" in command and not command.startswith("pbprompt fit "):
-        makers += [other for other in PBPROMPT if other.startswith("pbprompt fit ")]
+    for model in ("model/", "prompts/"):
+        if f" {model}" in command and not command.startswith("pbprompt fit "):
+            makers += [other for other in PBPROMPT if other.endswith(f"--out {model}")]
     if command == "pbprompt runs":
         makers += [other for other in PBPROMPT if other.startswith("pbprompt reproduce sample-")]
     return makers
