@@ -18,6 +18,7 @@ from pbprompt.explain.drawing import (
     heat_colours,
     overlay,
     save_picture,
+    seen,
 )
 from pbprompt.explain.heat_maps import READINGS, HeatMaps, heat_maps
 from pbprompt.methods.base import build_method, make_config
@@ -199,17 +200,17 @@ def test_the_hottest_place_of_an_overlay_is_the_hottest_cell(row, column):
 def test_an_overlay_is_the_centre_square():
     wide = Image.new("RGB", (300, 100), "red")
     wide.paste("blue", (100, 0, 200, 100))  # just the square
-    square = np.asarray(overlay(wide, np.zeros((4, 4), np.float32)), float)
+    square = np.asarray(overlay(seen(wide), np.zeros((4, 4), np.float32)), float)
     assert square.shape == (100, 100, 3)
     assert (square[..., 2] > square[..., 0] + 50).all()
-    assert overlay(wide, np.zeros((4, 4), np.float32), side=50).size == (50, 50)
+    assert seen(wide, side=50).size == (50, 50)
 
 
 def test_a_narrower_crop_is_drawn_as_it_was_seen():
     photo = Image.effect_noise((160, 128), 64).convert("RGB")
     none = np.zeros((4, 4), np.float32)
     centre = overlay(photo.crop((24, 8, 136, 120)), none)  # 7/8 of the short side, 112 pixels
-    assert overlay(photo, none, side=112, cropped=7 / 8).tobytes() == centre.tobytes()
+    assert overlay(seen(photo, side=112, cropped=7 / 8), none).tobytes() == centre.tobytes()
 
 
 def test_colours_are_relative_to_the_mean_unless_a_scale_is_given():

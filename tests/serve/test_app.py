@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from pbprompt.cli.predict import predict
 from pbprompt.data.images import open_image
-from pbprompt.explain.drawing import overlay
+from pbprompt.explain.drawing import overlay, seen
 from pbprompt.explain.heat_maps import heat_maps
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.app import create_app
@@ -134,8 +134,9 @@ def test_explain(client, model, cat):
     predicted = client.post("/predict", files=[file(cat)]).json()["predictions"][0]["scores"]
     assert said.json()["score"] == pytest.approx(predicted["dog"], abs=1e-5)
     # the evidence of all classes on one scale; a plan on its own
-    square = open_image(io.BytesIO(cat))
-    maps = heat_maps(model.predictor, square, model.classes, samples=2)
+    image = open_image(io.BytesIO(cat))
+    square = seen(image)
+    maps = heat_maps(model.predictor, image, model.classes, samples=2)
     expected = overlay(square, maps.contribution[1, model.classes.index("dog")], maps.contribution.max())
     assert same_picture(said.json()["samples"][1], expected)
     plan = client.post(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, UInt8
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageColor, ImageDraw, ImageFont, ImageOps
 
 from pbprompt.data.squares import Fit
 from pbprompt.explain.heat_maps import HeatMaps, Maps, Reading
@@ -19,17 +19,8 @@ CLEAR = 2  # times its mean that a place of a plan must have for full colour
 INK, FAINT = "#24292f", "#57606a"
 # Colours of heat from dark blue over red to pale yellow, equally spaced from 0 to 1. Lightness only
 # rises: the scale reads right in grey and to the colour-blind.
-ANCHORS = np.array(
-    [
-        (10, 8, 44),
-        (66, 18, 104),
-        (130, 32, 110),
-        (193, 55, 82),
-        (236, 104, 42),
-        (250, 172, 36),
-        (253, 248, 176),
-    ]
-)
+COLOURS = "#0a082c", "#421268", "#82206e", "#c13752", "#ec682a", "#faac24", "#fdf8b0"
+ANCHORS = np.array([ImageColor.getrgb(colour) for colour in COLOURS])
 
 
 def heat_colours(heat: Float[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w 3"]:
@@ -39,28 +30,27 @@ def heat_colours(heat: Float[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w 3"]:
     return np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
 
 
-def overlay(
-    image: Image.Image,
-    heat: Float[np.ndarray, "h w"],
-    hottest: float | None = None,
-    side: int | None = None,
-    fit: Fit = "crop",
-    cropped: float = 1.0,
-) -> Image.Image:
-    """The square of the image that the model saw, its centre or the whole squashed (`fit`), under its heat.
+def seen(image: Image.Image, side: int | None = None, fit: Fit = "crop", cropped: float = 1.0) -> Image.Image:
+    """The square of the image that the model saw: its centre, of `cropped` of the shorter side, or (`fit`)
+    the whole squashed. `side`: pixels of the result; the image's shorter side unless given."""
+    side, image = side or min(image.size), image.convert("RGB")
+    if fit == "squash":
+        return image.resize((side, side), Image.Resampling.BICUBIC)
+    return ImageOps.fit(image, (side, side), Image.Resampling.BICUBIC, bleed=(1 - cropped) / 2)
 
-    `hottest` is the value of full colour, 0 that of none; `full_colour` of the map unless given. `side`:
-    pixels of the result; the image's shorter side unless given. `cropped`: the share of that side that the
-    centre has.
+
+def overlay(square: Image.Image, heat: Float[np.ndarray, "h w"], hottest: float | None = None) -> Image.Image:
+    """A square under its heat.
+
+    `hottest` is the value of full colour, 0 that of none; `full_colour` of the map unless given.
     """
-    side = side or min(image.size)
     hottest = full_colour(heat) if hottest is None else hottest
     relative = heat / hottest if hottest > 0 else np.zeros_like(heat)
-    smooth = Image.fromarray(relative.astype(np.float32)).resize((side, side), Image.Resampling.BICUBIC)
+    smooth = Image.fromarray(relative.astype(np.float32)).resize(square.size, Image.Resampling.BICUBIC)
     share = np.clip(np.asarray(smooth), 0, 1)  # bicubic overshoots at steep edges
-    photo = np.asarray(_seen(image, side, fit, cropped), np.float32)
     opacity = (0.45 + 0.2 * share)[..., None]  # cold is tinted too, so that cold and untouched differ
-    return Image.fromarray(np.rint(photo * (1 - opacity) + heat_colours(share) * opacity).astype(np.uint8))
+    mixed = np.asarray(square, np.float32) * (1 - opacity) + heat_colours(share) * opacity
+    return Image.fromarray(np.rint(mixed).astype(np.uint8))
 
 
 def full_colour(heat: Float[np.ndarray, "*s h w"]) -> float:
@@ -91,16 +81,14 @@ def draw_heat_maps(maps: HeatMaps, image: Image.Image, reading: Reading = "contr
     draw = ImageDraw.Draw(canvas)
     for column, title in enumerate(columns):
         _write(draw, (GAP + column * step, GAP), title, SIDE, FAINT)
-    view = _seen(image, SIDE, maps.fit, maps.cropped)
+    view = seen(image, SIDE, maps.fit, maps.cropped)
     for row, (name, probability) in enumerate(zip(maps.classes, maps.probabilities, strict=True)):
         top, width = header + row * row_height, canvas.width - 2 * GAP
         hottest, scale = _scale(heat, row, reading, maps.temperature)
         _write(draw, (GAP, top), f"{name}, probability {probability:.1%}", width, INK)
         _write(draw, (GAP, top + LINE), f"{reading} {scale}", width, FAINT)
         shown = [heat[:, row].mean(0), *heat[:, row]] if samples > 1 else [heat[0, row]]
-        for column, tile in enumerate(
-            [view, *(overlay(image, one, hottest, SIDE, maps.fit, maps.cropped) for one in shown)]
-        ):
+        for column, tile in enumerate([view, *(overlay(view, one, hottest) for one in shown)]):
             canvas.paste(tile, (GAP + column * step, top + 2 * LINE))
     return canvas
 
@@ -116,18 +104,11 @@ def draw_captions(
     width = 2 * GAP + max(int(ImageFont.load_default(12).getlength(text)) for text, _ in lines) + 1
     height = 2 * GAP + max(SIDE, LINE * len(lines))
     canvas = Image.new("RGB", (SIDE + 2 * GAP + width, height), "white")
-    canvas.paste(_seen(image, SIDE, fit), (GAP, GAP))
+    canvas.paste(seen(image, SIDE, fit), (GAP, GAP))
     draw = ImageDraw.Draw(canvas)
     for number, (text, colour) in enumerate(lines):
         _write(draw, (SIDE + 3 * GAP, GAP + number * LINE), text, width, colour)
     return canvas
-
-
-def _seen(image: Image.Image, side: int, fit: Fit, cropped: float = 1.0) -> Image.Image:
-    image = image.convert("RGB")
-    if fit == "squash":
-        return image.resize((side, side), Image.Resampling.BICUBIC)
-    return ImageOps.fit(image, (side, side), Image.Resampling.BICUBIC, bleed=(1 - cropped) / 2)
 
 
 def stacked(pictures: Sequence[Image.Image]) -> Image.Image:

@@ -11,7 +11,7 @@ Two images of one motif that were taken apart, as in a burst, are not duplicates
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -30,8 +30,7 @@ SAME = 0.99999  # cosine of one picture with itself, in single precision
 FLAT = 1.0  # grey levels of deviation, below which there is nothing to compare
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """A pair is a near duplicate if at least this alike in features and outline, and at most so different."""
 
     cosine: float
@@ -46,8 +45,7 @@ ROWS_AT_ONCE = 1024
 MOST_OF_A_ROW = 16  # candidates: of many alike, each is tied to some, and so all to each other
 
 
-@dataclass(frozen=True)
-class Duplicates:
+class Duplicates(NamedTuple):
     """Images of one picture, by row, the first one first; `exact`: equal bytes or pixels."""
 
     rows: tuple[int, ...]

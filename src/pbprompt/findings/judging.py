@@ -18,7 +18,6 @@ they belong, a person says.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -108,8 +107,7 @@ def _left_out(
     return said, known, several
 
 
-@dataclass(frozen=True)
-class LabelError:
+class LabelError(NamedTuple):
     """Image `row` looks like `suggested`."""
 
     row: int
@@ -169,8 +167,7 @@ def multi_label_errors(
     return sorted(found, key=lambda error: error.label_probability)
 
 
-@dataclass(frozen=True)
-class Overlap:
+class Overlap(NamedTuple):
     """Two classes; `confused` of their `images` are taken for the other."""
 
     first: int
@@ -201,8 +198,7 @@ def overlaps(
     return sorted(kept, key=lambda pair: (-pair.share, pair.first, pair.second))
 
 
-@dataclass(frozen=True)
-class Outlier:
+class Outlier(NamedTuple):
     """Image `row`; of all images, this share looks no more like one of the classes."""
 
     row: int

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Encoded
 from pbprompt.data.workers import Workers, available_cpus
-from pbprompt.explain.drawing import draw_heat_maps, overlay
+from pbprompt.explain.drawing import draw_heat_maps, overlay, seen
 from pbprompt.model.predictions import Prediction, Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve import schemas
@@ -250,12 +250,13 @@ class Service:
         heat = maps.of(asked.reading)[:, 0]
         # One scale of contributions for all classes: where nothing speaks for one, its map stays dark.
         hottest = max(0.0, strongest) if asked.reading == "contribution" else None
+        square = seen(image, fit=maps.fit, cropped=maps.cropped)
         return Explanation(
             class_name=asked.class_name,
             score=finite(float(maps.probabilities[0])),
             range=(float(heat.mean(0).min()), float(heat.mean(0).max())),
-            mean=_base64(overlay(image, heat.mean(0), hottest, None, maps.fit, maps.cropped)),
-            samples=[_base64(overlay(image, one, hottest, None, maps.fit, maps.cropped)) for one in heat],
+            mean=_base64(overlay(square, heat.mean(0), hottest)),
+            samples=[_base64(overlay(square, one, hottest)) for one in heat],
         )
 
 
