@@ -106,7 +106,8 @@ def products(
     size, r = float(known.images), images - known.centre
     n, m = known.counts.expand(len(r), -1), size - known.counts.expand(len(r), -1)
     if targets is None:
-        left, beta, fewer, rest, p, q, u, v = known.images, 0.0, n, m, 1.0, 0.0, 1.0, n / size
+        left, beta, fewer, rest, v = known.images, 0.0, n, m, n / size
+        p, q, u = torch.ones_like(n), torch.zeros_like(n), torch.ones_like(n)
     else:
         left, beta, own = known.images - 1, size / (size - 1), targets > 0
         fewer, rest = n - own.double(), m - (~own).double()
