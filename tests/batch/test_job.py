@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from ahead import most_batches_ahead
 
 from pbprompt import batch as jobs
 from pbprompt.batch import Job, here, model_identity, parts, run
@@ -22,7 +23,6 @@ from pbprompt.data.images import open_image
 from pbprompt.data.squares import Crop
 from pbprompt.data.stream import Files, Record, Stream
 from pbprompt.data.workers import Workers
-from pbprompt.features.encode import most_batches_ahead
 
 
 @pytest.fixture(scope="module")

@@ -102,10 +102,10 @@ def test_passes_against_real_refits(counts, monkeypatch):
     weights = base.weights.best * torch.tensor([1.5, 1.5, 1.5, 1.0])
     moved = learn_text_map(evidence[0].means, evidence[0].counts, evidence[2].double())[1]
     experts = base.experts(pool)
-    found = unlabelled._passes(base.gaussians, experts[1:], weights, evidence[0], pool, moved)
+    gaussians, shares, _ = unlabelled._passes(base.gaussians, experts[1:], weights, evidence[0], pool, moved)
     plain = Plain(*evidence, pool, weights, experts)
-    np.testing.assert_allclose(found.shares, plain.shares, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(found.gaussians.log_densities(pool), plain.said, rtol=1e-7, atol=1e-6)
+    np.testing.assert_allclose(shares, plain.shares, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(gaussians.log_densities(pool), plain.said, rtol=1e-7, atol=1e-6)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8))
@@ -172,7 +172,6 @@ def test_helps_where_classes_are_clusters(shots):
     assert (found.verdict is None) == (shots == 1)
     assert accuracy(found.posterior, new, labels) > accuracy(base, new, labels)
     assert len(found.posterior.kernel.labels) == 25 * shots + len(found.kernel_rows)
-    assert len(found.changes) == 3 and found.changes[-1] <= found.changes[0] + 0.05
 
 
 def test_what_shows_none_of_the_classes_takes_no_part():

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from ahead import most_batches_ahead
 from PIL import Image
 
 from pbprompt.core import evidence
@@ -23,7 +24,7 @@ from pbprompt.features import checkpoint as checkpoints
 from pbprompt.features import gathered
 from pbprompt.features.bank import FeatureBank
 from pbprompt.features.checkpoint import Checkpoint
-from pbprompt.features.encode import decoder_for, most_batches_ahead
+from pbprompt.features.encode import decoder_for
 from pbprompt.features.gathered import Gathered, Pass, gather_units
 from pbprompt.testing.fits import tiny_vit
 

@@ -103,8 +103,6 @@ class Absorbed(NamedTuple):
     """how many photographs the pool counts as; 0: it is not used"""
     verdict: Verdict | None
     """None where nothing could be judged"""
-    changes: tuple[float, ...]
-    """the share of the pool whose likeliest class changed, per pass"""
 
 
 def seen(classes: int) -> int:
@@ -130,7 +128,7 @@ def absorb(
     distances = base.gaussians.distances(base.gaussians.log_densities(pool)).amin(1)
     familiar = distances <= left.distances.amin(1).quantile(1 - STRANGE)
     rows = familiar.nonzero().squeeze(1)
-    unused = Absorbed(base, left, familiar, rows[:0], 0.0, None, ())
+    unused = Absorbed(base, left, familiar, rows[:0], 0.0, None)
     if not len(rows) or len(texts) < 2:
         return unused
     near, weights = pool[rows], base.weights.best
@@ -148,16 +146,11 @@ def absorb(
         trust = enough(count + min(float(len(near)), MOST * count)) / enough(count)
         weights = weights * weights.new_tensor([trust, trust, trust, 1.0])
     placed = learn_text_map(statistics.means, statistics.counts, texts)
-    found = _passes(base.gaussians, base.experts(near)[1:], weights, statistics, near, placed[1])
-    kernel, counts = together.kernel(found.shares), statistics.counts
-    posterior, left = judged(found.gaussians, kernel, base.names, placed, left, counts, scale, found.weight)
-    return unused._replace(
-        posterior=posterior,
-        left=left,
-        kernel_rows=rows[:in_kernel],
-        weight=found.weight,
-        changes=found.changes,
-    )
+    said = base.experts(near)[1:]
+    gaussians, shares, weight = _passes(base.gaussians, said, weights, statistics, near, placed[1])
+    kernel, counts = together.kernel(shares), statistics.counts
+    posterior, left = judged(gaussians, kernel, base.names, placed, left, counts, scale, weight)
+    return unused._replace(posterior=posterior, left=left, kernel_rows=rows[:in_kernel], weight=weight)
 
 
 def absorb_by_names(
@@ -168,7 +161,7 @@ def absorb_by_names(
     texts, pool = texts.double(), pool.double()
     names = scale * (texts - texts.mean(0))
     by_name, nothing = pool @ names.T, Statistics.none(len(texts), texts.shape[1], pool.device)
-    shares, changes = shared_out(by_name), []
+    shares = shared_out(by_name)
     for _ in range(PASSES):
         statistics, weight = with_pool(nothing, pool, shares + TINY, torch.full_like(nothing.counts, MOST))
         text_map, moved = learn_text_map(statistics.means, statistics.counts, texts)
@@ -177,9 +170,7 @@ def absorb_by_names(
         spreads = [float(each.var(1).mean().sqrt()) for each in (by_name, densities)]
         trust = TRUST * (spreads[0] / spreads[1] if min(spreads) > 0 else UNNAMED)
         usual = pool.new_tensor([trust, NEIGHBOURS, NEAREST]) * enough(weight)
-        before = shares.argmax(1)
         shares = shared_out(usual[0] * densities + NAMES * by_name)
-        changes.append(float((shares.argmax(1) != before).double().mean()))
     rows, table, some = torch.arange(len(pool), device=pool.device), by_name[:0], pool[:IN_KERNEL]
     none, once = rows[:0], table[:, 0]
     several, experts = none.bool(), table.expand(4, -1, -1)
@@ -190,7 +181,7 @@ def absorb_by_names(
     novelty, told = fit_novelty(left, table, table), (name_scale, information, once)
     posterior = Posterior(gaussians, kernel, names, weights, novelty, text_map, moved.mean(0), *told)
     familiar = torch.ones_like(rows, dtype=torch.bool)
-    absorbed = Absorbed(posterior, left, familiar, rows[:IN_KERNEL], weight, None, tuple(changes))
+    absorbed = Absorbed(posterior, left, familiar, rows[:IN_KERNEL], weight, None)
     return absorbed, statistics
 
 
@@ -257,9 +248,8 @@ def _by_folds(
         fewer = kernel.coefficients - alone.inverse[:, out] @ left_out
         near = to_labelled.index_fill(1, out, -torch.inf)
         said = torch.stack([near.exp() @ fewer, nearest(near, labels, classes), by_name])
-        found = _passes(gaussians, said, base.weights.best, rest, pool, moved)
-        by_photographs = together.left_out(together.kernel(found.shares), out)
-        _put(with_pool, out, found.gaussians, images, by_photographs)
+        more, shares, _ = _passes(gaussians, said, base.weights.best, rest, pool, moved)
+        _put(with_pool, out, more, images, together.left_out(together.kernel(shares), out))
     return with_pool, _verdict(base.name_scale, statistics.counts, without, with_pool)
 
 
@@ -333,14 +323,6 @@ def with_pool(
     return statistics.merged(more), float(often.sum())
 
 
-class _Found(NamedTuple):
-    gaussians: Gaussians
-    shares: Float[Tensor, "m k"]
-    """r"""
-    weight: float
-    changes: tuple[float, ...]
-
-
 def _passes(
     gaussians: Gaussians,
     said: Float[Tensor, "3 m k"],
@@ -348,16 +330,14 @@ def _passes(
     statistics: Statistics,
     pool: Float[Tensor, "m d"],
     moved: Float[Tensor, "k d"],
-) -> _Found:
-    """Gaussians with the pool, of which the other experts `said` what they say."""
+) -> tuple[Gaussians, Float[Tensor, "m k"], float]:
+    """Gaussians with the pool, of which the other experts `said` what they say; r, and how many photographs
+    it counts as."""
     fixed = torch.tensordot(weights[1:], said, dims=1)
     shares = shared_out(weights[0] * gaussians.log_densities(pool) + fixed)
-    changes: list[float] = []
     weight = 0.0
     for _ in range(PASSES):
         more, weight = with_pool(statistics, pool, shares, MOST * statistics.counts)
         gaussians = fit_gaussians(diagonalise(more, moved))
-        before = shares.argmax(1)
         shares = shared_out(weights[0] * gaussians.log_densities(pool) + fixed)
-        changes.append(float((shares.argmax(1) != before).double().mean()))
-    return _Found(gaussians, shares, weight, tuple(changes))
+    return gaussians, shares, weight

@@ -57,7 +57,9 @@ class Features:
 
     def subset(self, index: Index) -> "Features":
         """The rows at `index`; a slice shares memory."""
-        rows = index if isinstance(index, slice) else _long(index, self.labels.device)
+        rows = index
+        if not isinstance(rows, slice):  # of none too, which torch would take for real numbers
+            rows = torch.as_tensor(rows, dtype=torch.long, device=self.labels.device)
         return Features(self.global_[rows], self.patches[rows], self.labels[rows])
 
     def to(self, device: torch.device | str) -> "Features":
@@ -274,9 +276,8 @@ class FeatureBank:
             with Claims(self.cache, store.folder) as claims, ShardWriter(store) as writer:
                 for places in claims.share([keys[row] for row in wanted], self._portions):
                     portion = [wanted[place] for place in places]
-                    left = store.read(
-                        keys, rows.global_, rows.patches, portion
-                    )  # others may have been faster
+                    # others may have been faster
+                    left = store.read(keys, rows.global_, rows.patches, portion)
                     progress.advance(len(portion) - len(left))
                     encoded += encode(left, writer)
                     writer.flush()  # while the portion is still claimed
@@ -320,11 +321,6 @@ def _key(look: Crop | TrainingView, digest: str, item: Item) -> str:
     if isinstance(look, Crop):
         return digest
     return hashlib.sha256(json.dumps([digest, look.seed, look.epoch, item.path]).encode()).hexdigest()
-
-
-def _long(index: Sequence[int] | Int[Tensor, " k"], device: torch.device) -> Int[Tensor, " k"]:
-    """Also of none, which torch would take for real numbers."""
-    return torch.as_tensor(index, dtype=torch.long, device=device)
 
 
 def _mapped(shape: tuple[int, int, int], folder: Path) -> Tensor:

@@ -58,9 +58,9 @@ class Checkpoint:
                 # copied out of the mapped file, which the next one replaces
                 tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
         except (SafetensorError, RuntimeError, OSError, ValueError) as error:
-            raise self.unusable(error) from None
+            raise unusable(self.path, error) from None
         if facts.pop("sha256", None) != _digest(tensors, facts):
-            raise self.unusable("its bytes have changed since they were written")
+            raise unusable(self.path, "its bytes have changed since they were written")
         check_finite(self.path, tensors)
         return tensors, facts
 
@@ -87,9 +87,6 @@ class Checkpoint:
         with contextlib.suppress(OSError):  # of other processes, or never made
             self.folder.rmdir()
 
-    def unusable(self, why: object) -> InputError:
-        return _unusable(self.path, why)
-
     def _remove_torn(self) -> None:
         """What a kill left under another name."""
         for path in self.folder.glob(f".{self.path.name}.*"):
@@ -109,9 +106,9 @@ def _about(path: Path) -> dict[str, Any]:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})["pbprompt"])
     except (SafetensorError, KeyError, TypeError, ValueError, OSError, RecursionError) as error:
-        raise _unusable(path, error) from None
+        raise unusable(path, error) from None
     return about if isinstance(about, dict) else {}
 
 
-def _unusable(path: Path, why: object) -> InputError:
+def unusable(path: Path, why: object) -> InputError:
     return InputError(f"{path}: not what a fit has gathered ({why}): remove it to start anew")

@@ -96,11 +96,6 @@ def share_of_batch(backbone: Backbone, batch: int, images: int) -> int:
     return max(1, min(batch, -(-images // _towers(backbone))))
 
 
-def most_batches_ahead(backbone: Backbone, decoder: Decoder) -> int:
-    """How many batches are taken from the source at most before the features of the first are handed on."""
-    return decoder.ahead + _ahead(backbone) + 3
-
-
 def _towers(backbone: Backbone) -> int:
     return torch.get_num_threads() if backbone.device.type == "cpu" else 1
 

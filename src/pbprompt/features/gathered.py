@@ -22,7 +22,7 @@ from pbprompt.clip.backbone import Backbone
 from pbprompt.core.evidence import Evidence, Gathering
 from pbprompt.data.stream import Record, Unit
 from pbprompt.errors import InputError
-from pbprompt.features.checkpoint import Checkpoint, State
+from pbprompt.features.checkpoint import Checkpoint, State, unusable
 from pbprompt.features.encode import Encoding, decoder_for, default_batch, encode_records
 
 TOLD = 5  # images that could not be read are told with the reason; the others are counted
@@ -114,7 +114,7 @@ class Pass:
             made.failed, made.failures = int(facts["failed"]), [str(why) for why in facts["failures"]]
             made.place = Place(**facts["place"])
         except (KeyError, TypeError, ValueError) as error:
-            raise checkpoint.unusable(error) from None
+            raise unusable(checkpoint.path, error) from None
         return made
 
 

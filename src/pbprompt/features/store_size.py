@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from os import stat_result
 from pathlib import Path
 
 from pbprompt import files
@@ -29,18 +30,11 @@ class Usage:
     last_use: float
 
 
-@dataclass(frozen=True)
-class _Shard:
-    path: Path
-    bytes: int
-    last_use: float
-
-
 def usage(cache: Path) -> list[Usage]:
     """What is stored, most recently used first."""
     found = []
     for folder in _folders(cache):
-        shards = {shard.path.name: shard for shard in _shards(folder)}
+        shards = {path.name: stat for path, stat in _shards(folder)}
         try:
             told = dict(json.loads((folder / "about.json").read_text(encoding="utf-8")))
             about = {key: str(value) for key, value in told.items()}
@@ -48,14 +42,14 @@ def usage(cache: Path) -> list[Usage]:
             about = {}
         keys = {key for line in index_lines(folder) if line["shard"] in shards for key in line["keys"]}
         if shards:
-            size = sum(shard.bytes for shard in shards.values())
-            last = max(shard.last_use for shard in shards.values())
+            size = sum(stat.st_size for stat in shards.values())
+            last = max(stat.st_mtime for stat in shards.values())
             found.append(Usage(folder, about, len(keys), size, last))
     return sorted(found, key=lambda use: -use.last_use)
 
 
 def total_bytes(cache: Path) -> int:
-    return sum(shard.bytes for folder in _folders(cache) for shard in _shards(folder))
+    return sum(stat.st_size for folder in _folders(cache) for _, stat in _shards(folder))
 
 
 def prune(cache: Path, limit: float, spare: Collection[Path] = ()) -> int:
@@ -67,24 +61,24 @@ def prune(cache: Path, limit: float, spare: Collection[Path] = ()) -> int:
         return 0
     removed = 0
     with files.locked(cache):
-        kept: list[_Shard] = []
+        kept: list[tuple[float, int, Path]] = []  # by their last use
         for folder in _folders(cache):
             indexed = {line["shard"] for line in index_lines(folder)}
-            for shard in _shards(folder):
-                if shard.path.name not in indexed and _abandoned(shard.last_use):
-                    removed += _remove(shard)
+            for path, stat in _shards(folder):
+                if path.name not in indexed and _abandoned(stat.st_mtime):
+                    removed += _remove(path, stat.st_size)
                 else:
-                    kept.append(shard)
+                    kept.append((stat.st_mtime, stat.st_size, path))
             for path in folder.glob(".*"):  # files that were being written when their process ended
                 with contextlib.suppress(OSError):
                     if _abandoned(path.stat().st_mtime):
                         path.unlink()
-        size = sum(shard.bytes for shard in kept)
-        for shard in sorted(kept, key=lambda shard: shard.last_use):
+        size = sum(own for _, own, _ in kept)
+        for _, own, path in sorted(kept):
             if size <= limit:
                 break
-            if shard.path not in spare:
-                freed = _remove(shard)
+            if path not in spare:
+                freed = _remove(path, own)
                 size -= freed
                 removed += freed
         for folder in _folders(cache):
@@ -106,21 +100,21 @@ def _folders(cache: Path) -> list[Path]:
         return []
 
 
-def _shards(folder: Path) -> Iterator[_Shard]:
+def _shards(folder: Path) -> Iterator[tuple[Path, stat_result]]:
+    """Their size and when each was last used, as a file's last change has it."""
     for path in folder.glob("*.safetensors"):
         with contextlib.suppress(FileNotFoundError):  # another process is pruning
-            stat = path.stat()
-            yield _Shard(path, stat.st_size, stat.st_mtime)
+            yield path, path.stat()
 
 
 def _abandoned(modified: float) -> bool:
     return time.time() - modified > ABANDONED_SECONDS
 
 
-def _remove(shard: _Shard) -> int:
+def _remove(shard: Path, size: int) -> int:
     with contextlib.suppress(OSError):  # Windows keeps a file that is open elsewhere
-        shard.path.unlink()
-        return shard.bytes
+        shard.unlink()
+        return size
     return 0
 
 
