@@ -11,6 +11,7 @@ from pbprompt.data import decoding
 from pbprompt.data.images import open_image
 from pbprompt.data.items import Item
 from pbprompt.errors import InputError
+from pbprompt.features import bank as feature_bank
 from pbprompt.features import encode
 from pbprompt.features import store as feature_store
 from pbprompt.features.bank import FeatureBank, Features, feature_folder
@@ -139,13 +140,15 @@ def test_another_backbone_precision_or_transform_is_separate(tiny_vit, folder, i
     assert len(list(feature_folder().glob("*/index.jsonl"))) == 4
 
 
-def test_spilled_patches_equal_those_in_memory(tiny_vit, folder, items):
+def test_spilled_patches_equal_those_in_memory(tiny_vit, folder, items, monkeypatch):
     plain = bank(tiny_vit).encode(folder, items)
-    own = bank(tiny_vit, memory_gib=1e-9)
+    plain_views = bank(tiny_vit).views(folder, items, seed=1, epoch=0)
+    monkeypatch.setattr(feature_bank, "MEMORY_GIB", 1e-9)
+    own = bank(tiny_vit)
     spilled = own.encode(folder, items)
     fresh = own.views(folder, items, seed=1, epoch=0)
     assert_same(spilled, plain)
-    assert_same(fresh, bank(tiny_vit).views(folder, items, seed=1, epoch=0))
+    assert_same(fresh, plain_views)
     assert not list(feature_folder().glob(".patches*"))
 
 
@@ -268,13 +271,16 @@ def test_features_that_overflow_are_refused(tiny_vit, folder, items):
         bank(loud).encode(folder, items)
 
 
-def test_beyond_the_limit_others_features_go_and_own_ones_stay(tiny_vit, tiny_resnet, folder, items):
+def test_beyond_the_limit_others_features_go_and_own_ones_stay(
+    tiny_vit, tiny_resnet, folder, items, monkeypatch
+):
     bank(tiny_resnet).encode(folder, items)
     others = set(feature_folder().glob("*/*.safetensors"))
     feature_store.in_use.difference_update(others)  # as if another process had written them
-    bank(tiny_vit, limit_gib=1.0).encode(folder, items[:5])
+    bank(tiny_vit).encode(folder, items[:5])
     assert others <= set(feature_folder().glob("*/*.safetensors"))
-    own = bank(tiny_vit, limit_gib=0.0)
+    monkeypatch.setattr(feature_bank, "DEFAULT_LIMIT_GIB", 0.0)
+    own = bank(tiny_vit)
     own.encode(folder, items)
     kept = set(feature_folder().glob("*/*.safetensors"))
     assert len(kept) == 2 and not kept & others
@@ -297,9 +303,10 @@ def test_subset_to_and_concatenate():
     assert len(joined) == 4
 
 
-def test_a_cache_that_is_a_file_is_done_without(folder, items, tiny_vit, tmp_path):
+def test_a_cache_that_is_a_file_is_done_without(folder, items, tiny_vit, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    without = bank(tiny_vit, cache=tmp_path / "file" / "cache", memory_gib=0)
+    without = bank(tiny_vit, cache=tmp_path / "file" / "cache")
+    monkeypatch.setattr(feature_bank, "MEMORY_GIB", 0)
     with pytest.warns(UserWarning, match="set PBPROMPT_CACHE; until then images are encoded each time"):
         features = without.encode(folder, items)
     assert_same(features, bank(tiny_vit).encode(folder, items))

@@ -15,8 +15,8 @@ The biases sum to 0, which fixes what the loss leaves open. Newton's method gets
 steps even under a weak penalty, where it is far from 0.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import torch
@@ -53,42 +53,25 @@ def logistic_regression(
     `tolerance` bounds every entry of the loss's gradient by the scaled variables.
     """
     classes = int(labels.max()) + 1
-    with _alone() if x.device.type == "cpu" and x.numel() * classes <= ALONE else nullcontext():
-        return _along(x, labels, classes, strengths, tolerance)
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """On one processor: thousands of small products, after each of which several would wait for another."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _along(
-    x: Float[Tensor, "n d"],
-    labels: Int[Tensor, " n"],
-    classes: int,
-    strengths: Sequence[float],
-    tolerance: float,
-) -> list[Affine]:
-    centre = x.mean(0)
-    rows, spread, directions = torch.linalg.svd(x - centre, full_matrices=False)
-    probe = x.new_zeros(classes, len(spread) + 1)  # the bias is the last column
-    inputs = torch.cat([rows * spread, x.new_ones(len(x), 1)], dim=1)
-    found = []
-    for strength in strengths:
-        penalty = torch.full_like(inputs[0], 1 / (strength * len(x)))
-        penalty[-1] = 0
-        scale = (inputs.square().mean(0) / classes + penalty).rsqrt()
-        probe = scale * _solve(inputs * scale, labels, probe / scale, penalty * scale.square(), tolerance)
-        weights = probe[:, :-1] @ directions
-        bias = probe[:, -1] - weights @ centre
-        found.append(Affine(weights, bias - bias.mean()))
-    return found
+    with ExitStack() as afterwards:
+        if x.device.type == "cpu" and x.numel() * classes <= ALONE:
+            # thousands of small products, after each of which several processors would wait for another
+            afterwards.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(1)
+        centre = x.mean(0)
+        rows, spread, directions = torch.linalg.svd(x - centre, full_matrices=False)
+        probe = x.new_zeros(classes, len(spread) + 1)  # the bias is the last column
+        inputs = torch.cat([rows * spread, x.new_ones(len(x), 1)], dim=1)
+        found = []
+        for strength in strengths:
+            penalty = torch.full_like(inputs[0], 1 / (strength * len(x)))
+            penalty[-1] = 0
+            scale = (inputs.square().mean(0) / classes + penalty).rsqrt()
+            probe = scale * _solve(inputs * scale, labels, probe / scale, penalty * scale.square(), tolerance)
+            weights = probe[:, :-1] @ directions
+            bias = probe[:, -1] - weights @ centre
+            found.append(Affine(weights, bias - bias.mean()))
+        return found
 
 
 def _solve(

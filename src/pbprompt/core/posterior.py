@@ -30,7 +30,7 @@ A class known by name alone joins the others at its odds against them (`core/nov
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -88,14 +88,9 @@ class Posterior(NamedTuple):
         for name, value in tensors.items():
             whole, _, part = name.rpartition("/")
             nested.setdefault(whole, {})[part] = value
-        return cls(
-            gaussians=Gaussians(**nested["gaussians"]),
-            kernel=Kernel(**nested["kernel"]),
-            weights=Weights(**nested["weights"]),
-            novelty=Novelty(**nested["novelty"]),
-            text_map=TextMap(**nested["text_map"]),
-            **nested[""],
-        )
+        found: dict[str, Any] = dict(nested.pop(""))
+        found |= {name: cls.__annotations__[name](**parts) for name, parts in nested.items()}
+        return cls(**found)
 
     def experts(self, images: Float[Tensor, "b d"]) -> Float[Tensor, "4 b k"]:
         """E of images of length 1."""

@@ -35,6 +35,8 @@ from pbprompt.features.store import FeatureStore, ShardWriter, file_hashes, in_u
 from pbprompt.features.store_size import DEFAULT_LIMIT_GIB, GIB, prune, total_bytes
 from pbprompt.paths import cache_folder
 
+MEMORY_GIB = 4.0  # of patches, beyond which they are mapped from a file
+
 Index = slice | Sequence[int] | Int[Tensor, " k"]
 Mark = TypeVar("Mark")
 
@@ -91,9 +93,9 @@ class Report:
 class FeatureBank:
     """Encodes items with a frozen backbone and keeps what can be used again.
 
-    `cache` is where features are stored, kept below `limit_gib` by removing the least recently used; `batch`
+    `cache` is where features are stored, kept below a limit by removing the least recently used; `batch`
     images go through the tower at once (default: what suits the device); `workers` threads decode (default:
-    one a processor); patches beyond `memory_gib` go to a mapped temporary file.
+    one a processor). Patches beyond `MEMORY_GIB` go to a mapped temporary file.
     """
 
     def __init__(
@@ -101,19 +103,15 @@ class FeatureBank:
         backbone: Backbone,
         *,
         cache: Path | None = None,
-        limit_gib: float = DEFAULT_LIMIT_GIB,
         batch: int | None = None,
         workers: int | None = None,
         progress: bool = True,
-        memory_gib: float = 4.0,
     ) -> None:
         self.backbone = backbone
         self.cache = cache or feature_folder()
-        self.limit_gib = limit_gib
         self.batch = batch or default_batch(backbone.device)
         self.workers = workers
         self.progress = progress
-        self.memory_gib = memory_gib
         self.last_report: Report | None = None
         self._images_seen = 0
 
@@ -217,9 +215,9 @@ class FeatureBank:
             for number, look in enumerate(looks):
                 rows = features.subset(slice(number * count, (number + 1) * count))
                 encoded += self._fill(rows, root, items, look, store, digests, failures, progress)
-        if store is not None and encoded and total_bytes(self.cache) > self.limit_gib * GIB:
+        if store is not None and encoded and total_bytes(self.cache) > DEFAULT_LIMIT_GIB * GIB:
             with contextlib.suppress(OSError):  # a cache that cannot be changed
-                prune(self.cache, self.limit_gib * GIB, spare=in_use)
+                prune(self.cache, DEFAULT_LIMIT_GIB * GIB, spare=in_use)
         read = len(features) - encoded - len(failures) * len(looks)
         self.last_report = Report(encoded, read, time.perf_counter() - started)
         if failures and told is None:
@@ -308,7 +306,7 @@ class FeatureBank:
         device = self.backbone.device
         if not kept and device.type == "cuda" and size < torch.cuda.mem_get_info(device)[0] // 4:
             patches = torch.empty(shape, dtype=torch.float16, device=device)  # a second epoch fits beside it
-        elif size > self.memory_gib * GIB:
+        elif size > MEMORY_GIB * GIB:
             patches = _mapped(shape, self.cache)
         else:
             patches = torch.empty(shape, dtype=torch.float16)

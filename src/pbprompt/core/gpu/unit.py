@@ -39,20 +39,18 @@ def _backward(gradient, units, norms, out, width, tiny, TILE: tl.constexpr):
     tl.store(out + at, ((g - unit * along) / norm).to(out.dtype.element_ty), mask=inside)
 
 
-def vectors_and_norms(
-    x: Float[Tensor, "s c d"], room: int | None = None
-) -> tuple[Float[Tensor, "s k d"], Float[Tensor, "s c"]]:
-    """x in float32 and its norms (no gradient); with more `room` than rows, zeros follow them."""
-    return _rows(x, room or x.shape[1], divides=False)
-
-
 def unit(x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
     """x / ‖x‖ along the last dimension, in float32. A zero vector stays zero."""
     return _Unit.apply(x)  # type: ignore[no-untyped-call]
 
 
-def _rows(x: Tensor, room: int, divides: bool) -> tuple[Tensor, Tensor]:
+def vectors_and_norms(
+    x: Float[Tensor, "s c d"], room: int | None = None, *, divides: bool = False
+) -> tuple[Float[Tensor, "s k d"], Float[Tensor, "s c"]]:
+    """x in float32, divided by its norms or not, and these (no gradient); with more `room` than rows, zeros
+    follow them."""
     samples, count, width = x.shape
+    room = room or count
     make = torch.empty if room == count else torch.zeros
     out = make(samples, room, width, device=x.device)
     norms = torch.empty(samples, count, device=x.device)
@@ -68,7 +66,7 @@ class _Unit(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         rows = x.numel() // x.shape[-1]
-        units, norms = _rows(x.reshape(1, rows, x.shape[-1]), rows, divides=True)
+        units, norms = vectors_and_norms(x.reshape(1, rows, x.shape[-1]), divides=True)
         ctx.save_for_backward(units, norms)
         ctx.shape, ctx.dtype = x.shape, x.dtype
         return units.view(x.shape)
