@@ -192,11 +192,11 @@ def _checkpoint(folder: Path, backbone: Backbone) -> Case:
 
     def write(step: int) -> None:
         method = tiny_method(backbone, float(step), ("cat", "dog"))
-        write_checkpoint(path, method, make_optimiser(method, method.config), step, "run", Tally())
+        write_checkpoint(path, method, make_optimiser(method), step, "run", Tally())
 
     def look() -> bool:
         method = tiny_method(backbone, 0.0, ("cat", "dog"))
-        step, _ = read_checkpoint(path, method, make_optimiser(method, method.config), "run")
+        step, _ = read_checkpoint(path, method, make_optimiser(method), "run")
         assert next(method.parameters()).flatten()[0].item() == step
         return step == 2
 

@@ -29,7 +29,7 @@ def step(method, optimiser, target):
 def made(backbone, optimiser="adamw", **options):
     config = MethodConfig(optimiser=optimiser, learning_rate=0.1)
     method = Line(config, backbone, **options)
-    return method, make_optimiser(method, config)
+    return method, make_optimiser(method)
 
 
 @pytest.fixture(params=["sgd", "adamw"])

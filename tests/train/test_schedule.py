@@ -56,7 +56,7 @@ def test_by_the_step_it_falls_within_an_epoch():
 )
 def test_constants_of_the_optimisers(tiny_vit, settings, key, value):
     config = MethodConfig(**settings)
-    assert make_optimiser(Method(config, tiny_vit), config).defaults[key] == value
+    assert make_optimiser(Method(config, tiny_vit)).defaults[key] == value
 
 
 def test_longer_and_no_warm_up():
@@ -81,7 +81,7 @@ class Two(Method):
 
 def test_sgd(tiny_vit):
     config = MethodConfig(learning_rate=0.1, weight_decay=0.3)
-    optimiser = make_optimiser(Two(config, tiny_vit), config)
+    optimiser = make_optimiser(Two(config, tiny_vit))
     (group,) = optimiser.param_groups
     assert type(optimiser) is torch.optim.SGD
     assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.1, 0.9, 0.3)
@@ -91,7 +91,7 @@ def test_sgd(tiny_vit):
 def test_adamw_trains_what_the_method_says(tiny_vit):
     config = MethodConfig(optimiser="adamw", weight_decay=0.2)
     method = Two(config, tiny_vit)
-    optimiser = make_optimiser(method, config)
+    optimiser = make_optimiser(method)
     assert type(optimiser) is torch.optim.AdamW
     assert optimiser.param_groups[0]["weight_decay"] == 0.2
     assert optimiser.param_groups[0]["params"] == [method.kept]
@@ -99,13 +99,13 @@ def test_adamw_trains_what_the_method_says(tiny_vit):
 
 def test_a_method_that_learns_nothing_has_an_optimiser(tiny_vit):
     config = MethodConfig()
-    make_optimiser(Method(config, tiny_vit), config).step()
+    make_optimiser(Method(config, tiny_vit)).step()
 
 
 def test_a_method_without_steps_needs_no_optimiser(tiny_vit):
     """Making one would import torch's compiler, seconds of work beside a fit in closed form."""
     method = build_method(find_method("conjugate"), find_method("conjugate").Config(), tiny_vit, seed=0)
-    assert make_optimiser(method, method.config) is None
+    assert make_optimiser(method) is None
 
 
 # ---------------------------------------------------------------- the order of an epoch

@@ -30,10 +30,6 @@ def setting(
 class MethodConfig:
     """How a method is trained; each method adds its own settings. The defaults are the field's protocol.
 
-        @dataclass(frozen=True, kw_only=True)
-        class MyConfig(MethodConfig):
-            tokens: int = setting(4, "b, context vectors", least=1)
-
     A setting that a method gives another default keeps its bounds.
     """
 

@@ -1,21 +1,7 @@
 """What a method keeps of its training images: tensors as long as the images are many, and the class names.
 
 A training-free method needs no loss: with `stepwise = False` the loop takes no step, and `begin` is all of
-its training. The whole of one, besides its formula:
-
-    class MyMethod(Memory):
-        stepwise = False
-
-        def __init__(self, config, backbone):
-            super().__init__(config, backbone)
-            self.means = nn.Buffer(torch.empty(0, backbone.embed_dim))  # rows: what `begin` makes
-
-        def begin(self, images, labels, seed):
-            self.means.data = ...  # from images.global_ [n, d], not normalised, and labels [n]
-            self.remember()  # which names the labels stand for
-
-        def class_features(self, samples, generator):
-            return self.means[self.labels_of_classes()].unsqueeze(0)  # −1: a name without images
+its training. `nearest_mean.py` is the whole of one.
 
 A method that cannot tell a name without images says `takes_new_names = False`; `prepare` then refuses it.
 """

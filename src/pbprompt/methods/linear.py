@@ -65,14 +65,14 @@ class LinearClassifier(MemoryBesideText):
         return torch.einsum("bd,scd->sbc", x, weights) + bias.transpose(1, 2)
 
 
-def held_out(labels: Int[Tensor, " n"], folds: int = FOLDS) -> list[Bool[Tensor, " n"]]:
+def held_out(labels: Int[Tensor, " n"]) -> list[Bool[Tensor, " n"]]:
     """Which training images each fold of a cross-validation holds out; no fold where no class has two images.
 
     The j-th image of a class, in the order given, is held out in fold j modulo the number of folds: the same
     on every machine. A class with one image keeps it, so that every class can be told in every fold.
     """
     counts = labels.bincount()
-    folds = min(folds, int(counts.max()))
+    folds = min(FOLDS, int(counts.max()))
     same = labels.unsqueeze(1) == labels
     place = same.tril(-1).sum(1) % folds
     several = counts[labels] > 1

@@ -2,23 +2,18 @@
 
     logits(x) = s·[ f·Tᵀ + k(f, S)·A ]        A = (k(S, S)/λ + I)⁻¹ (Y − S·Tᵀ)        f = f(x)/‖f(x)‖
 
-| symbol | name here      | meaning                                                         |
-|--------|----------------|-----------------------------------------------------------------|
-| T      | `_text`        | unit text features of the dataset's template, [c, d]            |
-| S, Y   | `keys`         | the unit training features, [n, d], and their one-hot labels    |
-| k      | core           | exp(−β·(1 − cos)), see `core.kernel_ridge`                      |
-| A      | `coefficients` | one column per class, kept as rows, [c + 1, n]                  |
-| λ, β   | `ridge`, `beta` | weight of the images, and sharpness of the kernel              |
-| s      |                | exp(logit scale), as in the paper's form that is trained jointly |
+T are the unit text features of the dataset's template, [c, d]; S the unit training features, `keys`, [n, d],
+and Y their one-hot labels; k is exp(−β·(1 − cos)) (`core.kernel_ridge`); A, `coefficients`, has a column per
+class, kept as rows; s is as in the paper's form that is trained jointly.
 
 λ and β are searched on validation images in the paper; without any it transfers what was found on ImageNet
 (RN50), by the number of shots, and those are the defaults here, for the mean number of images per class. They
-were found with ten augmented views per image as training features; here it is the views that the run has.
-A correction is λ-fold at most, and CLIP's cosines with texts differ by hundredths from class to class: with a
+were found with ten augmented views per image as training features; here it is the views that the run has. A
+correction is λ-fold at most, and CLIP's cosines with texts differ by hundredths from class to class: with a
 backbone whose cosines differ more, the published λ leaves the answer where zero-shot has it. The preset
 `left-out` searches both by the accuracy on training images of classes that have several, each left out: β
-within the authors' bounds, λ from theirs up.
-A name without images has its sentence, and the mean of the others' columns.
+within the authors' bounds, λ from theirs up. A name without images has its sentence, and the mean of the
+others' columns.
 """
 
 from dataclasses import dataclass

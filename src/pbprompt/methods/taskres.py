@@ -2,16 +2,11 @@
 
     p(y = c | x) = softmax_c( s·cos(f(x), t_c + α·r_c) )
 
-| symbol | name here   | meaning                                                            |
-|--------|-------------|--------------------------------------------------------------------|
-| t_c    | `_text`     | the sentence's text feature, not normalised                        |
-| r_c    | `residuals` | learned, [c, d], from 0                                            |
-| α      | `alpha`     | how far the residual counts; published 0.5, but 1 on Flowers102    |
-
-This is the regular TaskRes; the enhanced one starts from a text projection that was tuned before. A name
-without images has no residual: it is its sentence. In the published number of steps the numbers of a residual
-grow to a tenth or two, so that it counts for less the longer a backbone's text features are: those of `lite`
-have a length of 19, and TaskRes stays near zero-shot there with the published α.
+t_c is the sentence's text feature, not normalised, r_c are `residuals`, [c, d], from 0. α is published as
+0.5, but 1 on Flowers102. This is the regular TaskRes; the enhanced one starts from a text projection that was
+tuned before. A name without images has no residual: it is its sentence. In the published number of steps the
+numbers of a residual grow to a tenth or two, so that it counts for less the longer a backbone's text features
+are: those of `lite` have a length of 19, and TaskRes stays near zero-shot there with the published α.
 """
 
 from dataclasses import dataclass

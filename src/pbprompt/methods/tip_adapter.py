@@ -2,18 +2,11 @@
 
     logits(x) = s·f·Wᵀ + α·exp(−β·(1 − f·Kᵀ))·L                      f = f(x)/‖f(x)‖
 
-| symbol | name here    | meaning                                                                     |
-|--------|--------------|-----------------------------------------------------------------------------|
-| W      | `_text`      | normalised text features of the dataset's template, [c, d]                  |
-| K      | `keys`       | the normalised training features, [n, d]; learned if `finetune`             |
-| L      | `labels`     | one-hot labels of the training images, [n, c]; zero for a class without any |
-| α, β   |              | weight and sharpness of the cache                                           |
-| s      |              | exp(logit scale)                                                            |
-
-A new class name has its sentence and no images: the cache adds nothing to it. With `finetune`
-(Tip-Adapter-F) the keys are started at the features and trained by cross-entropy; they are not normalised
-again. The cache holds the training images as the first epoch has them, or the means of their features over
-the first `key_views` epochs.
+W are the unit text features of the dataset's template, [c, d]; K the unit training features, `keys`, [n, d];
+L their one-hot labels, [n, c]. A new class name has its sentence and no images: the cache adds nothing to it.
+With `finetune` (Tip-Adapter-F) the keys are started at the features and trained by cross-entropy; they are
+not normalised again. The cache holds the training images as the first epoch has them, or the means of their
+features over the first `key_views` epochs.
 
 With `search_alpha` or `search_beta` the two are searched after training, as the authors do: the pair of a
 grid that is most often right on the validation images, among equals that of the least β, then α. A recipe

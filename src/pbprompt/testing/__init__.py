@@ -3,14 +3,9 @@
     from pbprompt.testing import check_method
     check_method("my-method")                          # an AssertionError says what is wrong, if anything is
 
-Under pytest, one test per behaviour:
-
-    @pytest.mark.parametrize("check", method_checks())
-    def test_my_method(check):
-        check(MyMethod)
-
-Settings given by name are those to check it with: a method whose published start is slow may be shown to
-learn from another. All it takes is in the package: the sample set, `lite`, and tiny towers of random weights.
+Under pytest, `method_checks()` gives one test per behaviour (docs/add-a-method.md). Settings given by name
+are those to check it with: a method whose published start is slow may be shown to learn from another. All it
+takes is in the package: the sample set, `lite`, and tiny towers of random weights.
 """
 
 from typing import Any

@@ -156,12 +156,8 @@ def takes_new_names_or_refuses(kind: Kind, settings: Settings) -> None:
         method.prepare((*NAMES, *NEW), "a {}.")
         probabilities(method, images)
         return
-    try:
-        method.prepare((*NAMES, *NEW), "a {}.")
-    except InputError as error:
-        demand("class" in str(error) and "\n" not in str(error), f"it says {str(error)!r}, not what to do")
-    else:
-        raise AssertionError("it took them: set `takes_new_names = True`, or raise InputError in `prepare`")
+    otherwise = "it took them: set `takes_new_names = True`, or raise InputError in `prepare`"
+    _refused(lambda: method.prepare((*NAMES, *NEW), "a {}."), "class", otherwise)
     demand(torch.equal(before, probabilities(method, images)), "it is another after it refused")
 
 
@@ -202,7 +198,8 @@ def works_on_other_towers(kind: Kind, settings: Settings) -> None:
         names = tuple(f"thing {n}" for n in range(count))
         images = random_images(backbone, torch.arange(max(4, count)) % count)
         if kind.tunes_towers and make is tiny_resnet:
-            _refuses_without_blocks(kind, settings)
+            otherwise = "it took a tower without blocks: set `tunes_towers = False`"
+            _refused(lambda: prepared(kind, settings, tiny_resnet()), "blocks", otherwise)
             continue
         try:
             method = fitted(kind, settings, backbone, names, images, steps=2)
@@ -212,27 +209,15 @@ def works_on_other_towers(kind: Kind, settings: Settings) -> None:
             raise AssertionError(f"{where}: {type(error).__name__}: {error}") from error
 
 
-def _refuses_without_blocks(kind: Kind, settings: Settings) -> None:
-    try:
-        prepared(kind, settings, tiny_resnet())
-    except InputError as error:
-        demand("blocks" in str(error) and "\n" not in str(error), f"it says {str(error)!r}, not what to do")
-    else:
-        raise AssertionError("it took a tower without blocks: set `tunes_towers = False`")
-
-
 @_behaviour
 def does_without_text_or_refuses(kind: Kind, settings: Settings) -> None:
     """work on an image tower without text where `needs_text` is false, or else be refused there"""
     backbone = tiny_dino()
     images = random_images(backbone)
-    try:
-        method = fitted(kind, settings, backbone)
-    except InputError as error:
-        demand(kind.needs_text, f"it says {str(error)!r}: set `needs_text = True`")
-        demand("text" in str(error) and "\n" not in str(error), f"it says {str(error)!r}, not what to do")
+    if kind.needs_text:
+        _refused(lambda: fitted(kind, settings, backbone), "text", "it took one: set `needs_text = False`")
         return
-    demand(not kind.needs_text, "it took one: set `needs_text = False`")
+    method = fitted(kind, settings, backbone)
     demand(not method.takes_new_names, "`takes_new_names` is true, though no name can be read")
     said = probabilities(method, images)
     own = said.gather(1, images.labels.unsqueeze(1)).mean()
@@ -303,6 +288,16 @@ def is_multi_label_where_it_says_so(kind: Kind, settings: Settings) -> None:
     demand(said.shape == has.shape, f"probabilities are of shape {tuple(said.shape)}, not {tuple(has.shape)}")
     apart = float(said[has > 0].mean() - said[has == 0].mean())
     demand(apart > 0, f"labels that are there have {-apart:.1%} less than those that are not")
+
+
+def _refused(call: Callable[[], object], word: str, otherwise: str) -> None:
+    """Demand an InputError of one line that has the word in it."""
+    try:
+        call()
+    except InputError as error:
+        demand(word in str(error) and "\n" not in str(error), f"it says {str(error)!r}, not what to do")
+    else:
+        raise AssertionError(otherwise)
 
 
 def _farthest(one: Tensor, other: Tensor) -> float:

@@ -34,9 +34,7 @@ def learning_rate(config: MethodConfig, epoch: float, epochs: float) -> float:
     return 0.5 * config.learning_rate * (1 + math.cos(math.pi * (epoch - config.warmup_epochs) / epochs))
 
 
-def make_optimiser(
-    method: Method, config: MethodConfig, *, captured: bool = False
-) -> torch.optim.Optimizer | None:
+def make_optimiser(method: Method, *, captured: bool = False) -> torch.optim.Optimizer | None:
     """The optimiser over what a method trains, which stays in fp32; None for a method that takes no step.
 
     One that a CUDA graph captures has its learning rate on the device. Making one imports torch's compiler,
@@ -44,6 +42,7 @@ def make_optimiser(
     """
     if not method.stepwise:
         return None
+    config = method.config
     rates = [(share, some) for share, some in method.rates() if some]
     rates = rates or [(1.0, [torch.nn.Parameter(torch.zeros(0))])]  # a method may learn nothing
     first = rates[0][1][0]

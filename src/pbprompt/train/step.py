@@ -33,7 +33,7 @@ class Step:
         self.method, self.examples = method, examples
         device = method.backbone.device
         self._capture = device.type == "cuda" and method.capturable and distributed.world()[1] == 1
-        self.optimiser = make_optimiser(method, method.config, captured=self._capture)
+        self.optimiser = make_optimiser(method, captured=self._capture)
         self._generator = torch.Generator(device if self._capture else "cpu")
         self.begun = 0  # updates of the parameters, the one under way among them
         self._plain_steps = 0

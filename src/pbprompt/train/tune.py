@@ -101,11 +101,10 @@ def tune(
         epochs = -(-budget // (len(dataset.train) // method.images_a_step(len(dataset.train))))
     identity = run_identity(dataset, method, seed, epochs, views, budget)
     run = Run(epochs, seed, identity, budget, folder, max_steps, progress, on_log)
+    source = bank
     if isinstance(tapped := method.backbone, Tapped) and isinstance(tapped.visual, TappedTower):
-        source = epoch_features(bank_on(bank, tapped.stem), dataset, seed, views, epochs)
-    else:
-        source = epoch_features(bank, dataset, seed, views, epochs)
-    terms = train(method, source, len(dataset.train), run)
+        source = bank_on(bank, tapped.stem)
+    terms = train(method, epoch_features(source, dataset, seed, views, epochs), len(dataset.train), run)
     if can(method, ChoosesByValidation):
         held_out = bank_on(bank, method.backbone).encode(dataset.root, dataset.val).to(backbone.device)
         method.choose(Encoded(held_out.global_, held_out.patches), held_out.labels)
