@@ -275,7 +275,7 @@ def _answers(folder: Path, backbone: Backbone) -> Case:
             for number, unit, _ in output.todo(units):
                 failed = b'{"image": "c", "reason": "r"}\n' if number else b""
                 output.add(
-                    Part(number, unit.identity, 0, 1, True, 1, rows[number], len(failed) // 29, failed)
+                    Part(number, unit.identity, 0, True, 1, 1, rows[number], len(failed) // 29, failed)
                 )
             if not output.finished:
                 output.finish()

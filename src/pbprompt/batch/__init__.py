@@ -36,7 +36,7 @@ from pbprompt.model.folder import saved_state
 from pbprompt.model.predictions import NO_RULE, Rule
 from pbprompt.model.tuned import TunedModel
 
-VERSION = 1  # of what is in a part
+VERSION = 2  # of what is in a part and in its manifest
 CACHED_UNITS = 4  # so many thousand files of this machine have their features kept
 
 

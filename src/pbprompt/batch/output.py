@@ -29,8 +29,8 @@ from pbprompt.files import append_records, read_records, try_lock, write_bytes, 
 
 MANIFEST = "_manifest.jsonl"  # readers of folders of Parquet files pass over names with an underscore
 LOCK = ".lock"
-FIELDS = {"unit": int, "identity": str, "first": int, "records": int, "last": bool, "rows": int}
-FIELDS |= {"failures": int, "sha256": str, "failed_sha256": str}  # of a part's line
+END = {"rows": int, "failures": int, "files": dict}  # fields of the last line; files by name, with their hash
+FIELDS = {"unit": int, "identity": str, "first": int, "records": int, "last": bool} | END  # of a part's line
 OWN_NAME = re.compile(r"\.?((part|_failed)-\d{8}-\d{8}|whole|_failed)\.(csv|jsonl|parquet)(\.\w+)?")
 TORN = re.compile(r"\.(part|_failed)-\d{8}-\d{8}\.\w+\.\w+")  # what a kill left under another name
 Identity = Mapping[str, Any]
@@ -112,14 +112,11 @@ class Output:
 
     def _settle(self, there: list[Line]) -> None:
         """After an end: the files are there, or can be made of the parts, or parts have to be made again."""
-        lines = [line for line in there if all(type(line.get(key)) is kind for key, kind in FIELDS.items())]
-        ends = [line["finished"] for line in there if _is_end(line.get("finished"))]
-        listed = {
-            (line["unit"], line["first"]): line for line in lines
-        }  # one that was made again is the last
-        in_order = [listed[key] for key in sorted(listed)]
+        ends = [line["finished"] for line in there if _has(line.get("finished"), END)]
+        # of one that was made again the last line counts
+        listed = {(line["unit"], line["first"]): line for line in there if _has(line, FIELDS)}
         published = self.whole and bool(ends) and self._published(ends[-1])
-        for line in in_order:
+        for _, line in sorted(listed.items()):
             if not published and not self._is_kept(line):
                 self.damaged += 1
             elif line["first"] == self._answered(line["unit"]):  # what follows a damaged one is made again
@@ -150,17 +147,8 @@ class Output:
         self.rows, self.failures = self.rows + line["rows"], self.failures + line["failures"]
         self._parts.append(line)
 
-    def _files(self, line: Line) -> dict[str, tuple[Path, str]]:
-        """A part's answers and failures, of which there are any: where they are, and their hash."""
-        name = f"{line['unit']:08d}-{line['first']:08d}{self.suffix}"
-        files = {
-            "rows": (self.folder / f"part-{name}", line["sha256"]),
-            "failures": (self.folder / f"_failed-{name}", line["failed_sha256"]),
-        }
-        return {count: file for count, file in files.items() if line[count]}
-
     def _is_kept(self, line: Line) -> bool:
-        return all(_file_hash(path) == digest for path, digest in self._files(line).values())
+        return all(_file_hash(self.folder / name) == digest for name, digest in line["files"].items())
 
     def todo(self, units: Iterable[Unit]) -> Iterator[Todo]:
         """What is left of the units, which must be those of before."""
@@ -168,22 +156,24 @@ class Output:
 
     def add(self, part: Part) -> None:
         """Keep a part; one that is there already is the same."""
+        name = f"{part.unit:08d}-{part.first:08d}{self.suffix}"
+        contents = {f"part-{name}": part.answers, f"_failed-{name}": part.failed}
+        files = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items() if content}
+        for name in files:
+            write_bytes(self.folder / name, contents[name])
         facts = {key: value for key, value in part._asdict().items() if key in FIELDS}
-        line = {**facts, "sha256": _hash(part.answers), "failed_sha256": _hash(part.failed)}
-        contents = {"rows": part.answers, "failures": part.failed}
-        for count, (path, _) in self._files(line).items():
-            write_bytes(path, contents[count])
+        line = {**facts, "files": files}
         append_records(self.folder / MANIFEST, [line])
         self._take(line)
 
     def finish(self) -> None:
         """Put the parts together in the order of the source, unless they are to stay."""
         self._parts.sort(key=lambda line: (line["unit"], line["first"]))
-        end: dict[str, Any] = {"rows": self.rows, "failures": self.failures}
-        if self.whole:
-            for count, (joined, _) in self._wholes().items():
-                if end[count]:
-                    end[f"{count}_sha256"] = write_stream(joined, join(self._contents(count), self.suffix))
+        end: Line = {"rows": self.rows, "failures": self.failures, "files": {}}
+        for whole, part, count in (("_failed", "_failed-", "failures"), ("whole", "part-", "rows")):
+            if self.whole and end[count]:
+                name, contents = f"{whole}{self.suffix}", self._contents(part)
+                end["files"][name] = write_stream(self.folder / name, join(contents, self.suffix))
         append_records(self.folder / MANIFEST, [{"finished": end}])
         if self.whole:
             self._published(end)
@@ -191,18 +181,11 @@ class Output:
             self._remove(TORN)
         self.finished = True
 
-    def _wholes(self) -> dict[str, tuple[Path, Path]]:
-        """The two files: where they are made, and where they go."""
-        return {
-            "failures": (self.folder / f"_failed{self.suffix}", self.failed_path),
-            "rows": (self.folder / f"whole{self.suffix}", self.path),
-        }
-
     def _published(self, end: Line) -> bool:
         """Let the files appear, over nobody else's. False: they were taken away."""
-        for count, (joined, path) in self._wholes().items():
-            digest = end.get(f"{count}_sha256")
-            if not end[count] or _file_hash(path) == digest:
+        for name, digest in end["files"].items():
+            joined, path = self.folder / name, self.failed_path if name.startswith("_failed") else self.path
+            if _file_hash(path) == digest:
                 continue
             if not path.exists() and _file_hash(joined) != digest:
                 return False
@@ -215,15 +198,14 @@ class Output:
                 ) from None
         return True
 
-    def _contents(self, count: str) -> Iterator[bytes]:
-        for line in self._parts:
-            if count not in (files := self._files(line)):
-                continue
-            path, digest = files[count]
-            content = path.read_bytes() if path.is_file() else b""
-            if _hash(content) != digest:
-                raise InputError(f"{path}: is not what was written: the same command again makes it anew")
-            yield content
+    def _contents(self, kind: str) -> Iterator[bytes]:
+        for name, digest in (file for line in self._parts for file in line["files"].items()):
+            if name.startswith(kind):
+                path = self.folder / name
+                content = path.read_bytes() if path.is_file() else b""
+                if hashlib.sha256(content).hexdigest() != digest:
+                    raise InputError(f"{path}: is not what was written: the same command again makes it anew")
+                yield content
 
     def _remove(self, names: re.Pattern[str]) -> None:
         """Only what is the job's own, by its name."""
@@ -261,10 +243,6 @@ def _changed(name: str) -> InputError:
     )
 
 
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
 def _file_hash(path: Path) -> str | None:
     if not path.is_file():
         return None
@@ -272,8 +250,8 @@ def _file_hash(path: Path) -> str | None:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _is_end(value: object) -> bool:
-    return isinstance(value, dict) and all(type(value.get(key)) is int for key in ("rows", "failures"))
+def _has(value: object, fields: Mapping[str, type]) -> bool:
+    return isinstance(value, dict) and all(type(value.get(key)) is kind for key, kind in fields.items())
 
 
 def _is_there(file: IO[bytes], path: Path) -> bool:

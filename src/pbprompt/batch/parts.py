@@ -69,8 +69,8 @@ class Part(NamedTuple):
     unit: int
     identity: str
     first: int
-    records: int
     last: bool
+    records: int
     rows: int
     answers: bytes
     failures: int
@@ -155,17 +155,8 @@ def _part(mark: Mark, answers: Iterable[Answer], suffix: str, with_features: boo
         if with_features and features is not None:
             row[FEATURES] = features.tolist()
         rows.append(row)
-    return Part(
-        mark.unit,
-        mark.identity,
-        mark.first,
-        len(rows) + len(failed),
-        mark.last,
-        len(rows),
-        encode(rows, suffix),
-        len(failed),
-        encode(failed, suffix),
-    )
+    contents = len(rows), encode(rows, suffix), len(failed), encode(failed, suffix)
+    return Part(*mark, len(rows) + len(failed), *contents)
 
 
 def batches(todo: Iterable[Todo], size: int) -> Iterator[tuple[Mark, list[Record]]]:
