@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from pbprompt.data.assemble import Choices, Row, assemble, keep_images
 from pbprompt.data.items import SPLITS, Dataset, Item
@@ -90,10 +89,7 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Fields]]:
-    text = io.StringIO(read_text(path), newline="")
-    needed = [{"image", "label"}, {"image", "labels"}]
-    remedy = "write a header 'image,label', with 'split' and 'domain' if you like"
-    for where, fields in table_rows(path, text, needed, "columns 'image' and 'label' not found", remedy):
+    for where, fields in table_rows(path, io.StringIO(read_text(path), newline=""), labelled=True):
         if isinstance(fields, InputError):
             raise fields
         yield where, fields
@@ -117,12 +113,8 @@ def _text(fields: Fields, field: str, where: str, default: str | None = None) ->
     return cell
 
 
-Triple = tuple[str, int, str]
-
-
-def read_split_json(path: str | Path) -> dict[str, list[Triple]]:
-    """The three lists of a split file, every entry checked; an absent list is empty."""
-    path = Path(path)
+def read_split_json(path: Path) -> list[tuple[str, str, int, str]]:
+    """Split, image, label and class name of each entry of a split file, all checked."""
     text = read_text(path)
     try:
         value = json.loads(text)
@@ -130,22 +122,20 @@ def read_split_json(path: str | Path) -> dict[str, list[Triple]]:
         raise InputError(f"{path}: not JSON ({error}): fetch the file again") from None
     if not isinstance(value, dict) or not any(split in value for split in SPLITS):
         raise InputError(f"{path}: no 'train', 'val' or 'test' list in it: give a split file")
-    return {split: _triples(path, split, value.get(split) or []) for split in SPLITS}
-
-
-def _triples(path: Path, split: str, entries: Any) -> list[Triple]:
-    if not isinstance(entries, list):
-        raise InputError(f"{path}: {split!r} is not a list: write [[path, label, name], …]")
-    triples = []
-    for place, entry in enumerate(entries):
-        where = f"{path} {split}[{place}]"
-        match entry:
-            case [str(image), int(label), str(name)] if not isinstance(label, bool) and label >= 0:
-                triples.append((inside(image, where), label, name))
-            case _:
-                shown = json.dumps(entry)[:60]
-                raise InputError(f"{where}: {shown} is not [path, label, name]: correct the entry")
-    return triples
+    listed = []
+    for split in SPLITS:
+        entries = value.get(split) or []
+        if not isinstance(entries, list):
+            raise InputError(f"{path}: {split!r} is not a list: write [[path, label, name], …]")
+        for place, entry in enumerate(entries):
+            where = f"{path} {split}[{place}]"
+            match entry:
+                case [str(image), int(label), str(name)] if not isinstance(label, bool) and label >= 0:
+                    listed.append((split, inside(image, where), label, name))
+                case _:
+                    shown = json.dumps(entry)[:60]
+                    raise InputError(f"{where}: {shown} is not [path, label, name]: correct the entry")
+    return listed
 
 
 def split_dataset(
@@ -162,25 +152,25 @@ def split_dataset(
     Paths are relative to `root`; without one, to the file's own folder or the first folder in it that holds
     the first image, since published files lie beside the image folder.
     """
-    parts = read_split_json(path)
-    listed = [triple for split in SPLITS for triple in parts[split]]
+    listed = read_split_json(path)
     keys: dict[int, str] = {}
-    for image, label, key in listed:
+    for _, image, label, key in listed:
         if keys.setdefault(label, key) != key:
             raise InputError(f"{path}: label {label} is {keys[label]!r} and {key!r} ({image}): keep one name")
     if sorted(keys) != list(range(len(keys))) or not keys:
         missing = next((label for label in range(len(keys)) if label not in keys), 0)
         raise InputError(f"{path}: no item has label {missing}: labels must run from 0 without gaps")
     if root is None:
-        first = listed[0][0]
+        first = listed[0][1]
         beside = [path.parent, *sorted(child for child in path.parent.iterdir() if child.is_dir())]
         root = next((folder for folder in beside if (folder / first).is_file()), None)
         if root is None:
             raise InputError(
                 f"{path}: its first image {first} is not beside it: name the image folder as root"
             )
+    folder = f"{prefix}/" if prefix else ""
     train, val, test = (
-        tuple(Item(f"{prefix}/{image}" if prefix else image, label) for image, label, _ in parts[split])
+        tuple(Item(folder + image, label) for part, image, label, _ in listed if part == split)
         for split in SPLITS
     )
     classes = naming([keys[label] for label in range(len(keys))])

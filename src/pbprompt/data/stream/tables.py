@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import IO, Any
 
 from pbprompt.data.stream.folders import SPLIT_WORDS
@@ -25,6 +25,10 @@ COLUMNS = {
 MOST_ROW = 1 << 20  # characters
 MOST_WEB = 1 << 30  # of a table from the web, which may go on for ever
 _NEEDED = f"name a column image ({', '.join(COLUMNS['image'][1:])}), with the images' paths"
+_NO_LABELS = (
+    "columns 'image' and 'label' not found",
+    "write a header 'image,label', with 'split' and 'domain' if you like",
+)
 
 Fields = dict[str, Any]  # a row's cells by what they are: text, and of JSON whatever it has
 
@@ -51,30 +55,24 @@ class Lines:
         self._row = 0
 
 
-def table_rows(
-    table: Place, text: IO[str], needed: Sequence[set[str]], missing: str, remedy: str
-) -> Iterator[tuple[str, Fields | InputError]]:
-    """Each row, with the place to name where it is wrong.
+def table_rows(table: Place, text: IO[str], labelled: bool) -> Iterator[tuple[str, Fields | InputError]]:
+    """Each row, with the place to name where it is wrong; one that does not fit its header is its own error.
 
-    A header must have all columns of one of `needed`; a row that does not fit it is its own error.
+    A header must name a column of images and, where the rows are to be `labelled`, one of labels.
     """
     lines = Lines(table, text)
-    if str(table).lower().endswith((".jsonl", ".ndjson")):
-        return _json_rows(table, lines)
-    return _csv_rows(table, lines, needed, missing, remedy)
+    is_json = str(table).lower().endswith((".jsonl", ".ndjson"))
+    return _json_rows(table, lines) if is_json else _csv_rows(table, lines, labelled)
 
 
-def _csv_rows(
-    table: Place, lines: Lines, needed: Sequence[set[str]], missing: str, remedy: str
-) -> Iterator[tuple[str, Fields | InputError]]:
-    """A comma, semicolon or tab: the header decides."""
+def _csv_rows(table: Place, lines: Lines, labelled: bool) -> Iterator[tuple[str, Fields | InputError]]:
     first = next(iter(lines), "").rstrip("\r\n")
     if len(first) > csv.field_size_limit():
         raise InputError(f"{table} line 1: a header of {len(first):,} characters: give a table with columns")
-    found = next(filter(None, (_columns_of(first, columns) for columns in needed)), None)
-    if found is None:
-        raise InputError(f"{table} line 1: {missing} in {first[:60]!r}: {remedy}")
-    delimiter, header = found
+    delimiter, header = _columns(first, labelled)
+    if not header:
+        missing = _NO_LABELS if labelled else ("no image column", _NEEDED)
+        raise InputError(f"{table} line 1: {missing[0]} in {first[:60]!r}: {missing[1]}")
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
         for cells in reader:
@@ -83,7 +81,7 @@ def _csv_rows(
             if not any(cell.strip() for cell in cells):
                 continue
             if len(cells) == len(header):
-                yield where, {field: cells[place] for place, field in header.items() if field}
+                yield where, {field: cell for field, cell in zip(header, cells, strict=True) if field}
             else:
                 count = f"{len(cells)} fields where the header has {len(header)}"
                 yield where, InputError(f"{where}: {count}: quote fields that contain the separator")
@@ -91,21 +89,20 @@ def _csv_rows(
         raise InputError(f"{table} line {reader.line_num + 1}: {error}: correct the quotes") from None
 
 
-def _columns_of(first: str, needed: set[str]) -> tuple[str, dict[int, str]] | None:
-    """The separator and, by place, the field each column holds ("" where it is none of ours).
+def _columns(first: str, labelled: bool) -> tuple[str, list[str]]:
+    """The separator, by what it makes of the header, and the field of each column, "" if none of ours.
 
-    None where the first line names no columns for what is needed.
+    No fields at all where what is needed has no column.
     """
     for delimiter in ("\t", ";", ","):
-        cells = next(csv.reader([first], delimiter=delimiter), [])
-        header: dict[int, str] = {}
-        for place, cell in enumerate(cells):
+        header: list[str] = []
+        for cell in next(csv.reader([first], delimiter=delimiter), []):
             word = cell.strip().lower()
             field = next((field for field, words in COLUMNS.items() if word in words), "")
-            header[place] = "" if field in header.values() else field
-        if needed <= set(header.values()):
+            header.append("" if field in header else field)
+        if "image" in header and (not labelled or "label" in header or "labels" in header):
             return delimiter, header
-    return None
+    return "", []
 
 
 def _json_rows(table: Place, lines: Lines) -> Iterator[tuple[str, Fields]]:
@@ -131,7 +128,7 @@ def table_records(table: Place, allow_urls: bool) -> Iterator[Record]:
     """The image of each row. A row that names none is its own error; the table's is raised."""
     with opened(table) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         try:
-            rows = table_rows(table, text, [{"image"}], "no image column", _NEEDED)
+            rows = table_rows(table, text, labelled=False)
             for number, (where, fields) in enumerate(rows):
                 if isinstance(fields, InputError):
                     fields = {}
