@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from pbprompt.data import decoding
-from pbprompt.data.decoding import QUESTION, Decoder, squares_of, unreadable, worthwhile_processes
+from pbprompt.data.decoding import QUESTION, Decoder, squares_of, worthwhile_processes
 from pbprompt.data.squares import Crop, TrainingView
 from pbprompt.data.stream.records import Record
 from pbprompt.errors import InputError
@@ -135,12 +135,6 @@ def test_draft_reaches_the_decoder(tmp_path, one):
     for decoder in (Decoder(1), one):
         exact, rough = (all_of(decoder, [path], Crop(32, draft=draft))[0].astype(int) for draft in (None, 64))
         assert 0 < abs(exact - rough).max() < 13
-
-
-def test_unreadable(numbered):
-    numbered[3].write_bytes(b"text")
-    found = list(unreadable(numbered))
-    assert len(found) == 40 and [place for place, error in enumerate(found) if error] == [3]
 
 
 def test_nothing_to_decode():

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbprompt.clip.tokenizer import Tokenizer
+from pbprompt.data.assemble import Choices
 from pbprompt.data.names import (
-    apply_mapping,
     check_distinct,
     from_folder,
     from_label,
@@ -97,9 +97,9 @@ def test_any_text_is_read_or_refused(tmp_path_factory, suffix, text):
 
 
 def test_mapping_is_laid_over_and_unknown_keys_are_refused():
-    assert apply_mapping(["a", "b"], ["A", "B"], {"b": "bee"}, "f") == ["A", "bee"]
+    assert Choices(mapping={"b": "bee"}).names(["a", "b"], "f", str.upper) == ("A", "bee")
     with pytest.raises(InputError, match="did you mean 'apples'"):
-        apply_mapping(["apples", "b"], ["A", "B"], {"aples": "x"}, "f")
+        Choices(mapping={"aples": "x"}).names(["apples", "b"], "f")
 
 
 def test_equal_names_are_refused():

@@ -87,11 +87,15 @@ def show(
         from rich.console import Console
         from rich.progress import track
 
-        from pbprompt.data.decoding import unreadable
+        from pbprompt.data.decoding import squares_of
+        from pbprompt.data.squares import Crop
+        from pbprompt.errors import InputError
 
         files = [dataset.file(item) for item in dataset.items]
-        results = track(unreadable(files), "decoding", total=len(files), console=Console(stderr=True))
-        bad = [error for error in results if error is not None]
+        results = track(
+            squares_of(files, Crop(1)), "decoding", total=len(files), console=Console(stderr=True)
+        )
+        bad = [one for one in results if isinstance(one, InputError)]
         for error in bad:
             print(error)
         raise typer.Exit(1 if bad else 0)

@@ -10,6 +10,7 @@ from pbprompt.data.images import HEIC, is_heic, looks_like_image
 from pbprompt.data.items import DEFAULT_TEMPLATE, SPLITS, Dataset, Item
 from pbprompt.errors import InputError
 from pbprompt.files import as_text, is_special
+from pbprompt.suggest import suggest
 
 Skipped = tuple[str, str]
 
@@ -44,10 +45,14 @@ class Choices:
     def names(
         self, keys: Sequence[str], where: str, naming: Callable[[str], str] = names.from_label
     ) -> tuple[str, ...]:
-        """What classes are called: as `naming` reads their keys, or as the classes file has them."""
+        """What classes are called: as `naming` reads their keys, or as the classes file has them; a key of
+        the file that no class has is an error."""
         named = [as_text(naming(key)) for key in keys]
         if self.mapping is not None:
-            named = names.apply_mapping(keys, named, self.mapping, self.mapping_from)
+            if unknown := sorted(set(self.mapping) - set(keys)):
+                near = suggest(unknown[0], sorted(keys))
+                raise InputError(f"{self.mapping_from}: no class {unknown[0]!r} in the data: {near}")
+            named = [self.mapping.get(key, name) for key, name in zip(keys, named, strict=True)]
         names.check_distinct(keys, named, where)
         return tuple(named)
 

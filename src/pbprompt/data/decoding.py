@@ -18,7 +18,6 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from pbprompt.data import squares
 from pbprompt.data.images import decodes_quickly, head_of
@@ -36,6 +35,7 @@ MANY_PROCESSORS, MOST_PROCESSES = 8, 16  # from where on processes decode faster
 MANY_IMAGES = 10_000  # that pay for starting them
 
 Square = NDArray[np.uint8]  # [size, size, 3]
+Squares = list[Square | InputError]
 Mark = TypeVar("Mark")
 One = TypeVar("One")
 
@@ -62,7 +62,7 @@ class Decoder:
             handles=[place.handle for place in self._places],
         )
 
-    def decode(self, records: Sequence[Record], look: Look) -> list[Square | InputError]:
+    def decode(self, records: Sequence[Record], look: Look) -> Squares:
         """The square of each image, or why it has none."""
         if not self.processes:
             return [self._one(record, _content(record), look) for record in records]
@@ -84,7 +84,7 @@ class Decoder:
         processes = shared_processes(min(available_cpus(), MOST_PROCESSES))
         return processes.decode([replace(record, content=content)], look)[0]
 
-    def _asked(self, records: Sequence[Record], look: Look) -> list[Square | InputError]:
+    def _asked(self, records: Sequence[Record], look: Look) -> Squares:
         names, contents = [record.name for record in records], [_content(record) for record in records]
         shape = (len(records), look.size, look.size, 3)
         place = self._free.get()
@@ -98,19 +98,24 @@ class Decoder:
 
     def decoded(
         self, batches: Iterable[tuple[Mark, Sequence[Record]]], look: Look
-    ) -> Generator[tuple[Mark, Sequence[Record], list[Square | InputError]], None, None]:
+    ) -> Generator[tuple[Mark, Sequence[Record], Squares], None, None]:
         """Batches in order, the next ones decoded meanwhile; a thread of its own reads the source."""
         pool = ThreadPoolExecutor(self.askers, thread_name_prefix="decode")
-        pending: deque[tuple[Mark, Sequence[Record], list[Future[list[Square | InputError]]]]] = deque()
+        pending: deque[tuple[Mark, Sequence[Record], list[Future[Squares]]]] = deque()
         source = _read_ahead(iter(batches))
+
+        def first() -> tuple[Mark, Sequence[Record], Squares]:
+            mark, records, asked = pending.popleft()
+            return mark, records, [square for future in asked for square in future.result()]
+
         try:
             for mark, records in source:
                 questions = [records[at : at + self.question] for at in range(0, len(records), self.question)]
                 pending.append((mark, records, [pool.submit(self.decode, some, look) for some in questions]))
                 while sum(len(asked) + _weight(some) for _, some, asked in pending) > self.ahead:
-                    yield _answered(*pending.popleft())
+                    yield first()
             while pending:
-                yield _answered(*pending.popleft())
+                yield first()
         finally:
             source.close()
             pool.shutdown(wait=True, cancel_futures=True)
@@ -135,12 +140,6 @@ def _content(record: Record) -> Content:
         return record.read()
     except InputError as error:
         return error
-
-
-def _answered(
-    mark: Mark, records: Sequence[Record], asked: list[Future[list[Square | InputError]]]
-) -> tuple[Mark, Sequence[Record], list[Square | InputError]]:
-    return mark, records, [square for future in asked for square in future.result()]
 
 
 def _read_ahead(items: Iterator[One]) -> Generator[One, None, None]:
@@ -175,20 +174,6 @@ def squares_of(
     files = ((None, [Record(str(path), Path(path))]) for path in paths)
     for _, _, found in Decoder(threads or available_cpus()).decoded(files, look):
         yield from found
-
-
-class _Corner:
-    """One pixel, of images that need only be decoded."""
-
-    size, draft = 1, None
-
-    def __call__(self, image: Image.Image, key: str) -> Image.Image:
-        return image.crop((0, 0, 1, 1))
-
-
-def unreadable(paths: Sequence[str | Path]) -> Iterator[InputError | None]:
-    """For each file in order, why it cannot be decoded, or None where it can."""
-    return (found if isinstance(found, InputError) else None for found in squares_of(paths, _Corner()))
 
 
 def worthwhile_processes(images: int) -> Decoder | None:

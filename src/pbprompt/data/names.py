@@ -133,16 +133,6 @@ def _line_pairs(path: Path, text: str) -> Iterator[Pair]:
         yield f"{path} line {number}", key, name
 
 
-def apply_mapping(
-    keys: Sequence[str], names: Sequence[str], mapping: dict[str, str], where: str
-) -> list[str]:
-    """The names with the mapping's laid over them; a key of the mapping that no class has is an error."""
-    unknown = sorted(set(mapping) - set(keys))
-    if unknown:
-        raise InputError(f"{where}: no class {unknown[0]!r} in the data: {suggest(unknown[0], sorted(keys))}")
-    return [mapping.get(key, name) for key, name in zip(keys, names, strict=True)]
-
-
 def check_distinct(keys: Sequence[str], names: Sequence[str], where: str) -> None:
     """Refuse two classes of the same name: the tokeniser could not tell them apart."""
     first: dict[str, str] = {}

@@ -25,16 +25,13 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns hold the image, its label and its split; `names` are a Hugging Face dataset's classes."""
+    """Which columns hold the image, its label and its split ("": none); `names` are a Hugging Face dataset's
+    classes."""
 
     image: str
-    label: str | None
-    split: str | None
-    names: tuple[str, ...] | None
-
-    @property
-    def wanted(self) -> list[str]:
-        return [name for name in (self.image, self.label, self.split) if name is not None]
+    label: str
+    split: str
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -58,17 +55,18 @@ class RowGroups:
 
     def records(self, skip: int = 0) -> Iterator[Record]:
         while skip < self.rows:
-            rows = _asked(self.file, rows_from, self.groups, tuple(self.columns.wanted), skip)
+            wanted = tuple(filter(None, (self.columns.image, self.columns.label, self.columns.split)))
+            rows = _asked(self.file, rows_from, self.groups, wanted, skip)
             for row, cells in enumerate(rows, self.first + skip):
                 yield self._record(row, cells)
             skip += len(rows)
 
     def _record(self, row: int, cells: dict[str, Any]) -> Record:
-        value, columns = cells[self.columns.image], self.columns
-        label = "" if columns.label is None or cells[columns.label] is None else cells[columns.label]
-        if columns.names is not None and isinstance(label, int):
-            label = columns.names[label] if 0 <= label < len(columns.names) else ""
-        fields = {"label": str(label), "split": str(cells[columns.split] or "") if columns.split else ""}
+        value, label = cells[self.columns.image], cells.get(self.columns.label)
+        if (names := self.columns.names) and isinstance(label, int):
+            label = names[label] if 0 <= label < len(names) else None
+        split = cells.get(self.columns.split) or ""
+        fields = {"label": "" if label is None else str(label), "split": str(split)}
         if isinstance(value, dict):
             value = value.get("path") if value.get("bytes") is None else value["bytes"]
         if isinstance(value, str) or value is None:
@@ -189,16 +187,16 @@ def _columns(place: Place, schema: Any) -> Columns:
             "images' bytes or paths `image`"
         )
     label, split = (
-        next((name for name in schema.names if name.lower() in COLUMNS[field] and name != image), None)
+        next((name for name in schema.names if name.lower() in COLUMNS[field] and name != image), "")
         for field in ("label", "split")
     )
     return Columns(image, label, split, _class_names(schema, label))
 
 
-def _class_names(schema: Any, label: str | None) -> tuple[str, ...] | None:
+def _class_names(schema: Any, label: str) -> tuple[str, ...]:
     """What the `datasets` library calls the numbers of a label column."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         return tuple(str(name) for name in features[label]["names"])
     except (KeyError, TypeError, ValueError, RecursionError):
-        return None
+        return ()

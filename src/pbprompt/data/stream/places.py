@@ -109,13 +109,13 @@ def filesystem(address: str) -> tuple[Any, str]:
 @contextlib.contextmanager
 def opened(place: Place) -> Iterator[IO[bytes]]:
     """A file for reading, which can seek where its place can."""
-    with contextlib.ExitStack() as stack:
-        with told(place):
-            if isinstance(place, Path):
-                file: IO[bytes] = stack.enter_context(place.open("rb"))
-            else:
-                system, path = filesystem(place)
-                file = stack.enter_context(system.open(path, "rb", block_size=BLOCK, cache_type="readahead"))
+    with told(place):
+        if isinstance(place, Path):
+            opening: IO[bytes] = place.open("rb")
+        else:
+            system, path = filesystem(place)
+            opening = system.open(path, "rb", block_size=BLOCK, cache_type="readahead")
+    with opening as file:
         yield file
 
 
