@@ -30,9 +30,7 @@ from pbprompt.model.predictions import Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.sweep.ray_executor import RayExecutor
 
-LISTING_CPUS = (
-    0.01  # of the task that goes through the source; another share than the actors', or Ray fuses both
-)
+LISTING_CPUS = 0.01  # of who goes through the source; not the actors' share, or Ray fuses both
 
 Load = Callable[[], tuple[Backbone, AnswerWith]]
 
@@ -57,18 +55,12 @@ def on_ray(address: str | None, load: Load, device: str = "auto", actors: int | 
     Each actor has a GPU of its own where the cluster has any and `device` is not cpu, and otherwise a
     processor; there are at most `actors` of them.
     """
-
-    def parts(job: Job, output: Output) -> Iterator[Part]:
-        cluster = RayExecutor(address, float(device.startswith("cuda")))
-        try:
-            yield from _parts(job, output, load, device, actors)
-        finally:
-            cluster.close()
-
-    return parts
+    return partial(_parts, address, load, device, actors)
 
 
-def _parts(job: Job, output: Output, load: Load, device: str, actors: int | None) -> Iterator[Part]:
+def _parts(
+    address: str | None, load: Load, device: str, actors: int | None, job: Job, output: Output
+) -> Iterator[Part]:
     import ray
     from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask
     from ray.data.block import BlockMetadata
@@ -84,29 +76,32 @@ def _parts(job: Job, output: Output, load: Load, device: str, actors: int | None
         def estimate_inmemory_data_size(self) -> int | None:
             return None
 
-    context = DataContext.get_current()
-    context.target_max_block_size = 1  # a block a unit, and a block a part: nothing waits for others
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    there = ray.cluster_resources()
-    gpus = 0 if device == "cpu" else int(there.get("GPU", 0))
-    most = gpus or int(there.get("CPU", 1))
-    source = Units()  # type: ignore[no-untyped-call]
-    todo = ray.data.read_datasource(source, override_num_blocks=1, num_cpus=LISTING_CPUS, concurrency=1)
-    answered = todo.map_batches(
-        Actor,
-        batch_size=1,
-        compute=ActorPoolStrategy(min_size=1, max_size=max(1, min(most, actors or most))),
-        fn_constructor_args=(load, output.suffix, job.features),
-        num_cpus=1,
-        num_gpus=1 if gpus else 0,
-    )
+    cluster = RayExecutor(address, float(device.startswith("cuda")))
     try:
+        context = DataContext.get_current()
+        context.target_max_block_size = 1  # a block a unit, and a block a part: nothing waits for others
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        there = ray.cluster_resources()
+        gpus = 0 if device == "cpu" else int(there.get("GPU", 0))
+        most = gpus or int(there.get("CPU", 1))
+        source = Units()  # type: ignore[no-untyped-call]
+        todo = ray.data.read_datasource(source, override_num_blocks=1, num_cpus=LISTING_CPUS, concurrency=1)
+        answered = todo.map_batches(
+            Actor,
+            batch_size=1,
+            compute=ActorPoolStrategy(min_size=1, max_size=max(1, min(most, actors or most))),
+            fn_constructor_args=(load, output.suffix, job.features),
+            num_cpus=1,
+            num_gpus=1 if gpus else 0,
+        )
         for row in answered.iter_rows():
             yield Part(**{name: row[name] for name in Part._fields})
     except Exception as error:
         raise (_own(error) or error) from None
+    finally:
+        cluster.close()
 
 
 def _blocks(stream: Stream, done: Mapping[int, Done], name: str) -> Iterator[Any]:

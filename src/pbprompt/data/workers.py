@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from queue import LifoQueue
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 from pbprompt.errors import warn_in_sentences
 
@@ -28,7 +28,6 @@ def available_cpus() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
@@ -57,16 +56,14 @@ class Workers:
         self._running: set[_Worker] = set()
         self._lock, self._closed = threading.Lock(), False
 
-    def ask(
-        self, function: Callable[Arguments, Result], *given: Arguments.args, **named: Arguments.kwargs
-    ) -> Result:
+    def ask(self, function: Callable[..., Result], *given: object) -> Result:
         """What a module's function gives or raises. TimeoutError: it was late; EOFError: its process died."""
         if not AVAILABLE:
-            return function(*given, **named)
+            return function(*given)
         worker = self._idle.get()
         try:
             worker = worker or self._start()
-            answer = worker.ask((function, given, named), self._seconds)
+            answer = worker.ask((function, given), self._seconds)
         except BaseException as error:  # Ctrl-C too: its answer would be taken for that of the next question
             self._end(worker)
             worker = None
@@ -132,11 +129,11 @@ def _serve(line: Connection) -> None:
     line.send(True)
     while True:
         try:
-            function, given, named = line.recv()
+            function, given = line.recv()
         except EOFError:
             return
         try:
-            answer = function(*given, **named)
+            answer = function(*given)
         except Exception as error:
             answer = error
         line.send(answer)
