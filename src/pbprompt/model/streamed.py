@@ -14,9 +14,8 @@ from pbprompt.clip.backbone import Backbone
 from pbprompt.data import catalog, names
 from pbprompt.data.assemble import Choices, sorted_keys
 from pbprompt.data.huggingface import is_saved_dataset
-from pbprompt.data.stream import PARQUETS, TARS, Files, Record, Stream
+from pbprompt.data.stream import Files, Record, Stream, archive_kind
 from pbprompt.data.stream.places import is_address
-from pbprompt.data.stream.tables import TABLES
 from pbprompt.errors import InputError
 from pbprompt.features.checkpoint import Checkpoint
 from pbprompt.features.gathered import Gathered, Pass, gather_units
@@ -39,8 +38,8 @@ def is_stream(source: str, *, every: bool) -> bool:
     path = Path(source).expanduser()
     if is_address(source) or (glob.has_magic(source) and not path.exists()):
         return True
-    if path.is_file() and path.suffix.lower() not in TABLES:
-        return path.suffix.lower() in PARQUETS or path.name.lower().endswith(TARS)
+    if path.is_file() and archive_kind(path) != "table":
+        return archive_kind(path) != ""
     known = "/" not in source and catalog.lookup(source.partition(":")[0]) is not None
     if known or not (path.is_file() or path.is_dir()) or (path.is_dir() and is_saved_dataset(path)):
         return False

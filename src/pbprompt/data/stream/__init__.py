@@ -23,7 +23,7 @@ from pathlib import Path
 
 from pbprompt.data.stream.folders import Labels, files_in, is_image, subfolders
 from pbprompt.data.stream.parquet import row_groups
-from pbprompt.data.stream.places import WEB, Place, filesystem, is_address, place_of, state, suffix_of, told
+from pbprompt.data.stream.places import WEB, Place, filesystem, is_address, place_of, state, told
 from pbprompt.data.stream.records import Files, Record, Unit, in_units
 from pbprompt.data.stream.tables import TABLES, table_records
 from pbprompt.data.stream.tars import Tar
@@ -32,8 +32,11 @@ from pbprompt.files import is_special
 
 __all__ = ["Files", "Record", "Stream", "Unit", "list_images"]
 
-PARQUETS = (".parquet", ".pq")
-TARS = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
+ARCHIVES = {
+    "table": TABLES,
+    "parquet": (".parquet", ".pq"),
+    "tar": (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz"),
+}
 
 
 class Stream:
@@ -74,12 +77,11 @@ class Stream:
             if isinstance(source, Record):
                 yield source
                 continue
-            none = True
-            for one in self._source(source if isinstance(source, Path) else place_of(source)):
-                none = False
-                yield one
-            if none:
+            found = self._source(source if isinstance(source, Path) else place_of(source))
+            if (first := next(found, None)) is None:
                 raise InputError(f"{source} holds no images: give one with JPEG, PNG, WebP or similar files")
+            yield first
+            yield from found
 
     def _source(self, place: Place) -> Iterator[Record | Unit]:
         if isinstance(place, Path):
@@ -94,7 +96,7 @@ class Stream:
             return self._file(place)
         if glob.has_magic(place.split("?")[0]) and not place.startswith(WEB):
             return self._glob(place)
-        if _is_archive(place) or is_image(place) or place.startswith(WEB):
+        if self._archive(place) or is_image(place) or place.startswith(WEB):
             return self._file(place)
         system, path = filesystem(place)
         with told(place):
@@ -103,17 +105,18 @@ class Stream:
             system.info(path)  # which says why where there is nothing, or nothing for us
             return self._file(place)
 
+    def _archive(self, place: Place) -> str:
+        return archive_kind(place) if self._archives else ""
+
     def _file(self, place: Place) -> Iterator[Record | Unit]:
-        if not self._archives:
-            yield Record(str(place), place)
-        elif suffix_of(place) in TABLES:
-            yield from table_records(place, self.allow_urls)
-        elif suffix_of(place) in PARQUETS:
-            yield from row_groups(place, self.allow_urls)
-        elif _is_tar(place):
-            yield Tar(place, state(place))
-        else:
-            yield Record(str(place), place)
+        match self._archive(place):
+            case "table":
+                return table_records(place, self.allow_urls)
+            case "parquet":
+                return row_groups(place, self.allow_urls)
+            case "tar":
+                return iter([Tar(place, state(place))])
+        return iter([Record(str(place), place)])
 
     def _glob(self, pattern: Place) -> Iterator[Record | Unit]:
         if isinstance(pattern, Path):
@@ -124,14 +127,14 @@ class Stream:
             with told(pattern):
                 found = [system.unstrip_protocol(name) for name in sorted(system.glob(path))]
         for place in found:
-            if is_image(place) or (self._archives and _is_archive(place)):
+            if is_image(place) or self._archive(place):
                 yield from self._file(place)
 
     def _folder(self, root: Place) -> Iterator[Record | Unit]:
         """A table in a folder is not read: it may name the images that lie beside it."""
         labels: Labels | None = None
         for place, relative in files_in(root):
-            if self._archives and (suffix_of(place) in PARQUETS or _is_tar(place)):
+            if self._archive(place) in ("parquet", "tar"):
                 yield from self._file(place)
             elif is_image(place):
                 labels = labels or Labels(subfolders(root))
@@ -144,9 +147,7 @@ def list_images(path_or_glob: str | os.PathLike[str]) -> list[Path]:
     return [record.content for record in found if isinstance(record.content, Path)]
 
 
-def _is_tar(place: Place) -> bool:
-    return str(place).split("?")[0].lower().endswith(TARS)
-
-
-def _is_archive(place: Place) -> bool:
-    return suffix_of(place) in (*TABLES, *PARQUETS) or _is_tar(place)
+def archive_kind(place: Place) -> str:
+    """What holds or lists images, by its name: a "table", "parquet" or "tar"; "" for anything else."""
+    name = place.name if isinstance(place, Path) else place.split("?")[0]
+    return next((kind for kind, ends in ARCHIVES.items() if name.lower().endswith(ends)), "")
