@@ -214,7 +214,10 @@ def _temperature(run: Prepared, base: Dataset, new: Dataset | None, bank: Featur
         tested = tuple(item for item, out in zip(base.train, held, strict=True) if out)
         features = bank_on(bank, model.backbone).encode(base.root, tested)
         said.append((log_probabilities(predict_features(model.predictor, features)), labels[held]))
-    return fit_temperature(*map(torch.cat, zip(*said, strict=True))) if said else 1.0
+    if not said:
+        return 1.0
+    told, own = (torch.cat(part) for part in zip(*said, strict=True))
+    return fit_temperature(told, own)
 
 
 def _names_without_images(run: Prepared, new: Dataset | None) -> tuple[str, ...]:
