@@ -116,15 +116,9 @@ def nearest_captions(
     prompts = sampled_prompts(method, samples, seed)
     rows = range(len(method.classes)) if names is None else class_rows(method.classes, names)
     similarity = cosines(encode_texts(method.backbone, captions), prompts[:, rows])  # [s, n, c]
-    best = similarity.transpose(1, 2).sort(dim=-1, descending=True, stable=True)
-    found = []
-    for place, row in enumerate(rows):
-        for sample in range(len(prompts)):
-            values = best.values[sample, place, :top_k].tolist()
-            order = best.indices[sample, place, :top_k].tolist()
-            pairs = tuple((captions[at], value) for at, value in zip(order, values, strict=True))
-            found.append(PromptCaptions(method.classes[row], sample, pairs))
-    return found
+    found = _nearest(similarity.permute(2, 0, 1).flatten(0, 1), captions, top_k)
+    places = [(method.classes[row], sample) for row in rows for sample in range(len(prompts))]
+    return [PromptCaptions(*place, tuple(near)) for place, near in zip(places, found, strict=True)]
 
 
 @torch.no_grad()
@@ -133,9 +127,13 @@ def nearest_words(backbone: Backbone, vectors: Float[Tensor, "n w"], top_k: int 
     words = backbone.tokenizer.words()
     ids = torch.tensor(list(words), device=backbone.device)
     similarity = cosines(vectors.to(backbone.device), backbone.token_embedding(ids))
+    return _nearest(similarity, list(words.values()), top_k)
+
+
+def _nearest(similarity: Float[Tensor, "k n"], texts: Sequence[str], top_k: int) -> list[list[Word]]:
+    """Of each row the most similar texts, the first of equals first."""
     best = similarity.sort(dim=-1, descending=True, stable=True)
-    spellings = list(words.values())
+    columns = (part[:, :top_k].tolist() for part in (best.indices, best.values))
     return [
-        [(spellings[at], value) for at, value in zip(order[:top_k], values[:top_k], strict=True)]
-        for order, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        [(texts[at], value) for at, value in zip(*row, strict=True)] for row in zip(*columns, strict=True)
     ]

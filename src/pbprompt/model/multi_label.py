@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.clip.backbone import Encoded
 from pbprompt.core.label_head import LabelHead
 from pbprompt.core.likelihood import unit
 from pbprompt.data.items import Dataset, Item
@@ -89,26 +89,31 @@ def thresholds(head: LabelHead) -> list[float]:
     return [round(value, 2) for value in head.threshold.tolist()]
 
 
-def label_answers(
-    head: LabelHead, classes: Sequence[str], dataset: Dataset, items: Sequence[Item], features: Features
-) -> LabelAnswers:
-    """What is said of labelled images, whose labels are found among the model's by name."""
+def judge_labels(
+    head: LabelHead, method: Method, dataset: Dataset, items: Sequence[Item], features: Features
+) -> tuple[dict[str, Any], LabelAnswers]:
+    """Figures on labelled images, whose labels are found among the model's by name, and what is said of each.
+
+    `zero_shot_map` is the mAP of ranking images by their cosine to the names, if the backbone reads names.
+    """
+    classes, backbone = method.classes, method.backbone
+    known = {name_key(name): place for place, name in enumerate(classes)}
+    for name in dataset.classes:
+        if name_key(name) not in known:
+            hint = suggest(name, classes)
+            raise InputError(f"{dataset.name}: the model does not know the label {name!r}: {hint}")
     has = torch.zeros(len(items), len(classes), dtype=torch.bool)
-    has[:, _columns(classes, dataset)] = targets(items, len(dataset.classes)).bool()
+    columns = [known[name_key(name)] for name in dataset.classes]
+    has[:, columns] = targets(items, len(dataset.classes)).bool()
     said = label_probabilities(head, Encoded(features.global_, features.patches))
     paths = tuple(item.path for item in items)
-    return LabelAnswers(tuple(classes), paths, has, said, tuple(thresholds(head)))
-
-
-def names_alone(
-    backbone: Backbone, classes: Sequence[str], template: str, features: Features, has: Bool[Tensor, "n k"]
-) -> dict[str, Any]:
-    """mAP of ranking images by their cosine to the names, if the backbone reads names."""
-    if not backbone.reads_text:
-        return {}
-    names = unit(zero_shot(backbone, classes, template).bank[0])
-    cosines = (unit(features.global_.to(names)) @ names.T).cpu()
-    return {"zero_shot_map": mean_average_precision(cosines, has)}
+    answers = LabelAnswers(classes, paths, has, said, tuple(thresholds(head)))
+    figures = dict(answers.figures)
+    if backbone.reads_text:
+        names = unit(zero_shot(backbone, classes, method.template).bank[0])
+        cosines = (unit(features.global_.to(names)) @ names.T).cpu()
+        figures["zero_shot_map"] = mean_average_precision(cosines, has)
+    return figures, answers
 
 
 def targets(items: Sequence[Item], classes: int) -> Float[Tensor, "n k"]:
@@ -117,16 +122,6 @@ def targets(items: Sequence[Item], classes: int) -> Float[Tensor, "n k"]:
     for row, item in enumerate(items):
         table[row, list(item.labels)] = 1
     return table
-
-
-def _columns(classes: Sequence[str], dataset: Dataset) -> list[int]:
-    """The place of each of the dataset's labels among the model's."""
-    known = {name_key(name): place for place, name in enumerate(classes)}
-    for name in dataset.classes:
-        if name_key(name) not in known:
-            hint = suggest(name, classes)
-            raise InputError(f"{dataset.name}: the model does not know the label {name!r}: {hint}")
-    return [known[name_key(name)] for name in dataset.classes]
 
 
 def _check_labels(dataset: Dataset, wanted: Float[Tensor, "n k"], method: Method) -> None:

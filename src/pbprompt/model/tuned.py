@@ -35,9 +35,8 @@ from pbprompt.model.manifest import ModelFiles, opened
 from pbprompt.model.multi_label import (
     check_multi_label,
     fit_head,
-    label_answers,
+    judge_labels,
     label_predictions,
-    names_alone,
     thresholds,
 )
 from pbprompt.model.predictions import NO_RULE, Prediction, Rule, predictions
@@ -365,8 +364,7 @@ class TunedModel:
         """Its figures on a split, and what it said of each image; under `rivals`, if wanted, what plain
         classifiers make of the same training images.
 
-        Those of a multi-label model are mAP, precision, recall and F1, of all labels and of each;
-        `zero_shot_map` is that of ranking images by their cosine to the names.
+        Those of a multi-label model are mAP, precision, recall and F1, of all labels and of each.
         """
         if self.multi_label and not dataset.multi_label:
             raise InputError(
@@ -378,9 +376,7 @@ class TunedModel:
             raise InputError(f"{dataset.name} has no {split} images: choose another split")
         features = bank_on(bank, self.backbone).encode(dataset.root, items)
         if self.head is not None:
-            found = label_answers(self.head, self.classes, dataset, items, features)
-            alone = names_alone(self.backbone, self.classes, self.info.template, features, found.has)
-            return {**found.figures, **alone}, found
+            return judge_labels(self.head, self.method, dataset, items, features)
         said = predict_features(self.predictor, features)
         paths = [item.path for item in items]
         answers = Answers.of(said.probabilities.cpu(), features.labels.cpu(), self.classes, paths)
