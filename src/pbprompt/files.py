@@ -116,8 +116,8 @@ def write_bytes(path: str | Path, content: bytes) -> None:
     write_files(path.parent, {path.name: content})
 
 
-def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write several files, all of them on the disk before the first is renamed into place, in order.
+def write_files(folder: Path, contents: Mapping[str, bytes | Iterable[bytes]]) -> None:
+    """Write several files (whole or piece by piece), all on the disk before the first is renamed, in order.
 
     So a full disk changes nothing, and only a kill between two renames leaves some of them new.
     """
@@ -128,7 +128,7 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
         for name, content in contents.items():
             handle, temporaries[name] = tempfile.mkstemp(dir=folder, prefix=f".{name.lstrip('.')}.")
             with os.fdopen(handle, "wb") as file:
-                file.write(content)
+                file.writelines([content] if isinstance(content, bytes) else content)
                 file.flush()
                 os.fsync(handle)  # or a power cut could leave a name without its content
             Path(temporaries[name]).chmod(0o644)  # mkstemp makes it private
@@ -149,19 +149,13 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
 def write_stream(path: Path, pieces: Iterable[bytes]) -> str:
     """Write a file piece by piece, as `write_bytes` would the whole; returns its SHA-256."""
     digest = hashlib.sha256()
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name.lstrip('.')}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for piece in pieces:
-                digest.update(piece)
-                file.write(piece)
-            file.flush()
-            os.fsync(handle)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
-        raise _naming(error, path)  # noqa: B904 - it is the same
+
+    def counted() -> Iterator[bytes]:
+        for piece in pieces:
+            digest.update(piece)
+            yield piece
+
+    write_files(path.parent, {path.name: counted()})
     return digest.hexdigest()
 
 
@@ -187,9 +181,7 @@ def locked(folder: Path) -> Iterator[None]:
 def held(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder itself, so that nothing is left in it; other than `locked`'s."""
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(
-            OSError
-        ):  # Windows opens no folders, some network file systems have no locks
+        with contextlib.suppress(OSError):  # Windows opens no folders, some network disks have no locks
             handle = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, handle)
             if fcntl is not None:

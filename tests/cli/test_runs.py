@@ -8,13 +8,14 @@ from typer.testing import CliRunner
 from pbprompt.cli.runs import app
 from pbprompt.errors import InputError
 from pbprompt.runs.config import RunConfig
-from pbprompt.runs.record import Failure, Record
+from pbprompt.runs.record import Failure, Record, read_line
 from pbprompt.runs.store import RunStore
 
 
 def record(identity, task, method, seed, results, targets=(), overrides=()):
     config = {"task": task, "dataset": "sample", "method": method, "shots": 4, "seed": seed}
-    return Record.from_dict(
+    return read_line(
+        Record,
         {
             "id": identity,
             "config": config | {"targets": list(targets), "overrides": list(overrides)},
@@ -25,7 +26,8 @@ def record(identity, task, method, seed, results, targets=(), overrides=()):
             "results": {name: {"accuracy": value} for name, value in results.items()},
             "seconds": 1.5,
             "finished": "2024-05-01T10:20:30+00:00",
-        }
+        },
+        "records.jsonl",
     )
 
 

@@ -20,8 +20,8 @@ def test_a_picture_is_made_small_and_one_that_cannot_be_read_is_none(tmp_path):
 def test_one_writer_makes_plain_tables_cards_and_shaded_matrices():
     plain = table("A <b>", ("", "n"), [["x", "1"]])
     assert "<caption>A &lt;b&gt;</caption>" in plain and "<td>1</td>" in plain
-    cards = table("A", ("", "<i>n</i>"), {"8 shots": [["x", "1"]]}, kind="cards")
+    cards = table("A", ("", "<i>n</i>"), {"8 shots": [["x", "1"]]}, cards=True)
     assert '<td data-head="n">1</td>' in cards and '<th scope="rowgroup" colspan="2">8 shots</th>' in cards
-    matrix = table("A", ("", "x", "y"), [["x", "5", "·"]], kind="matrix", shares=[[0.5, 0]], beside=True)
+    matrix = table("A", ("", "x", "y"), [["x", "5", "·"]], shares=[[0.5, 0]])
     assert '<td style="background: rgb(0 114 178 / 0.30)">5</td><td>·</td>' in matrix
     assert '<p class="quiet">A.</p>' in matrix and "caption" not in matrix

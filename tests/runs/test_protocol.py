@@ -20,7 +20,7 @@ from pbprompt.methods.tip_adapter import TipAdapter
 from pbprompt.runs.config import RunConfig
 from pbprompt.runs.protocol import prepare_run, run_id, run_task
 from pbprompt.runs.provenance import code_revision
-from pbprompt.runs.record import Record
+from pbprompt.runs.record import Record, read_line
 
 DATA = "sample:openmoji"
 SHORT = {"shots": 1, "overrides": ("epochs=2",), "samples": 3}
@@ -34,7 +34,7 @@ def bank(lite):
 def run(bank, **values):
     config = RunConfig(**{**SHORT, **values})
     record, arrays = run_task(prepare_run(config), bank)
-    assert Record.from_dict(json.loads(json.dumps(record.to_dict()))) == record
+    assert read_line(Record, json.loads(json.dumps(asdict(record))), "records.jsonl") == record
     for name, figures in record.results.items():
         if name != "H":
             hits = arrays[f"{name}/predicted"] == arrays[f"{name}/label"]

@@ -1,14 +1,14 @@
 """A record: to a line and back, refused in words, and the figures that it is about."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from pbprompt.errors import InputError
 from pbprompt.runs.config import RunConfig
 from pbprompt.runs.provenance import code_revision, machine
-from pbprompt.runs.record import Record
+from pbprompt.runs.record import Record, read_line
 
 # a line as version 0.1.0 wrote it
 LINE = {
@@ -41,12 +41,12 @@ LINE = {
 
 
 def test_a_line_of_the_first_version_is_read_and_written_with_its_split():
-    record = Record.from_dict(LINE)
+    record = read_line(Record, LINE, "records.jsonl")
     assert record.config == RunConfig(
         task="few-shot", dataset="dtd", method="coop", overrides=("epochs=3",), shots=4, seed=2
     )
-    now = LINE | {"config": LINE["config"] | {"split": "test"}}
-    assert json.loads(json.dumps(record.to_dict())) == now
+    now = LINE | {"config": LINE["config"] | {"split": "test", "temper": False}}
+    assert json.loads(json.dumps(asdict(record))) == now
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_a_line_of_the_first_version_is_read_and_written_with_its_split():
 )
 def test_what_cannot_be_read_is_named(change, says):
     with pytest.raises(InputError, match=f"records.jsonl: .*{says}.*remove the line"):
-        Record.from_dict(LINE | change, "records.jsonl")
+        read_line(Record, LINE | change, "records.jsonl")
     with pytest.raises(InputError, match="is no run"):
-        Record.from_dict(["few-shot"], "records.jsonl")
+        read_line(Record, ["few-shot"], "records.jsonl")
 
 
 def test_the_figure_a_run_is_about():
-    record = Record.from_dict(LINE)
+    record = read_line(Record, LINE, "records.jsonl")
     assert (record.score, record.headline) == (0.25, "25.00")
     figures = {"base": 0.8, "new": 0.4, "H": 0.5, "pets": 0.5, "sun397": 0.3, "dtd": 0.9}
     results = {test: {"accuracy": value} for test, value in figures.items()}
@@ -109,7 +109,7 @@ def test_the_machine_is_named():
 
 
 def test_a_setting_that_came_later_tells_runs_apart_only_where_it_is_another():
-    record = Record.from_dict(LINE)
+    record = read_line(Record, LINE, "records.jsonl")
     same = replace(record, settings={**record.settings, "momentum": 0.9})
     other = replace(record, settings={**record.settings, "momentum": 0.0})
     assert same.making == record.making != other.making

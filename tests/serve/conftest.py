@@ -54,7 +54,6 @@ def service(model: TunedModel) -> Iterator[Any]:
     from pbprompt.serve.service import Service
 
     service = Service(model, Limits(), Metrics())
-    service.start()
     yield service
     service.close()
 

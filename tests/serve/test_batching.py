@@ -10,9 +10,7 @@ from pbprompt.serve.limits import Refused, in_time
 
 
 def make(run, **options) -> Batcher:
-    batcher = Batcher(run, **{"batch": 4, "gather_seconds": 0.2} | options)
-    batcher.start()
-    return batcher
+    return Batcher(run, **{"batch": 4, "gather_seconds": 0.2} | options)
 
 
 def test_items_of_many_requests_share_batches_and_each_gets_its_own_result():

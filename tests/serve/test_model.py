@@ -9,9 +9,13 @@ from PIL import Image
 from pbprompt.model.folder import load_model
 from pbprompt.model.predictor import predictive
 from pbprompt.serve.limits import Limits, Refused
-from pbprompt.serve.model import new_names, no_doubt, with_classes
+from pbprompt.serve.model import doubt_note, new_names, with_classes
 
 LIMITS = Limits(classes=8, name_length=12)
+
+
+def no_doubt(model, fitted):
+    return doubt_note(model, fitted, fitted.classes, 0.5)
 
 
 def test_added_classes_predict_as_if_they_had_always_been_there(model, model_folder, lite, cat):

@@ -1,5 +1,6 @@
 """`pbprompt runs`: the results that are there: list, show one, export."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,7 +59,7 @@ def show(
 ) -> None:
     """Print one run's record: settings, data, draw, backbone and all figures, as JSON."""
 
-    print_json(_store(folder).find(identity).to_dict(), indent=2)
+    print_json(asdict(_store(folder).find(identity)), indent=2)
 
 
 @app.command()

@@ -48,7 +48,7 @@ def write_page(found: Look, out: Path) -> None:
         "Unreadable files": _list(broken, 4 * MOST),
     }
     title = f"A look at {found.name}"
-    page = document(title, {name: body for name, body in parts.items() if body}, STYLE)
+    page = document(title, parts, STYLE)
     names = json.dumps([] if found.multi_label else found.classes).replace("<", "\\u003c")
     script = (files("pbprompt.findings") / "look.js").read_text(encoding="utf-8")
     write_text(out, page.replace("</body>", f"<script>const classes = {names};\n{script}</script></body>"))

@@ -7,13 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from statistics import fmean, stdev
+from statistics import fmean
+from typing import NamedTuple
 
 from pbprompt.data.fewshot import shots_in_words
 from pbprompt.recipes import Recipe
 from pbprompt.registry import methods
 from pbprompt.report.html_page import table
-from pbprompt.report.render import DEVIATION, HTML, NOTHING
+from pbprompt.report.render import DEVIATION, HTML, cell_text
+from pbprompt.report.tables import Cell, deviation, ranked
+from pbprompt.runs.config import RunConfig
 from pbprompt.runs.record import Record
 
 UNEQUAL = (
@@ -27,17 +30,14 @@ UNEQUAL = (
 class Comparison:
     """The runs that can be set side by side, by the method's label and then by shots: one per seed."""
 
-    task: str
-    dataset: str
-    place: str  # the dataset, and the split where it is not test
-    targets: tuple[str, ...]
+    config: RunConfig  # of one of them: all have its task, dataset, split and targets
     backbone: str
     lines: Mapping[str, Mapping[int, Sequence[Record]]]
     outdated: int  # runs left out, of other code or settings than the newest of their line
 
     @property
     def title(self) -> str:
-        return f"{self.task} on {self.place}"
+        return f"{self.config.task} on {self.config.place}"
 
     @property
     def shots(self) -> list[int]:
@@ -48,10 +48,10 @@ class Comparison:
         return {label: line[shots] for label, line in self.lines.items() if shots in line}
 
     @property
-    def headline(self) -> str:
+    def measured(self) -> str:
         """What a run's `score` is, in words."""
-        words = {"few-shot": "Accuracy", "base-to-new": "Harmonic mean H of base and new accuracy"}
-        return words.get(self.task, "Mean accuracy over the targets")
+        words = {"few-shot": "Accuracy", "base-to-new": "Harmonic mean H"}
+        return words.get(self.config.task, "Mean accuracy over the targets")
 
 
 def make_comparisons(records: Iterable[Record], recipes: Sequence[Recipe] = ()) -> list[Comparison]:
@@ -75,16 +75,8 @@ def _comparison(records: Sequence[Record], recipes: Sequence[Recipe]) -> Compari
     first = {label: next(iter(line.values()))[0] for label, line in newest.items()}
     names = {label: _recipe_label(record, recipes) or label for label, record in first.items()}
     shared = Counter(names.values())  # two lines that recipes call the same keep their long labels
-    config = records[0].config
-    return Comparison(
-        task=config.task,
-        dataset=config.dataset,
-        place=config.place,
-        targets=config.targets,
-        backbone=records[0].backbone.name,
-        lines={names[label] if shared[names[label]] == 1 else label: line for label, line in newest.items()},
-        outdated=len(records) - kept,
-    )
+    lines = {names[label] if shared[names[label]] == 1 else label: line for label, line in newest.items()}
+    return Comparison(records[0].config, records[0].backbone.name, lines, outdated=len(records) - kept)
 
 
 def _newest(runs: Sequence[Record]) -> list[Record]:
@@ -109,8 +101,7 @@ def _recipe_label(record: Record, recipes: Sequence[Recipe]) -> str:
     return next(labels, "")
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A figure of a run: where it is, how it is printed, and whether more of it is better (None: neither)."""
 
     heading: str
@@ -124,42 +115,46 @@ class Column:
         arrow = {True: "\N{NO-BREAK SPACE}↑", False: "\N{NO-BREAK SPACE}↓", None: ""}[self.higher]
         return escape(self.heading) + arrow
 
-    def mean(self, values: Sequence[float]) -> float:
-        """As it is printed: what prints alike is equally good."""
-        return round(self.scale * fmean(values), self.digits)
-
-    def text(self, values: Sequence[float]) -> str:
-        spread = f" ± {self.scale * stdev(values):.{self.digits}f}" if len(values) > 1 else ""
-        return f"{self.mean(values):.{self.digits}f}{spread}"
-
-    def cells(self, values: Sequence[Sequence[float]]) -> list[str]:
-        """One per row, the best of them marked."""
-        means = [self.mean(some) for some in values if some]
-        marked = len(set(means)) > 1 and self.higher is not None
-        best = (max(means) if self.higher else min(means)) if marked else None
-        return [
-            NOTHING if not some else HTML.ranked(self.text(some), int(self.mean(some) == best))
-            for some in values
-        ]
+    def cells(self, lines: Iterable[Sequence[Record]]) -> list[Cell]:
+        """One per line, the best of them marked."""
+        cells = []
+        for runs in lines:
+            found = [self.scale * value for run in runs if (value := self.value(run)) is not None]
+            mean = fmean(found) if found else float("nan")
+            cells.append(Cell(mean, deviation(found), len(found), self.digits))
+        return cells if self.higher is None else ranked(cells, self.higher)
 
 
 def comparison_table(comparison: Comparison) -> str:
     """Every method's figures, mean ± sample deviation over seeds, grouped by shots."""
-    columns = _columns(comparison)
-    bodies = {shots_in_words(shots): _cells(comparison.at(shots), columns) for shots in comparison.shots}
-    caption = f"Mean ± {DEVIATION} over seeds; bold: the best of a column. ↑: higher is better, ↓: lower."
+    columns = _columns(comparison.config)
+    bodies = {}
+    for shots in comparison.shots:
+        lines = comparison.at(shots)
+        cells = zip(*(column.cells(lines.values()) for column in columns), strict=True)
+        bodies[shots_in_words(shots)] = [
+            [
+                *(escape(label), str(len(runs)), _epochs(runs[0])),
+                *(cell_text(cell, HTML, cell.seeds) for cell in row),
+            ]
+            for (label, runs), row in zip(lines.items(), cells, strict=True)
+        ]
+    caption = (
+        f"Mean ± {DEVIATION} over seeds; bold: the best of a column, underlined: the runner-up. "
+        "↑: higher is better, ↓: lower."
+    )
     heads = ["Method", "Seeds", "Epochs", *(column.title for column in columns)]
-    shown = table(caption, heads, bodies, kind="cards")
-    trained = {_epochs(line[0]) for shots in comparison.shots for line in comparison.at(shots).values()}
+    shown = table(caption, heads, bodies, cards=True)
+    trained = {epochs for rows in bodies.values() for _, _, epochs, *_ in rows}
     return f"{shown}\n{UNEQUAL}" if len(trained) > 1 else shown
 
 
-def _columns(comparison: Comparison) -> list[Column]:
+def _columns(config: RunConfig) -> list[Column]:
     def of(test: str, metric: str) -> Callable[[Record], float | None]:
         return lambda record: record.figure(test, metric)
 
     time = Column("Seconds per run", lambda record: record.seconds, scale=1, digits=1, higher=None)
-    if comparison.task == "base-to-new":
+    if config.task == "base-to-new":
         return [
             Column("Base %", of("base", "accuracy")),
             Column("New %", of("new", "accuracy")),
@@ -171,12 +166,10 @@ def _columns(comparison: Comparison) -> list[Column]:
             Column("by mutual information %", of("joint", "auroc_mutual_information")),
             time,
         ]
-    if comparison.targets:
-        tests = [
-            Column(f"{name} %", of(name, "accuracy")) for name in (comparison.dataset, *comparison.targets)
-        ]
+    if config.targets:
+        tests = [Column(f"{name} %", of(name, "accuracy")) for name in (config.dataset, *config.targets)]
         return [*tests, Column("Mean of targets %", lambda record: record.score), time]
-    test = comparison.dataset
+    test = config.dataset
     return [
         Column("Accuracy %", of(test, "accuracy")),
         Column("Macro-F1 %", of(test, "macro_f1")),
@@ -186,16 +179,6 @@ def _columns(comparison: Comparison) -> list[Column]:
         Column("AURC %", of(test, "aurc"), higher=False),
         time,
     ]
-
-
-def _cells(lines: dict[str, Sequence[Record]], columns: Sequence[Column]) -> list[list[str]]:
-    rows = [[escape(label), str(len(runs)), _epochs(runs[0])] for label, runs in lines.items()]
-    for column in columns:
-        said = [[column.value(run) for run in runs] for runs in lines.values()]
-        cells = column.cells([[value for value in some if value is not None] for some in said])
-        for row, cell in zip(rows, cells, strict=True):
-            row.append(cell)
-    return rows
 
 
 def _epochs(run: Record) -> str:

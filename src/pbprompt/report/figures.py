@@ -19,6 +19,7 @@ from pbprompt.report.comparisons import Comparison
 from pbprompt.report.plots import Drawing
 from pbprompt.report.render import DEVIATION
 from pbprompt.report.tables import Cell, Table
+from pbprompt.runs.config import RunConfig
 from pbprompt.runs.record import Record
 from pbprompt.runs.store import RunStore
 
@@ -30,7 +31,11 @@ Array = NDArray[Any]
 def draw(comparison: Comparison, store: RunStore) -> Iterator[Drawing]:
     """Everything there is data for; needs matplotlib."""
     if len(comparison.shots) > 1:
-        yield _few_shot(comparison)
+        lines = {
+            label: {float(shots): [run.score for run in runs] for shots, runs in line.items()}
+            for label, line in comparison.lines.items()
+        }
+        yield _curves(comparison, "shots", lines, plots.SHOTS)
     yield from _settings(comparison)
     yield from _uncertainty(comparison, store)
 
@@ -63,16 +68,18 @@ def _bar(cell: Cell) -> plots.Bar:
     return plots.Bar(cell.mean / 100, cell.std and cell.std / 100, published)
 
 
-def _few_shot(comparison: Comparison) -> Drawing:
-    lines: dict[str, plots.Points] = {
-        label: {shots: [run.score for run in runs] for shots, runs in line.items()}
-        for label, line in comparison.lines.items()
+def _curves(comparison: Comparison, key: str, lines: Mapping[str, plots.Points], axis: str) -> Drawing:
+    """The score against shots or a setting, with the means of every line in words."""
+    against = key if axis == plots.SHOTS else axis
+    means = {
+        label: ", ".join(f"{100 * fmean(points[x]):.1f} at {x:g}" for x in sorted(points))
+        for label, points in lines.items()
     }
     return Drawing(
-        _name(comparison, "shots"),
-        f"{comparison.headline} against shots; the band is one {DEVIATION} over seeds.",
-        _in_words(lines, comparison.headline, "shots"),
-        plots.curves(lines, comparison.title, _short(comparison)),
+        _name(comparison, key),
+        f"{comparison.measured} against {against}; the band is one {DEVIATION} over seeds.",
+        f"{comparison.measured} in per cent by {key}. {_listed(means)}",
+        plots.curves(lines, comparison.title, comparison.measured, axis),
     )
 
 
@@ -91,13 +98,7 @@ def _settings(comparison: Comparison) -> Iterator[Drawing]:
                 lines.setdefault(group, {}).setdefault(value, []).append(run.score)
         varied = {label: points for (label, _), points in lines.items() if len(points) > 2}
         if varied:
-            axis = f"{LETTERS[key]} ({key})" if key in LETTERS else key
-            yield Drawing(
-                _name(comparison, key),
-                f"{comparison.headline} against {axis}; the band is one {DEVIATION} over seeds.",
-                _in_words(varied, comparison.headline, key),
-                plots.curves(varied, comparison.title, _short(comparison), axis),
-            )
+            yield _curves(comparison, key, varied, f"{LETTERS[key]} ({key})" if key in LETTERS else key)
 
 
 def _knobs(run: Record) -> dict[str, Any]:
@@ -116,7 +117,7 @@ def _uncertainty(comparison: Comparison, store: RunStore) -> Iterator[Drawing]:
         except InputError:  # the figures of the record stand without them
             return {}
 
-    for title, tests in _test_sets(comparison).items():
+    for title, tests in _test_sets(comparison.config).items():
         lines: dict[str, list[tuple[Array, Array]]] = {}
         for label, runs in comparison.at(shots).items():
             said = [_confidence(arrays(run.id), tests) for run in runs]
@@ -147,10 +148,10 @@ def _uncertainty(comparison: Comparison, store: RunStore) -> Iterator[Drawing]:
             )
 
 
-def _test_sets(comparison: Comparison) -> dict[str, Sequence[str]]:
-    if comparison.task == "base-to-new":
+def _test_sets(config: RunConfig) -> dict[str, Sequence[str]]:
+    if config.task == "base-to-new":
         return {"base classes": ("base",), "new classes": ("new",)}
-    return {"all targets": comparison.targets} if comparison.targets else {"": (comparison.dataset,)}
+    return {"all targets": config.targets} if config.targets else {"": (config.dataset,)}
 
 
 def _confidence(arrays: Mapping[str, Array], tests: Sequence[str]) -> tuple[Array, Array] | None:
@@ -168,19 +169,6 @@ def _mean_curve(seeds: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
     return coverage, np.mean([np.interp(coverage, *curve) for curve in curves], axis=0)
 
 
-def _short(comparison: Comparison) -> str:
-    return {"few-shot": "Accuracy", "base-to-new": "Harmonic mean H"}.get(comparison.task, "Mean accuracy")
-
-
-def _in_words(lines: Mapping[str, plots.Points], measured: str, axis: str) -> str:
-    """The means of every line, for those who do not see it."""
-    parts = {
-        label: ", ".join(f"{100 * fmean(points[x]):.1f} at {x:g}" for x in sorted(points))
-        for label, points in lines.items()
-    }
-    return f"{measured} in per cent by {axis}. {_listed(parts)}"
-
-
 def reliability_words(bins: ReliabilityBins) -> str:
     """The diagram for those who do not see it."""
     full = bins.count > 0
@@ -194,7 +182,7 @@ def _listed(parts: Mapping[str, str]) -> str:
 
 def _name(comparison: Comparison, *words: str) -> str:
     """A name for a file: letters, digits and dashes."""
-    return _file_name(comparison.backbone, comparison.task, comparison.place, *words)
+    return _file_name(comparison.backbone, comparison.config.task, comparison.config.place, *words)
 
 
 def _file_name(*words: str) -> str:

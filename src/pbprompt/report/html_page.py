@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from string import Template
 
 from PIL import Image
 
@@ -17,6 +18,7 @@ from pbprompt.errors import InputError
 from pbprompt.report import plots
 from pbprompt.report.plots import Drawing
 
+LONGEST_TITLE = 120
 LONGEST_SIDE = 144  # of a picture: twice the size it is shown at, for dense screens
 NOT_CLIP = "The backbone {} is not CLIP: its figures are not comparable with those of papers on CLIP."
 NO_FIGURES = "Figures are left out, since matplotlib is not installed: the extra `plots` brings it."
@@ -26,26 +28,24 @@ Rows = Sequence[Sequence[str]]
 
 
 def document(title: str, parts: Mapping[str, str], style: str = "") -> str:
-    """A page of sections (name -> HTML), the first of which the contents leave out: it comes right below."""
-    css = (files("pbprompt.report") / "page.css").read_text(encoding="utf-8") + style
-    return "\n".join(
-        [
-            "<!DOCTYPE html>",
-            '<html lang="en">',
-            '<head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(shortened(title))}</title>",
-            f"<style>\n{css}</style></head>",
-            f"<body>\n<header><h1>{escape(shortened(title))}</h1></header>",
-            _contents(list(parts)[1:]),
-            "<main>",
-            *(
-                f'<section id="part-{n}"><h2>{escape(name)}</h2>\n{body}\n</section>'
-                for n, (name, body) in enumerate(parts.items())
-            ),
-            f'</main>\n<footer class="quiet"><p>Written by pbprompt {escape(__version__)}.</p></footer>',
-            "</body>\n</html>\n",
-        ]
+    """A page of sections (name -> HTML), the first of which the contents leave out: it comes right below.
+
+    A section without HTML is left out.
+    """
+    shown = {name: body for name, body in parts.items() if body}
+    sections = (
+        f'<section id="part-{n}"><h2>{escape(name)}</h2>\n{body}\n</section>'
+        for n, (name, body) in enumerate(shown.items())
+    )
+    page, css = (
+        (files("pbprompt.report") / name).read_text(encoding="utf-8") for name in ("page.html", "page.css")
+    )
+    return Template(page).substitute(
+        title=escape(title if len(title) <= LONGEST_TITLE else title[: LONGEST_TITLE - 1] + "…"),
+        style=css + style,
+        contents=_contents(list(shown)[1:]),
+        sections="\n".join(sections),
+        version=escape(__version__),
     )
 
 
@@ -68,20 +68,19 @@ def table(
     heads: Sequence[str],
     rows: Rows | Mapping[str, Rows],
     *,
-    kind: str = "",
+    cards: bool = False,
     shares: Sequence[Sequence[float]] = (),
-    beside: bool = False,
 ) -> str:
     """Cells (HTML) as a table, the first of a row as its head; rows by group start with a row that says it.
 
-    `kind="cards"`: on a narrow screen a row is a card, each cell beside its head. `shares` (of 1) shade the
-    cells of a `kind="matrix"`. `beside`: the caption stands above the table, which may be narrower.
+    `cards`: on a narrow screen a row is a card, each cell beside its head. `shares` (of 1) shade the cells of
+    a matrix, whose caption stands above it, since it may be narrower.
     """
     label = escape(caption)
-    lines = [f'<p class="quiet">{label}.</p>'] if beside else []
-    classes = f"wide {kind}".strip()
+    lines = [f'<p class="quiet">{label}.</p>'] if shares else []
+    classes = "wide cards" if cards else "wide matrix" if shares else "wide"
     lines.append(f'<div class="{classes}" role="region" aria-label="{label}" tabindex="0"><table>')
-    lines += [] if beside else [f"<caption>{label}</caption>"]
+    lines += [] if shares else [f"<caption>{label}</caption>"]
     lines.append("<thead><tr>" + "".join(f'<th scope="col">{head}</th>' for head in heads) + "</tr></thead>")
     for group, body in rows.items() if isinstance(rows, Mapping) else [("", rows)]:
         lines.append("<tbody>")
@@ -89,7 +88,7 @@ def table(
             lines.append(f'<tr><th scope="rowgroup" colspan="{len(heads)}">{group}</th></tr>')
         for place, (first, *cells) in enumerate(body):
             marks = [""] * len(cells)
-            if kind == "cards":
+            if cards:
                 marks = [f' data-head="{_TAG.sub("", head)}"' for head in heads[1:]]
             elif shares:  # text stays readable on the lighter part of the scale
                 marks = [
@@ -125,10 +124,6 @@ def figures_html(drawings: Sequence[Drawing]) -> Iterator[str]:
     for small in (False, True):
         if shown := [drawing for drawing in drawings if drawing.small is small]:
             yield f'<div class="figures">{"".join(map(_figure, shown))}</div>'
-
-
-def shortened(text: str, most: int = 120) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _contents(names: Sequence[str]) -> str:

@@ -21,11 +21,6 @@ MOST_LABELS = 12  # of a multi-label model, whose mistakes are shown
 MOST_IMAGES = 4  # of each kind of mistake
 LABEL_HEADS = ("Label", "Images", "Given", "AP", "F1", "Precision", "Recall", "Threshold")
 FEW_IMAGES = 10  # of a class: one image moves its figures by a tenth or more
-STYLE = """
-.matrix td { min-width: 2.2rem; border: 1px solid var(--rule); }
-.matrix thead th { writing-mode: vertical-rl; transform: rotate(180deg); text-align: left; }
-.matrix thead th:first-child { writing-mode: horizontal-tb; transform: none; }
-"""
 
 
 def write_model_page(
@@ -37,15 +32,34 @@ def write_model_page(
     """
     drawn = plots.available()
     parts = {
-        "What was judged": facts_list(facts, notices([facts.get("Backbone", "")])),
         "At a glance": _summary(figures, answers),
         "Most confused pairs": _pairs(answers, root),
         "Classes": _classes(answers),
         "Confusion matrix": _confusion(answers, drawn),
         "How far to trust it": _trust(answers, drawn),
     }
+    _write(out, facts, parts)
+
+
+def write_label_page(
+    out: Path, facts: Mapping[str, str], figures: Mapping[str, Any], answers: LabelAnswers, root: Path
+) -> None:
+    """The same of a multi-label model; `figures` are those of `TunedModel.judge`."""
+    listed = sorted(
+        (one for one in figures["labels"] if one["images"]), key=lambda one: one["average_precision"]
+    )
+    parts = {
+        "At a glance": _label_summary(figures),
+        "Labels": _labels(listed, figures),
+        "Mistakes": _mistakes(listed, answers, root),
+    }
+    _write(out, facts, parts)
+
+
+def _write(out: Path, facts: Mapping[str, str], parts: Mapping[str, str]) -> None:
+    judged = facts_list(facts, notices([facts.get("Backbone", "")]))
     title = f"{facts.get('Model', 'A model')} on {facts.get('Data', 'labelled images')}"
-    write_text(out, document(title, {name: body for name, body in parts.items() if body}, STYLE))
+    write_text(out, document(title, {"What was judged": judged, **parts}))
 
 
 def _summary(figures: Mapping[str, Any], answers: Answers) -> str:
@@ -65,29 +79,32 @@ def _summary(figures: Mapping[str, Any], answers: Answers) -> str:
 def _pairs(answers: Answers, root: Path) -> str:
     boxes = []
     for pair in answers.confused[:MOST_PAIRS]:
-        pictures, places = [], []
-        for row in answers.examples(pair):
-            path, sure = answers.paths[row], percent(float(answers.confidence[row]))
-            if image := picture(root / path, path):
-                pictures.append(f"<figure>{image}<figcaption>{sure}</figcaption></figure>")
-            places.append(f'<p class="quiet">{escape(as_text(path))}</p>')
         words = (
             f"<p><strong>{escape(answers.classes[pair.true])}</strong> taken for "
             f"<strong>{escape(answers.classes[pair.taken_for])}</strong></p>"
             f"<p>{pair.images} of {answers.per_class[pair.true].images} images ({percent(pair.share)})</p>"
         )
-        folded = f"<details><summary>Files</summary>{''.join(places)}</details>"
-        boxes.append(
-            f'<div class="find">{words}<div class="pictures">{"".join(pictures)}</div>{folded}</div>'
-        )
-    if not boxes:
-        return ""
+        sure = {answers.paths[row]: float(answers.confidence[row]) for row in answers.examples(pair)}
+        boxes.append(_box(words, sure, root))
     more = len(answers.confused) - len(boxes)
     rest = f'<p class="quiet">And {more:,} rarer pairs.</p>' if more > 0 else ""
-    lead = (
-        "<p>The images shown are those the model was surest of; the figure below each is its confidence.</p>"
-    )
-    return f'{lead}<div class="finds">{"".join(boxes)}</div>{rest}'
+    lead = "The images shown are those the model was surest of; the figure below each is its confidence."
+    return _boxes(lead, boxes) + rest
+
+
+def _box(words: str, sure: Mapping[str, float], root: Path) -> str:
+    """Words (HTML), the images with how sure the model is of what they are about, and where they lie."""
+    pictures, places = "", ""
+    for path, share in sure.items():
+        if image := picture(root / path, path):
+            pictures += f"<figure>{image}<figcaption>{percent(share)}</figcaption></figure>"
+        places += f'<p class="quiet">{escape(as_text(path))}</p>'
+    files = f"<details><summary>Files</summary>{places}</details>"
+    return f'<div class="find">{words}<div class="pictures">{pictures}</div>{files}</div>'
+
+
+def _boxes(lead: str, boxes: Sequence[str]) -> str:
+    return f'<p>{lead}</p><div class="finds">{"".join(boxes)}</div>' if boxes else ""
 
 
 def _classes(answers: Answers) -> str:
@@ -125,7 +142,7 @@ def _confusion(answers: Answers, drawn: bool) -> str:
         "" if every else f"; the {len(places)} classes with the most errors"
     )
     heads = ["", *map(escape, names)]
-    matrix = table(caption, heads, rows, kind="matrix", shares=share.tolist(), beside=True)
+    matrix = table(caption, heads, rows, shares=share.tolist())
     drawing = [] if every or not drawn else figures_html([draw_confusion(answers)])
     return "\n".join([matrix, *drawing])
 
@@ -178,23 +195,6 @@ def _lean(sure: float, right: float) -> str:
     return f"{average}: it is {lean} by {abs(gap):.1f} points."
 
 
-def write_label_page(
-    out: Path, facts: Mapping[str, str], figures: Mapping[str, Any], answers: LabelAnswers, root: Path
-) -> None:
-    """Write the page to the file `out`; `figures` are those of `TunedModel.judge`."""
-    listed = sorted(
-        (one for one in figures["labels"] if one["images"]), key=lambda one: one["average_precision"]
-    )
-    parts = {
-        "What was judged": facts_list(facts, notices([facts.get("Backbone", "")])),
-        "At a glance": _label_summary(figures),
-        "Labels": _labels(listed, figures),
-        "Mistakes": _mistakes(listed, answers, root),
-    }
-    title = f"{facts.get('Model', 'A model')} on {facts.get('Data', 'labelled images')}"
-    write_text(out, document(title, {name: body for name, body in parts.items() if body}))
-
-
 def _label_summary(figures: Mapping[str, Any]) -> str:
     rows = []
     if figures.get("zero_shot_map") is not None:
@@ -228,19 +228,8 @@ def _mistakes(listed: Sequence[Mapping[str, Any]], answers: LabelAnswers, root: 
         label = answers.classes.index(one["class"])
         for missed, word in ((True, "missed"), (False, "given wrongly")):
             rows = answers.mistakes(label, missed=missed, most=MOST_IMAGES)
-            pictures, places = "", ""
-            for row in rows:
-                path, sure = answers.paths[row], percent(float(answers.probabilities[row, label]))
-                if shown := picture(root / path, path):
-                    pictures += f"<figure>{shown}<figcaption>{sure}</figcaption></figure>"
-                places += f'<p class="quiet">{escape(as_text(path))}</p>'
-            if rows:
-                boxes.append(
-                    f'<div class="find"><p><strong>{escape(one["class"])}</strong> {word}</p>'
-                    f'<div class="pictures">{pictures}</div>'
-                    f"<details><summary>Files</summary>{places}</details></div>"
-                )
-    if not boxes:
-        return ""
-    lead = "<p>Of the weakest labels, the images that it is most wrong about, with their probabilities.</p>"
-    return f'{lead}<div class="finds">{"".join(boxes)}</div>'
+            sure = {answers.paths[row]: float(answers.probabilities[row, label]) for row in rows}
+            words = f"<p><strong>{escape(one['class'])}</strong> {word}</p>"
+            boxes += [_box(words, sure, root)] if sure else []
+    lead = "Of the weakest labels, the images that it is most wrong about, with their probabilities."
+    return _boxes(lead, boxes)

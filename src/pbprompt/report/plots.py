@@ -8,9 +8,9 @@ import io
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean, stdev
 from textwrap import wrap
@@ -62,54 +62,22 @@ DASHES = ("-", "--", ":", "-.")
 SHOTS = "Training images per class (shots)"
 HATCHES = ("", "///", "...", "xxx")
 
-_STYLE: dict[str, Any] = {
-    "axes.edgecolor": INK,
-    "axes.grid": True,
-    "axes.labelcolor": INK,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlecolor": INK,
-    "axes.titlesize": 11,
-    "axes.axisbelow": True,
-    "font.sans-serif": ["DejaVu Sans", "Helvetica", "Arial"],
-    "font.size": 10,
-    "grid.alpha": 0.15,
-    "grid.color": INK,
-    "legend.frameon": False,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5,
-    "svg.fonttype": "none",  # text stays text: it can be read aloud, searched and copied
-    "svg.hashsalt": "pbprompt",
-    "text.color": INK,
-    "text.parse_math": False,  # a name may hold a dollar sign
-    "xtick.color": INK,
-    "ytick.color": INK,
-}
-
 
 def available() -> bool:
     """Whether figures can be drawn here."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-def _style() -> AbstractContextManager[None]:
-    try:
-        from matplotlib import style
-    except ImportError:
-        raise InputError(f"figures need matplotlib: {install_command('plots')}") from None
-    return style.context(["default", _STYLE])
+    return find_spec("matplotlib") is not None
 
 
 def styled(function: Callable[P, T]) -> Callable[P, T]:
-    """Run the function in this module's style: matplotlib reads some of it late, when texts are made."""
+    """Run the function in figures.mplstyle: matplotlib reads some of it late, when texts are made."""
 
     @wraps(function)
     def inside(*args: P.args, **kwargs: P.kwargs) -> T:
-        with _style():
+        try:
+            from matplotlib import style
+        except ImportError:
+            raise InputError(f"figures need matplotlib: {install_command('plots')}") from None
+        with style.context(["default", "pbprompt.report.figures"]):
             return function(*args, **kwargs)
 
     return inside

@@ -8,6 +8,7 @@ import csv
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from pbprompt.errors import InputError
 
@@ -61,17 +62,9 @@ def published(table: str) -> list[Figure]:
 def figures() -> tuple[Figure, ...]:
     """All figures."""
     text = (files("pbprompt.report") / "results.csv").read_text(encoding="utf-8")
+    return tuple(map(_read, csv.DictReader(text.splitlines())))
 
-    return tuple(
-        Figure(
-            **{
-                key: row[key]
-                for key in ("table", "task", "backbone", "dataset", "method", "metric", "misprint")
-            },
-            shots=int(row["shots"]) if row["shots"] else None,
-            value=float(row["value"]),
-            std=float(row["std"]) if row["std"] else None,
-            correct=float(row["correct"]) if row["correct"] else None,
-        )
-        for row in csv.DictReader(text.splitlines())
-    )
+
+def _read(row: dict[str, Any]) -> Figure:
+    numbers = {key: float(row[key]) if row[key] else None for key in ("value", "std", "correct")}
+    return Figure(**{**row, **numbers, "shots": int(row["shots"]) if row["shots"] else None})

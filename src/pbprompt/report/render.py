@@ -6,7 +6,7 @@ less the other's in points, with the 95 % interval; bold where that leaves out 0
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape as html_escape
 
@@ -19,7 +19,7 @@ from pbprompt.evaluate.resampling import PairedDifference
 from pbprompt.files import as_csv
 from pbprompt.markdown import table as markdown_table
 from pbprompt.report import html_page
-from pbprompt.report.tables import Cell, Section, Table
+from pbprompt.report.tables import Cell, Table
 
 NOTHING = "–"
 DEVIATION = "sample standard deviation (÷ (n − 1))"  # what stands after every ±
@@ -77,15 +77,13 @@ TEX = Style(latex_escaped, r"\textbf{{{}}}", r"\underline{{{}}}")
 def terminal(table: Table) -> Group:
     """For `rich.console.Console.print`."""
     parts: list[RichTable | str] = [f"[bold]{escape(table.title)}[/]"]
-    for section in table.sections:
-        grid = RichTable(*head_cells(section, TERMINAL), box=box.SIMPLE)
+    for heads, rows, leads in _grids(table, TERMINAL):
+        grid = RichTable(*heads, box=box.SIMPLE)
         for column in grid.columns[1:]:
             column.justify = "right"
-        for row in row_cells(table, section, TERMINAL):
+        for row in rows:
             grid.add_row(*row)
-        leads = lead_cells(table, section, TERMINAL)
-        if leads:
-            grid.add_section()
+        grid.add_section()
         for row in leads:
             grid.add_row(*row, style="dim")
         parts.append(grid)
@@ -95,21 +93,19 @@ def terminal(table: Table) -> Group:
 def markdown(table: Table) -> str:
     """GitHub's tables, one per section."""
     lines = [f"**{_markdown_escaped(table.title)}**", ""]
-    for section in table.sections:
-        rows = row_cells(table, section, MARKDOWN) + lead_cells(table, section, MARKDOWN)
-        lines += [markdown_table(head_cells(section, MARKDOWN), rows, figures=True), ""]
+    for heads, rows, leads in _grids(table, MARKDOWN):
+        lines += [markdown_table(heads, rows + leads, figures=True), ""]
     lines += [f"- {_markdown_escaped(note)}" for note in footer_lines(table)]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def html(table: Table) -> str:
     """One `<table>` for each section with something measured."""
-    parts = []
-    for section in table.sections:
-        if any(cell.measured for row in section.cells for cell in row):
-            heads = ["Method", *head_cells(section, HTML)[1:]]
-            rows = row_cells(table, section, HTML) + lead_cells(table, section, HTML)
-            parts.append(html_page.table(section.title, heads, rows, kind="cards"))
+    parts = [
+        html_page.table(section.title, ["Method", *heads[1:]], rows + leads, cards=True)
+        for section, (heads, rows, leads) in zip(table.sections, _grids(table, HTML), strict=True)
+        if any(cell.measured for row in section.cells for cell in row)
+    ]
     notes = "".join(f"<li>{html_escape(note)}</li>" for note in footer_lines(table))
     return "\n".join([*parts, f'<ul class="quiet">{notes}</ul>' if notes else ""])
 
@@ -121,10 +117,9 @@ def latex(table: Table) -> str:
         return " & ".join(cells) + r" \\"
 
     lines = [f"% {table.title}"]
-    for section in table.sections:
-        leads = lead_cells(table, section, TEX)
-        lines += [rf"\begin{{tabular}}{{l{'r' * len(section.columns)}}}", r"\toprule"]
-        lines += [line(head_cells(section, TEX)), r"\midrule", *map(line, row_cells(table, section, TEX))]
+    for heads, rows, leads in _grids(table, TEX):
+        lines += [rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}", r"\toprule"]
+        lines += [line(heads), r"\midrule", *map(line, rows)]
         lines += [r"\midrule", *map(line, leads)] if leads else []
         lines += [r"\bottomrule", r"\end{tabular}", ""]
     lines += [rf"\par{{\footnotesize {latex_escaped(note)}}}" for note in footer_lines(table)]
@@ -161,36 +156,34 @@ def _ends(lead: PairedDifference | None) -> list[float | None]:
     return [100 * lead.difference, *(100 * end for end in lead.interval), lead.probability]
 
 
-def head_cells(section: Section, style: Style) -> list[str]:
-    return [style.plain(text) for text in (section.title, *section.columns)]
+def _grids(table: Table, style: Style) -> Iterator[tuple[list[str], list[list[str]], list[list[str]]]]:
+    """The cells of every section: its heads, its rows, and a line for each row the first is compared with."""
+    for section in table.sections:
+        heads = [style.plain(text) for text in (section.title, *section.columns)]
+        rows = [
+            [style.plain(label), *(cell_text(cell, style, table.seeds) for cell in cells)]
+            for label, cells in zip(table.labels, section.cells, strict=True)
+        ]
+        leads = [
+            [style.plain(f"{table.labels[0]} − {label}"), *(_lead(lead, style) for lead in leads)]
+            for label, leads in zip(table.labels, section.leads, strict=True)
+            if any(leads)
+        ]
+        yield heads, rows, leads
 
 
-def row_cells(table: Table, section: Section, style: Style) -> list[list[str]]:
-    return [
-        [style.plain(label), *(_cell(cell, table.seeds, style) for cell in cells)]
-        for label, cells in zip(table.labels, section.cells, strict=True)
-    ]
-
-
-def _cell(cell: Cell, usual_seeds: int, style: Style) -> str:
+def cell_text(cell: Cell, style: Style, usual_seeds: int) -> str:
+    """How many seeds it rests on is said where they are not the usual number."""
     ours, beside = NOTHING, ""
     if cell.measured:
-        ours = f"{cell.mean:.2f}" + ("" if cell.std is None else f" ± {cell.std:.2f}")
+        spread = "" if cell.std is None else f" ± {cell.std:.{cell.digits}f}"
+        ours = f"{cell.mean:.{cell.digits}f}{spread}"
         if cell.seeds != usual_seeds:
             beside += f" ({cell.seeds} {'seed' if cell.seeds == 1 else 'seeds'})"
     if cell.published is not None:
         printed = f"{cell.published.value:.2f}" + "†" * bool(cell.published.misprint)
         beside += f" [{printed}]" if cell.difference is None else f" [{printed}, {_signed(cell.difference)}]"
     return style.ranked(ours, cell.rank) + style.plain(beside)
-
-
-def lead_cells(table: Table, section: Section, style: Style) -> list[list[str]]:
-    """A line for each row that the first one was compared with."""
-    return [
-        [style.plain(f"{table.labels[0]} − {label}"), *(_lead(lead, style) for lead in leads)]
-        for label, leads in zip(table.labels, section.leads, strict=True)
-        if any(leads)
-    ]
 
 
 def _lead(lead: PairedDifference | None, style: Style) -> str:

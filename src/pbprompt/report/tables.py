@@ -55,6 +55,7 @@ class Cell:
     mean: float
     std: float | None = None
     seeds: int = 0
+    digits: int = 2  # that are printed
     rank: int = 0  # 1: the best of its column, 2: the runner-up
     published: Figure | None = None
     difference: float | None = None
@@ -105,10 +106,10 @@ def build_table(
             [_with_published(runs.cell(row, c), recipe, row, c, notes) for c in columns]
             for row in recipe.rows
         ]
-        ranked = zip(*(_ranked(column) for column in zip(*plain, strict=True)), strict=True)
+        cells = zip(*(ranked(column) for column in zip(*plain, strict=True)), strict=True)
         leads = [[_lead(runs, recipe.rows[0], row, c, arrays, notes) for c in columns] for row in recipe.rows]
         sections.append(
-            Section(title, tuple(c.heading for c in columns), tuple(ranked), tuple(map(tuple, leads)))
+            Section(title, tuple(c.heading for c in columns), tuple(cells), tuple(map(tuple, leads)))
         )
     if recipe.note:
         notes[recipe.note] = None
@@ -143,18 +144,18 @@ class _Runs:
         ]
 
     def cell(self, row: Row, column: Column) -> Cell:
-        """The mean over seeds, and their sample standard deviation, √(Σ_s (x_s − x̄)² / (n − 1))."""
+        """The mean and the deviation over seeds."""
         if column.metric == "H" and len(column.places) > 1:
             base, new = (_averaged(self.accuracies(row, column, half)) for half in ("base", "new"))
             if not (base and new):
                 return Cell(float("nan"))
             by_seed = [harmonic_mean(base[1][s], new[1][s]) for s in base[1].keys() & new[1].keys()]
-            return Cell(harmonic_mean(base[0], new[0]), _spread(by_seed), min(base[2], new[2]))
+            return Cell(harmonic_mean(base[0], new[0]), deviation(by_seed), min(base[2], new[2]))
         found = _averaged(self.accuracies(row, column))
         if found is None:
             return Cell(float("nan"))
         mean, seeds, count = found
-        return Cell(mean, _spread(list(seeds.values())), count)
+        return Cell(mean, deviation(list(seeds.values())), count)
 
 
 def _averaged(places: Sequence[Mapping[int, float]]) -> tuple[float, dict[int, float], int] | None:
@@ -166,7 +167,8 @@ def _averaged(places: Sequence[Mapping[int, float]]) -> tuple[float, dict[int, f
     return fmean(fmean(place.values()) for place in places), by_seed, min(map(len, places))
 
 
-def _spread(values: Sequence[float]) -> float | None:
+def deviation(values: Sequence[float]) -> float | None:
+    """Of the sample: √(Σ_s (x_s − x̄)² / (n − 1)); None where there is but one."""
     return stdev(values) if len(values) > 1 else None
 
 
@@ -193,15 +195,13 @@ def _figure(recipe: Recipe, row: Row, column: Column) -> Figure | None:
     return None
 
 
-def _ranked(column: Sequence[Cell]) -> list[Cell]:
-    """The best and the runner-up marked, equal where they print alike; nothing to mark in a single row."""
-    means = sorted({round(cell.mean, 2) for cell in column if cell.measured}, reverse=True)
-    if sum(cell.measured for cell in column) < 2:
+def ranked(column: Sequence[Cell], higher: bool = True) -> list[Cell]:
+    """The best and the runner-up marked, equal where they print alike; where all do, nothing is marked."""
+    means = {round(cell.mean, cell.digits) for cell in column if cell.measured}
+    if len(means) < 2:
         return list(column)
-    ranks = dict(zip(means, (1, 2), strict=False))
-    return [
-        replace(cell, rank=ranks.get(round(cell.mean, 2), 0)) if cell.measured else cell for cell in column
-    ]
+    ranks = dict(zip(sorted(means, reverse=higher), (1, 2), strict=False))
+    return [replace(cell, rank=ranks.get(round(cell.mean, cell.digits), 0)) for cell in column]
 
 
 def _lead(

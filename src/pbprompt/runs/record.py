@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from statistics import fmean
 from typing import Any, TypeVar
 
@@ -58,15 +58,6 @@ class Record:
     seconds: float
     finished: str = ""
 
-    @classmethod
-    def from_dict(cls, values: Any, where: str = "record") -> "Record":
-        """A record from a line of JSON; refused in words where a part is missing or of another kind."""
-        return _typed(cls, values, where)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
-
     def figure(self, test: str, metric: str = "accuracy") -> float | None:
         """A figure of a test; None where the run has none."""
         return self.results.get(test, {}).get(metric)
@@ -115,12 +106,8 @@ class Failure:
         return (self.traceback.strip() or "no traceback was kept").splitlines()[-1]
 
 
-def read_failure(values: Any, where: str) -> Failure:
-    """A failure from a line of JSON."""
-    return _typed(Failure, values, where)
-
-
-def _typed(kind: type[T], values: Any, where: str) -> T:
+def read_line(kind: type[T], values: Any, where: str) -> T:
+    """A record or a failure from a line of JSON; refused in words where a part is missing or misfits."""
     if not isinstance(values, Mapping):
         raise InputError(f"{where}: {str(values)[:40]!r} is no run: remove the line")
     known = {item.name for item in fields(kind)}  # type: ignore[arg-type]

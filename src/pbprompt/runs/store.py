@@ -11,7 +11,7 @@ from safetensors.numpy import load, save
 
 from pbprompt.errors import InputError
 from pbprompt.files import append_records, locked, read_records, write_bytes
-from pbprompt.runs.record import Failure, Record, read_failure
+from pbprompt.runs.record import Failure, Record, read_line
 
 
 class RunStore:
@@ -31,7 +31,7 @@ class RunStore:
             write_bytes(self.arrays_file(record.id), save(dict(arrays)))
         with locked(self.folder):
             if record.id not in self.finished():
-                append_records(self.lines, [record.to_dict()])
+                append_records(self.lines, [asdict(record)])
 
     def fail(self, failure: Failure) -> None:
         """Note that a run failed; it is not finished, and may be tried again."""
@@ -40,13 +40,14 @@ class RunStore:
 
     def records(self) -> list[Record]:
         """All finished runs, in the order they were added."""
-        found = (Record.from_dict(values, str(self.lines)) for values in read_records(self.lines))
+        found = (read_line(Record, values, str(self.lines)) for values in read_records(self.lines))
         return list({record.id: record for record in found}.values())
 
     def failures(self) -> list[Failure]:
         """Runs that failed and have not finished since."""
         done = self.finished()
-        found = (read_failure(values, str(self.failed_lines)) for values in read_records(self.failed_lines))
+        lines = read_records(self.failed_lines)
+        found = (read_line(Failure, values, str(self.failed_lines)) for values in lines)
         return [failure for failure in found if failure.id not in done]
 
     def finished(self) -> set[str]:

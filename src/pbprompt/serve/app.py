@@ -24,6 +24,7 @@ from pbprompt.serve.middleware import Metrics, Middleware
 from pbprompt.serve.protocol import SELDOM, GuardedProtocol
 from pbprompt.serve.schemas import (
     BUSY,
+    KEY,
     UNUSABLE,
     AddClasses,
     Classes,
@@ -33,10 +34,9 @@ from pbprompt.serve.schemas import (
     Health,
     Predict,
     Predictions,
-    problems,
-    request_body,
+    documented,
 )
-from pbprompt.serve.service import Picture, Service, give_memory_back
+from pbprompt.serve.service import Service, give_memory_back
 from pbprompt.serve.uploads import receive
 
 PAGE = {"/": ("index.html", "text/html"), "/style.css": ("style.css", "text/css")}
@@ -52,6 +52,7 @@ SAMPLES = {  # images to try, where there is none at hand
 LABEL_PAGE = {"/label": ("label.html", "text/html"), "/label.js": ("label.js", "text/javascript")}
 PNG = {"image/png": {"schema": {"type": "string", "format": "binary"}}}
 UNSHARED = {403: "the server keeps no classes: send `classes` with each request"}
+TAKEN = {409: "a class is there in another spelling, or the method cannot"}
 DAMAGED = {500: "the model's weights are damaged: it answers no numbers"}
 
 
@@ -80,7 +81,6 @@ def create_app(
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
-        service.start()
         giving_back = asyncio.create_task(give_memory_back())
         yield
         giving_back.cancel()
@@ -95,29 +95,23 @@ def create_app(
         redoc_url=None,
     )
 
-    @app.post(
-        "/predict",
-        responses=problems(UNUSABLE | BUSY | DAMAGED),
-        openapi_extra=request_body(Predict, form="files"),
-    )
+    @app.post("/predict", **documented(UNUSABLE | BUSY | DAMAGED, Predict, form="files"))
     async def predict(request: Request) -> Predictions:
         """Name what is in each image, with probabilities and their uncertainty."""
         async with receive(request, Predict, limits, held, form="files") as asked:
             return await service.predict(asked)
 
-    @app.post(
-        "/explain",
-        response_model=Explanation,
-        responses=problems(UNUSABLE | BUSY | DAMAGED | {404: "unknown class"}) | {200: {"content": PNG}},
-        openapi_extra=request_body(Explain, form="file"),
-    )
+    explained = documented(UNUSABLE | BUSY | DAMAGED | {404: "unknown class"}, Explain, form="file")
+    explained["responses"][200] = {"content": PNG}
+
+    @app.post("/explain", response_model=Explanation, **explained)
     async def explain(request: Request) -> Explanation | Response:
         """Show where in an image the sampled prompts of a class look."""
         async with receive(request, Explain, limits, held, form="file") as asked:
             said = await service.explain(asked)
-        return Response(said.png, media_type="image/png") if isinstance(said, Picture) else said
+        return Response(said, media_type="image/png") if isinstance(said, bytes) else said
 
-    @app.get("/classes", responses=problems({401: UNUSABLE[401]}))
+    @app.get("/classes", **documented(KEY))
     async def classes() -> Classes:
         """The classes the model tells apart."""
         now = service.model
@@ -128,13 +122,7 @@ def create_app(
             thresholds=now.thresholds or None,
         )
 
-    @app.post(
-        "/classes",
-        responses=problems(
-            UNUSABLE | BUSY | UNSHARED | {409: "there in another spelling, or the method takes none"}
-        ),
-        openapi_extra=request_body(AddClasses),
-    )
+    @app.post("/classes", **documented(UNUSABLE | BUSY | UNSHARED | TAKEN, AddClasses))
     async def add_classes(request: Request) -> Classes:
         """Add classes by name for all clients, until the server stops."""
         async with receive(request, AddClasses, limits, held) as asked:
@@ -142,7 +130,7 @@ def create_app(
             await service.add_classes(asked)
         return await classes()
 
-    @app.delete("/classes", responses=problems(BUSY | UNSHARED | {409: "a class of the model's own"}))
+    @app.delete("/classes", **documented(BUSY | UNSHARED | {409: "a class of the model's own"}))
     async def remove_class(name: str = "") -> Classes:
         """Remove an added class, by `?name=`, for all clients; one that is not there is removed already."""
         check_shared()
@@ -155,11 +143,7 @@ def create_app(
 
     if examples:
 
-        @app.post(
-            "/examples",
-            responses=problems(UNUSABLE | BUSY | {409: "a class in another spelling, or the method cannot"}),
-            openapi_extra=request_body(Examples, form="files"),
-        )
+        @app.post("/examples", **documented(UNUSABLE | BUSY | TAKEN, Examples, form="files"))
         async def learn(request: Request) -> Classes:
             """Learn labelled images, until the server stops."""
             async with receive(request, Examples, limits, held, form="files") as asked:
@@ -183,7 +167,7 @@ def create_app(
             needs_key=bool(api_key),
         )
 
-    @app.get("/metrics", response_class=Response, responses=problems({401: UNUSABLE[401]}))
+    @app.get("/metrics", response_class=Response, **documented(KEY))
     async def prometheus() -> Response:
         """Counters in Prometheus' text format."""
         return Response(metrics.page(), media_type="text/plain; version=0.0.4")

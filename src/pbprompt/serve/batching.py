@@ -23,19 +23,13 @@ class Batcher(Generic[Item, Result]):
     """
 
     def __init__(
-        self,
-        run: Callable[[Sequence[Item]], Sequence[Result]],
-        *,
-        batch: int,
-        gather_seconds: float,
+        self, run: Callable[[Sequence[Item]], Sequence[Result]], *, batch: int, gather_seconds: float
     ) -> None:
         self._run, self._batch, self._gather_seconds = run, batch, gather_seconds
         self._turns = Turns(2 * batch)
         self._waiting: queue.SimpleQueue[tuple[Item, Future[Result]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="batcher", daemon=True)
         self._closed = False
-
-    def start(self) -> None:
+        self._thread = threading.Thread(target=self._work, name="batcher", daemon=True)
         self._thread.start()
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from ipaddress import ip_address, ip_network
 
-from pbprompt.serve.limits import too_busy
+from pbprompt.serve.limits import Refused
 
 # whose work is at hand: a client's, for one of its requests
 asker: ContextVar[tuple[str, object]] = ContextVar("asker", default=("", None))
@@ -43,7 +43,8 @@ class Shares:
     def take(self, count: int) -> None:
         client, _ = asker.get()
         if self._held[client] + count > self.limit - self.held:
-            raise too_busy(self._what.format(self.held))
+            reason = f"the server is busy: {self._what.format(self.held)}: try again"
+            raise Refused(429, reason, retry_after=1)
         self._held[client] += count
 
     def give_back(self, count: int) -> None:

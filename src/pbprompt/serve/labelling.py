@@ -22,13 +22,12 @@ from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.fairness import Shares
 from pbprompt.serve.limits import Limits, Refused
 from pbprompt.serve.model import single_spaced, with_examples
-from pbprompt.serve.schemas import BUSY, UNUSABLE, Estimate, Label, ToLabel, problems, request_body
+from pbprompt.serve.schemas import BUSY, KEY, UNUSABLE, Estimate, Label, ToLabel, documented
 from pbprompt.serve.service import Service
 from pbprompt.serve.uploads import receive
 
 AT_ONCE = 10  # images that one look at all the others chooses, so that they are unlike each other
 TABLE = "labels.csv"
-KEY = {401: UNUSABLE[401]}
 WRITING = {507: "the table cannot be written"}
 
 
@@ -146,12 +145,9 @@ class Labelling:
         self.rows = rows
 
     def _from_start(self) -> TunedModel:
-        labels = self.labels
-        return (
-            self.start.partial_fit(self._encoded(list(labels)), list(labels.values()))
-            if labels
-            else self.start
-        )
+        if not (labels := self.labels):
+            return self.start
+        return self.start.partial_fit(self._encoded(list(labels)), list(labels.values()))
 
     def _next_to_show(self, model: TunedModel) -> ToLabel:
         """What to show now: the next image, what the model says of it, and how far it has come."""
@@ -191,18 +187,14 @@ def add_labelling(app: FastAPI, service: Service, labelling: Labelling, limits: 
     """Let the app hand out a folder's images to label; the model learns each as POST /examples would."""
     service.take(labelling.model, list(labelling.labels.values()))
 
-    @app.get("/labelling", responses=problems(KEY))
+    @app.get("/labelling", **documented(KEY))
     async def to_label() -> ToLabel:
         """Which image to label now, and how far the model has come."""
         return labelling.shown
 
-    @app.post(
-        "/labelling",
-        responses=problems(
-            UNUSABLE | BUSY | {409: "not waiting for a label, or a class in another spelling"}
-        ),
-        openapi_extra=request_body(Label),
-    )
+    unfit = {409: "not waiting for a label, or a class in another spelling"}
+
+    @app.post("/labelling", **documented(UNUSABLE | BUSY | unfit, Label))
     async def label(request: Request) -> ToLabel:
         """Label or skip an image: the model learns it, the table is written, and the next one comes."""
         async with receive(request, Label, limits, held) as asked:
@@ -211,19 +203,15 @@ def add_labelling(app: FastAPI, service: Service, labelling: Labelling, limits: 
         service.metrics.examples.inc(len(said))
         return labelling.shown
 
-    @app.post(
-        "/labelling/undo", responses=problems(KEY | BUSY | WRITING | {409: "there is nothing to take back"})
-    )
+    @app.post("/labelling/undo", **documented(KEY | BUSY | WRITING | {409: "there is nothing to take back"}))
     async def undo() -> ToLabel:
         """Take back what was said last."""
         await service.teach(lambda model: labelling.undo(), [])
         return labelling.shown
 
-    @app.get(
-        "/labelling/image",
-        response_class=Response,
-        responses=problems(KEY | {404: "no image of the folder", 422: "it cannot be read"}),
-    )
+    unseen = {404: "no image of the folder", 422: "it cannot be read"}
+
+    @app.get("/labelling/image", response_class=Response, **documented(KEY | unseen))
     async def image(name: str = "") -> Response:
         """An image of the folder, by `?name=`, as a JPEG."""
         return Response(await service.picture(labelling.path_of(name)), media_type="image/jpeg")

@@ -47,10 +47,6 @@ class Refused(Exception):  # noqa: N818 - it names an outcome, not a fault of th
         return self.reason
 
 
-def too_busy(what: str) -> Refused:
-    return Refused(429, f"the server is busy: {what}: try again", retry_after=1)
-
-
 def too_large(limits: Limits) -> Refused:
     return Refused(413, f"the image is larger than {limits.image_bytes / MIB:g} MiB")
 

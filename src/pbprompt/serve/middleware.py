@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -38,25 +39,18 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "pbprompt_requests", "Requests answered.", ["endpoint", "status"], registry=self.registry
-        )
-        self.seconds = Histogram(
-            "pbprompt_request_seconds", "Time to answer a request.", ["endpoint"], registry=self.registry
-        )
-        self.batches = Histogram(
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self.requests = counter("pbprompt_requests", "Requests answered.", ["endpoint", "status"])
+        self.seconds = histogram("pbprompt_request_seconds", "Time to answer a request.", ["endpoint"])
+        self.batches = histogram(
             "pbprompt_batch_images",
             "Images that went through the tower together.",
             buckets=(1, 2, 4, 8, 16, 32, 64),
-            registry=self.registry,
         )
-        self.waiting = Gauge(
-            "pbprompt_waiting_images", "Images being read, decoded or computed.", registry=self.registry
-        )
-        self.examples = Counter(
-            "pbprompt_examples", "Labelled images the model has learned.", registry=self.registry
-        )
-        self.classes = Gauge("pbprompt_classes", "Classes the model tells apart.", registry=self.registry)
+        self.waiting = gauge("pbprompt_waiting_images", "Images being read, decoded or computed.")
+        self.examples = counter("pbprompt_examples", "Labelled images the model has learned.")
+        self.classes = gauge("pbprompt_classes", "Classes the model tells apart.")
 
     def page(self) -> bytes:
         """All of them in Prometheus' text format."""

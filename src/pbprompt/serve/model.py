@@ -14,7 +14,6 @@ from pbprompt.model.calibration import Calibration
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.limits import Limits, Refused
 
-ADDED = "no validation image is of an added class"
 NAME_SHOWN = 60  # characters of a client's text in a reason
 
 
@@ -31,30 +30,26 @@ def check_single_label(model: TunedModel, what: str) -> None:
         raise Refused(409, f"the model is multi-label: {what}")
 
 
-def no_doubt(model: TunedModel, fitted: TunedModel) -> str | None:
-    """Why what the fitted model became cannot tell whether it is unsure; None where it can."""
-    if model.calibrated or model.multi_label:
+def doubt_note(model: TunedModel, fitted: TunedModel, own: Collection[str], accuracy: float) -> str | None:
+    """Why what the fitted model became cannot tell whether it is unsure, or what that rests on.
+
+    Sure answers may not be promised to be right with that `accuracy`, and of classes besides its `own` no
+    image was judged. None where nothing need be said.
+    """
+    judged = model.calibration
+    if model.calibrated and judged is not None:
+        promised, on = judged.promised(accuracy)[0], judged.rests_on
+        if promised != accuracy:
+            most = f", {promised:.0%} can" if promised else ""
+            return f"that answers are right {accuracy:.0%} of the time cannot be promised by {on}{most}"
+        return f"no image of an added class was judged, only {on}" if set(model.classes) - set(own) else None
+    if model.multi_label:
         return None
     if fitted.calibration is None:
         return "the model was fitted without validation images"
-    if model.calibration is None:
+    if judged is None:
         return "the model has learned examples since the validation images were judged"
-    return ADDED
-
-
-def others_alone(model: TunedModel) -> str:
-    """What marks and sets are worth where classes were added and the method could still be judged."""
-    on = model.calibration.rests_on if model.calibration else "no images"
-    return f"no image of an added class was judged, only {on}"
-
-
-def no_promise(model: TunedModel, accuracy: float) -> str | None:
-    """Why the sure answers cannot be promised to be right that often, and how often they can."""
-    if model.calibration is None or (promised := model.calibration.promised(accuracy)[0]) == accuracy:
-        return None
-    most = f", {promised:.0%} can" if promised else ""
-    on = model.calibration.rests_on
-    return f"that answers are right {accuracy:.0%} of the time cannot be promised by {on}{most}"
+    return "no validation image is of an added class"
 
 
 def with_classes(model: TunedModel, names: Sequence[str], limits: Limits) -> TunedModel:

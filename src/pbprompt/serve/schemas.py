@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-import math
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
@@ -13,9 +12,9 @@ from pbprompt.serve.limits import Limits, Refused
 NAME_LENGTH = 200
 Share = Annotated[float, Field(gt=0, lt=1)]
 BUSY = {429: "too many at once: Retry-After says when to come again", 503: "no answer in time"}
-UNUSABLE = {
+KEY = {401: "no API key, or a wrong one"}
+UNUSABLE = KEY | {
     400: "not readable as what it says it is",
-    401: "no API key, or a wrong one",
     408: "sent too slowly",
     413: "too many bytes, pixels or images",
     415: "no image, or no known type of body",
@@ -122,8 +121,8 @@ def parsed_body(kind: type[Body], sent: Any) -> Body:
         raise Refused(422, f"{readable('.'.join(map(str, first['loc'])))}: {what}") from None
 
 
-def request_body(kind: type[RequestBody], *, form: str | None = None) -> dict[str, Any]:
-    """The body for /openapi.json; `form` names the files of a form, which stand for the images of JSON."""
+def request_body(kind: type[RequestBody], form: str | None = None) -> dict[str, Any]:
+    """`form` names the files of a form, which stand for the images of JSON."""
     schema = kind.model_json_schema()
     content = {"application/json": {"schema": schema}}
     if form is not None:
@@ -229,13 +228,9 @@ class Problem(BaseModel):
     error: str = Field(description="what is wrong, in one sentence")
 
 
-def problems(reasons: dict[int, str]) -> dict[int | str, dict[str, object]]:
-    """How an endpoint refuses, for /openapi.json: a status and what it means there."""
-    return {status: {"model": Problem, "description": text} for status, text in sorted(reasons.items())}
-
-
-def finite(value: float) -> float:
-    """A figure of the model, which damaged weights make no number at all."""
-    if not math.isfinite(value):
-        raise Refused(500, "the model's probabilities are not finite: its weights are damaged")
-    return value
+def documented(
+    reasons: dict[int, str], kind: type[RequestBody] | None = None, form: str | None = None
+) -> dict[str, Any]:
+    """An endpoint in /openapi.json: with what status it refuses and why, and what body it takes."""
+    problems = {status: {"model": Problem, "description": text} for status, text in sorted(reasons.items())}
+    return {"responses": problems, "openapi_extra": request_body(kind, form) if kind else None}

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -29,26 +29,15 @@ from pbprompt.serve.images import decode_image, decode_square, shown_jpeg
 from pbprompt.serve.limits import MIB, Limits, Refused, in_time
 from pbprompt.serve.middleware import Metrics
 from pbprompt.serve.model import (
+    doubt_note,
     explain,
-    no_doubt,
-    no_promise,
-    others_alone,
     ready,
     single_spaced,
     with_classes,
     with_examples,
     without_class,
 )
-from pbprompt.serve.schemas import (
-    AddClasses,
-    Examples,
-    Explain,
-    Explanation,
-    Predict,
-    Predictions,
-    Upload,
-    finite,
-)
+from pbprompt.serve.schemas import AddClasses, Examples, Explain, Explanation, Predict, Predictions, Upload
 
 SHOWN_SIDE = 640  # pixels of the longer side of a heat map, or of an image to label
 DECODERS = 4  # processes at most: each may hold a whole photograph
@@ -56,13 +45,6 @@ TRIM_SECONDS = 5.0
 PIXEL_BYTES = 32  # that decoding and converting a pixel may take
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A drawn explanation, as a PNG file."""
-
-    png: bytes
 
 
 class Question(NamedTuple):
@@ -83,9 +65,7 @@ class Service:
         self._calibration = model.calibration  # of these
         self._visits: OrderedDict[tuple[TunedModel, tuple[str, ...]], TunedModel] = OrderedDict()
         self.batcher: Batcher[Question, Prediction] = Batcher(
-            self._predict_batch,
-            batch=limits.batch,
-            gather_seconds=limits.gather_seconds,
+            self._predict_batch, batch=limits.batch, gather_seconds=limits.gather_seconds
         )
         self._room = Shares(limits.queue, "{} images wait already")  # until answered: decoding counts too
         count = min(DECODERS, available_cpus())
@@ -99,9 +79,6 @@ class Service:
         self._changing = asyncio.Lock()
         metrics.waiting.set_function(lambda: self._room.held)
         metrics.classes.set_function(lambda: len(self.model.classes))
-
-    def start(self) -> None:
-        self.batcher.start()
 
     def close(self) -> None:
         """Answer what waits for the model, and end the rest."""
@@ -120,12 +97,10 @@ class Service:
         with self._room.taken(len(asked.images)):
             async with in_time(self.limits.answer_seconds):
                 model = await self._visited(asked.classes)
-                note = no_doubt(model, self._fitted)
-                caveat = others_alone(model) if set(model.classes) - self._own else None
+                note = doubt_note(model, self._fitted, self._own, asked.reject_at)
                 judged = model.calibrated
                 accuracy, coverage = (asked.reject_at, asked.coverage) if judged else (None, None)
                 rule = model.rule(accuracy, coverage, asked.none_at)
-                note = (no_promise(model, accuracy) if accuracy is not None else None) or note
                 if rule.threshold is not None and math.isinf(rule.threshold):
                     rule = replace(rule, threshold=None)
                 squares = await self._decoded(asked.images, decode_square, see.look)
@@ -134,13 +109,13 @@ class Service:
                 )
         records: list[Any] = []
         for number, (image, one) in enumerate(zip(asked.images, said, strict=True), 1):
-            finite(one.entropy)
             name = image.name or f"image {number}"
             kind = schemas.Prediction if one.labels is None else schemas.MultiLabelPrediction
             records.append(kind(image=name, **one.to_dict(asked.top_k)))
-        return Predictions(predictions=records, note=note or caveat)
+        return Predictions(predictions=records, note=note)
 
-    async def explain(self, asked: Explain) -> Explanation | Picture:
+    async def explain(self, asked: Explain) -> Explanation | bytes:
+        """The maps, or drawn as one PNG."""
         with self._room.taken(1):
             async with in_time(self.limits.answer_seconds):
                 model = await self._visited(asked.classes)
@@ -242,18 +217,18 @@ class Service:
             async with self._side_turns.turn():
                 return await asyncio.wrap_future(self._side.submit(work))
 
-    def _drawn(self, model: TunedModel, image: Image.Image, asked: Explain) -> Explanation | Picture:
+    def _drawn(self, model: TunedModel, image: Image.Image, asked: Explain) -> Explanation | bytes:
         maps, strongest = explain(model, image, asked.class_name, asked.samples)
         image.thumbnail((SHOWN_SIDE, SHOWN_SIDE))
         if asked.format == "png":
-            return Picture(_png(draw_heat_maps(maps, image, asked.reading)))
+            return _png(draw_heat_maps(maps, image, asked.reading))
         heat = maps.of(asked.reading)[:, 0]
         # One scale of contributions for all classes: where nothing speaks for one, its map stays dark.
         hottest = max(0.0, strongest) if asked.reading == "contribution" else None
         square = seen(image, fit=maps.fit, cropped=maps.cropped)
         return Explanation(
             class_name=asked.class_name,
-            score=finite(float(maps.probabilities[0])),
+            score=float(maps.probabilities[0]),
             range=(float(heat.mean(0).min()), float(heat.mean(0).max())),
             mean=_base64(overlay(square, heat.mean(0), hottest)),
             samples=[_base64(overlay(square, one, hottest)) for one in heat],
