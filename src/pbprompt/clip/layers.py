@@ -216,7 +216,7 @@ class BlockTower(nn.Module):
             added = tap.tokens() if tap is not None else None
             if added is not None:
                 added = added.to(tokens.dtype)
-                if layer == 0:  # as the image's own come into the first block
+                if layer == 0 and not (taps and taps.inserted):  # as the image's own come into the first
                     added = self.ln_pre(added)
                 tokens = torch.cat([tokens[:, :own], added.expand(tokens.shape[0], -1, -1)], dim=1)
             attended = self.attend(block.project(tokens, tap), block.attn.heads)

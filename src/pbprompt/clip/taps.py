@@ -101,8 +101,8 @@ class Tokens(Tap):
 class Taps(nn.Module):
     """Those of one tower, by the number of their block, from 0.
 
-    `inserted`, of the text tower: the prompts have no slots for the tokens, which come in behind the first
-    position in the first touched block and take no place from the words.
+    `inserted`: tokens come in where they are touched first and not before the blocks. Those of the text are
+    behind the first position, and the prompts have no slots for them; an image's go through no norm before.
     """
 
     vectors = 1  # in the joint space, that `leave` has of an image

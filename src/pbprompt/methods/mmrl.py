@@ -61,7 +61,7 @@ class Representations(Taps):
     vectors = 2
 
     def __init__(self, layers: Mapping[int, Tap], width: int, joint: int) -> None:
-        super().__init__(layers)
+        super().__init__(layers, inserted=True)
         self.projection = nn.Parameter(width**-0.5 * torch.randn(width, joint))
 
     def leave(
