@@ -25,7 +25,6 @@ def layout_of(lead: int, lengths: list[int], lead_learns: bool = True) -> Layout
         lead=lead,
         lead_learns=lead_learns,
         starts=torch.tensor(starts, device=DEVICE),
-        lengths=torch.tensor(lengths, device=DEVICE),
         eot=torch.tensor([start + n - 1 for start, n in zip(starts, lengths, strict=True)], device=DEVICE),
         groups=tuple((1, n) for n in lengths),
     )
@@ -37,25 +36,29 @@ def test_equals_scaled_dot_product_attention(lead, learns):
     torch.manual_seed(0)
     layout = layout_of(lead, [2, 2, 5, 18], learns)  # equal, odd, and more than a block of 16
     heads, width, samples = 2, 32, 2
-    packed = sum([lead, *layout.lengths.tolist()])
+    packed = sum(layout.sizes)
     qkv = torch.randn(samples, packed, 3 * width, device=DEVICE, requires_grad=True)
     q = torch.randn(samples, len(layout.starts), width, device=DEVICE, requires_grad=True)
     kv = torch.randn(samples, packed, 2 * width, device=DEVICE, requires_grad=True)
 
-    wanted = attention.attend_causally(qkv, layout, heads)
+    wanted = attention.attend_packed(qkv, layout, heads, causal=True)
     weights = torch.randn_like(wanted)
     (gradient,) = torch.autograd.grad((wanted * weights).sum(), qkv)
     asked = slice(0 if learns else lead, None)  # what nothing learns from need not be right
-    near(packed_attention.attend_causally(qkv.detach(), layout, heads), wanted)
-    found = packed_attention.attend_causally_backward(weights, qkv.detach(), layout, heads)
+    parts, found = qkv.detach().chunk(3, dim=-1), torch.empty_like(qkv)
+    near(packed_attention.attend(*parts, layout.causal_rows, heads), wanted)
+    packed_attention.attend_backward(weights, parts, found.chunk(3, dim=-1), layout.causal_rows, heads)
     near(found[:, asked], gradient[:, asked])
     assert found.isfinite().all()
 
     wanted = attention.attend_from_eot(q, kv, layout, heads)
     weights = torch.randn_like(wanted)
     gradients = torch.autograd.grad((wanted * weights).sum(), (q, kv))
-    near(packed_attention.attend_from_eot(q.detach(), kv.detach(), layout, heads), wanted)
-    dq, dkv = packed_attention.attend_from_eot_backward(weights, q.detach(), kv.detach(), layout, heads)
+    parts = q.detach(), *kv.detach().chunk(2, dim=-1)
+    near(packed_attention.attend(*parts, layout.eot_rows, heads), wanted)
+    dq, dkv = torch.empty_like(q), torch.zeros_like(kv)
+    to = dq, *dkv.chunk(2, dim=-1)
+    packed_attention.attend_backward(weights, parts, to, layout.eot_rows, heads)
     near(dq, gradients[0])
     near(dkv[:, asked], gradients[1][:, asked])
 

@@ -13,27 +13,24 @@ from pbprompt.clip.layers import merge_heads, split_heads
 from pbprompt.clip.packing import Layout
 
 
-def attend_causally(qkv: Float[Tensor, "s n w3"], layout: Layout, heads: int) -> Float[Tensor, "s n w"]:
-    """What every packed position takes from the lead and from its own tail up to itself."""
+def attend_packed(
+    qkv: Float[Tensor, "s n w3"], layout: Layout, heads: int, causal: bool
+) -> Float[Tensor, "s n w"]:
+    """What every packed position takes from the lead and from its own tail: up to itself, or from all of it
+    (there is no lead then, and all tails are of one length)."""
     # split, not slices: the gradient of a split is one concatenation, that of a slice a whole tensor of zeros
     lead, *groups = qkv.split(layout.sizes, dim=1)
     q, lead_k, lead_v = (split_heads(part, heads) for part in lead.chunk(3, dim=-1))
     out = []
     if layout.lead:
         out.append(merge_heads(F.scaled_dot_product_attention(q, lead_k, lead_v, is_causal=True)))
-    for group, (_, length), mask in zip(groups, layout.groups, layout.causal_masks, strict=True):
+    masks = layout.causal_masks if causal else [None]
+    for group, (_, length), mask in zip(groups, layout.groups, masks, strict=True):
         q, k, v = _tails(group, 3, length, heads)
         k, v = _after_lead(k, lead_k), _after_lead(v, lead_v)
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         out.append(merge_heads(attended).view(*group.shape[:2], -1))
     return torch.cat(out, dim=1)
-
-
-def attend_fully(qkv: Float[Tensor, "s n w3"], layout: Layout, heads: int) -> Float[Tensor, "s n w"]:
-    """What every position takes from all of its own prompt: all are of one length, and there is no lead."""
-    ((_, length),) = layout.groups
-    q, k, v = _tails(qkv, 3, length, heads)
-    return merge_heads(F.scaled_dot_product_attention(q, k, v)).view(*qkv.shape[:2], -1)
 
 
 def attend_from_eot(

@@ -39,7 +39,7 @@ from torch.utils.checkpoint import checkpoint
 from pbprompt import distributed
 from pbprompt.capture import graphed
 from pbprompt.clip import frozen_blocks
-from pbprompt.clip.attention import attend_causally, attend_from_eot, attend_fully
+from pbprompt.clip.attention import attend_from_eot, attend_packed
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.layers import Block
 from pbprompt.clip.packing import Layout, build_layouts, count_slots, with_slots
@@ -83,7 +83,6 @@ class TextEngine:
         elif not backbone.textual.causal:
             self.prompts = [backbone.tokenizer.padded(prompt) for prompt in self.prompts]
             share = False
-        self._attend = attend_causally if backbone.textual.causal else attend_fully
         self.taps = backbone.text_taps
         self._first, self._inserted = _insertion(self.taps)
         self.pack, self.share, self.eot_only = pack, share, eot_only
@@ -148,7 +147,7 @@ class TextEngine:
             if number < self._first:
                 continue
             x, tap = self._tapped(number, x, layout)
-            attended = self._attend(block.project(x, tap), layout, block.attn.heads)
+            attended = attend_packed(block.project(x, tap), layout, block.attn.heads, tower.causal)
             x = block.finish(x, attended, tap)
         if not self.eot_only:
             return tower.project(x.index_select(1, layout.eot))

@@ -43,17 +43,18 @@ class _Blocks(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, blocks: Sequence[Block], layout: Layout) -> Tensor:
         kept, width, last = [], x.shape[-1], blocks[-1]
         x = x.contiguous()
-        normed = _norm(x, blocks[0].ln_1)
+        normed = blocks[0].ln_1(x)
         for block, following in pairwise(blocks):
             qkv = F.linear(normed, block.attn.in_proj_weight, block.attn.in_proj_bias)
-            attended = packed_attention.attend_causally(qkv, layout, block.attn.heads)
+            parts = qkv.chunk(3, dim=-1)
+            attended = packed_attention.attend(*parts, layout.causal_rows, block.attn.heads)
             middle, hidden, delta = _finish(x, attended, block)
             kept += [x, qkv, middle, hidden]
             x, normed = _add_and_norm(middle, delta, following.ln_1)
         weight, bias = last.attn.in_proj_weight, last.attn.in_proj_bias
         q = F.linear(normed.index_select(1, layout.eot), weight[:width], bias[:width])
         kv = F.linear(normed, weight[width:], bias[width:])
-        attended = packed_attention.attend_from_eot(q, kv, layout, last.attn.heads)
+        attended = packed_attention.attend(q, *kv.chunk(2, dim=-1), layout.eot_rows, last.attn.heads)
         middle, hidden, delta = _finish(x.index_select(1, layout.eot), attended, last)
         ctx.save_for_backward(*kept, x, q, kv, middle, hidden)
         ctx.blocks, ctx.layout = blocks, layout
@@ -66,7 +67,9 @@ class _Blocks(torch.autograd.Function):
         layout, width, last = ctx.layout, x.shape[-1], ctx.blocks[-1]
         gradient = _finish_backward(gradient.contiguous(), middle, hidden, last)
         attended = gradient @ last.attn.out_proj.weight
-        dq, dkv = packed_attention.attend_from_eot_backward(attended, q, kv, layout, last.attn.heads)
+        dq, dkv = torch.empty_like(q), torch.zeros_like(kv)
+        parts, to = (q, *kv.chunk(2, dim=-1)), (dq, *dkv.chunk(2, dim=-1))
+        packed_attention.attend_backward(attended, parts, to, layout.eot_rows, last.attn.heads)
         normed = dkv @ last.attn.in_proj_weight[width:]
         normed.index_add_(1, layout.eot, dq @ last.attn.in_proj_weight[:width])
         straight = torch.zeros_like(x).index_copy_(1, layout.eot, gradient)
@@ -75,7 +78,9 @@ class _Blocks(torch.autograd.Function):
             hidden, middle, qkv, x = (kept.pop() for _ in range(4))
             gradient = _finish_backward(gradient, middle, hidden, block)
             attended = gradient @ block.attn.out_proj.weight
-            dqkv = packed_attention.attend_causally_backward(attended, qkv, layout, block.attn.heads)
+            dqkv = torch.empty_like(qkv)
+            parts, to = qkv.chunk(3, dim=-1), dqkv.chunk(3, dim=-1)
+            packed_attention.attend_backward(attended, parts, to, layout.causal_rows, block.attn.heads)
             gradient = _norm_backward(dqkv @ block.attn.in_proj_weight, x, block.ln_1, gradient)
         return gradient, None, None
 
@@ -100,19 +105,12 @@ def _finish_backward(
     return _norm_backward(at_hidden @ block.mlp.c_fc.weight, middle, block.ln_2, gradient)
 
 
-def _norm(x: Float[Tensor, "s n w"], norm: nn.LayerNorm) -> Float[Tensor, "s n w"]:
-    normed = torch.empty_like(x)
-    _over_rows(kernels().norm_kernel, x, x, x, norm.weight, norm.bias, x, normed, norm=norm, ADDS=False)
-    return normed
-
-
 def _add_and_norm(
     x: Float[Tensor, "s n w"], delta: Float[Tensor, "s n w"], norm: nn.LayerNorm
 ) -> tuple[Float[Tensor, "s n w"], Float[Tensor, "s n w"]]:
     """x + delta, and that normed."""
     total, normed = torch.empty_like(x), torch.empty_like(x)
-    parts = (x, delta, norm.weight, norm.bias, total, normed)
-    _over_rows(kernels().norm_kernel, x, *parts, norm=norm, ADDS=True)
+    _over_rows(kernels().norm_kernel, norm, x, delta, norm.weight, norm.bias, total, normed)
     return total, normed
 
 
@@ -124,17 +122,16 @@ def _norm_backward(
 ) -> Float[Tensor, "s n w"]:
     """The gradient at x of that at norm(x), and `residual` added to it."""
     out = torch.empty_like(x)
-    _over_rows(kernels().norm_backward_kernel, x, gradient, x, norm.weight, residual, out, norm=norm)
+    _over_rows(kernels().norm_backward_kernel, norm, gradient, x, norm.weight, residual, out)
     return out
 
 
-def _over_rows(kernel: Any, x: Tensor, *tensors: Tensor, norm: nn.LayerNorm, **constants: Any) -> None:
-    width = x.shape[-1]
-    rows, tile = x.numel() // width, 1 << (width - 1).bit_length()
+def _over_rows(kernel: Any, norm: nn.LayerNorm, *tensors: Tensor) -> None:
+    width = tensors[0].shape[-1]
+    rows, tile = tensors[0].numel() // width, 1 << (width - 1).bit_length()
     at_once = max(1, min(4, rows // 4096))
-    kernel[(-(-rows // at_once),)](
-        *tensors, rows, norm.eps, WIDTH=width, TILE=tile, ROWS=at_once, num_warps=at_once, **constants
-    )
+    grid = (-(-rows // at_once),)
+    kernel[grid](*tensors, rows, norm.eps, WIDTH=width, TILE=tile, ROWS=at_once, num_warps=at_once)
 
 
 def _activate(hidden: Float[Tensor, "s n k"], mlp: Mlp) -> Float[Tensor, "s n k"]:

@@ -52,25 +52,24 @@ def _probabilities(q, k, queries, keys, lead, scale, QUERIES: tl.constexpr, KEYS
 
 @triton.jit
 def forward_kernel(
-    q, k, v, out, table, first, stop, scale,
+    q, k, v, out, table, first, scale,
     q_sample, q_row, k_sample, k_row, out_sample, out_row,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, PER_HEAD: tl.constexpr, ROWS: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, PER_HEAD: tl.constexpr,
 ):  # fmt: skip
-    block, head, sample = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    row, head, sample = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     q += sample * q_sample + head * PER_HEAD
     k += sample * k_sample + head * PER_HEAD
     v += sample * k_sample + head * PER_HEAD
     out += sample * out_sample + head * PER_HEAD
     i, j = tl.arange(0, QUERIES), tl.arange(0, KEYS)
-    for turn in range(ROWS):
-        q_first, queries, k_first, keys, lead = _line(table, first + block * ROWS + turn, stop)
-        places, there = _places(k_first, lead, KEYS), j < lead + keys
-        q_tile = _tile_at(q, q_first + i, i < queries, q_row, PER_HEAD)
-        k_tile = _tile_at(k, places, there, k_row, PER_HEAD)
-        v_tile = _tile_at(v, places, there, k_row, PER_HEAD)
-        p = _probabilities(q_tile, k_tile, queries, keys, lead, scale, QUERIES, KEYS)
-        result = tl.dot(p.to(v_tile.dtype), v_tile, input_precision="ieee")
-        _put(out, q_first + i, i < queries, out_row, result, PER_HEAD)
+    q_first, queries, k_first, keys, lead = _line(table, first + row, first + row + 1)
+    places, there = _places(k_first, lead, KEYS), j < lead + keys
+    q_tile = _tile_at(q, q_first + i, i < queries, q_row, PER_HEAD)
+    k_tile = _tile_at(k, places, there, k_row, PER_HEAD)
+    v_tile = _tile_at(v, places, there, k_row, PER_HEAD)
+    p = _probabilities(q_tile, k_tile, queries, keys, lead, scale, QUERIES, KEYS)
+    result = tl.dot(p.to(v_tile.dtype), v_tile, input_precision="ieee")
+    _put(out, q_first + i, i < queries, out_row, result, PER_HEAD)
 
 
 @triton.jit
@@ -139,17 +138,15 @@ def lead_kernel(
 @triton.jit
 def norm_kernel(
     x, delta, weight, bias, total, normed, rows, eps,
-    WIDTH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, ADDS: tl.constexpr,
+    WIDTH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """total = x + delta; normed = weight · (total − mean)/std + bias, row by row."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, TILE)
     inside = (row < rows)[:, None] & (column < WIDTH)[None, :]
     at = row[:, None] * WIDTH + column[None, :]
-    value = tl.load(x + at, mask=inside, other=0.0)
-    if ADDS:
-        value += tl.load(delta + at, mask=inside, other=0.0)
-        tl.store(total + at, value, mask=inside)
+    value = tl.load(x + at, mask=inside, other=0.0) + tl.load(delta + at, mask=inside, other=0.0)
+    tl.store(total + at, value, mask=inside)
     value = value.to(tl.float32)
     centred = tl.where(inside, value - (tl.sum(value, axis=1) / WIDTH)[:, None], 0.0)
     scale = tl.rsqrt(tl.sum(centred * centred, axis=1) / WIDTH + eps)[:, None]

@@ -6,6 +6,7 @@ the backward pass: nothing but the inputs is kept. Where the lead learns, its gr
 program's rows in registers and over programs afterwards, without atomics: the same bits in every run.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -15,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pbprompt.clip.packing import Layout, Rows
+from pbprompt.clip.packing import Rows
 
 FEW_ROWS = 256  # up to so many, a program of its own for every two keeps the GPU busy
 
@@ -32,70 +33,27 @@ def kernels() -> Any:
     return import_module("pbprompt.clip.kernels")
 
 
-def attend_causally(qkv: Float[Tensor, "s n w3"], layout: Layout, heads: int) -> Float[Tensor, "s n w"]:
-    """What every position takes from the lead and from its own tail up to itself."""
-    q, k, v = qkv.chunk(3, dim=-1)
-    return _forward(q, k, v, layout.causal_rows, heads)
-
-
-def attend_causally_backward(
-    gradient: Float[Tensor, "s n w"], qkv: Float[Tensor, "s n w3"], layout: Layout, heads: int
-) -> Float[Tensor, "s n w3"]:
-    """The gradient of `attend_causally`; at a lead that does not learn it lacks what comes from the tails."""
-    result = torch.empty_like(qkv)
-    (q, k, v), (dq, dk, dv) = qkv.chunk(3, dim=-1), result.chunk(3, dim=-1)
-    _backward(gradient, q, k, v, dq, dk, dv, layout.causal_rows, heads)
-    return result
-
-
-def attend_from_eot(
-    q: Float[Tensor, "s r w"], kv: Float[Tensor, "s n w2"], layout: Layout, heads: int
-) -> Float[Tensor, "s r w"]:
-    """What every EOT takes from the lead and from its own tail."""
-    k, v = kv.chunk(2, dim=-1)
-    return _forward(q, k, v, layout.eot_rows, heads)
-
-
-def attend_from_eot_backward(
-    gradient: Float[Tensor, "s r w"],
-    q: Float[Tensor, "s r w"],
-    kv: Float[Tensor, "s n w2"],
-    layout: Layout,
-    heads: int,
-) -> tuple[Float[Tensor, "s r w"], Float[Tensor, "s n w2"]]:
-    """The gradients of `attend_from_eot`; at a lead that does not learn there is none."""
-    dq, result = torch.empty_like(q), torch.zeros_like(kv)
-    (k, v), (dk, dv) = kv.chunk(2, dim=-1), result.chunk(2, dim=-1)
-    _backward(gradient, q, k, v, dq, dk, dv, layout.eot_rows, heads)
-    return dq, result
-
-
-def _forward(
+def attend(
     q: Float[Tensor, "s m w"], k: Float[Tensor, "s n w"], v: Float[Tensor, "s n w"], rows: Rows, heads: int
 ) -> Float[Tensor, "s m w"]:
+    """What every query takes from the lead and from its own tail."""
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     per_head = q.shape[-1] // heads
     for first, count, queries, keys in rows.launches:
         kernels().forward_kernel[count, heads, len(q)](
-            q, k, v, out, rows.table, first, first + count, per_head**-0.5,
+            q, k, v, out, rows.table, first, per_head**-0.5,
             q.stride(0), q.stride(1), k.stride(0), k.stride(1), out.stride(0), out.stride(1),
-            QUERIES=queries, KEYS=keys, PER_HEAD=per_head, ROWS=1, num_warps=_warps(keys),
+            QUERIES=queries, KEYS=keys, PER_HEAD=per_head, num_warps=_warps(keys),
         )  # fmt: skip
     return out
 
 
-def _backward(
-    gradient: Float[Tensor, "s m w"],
-    q: Float[Tensor, "s m w"],
-    k: Float[Tensor, "s n w"],
-    v: Float[Tensor, "s n w"],
-    dq: Float[Tensor, "s m w"],
-    dk: Float[Tensor, "s n w"],
-    dv: Float[Tensor, "s n w"],
-    rows: Rows,
-    heads: int,
+def attend_backward(
+    gradient: Float[Tensor, "s m w"], qkv: Sequence[Tensor], result: Sequence[Tensor], rows: Rows, heads: int
 ) -> None:
-    """Fill dq and, beside each other in one tensor, dk and dv."""
+    """Fill dq and, beside each other in one tensor, dk and dv; at a lead that does not learn they lack what
+    comes from the tails."""
+    (q, k, v), (dq, dk, dv) = qkv, result
     samples, width = len(q), q.shape[-1]
     per_head = width // heads
     gradient = gradient.contiguous()

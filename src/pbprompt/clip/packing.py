@@ -39,7 +39,6 @@ class Layout:
     lead: int  # how many positions the lead has
     lead_learns: bool  # whether one of them is a slot; if not, nothing asks for the lead's gradient
     starts: Tensor  # [r] where each tail starts
-    lengths: Tensor  # [r] how many positions of each tail are computed
     eot: Tensor  # [r] where each tail's EOT is
     groups: tuple[tuple[int, int], ...]  # runs of equal tails: (how many, length), in packed order
 
@@ -69,7 +68,8 @@ class Layout:
     @cached_property
     def causal_rows(self) -> Rows:
         """Every position asks its own tail up to itself; the lead asks itself."""
-        tails = zip(self.starts.tolist(), self.lengths.tolist(), strict=True)
+        lengths = [length for count, length in self.groups for _ in range(count)]
+        tails = zip(self.starts.tolist(), lengths, strict=True)
         lines = [(start, length, start, length, self.lead) for start, length in tails]
         if self.lead:
             lines.append((0, self.lead, 0, self.lead, 0))
@@ -189,7 +189,6 @@ def _layout(
         lead=lead,
         lead_learns=any(token < 0 for token, _, _ in tokens[:lead]),
         starts=long(starts),
-        lengths=long(list(lengths)),
         eot=long(eot),
         groups=tuple((len(list(run)), length) for length, run in groupby(lengths)),
     )
