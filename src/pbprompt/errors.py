@@ -14,6 +14,11 @@ def one_line(message: str) -> str:
     return line if len(line) <= LONGEST_MESSAGE else f"{line[:300]} … {line[-150:]}"
 
 
+def first_line(error: BaseException) -> str:
+    """What another library's error says, as a part of our sentence."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:120]
+
+
 class InputError(ValueError):
     """What the user gave cannot be used. The message is one line: the file, the field and the fix.
 

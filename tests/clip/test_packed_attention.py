@@ -46,7 +46,7 @@ def test_equals_scaled_dot_product_attention(lead, learns):
     (gradient,) = torch.autograd.grad((wanted * weights).sum(), qkv)
     asked = slice(0 if learns else lead, None)  # what nothing learns from need not be right
     parts, found = qkv.detach().chunk(3, dim=-1), torch.empty_like(qkv)
-    near(packed_attention.attend(*parts, layout.causal_rows, heads), wanted)
+    near(packed_attention.attend(parts, layout.causal_rows, heads), wanted)
     packed_attention.attend_backward(weights, parts, found.chunk(3, dim=-1), layout.causal_rows, heads)
     near(found[:, asked], gradient[:, asked])
     assert found.isfinite().all()
@@ -55,7 +55,7 @@ def test_equals_scaled_dot_product_attention(lead, learns):
     weights = torch.randn_like(wanted)
     gradients = torch.autograd.grad((wanted * weights).sum(), (q, kv))
     parts = q.detach(), *kv.detach().chunk(2, dim=-1)
-    near(packed_attention.attend(*parts, layout.eot_rows, heads), wanted)
+    near(packed_attention.attend(parts, layout.eot_rows, heads), wanted)
     dq, dkv = torch.empty_like(q), torch.zeros_like(kv)
     to = dq, *dkv.chunk(2, dim=-1)
     packed_attention.attend_backward(weights, parts, to, layout.eot_rows, heads)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pbprompt.clip.taps import Taps
 
 Activation = Literal["quick_gelu", "gelu", "gelu_tanh", "own"]  # own: as timm has it
-VisionConfig = PatchConfig | ResNetConfig | LiteConfig | LiteVitConfig | TimmConfig
+VisionConfig = PatchConfig | ResNetConfig | LiteConfig | TimmConfig
 
 CLIP_MEAN: Triple = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD: Triple = (0.26862954, 0.26130258, 0.27577711)

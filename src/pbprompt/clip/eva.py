@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.clip.layers import Attention, Block, PatchConfig, Seen
+from pbprompt.clip.layers import Block, PatchConfig, Seen
 from pbprompt.clip.rotary import RotaryTower, grid_places, rotary_table
 
 EVA_EPS = 1e-6
@@ -44,11 +44,8 @@ class EvaBlock(Block):
     """A block with one more norm in its attention and a gated MLP."""
 
     def __init__(self, config: EvaConfig) -> None:
-        nn.Module.__init__(self)
-        self.ln_1 = nn.LayerNorm(config.width, EVA_EPS)
-        self.attn = Attention(config.width, config.heads)
+        super().__init__(config.width, config.heads, "gelu", eps=EVA_EPS)
         self.ln_inner = nn.LayerNorm(config.width, EVA_EPS)
-        self.ln_2 = nn.LayerNorm(config.width, EVA_EPS)
         self.mlp = GatedMlp(config.width, config.hidden)  # type: ignore[assignment]
 
     def inner(self, attended: Float[Tensor, "*n w"]) -> Float[Tensor, "*n w"]:

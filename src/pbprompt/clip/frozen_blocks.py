@@ -46,15 +46,14 @@ class _Blocks(torch.autograd.Function):
         normed = blocks[0].ln_1(x)
         for block, following in pairwise(blocks):
             qkv = F.linear(normed, block.attn.in_proj_weight, block.attn.in_proj_bias)
-            parts = qkv.chunk(3, dim=-1)
-            attended = packed_attention.attend(*parts, layout.causal_rows, block.attn.heads)
+            attended = packed_attention.attend(qkv.chunk(3, dim=-1), layout.causal_rows, block.attn.heads)
             middle, hidden, delta = _finish(x, attended, block)
             kept += [x, qkv, middle, hidden]
             x, normed = _add_and_norm(middle, delta, following.ln_1)
         weight, bias = last.attn.in_proj_weight, last.attn.in_proj_bias
         q = F.linear(normed.index_select(1, layout.eot), weight[:width], bias[:width])
         kv = F.linear(normed, weight[width:], bias[width:])
-        attended = packed_attention.attend(q, *kv.chunk(2, dim=-1), layout.eot_rows, last.attn.heads)
+        attended = packed_attention.attend((q, *kv.chunk(2, dim=-1)), layout.eot_rows, last.attn.heads)
         middle, hidden, delta = _finish(x.index_select(1, layout.eot), attended, last)
         ctx.save_for_backward(*kept, x, q, kv, middle, hidden)
         ctx.blocks, ctx.layout = blocks, layout

@@ -134,13 +134,7 @@ class Transformer(nn.Module):
     """A stack of blocks."""
 
     def __init__(
-        self,
-        width: int,
-        layers: int,
-        heads: int,
-        activation: str,
-        hidden: int | None = None,
-        eps: float = CLIP_EPS,
+        self, width: int, layers: int, heads: int, activation: str, hidden: int | None, eps: float = CLIP_EPS
     ) -> None:
         super().__init__()
         self.resblocks = nn.ModuleList(Block(width, heads, activation, hidden, eps) for _ in range(layers))
@@ -165,18 +159,12 @@ class BlockTower(nn.Module):
     """
 
     def __init__(
-        self,
-        config: PatchConfig,
-        *,
-        channels: int = 3,
-        bias: bool = True,
-        class_token: bool = True,
-        positions: bool = True,
+        self, config: PatchConfig, *, bias: bool = True, class_token: bool = True, positions: bool = True
     ) -> None:
         super().__init__()
         width, size = config.width, config.patch_size
         tokens = config.grid[0] * config.grid[1] + class_token
-        self.conv1 = nn.Conv2d(channels, width, kernel_size=size, stride=size, bias=bias)
+        self.conv1 = nn.Conv2d(3, width, kernel_size=size, stride=size, bias=bias)
         self.class_embedding = nn.Parameter(torch.empty(width)) if class_token else None
         self.positional_embedding = nn.Parameter(torch.empty(tokens, width)) if positions else None
         self.ln_pre: nn.Module = nn.Identity()

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from pbprompt.clip.layers import PatchConfig
 from pbprompt.clip.vit import VisionTransformer, VitConfig
 
 
@@ -42,25 +43,10 @@ class LiteConfig:
 
 
 @dataclass(frozen=True)
-class LiteVitConfig:
+class LiteVitConfig(PatchConfig):
     """Sizes of the trunk, and of the transformer whose patches are the positions of the trunk's map."""
 
     trunk: LiteConfig
-    width: int
-    layers: int
-    heads: int
-
-    @property
-    def image_size(self) -> int:
-        return self.trunk.image_size
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        return self.trunk.grid
-
-    @property
-    def transformer(self) -> VitConfig:
-        return VitConfig(self.grid[0], 1, self.width, self.layers, self.heads, channels=self.trunk.top)
 
 
 class SameConv2d(nn.Conv2d):
@@ -68,17 +54,10 @@ class SameConv2d(nn.Conv2d):
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k i j"]:
         kernel, stride = self.kernel_size[0], self.stride[0]
-        vertical, horizontal = (
-            max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in (x.shape[2], x.shape[3])
-        )
-        if (
-            vertical % 2 == 0 and horizontal % 2 == 0
-        ):  # symmetric: the convolution pads by itself, without a copy
-            padding = (vertical // 2, horizontal // 2)
-        else:
-            x = F.pad(
-                x, (horizontal // 2, horizontal - horizontal // 2, vertical // 2, vertical - vertical // 2)
-            )
+        down, across = (max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in (x.shape[2], x.shape[3]))
+        padding = (down // 2, across // 2)
+        if down % 2 or across % 2:  # else the convolution pads by itself, without a copy
+            x = F.pad(x, (across // 2, across - across // 2, down // 2, down - down // 2))
             padding = (0, 0)
         return F.conv2d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
@@ -145,7 +124,9 @@ class LiteVitTower(VisionTransformer):
     """CLIP's vision transformer, which looks at the trunk's map in place of the pixels."""
 
     def __init__(self, config: LiteVitConfig, embed_dim: int, activation: str) -> None:
-        super().__init__(config.transformer, embed_dim, activation)
+        sizes = VitConfig(config.image_size, config.patch_size, config.width, config.layers, config.heads)
+        super().__init__(sizes, embed_dim, activation)
+        self.conv1 = nn.Conv2d(config.trunk.top, config.width, 1, bias=False)
         self.trunk = LiteTrunk(config.trunk)
 
     def enter(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b l k"]:

@@ -33,10 +33,9 @@ def kernels() -> Any:
     return import_module("pbprompt.clip.kernels")
 
 
-def attend(
-    q: Float[Tensor, "s m w"], k: Float[Tensor, "s n w"], v: Float[Tensor, "s n w"], rows: Rows, heads: int
-) -> Float[Tensor, "s m w"]:
+def attend(qkv: Sequence[Tensor], rows: Rows, heads: int) -> Float[Tensor, "s m w"]:
     """What every query takes from the lead and from its own tail."""
+    q, k, v = qkv
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     per_head = q.shape[-1] // heads
     for first, count, queries, keys in rows.launches:

@@ -8,20 +8,16 @@ token and EOS, where its causal tower is read.
 
 import re
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-import torch
-from jaxtyping import Int
-from torch import Tensor
-
-from pbprompt.clip.tokenizer import warn_cut
+from pbprompt.clip.tokenizer import BaseTokenizer
 
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 SPACE = "▁"  # how the vocabulary spells the space before a word
 
 
-class SentenceTokenizer:
+class SentenceTokenizer(BaseTokenizer):
     """Text to token ids with a `tokenizers.Tokenizer`; `lower` and `punctuation` say what the model reads."""
 
     def __init__(
@@ -64,25 +60,6 @@ class SentenceTokenizer:
     def enclose(self, ids: list[int]) -> list[int]:
         """What the tower reads of a text, before the padding: text [EOS], behind [SOS] where there is one."""
         return [*([] if self.sos is None else [self.sos]), *ids, self.eot]
-
-    def padded(self, prompt: list[int]) -> list[int]:
-        """A prompt of the whole context, as a tower reads it that sees padding."""
-        padding = [self.pad] * (self.context_length - len(prompt))
-        return [*padding, *prompt] if self.pads_left else [*prompt, *padding]
-
-    def __call__(self, texts: str | Sequence[str]) -> tuple[Int[Tensor, "n l"], Int[Tensor, " n"]]:
-        """Ids with EOS, padded to the context behind it, and the lengths: EOS is at `lengths - 1`."""
-        texts = [texts] if isinstance(texts, str) else texts
-        ids = torch.full((len(texts), self.context_length), self.pad)
-        lengths = torch.zeros(len(texts), dtype=torch.long)
-        for row, text in enumerate(texts):
-            tokens = self.enclose(self.encode(text))
-            if len(tokens) > self.context_length:
-                warn_cut(text, len(tokens), self.context_length)
-                tokens = [*tokens[: self.context_length - 1], self.eot]
-            ids[row, : len(tokens)] = torch.tensor(tokens)
-            lengths[row] = len(tokens)
-        return ids, lengths
 
     def words(self) -> dict[int, str]:
         """Tokens that can be read as a word: those that begin one, of lower-case letters or digits."""

@@ -61,10 +61,10 @@ class SiglipImageTower(BlockTower):
 
     def __init__(self, config: SiglipVisionConfig, activation: str) -> None:
         super().__init__(config, class_token=False)
-        sizes = config.width, config.layers, config.heads
-        self.transformer = Transformer(*sizes, activation, config.hidden, SIGLIP_EPS)
-        self.ln_post = nn.LayerNorm(config.width, SIGLIP_EPS)
-        self.pool = AttentionPool(config.width, config.heads, config.hidden, activation)
+        width, heads, hidden = config.width, config.heads, config.hidden
+        self.transformer = Transformer(width, config.layers, heads, activation, hidden, SIGLIP_EPS)
+        self.ln_post = nn.LayerNorm(width, SIGLIP_EPS)
+        self.pool = AttentionPool(width, heads, hidden, activation)
 
     def leave(self, tokens: Float[Tensor, "b l w"]) -> Seen:
         joint = self.pool(self.ln_post(tokens))

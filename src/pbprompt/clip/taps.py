@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pbprompt.clip.backbone import Backbone
+from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.clip.layers import Block, BlockTower
 from pbprompt.errors import InputError
 
@@ -187,16 +187,6 @@ class TappedTower(nn.Module):
         return self.finish(self.start(x))
 
 
-class _StemTower(nn.Module):
-    def __init__(self, tapped: TappedTower) -> None:
-        super().__init__()
-        self.tapped = tapped
-
-    def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b l k"]]:
-        tower, states = self.tapped.tower, self.tapped.start(x)
-        return tower.leave(tower.through(states, start=self.tapped.first))[0], states
-
-
 class _Derived(Backbone):
     """A backbone made of another one's towers."""
 
@@ -218,32 +208,31 @@ class Stem(_Derived):
     """A tapped tower up to its first touched block: of an image, the frozen vector and the states there."""
 
     def __init__(self, base: Backbone, tapped: TappedTower) -> None:
-        super().__init__(base, _StemTower(tapped))
+        super().__init__(base, tapped)
         size = base.preprocess.size
         with torch.no_grad():
             states = tapped.tower.enter(torch.zeros(1, 3, size, size, dtype=base.dtype, device=base.device))
         self.grid, self.patch_width = (states.shape[1], 1), states.shape[2]
         self.fingerprint = f"{base.fingerprint}-before-block-{tapped.first}"
 
+    def image(self, x: Float[Tensor, "b 3 h w"]) -> Encoded:
+        tapped = cast(TappedTower, self.visual)
+        states = tapped.start(x.to(self.dtype))
+        return Encoded(tapped.tower.leave(tapped.tower.through(states, start=tapped.first))[0], states)
+
 
 class Tapped(_Derived):
     """A backbone with taps in its image tower (of one or several members), its text tower or both."""
 
     def __init__(self, base: Backbone, image: Sequence[Taps] = (), text: Taps | None = None) -> None:
-        visual = base.visual
         if isinstance(base, Tapped):
             raise InputError(f"{base.config.name}'s towers are tuned already: give the frozen ones")
-        if image:
-            if not isinstance(visual, BlockTower):
-                raise _without_blocks(base)
-            for taps in image:
-                _check_layers(base, "image", taps, len(visual.stack))
-            visual = TappedTower(visual, image)
-        super().__init__(base, visual)
+        for tower, members in (("image", image), ("text", () if text is None else (text,))):
+            for taps in members:
+                _check_layers(base, tower, taps)
+        super().__init__(base, TappedTower(cast(BlockTower, base.visual), image) if image else base.visual)
         self.embed_dim = base.embed_dim * (sum(taps.vectors for taps in image) or 1)
         self.text_taps = text
-        if text is not None:
-            _check_layers(base, "text", text, base.text_sizes.layers)
 
     @property
     def fingerprint(self) -> str:  # type: ignore[override]
@@ -297,7 +286,10 @@ def blocks_of(backbone: Backbone, tower: str) -> tuple[int, int]:
     if tower == "text":
         return backbone.text_sizes.layers, backbone.text_sizes.width
     if not isinstance(backbone.visual, BlockTower):
-        raise _without_blocks(backbone)
+        raise InputError(
+            f"{backbone.config.name}'s image tower has no transformer blocks to tune: use a backbone that "
+            "is a vision transformer, such as lite-vit"
+        )
     stack = backbone.visual.stack
     return len(stack), stack[0].attn.out_proj.weight.shape[0]
 
@@ -312,14 +304,8 @@ def last_blocks(backbone: Backbone, tower: str, last: int) -> range:
     return range(blocks - last if last else 0, blocks)
 
 
-def _without_blocks(backbone: Backbone) -> InputError:
-    return InputError(
-        f"{backbone.config.name}'s image tower has no transformer blocks to tune: use a backbone that is a "
-        "vision transformer, such as lite-vit"
-    )
-
-
-def _check_layers(backbone: Backbone, tower: str, taps: Taps, blocks: int) -> None:
+def _check_layers(backbone: Backbone, tower: str, taps: Taps) -> None:
+    blocks, _ = blocks_of(backbone, tower)
     for number in taps.numbers:
         if not 0 <= number < blocks:
             raise InputError(

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.errors import InputError, install_command
+from pbprompt.errors import InputError, first_line, install_command
 
 Positions = Literal["tokens", "map", "map, channels last", "none"]
 
@@ -69,7 +69,7 @@ def make_trunk(config: TimmConfig, source: str = "timm's towers") -> Any:
         except Exception as error:  # its models have errors of many kinds
             version = getattr(timm, "__version__", "here")
             raise InputError(
-                f"{source}: timm {version} cannot build {config.architecture!r} ({_first_line(error)}): "
+                f"{source}: timm {version} cannot build {config.architecture!r} ({first_line(error)}): "
                 "check the name, or update timm"
             ) from None
     return trunk.eval()
@@ -79,12 +79,13 @@ def import_timm(source: str) -> ModuleType:
     """The library, or what to do to have it."""
     try:
         import timm
-    except ModuleNotFoundError as error:
-        if error.name != "timm":
-            raise _broken(source, error) from None
-        raise InputError(f"{source}: needs timm; run {install_command('timm')}") from None
     except Exception as error:  # a torchvision of another torch raises other errors than ImportError
-        raise _broken(source, error) from None
+        if isinstance(error, ModuleNotFoundError) and error.name == "timm":
+            raise InputError(f"{source}: needs timm; run {install_command('timm')}") from None
+        raise InputError(
+            f"{source}: needs timm, which is installed but cannot be imported ({first_line(error)}): "
+            "install a torchvision that belongs to this torch"
+        ) from None
     return timm
 
 
@@ -97,7 +98,7 @@ def looked_at(source: str, config: TimmConfig, trunk: Any) -> tuple[TimmConfig, 
         image = trunk.forward_head(features)
     except Exception as error:
         raise InputError(
-            f"{source}: {config.architecture!r} takes no images of {size} pixels ({_first_line(error)}); "
+            f"{source}: {config.architecture!r} takes no images of {size} pixels ({first_line(error)}); "
             "give the config that came with the weights"
         ) from None
     if image.ndim != 2:
@@ -126,14 +127,3 @@ def _rows(trunk: Any, features: Tensor, positions: str) -> Any:
     if positions == "map, channels last" and features.ndim == 4:
         return features.flatten(1, 2)
     return None
-
-
-def _broken(source: str, error: Exception) -> InputError:
-    return InputError(
-        f"{source}: needs timm, which is installed but cannot be imported ({_first_line(error)}): "
-        "install a torchvision that belongs to this torch"
-    )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:120]

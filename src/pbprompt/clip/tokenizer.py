@@ -34,19 +34,53 @@ def clean(text: str) -> str:
     return " ".join(html.unescape(html.unescape(ftfy.fix_text(text))).split()).lower()
 
 
-def warn_cut(text: str, length: int, context_length: int) -> None:
-    """Say that a text lost its end; to be called by the tokenizer that its user called."""
-    shown = text if len(text) <= 60 else f"{text[:57]}..."
-    warnings.warn(
-        f"{shown!r} is {length} tokens long with its start and end; "
-        f"the context holds {context_length}: its end was cut off",
-        TruncationWarning,
-        stacklevel=3,
-    )
+class BaseTokenizer:
+    """What every tokenizer does with its token ids."""
+
+    context_length: int
+    eot: int
+    pad: int
+    pads_left: bool
+
+    def encode(self, text: str, *, specials: bool = True) -> list[int]:
+        """The text's token ids, without those that enclose it, however many."""
+        raise NotImplementedError
+
+    def enclose(self, ids: list[int]) -> list[int]:
+        """What the tower reads around a text, before the padding."""
+        raise NotImplementedError
+
+    def padded(self, prompt: list[int]) -> list[int]:
+        """A prompt of the whole context, as a tower reads it that sees padding."""
+        padding = [self.pad] * (self.context_length - len(prompt))
+        return [*padding, *prompt] if self.pads_left else [*prompt, *padding]
+
+    def __call__(self, texts: str | Sequence[str]) -> tuple[Int[Tensor, "n l"], Int[Tensor, " n"]]:
+        """Enclosed ids, padded behind to the context, and the lengths: the first EOT is at `lengths - 1`.
+
+        The first, because that is where CLIP reads the feature, should a text itself spell out an EOT.
+        """
+        texts = [texts] if isinstance(texts, str) else texts
+        ids = torch.full((len(texts), self.context_length), self.pad)
+        lengths = torch.zeros(len(texts), dtype=torch.long)
+        for row, text in enumerate(texts):
+            tokens = self.enclose(self.encode(text))
+            if len(tokens) > self.context_length:
+                shown = text if len(text) <= 60 else f"{text[:57]}..."
+                warnings.warn(
+                    f"{shown!r} is {len(tokens)} tokens long with its start and end; "
+                    f"the context holds {self.context_length}: its end was cut off",
+                    TruncationWarning,
+                    stacklevel=2,
+                )
+                tokens = [*tokens[: self.context_length - 1], self.eot]
+            ids[row, : len(tokens)] = torch.tensor(tokens)
+            lengths[row] = tokens.index(self.eot) + 1
+        return ids, lengths
 
 
 @dataclass(frozen=True)
-class Tokenizer:
+class Tokenizer(BaseTokenizer):
     """CLIP's tokeniser for a vocabulary of 2·256 bytes, `vocab_size` − 514 merges, SOS and EOT."""
 
     vocab_size: int = 49408
@@ -67,7 +101,7 @@ class Tokenizer:
         return self.vocab_size - 2
 
     @property
-    def eot(self) -> int:
+    def eot(self) -> int:  # type: ignore[override]
         return self.vocab_size - 1
 
     def encode(self, text: str, *, specials: bool = True) -> list[int]:
@@ -85,10 +119,6 @@ class Tokenizer:
     def enclose(self, ids: list[int]) -> list[int]:
         """What the tower reads around a text: [SOS] text [EOT]."""
         return [self.sos, *ids, self.eot]
-
-    def padded(self, prompt: list[int]) -> list[int]:
-        """A prompt of the whole context."""
-        return [*prompt, *[self.pad] * (self.context_length - len(prompt))]
 
     def words(self) -> dict[int, str]:
         """Tokens that can be read as a word: those that end one, of lower-case letters or digits alone.
@@ -110,23 +140,6 @@ class Tokenizer:
         spelling = _vocabulary(self.vocab_size - 2 * BYTES - 2).spelling
         specials = {self.sos: b"<|startoftext|>", self.eot: b"<|endoftext|>"}
         return b"".join(specials.get(i) or spelling[i] for i in map(int, ids)).decode(errors="replace")
-
-    def __call__(self, texts: str | Sequence[str]) -> tuple[Int[Tensor, "n l"], Int[Tensor, " n"]]:
-        """Ids with SOS and EOT, padded with zeros, and the lengths: the first EOT is at `lengths - 1`.
-
-        The first, because that is where CLIP reads the feature, should a text itself spell out an EOT.
-        """
-        texts = [texts] if isinstance(texts, str) else texts
-        ids = torch.zeros(len(texts), self.context_length, dtype=torch.long)
-        lengths = torch.zeros(len(texts), dtype=torch.long)
-        for row, text in enumerate(texts):
-            tokens = [self.sos, *self.encode(text), self.eot]
-            if len(tokens) > self.context_length:
-                warn_cut(text, len(tokens), self.context_length)
-                tokens = [*tokens[: self.context_length - 1], self.eot]
-            ids[row, : len(tokens)] = torch.tensor(tokens)
-            lengths[row] = tokens.index(self.eot) + 1
-        return ids, lengths
 
 
 class _Vocabulary:

@@ -11,11 +11,9 @@ from pbprompt.clip.layers import BlockTower, PatchConfig, Seen, Transformer
 
 @dataclass(frozen=True)
 class VitConfig(PatchConfig):
-    """Sizes of a vision transformer; `hidden` is the width inside its MLPs, 4·width where it is not given;
-    `channels` are those of what it looks at."""
+    """Sizes of a vision transformer; `hidden` is the width inside its MLPs, 4·width where it is not given."""
 
     hidden: int | None = None
-    channels: int = 3
 
 
 class VisionTransformer(BlockTower):
@@ -26,7 +24,7 @@ class VisionTransformer(BlockTower):
     """
 
     def __init__(self, config: VitConfig, embed_dim: int, activation: str) -> None:
-        super().__init__(config, channels=config.channels, bias=False)
+        super().__init__(config, bias=False)
         width = config.width
         self.ln_pre = nn.LayerNorm(width)
         self.transformer = Transformer(width, config.layers, config.heads, activation, config.hidden)

@@ -9,7 +9,7 @@ from typing import Any
 from pbprompt.clip.backbone import CLIP_MEAN, CLIP_STD, Images
 from pbprompt.data.squares import Fit, Interpolation
 from pbprompt.data.transforms import Triple
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, first_line
 from pbprompt.files import read_text
 
 OPEN_CLIP_CONFIG = "open_clip_config.json"
@@ -32,9 +32,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path}: not readable as JSON ({str(error).splitlines()[0]}); fetch it again"
-        ) from None
+        raise InputError(f"{path}: not readable as JSON ({first_line(error)}); fetch it again") from None
     if not isinstance(content, dict):
         raise InputError(f"{path}: holds no JSON object; fetch it again")
     return content

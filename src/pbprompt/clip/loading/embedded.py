@@ -78,6 +78,7 @@ def _lite_config(config: dict[str, Any]) -> BackboneConfig:
 def _lite_vit_config(config: dict[str, Any], lite: BackboneConfig) -> BackboneConfig:
     """Text tower, preprocessing and trunk are those of lite."""
     assert isinstance(lite.vision, LiteConfig)
-    vision = config["vision"]
-    sizes = LiteVitConfig(lite.vision, vision["width"], vision["layers"], vision["heads"])
+    vision, size = config["vision"], lite.vision.image_size
+    patch = size // lite.vision.grid[0]
+    sizes = LiteVitConfig(size, patch, vision["width"], vision["layers"], vision["heads"], lite.vision)
     return replace(lite, name=config["name"], vision=sizes, activation=vision["activation"])

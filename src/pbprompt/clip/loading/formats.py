@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pbprompt.clip.loading.companions import INDEX, shard_files
 from pbprompt.clip.loading.torchscript import is_torchscript, read_torchscript
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, first_line
 from pbprompt.files import is_special
 
 MOST_UNPACKED = 10  # times a file's size
@@ -52,7 +52,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str | None]:
             f"{path}: holds Python objects beside tensors, or is damaged; save its tensors as .safetensors"
         ) from None
     except Exception as error:  # damaged files make the readers raise nearly anything
-        raise InputError(f"{path}: truncated or damaged ({_first_line(error)}); fetch it again") from None
+        raise InputError(f"{path}: truncated or damaged ({first_line(error)}); fetch it again") from None
     raise InputError(
         f"{path}: neither safetensors nor a PyTorch file; give an OpenAI, open_clip or HF checkpoint"
     )
@@ -94,7 +94,3 @@ def _only_tensors(path: Path, content: Any) -> dict[str, Tensor]:
         if not isinstance(key, str) or not isinstance(value, Tensor):
             raise InputError(f"{path}: {key!r} is no tensor; save the model's state_dict() alone")
     return dict(content)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:120]

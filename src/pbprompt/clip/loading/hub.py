@@ -18,7 +18,7 @@ from pbprompt.clip.loading.companions import (
     read_json,
     shard_files,
 )
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, first_line
 from pbprompt.suggest import nearest, suggest
 
 EMBEDDED = ("lite", "lite-vit")  # in the package
@@ -174,9 +174,8 @@ def _from_hub(repository: str) -> Path:
         if not offline:
             raise
     except Exception as error:  # the network's libraries have errors of many families
-        why = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"{repository}: the download failed ({why}); run the command again to resume it"
+            f"{repository}: the download failed ({first_line(error)}); run the command again to resume it"
         ) from None
     raise InputError(
         f"{repository}: not in the cache and the Hugging Face hub cannot be reached; "

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pbprompt.clip.loading.companions import HF_TOKENIZER, HF_TOKENIZER_CONFIG, read_json
 from pbprompt.clip.sentence_tokenizer import SentenceTokenizer
 from pbprompt.clip.text import TextConfig
-from pbprompt.errors import InputError, install_command
+from pbprompt.errors import InputError, first_line, install_command
 
 
 def read_tokenizer(
@@ -27,9 +27,7 @@ def read_tokenizer(
     try:
         backend = Backend.from_file(str(path))
     except Exception as error:  # the library raises bare ones
-        raise InputError(
-            f"{path}: not readable ({str(error).splitlines()[0][:120]}); fetch it again"
-        ) from None
+        raise InputError(f"{path}: not readable ({first_line(error)}); fetch it again") from None
     if (most := max(backend.get_vocab().values(), default=0)) >= text.vocab_size:
         raise InputError(
             f"{path}: has token ids up to {most}, but the model has {text.vocab_size} tokens; "
