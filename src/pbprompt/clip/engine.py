@@ -233,8 +233,9 @@ class TextEngine:
     def _at_insertion(self, layout: Layout) -> Layout:
         """The states before the block where tokens come in, and room for these."""
         x = layout.constant.unsqueeze(0)
-        for block in self.backbone.textual.transformer.blocks[: self._first]:
-            x = block.finish(x, self._attend(block.project(x), layout, block.attn.heads))
+        tower = self.backbone.textual
+        for block in tower.transformer.blocks[: self._first]:
+            x = block.finish(x, attend_packed(block.project(x), layout, block.attn.heads, tower.causal))
         return with_slots(layout, x.squeeze(0), self._inserted)
 
 

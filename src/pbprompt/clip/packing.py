@@ -134,7 +134,6 @@ def with_slots(layout: Layout, states: Tensor, count: int) -> Layout:
         lead=lead + count if lead else 0,
         lead_learns=lead > 0,
         starts=moved[layout.starts],
-        lengths=layout.lengths + longer,
         eot=moved[layout.eot],
         groups=tuple((many, length + longer) for many, length in layout.groups),
     )
