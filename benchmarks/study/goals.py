@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any
 
 from benchmarks.study.claims import HIGHER_IS_BETTER, Lead, Outcome, find_lead, first_row, judge
-from benchmarks.study.parts import AVERAGE, shots_in_words
+from benchmarks.study.parts import AVERAGE, EVERYTHING, shots_in_words
 from benchmarks.study.tables import number, plain_lead
 
 Study = Mapping[str, Any]
@@ -116,7 +116,7 @@ def _calibrated(study: Study) -> Goal:
 
 
 def _joint(study: Study) -> Goal:
-    groups = dict.fromkeys(group for group, _ in study["parts"]["base-to-new"]["columns"] if group != AVERAGE)
+    groups = dict.fromkeys(group for group, _ in study["parts"]["base-to-new"]["columns"] if group not in (AVERAGE, EVERYTHING))
     leads = {
         f"{group}, − {row}": find_lead(study, "base-to-new", row, f"{group}, Joint", "accuracy")
         for group in groups

@@ -12,6 +12,7 @@ from pbprompt.runs.config import RunConfig
 
 RECIPES = Path(__file__).with_name("recipes")
 AVERAGE = "average"
+EVERYTHING = "average of all"  # with the datasets that stand apart
 FEW = 4  # shots that count as few
 TASKS = ("few-shot", "base-to-new", "cross-dataset", "domain-shift", "domain-shift-grocery")
 KNOBS = ("eta", "lambda", "draws", "samples", "kl", "temperature", "tokens", "epochs")
@@ -119,10 +120,12 @@ def _transfer(recipe: Recipe) -> list[Column]:
 
 
 def _groups(recipe: Recipe, datasets: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """The average first (without what is apart), then every dataset alone."""
+    """The average first (without what is apart, then with it), then every dataset alone."""
     counted = [dataset for dataset in datasets if dataset not in recipe.apart]
-    average = [(AVERAGE, counted)] if len(counted) > 1 else []
-    return average + [(title_of(dataset), [dataset]) for dataset in datasets]
+    averages = [(AVERAGE, counted)] if len(counted) > 1 else []
+    if len(counted) < len(datasets):
+        averages.append((EVERYTHING, list(datasets)))
+    return averages + [(title_of(dataset), [dataset]) for dataset in datasets]
 
 
 def shots_in_words(span: Sequence[int]) -> str:

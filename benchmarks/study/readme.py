@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.study.tables import number
+from benchmarks.study.tables import FORMER, NOT_RUN, number
 from pbprompt import markdown
 from pbprompt.errors import InputError
 from pbprompt.files import write_text
@@ -14,9 +14,11 @@ BEGIN, END = "<!-- figures of the study: begin -->", "<!-- figures of the study:
 COLUMNS = ("1 shot", "4 shots", "16 shots")
 ROWS = {  # of the study: the method, and what a reader of the README calls it
     "conjugate": ("conjugate", "**`pbprompt fit`** (default)"),
-    "linear probe": ("linear-probe", "logistic regression on the features"),
-    "nearest mean": ("nearest-mean", "class mean"),
-    "Tip-Adapter": ("tip-adapter", "Tip-Adapter"),
+    "logistic regression": ("linear-probe", "scikit-learn's logistic regression, C by cross-validation"),
+    "LDA, tempered": ("linear-probe", "scikit-learn's LDA with shrinkage, tempered by folds"),
+    "nearest mean, tempered": ("nearest-mean", "class mean, tempered by folds"),
+    "ProKeR, searched, tempered": ("proker", "ProKeR, searched and tempered by left-out images"),
+    "Tip-Adapter, searched, tempered": ("tip-adapter", "Tip-Adapter, likewise"),
     "CoOp": ("coop", "prompt tuning: CoOp"),
     "PBPrompt": ("pbprompt", "prompt tuning: PBPrompt (`--method pbprompt`)"),
     "zero-shot": ("zeroshot", "names alone, zero-shot"),
@@ -30,7 +32,8 @@ def readme_table(study: Mapping[str, Any]) -> str:
     def cell(row: str, column: str) -> str:
         found = cells.get(row, {}).get(f"average, {column}", {})
         metrics = ("accuracy", "nll", "ece")
-        return " / ".join(number(name, found[name][0]) for name in metrics) if found else "–"
+        text = " / ".join(number(name, found[name][0]) for name in metrics) if found else NOT_RUN
+        return text + FORMER * ("former" in found)
 
     rows = [
         [label, *(cell(row, column) for column in COLUMNS), "yes" if takes_names(method) else "no"]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from benchmarks.study.claims import Lead, find_lead
+from benchmarks.study.claims import HIGHER_IS_BETTER, Lead, find_lead
 from benchmarks.study.parts import AVERAGE, TASKS
 from pbprompt import markdown
 
@@ -22,6 +22,7 @@ UNITS = {
     "ece": "ECE, points",
     "sampled_cosine": "cosine of sampled prompts",
 }
+TITLES = {"accuracy": "accuracy, %", "nll": "NLL", "ece": "ECE, %"}
 SIGNS = {"yes": "↓", "no": "↑", "open": ""}  # a row beside the first one: it is worse, better, or neither
 USUAL_SEEDS = 3  # fewer are told in the cell
 NOT_RUN = "–"
@@ -62,41 +63,47 @@ def _columns(study: Study, part: str) -> dict[str, list[tuple[str, str]]]:
 
 
 def tables(study: Study, part: str, only: str = "") -> str:
-    """Every group of columns; or the average alone."""
+    """A table for each metric of every group of columns; or of the average alone."""
     groups = {group: c for group, c in _columns(study, part).items() if not only or group == only}
-    return "\n\n".join(_table(study, part, group, columns) for group, columns in groups.items())
+    return "\n\n".join(
+        _table(study, part, group, columns, metric)
+        for group, columns in groups.items()
+        for metric in ("accuracy", "nll", "ece")
+    )
 
 
-def _table(study: Study, part: str, group: str, columns: Sequence[tuple[str, str]]) -> str:
+def _table(study: Study, part: str, group: str, columns: Sequence[tuple[str, str]], metric: str) -> str:
+    """Methods first; below a line of their own, rows that are variants of one ("LP++, tempered")."""
     summary = study["parts"][part]
+    choose = max if metric in HIGHER_IS_BETTER else min
     best = {
-        key: max((row[key]["accuracy"][0] for row in summary["cells"].values() if key in row), default=None)
+        key: choose((row[key][metric][0] for row in summary["cells"].values() if key in row), default=None)
         for _, key in columns
     }
-    rows = []
+    rows, variants = [], []
     for label in summary["rows"]:
         cells = summary["cells"].get(label, {})
-        texts = [_cell(cells.get(key), best[key]) for _, key in columns]
-        rows.append([label, *texts])
-    return markdown.table([group, *(heading for heading, _ in columns)], rows)
+        texts = [_cell(cells.get(key), best[key], metric) for _, key in columns]
+        own = label.partition(", ")[0]
+        (variants if own != label and own in summary["rows"] else rows).append([label, *texts])
+    if variants:
+        rows += [["*variants*", *("" for _ in columns)], *variants]
+    title = ": ".join(filter(None, (group, TITLES[metric])))
+    return markdown.table([title, *(heading for heading, _ in columns)], rows)
 
 
-def _cell(cell: Mapping[str, Any] | None, best: float | None) -> str:
-    """accuracy ± spread / NLL / ECE, each with a sign where it differs from the first row's for sure."""
+def _cell(cell: Mapping[str, Any] | None, best: float | None, metric: str) -> str:
+    """mean ± spread, with a sign where it differs from the first row's for sure."""
     if cell is None:
         return NOT_RUN
-    texts = []
-    for metric in ("accuracy", "nll", "ece"):
-        figure = cell[metric]
-        text = number(metric, figure[0])
-        if metric == "accuracy":
-            text = f"**{text}**" if figure[0] == best else text
-            text += f" ± {number(metric, figure[1])}" if cell["seeds"] > 1 else ""
-        if len(figure) == 5:
-            text += SIGNS[Lead(metric, *figure[2:]).outcome()]
-        texts.append(text)
+    figure = cell[metric]
+    text = number(metric, figure[0])
+    text = f"**{text}**" if figure[0] == best else text
+    text += f" ± {number(metric, figure[1])}" if cell["seeds"] > 1 else ""
+    if len(figure) == 5:
+        text += SIGNS[Lead(metric, *figure[2:]).outcome()]
     few = f" ({cell['seeds']} seed{'s' * (cell['seeds'] > 1)})" if cell["seeds"] < USUAL_SEEDS else ""
-    return " / ".join(texts) + few + FORMER * ("former" in cell)
+    return text + few + FORMER * ("former" in cell)
 
 
 def differences(study: Study, part: str, metric: str) -> str:

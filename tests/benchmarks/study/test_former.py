@@ -40,7 +40,7 @@ def test_a_row_without_runs_has_the_formers_figures_less_the_first_rows_own():
     assert list(part["cells"]) == ["conjugate", "CoOp"]  # GDA is of another revision
     assert part["cells"]["CoOp"][KEY]["accuracy"] == [0.5, 0.01, 0.2]
     assert find_lead(study, "few-shot", "CoOp", KEY, "accuracy").outcome() == "open"
-    assert "50.00 ± 1.00 / 1.000 / 10.0 †" in tables(study, "few-shot")
+    assert "| CoOp | 50.00 ± 1.00 † |" in tables(study, "few-shot")
     assert part["missing"]["GDA"] == ["all of it"] and "former runs" in part["missing"]["CoOp"][0]
     assert study["identity"]["former"]["rows"] == ["few-shot: CoOp"]
 

@@ -132,7 +132,7 @@ def test_the_page_is_whole(tmp_path):
     page.write_page(made(), command.template_of("evidence"), tmp_path / "study.md")
     text = (tmp_path / "study.md").read_text()
     assert "{{" not in text and "(None" not in text and "nan" not in text
-    assert "| all | 45 | 5 |" in text and "9 on one; 1 on other" in text
+    assert "| all | 54 | 6 |" in text and "9 on one; 1 on other" in text
     assert "85.0 ± 0.0 / 5.0 / 50.0" in text and "80.0 ± 0.0↓ / – / –" in text
     assert (tmp_path / "images" / "study-average-nll.svg").exists()
 
@@ -140,4 +140,4 @@ def test_the_page_is_whole(tmp_path):
 def test_every_recipe_of_a_study_has_its_rows_compared_with_one_method():
     for study, first in (("prompts", "pbprompt"), ("evidence", "conjugate")):
         assert {part.rows[0].method for part in load_parts(study=study)} == {first}
-    assert set(STUDIES["evidence"]) < set(STUDIES["prompts"])
+    assert set(STUDIES["evidence"]) - {"untouched"} < set(STUDIES["prompts"])
