@@ -116,7 +116,8 @@ def _calibrated(study: Study) -> Goal:
 
 
 def _joint(study: Study) -> Goal:
-    groups = dict.fromkeys(group for group, _ in study["parts"]["base-to-new"]["columns"] if group not in (AVERAGE, EVERYTHING))
+    columns = study["parts"]["base-to-new"]["columns"]
+    groups = dict.fromkeys(group for group, _ in columns if group not in (AVERAGE, EVERYTHING))
     leads = {
         f"{group}, − {row}": find_lead(study, "base-to-new", row, f"{group}, Joint", "accuracy")
         for group in groups

@@ -51,7 +51,12 @@ def noise(seed=SEED):
 # ---------------------------------------------------------------- the method once more, step by step
 
 
-def label_embeddings(backbone, classes):
+def label_embeddings(method, classes):
+    backbone = method.backbone
+    if method.config.label_embedding == "tower":
+        said = encode_texts(backbone, [name.replace("_", " ") for name in classes]).double()
+        inverse = torch.linalg.pinv(backbone.textual.text_projection.double())
+        return [row.to(torch.float32).to(backbone.dtype) for row in said @ inverse]
     ids = [backbone.tokenizer.encode(name.replace("_", " ")) for name in classes]
     return [torch.stack([backbone.token_embedding(torch.tensor(i)) for i in row]).mean(0) for row in ids]
 
@@ -101,7 +106,7 @@ def text_features(method, classes, draws, seed, *, training=False):
     backbone, config = method.backbone, method.config
     if config.prompts == "free":
         return [[encode(backbone, list(method.context), name) for name in classes]]
-    labels = label_embeddings(backbone, classes)
+    labels = label_embeddings(method, classes)
     if not config.sampling or draws is None:
         latents = [[posterior(method, e)[0] for e in labels]]
     else:
@@ -128,7 +133,7 @@ def probabilities(backbone, image, prompts):
 def kl_divergence(method, classes):
     """KL[N(μ, σ²) ‖ N(e, s²)], dimension by dimension."""
     values = []
-    for e in label_embeddings(method.backbone, classes):
+    for e in label_embeddings(method, classes):
         mean, std = posterior(method, e)
         s = method.config.prior_std
         if method.config.std_unit == "embedding":
@@ -346,7 +351,7 @@ def test_the_default_starts_at_the_words(tiny_vit):
     method = build_method(PBPrompt, make_config(PBPrompt, overrides=["reading=mean"]), tiny_vit, seed=0)
     method.prepare(CLASSES, "")
     words = [tiny_vit.token_embedding(torch.tensor(i)) for i in tiny_vit.tokenizer.encode("a photo of a")]
-    e = label_embeddings(tiny_vit, CLASSES)
+    e = label_embeddings(method, CLASSES)
     for c, name in enumerate(CLASSES):
         wanted = encode(tiny_vit, [e[c], *words], name)
         torch.testing.assert_close(method.class_features(1, noise())[0, c], wanted, rtol=1e-4, atol=1e-5)
@@ -476,7 +481,7 @@ def test_predictions_are_tempered_draw_by_draw(double_vit, temperature):
 def test_diagnostics(double_vit):
     method = made(double_vit)
     found = method.diagnostics(noise(8))
-    stds = [posterior(method, e)[1] for e in label_embeddings(double_vit, CLASSES)]
+    stds = [posterior(method, e)[1] for e in label_embeddings(method, CLASSES)]
     assert found["posterior_std"] == pytest.approx(torch.stack(stds).mean().item(), rel=1e-6)
     drawn = text_features(method, CLASSES, 4, 8)
     pairs = [

@@ -109,6 +109,7 @@ class PBPrompt(ShowsTokens):
             "weight_decay": 5e-4,
             "epochs": 0,
             "words": "",
+            "label_embedding": "tower",
             "residual": False,
             "mean_residual": False,
             "initial_std": 0.0,
