@@ -321,7 +321,7 @@ def test_an_export_that_is_killed_while_it_is_checked_leaves_no_folder(coop, tmp
     """One file is checked before it is written anywhere; larger models need a folder while they are."""
     found = []
     monkeypatch.setattr(export, "ONE_FILE", export.ONE_FILE if one_file else 100)
-    monkeypatch.setattr(export, "_difference", lambda *_: found.extend(tmp_path.iterdir()) or 0.0)
+    monkeypatch.setattr(export, "_checked", lambda *_: found.extend(tmp_path.iterdir()) or 0.0)
     export_onnx(coop, tmp_path / "m.onnx")
     assert bool(found) is not one_file
 
