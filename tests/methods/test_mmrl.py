@@ -109,7 +109,7 @@ def test_published_settings():
 def test_a_model_is_exported_and_explained(tmp_path):
     model_of = fitted(MMRL, {"learning_rate": 0.1}, tiny_vit())
     model = TunedModel(model_of, describe_model(model_of))
-    maps = heat_maps(model_of, Image.new("RGB", (40, 40), (90, 20, 60)))
+    maps = heat_maps(model.predictor, Image.new("RGB", (40, 40), (90, 20, 60)))
     assert maps.contribution.shape[1] == 3 and maps.contribution.std() > 0
     with pytest.raises(InputError, match="mmrl does more inside the towers than low-rank updates, which"):
         export_towers(model, tmp_path / "towers.safetensors")
