@@ -147,6 +147,15 @@ def test_taps_that_do_not_fit_their_backbone_are_refused(tuned, tmp_path, kept):
     assert "\n" not in str(raised.value)
 
 
+def test_settings_that_do_not_fit_their_backbone_are_refused_by_file(tuned, tmp_path):
+    tuned.save(tmp_path)
+    about = json.loads((tmp_path / CONFIG).read_text(encoding="utf-8"))
+    about["config"]["last"] = 9
+    (tmp_path / CONFIG).write_text(json.dumps(about), encoding="utf-8")
+    with pytest.raises(InputError, match=rf"{CONFIG}: setting 'last' is 9: lite-vit's image tower has 6 bl"):
+        TunedModel.load(tmp_path)
+
+
 @pytest.mark.usefixtures("one_onnx_registry")
 def test_the_export_has_the_updates_in_its_weights(tmp_path):
     pytest.importorskip("onnxruntime")

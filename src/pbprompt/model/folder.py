@@ -22,7 +22,7 @@ from pbprompt.config import from_dict, to_dict
 from pbprompt.core.label_head import LabelHead
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
-from pbprompt.methods.base import Method, MethodConfig, build_method
+from pbprompt.methods.base import Method, build_method
 from pbprompt.model.calibration import Calibration, calibration_text
 from pbprompt.model.card import ModelInfo, model_card
 from pbprompt.model.manifest import (
@@ -158,15 +158,14 @@ def load_model(
     towers = _towers_of(folder, info, backbone, device)
     kind = find_method(info.method)
     try:
-        config = from_dict(kind.Config, info.config)
-    except InputError as error:
+        method = build_method(kind, from_dict(kind.Config, info.config), towers, seed=0)
+    except InputError as error:  # such as of settings that ask for more blocks than the towers have
         raise InputError(f"{folder / CONFIG}: {error}") from None
     if info.multi_label:
-        method = build_method(kind, config, towers, seed=0)
         method.prepare(info.classes, info.template)
         return method, info
     with _weights(files) as state:
-        return _with_state(kind, config, towers, info.classes, info.template, state), info
+        return _with_state(method, info.classes, info.template, state), info
 
 
 def load_head(folder: Path | ModelFiles, info: ModelInfo, backbone: Backbone) -> LabelHead | None:
@@ -214,19 +213,11 @@ def _towers_of(
 
 def copy_method(method: Method) -> Method:
     """Another of the same state, on the same frozen towers."""
-    kind, config, backbone = type(method), method.config, method.given
-    return _with_state(kind, config, backbone, method.classes, method.template, method.state_dict())
+    fresh = build_method(type(method), method.config, method.given, seed=0)
+    return _with_state(fresh, method.classes, method.template, method.state_dict())
 
 
-def _with_state(
-    kind: type[Method],
-    config: MethodConfig,
-    backbone: Backbone,
-    classes: Sequence[str],
-    template: str,
-    state: Mapping[str, Tensor],
-) -> Method:
-    method = build_method(kind, config, backbone, seed=0)
+def _with_state(method: Method, classes: Sequence[str], template: str, state: Mapping[str, Tensor]) -> Method:
     method.prepare(classes, template)  # first: some methods' parameters are one per class
     method.load_state_dict(state)
-    return method.to(backbone.device)
+    return method.to(method.given.device)
