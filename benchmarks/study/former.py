@@ -18,8 +18,10 @@ Study = Mapping[str, Any]
 def with_former(study: Study, former: Study) -> dict[str, Any]:
     """The study with the former's figures in rows without any run, each less the first row's own."""
     for what in ("backbone", "data"):
-        if strange := set(study["identity"][what]) - set(former["identity"][what]):
-            raise InputError(f"the former summary has another {what}: {min(strange)} is not in it")
+        before = dict(fact.rsplit(" ", 1) for fact in former["identity"][what])
+        now = dict(fact.rsplit(" ", 1) for fact in study["identity"][what])
+        if strange := [name for name in now if now[name] != before.get(name, now[name])]:
+            raise InputError(f"the former summary has another {what}: {strange[0]} was {before[strange[0]]}")
     taken, parts = [], {}
     for name, part in study["parts"].items():
         before = former["parts"].get(name, {"rows": {}, "cells": {}})

@@ -5,11 +5,13 @@ in {{value few-shot; CoOp; average, 1 shot; accuracy}} and {{lead few-shot; CoOp
 """
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.none_of_these import shown as shown_scores
 from benchmarks.study.answers import answer, headline
 from benchmarks.study.claims import (
     NEAR,
@@ -43,6 +45,7 @@ from pbprompt import markdown
 from pbprompt.errors import InputError
 from pbprompt.files import write_text
 
+SCORES = Path(__file__).parents[1] / "results" / "none-of-these.json"
 Study = Mapping[str, Any]
 
 
@@ -67,6 +70,7 @@ def write_page(study: Study, template: str, out: Path) -> None:
         "identity": _identity,
         "value": _value,
         "lead": _lead_value,
+        "scores": lambda study: _scores(),
         "curves": lambda study: draw_curves(study, out.parent / "images", out.stem),
         "maps": lambda study: draw_maps(out.parent / "images"),
     }
@@ -154,6 +158,12 @@ def _counts(study: Study) -> str:
     ]
     rows.append(["all", *(f"{sum(int(row[i].replace(',', '')) for row in rows):,}" for i in (1, 2))])
     return markdown.table(["part", "runs made", "missing"], rows)
+
+
+def _scores() -> str:
+    """What tells images of none of the classes, as `benchmarks.none_of_these` measured it."""
+    found = json.loads(SCORES.read_text(encoding="utf-8"))
+    return f"{shown_scores(found['rows'])}\n\nCommit `{found['commit']}`, seeds {found['seeds']}."
 
 
 def _machines(study: Study) -> str:
