@@ -1,21 +1,22 @@
 """Processes that run functions for a caller who may end them, and how many processors there are for them.
 
 Threads share one interpreter's lock and memory, and nobody can stop them. These are processes of their own:
-each runs this file, which imports little and nothing of the caller's program, ignores Ctrl-C, which is the
-caller's to handle, and ends with its caller.
+each runs this file, which imports little and nothing of the caller's program, hears no Ctrl-C, which is the
+caller's to handle, and ends with its caller, whatever it does.
 """
 
 import importlib
 import os
-import signal
+import pickle
+import select
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from queue import LifoQueue
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from pbprompt.errors import warn_in_sentences
 
@@ -28,6 +29,7 @@ def available_cpus() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
@@ -36,7 +38,7 @@ class Workers:
 
     `memory` bounds the bytes that each allocates, `seconds` the time that each takes for an answer; for that
     time to be that of the work alone, each first imports the module `prepare`. `handles` are open files that
-    each has too, under the same numbers.
+    each has too, under the same numbers; `environments` what each finds in its environment.
     """
 
     def __init__(
@@ -47,28 +49,32 @@ class Workers:
         seconds: float | None = None,
         prepare: str = __name__,
         handles: Sequence[int] = (),
+        environments: Sequence[Mapping[str, str]] = (),
     ) -> None:
-        self.count = count
-        self._start_options, self._handles, self._seconds = (str(memory), prepare), handles, seconds
-        self._idle: LifoQueue[_Worker | None] = LifoQueue()  # those that run already come first
-        for _ in range(count):
-            self._idle.put(None)
+        self.count, self._seconds = count, seconds
+        self._idle: LifoQueue[_Worker] = LifoQueue()  # those that run already come first
+        for environment in environments or [{"OMP_NUM_THREADS": "1"}] * count:
+            self._idle.put(_Worker((str(memory), prepare), handles, environment))
         self._running: set[_Worker] = set()
         self._lock, self._closed = threading.Lock(), False
 
-    def ask(self, function: Callable[..., Result], *given: object) -> Result:
-        """What a module's function gives or raises. TimeoutError: it was late; EOFError: its process died."""
+    def ask(
+        self, function: Callable[Arguments, Result], *given: Arguments.args, **named: Arguments.kwargs
+    ) -> Result:
+        """What a module's function gives or raises.
+
+        TimeoutError: it was late; EOFError: its process died, with that exit code.
+        """
         if not AVAILABLE:
-            return function(*given)
+            return function(*given, **named)
         worker = self._idle.get()
         try:
-            worker = worker or self._start()
-            answer = worker.ask((function, given), self._seconds)
+            self._start(worker)
+            answer = worker.ask((function, given, named), self._seconds)
         except BaseException as error:  # Ctrl-C too: its answer would be taken for that of the next question
-            self._end(worker)
-            worker = None
-            if isinstance(error, OSError) and not isinstance(error, TimeoutError):
-                raise EOFError from None
+            code = self._end(worker)
+            if isinstance(error, OSError | EOFError) and not isinstance(error, TimeoutError):
+                raise EOFError(code) from None
             raise
         finally:
             self._idle.put(worker)
@@ -83,34 +89,41 @@ class Workers:
         for worker in list(self._running):
             self._end(worker)
 
-    def _start(self) -> "_Worker":
+    def _start(self, worker: "_Worker") -> None:
         with self._lock:
             if self._closed:
                 raise EOFError
-            worker = _Worker(self._start_options, self._handles)
-            self._running.add(worker)
-        return worker
+            if worker not in self._running:
+                worker.start()
+                self._running.add(worker)
 
-    def _end(self, worker: "_Worker | None") -> None:
-        if worker is not None:
-            self._running.discard(worker)
-            worker.process.kill()
-            worker.process.wait()
+    def _end(self, worker: "_Worker") -> int:
+        if worker not in self._running:
+            return 0
+        self._running.discard(worker)
+        worker.process.kill()
+        return worker.process.wait()
 
 
 class _Worker:
-    """One process, and the line to it."""
+    """One process at a time, and the line to it."""
 
-    def __init__(self, options: tuple[str, ...], handles: Sequence[int]) -> None:
+    def __init__(
+        self, options: tuple[str, ...], handles: Sequence[int], environment: Mapping[str, str]
+    ) -> None:
+        self._options, self._handles, self._environment = options, handles, environment
+
+    def start(self) -> None:
         ours, theirs = socket.socketpair()
         # the caller's own paths, so that the child finds the same package
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "pbprompt.data.workers", str(theirs.fileno()), *options],
-                pass_fds=[theirs.fileno(), *handles],
+                [sys.executable, "-m", "pbprompt.data.workers", str(theirs.fileno()), *self._options],
+                pass_fds=[theirs.fileno(), *self._handles],
                 stdin=subprocess.DEVNULL,
-                env=environment | {"OMP_NUM_THREADS": "1"},
+                env={**environment, **self._environment},
+                process_group=0,  # where no Ctrl-C arrives
             )
         self._line = Connection(ours.detach())
         self._ready = False
@@ -129,22 +142,37 @@ def _serve(line: Connection) -> None:
     line.send(True)
     while True:
         try:
-            function, given = line.recv()
+            function, given, named = line.recv()
         except EOFError:
             return
+        except Exception as error:  # a function that cannot be imported here
+            line.send(error)
+            continue
         try:
-            answer = function(*given)
+            answer = function(*given, **named)
         except Exception as error:
             answer = error
-        line.send(answer)
+        try:
+            line.send(answer)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            line.send(error)
+
+
+def _leave_with(line: Connection) -> None:
+    """End when the caller's end of the line closes, in the midst of work too."""
+    closed = select.poll()
+    closed.register(line.fileno(), 0)  # a hang-up is told unasked
+    closed.poll()
+    os._exit(1)
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    line = Connection(int(sys.argv[1]))
+    threading.Thread(target=_leave_with, args=(line,), daemon=True).start()
     if limit := int(sys.argv[2]):
         import resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     warn_in_sentences()
     importlib.import_module(sys.argv[3])
-    _serve(Connection(int(sys.argv[1])))
+    _serve(line)

@@ -1,27 +1,16 @@
-"""Processes of this machine, each with a GPU or a share of the cores.
+"""Processes of this machine, each with a GPU or a share of the cores: `Workers`, each asked by a thread."""
 
-A worker holds one job at a time and talks over its own pipe, so that one that dies takes nothing along: the
-end of its pipe tells, the others go on, and a fresh one takes its place.
-"""
-
-import contextlib
-import heapq
-import multiprocessing
 import os
-import pickle
 import signal
-import threading
-import traceback
-from collections.abc import Iterator, Sequence
-from multiprocessing import connection, resource_tracker
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
 
-from pbprompt.data.workers import available_cpus
-from pbprompt.errors import InputError, warn_in_sentences
+from pbprompt.data.workers import Workers, available_cpus
+from pbprompt.errors import InputError
 from pbprompt.sweep.executor import Ended, Job, attempt
 
 MOST_JOBS = 4  # by default: each process has its own copy of the backbone in memory
-GRACE_SECONDS = 5.0
-_spawn = multiprocessing.get_context("spawn")  # a forked child cannot use CUDA
 
 
 class LocalExecutor:
@@ -29,114 +18,46 @@ class LocalExecutor:
 
     def __init__(self, jobs: int | None = None, device: str = "cpu") -> None:
         self._environments = _environments(jobs, device)
-        self._workers: dict[int, _Worker] = {}
-        self._queue: list[tuple[int, int, Job]] = []
-        self._submitted = 0
+        self._workers = Workers(len(self._environments), environments=self._environments)
+        self._threads = ThreadPoolExecutor(len(self._environments))
+        self._queue: list[Job] = []
+        self._running: dict[Future[tuple[Any, str]], Job] = {}
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            self._submitted += 1
-            heapq.heappush(self._queue, (job.number, self._submitted, job))
+        self._queue = sorted([*self._queue, *jobs], key=lambda job: job.number)
 
     def wait(self, timeout: float) -> list[Ended]:
         self._hand_out()
-        busy = [worker for worker in self._workers.values() if worker.job]
-        ready = connection.wait([worker.pipe for worker in busy], timeout)
-        ended = [worker.result() for worker in busy if worker.pipe in ready]
+        done, _ = wait(self._running, timeout, FIRST_COMPLETED)
+        ended = [self._end(future) for future in done]
         self._hand_out()  # the others go on while the results are kept
         return ended
 
     def running(self) -> int:
-        return sum(worker.job is not None for worker in self._workers.values())
+        return len(self._running)
 
     def close(self) -> None:
-        for worker in self._workers.values():
-            worker.process.terminate()
-        for worker in self._workers.values():
-            worker.stop()
-        self._workers.clear()
-        self._queue.clear()
+        self._workers.close()
+        self._threads.shutdown(cancel_futures=True)
 
     def _hand_out(self) -> None:
-        free = [slot for slot in range(len(self._environments)) if self._is_free(slot)][: len(self._queue)]
-        for slot in free:  # all start before the first has its job, which waits until it can take it
-            if slot not in self._workers or self._workers[slot].gone():
-                self._workers[slot] = _Worker(self._environments[slot])
-        for slot in free:
-            self._workers[slot].give(heapq.heappop(self._queue)[-1])
+        while self._queue and len(self._running) < self._workers.count:
+            job = self._queue.pop(0)
+            future = self._threads.submit(self._workers.ask, attempt, job.function, job.arguments)
+            self._running[future] = job
 
-    def _is_free(self, slot: int) -> bool:
-        return slot not in self._workers or self._workers[slot].job is None
-
-
-class _Worker:
-    """One process, and the job it has."""
-
-    def __init__(self, environment: dict[str, str]) -> None:
-        self.job: Job | None = None
-        self.pipe, theirs = _spawn.Pipe()
-        self.process = _spawn.Process(target=_serve, args=(theirs,), daemon=True)
-        with _environment(environment), _without_interrupts():
-            self.process.start()
-        theirs.close()  # so that the pipe ends when the process does
-
-    def gone(self) -> bool:
-        return self.job is None and not self.process.is_alive()
-
-    def give(self, job: Job) -> None:
-        self.job = job
-        with contextlib.suppress(OSError):  # it died just now: the end of the pipe tells
-            self.pipe.send((job.function, job.arguments))
-
-    def result(self) -> Ended:
-        """What it sent, or the news of its death."""
-        assert self.job is not None
-        job, self.job = self.job, None
+    def _end(self, future: Future[tuple[Any, str]]) -> Ended:
+        job = self._running.pop(future)
         try:
-            value, error = self.pipe.recv()
-        except (EOFError, OSError):
-            self.stop()
-            return Ended(job, error=_death(self.process.exitcode))
-        return Ended(job, value, error)
-
-    def stop(self) -> None:
-        self.process.join(GRACE_SECONDS)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-        self.pipe.close()
+            return Ended(job, *future.result())
+        except EOFError as death:
+            return Ended(job, error=_death(*death.args))
+        except Exception as error:  # what it gave, or what it was asked, cannot be sent
+            return Ended(job, error=f"{type(error).__name__}: {error}")
 
 
-def _serve(pipe: "connection.Connection") -> None:
-    """A worker's life: jobs come in, results go out, until the pipe ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the sweep, which then stops its workers
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-    warn_in_sentences()
-    while True:
-        try:
-            function, arguments = pipe.recv()
-        except EOFError:
-            return
-        except Exception:  # a function that cannot be imported here
-            pipe.send((None, traceback.format_exc()))
-            continue
-        result = attempt(function, arguments)
-        try:
-            pipe.send(result)
-        except (pickle.PicklingError, TypeError, AttributeError):
-            pipe.send((None, traceback.format_exc()))
-
-
-def _leave_with_parent() -> None:
-    """A sweep that is killed leaves no worker behind."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-def _death(code: int | None) -> str:
-    if code is not None and code < 0:
+def _death(code: int) -> str:
+    if code < 0:
         how = signal.Signals(-code).name
         hint = " (out of memory?)" if how == "SIGKILL" else ""
         return f"the worker process was ended by {how}{hint}"
@@ -166,32 +87,3 @@ def _gpus() -> list[str]:
     import torch
 
     return [str(index) for index in range(torch.cuda.device_count())]
-
-
-@contextlib.contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """A child inherits the environment of the moment it starts."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Hold Ctrl-C back, for a child also while it imports; what came meanwhile arrives afterwards."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    resource_tracker.ensure_running()  # its first start would lift the mask
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
