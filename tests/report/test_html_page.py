@@ -5,16 +5,17 @@ import io
 
 from PIL import Image
 
-from pbprompt.report.html_page import LONGEST_SIDE, data_uri, table
+from pbprompt.report.html_page import LONGEST_SIDE, picture, table
 
 
-def test_a_picture_is_made_small_and_one_that_cannot_be_read_is_none(tmp_path):
+def test_a_picture_is_made_small_and_one_that_cannot_be_read_is_left_out(tmp_path):
     Image.new("RGB", (900, 300)).save(tmp_path / "wide.png")
     (tmp_path / "broken.png").write_bytes(b"no image")
-    head, content = data_uri(tmp_path / "wide.png").split(",")
+    head, content = picture(tmp_path / "wide.png", '"wide"').split('"')[1].split(",")
     image = Image.open(io.BytesIO(base64.b64decode(content)))
     assert head == "data:image/jpeg;base64" and image.size == (LONGEST_SIDE, LONGEST_SIDE // 3)
-    assert data_uri(tmp_path / "broken.png") is None and data_uri(tmp_path / "missing.png") is None
+    assert 'alt="&quot;wide&quot;"' in picture(tmp_path / "wide.png", '"wide"')
+    assert picture(tmp_path / "broken.png") == picture(tmp_path / "missing.png") == ""
 
 
 def test_one_writer_makes_plain_tables_cards_and_shaded_matrices():

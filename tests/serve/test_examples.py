@@ -14,7 +14,7 @@ from pbprompt.model.folder import describe_model
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.serve.app import create_app
-from pbprompt.serve.images import decode_square
+from pbprompt.serve.images import decode_image
 from pbprompt.serve.limits import Limits
 
 CLASSES = ("cat", "dog", "guitar")
@@ -37,7 +37,7 @@ def pupil(learner) -> Iterator[TestClient]:
 
 def seen(model: TunedModel, *images: bytes):
     see = model.backbone.preprocess
-    return model.encode([see.normalised(decode_square(data, Limits(), see.look)) for data in images])
+    return model.encode([see.normalised(decode_image(data, Limits(), see.look)) for data in images])
 
 
 def form(*images: bytes) -> list[tuple[str, tuple[str, bytes]]]:

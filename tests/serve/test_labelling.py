@@ -16,7 +16,7 @@ from pbprompt.model.folder import describe_model
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.serve.app import create_app
-from pbprompt.serve.images import decode_square
+from pbprompt.serve.images import decode_image
 from pbprompt.serve.labelling import Labelling
 from pbprompt.serve.limits import Limits
 
@@ -29,7 +29,7 @@ def learner(lite, cat, guitar) -> TunedModel:
     method = build_method(kind, make_config(kind), lite, seed=1)
     method.prepare(CLASSES, "a photo of a {}.")
     start, see = TunedModel(method, describe_model(method)), lite.preprocess
-    images = [see.normalised(decode_square(data, Limits(), see.look)) for data in (cat, guitar)]
+    images = [see.normalised(decode_image(data, Limits(), see.look)) for data in (cat, guitar)]
     return start.partial_fit(start.encode(images), ["cat", "guitar"])
 
 

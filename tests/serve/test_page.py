@@ -21,7 +21,7 @@ from pbprompt.methods.base import build_method, make_config
 from pbprompt.model.folder import describe_model
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
-from pbprompt.serve.images import decode_square
+from pbprompt.serve.images import decode_image
 from pbprompt.serve.labelling import Labelling
 from pbprompt.serve.limits import Limits
 
@@ -343,5 +343,5 @@ def taught(lite, cat, guitar) -> TunedModel:
     method = build_method(kind, make_config(kind), lite, seed=1)
     method.prepare(("cat", "guitar"), "a photo of a {}.")
     start, see = TunedModel(method, describe_model(method)), lite.preprocess
-    images = [see.normalised(decode_square(data, Limits(), see.look)) for data in (cat, guitar)]
+    images = [see.normalised(decode_image(data, Limits(), see.look)) for data in (cat, guitar)]
     return start.partial_fit(start.encode(images), ["cat", "guitar"])

@@ -1,10 +1,11 @@
 """Opening image files, whatever their suffix says, as upright 8-bit RGB."""
 
 import contextlib
+import io
 import os
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
@@ -70,6 +71,20 @@ def open_image(source: str | os.PathLike[str] | BinaryIO, *, draft: int | None =
     except Exception as error:  # damaged files make Pillow's decoders raise nearly anything
         why = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"cannot read image {name}: {why}") from None
+
+
+def small_jpeg(source: str | os.PathLike[str], side: int, quality: int) -> bytes:
+    """An image file of any type as a JPEG of at most that many pixels a side."""
+    image = open_image(source, draft=side)
+    image.thumbnail((side, side))
+    return encoded_image(image, "JPEG", quality=quality)
+
+
+def encoded_image(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    """The content of an image file."""
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
 
 
 def _why_unidentified(source: str | os.PathLike[str] | BinaryIO) -> str:

@@ -1,6 +1,5 @@
 """Heat maps and captions as pictures: over or beside the square that the model saw."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageColor, ImageDraw, ImageFont, ImageOps
 
+from pbprompt.data.images import encoded_image
 from pbprompt.data.squares import Fit
 from pbprompt.explain.heat_maps import HeatMaps, Maps, Reading
 from pbprompt.explain.prompts import PromptCaptions
@@ -123,9 +123,7 @@ def stacked(pictures: Sequence[Image.Image]) -> Image.Image:
 
 def save_picture(picture: Image.Image, path: Path) -> None:
     """Write a picture as PNG."""
-    buffer = io.BytesIO()
-    picture.save(buffer, "PNG", optimize=True)
-    write_bytes(path, buffer.getvalue())
+    write_bytes(path, encoded_image(picture, optimize=True))
 
 
 def _scale(heat: Maps, row: int, reading: Reading, temperature: float) -> tuple[float | None, str]:

@@ -92,29 +92,30 @@ class Recipe:
     def expand(self) -> list[tuple[str, RunConfig]]:
         """(label, run) for every cell, seeds outermost: a sweep that is cut short has whole tables first."""
         return [
-            (
-                row.label,
-                RunConfig(
-                    task=self.task,
-                    dataset=dataset,
-                    method=row.method,
-                    preset=row.preset,
-                    variant=row.variant,
-                    overrides=row.overrides_on(dataset),
-                    shots=shot,
-                    seed=seed,
-                    views=self.views,
-                    targets=self.targets,
-                    samples=row.samples,
-                    split=self.split,
-                    temper=row.temper,
-                ),
-            )
+            (row.label, self.run(row, dataset, shots, seed))
             for seed in self.seeds
-            for shot in self.shots
+            for shots in self.shots
             for dataset in self.datasets
             for row in self.rows
         ]
+
+    def run(self, row: Row, dataset: str, shots: int = 16, seed: int = 1) -> RunConfig:
+        """A row's run on any dataset."""
+        return RunConfig(
+            task=self.task,
+            dataset=dataset,
+            method=row.method,
+            preset=row.preset,
+            variant=row.variant,
+            overrides=row.overrides_on(dataset),
+            shots=shots,
+            seed=seed,
+            views=self.views,
+            targets=self.targets,
+            samples=row.samples,
+            split=self.split,
+            temper=row.temper,
+        )
 
 
 def recipe_names() -> list[str]:

@@ -40,6 +40,10 @@ class Comparison:
         return f"{self.config.task} on {self.config.place}"
 
     @property
+    def heading(self) -> str:
+        return f"{self.title[:1].upper()}{self.title[1:]}, {self.backbone}"
+
+    @property
     def shots(self) -> list[int]:
         return sorted({shots for line in self.lines.values() for shots in line})
 
@@ -88,15 +92,12 @@ def _newest(runs: Sequence[Record]) -> list[Record]:
 def _recipe_label(record: Record, recipes: Sequence[Recipe]) -> str:
     """The name that the first recipe for this task and backbone gives to this very row, if there is one."""
     config = record.config
-    keys = ("method", "preset", "variant", "samples")
-    here = (config.task, record.backbone.name, config.views)
     labels = (
         row.label
         for recipe in recipes
+        if (recipe.task, recipe.backbone) == (config.task, record.backbone.name)
         for row in recipe.rows
-        if here == (recipe.task, recipe.backbone, recipe.views)
-        and all(getattr(config, key) == getattr(row, key) for key in keys)
-        and config.overrides == row.overrides_on(config.dataset)
+        if recipe.run(row, config.dataset).row() == config.row()
     )
     return next(labels, "")
 

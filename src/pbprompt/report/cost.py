@@ -7,6 +7,7 @@ another machine: only the ratios can be compared.
 
 import time
 from random import Random
+from statistics import median
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ VIT_B16 = BackboneConfig("ViT-B/16", 512, VitConfig(224, 16, 768, 12, 12), VIT_B
 CLASSES = 101  # as Food101 has
 SAMPLES = 10  # the paper's, in this table
 IMAGES = {"cpu": 8, "cuda": 64}  # at once
+REPEATS = 3
 ROWS = {"CoOp": "coop", "CoCoOp": "cocoop", "PLOT(N=4)": "plot", "PBPrompt": "pbprompt"}
 WORDS_TRIED = 4000
 NAME_LENGTHS = {1: 35, 2: 35, 3: 15, 4: 9, 5: 4, 6: 1, 8: 1}  # tokens, as ImageNet's thousand names have them
@@ -41,40 +43,33 @@ class MethodCost(NamedTuple):
     published_images_per_second: float
 
 
-def computation_cost(
-    backbone: Backbone | None = None,
-    device: str = "cpu",
-    *,
-    classes: int = CLASSES,
-    images: int | None = None,
-    repeats: int = 3,
-) -> list[MethodCost]:
-    """Every row, measured on a ViT-B/16 of random weights unless another backbone is given."""
-    backbone = backbone or random_backbone(VIT_B16).to(device)
-    pixels = random_images(backbone, images or IMAGES[backbone.device.type])
+def computation_cost(device: str = "cpu") -> list[MethodCost]:
+    """Every row, measured on a ViT-B/16 of random weights."""
+    backbone = random_backbone(VIT_B16).to(device)
+    pixels = random_images(backbone, IMAGES[backbone.device.type])
     theirs = {(figure.method, figure.metric): figure.value for figure in published("computation_cost")}
     rows = []
     for label, name in ROWS.items():
-        parameters, rate = _measured(name, backbone, pixels, classes, repeats)
+        parameters, rate = _measured(name, backbone, pixels)
         rows.append(
             MethodCost(label, parameters, int(theirs[label, "parameters"]), rate, theirs[label, "images/s"])
         )
     return rows
 
 
-def _measured(name: str, backbone: Backbone, images: Tensor, classes: int, repeats: int) -> tuple[int, float]:
+def _measured(name: str, backbone: Backbone, images: Tensor) -> tuple[int, float]:
     """(learnable parameters as its paper counts them, images per second) of a method."""
     kind = find_method(name)
     method = build_method(kind, make_config(kind), backbone, seed=1)
-    method.prepare(class_names(backbone.tokenizer, classes), "a photo of a {}.")
+    method.prepare(class_names(backbone.tokenizer, CLASSES), "a photo of a {}.")
     predict = predictive(method, SAMPLES)
     seconds = []
-    for _ in range(repeats + 1):  # the first makes what is made once
+    for _ in range(1 + REPEATS):  # the first makes what is made once
         start = time.perf_counter()
         with torch.no_grad():
             predict(backbone.image(images)).probabilities.sum().item()  # waits for the device
         seconds.append(time.perf_counter() - start)
-    return method.counted_parameters(), len(images) / sorted(seconds[1:])[repeats // 2]
+    return method.counted_parameters(), len(images) / median(seconds[1:])
 
 
 def class_names(tokenizer: AnyTokenizer, count: int) -> list[str]:

@@ -1,7 +1,6 @@
 """What HTML pages share: a document that needs nothing besides itself, facts, tables, figures, pictures."""
 
 import base64
-import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
@@ -9,11 +8,9 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from PIL import Image
-
 from pbprompt import __version__
 from pbprompt.clip.loading.hub import EMBEDDED
-from pbprompt.data.images import open_image
+from pbprompt.data.images import small_jpeg
 from pbprompt.errors import InputError
 from pbprompt.report import plots
 from pbprompt.report.plots import Drawing
@@ -103,20 +100,11 @@ def table(
 
 def picture(file: Path, alt: str = "", side: int = LONGEST_SIDE) -> str:
     """The image, small and inside the page; nothing where it can no longer be read."""
-    uri = data_uri(file, side)
-    return f'<img src="{uri}" alt="{escape(alt)}" loading="lazy">' if uri else ""
-
-
-def data_uri(file: Path, side: int = LONGEST_SIDE) -> str | None:
-    """The image as a small JPEG; None where it can no longer be read."""
     try:
-        image = open_image(file, draft=side)
+        content = base64.b64encode(small_jpeg(file, side, quality=70)).decode("ascii")
     except InputError:
-        return None
-    image.thumbnail((side, side), Image.Resampling.BICUBIC)
-    stream = io.BytesIO()
-    image.save(stream, "JPEG", quality=70)
-    return "data:image/jpeg;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
+        return ""
+    return f'<img src="data:image/jpeg;base64,{content}" alt="{escape(alt)}" loading="lazy">'
 
 
 def figures_html(drawings: Sequence[Drawing]) -> Iterator[str]:

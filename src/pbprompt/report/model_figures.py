@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from pbprompt.evaluate.answers import Answers
-from pbprompt.evaluate.confusion import csv_rows, worst_first
+from pbprompt.evaluate.confusion import ClassFigures, csv_rows, worst_first
 from pbprompt.evaluate.selective import area_under_risk_coverage
 from pbprompt.files import as_csv, write_text
 from pbprompt.report import plots
@@ -31,6 +31,11 @@ MOST_CLASSES, MOST_PAIRS = 12, 5  # in a terminal
 
 def percent(share: float | None) -> str:
     return "–" if share is None else f"{share:.1%}"
+
+
+def class_cells(one: ClassFigures) -> list[str]:
+    """Images, recall, precision and F1 of a class."""
+    return [f"{one.images:,}", *map(percent, (one.recall, one.precision, one.f1))]
 
 
 def draw_confusion(answers: Answers) -> Drawing:
@@ -94,9 +99,7 @@ def terminal_tables(answers: Answers, root: Path, width: int) -> Iterator[Table 
     yield Text("\nClasses" if every else f"\nWeakest {len(shown)} of {len(answers.classes)} classes", "bold")
     table = _table("class", "images", "recall", "precision", "F1")
     for one in answers.per_class if every else shown:
-        table.add_row(
-            Text(one.name), f"{one.images:,}", percent(one.recall), percent(one.precision), percent(one.f1)
-        )
+        table.add_row(Text(one.name), *class_cells(one))
     yield table
     if len(answers.classes) <= MOST_IN_MATRIX and (matrix := _matrix(answers, width)) is not None:
         yield Text("\nConfusion matrix: a row per true class, a column per answer", "bold")

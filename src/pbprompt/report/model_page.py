@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from pbprompt.evaluate.answers import MOST_PAIRS, Answers
-from pbprompt.evaluate.confusion import ClassFigures, most_involved, worst_first
+from pbprompt.evaluate.confusion import most_involved, worst_first
 from pbprompt.evaluate.multi_label import LabelAnswers
 from pbprompt.files import as_text, write_text
 from pbprompt.report import plots
 from pbprompt.report.html_page import document, facts_list, figures_html, notices, picture, table
-from pbprompt.report.model_figures import draw_confusion, draw_trust, percent
+from pbprompt.report.model_figures import class_cells, draw_confusion, draw_trust, percent
 
 MOST_CLASSES = 30  # that stand open; the others are folded away
 MOST_IN_MATRIX = 20
@@ -114,15 +114,12 @@ def _classes(answers: Answers) -> str:
         "<p>Weakest first. Recall: of the images of the class, the share named so. Precision: of the "
         "images named so, the share that are of the class.</p>"
     )
-    parts = [lead, table("Every class", heads, list(map(_class_cells, ordered[:MOST_CLASSES])))]
-    if rest := ordered[MOST_CLASSES:]:
-        folded = table("The other classes", heads, list(map(_class_cells, rest)))
+    rows = [[escape(one.name), *class_cells(one)] for one in ordered]
+    parts = [lead, table("Every class", heads, rows[:MOST_CLASSES])]
+    if rest := rows[MOST_CLASSES:]:
+        folded = table("The other classes", heads, rest)
         parts.append(f"<details><summary>{len(rest):,} more classes</summary>{folded}</details>")
     return "\n".join(parts)
-
-
-def _class_cells(one: ClassFigures) -> list[str]:
-    return [escape(one.name), f"{one.images:,}", percent(one.recall), percent(one.precision), percent(one.f1)]
 
 
 def _confusion(answers: Answers, drawn: bool) -> str:

@@ -14,7 +14,7 @@ from pbprompt.report.comparisons import Comparison, comparison_table, make_compa
 from pbprompt.report.figures import draw, draw_table
 from pbprompt.report.html_page import document, facts_list, figures_html, notices
 from pbprompt.report.plots import Drawing
-from pbprompt.report.tables import Table, build_table
+from pbprompt.report.tables import build_table
 from pbprompt.runs.record import Failure, Record
 from pbprompt.runs.store import RunStore
 
@@ -34,48 +34,29 @@ def write_page(
         raise InputError(f"{store.folder}: no runs in it: give a folder that a sweep has written to")
     known = [load_recipe(name) for name in recipe_names()] if recipes is None else recipes
     comparisons = make_comparisons(records, known)
-    tables = [build_table(recipe, records, store.arrays) for recipe in known]
-    tables = [table for table in tables if table.seeds]
-    wanted = [draw_table(table) for table in tables] + [draw(one, store) for one in comparisons]
-    drawings = _named_apart(wanted if plots.available() else [[]] * len(wanted))
-    if figures is not None:
-        for drawing in (drawing for some in drawings for drawing in some):
-            plots.save(drawing.figure, figures / f"{drawing.name}.svg")
-    write_text(out, _page(store, records, failures, tables, comparisons, drawings))
-
-
-def _named_apart(drawings: Iterable[Iterable[Drawing]]) -> list[list[Drawing]]:
-    """Labels that differ in signs alone make equal names: the second such drawing is called NAME-2."""
-    seen: Counter[str] = Counter()
-
-    def apart(drawing: Drawing) -> Drawing:
-        seen[drawing.name] += 1
-        count = seen[drawing.name]
-        return drawing if count == 1 else replace(drawing, name=f"{drawing.name}-{count}")
-
-    return [[apart(drawing) for drawing in some] for some in drawings]
-
-
-def _page(
-    store: RunStore,
-    records: Sequence[Record],
-    failures: Sequence[Failure],
-    tables: Sequence[Table],
-    comparisons: Sequence[Comparison],
-    drawings: Sequence[Sequence[Drawing]],  # of the tables, then of the comparisons
-) -> str:
-    title = "Runs of " + (_listed(one.title for one in comparisons) or store.folder.name)
+    tables = (build_table(recipe, records, store.arrays) for recipe in known)
+    sections = [(table.title, render.html(table), draw_table(table)) for table in tables if table.seeds]
+    sections += [(one.heading, _comparison(one), draw(one, store)) for one in comparisons]
     parts = {"What was run": _facts(records, failures)}
-    for table, some in zip(tables, drawings, strict=False):
-        parts[table.title] = "\n".join([render.html(table), *figures_html(some)])
-    for number, (comparison, some) in enumerate(zip(comparisons, drawings[len(tables) :], strict=True)):
-        heading = f"{comparison.title[:1].upper()}{comparison.title[1:]}, {comparison.backbone}"
-        parts[heading if heading not in parts else f"{heading} ({number + 1})"] = _comparison(
-            comparison, some
-        )
+    seen: Counter[str] = Counter()
+    for heading, shown, wanted in sections:
+        drawings = [_named_apart(drawing, seen) for drawing in wanted] if plots.available() else []
+        if figures is not None:
+            for drawing in drawings:
+                plots.save(drawing.figure, figures / f"{drawing.name}.svg")
+        name = f"{heading} ({len(parts)})" if heading in parts else heading
+        parts[name] = "\n".join([shown, *figures_html(drawings)])
     if failures:
         parts["Failures"] = _failures(failures)
-    return document(title, parts)
+    title = "Runs of " + (_listed(one.title for one in comparisons) or store.folder.name)
+    write_text(out, document(title, parts))
+
+
+def _named_apart(drawing: Drawing, seen: Counter[str]) -> Drawing:
+    """Labels that differ in signs alone make equal names: the second such drawing is called NAME-2."""
+    seen[drawing.name] += 1
+    count = seen[drawing.name]
+    return drawing if count == 1 else replace(drawing, name=f"{drawing.name}-{count}")
 
 
 def _facts(records: Sequence[Record], failures: Sequence[Failure]) -> str:
@@ -96,15 +77,15 @@ def _facts(records: Sequence[Record], failures: Sequence[Failure]) -> str:
     return facts_list(facts, notices({record.backbone.name for record in records}))
 
 
-def _comparison(comparison: Comparison, drawings: Sequence[Drawing]) -> str:
-    parts = [comparison_table(comparison)]
-    if comparison.outdated:
-        count = comparison.outdated
-        parts.append(
-            f'<p class="quiet">{count} older {"run was" if count == 1 else "runs were"} made with other '
-            "code, data or defaults than the newest of the same row and left out.</p>"
-        )
-    return "\n".join([*parts, *figures_html(drawings)])
+def _comparison(comparison: Comparison) -> str:
+    count = comparison.outdated
+    if not count:
+        return comparison_table(comparison)
+    return (
+        f'{comparison_table(comparison)}\n<p class="quiet">{count} older '
+        f"{'run was' if count == 1 else 'runs were'} made with other code, data or defaults than the newest "
+        "of the same row and left out.</p>"
+    )
 
 
 def _failures(failures: Sequence[Failure]) -> str:

@@ -5,7 +5,7 @@ import warnings
 
 from PIL import Image, UnidentifiedImageError
 
-from pbprompt.data.images import open_image
+from pbprompt.data.images import open_image, small_jpeg
 from pbprompt.data.squares import Crop
 from pbprompt.errors import InputError
 from pbprompt.serve.limits import Limits, Refused, too_large
@@ -13,13 +13,11 @@ from pbprompt.serve.limits import Limits, Refused, too_large
 TYPES = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 
 
-def decode_square(data: bytes, limits: Limits, look: Crop) -> Image.Image:
-    """The part of the image that the tower sees."""
-    return look(decode_image(data, limits))
+def decode_image(data: bytes, limits: Limits, look: Crop | None = None) -> Image.Image:
+    """An upright RGB image, or a refusal: the content decides, no name or declared type.
 
-
-def decode_image(data: bytes, limits: Limits) -> Image.Image:
-    """An upright RGB image, or a refusal: the content decides, no name or declared type."""
+    With `look`, the part of it that the tower sees.
+    """
     if not data:
         raise Refused(400, "the image is empty")
     if len(data) > limits.image_bytes:
@@ -30,22 +28,19 @@ def decode_image(data: bytes, limits: Limits) -> Image.Image:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # damaged metadata of others is no news of ours
-            return open_image(io.BytesIO(data))
+            image = open_image(io.BytesIO(data))
     except InputError as error:
         why = str(error).removeprefix("cannot read image upload: ")
         raise Refused(422, f"the image cannot be used: {why}") from None
+    return look(image) if look else image
 
 
 def shown_jpeg(path: str, side: int) -> bytes:
     """An image file of any type, small enough to look at."""
     try:
-        image = open_image(path, draft=side)
+        return small_jpeg(path, side, quality=90)
     except InputError:
         raise Refused(422, "the image cannot be read any more") from None
-    image.thumbnail((side, side))
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=90)
-    return buffer.getvalue()
 
 
 def _size(data: bytes, limits: Limits) -> tuple[int, int]:

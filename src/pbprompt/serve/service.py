@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import ctypes
-import io
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -18,6 +17,8 @@ from PIL import Image
 from torch import Tensor
 
 from pbprompt.clip.backbone import Encoded
+from pbprompt.data.images import encoded_image
+from pbprompt.data.squares import Crop
 from pbprompt.data.workers import Workers, available_cpus
 from pbprompt.explain.drawing import draw_heat_maps, overlay, seen
 from pbprompt.model.predictions import Prediction, Rule
@@ -25,7 +26,7 @@ from pbprompt.model.tuned import TunedModel
 from pbprompt.serve import schemas
 from pbprompt.serve.batching import Batcher
 from pbprompt.serve.fairness import Shares, Turns
-from pbprompt.serve.images import decode_image, decode_square, shown_jpeg
+from pbprompt.serve.images import decode_image, shown_jpeg
 from pbprompt.serve.limits import MIB, Limits, Refused, in_time
 from pbprompt.serve.middleware import Metrics
 from pbprompt.serve.model import (
@@ -93,7 +94,6 @@ class Service:
         return [name for name in self.model.classes if name not in self._own]
 
     async def predict(self, asked: Predict) -> Predictions:
-        see = self.model.backbone.preprocess
         with self._room.taken(len(asked.images)):
             async with in_time(self.limits.answer_seconds):
                 model = await self._visited(asked.classes)
@@ -103,10 +103,8 @@ class Service:
                 rule = model.rule(accuracy, coverage, asked.none_at)
                 if rule.threshold is not None and math.isinf(rule.threshold):
                     rule = replace(rule, threshold=None)
-                squares = await self._decoded(asked.images, decode_square, see.look)
-                said = await self.batcher.submit(
-                    [Question(see.normalised(square), model, rule) for square in squares]
-                )
+                pixels = await self._pixels(asked.images)
+                said = await self.batcher.submit([Question(one, model, rule) for one in pixels])
         records: list[Any] = []
         for number, (image, one) in enumerate(zip(asked.images, said, strict=True), 1):
             name = image.name or f"image {number}"
@@ -119,7 +117,7 @@ class Service:
         with self._room.taken(1):
             async with in_time(self.limits.answer_seconds):
                 model = await self._visited(asked.classes)
-                (image,) = await self._decoded([asked.image], decode_image)
+                (image,) = await self._decoded([asked.image])
                 return await self._aside(lambda: self._drawn(model, image, asked))
 
     async def add_classes(self, asked: AddClasses) -> None:
@@ -136,11 +134,9 @@ class Service:
     async def learn(self, asked: Examples) -> None:
         if len(asked.labels) != len(asked.images):
             raise Refused(422, f"{len(asked.images)} images and {len(asked.labels)} labels: send one each")
-        see = self.model.backbone.preprocess
         with self._room.taken(len(asked.images)):
             async with in_time(self.limits.answer_seconds):
-                squares = await self._decoded(asked.images, decode_square, see.look)
-                pixels = [see.normalised(square) for square in squares]
+                pixels = await self._pixels(asked.images)
                 await self.teach(
                     lambda model: with_examples(model, model.encode(pixels), asked.labels, self.limits),
                     asked.labels,
@@ -185,10 +181,13 @@ class Service:
             said += model.predict(Encoded(*(part[rows] for part in images)), rule)
         return said
 
-    async def _decoded(
-        self, images: Sequence[Upload], decode: Callable[..., Image.Image], *options: object
-    ) -> list[Image.Image]:
-        jobs = [self._decode(decode, image.data, self.limits, *options) for image in images]
+    async def _pixels(self, images: Sequence[Upload]) -> list[Tensor]:
+        """What the tower takes."""
+        see = self.model.backbone.preprocess
+        return [see.normalised(square) for square in await self._decoded(images, see.look)]
+
+    async def _decoded(self, images: Sequence[Upload], look: Crop | None = None) -> list[Image.Image]:
+        jobs = [self._decode(decode_image, image.data, self.limits, look) for image in images]
         results = await asyncio.gather(*jobs, return_exceptions=True)
         decoded: list[Image.Image] = []
         for number, (image, result) in enumerate(zip(images, results, strict=True), 1):
@@ -221,7 +220,7 @@ class Service:
         maps, strongest = explain(model, image, asked.class_name, asked.samples)
         image.thumbnail((SHOWN_SIDE, SHOWN_SIDE))
         if asked.format == "png":
-            return _png(draw_heat_maps(maps, image, asked.reading))
+            return encoded_image(draw_heat_maps(maps, image, asked.reading))
         heat = maps.of(asked.reading)[:, 0]
         # One scale of contributions for all classes: where nothing speaks for one, its map stays dark.
         hottest = max(0.0, strongest) if asked.reading == "contribution" else None
@@ -244,11 +243,5 @@ async def give_memory_back() -> None:
             await asyncio.to_thread(trim, 0)
 
 
-def _png(image: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return buffer.getvalue()
-
-
 def _base64(image: Image.Image) -> str:
-    return base64.b64encode(_png(image)).decode()
+    return base64.b64encode(encoded_image(image)).decode()

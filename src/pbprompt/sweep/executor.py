@@ -28,6 +28,14 @@ class Ended:
     error: str = ""
 
 
+def ended(job: Job, result: Callable[[], Any], lost: type[Exception]) -> Ended:
+    """The end of a job that was an `attempt` elsewhere: its `result` raises `lost` where its worker died."""
+    try:
+        return Ended(job, *result())
+    except lost as error:
+        return Ended(job, error=f"{type(error).__name__}: {error}")
+
+
 class Executor(Protocol):
     """Runs jobs. A job may be given again after it ended, and then starts in a fresh or healthy worker."""
 

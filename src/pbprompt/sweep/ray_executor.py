@@ -8,11 +8,12 @@ need be shared.
 import os
 import socket
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 from pbprompt.errors import InputError, install_command
-from pbprompt.sweep.executor import Ended, Job, attempt
+from pbprompt.sweep.executor import Ended, Job, attempt, ended
 
 ANSWER_SECONDS = 10.0
 
@@ -54,7 +55,8 @@ class RayExecutor:
 
     def wait(self, timeout: float) -> list[Ended]:
         ready, _ = self._ray.wait(list(self._jobs), num_returns=1, timeout=timeout)
-        return [self._end(reference) for reference in ready]
+        lost = self._ray.exceptions.RayError  # the worker or its machine died, or lost the result
+        return [ended(self._jobs.pop(one), partial(self._ray.get, one), lost) for one in ready]
 
     def running(self) -> int:
         return min(len(self._jobs), self._room())
@@ -64,14 +66,6 @@ class RayExecutor:
             self._ray.cancel(reference, force=True)
         if self._owner:
             self._ray.shutdown()
-
-    def _end(self, reference: Any) -> Ended:
-        job = self._jobs.pop(reference)
-        try:
-            value, error = self._ray.get(reference)
-        except self._ray.exceptions.RayError as lost:  # the worker or its machine died, or lost the result
-            return Ended(job, error=f"{type(lost).__name__}: {lost}")
-        return Ended(job, value, error)
 
     def _room(self) -> int:
         """How many jobs the cluster can hold at once."""

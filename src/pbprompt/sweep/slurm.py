@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pbprompt.errors import InputError, install_command
-from pbprompt.sweep.executor import Ended, Job, attempt
+from pbprompt.sweep.executor import Ended, Job, attempt, ended
 
 MINUTES = 24 * 60
 CORES = 4
@@ -38,7 +38,7 @@ class SlurmExecutor:
             raise InputError(
                 "executor slurm: there is no sbatch here: run on a machine that submits to Slurm"
             )
-        self._lost = submitit.core.utils.UncompletedJobError
+        self._lost = submitit.core.utils.UncompletedJobError  # ended by Slurm, or died
         self._executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
         self._executor.update_parameters(
             name="pbprompt",
@@ -61,7 +61,7 @@ class SlurmExecutor:
                 return []
             time.sleep(POLL_SECONDS)
         self._jobs = [pair for pair in self._jobs if pair not in ready]
-        return [self._end(*pair) for pair in ready]
+        return [ended(job, handle.result, self._lost) for handle, job in ready]
 
     def running(self) -> int:
         return sum(handle.state == "RUNNING" for handle, _ in self._jobs)
@@ -70,10 +70,3 @@ class SlurmExecutor:
         for handle, _ in self._jobs:
             handle.cancel()
         self._jobs = []
-
-    def _end(self, handle: Any, job: Job) -> Ended:
-        try:
-            value, error = handle.result()
-        except self._lost as lost:  # ended by Slurm, or died
-            return Ended(job, error=f"{type(lost).__name__}: {lost}")
-        return Ended(job, value, error)
