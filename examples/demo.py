@@ -101,6 +101,10 @@ def main() -> None:
             if half is base:
                 show_unsure(console, predictor, base, features)
     show_scores(console, scores)
+    console.print(
+        "conjugate: the default, in closed form, for the most accurate classifier of a folder. pbprompt: the "
+        "paper's method, a distribution over prompts per class, to study prompts and what they look at."
+    )
     seconds, computing = time.perf_counter() - start, time.process_time()
     console.print(f"[dim]`lite` is not CLIP. {seconds:.0f} s in all, {computing:.0f} s of computing.[/]")
 
