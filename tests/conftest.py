@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -86,6 +87,15 @@ def child() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.wait()
 
 
+@pytest.fixture
+def forked_workers(monkeypatch) -> None:
+    """A sweep's workers come off one process that has imported torch: where their start is not the point."""
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["pbprompt.clip.loading.load", "pbprompt.runs.protocol"])
+        monkeypatch.setattr("pbprompt.sweep.local._spawn", context)
+
+
 @pytest.fixture(scope="session")
 def one_onnx_registry() -> Iterator[None]:
     """torch lists operators, those of ONNX and its own, anew for every export; here once a session."""
@@ -137,7 +147,7 @@ def lite_vit() -> Backbone:
     return load_backbone("lite-vit")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def double_vit() -> Backbone:
     config = BackboneConfig("tiny-vit", 32, VitConfig(32, 8, 64, 2, 4), TINY_TEXT)
     return random_backbone(config).to(torch.float64)

@@ -39,12 +39,12 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def short_recipes(monkeypatch):
-    """The recipes with two epochs for the many that their tables are made with, tested on fewer images."""
+    """The recipes with one epoch for the many that their tables are made with, tested on fewer images."""
     parsed = recipes.parsed
 
     def shortened(*given):
         values, where = parsed(*given)
-        return yaml.safe_load(re.sub(r"epochs: \d+", "epochs: 2", yaml.safe_dump(values))), where
+        return yaml.safe_load(re.sub(r"epochs: \d+", "epochs: 1", yaml.safe_dump(values))), where
 
     monkeypatch.setattr(recipes, "parsed", shortened)
     whole = protocol.open_dataset
@@ -73,7 +73,7 @@ def needed_by(command: str) -> list[str]:
     return makers
 
 
-@pytest.mark.usefixtures("plain_exports", "short_recipes")
+@pytest.mark.usefixtures("plain_exports", "short_recipes", "forked_workers")
 @pytest.mark.parametrize("command", PBPROMPT)
 def test_command(command: str, folder: Path, done, monkeypatch, capsys):
     monkeypatch.chdir(folder)

@@ -196,7 +196,7 @@ def cached_row(
     measured = steps if options.whole or on_cuda(options.device) else min(steps, 100)
     job = Run(epochs, SEED, max_steps=measured, progress=False)
     products = "bfloat16" if set(ROUGH_PRODUCTS) <= set(overrides) else dtype
-    rate = matrix_rate(getattr(torch, products), options.device)
+    rate = matrix_rate(getattr(torch, products), options.device, options.quick)
     floor = steps * step_flops(method, batch, images.patches.shape[1]) / rate
     seconds, _ = seconds_of(lambda: train(method, lambda epoch: features, len(features), job), options.device)
     return {

@@ -31,9 +31,9 @@ def seconds_of(run: Callable[[], T], device: str) -> tuple[float, T]:
     return time.perf_counter() - start, result
 
 
-def matrix_rate(dtype: torch.dtype, device: str) -> float:
+def matrix_rate(dtype: torch.dtype, device: str, quick: bool = False) -> float:
     """FLOP/s of one large matrix product: what this machine can be expected to reach."""
-    side = 8192 if on_cuda(device) else 2048
+    side = 256 if quick else 8192 if on_cuda(device) else 2048
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     return 2 * side**3 / measure(lambda: a @ b, device).seconds
 

@@ -42,7 +42,7 @@ class Options:
     @property
     def limit(self) -> float:
         """Seconds after which a timing is not repeated any more."""
-        return 0.2 if self.quick else 2.0
+        return 0.05 if self.quick else 2.0
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,8 @@ def run(options: Options) -> Iterator[dict[str, Any]]:
     rates: dict[str, float] = {}
     for case in cases(options):
         if case.dtype not in rates:
-            rates[case.dtype] = apart(case.device, matrix_rate, getattr(torch, case.dtype), case.device)
+            dtype = getattr(torch, case.dtype)
+            rates[case.dtype] = apart(case.device, matrix_rate, dtype, case.device, options.quick)
         yield row(case, rates[case.dtype])
 
 

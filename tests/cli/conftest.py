@@ -27,9 +27,9 @@ def run(monkeypatch, capsys):
     return call
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def model(tmp_path_factory) -> Path:
-    """A model fitted once; beside it lies the folder of its photos."""
+    """A model fitted once, which tests only read; beside it lies the folder of its photos."""
     home = tmp_path_factory.mktemp("home")
     for name in CLASSES:
         (home / "photos" / name).mkdir(parents=True)

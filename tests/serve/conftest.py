@@ -13,6 +13,7 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
 import pbprompt
 from pbprompt.clip.backbone import Backbone
+from pbprompt.data.workers import Workers
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.model.calibration import Calibration
 from pbprompt.model.folder import describe_model, save_model
@@ -42,9 +43,36 @@ def model_folder(lite: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def model(model_folder: Path, lite: Backbone) -> TunedModel:
+    """Loaded and its prompts drawn once: nothing that a server does changes it."""
     return TunedModel.load(model_folder, lite)
+
+
+class LastingWorkers(Workers):
+    """Decoders that outlive the server that asks them: a process takes longer to start than an image."""
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def lasting_workers() -> Iterator[Callable[..., LastingWorkers]]:
+    """Processes by what they are asked to be, for all servers of a run."""
+    made: dict[str, LastingWorkers] = {}
+
+    def workers(count: int, **options: Any) -> LastingWorkers:
+        return made.setdefault(f"{count} {options}", LastingWorkers(count, **options))
+
+    yield workers
+    for one in made.values():
+        Workers.close(one)
+
+
+@pytest.fixture
+def shared_decoders(lasting_workers: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of answers, not of the processes that decode."""
+    monkeypatch.setattr("pbprompt.serve.service.Workers", lasting_workers)
 
 
 @pytest.fixture
@@ -78,7 +106,7 @@ def jpeg(cat: bytes) -> bytes:
 
 
 @pytest.fixture
-def client(model: TunedModel) -> Iterator:
+def client(model: TunedModel, shared_decoders: None) -> Iterator:
     from fastapi.testclient import TestClient
 
     from pbprompt.serve.app import create_app
@@ -88,7 +116,7 @@ def client(model: TunedModel) -> Iterator:
 
 
 @pytest.fixture
-def sharing(model: TunedModel) -> Iterator:
+def sharing(model: TunedModel, shared_decoders: None) -> Iterator:
     """A client of a server that keeps the classes that clients add."""
     from fastapi.testclient import TestClient
 

@@ -35,7 +35,7 @@ def text(data: bytes) -> str:
 
 
 @pytest.fixture
-def small(model):
+def small(model, shared_decoders):
     with TestClient(create_app(model, limits=SMALL, shared_classes=True), "http://localhost") as client:
         yield client
 
@@ -316,11 +316,13 @@ def test_a_refused_change_is_not_made_and_a_repeated_one_is_no_error(model, monk
             assert added.status_code == 200 and added.json()["classes"].count("otter") == 1
 
 
-def test_weights_that_are_no_numbers_are_a_500_that_says_so(client, model, cat):
+def test_weights_that_are_no_numbers_are_a_500_that_says_so(model_folder, lite, cat):
+    model = TunedModel.load(model_folder, lite)
     model.predictor.bank.fill_(float("nan"))
-    for path, name, fields in (("/predict", "files", {}), ("/explain", "file", {"class": "cat"})):
-        answer = client.post(path, files={name: cat}, data=fields)
-        assert answer.status_code == 500 and answer.json()["error"].endswith("or fit the model again")
+    with TestClient(create_app(model), "http://localhost") as client:
+        for path, name, fields in (("/predict", "files", {}), ("/explain", "file", {"class": "cat"})):
+            answer = client.post(path, files={name: cat}, data=fields)
+            assert answer.status_code == 500 and answer.json()["error"].endswith("or fit the model again")
 
 
 def noise(pixels: tuple[int, int]) -> bytes:

@@ -44,7 +44,7 @@ from pbprompt.testing.fits import (
 Check = Callable[..., None]  # check(kind, **settings)
 
 NEW = ("train", "moon")
-MANY = 300  # classes
+MANY = 100  # classes: more than a feature of these towers has numbers
 STEPS = 80  # in which a method has to learn
 NEAR = 1e-3  # between a probability on a CPU and on a GPU
 PAIRED = (  # towers, precisions and numbers of classes: each with each of the others
