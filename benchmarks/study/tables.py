@@ -80,7 +80,8 @@ def _table(study: Study, part: str, group: str, columns: Sequence[tuple[str, str
         key: choose((row[key][metric][0] for row in summary["cells"].values() if key in row), default=None)
         for _, key in columns
     }
-    rows, variants = [], []
+    rows: list[list[str]] = []
+    variants: list[list[str]] = []
     for label in summary["rows"]:
         cells = summary["cells"].get(label, {})
         texts = [_cell(cells.get(key), best[key], metric) for _, key in columns]
