@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -85,15 +84,6 @@ def child() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-@pytest.fixture
-def forked_workers(monkeypatch) -> None:
-    """A sweep's workers come off one process that has imported torch: where their start is not the point."""
-    if "forkserver" in multiprocessing.get_all_start_methods():
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["pbprompt.clip.loading.load", "pbprompt.runs.protocol"])
-        monkeypatch.setattr("pbprompt.sweep.local._spawn", context)
 
 
 @pytest.fixture(scope="session")

@@ -41,7 +41,7 @@ app.command()(reproduce)
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, forked_workers):
+def run(tmp_path, monkeypatch):
     """Run the verb in a folder that holds `small.yaml`, and photos of three classes."""
     for name in ("bird", "clock", "mammal"):
         (tmp_path / "photos" / name).mkdir(parents=True)

@@ -89,7 +89,7 @@ def test_runs_are_done_in_order_after_one_encoding_and_skipped_the_next_time(tmp
 
 
 @pytest.mark.slow
-def test_what_raises_or_dies_is_tried_twice_and_the_others_go_on(tmp_path, forked_workers):
+def test_what_raises_or_dies_is_tried_twice_and_the_others_go_on(tmp_path):
     write_plan(tmp_path, seed1=["raise"], seed2=["raise", "ok"], seed3=["exit", "ok"], seed4=["kill"])
     outcome, store = go(tmp_path, (1, 2, 3, 4, 5), jobs=2)
     assert set(outcome.done) == set(ids(tmp_path, 2, 3, 5)) and set(outcome.failed) == set(
@@ -122,7 +122,7 @@ def test_what_cannot_be_encoded_fails_its_runs(tmp_path):
     ("work", "jobs", "says"),
     [(sweep_stubs.misnamed, 0, "names this run another"), (sweep_stubs.not_picklable, 1, "pickle")],
 )
-def test_answers_that_cannot_be_kept_are_failures(tmp_path, forked_workers, work, jobs, says):
+def test_answers_that_cannot_be_kept_are_failures(tmp_path, work, jobs, says):
     write_plan(tmp_path)
     outcome, store = go(tmp_path, (1,), jobs, work=work)
     assert outcome.failed == ids(tmp_path, 1) and says in store.failures()[0].traceback
