@@ -422,6 +422,29 @@ def test_descriptions_are_the_prior(run, photos, tmp_path):
     )
 
 
+def test_descriptions_in_the_table_itself(run, photos, tmp_path):
+    rows = ["image,label,description"]
+    for code, name in (("SKU 1", "clock"), ("SKU 2", "heart"), ("SKU 3", "mammal")):
+        images = sorted((photos / name).iterdir())
+        rows += [f"{path},{code},{'a ' + name if name != 'mammal' else ''}" for path in images]
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(rows))
+    code, _, err = run("fit", table, "--out", tmp_path / "model")
+    assert code == 0, err
+    told = "sentences in the column `description`: 2, of 2 of 3 classes"
+    assert f"{told}; read in place of their names" in err
+    info = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert info["config"]["descriptions"] == [["SKU 1", "a clock"], ["SKU 2", "a heart"]]
+    again = pbprompt.PromptClassifier().fit(table)
+    assert again.method_.config.descriptions == (("SKU 1", "a clock"), ("SKU 2", "a heart"))
+    code, _, err = run("fit", table, "--method", "coop", "--dry-run", "--out", tmp_path / "coop")
+    assert code == 0 and f"{told}; not used, since coop reads none" in err
+    (tmp_path / "told.yaml").write_text("SKU 3: an animal\n")
+    code, _, err = run("fit", table, "--descriptions", tmp_path / "told.yaml", "--out", tmp_path / "file")
+    info = json.loads((tmp_path / "file" / "config.json").read_text())
+    assert info["config"]["descriptions"] == [["SKU 3", "an animal"]] and "column" not in err
+
+
 def test_auto_takes_the_best_by_left_out_images(run, photos, tmp_path):
     code, _, err = run("fit", photos, "--method", "auto", "--out", tmp_path / "model")
     assert code == 0, err

@@ -128,6 +128,7 @@ def test_bad_csv(tmp_path, text, why):
         ('{"image": 3, "label": "cat"}', "field 'image' is 3"),
         ('{"image": "a.jpg", "label": true}', "field 'label' is true"),
         ('{"image": "a.jpg", "label": "cat", "split": 1}', "field 'split' is 1"),
+        ('{"image": "a.jpg", "label": "cat", "description": 5}', "field 'description' is 5: give it as text"),
         ('{"image": "a/../../b", "label": "cat"}', "outside"),
         ("[" * 100_000, "not JSON"),
     ],
@@ -153,6 +154,16 @@ def photos(tmp_path):
     for name in ("a", "b", "c", "d"):
         Image.new("RGB", (2, 2)).save(tmp_path / f"{name}.png")
     return tmp_path
+
+
+def test_sentences_of_a_class_are_those_of_its_rows(photos):
+    """Each once, under the class's name; of rows without an image too, but not of those without a label."""
+    text = "image,label,description\na.png,s_1,a  cat\nb.png,s_2,\nc.png,s_2,a dog\nd.png,s_2,a dog\n"
+    text += "gone.png,s_2,a puppy\ne.png,,a bird\ngone.png,s_3,a fish\n"
+    data = open_dataset(table(photos, text.replace("gone.png,s_3", "also-gone.png,s_3")))
+    assert data.descriptions == (("s 1", "a cat"), ("s 2", "a dog", "a puppy"))
+    several = table(photos, "image,labels,description\na.png,cat|dog,a cat\nb.png,cat,a dog\n", "several.csv")
+    assert open_dataset(several).descriptions == ()
 
 
 def test_a_table_becomes_a_dataset(photos):

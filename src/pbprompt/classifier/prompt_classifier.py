@@ -3,6 +3,7 @@
 # ruff: noqa: N803 - X is scikit-learn's name
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -157,6 +158,8 @@ class PromptClassifier(Estimator):
                 "sample_weight and eval_set out"
             )
         dataset, bank, labels, weights, others = training
+        if dataset.descriptions and getattr(config, "descriptions", None) == ():
+            config = replace(config, descriptions=dataset.descriptions)  # type: ignore[call-arg]
         if unlabelled is not None:
             more = encode_inputs(unlabelled, backbone, progress=progress).global_
             others = more if others is None else torch.cat([more, others])

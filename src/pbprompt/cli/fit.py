@@ -46,7 +46,9 @@ class FitOptions:
     root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA).")
     classes_file: Path | None = typer.Option(None, help="Maps folder names or labels to class names.")
     descriptions: Path | None = typer.Option(
-        None, help="A YAML file, `class: sentence` or a list of them: what is said of classes to the model."
+        None,
+        help="A YAML file, `class: sentence` or a list of them: what is said of classes to the model. "
+        "Without it: a table's column `description`.",
     )
     draw_file: Path | None = typer.Option(None, "--draw", help="A draw file to train on instead of drawing.")
     views: str = typer.Option("centre", help="Training crops: centre, a number of random draws, or fresh.")

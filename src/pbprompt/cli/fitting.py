@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import fields, replace
 
 from rich.console import Console
@@ -78,6 +79,7 @@ def _fit_by_names(options: FitOptions, console: Console) -> None:
         raise InputError("nothing to learn from: give DATA, or --unlabelled FOLDER and --classes cat,dog,car")
     _refuse(options, "without labelled images nothing is drawn")
     names = distinct(class_names(options.classes, None))
+    options = _described(options, names, (), console)
     pool = read_unlabelled(options)
     assert pool is not None
     model = TunedModel.fit_by_names(
@@ -96,6 +98,7 @@ def _fit_stream(options: FitOptions, console: Console) -> None:
         options,
         f"{options.data} is fitted in one pass over all its images",
         **{"--root": options.root, "--dry-run": options.dry_run or None},
+        **{"--descriptions": options.descriptions},
     )
     try:
         stream = Stream([options.data], allow_urls=options.allow_urls)
@@ -141,11 +144,7 @@ def _fit_dataset(options: FitOptions, console: Console) -> None:
     if options.corrections:
         dataset, done = corrected(dataset, options.corrections)
         console.print(done)
-    if options.descriptions:
-        if options.method == AUTO or not hasattr(options.config, "descriptions"):
-            raise InputError(f"--descriptions: {options.method} reads none: use --method conjugate")
-        told = described(dataset.classes, read_descriptions(options.descriptions), str(options.descriptions))
-        options = replace(options, overrides=[*options.overrides, "descriptions=" + json.dumps(told)])
+    options = _described(options, dataset.classes, dataset.descriptions, console)
     drawn = None
     if options.draw_file:
         drawn = read_draw(options.draw_file, dataset)
@@ -192,6 +191,25 @@ def _fit_dataset(options: FitOptions, console: Console) -> None:
     if main:
         tell_of_pool(pool, model, options.pseudo_labels, console)
         _print_outcome(options, model, dataset, console)
+
+
+def _described(
+    options: FitOptions, classes: Sequence[str], told: tuple[tuple[str, ...], ...], console: Console
+) -> FitOptions:
+    """With what is said of classes: in the file of --descriptions or else (`told`) in the data's table."""
+    file = options.descriptions
+    reads = options.method != AUTO and hasattr(options.config, "descriptions")
+    if file and not reads:
+        raise InputError(f"--descriptions: {options.method} reads none: use --method conjugate")
+    if file:
+        told = described(classes, read_descriptions(file), str(file))
+    elif told:
+        found = f"{sum(map(len, told)) - len(told):,}, of {len(told):,} of {len(classes):,} classes"
+        use = "read in place of their names" if reads else f"not used, since {options.method} reads none"
+        console.print(f"sentences in the column `description`: {found}; {use}")
+    if not (told and reads):
+        return options
+    return replace(options, overrides=[*options.overrides, "descriptions=" + json.dumps(told)])
 
 
 def _check_multi_label(options: FitOptions) -> None:

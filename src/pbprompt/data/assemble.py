@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pbprompt.data import names
@@ -23,6 +23,7 @@ class Row:
     key: str
     split: str = ""
     domain: str = ""
+    description: str = field(default="", compare=False)  # of its class
 
 
 @dataclass(frozen=True)

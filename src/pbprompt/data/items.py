@@ -36,8 +36,8 @@ class Dataset:
     """Images in three splits with the names of their classes; `label` is an index into `classes`.
 
     `home` names the domain that is tuned on where a dataset holds several; `notes` say how the dataset was
-    read, `skipped` which files were left out and why. `drawn`: where its train and val are a few-shot draw,
-    of `drawn_from` if that is kept.
+    read, `skipped` which files were left out and why; `descriptions` are classes with sentences about them.
+    `drawn`: where its train and val are a few-shot draw, of `drawn_from` if that is kept.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Dataset:
     notes: tuple[str, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
     multi_label: bool = False
+    descriptions: tuple[tuple[str, ...], ...] = ()
     drawn: "Draw | None" = None
     drawn_from: "Dataset | None" = None
 

@@ -1,8 +1,9 @@
 """Files that list images with their labels: tables, and the split files that the field publishes.
 
-CSV and TSV have a header `image,label[,split][,domain]`, JSONL the same fields. A column `labels` in place of
-`label` makes a table multi-label: `beach|dog`, an empty cell for none; an image on several rows has the
-labels of all. A split file is {"train": [[path, label, class name], …], "val": …, "test": …}.
+CSV and TSV have a header `image,label[,split][,domain][,description]`, JSONL the same fields; what rows
+describe is their class. A column `labels` in place of `label` makes a table multi-label: `beach|dog`, an
+empty cell for none; an image on several rows has the labels of all. A split file is
+{"train": [[path, label, class name], …], "val": …, "test": …}.
 """
 
 import io
@@ -12,7 +13,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from pbprompt.data.assemble import Choices, Row, assemble, keep_images
+from pbprompt.data.assemble import Choices, Row, assemble, keep_images, sorted_keys
 from pbprompt.data.items import SPLITS, Dataset, Item
 from pbprompt.data.stream.folders import SPLIT_WORDS
 from pbprompt.data.stream.tables import Fields, table_rows
@@ -30,7 +31,7 @@ def open_table(path: Path, root: Path | None, choices: Choices) -> Dataset:
         raise InputError(f"{path}: every label is empty: give the classes' names in the column `label`")
     labelled = [row for row in rows if row.key or several]
     kept, skipped = keep_images(root, _one_an_image(path, labelled, several))
-    return assemble(
+    dataset = assemble(
         path.stem,
         root,
         kept,
@@ -40,6 +41,17 @@ def open_table(path: Path, root: Path | None, choices: Choices) -> Dataset:
         skipped=[*skipped, *bare],
         labels_in=_labels if several else None,
     )
+    return dataset if several else replace(dataset, descriptions=_descriptions(kept, labelled, dataset))
+
+
+def _descriptions(kept: list[Row], rows: list[Row], dataset: Dataset) -> tuple[tuple[str, ...], ...]:
+    """Each class that rows describe, with their sentences, each once; `kept` are those with an image."""
+    classes = dict(zip(sorted_keys({row.key for row in kept}), dataset.classes, strict=True))
+    told: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if row.description and row.key in classes:
+            told.setdefault(classes[row.key], {})[" ".join(row.description.split())] = None
+    return tuple((name, *sentences) for name, sentences in told.items())
 
 
 def _labels(cell: str) -> set[str]:
@@ -82,10 +94,12 @@ def read_rows(path: Path) -> Iterator[Row]:
     for where, fields in _rows(path):
         field = field or ("labels" if "labels" in fields and "label" not in fields else "label")
         image, key = (_text(fields, name, where).strip() for name in ("image", field))
-        word, domain = (_text(fields, name, where, "").strip() for name in ("split", "domain"))
+        word, domain, told = (
+            _text(fields, name, where, "").strip() for name in ("split", "domain", "description")
+        )
         if word and word.lower() not in SPLIT_WORDS:
             raise InputError(f"{where}: split {word.lower()!r} is unknown: write train, val or test")
-        yield Row(inside(image, where, absolute=True), key, SPLIT_WORDS.get(word.lower(), ""), domain)
+        yield Row(inside(image, where, absolute=True), key, SPLIT_WORDS.get(word.lower(), ""), domain, told)
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Fields]]:

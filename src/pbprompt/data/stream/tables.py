@@ -21,6 +21,7 @@ COLUMNS = {
     "labels": ("labels",),
     "split": ("split", "subset"),
     "domain": ("domain", "style"),
+    "description": ("description",),
 }
 MOST_ROW = 1 << 20  # characters
 MOST_WEB = 1 << 30  # of a table from the web, which may go on for ever
