@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
 from pbprompt.data.decoding import Decoder
-from pbprompt.data.images import HEIC, looks_like_image, open_image
+from pbprompt.data.images import HEIC, is_heic, looks_like_image, open_image
 from pbprompt.data.squares import Crop
 from pbprompt.data.stream import Record
 from pbprompt.errors import InputError
@@ -115,6 +115,26 @@ def test_a_damaged_exif_block_does_not_spoil_the_pixels(tmp_path):
         tmp_path, Image.new("RGB", (8, 8), RED), "x.jpg", exif=b"Exif\x00\x00MM\x00*\xff\xff\xff\xff"
     )
     assert np.abs(np.subtract(pixel(path), RED)).max() <= 6
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_heic_photograph_is_read_upright(tmp_path, orientation):
+    heif = pytest.importorskip("pillow_heif", reason="the extra `heic` is not installed")
+    upright = np.zeros((64, 96, 3), dtype=np.uint8)
+    upright[:32, :48], upright[32:, 48:] = (240, 30, 30), (30, 30, 240)
+    stored = np.rot90(upright, 1) if orientation == 6 else upright
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = tmp_path / "photo.heic"
+    heif.from_pillow(Image.fromarray(np.ascontiguousarray(stored))).save(
+        path, quality=95, exif=exif.tobytes()
+    )
+    assert is_heic(path) and looks_like_image(path)
+    read = np.asarray(open_image(path), dtype=int)
+    assert read.shape == upright.shape and np.abs(read - upright).mean() < 4
+    path.write_bytes(path.read_bytes()[:600])
+    with pytest.raises(InputError, match="cannot read image"):
+        open_image(path)
 
 
 def bomb() -> bytes:
