@@ -146,6 +146,14 @@ def write_files(folder: Path, contents: Mapping[str, bytes | Iterable[bytes]]) -
             os.close(handle)
 
 
+def file_hash(path: Path) -> str | None:
+    """SHA-256 of a file's content; None where there is no regular file."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def write_stream(path: Path, pieces: Iterable[bytes]) -> str:
     """Write a file piece by piece, as `write_bytes` would the whole; returns its SHA-256."""
     digest = hashlib.sha256()

@@ -442,7 +442,8 @@ def test_the_key_guards_all_but_the_page_and_health(model, cat):
             assert client.get(path).status_code == 200
         assert client.get("/healthz").json()["needs_key"] is True
         guarded = [("GET", "/classes"), ("POST", "/classes"), ("DELETE", "/classes?name=otter")]
-        for method, path in [*guarded, ("GET", "/metrics"), ("POST", "/explain"), ("POST", "/predict")]:
+        guarded += [("GET", "/samples"), ("GET", "/metrics")]
+        for method, path in [*guarded, ("POST", "/explain"), ("POST", "/predict")]:
             for headers in ({}, {"x-api-key": "open-it2"}, {"authorization": "Basic open-it"}):
                 answer = client.request(method, path, headers=headers)
                 assert answer.status_code == 401 and answer.json()["error"]
@@ -503,6 +504,7 @@ def test_the_schema_describes_every_endpoint(client):
         ("/classes", "delete"),
         ("/healthz", "get"),
         ("/metrics", "get"),
+        ("/samples", "get"),
     }
     assert set(schema["paths"]["/predict"]["post"]["requestBody"]["content"]) == {
         "multipart/form-data",

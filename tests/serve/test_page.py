@@ -185,6 +185,7 @@ return [seen, low];
 
 def test_an_empty_page_offers_samples_and_what_is_written_can_be_read(browser, running):
     browser.get(running)
+    until(browser, lambda: by_id(browser, "samples").is_displayed())
     samples = browser.find_elements(By.CSS_SELECTOR, "#samples button")
     assert len(samples) == 6 and not by_id(browser, "shown").is_displayed()
     images = browser.find_elements(By.CSS_SELECTOR, "#samples img")
@@ -278,6 +279,7 @@ def test_the_key_is_asked_for_and_used(browser, model, photo, serve_at):
     by_id(browser, "key").send_keys("wrong", Keys.ENTER)
     by_id(browser, "file").send_keys(str(photo))
     until(browser, lambda: "API key" in by_id(browser, "problem").text)
+    assert not browser.find_elements(By.CSS_SELECTOR, "#samples img")
     by_id(browser, "key").clear()
     by_id(browser, "key").send_keys("open-it", Keys.ENTER)
     until(browser, lambda: by_id(browser, "status").text.startswith("cat, "))

@@ -25,7 +25,7 @@ from pbprompt.batch.formats import check_suffix, join
 from pbprompt.batch.parts import Part, Todo
 from pbprompt.data.stream import Unit
 from pbprompt.errors import InputError
-from pbprompt.files import append_records, read_records, try_lock, write_bytes, write_stream
+from pbprompt.files import append_records, file_hash, read_records, try_lock, write_bytes, write_stream
 
 MANIFEST = "_manifest.jsonl"  # readers of folders of Parquet files pass over names with an underscore
 LOCK = ".lock"
@@ -148,7 +148,7 @@ class Output:
         self._parts.append(line)
 
     def _is_kept(self, line: Line) -> bool:
-        return all(_file_hash(self.folder / name) == digest for name, digest in line["files"].items())
+        return all(file_hash(self.folder / name) == digest for name, digest in line["files"].items())
 
     def todo(self, units: Iterable[Unit]) -> Iterator[Todo]:
         """What is left of the units, which must be those of before."""
@@ -185,9 +185,9 @@ class Output:
         """Let the files appear, over nobody else's. False: they were taken away."""
         for name, digest in end["files"].items():
             joined, path = self.folder / name, self.failed_path if name.startswith("_failed") else self.path
-            if _file_hash(path) == digest:
+            if file_hash(path) == digest:
                 continue
-            if not path.exists() and _file_hash(joined) != digest:
+            if not path.exists() and file_hash(joined) != digest:
                 return False
             try:
                 _move(joined, path)
@@ -241,13 +241,6 @@ def _changed(name: str) -> InputError:
         f"{name}: the images are others than when this job began (some were added, removed or changed): give "
         "another name for the answers, or the images of before"
     )
-
-
-def _file_hash(path: Path) -> str | None:
-    if not path.is_file():
-        return None
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _has(value: object, fields: Mapping[str, type]) -> bool:

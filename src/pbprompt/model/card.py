@@ -47,7 +47,8 @@ def model_card(
     idle = () if takes_steps else {setting.name for setting in fields(MethodConfig)}  # of training alone
     shown = {key: value for key, value in info.config.items() if key not in idle}
     settings = "\n".join(f"- `{key}`: {value!r}" for key, value in shown.items()) or "None."
-    data = "\n".join(f"- {key.replace('_', ' ')}: {escaped(str(value))}" for key, value in info.data.items())
+    facts = {key: value for key, value in info.data.items() if key != "to_try"}
+    data = "\n".join(f"- {key.replace('_', ' ')}: {escaped(str(value))}" for key, value in facts.items())
     title, kinds, labelled, more = f"{info.method} on {dataset}", "classes", "DATA", ""
     if info.multi_label:
         title, labelled = f"{info.method}, multi-label, on {dataset}", "labels.csv"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Unpack
@@ -19,12 +20,14 @@ from pbprompt.data.names import from_folder, from_label
 from pbprompt.data.stream import Stream
 from pbprompt.features.bank import FeatureBank
 from pbprompt.features.gathered import Gathered
+from pbprompt.files import file_hash
 from pbprompt.methods.base import Method, MethodConfig
 from pbprompt.model.manifest import claim
 from pbprompt.model.streamed import check_streams, fit_gathered, gather_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
 from pbprompt.train.tune import Training
 
+TO_TRY = 6
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -57,8 +60,19 @@ def fit_into(
         if main:
             if dataset.drawn:
                 write_draw(folder / "draw.jsonl", dataset.drawn)
-            _with_facts(model, about).save(folder)
+            _with_facts(model, {**about, "to_try": to_try(dataset)}).save(folder)
     return model
+
+
+def to_try(dataset: Dataset) -> list[tuple[str, str, str]]:
+    """Class, file and hash of a few images that nothing is learned from, by which `serve` finds them."""
+    firsts: dict[str, Path] = {}
+    for item in dataset.val or dataset.test:
+        labels = item.labels if dataset.multi_label else (item.label,)
+        name = ", ".join(dataset.classes[label] for label in labels) or "no label"
+        firsts.setdefault(name, dataset.file(item).absolute())
+    few = islice(firsts.items(), TO_TRY)
+    return [(name, str(file), digest) for name, file in few if (digest := file_hash(file))]
 
 
 def _with_facts(model: TunedModel, about: Mapping[str, Any]) -> TunedModel:

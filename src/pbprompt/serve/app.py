@@ -13,7 +13,6 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
 from pbprompt import __version__
-from pbprompt.data.catalog import SAMPLE
 from pbprompt.errors import NoNumberError, one_line
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.docs_page import docs_page
@@ -22,6 +21,7 @@ from pbprompt.serve.labelling import Labelling, add_labelling
 from pbprompt.serve.limits import Limits, Refused
 from pbprompt.serve.middleware import Metrics, Middleware
 from pbprompt.serve.protocol import SELDOM, GuardedProtocol
+from pbprompt.serve.samples import samples_of
 from pbprompt.serve.schemas import (
     BUSY,
     KEY,
@@ -34,6 +34,7 @@ from pbprompt.serve.schemas import (
     Health,
     Predict,
     Predictions,
+    Samples,
     documented,
 )
 from pbprompt.serve.service import Service, give_memory_back
@@ -41,14 +42,6 @@ from pbprompt.serve.uploads import receive
 
 PAGE = {"/": ("index.html", "text/html"), "/style.css": ("style.css", "text/css")}
 PAGE |= {"/app.js": ("app.js", "text/javascript"), "/common.js": ("common.js", "text/javascript")}
-SAMPLES = {  # images to try, where there is none at hand
-    "/samples/cat.webp": "mammal/1f408.webp",
-    "/samples/guitar.webp": "musical-instrument/1f3b8.webp",
-    "/samples/apple.webp": "fruit/1f34e.webp",
-    "/samples/engine.webp": "train/1f682.webp",
-    "/samples/owl.webp": "bird/1f989.webp",
-    "/samples/hammer.webp": "tool/1f528.webp",
-}
 LABEL_PAGE = {"/label": ("label.html", "text/html"), "/label.js": ("label.js", "text/javascript")}
 PNG = {"image/png": {"schema": {"type": "string", "format": "binary"}}}
 UNSHARED = {403: "the server keeps no classes: send `classes` with each request"}
@@ -141,6 +134,13 @@ def create_app(
         if not shared_classes:
             raise Refused(403, "this server keeps no classes: send them as `classes` with each request")
 
+    to_try = samples_of(model.info.data)  # once: no request for them reaches the file system
+
+    @app.get("/samples", **documented(KEY))
+    async def samples() -> Samples:
+        """Images to try it on: of the model's own data where they can be found."""
+        return to_try
+
     if examples:
 
         @app.post("/examples", **documented(UNUSABLE | BUSY | TAKEN, Examples, form="files"))
@@ -206,8 +206,6 @@ def _add_page(app: FastAPI, pages: dict[str, tuple[str, str]]) -> None:
     """The web pages and what they show, read once: no request for them reaches the file system."""
     folder = files("pbprompt.serve").joinpath("page")
     contents = {path: (folder.joinpath(name).read_bytes(), kind) for path, (name, kind) in pages.items()}
-    drawn = SAMPLE / "images" / "fluent"
-    contents |= {path: ((drawn / name).read_bytes(), "image/webp") for path, name in SAMPLES.items()}
     for path, (content, kind) in contents.items():
 
         async def send(content: bytes = content, kind: str = kind) -> Response:

@@ -28,7 +28,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-GUARDED = frozenset({"/predict", "/explain", "/classes", "/examples", "/metrics"})
+GUARDED = frozenset({"/predict", "/explain", "/classes", "/examples", "/metrics", "/samples"})
 GUARDED |= {"/labelling", "/labelling/undo", "/labelling/image"}
 HEADER_BYTES = 16 << 10
 DRAIN_BYTES, DRAIN_SECONDS = 256 << 20, 10.0

@@ -193,6 +193,11 @@ class Classes(BaseModel):
     )
 
 
+class Samples(BaseModel):
+    samples: dict[str, str] = Field(description="images as `data:` addresses, by the name of what they show")
+    drawn: bool = Field(description="drawings, since images of the model's own data are not at hand")
+
+
 class Estimate(BaseModel):
     """How many images, each judged by the model without it, are judged right."""
 

@@ -29,10 +29,28 @@ async function take(file) {
   await predict();
 }
 
-async function trySample({ src, alt }) {
-  const response = await fetch(src);
-  await take(new File([await response.blob()], `${alt}.webp`));
+async function trySample(name, src) {
+  const bytes = Uint8Array.from(atob(src.split(",")[1]), (c) => c.charCodeAt(0));
+  await take(new File([bytes], name));
   byId("file").focus(); // the button that was focused is gone
+}
+
+async function showSamples() {
+  const { samples, drawn } = await call("samples");
+  byId("to-try").replaceChildren(
+    ...Object.entries(samples).map(([name, src]) => {
+      const button = element("button", { type: "button", title: name });
+      const item = element("li", {});
+      button.append(element("img", { src, alt: name }));
+      button.addEventListener("click", () => trySample(name, src).catch(complain));
+      item.append(button);
+      return item;
+    }),
+  );
+  byId("whence").textContent = drawn
+    ? "(Drawings: Fluent Emoji by Microsoft, MIT.)"
+    : "(These are of the model’s own data, kept back when it was fitted.)";
+  byId("samples").hidden = image !== null;
 }
 
 async function predict() {
@@ -181,9 +199,10 @@ async function showModel() {
   byId("to-label").hidden = !health.labelling;
   const count = health.classes + (shared ? 0 : added.length);
   byId("model").textContent = `${health.method} on ${health.backbone}, ${count} ${multiLabel ? "labels" : "classes"}`;
-  if (health.needs_key && !key) askForKey();
-  else if (shared) added = (await call("classes")).added;
+  if (health.needs_key && !key) return askForKey();
+  if (shared) added = (await call("classes")).added;
   showAdded();
+  if (!byId("to-try").children.length) await showSamples();
 }
 
 function showAdded() {
@@ -238,9 +257,6 @@ async function add(name) {
 byId("preview").addEventListener("load", ({ target }) => {
   target.parentElement.style.setProperty("--ratio", target.naturalWidth / target.naturalHeight);
   byId("shown").hidden = false;
-});
-document.querySelectorAll("#samples button").forEach((button) => {
-  button.addEventListener("click", () => trySample(button.firstChild).catch(complain));
 });
 byId("file").addEventListener("change", (event) => take(event.target.files[0]));
 byId("more").addEventListener("click", () => {
