@@ -68,7 +68,7 @@ def main() -> None:
         figures = compared(before, commit)
         for page, heading in (("look", "Likely label errors"), ("report", "Most confused pairs")):
             browser.get(Path(f"{page}.html").resolve().as_uri())
-            photograph(browser, page, heading)
+            photograph(browser, f"loop-{page}", heading)
     PAGE.write_text(FIGURES.sub(lambda found: f"{found[1]}{figures}{found[2]}", text), encoding="utf-8")
 
 
@@ -129,7 +129,7 @@ def photograph(browser: webdriver.Chrome, name: str, heading: str | None = None)
     else:
         browser.execute_script("scrollTo(0, 0)")
     shot = Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")
-    target = DOCS / "images" / f"loop-{name}.webp"
+    target = DOCS / "images" / f"{name}.webp"
     shot.save(target, quality=80, method=6)
     print(f"docs/images/{target.name}: {target.stat().st_size / 1024:.0f} KiB")
 
@@ -150,7 +150,7 @@ def label(browser: webdriver.Chrome, truth: dict[str, str]) -> str:
             if count % 10 == 0:
                 lines.append(f"{count:2} labelled: {browser.find_element(By.ID, 'estimate').text}")
             if count in (0, LABELS):
-                photograph(browser, f"label-{count}")
+                photograph(browser, f"loop-label-{count}")
             if count < LABELS:
                 name = browser.find_element(By.ID, "caption").text.split(". The model")[0]
                 wanted = truth[name]

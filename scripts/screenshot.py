@@ -1,6 +1,8 @@
-"""Draw docs/images/serve.png: the web page of `pbprompt serve` with an image, its bars and a heat map.
+"""Draw docs/images/serve.webp: the web page of `pbprompt serve` with an image, its bars and a heat map.
 
-    python scripts/screenshot.py MODEL IMAGE [--class NAME] [--out docs/images/serve.png]
+    python scripts/screenshot.py MODEL IMAGE [--class NAME] [--out docs/images/serve.webp]
+
+`scripts/render_readme.py` draws the one that is there, of a photograph.
 
 Needs the extra `serve`, selenium, chromium and chromedriver (scripts/install_chromium.sh).
 """
@@ -20,30 +22,33 @@ from selenium.webdriver.support.ui import WebDriverWait
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.app import create_app, server_config
 
-COLOURS = 255  # of a palette: a screenshot of a page has few, and the file is a third as large
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("image", type=Path)
     parser.add_argument("--class", dest="name", help="class whose heat map to show; default: the likeliest")
-    parser.add_argument("--out", type=Path, default=Path("docs/images/serve.png"))
+    parser.add_argument("--out", type=Path, default=Path("docs/images/serve.webp"))
     options = parser.parse_args()
-    server = uvicorn.Server(server_config(create_app(TunedModel.load(options.model)), "127.0.0.1", 0))
+    draw_page(options.model, options.image, options.name, options.out)
+
+
+def draw_page(model: Path, image: Path, name: str | None, out: Path) -> None:
+    """Serve the model, and write a picture of its page with the image to a WebP file."""
+    server = uvicorn.Server(server_config(create_app(TunedModel.load(model)), "127.0.0.1", 0))
     thread = threading.Thread(target=server.run)
     thread.start()
     while thread.is_alive() and not server.started:
         time.sleep(0.05)
     try:
         address = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-        shot = photograph(address, options.image.resolve(), options.name)
+        shot = photograph(address, image.resolve(), name)
     finally:
         server.should_exit = True
         thread.join()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    Image.open(io.BytesIO(shot)).convert("RGB").quantize(COLOURS).save(options.out, optimize=True)
-    print(f"{options.out}: {options.out.stat().st_size / 1024:.0f} KiB")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    Image.open(io.BytesIO(shot)).convert("RGB").save(out, quality=80, method=6)
+    print(f"{out}: {out.stat().st_size / 1024:.0f} KiB")
 
 
 def photograph(address: str, image: Path, name: str | None) -> bytes:
