@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import pbprompt
+from pbprompt.batch import Job, answers
+from pbprompt.data.stream import Stream
 from pbprompt.model.tuned import TunedModel
 
 SAMPLE = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
@@ -30,7 +32,7 @@ def model(run, tmp_path) -> Path:
 
 def said_of(folder: Path) -> list[dict[str, float]]:
     files = sorted((SAMPLE / "mammal").iterdir())[8:12]
-    return [one.scores for _, one in TunedModel.load(folder).predict_files(files, progress=False)]
+    return [one.said.scores for one in answers(Job.of(TunedModel.load(folder), Stream(files)))]
 
 
 def test_add_photographs_of_known_and_new_classes(run, model, tmp_path):

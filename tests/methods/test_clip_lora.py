@@ -8,12 +8,14 @@ import torch
 from plain_towers import cosine_logits, cross_entropy, embedded, enclosed, plain_image, plain_text
 from safetensors.torch import load, save
 
+from pbprompt.batch import Job, answers
 from pbprompt.clip.backbone import BackboneConfig, Encoded, random_backbone
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.clip.text import TextConfig
 from pbprompt.clip.vit import VitConfig
 from pbprompt.data.fewshot import draw
 from pbprompt.data.sources import open_dataset
+from pbprompt.data.stream import Stream
 from pbprompt.errors import InputError
 from pbprompt.export import export_onnx, export_towers
 from pbprompt.features.bank import FeatureBank
@@ -122,8 +124,7 @@ def test_a_tuned_model_is_a_model_as_any_other(few, tuned, tmp_path):
     loaded = TunedModel.load(tmp_path / "model")
     assert loaded.backbone.fingerprint == tuned.backbone.fingerprint != about["backbone"]["fingerprint"]
     paths = [few.root / item.path for item in few.train[:4]]
-    said = [found for _, found in loaded.predict_files(paths, progress=False)]
-    again = [found for _, found in tuned.predict_files(paths, progress=False)]
+    said, again = ([one.said for one in answers(Job.of(each, Stream(paths)))] for each in (loaded, tuned))
     assert said == again
     plain = TunedModel.zero_shot(load_backbone("lite-vit"), few.classes, few.template)
     figures, _ = plain.judge(few.whole, "test", FeatureBank(plain.backbone, progress=False))

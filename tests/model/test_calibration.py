@@ -166,7 +166,7 @@ def test_calibrate_is_what_the_predictor_says(tiny_vit):
         torch.randint(3, (30,), generator=generator),
     )
     predictor = predictive(method, samples=6, seed=4)
-    found = calibrate(predictor, features, seed=4)
+    found = calibrate(predictor, features)
     assert (found.classes, found.classes_seen, found.samples, found.seed) == (4, 3, 6, 4)
     assert found.labels == tuple(method.classes[label] for label in features.labels.tolist())
     assert found.left_out == 0

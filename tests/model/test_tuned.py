@@ -8,9 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
+from pbprompt.batch import Job, answers
 from pbprompt.clip.backbone import Encoded
 from pbprompt.data.fewshot import draw
 from pbprompt.data.items import Dataset, Item
+from pbprompt.data.stream import Stream
 from pbprompt.errors import InputError
 from pbprompt.features.bank import FeatureBank
 from pbprompt.methods.base import make_config
@@ -133,18 +135,17 @@ def test_rules(model, images):
         plain.rule(0.9)
 
 
-def test_files_are_answered_in_order_and_bad_ones_named(model, photos, tmp_path, monkeypatch):
-    monkeypatch.setattr("pbprompt.model.tuned.PATHS_AT_ONCE", 2)
+def test_files_are_answered_in_order_and_bad_ones_named(model, photos, tmp_path):
     bad = tmp_path / "bad.png"
     bad.write_bytes(b"no image")
     good = [photos.root / item.path for item in photos.test]
     asked = [good[0], bad, good[1], good[2]]
-    answers = list(model.predict_files(asked, progress=False))
-    assert [path for path, _ in answers] == asked
-    assert isinstance(answers[1][1], InputError) and "bad.png" in str(answers[1][1])
+    found = list(answers(Job.of(model, Stream(asked))))
+    assert [one.name for one in found] == list(map(str, asked))
+    assert isinstance(found[1].said, InputError) and "bad.png" in str(found[1].said)
     pixels = [model.backbone.preprocess(Image.open(path)) for path in good]
     exact = model.predict(model.encode(pixels))
-    said = [answer for _, answer in answers if not isinstance(answer, InputError)]
+    said = [one.said for one in found if not isinstance(one.said, InputError)]
     for one, other in zip(said, exact, strict=True):
         assert one.scores == pytest.approx(other.scores, abs=1e-4)
 

@@ -55,8 +55,7 @@ def encode_inputs(X: Any, backbone: Backbone, *, progress: bool = False) -> Enco
         return Encoded(table, table[:, None]) if table.ndim == 2 else Encoded(table[:, 0], table[:, 1:])
     if all(isinstance(picture, PATHS) for picture in pictures):
         bank = FeatureBank(backbone, progress=progress)
-        kept = bank.encode(Path(), [Item(str(Path(path).expanduser()), 0) for path in pictures])
-        return Encoded(kept.global_, kept.patches)
+        return bank.encode(Path(), [Item(str(Path(path).expanduser()), 0) for path in pictures]).images
     return _encode_pictures(pictures, backbone, progress)
 
 

@@ -251,7 +251,7 @@ class PromptClassifier(Estimator):
         `calibration_` says what it rests on.
         """
         model = self.model_
-        images = Encoded(*(part.to(model.backbone.device) for part in self._encoded(X)))
+        images = self._encoded(X).to(model.backbone.device)
         said = model.predictor(images)
         doubts = (said.entropy, said.expected_entropy, said.mutual_information, said.spread)
         probabilities, *rest = (values.cpu().numpy() for values in (said.probabilities, *doubts))

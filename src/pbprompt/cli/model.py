@@ -35,7 +35,6 @@ def add(
 
     [bold]pbprompt model add model/ new-photos/[/bold]
     """
-    from pbprompt.clip.backbone import Encoded
     from pbprompt.data.items import some
     from pbprompt.features.bank import FeatureBank
     from pbprompt.findings.look import open_images
@@ -49,7 +48,7 @@ def add(
         items = dataset.single_label().items
         features = FeatureBank(tuned.backbone).encode(dataset.root, items)
         labels = [dataset.classes[item.label] for item in items]
-        taught = tuned.partial_fit(Encoded(features.global_, features.patches), labels)
+        taught = tuned.partial_fit(features.images, labels)
         new = [name for name in taught.classes if name not in tuned.classes]
         said = f"; new: {some(new)}" if new else ""
         return taught, f"added {len(items):,} photographs of {some(dict.fromkeys(labels))}{said}"

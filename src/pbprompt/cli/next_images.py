@@ -33,7 +33,6 @@ def next_images(
     most, `random` any. How many labels each saves: docs/label-next.md. With a multi-label model doubt is
     summed over the labels, and the column to fill in is `labels`.
     """
-    from pbprompt.clip.backbone import Encoded
     from pbprompt.core.acquisition import RULES
     from pbprompt.data.items import Item
     from pbprompt.data.stream import list_images
@@ -67,7 +66,7 @@ def next_images(
         tell(error)
     items = [item for item in items if item.path not in failures]
     _check_enough(count, len(items), folder, out)
-    said = tuned.predict(Encoded(features.global_, features.patches))
+    said = tuned.predict(features.images)
     chosen = choose(features.global_, said, count, by, seed)
     new = [
         Row(items[one.row].path, "", one.label, f"{one.probability:.4f}", f"{one.score:.4f}")

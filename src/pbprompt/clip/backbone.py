@@ -69,6 +69,9 @@ class Encoded(NamedTuple):
     global_: Float[Tensor, "b d"]
     patches: Float[Tensor, "b m e"]
 
+    def to(self, device: torch.device | str) -> "Encoded":
+        return Encoded(self.global_.to(device), self.patches.to(device))
+
 
 class Backbone(nn.Module):
     """Frozen image and text towers with a common joint space.

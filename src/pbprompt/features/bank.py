@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt import distributed
-from pbprompt.clip.backbone import Backbone
+from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.data.decoding import Decoder, worthwhile_processes
 from pbprompt.data.items import Item
 from pbprompt.data.squares import Crop, TrainingView
@@ -56,6 +56,11 @@ class Features:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def images(self) -> Encoded:
+        """Without their labels."""
+        return Encoded(self.global_, self.patches)
 
     def subset(self, index: Index) -> "Features":
         """The rows at `index`; a slice shares memory."""

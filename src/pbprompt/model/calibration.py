@@ -117,28 +117,25 @@ class Calibration:
         return class_quantiles(self.true, self.labels, classes, coverage)
 
 
-def calibrate(predictor: Predictor, features: Features, seed: int = 0) -> Calibration:
-    """Answer validation images with a tuned predictor; `seed`: the one its prompts were sampled with."""
+def calibrate(predictor: Predictor, features: Features) -> Calibration:
+    """Answer validation images with a tuned predictor."""
     probabilities = predict_features(predictor, features).probabilities.cpu()
-    return _judged(probabilities, features.labels.cpu(), predictor, seed)
+    return _judged(probabilities, features.labels.cpu(), predictor)
 
 
-def calibrate_left_out(predictor: Predictor, seed: int = 0) -> Calibration | None:
+def calibrate_left_out(predictor: Predictor) -> Calibration | None:
     """The same of training images, each judged by the model without it; None where the method cannot."""
     method = predictor.method
     said = method.left_out() if can(method, LeavesOut) else None
     if said is None:
         return None
     logits = said[0].cpu().clamp_min(torch.finfo(torch.float32).tiny).log()
-    judged = _judged((logits / predictor.temperature).softmax(-1), said[1].cpu(), predictor, seed)
+    judged = _judged((logits / predictor.temperature).softmax(-1), said[1].cpu(), predictor)
     return replace(judged, left_out=len(judged))
 
 
 def _judged(
-    probabilities: Float[Tensor, "n c"],
-    labels: Int[Tensor, " n"],
-    predictor: Predictor,
-    seed: int,
+    probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], predictor: Predictor
 ) -> Calibration:
     best, predicted = probabilities.max(-1)
     true = probabilities.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
@@ -149,7 +146,7 @@ def _judged(
         classes=len(predictor.classes),
         classes_seen=len(labels.unique()),
         samples=predictor.bank.shape[0],
-        seed=seed,
+        seed=predictor.seed,
         labels=tuple(predictor.classes[label] for label in labels.tolist()),
     )
 

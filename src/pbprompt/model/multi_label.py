@@ -105,7 +105,7 @@ def judge_labels(
     has = torch.zeros(len(items), len(classes), dtype=torch.bool)
     columns = [known[name_key(name)] for name in dataset.classes]
     has[:, columns] = targets(items, len(dataset.classes)).bool()
-    said = label_probabilities(head, Encoded(features.global_, features.patches))
+    said = label_probabilities(head, features.images)
     paths = tuple(item.path for item in items)
     answers = LabelAnswers(classes, paths, has, said, tuple(thresholds(head)))
     figures = dict(answers.figures)

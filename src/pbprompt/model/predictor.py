@@ -32,6 +32,7 @@ class Predictor:
     method: Method
     bank: Float[Tensor, "s c d"]
     classes: tuple[str, ...]
+    seed: int = 0  # of the bank
     temperature: float = 1.0  # of the mean over the samples
     independent: bool = False  # each name by itself, see `core/likelihood.py`
 
@@ -65,7 +66,7 @@ def predictive(method: Method, samples: int = SAMPLES, seed: int = 0) -> Predict
     if not 1 <= samples <= MOST_SAMPLES:
         raise InputError(f"samples is {samples}: give 1 to {MOST_SAMPLES:,}")
     bank = method.combine(method.class_features(samples, generator(seed)))
-    return Predictor(method, bank, method.classes)
+    return Predictor(method, bank, method.classes, seed)
 
 
 def zero_shot(backbone: Backbone, classes: Sequence[str], template: str) -> Predictor:
@@ -82,10 +83,8 @@ def predict_features(predictor: Predictor, features: Features) -> Uncertainty:
     """
     device = predictor.method.backbone.device
     if predictor.method.image_conditioned:
-        here = features.to(device)
-        return predictor(Encoded(here.global_, here.patches))
-    here = features.subset(distributed.own(range(len(features)))).to(device)
-    mine = predictor(Encoded(here.global_, here.patches))
+        return predictor(features.images.to(device))
+    mine = predictor(features.subset(distributed.own(range(len(features)))).images.to(device))
     return Uncertainty(*(distributed.gather_items(values, len(features)) for values in mine))
 
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.clip.backbone import Backbone
 from pbprompt.core.likelihood import Uncertainty
 from pbprompt.evaluate.conformal import ByDifficulty
 from pbprompt.evaluate.metrics import summary
@@ -114,7 +114,7 @@ def _fitted_figures(
         method = build_method(kind, make_config(kind), backbone, seed)
         method.prepare(classes, template)
         here = train.to(backbone.device)
-        method.begin(Encoded(here.global_, here.patches), here.labels, seed)
+        method.begin(here.images, here.labels, seed)
         method.finish()
         said.append(log_probabilities(predict_features(predictive(method), test)))
     return summary(torch.cat(said), torch.cat([test.labels.cpu() for _, test in folds]))

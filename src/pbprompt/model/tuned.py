@@ -1,9 +1,9 @@
 """`TunedModel`: what the command line, the classifier, the server and the exporter all hold."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, Unpack
 
 import torch
 from jaxtyping import Float
@@ -12,13 +12,13 @@ from torch import Tensor
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.label_head import LabelHead
 from pbprompt.core.likelihood import Uncertainty
-from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset, Item
+from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset
 from pbprompt.data.names import name_key
 from pbprompt.errors import InputError
 from pbprompt.evaluate.answers import Answers
 from pbprompt.evaluate.conformal import ByDifficulty
 from pbprompt.evaluate.multi_label import LabelAnswers
-from pbprompt.features.bank import FeatureBank, Features
+from pbprompt.features.bank import Features
 from pbprompt.methods.abilities import ChoosesByValidation, LearnsOn, LeavesOut, TakesUnlabelled, can
 from pbprompt.methods.base import Method, MethodConfig, build_method
 from pbprompt.model.calibration import (
@@ -47,8 +47,6 @@ from pbprompt.train.tune import Bank, Training, bank_on, data_facts, takes_unlab
 
 ENOUGH = 100  # validation images, for a temperature that nobody asked for, or to be calibrated by alone
 COVERAGE = 0.9  # of the sets whose figures `evaluate` gives
-PATHS_AT_ONCE = 256  # of many files: answers come as they are made
-AnyPath = TypeVar("AnyPath", str, Path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,7 +252,7 @@ class TunedModel:
         known = {name_key(name): place for place, name in enumerate(method.classes)}
         device = self.backbone.device
         rows = torch.tensor([known[name_key(label)] for label in labels], device=device)
-        method.learn(Encoded(*(part.to(device) for part in images)), rows)
+        method.learn(images.to(device), rows)
         return self._relearned(method)
 
     def regrouped(self, named: Mapping[str, str | None]) -> Self:
@@ -317,9 +315,9 @@ class TunedModel:
             if temperature or (can(self.method, LeavesOut) and len(held_out) >= ENOUGH):
                 scaled = temperature_of(self.predictor, features)
                 model = replace(self, info=replace(self.info, temperature=scaled))
-            calibration = calibrate(model.predictor, features, self.seed)
+            calibration = calibrate(model.predictor, features)
         if whole.split_by_seed or len(held_out) < ENOUGH:  # the training images are as good witnesses
-            left = calibrate_left_out(model.predictor, self.seed)
+            left = calibrate_left_out(model.predictor)
             calibration = calibration.with_left_out(left) if calibration and left else calibration or left
         model, metrics = replace(model, calibration=calibration), {}
         if figures and whole.split(split) and not (split == "val" and chooses):
@@ -331,7 +329,7 @@ class TunedModel:
 
         They vouch for images of their own classes, among all classes: not for those of an added one.
         """
-        calibration = calibrate_left_out(self.predictor, self.seed)
+        calibration = calibrate_left_out(self.predictor)
         return self if calibration is None else replace(self, calibration=calibration)
 
     def evaluate(
@@ -423,21 +421,7 @@ class TunedModel:
         """What is in each image, how sure that is and, by a rule, what to do with it."""
         if self.head is not None:
             return label_predictions(self.head, self.classes, images)
-        device = self.backbone.device
-        return predictions(self.predictor, Encoded(*(part.to(device) for part in images)), rule)
-
-    def predict_files(
-        self, paths: Sequence[AnyPath], rule: Rule = NO_RULE, *, progress: bool = True
-    ) -> Iterator[tuple[AnyPath, Prediction | InputError]]:
-        """The prediction of each file, in order; an unreadable one gives its error."""
-        bank = FeatureBank(self.backbone, progress=progress)
-        for at in range(0, len(paths), PATHS_AT_ONCE):
-            some = paths[at : at + PATHS_AT_ONCE]
-            failures: dict[str, InputError] = {}
-            features = bank.encode(Path(), [Item(str(path), 0) for path in some], failures)
-            images = Encoded(features.global_, features.patches)
-            said = iter(self.predict(images, rule)) if len(features) else iter(())
-            yield from ((path, failures.get(str(path)) or next(said)) for path in some)
+        return predictions(self.predictor, images.to(self.backbone.device), rule)
 
 
 def pool_facts(method: Method) -> dict[str, str | int]:

@@ -24,7 +24,6 @@ import torch
 from numpy.typing import NDArray
 
 from pbprompt import __version__
-from pbprompt.clip.backbone import Encoded
 from pbprompt.config import to_dict
 from pbprompt.core.temperature import fit_temperature
 from pbprompt.data.fewshot import base_new, draw
@@ -264,8 +263,7 @@ def _none_of_these(
     By its own p-value where the method has one, with the shares refused at 5 %; else by its top probability.
     """
     is_new = images.labels.numpy() >= known
-    here = images.to(model.backbone.device)
-    method, refused, encoded = model.method, {}, Encoded(here.global_, here.patches)
+    method, refused, encoded = model.method, {}, images.images.to(model.backbone.device)
     said = method.familiarity(encoded) if can(method, TellsFamiliarity) else None
     if said is None:
         familiar = predict_features(model.predictor, images).probabilities.amax(1).cpu().numpy()

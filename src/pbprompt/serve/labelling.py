@@ -175,12 +175,11 @@ class Labelling:
         )
 
     def _estimate(self, model: TunedModel) -> Estimate | None:
-        judged = calibrate_left_out(model.predictor, model.seed)
+        judged = calibrate_left_out(model.predictor)
         return None if judged is None else Estimate(right=sum(judged.right), of=len(judged))
 
     def _encoded(self, names: Sequence[str]) -> Encoded:
-        some = self.features.subset([self._place[name] for name in names])
-        return Encoded(some.global_, some.patches)
+        return self.features.subset([self._place[name] for name in names]).images
 
 
 def add_labelling(app: FastAPI, service: Service, labelling: Labelling, limits: Limits, held: Shares) -> None:

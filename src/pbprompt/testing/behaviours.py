@@ -283,7 +283,7 @@ def is_multi_label_where_it_says_so(kind: Kind, settings: Settings) -> None:
         return
     has = torch.nn.functional.one_hot(images.labels, len(NAMES)).float()
     has[images.labels == 0, 1] = 1
-    seen = Encoded(images.global_, images.patches)
+    seen = images.images
     said = method.label_head(seen, has).probabilities(unit(images.global_))
     demand(said.shape == has.shape, f"probabilities are of shape {tuple(said.shape)}, not {tuple(has.shape)}")
     apart = float(said[has > 0].mean() - said[has == 0].mean())

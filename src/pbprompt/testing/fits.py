@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pbprompt.clip.backbone import Backbone, BackboneConfig, Encoded, random_backbone
+from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone
 from pbprompt.clip.dino import DinoConfig
 from pbprompt.clip.layers import BlockTower
 from pbprompt.clip.loading.load import load_backbone
@@ -119,7 +119,7 @@ def from_the_first_block(method: Method, images: Features) -> Features:
 def as_tuned(method: Method, images: Features) -> Features:
     """What the method's towers make of what it was trained on."""
     with torch.no_grad():
-        batch = method.encoded(Batch(Encoded(images.global_, images.patches), images.labels))
+        batch = method.encoded(Batch(images.images, images.labels))
     return Features(batch.images.global_.float(), batch.images.patches.half(), images.labels)
 
 

@@ -14,7 +14,6 @@ from safetensors.torch import save
 from torch import Tensor
 
 from pbprompt import distributed
-from pbprompt.clip.backbone import Encoded
 from pbprompt.errors import InputError
 from pbprompt.features.bank import Features
 from pbprompt.features.progress import Lines, watched
@@ -63,7 +62,7 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
 
     def views(epoch: int) -> Batch:
         data = features(epoch).to(method.backbone.device)
-        return Batch(Encoded(data.global_, data.patches), data.labels)
+        return Batch(data.images, data.labels)
 
     take = Step(method, examples)
     optimiser = take.optimiser

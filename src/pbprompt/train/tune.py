@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pbprompt import distributed
-from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.taps import Tapped, TappedTower
 from pbprompt.config import to_dict
 from pbprompt.data.items import Dataset, Item
@@ -107,7 +107,7 @@ def tune(
     terms = train(method, epoch_features(source, dataset, seed, views, epochs), len(dataset.train), run)
     if can(method, ChoosesByValidation):
         held_out = bank_on(bank, method.backbone).encode(dataset.root, dataset.val).to(backbone.device)
-        method.choose(Encoded(held_out.global_, held_out.patches), held_out.labels)
+        method.choose(held_out.images, held_out.labels)
     return method, terms
 
 
