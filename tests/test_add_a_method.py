@@ -14,8 +14,9 @@ from pbprompt.clip.backbone import Encoded
 from pbprompt.errors import InputError
 from pbprompt.features.bank import Features
 from pbprompt.methods.base import build_method
-from pbprompt.model.folder import describe_model, load_model, save_model
+from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predictive
+from pbprompt.model.tuned import TunedModel
 from pbprompt.testing import method_checks
 from pbprompt.train.loop import Run, train
 
@@ -59,8 +60,8 @@ def test_it_is_a_method_like_any_other(plugin, tiny_vit, tmp_path):
     after = predictive(method)(images).probabilities
     rows = torch.arange(8)
     assert after[rows, features.labels].mean() > before[rows, features.labels].mean()
-    save_model(tmp_path, method, describe_model(method, seed=0, shots=4))
-    loaded, _ = load_model(tmp_path, backbone=tiny_vit)
+    TunedModel(method, describe_model(method, seed=0, shots=4)).save(tmp_path)
+    loaded = TunedModel.load(tmp_path, backbone=tiny_vit).method
     assert torch.equal(predictive(loaded)(images).probabilities, after)
     loaded.prepare(("cat", "dog"), "a {}.")
     assert torch.equal(predictive(loaded)(images).probabilities, after)

@@ -37,7 +37,8 @@ from pbprompt.clip.loading.load import load_backbone
 from pbprompt.data.stream import Stream
 from pbprompt.files import as_text
 from pbprompt.methods.base import build_method, make_config
-from pbprompt.model.folder import describe_model, save_model
+from pbprompt.model.folder import describe_model
+from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 
 SECONDS = 300.0  # after which a command counts as hung
@@ -145,7 +146,7 @@ def _save_model(folder: Path) -> None:
     kind = find_method("coop")
     method = build_method(kind, make_config(kind), load_backbone("lite"), seed=1)
     method.prepare(("cat", "dog"), "a photo of a {}.")
-    save_model(folder, method, describe_model(method))
+    TunedModel(method, describe_model(method)).save(folder)
 
 
 def _predict(

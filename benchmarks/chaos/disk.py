@@ -28,7 +28,8 @@ from pbprompt.errors import InputError
 from pbprompt.features.checkpoint import Checkpoint
 from pbprompt.features.store import FeatureStore
 from pbprompt.methods.base import Method, build_method, make_config
-from pbprompt.model.folder import describe_model, load_model, save_model
+from pbprompt.model.folder import describe_model
+from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.runs.config import RunConfig
 from pbprompt.runs.record import BackboneFacts, DataFacts, Record
@@ -175,14 +176,14 @@ def _saved_model(folder: Path, backbone: Backbone) -> Case:
     old, new = tiny_method(backbone, 1.0, ("cat", "dog")), tiny_method(backbone, 2.0, ("hen", "owl"))
 
     def look() -> bool:
-        found, _ = load_model(folder, backbone)
+        found = TunedModel.load(folder, backbone).method
         value = next(found.parameters()).flatten()[0].item()
         assert (value, found.classes) in ((1.0, old.classes), (2.0, new.classes)), "two models in one"
         return value == 2.0
 
     return (
-        lambda: save_model(folder, old, describe_model(old)),
-        lambda: save_model(folder, new, describe_model(new)),
+        lambda: TunedModel(old, describe_model(old)).save(folder),
+        lambda: TunedModel(new, describe_model(new)).save(folder),
         look,
     )
 

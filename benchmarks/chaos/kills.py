@@ -36,7 +36,7 @@ from pbprompt.export import export_onnx
 from pbprompt.features import checkpoint, claims, store
 from pbprompt.features.bank import FeatureBank
 from pbprompt.methods.base import make_config
-from pbprompt.model.folder import describe_model, load_model, save_model
+from pbprompt.model.folder import describe_model
 from pbprompt.model.manifest import WEIGHTS, claim, is_model, opened
 from pbprompt.model.streamed import fit_gathered, gather_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
@@ -263,20 +263,21 @@ def _save(folder: Path, photos: Path, backbone: Backbone) -> Killed:
     two = [
         tiny_method(backbone, value, names) for value, names in ((1.0, ("cat", "dog")), (2.0, ("hen", "owl")))
     ]
-    save_model(folder, two[0], describe_model(two[0]))
+    TunedModel(two[0], describe_model(two[0])).save(folder)
 
     def work() -> None:
         for turn in range(9):
-            save_model(folder, two[(turn + 1) % 2], describe_model(two[(turn + 1) % 2]))
+            new = two[(turn + 1) % 2]
+            TunedModel(new, describe_model(new)).save(folder)
 
     def look() -> None:
-        found, _ = load_model(folder, backbone)
+        found = TunedModel.load(folder, backbone).method
         value = next(found.parameters()).flatten()[0].item()
         if (value, found.classes) not in ((1.0, two[0].classes), (2.0, two[1].classes)):
             raise AssertionError("two models in one")
 
     def result() -> Any:
-        return load_model(folder, backbone)[1].classes, sorted(path.name for path in folder.iterdir())
+        return TunedModel.load(folder, backbone).classes, sorted(path.name for path in folder.iterdir())
 
     return Killed(work, look, result)
 

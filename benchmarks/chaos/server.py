@@ -25,7 +25,8 @@ from benchmarks import serve_load
 from benchmarks.chaos.kills import draw_photos
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.methods.base import build_method, make_config
-from pbprompt.model.folder import describe_model, save_model
+from pbprompt.model.folder import describe_model
+from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 
 PATIENCE = 180.0  # seconds for a slow or broken client to be cut off or answered
@@ -193,7 +194,7 @@ def started() -> Iterator[tuple[subprocess.Popen[str], str]]:
         kind = find_method("pbprompt")
         method = build_method(kind, make_config(kind), load_backbone("lite"), seed=1)
         method.prepare(("cat", "dog", "car"), "a photo of a {}.")
-        save_model(Path(folder) / "model", method, describe_model(method))
+        TunedModel(method, describe_model(method)).save(Path(folder) / "model")
         with _served(Path(folder), Path(folder) / "model") as served:
             yield served
 

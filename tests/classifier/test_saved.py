@@ -18,7 +18,7 @@ from pbprompt.cli import app
 from pbprompt.clip.backbone import Encoded
 from pbprompt.features.bank import Features
 from pbprompt.model.calibration import calibrate, read_calibration
-from pbprompt.model.folder import load_model
+from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import methods
 
 NAMES = np.array(["cat", "dog", "car"])
@@ -296,7 +296,8 @@ def test_what_the_hub_refuses_is_told(fitted, hub):
 
 def test_the_folder_is_the_librarys(fitted, images, tmp_path, lite):
     fitted.save_pretrained(tmp_path)
-    method, info = load_model(tmp_path, lite)
+    loaded = TunedModel.load(tmp_path, lite)
+    method, info = loaded.method, loaded.info
     assert info.classes == ("car", "cat", "dog")
     assert info.seed == 2
     for name, value in method.state_dict().items():

@@ -18,7 +18,8 @@ from pbprompt.data.transforms import Preprocess
 from pbprompt.export import preprocessing
 from pbprompt.methods.base import build_method
 from pbprompt.model.calibration import Calibration
-from pbprompt.model.folder import describe_model, save_model
+from pbprompt.model.folder import describe_model
+from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 
 pytest.importorskip("onnxscript")
@@ -42,7 +43,7 @@ def saved(folder: Path, backbone, name: str = "pbprompt") -> Path:
     method = build_method(kind, kind.Config(), backbone, seed=1)
     method.prepare(CLASSES, "a drawing of a {}.")
     calibration = Calibration((0.9, 0.5), (True, False), (0.9, 0.4), len(CLASSES), 2, 20, 0, CLASSES[:2])
-    save_model(folder, method, describe_model(method, seed=1, shots=1), calibration)
+    TunedModel(method, describe_model(method, seed=1, shots=1), calibration).save(folder)
     return folder
 
 

@@ -94,8 +94,8 @@ def test_the_validation_images_are_answered_and_kept(run, photos, tmp_path):
     from pbprompt.data.sources import open_dataset
     from pbprompt.features.bank import FeatureBank
     from pbprompt.model.calibration import calibrate, read_calibration
-    from pbprompt.model.folder import load_model
     from pbprompt.model.predictor import predictive
+    from pbprompt.model.tuned import TunedModel
 
     model = tmp_path / "model"
     code, _, err = run("fit", photos, *QUICK, "--shots", "1", "--out", model)
@@ -103,7 +103,7 @@ def test_the_validation_images_are_answered_and_kept(run, photos, tmp_path):
     kept = read_calibration(model)
     assert kept is not None and len(kept) == 6
     assert (kept.classes, kept.classes_seen, kept.samples, kept.seed) == (3, 3, 20, 0)
-    dataset, (method, _) = open_dataset(str(photos), seed=1), load_model(model)
+    dataset, method = open_dataset(str(photos), seed=1), TunedModel.load(model).method
     features = FeatureBank(method.backbone, progress=False).encode(dataset.root, dataset.val)
     assert calibrate(predictive(method), features) == kept
     assert "6 validation images, of 3 of 3 classes" in (model / "README.md").read_text()

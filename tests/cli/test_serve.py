@@ -57,14 +57,15 @@ def test_options_of_labelling_that_do_not_go_together(tmp_path, options, says):
 def test_it_serves_with_the_key_of_the_environment_and_stops_on_ctrl_c(lite, child, tmp_path):
     pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
     from pbprompt.methods.base import build_method, make_config
-    from pbprompt.model.folder import describe_model, save_model
+    from pbprompt.model.folder import describe_model
+    from pbprompt.model.tuned import TunedModel
     from pbprompt.registry import find_method
 
     kind = find_method("pbprompt")
     method = build_method(kind, make_config(kind), lite, seed=1)
     method.prepare(("cat", "dog"), "a photo of a {}.")
     info = describe_model(method, seed=1, shots=1)
-    save_model(tmp_path / "model", method, info)
+    TunedModel(method, info).save(tmp_path / "model")
     server = child(
         [sys.executable, "-c", RUN, str(tmp_path / "model"), "--port", "0", "--examples"],
         stderr=subprocess.PIPE,

@@ -13,7 +13,7 @@ from pbprompt.clip.loading.load import load_backbone
 from pbprompt.data.transforms import normalise
 from pbprompt.export import export_onnx
 from pbprompt.features.bank import Features
-from pbprompt.model.folder import describe_model, load_model, save_model
+from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predict_features, predictive, zero_shot
 from pbprompt.model.scoring import score
 from pbprompt.model.tuned import TunedModel
@@ -66,8 +66,8 @@ def test_learns(towers, name, family):
 @pytest.mark.parametrize("family", WRITE)
 def test_a_saved_model_finds_its_towers_by_itself(towers, tmp_path, family):
     method, images = fitted(find_method("coop"), {}, towers[family]), random_images(towers[family])
-    save_model(tmp_path / "model", method, describe_model(method))
-    loaded, _ = load_model(tmp_path / "model")
+    TunedModel(method, describe_model(method)).save(tmp_path / "model")
+    loaded = TunedModel.load(tmp_path / "model").method
     assert torch.equal(probabilities(method, images), probabilities(loaded, images))
 
 

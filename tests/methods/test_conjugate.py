@@ -17,8 +17,9 @@ from pbprompt.methods.abilities import LeavesOut, Streams, can
 from pbprompt.methods.base import Batch, build_method
 from pbprompt.methods.conjugate import Conjugate, ConjugateConfig
 from pbprompt.methods.zeroshot import ENSEMBLE, sentence_features
-from pbprompt.model.folder import describe_model, load_model, save_model
+from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import SAMPLES, predictive
+from pbprompt.model.tuned import TunedModel
 from pbprompt.train.loop import Run, train
 
 NAMES = ("cat", "golden_retriever", "Ångström", "traffic light")
@@ -467,8 +468,8 @@ def test_model_folder(tiny_vit, tmp_path, prior, counts):
     method = usual(tiny_vit, counts, prior=prior)
     if prior == "none" and 0 in counts:
         method.prepare([name for name, n in zip(NAMES, counts, strict=True) if n], TEMPLATE)
-    save_model(tmp_path / "model", method, describe_model(method, seed=0, shots=2))
-    loaded, _ = load_model(tmp_path / "model", tiny_vit)
+    TunedModel(method, describe_model(method, seed=0, shots=2)).save(tmp_path / "model")
+    loaded = TunedModel.load(tmp_path / "model", tiny_vit).method
     new = photographs(tiny_vit, NAMES, torch.arange(12) % 4, seed=2)
     assert torch.equal(ask(loaded, new).probabilities, ask(method, new).probabilities)
 
@@ -744,8 +745,8 @@ def test_a_model_with_unlabelled_ones_is_saved_and_lived_with(tiny_vit, tmp_path
     method, others = with_pool(tiny_vit, (1, 1, 1, 1), 0.3)
     assert method.absorbed is not None and method.absorbed.weight > 0
     new = photographs(tiny_vit, NAMES, labels_of(), seed=4)
-    save_model(tmp_path / "model", method, describe_model(method))
-    again, _ = load_model(tmp_path / "model", tiny_vit)
+    TunedModel(method, describe_model(method)).save(tmp_path / "model")
+    again = TunedModel.load(tmp_path / "model", tiny_vit).method
     assert torch.equal(ask(again, new).probabilities, ask(method, new).probabilities)
     assert again.left_out() is None  # every photograph is its class's only one
     again.prepare((*NAMES, "submarine"), TEMPLATE)

@@ -7,8 +7,9 @@ import torch
 from pbprompt.clip.backbone import Encoded
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Batch
-from pbprompt.model.folder import describe_model, load_model, save_model
+from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predictive
+from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 
 RIVALS = [find_method(name) for name in ("linear-probe", "gda", "proker", "lp++", "clap", "taskres")]
@@ -98,8 +99,8 @@ def test_a_name_that_occurs_twice_is_two_classes(kind, frozen):
 
 def test_model_folder(kind, frozen_tiny, tmp_path):
     method = stepped(frozen_tiny.fit(kind), frozen_tiny.images, frozen_tiny.labels, steps=3)
-    save_model(tmp_path / "m", method, describe_model(method, shots=2))
-    loaded, _ = load_model(tmp_path / "m", frozen_tiny.backbone)
+    TunedModel(method, describe_model(method, shots=2)).save(tmp_path / "m")
+    loaded = TunedModel.load(tmp_path / "m", frozen_tiny.backbone).method
     orders = [frozen_tiny.names, ("x", "cat"), *([("x", "dog")] if kind.takes_new_names else [])]
     for names in orders:
         said = []

@@ -9,8 +9,9 @@ from pbprompt.errors import InputError
 from pbprompt.features.bank import Features
 from pbprompt.methods.base import Batch, MethodConfig, build_method
 from pbprompt.methods.nearest_mean import NearestMean
-from pbprompt.model.folder import describe_model, load_model, save_model
+from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predictive
+from pbprompt.model.tuned import TunedModel
 from pbprompt.train.loop import Run, train
 
 NAMES = ("cat", "golden_retriever", "Ångström")
@@ -107,8 +108,8 @@ def test_no_step_can_be_taken(tiny_vit):
 def test_model_folder(tiny_vit, tmp_path):
     method, images = fitted(tiny_vit), encoded(tiny_vit, 5, seed=2)
     info = describe_model(method, seed=0, shots=2)
-    save_model(tmp_path / "model", method, info)
-    loaded, _ = load_model(tmp_path / "model", tiny_vit)
+    TunedModel(method, info).save(tmp_path / "model")
+    loaded = TunedModel.load(tmp_path / "model", tiny_vit).method
     assert torch.equal(predictive(loaded)(images).probabilities, predictive(method)(images).probabilities)
     with pytest.raises(InputError, match="only the classes"):
         loaded.prepare(["dog"], TEMPLATE)

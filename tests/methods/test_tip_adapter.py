@@ -14,8 +14,9 @@ from pbprompt.methods import tip_adapter
 from pbprompt.methods.abilities import ChoosesByValidation, can
 from pbprompt.methods.base import Batch, build_method, make_config
 from pbprompt.methods.tip_adapter import TipAdapter, TipAdapterConfig
-from pbprompt.model.folder import describe_model, load_model, save_model
+from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predictive
+from pbprompt.model.tuned import TunedModel
 from pbprompt.train.loop import Run, train
 from pbprompt.train.tune import tune
 
@@ -164,8 +165,8 @@ def test_unfitted_says_so(tiny_vit):
 def test_model_folder(tiny_vit, tmp_path, finetune):
     method, images = fitted(tiny_vit, finetune=finetune), encoded(tiny_vit, 5, seed=2)
     info = describe_model(method, seed=0, shots=2)
-    save_model(tmp_path / "model", method, info)
-    loaded, _ = load_model(tmp_path / "model", tiny_vit)
+    TunedModel(method, info).save(tmp_path / "model")
+    loaded = TunedModel.load(tmp_path / "model", tiny_vit).method
     for names in (NAMES, ("x", "dog")):
         method.prepare(names, TEMPLATE)
         loaded.prepare(names, TEMPLATE)
@@ -273,8 +274,8 @@ def test_one_image_per_class_leaves_alpha_and_beta_as_they_are(double_vit):
 @pytest.mark.parametrize("finetune", [False, True])
 def test_what_was_found_is_saved(tiny_vit, tmp_path, finetune):
     method, images, _ = searched(tiny_vit, search_alpha=30.0, finetune=finetune)
-    save_model(tmp_path / "model", method, describe_model(method, seed=0, shots=2))
-    loaded, _ = load_model(tmp_path / "model", tiny_vit)
+    TunedModel(method, describe_model(method, seed=0, shots=2)).save(tmp_path / "model")
+    loaded = TunedModel.load(tmp_path / "model", tiny_vit).method
     assert torch.equal(loaded.found, method.found)
     assert torch.equal(predictive(loaded)(images).probabilities, predictive(method)(images).probabilities)
 

@@ -18,7 +18,7 @@ from pbprompt.methods.base import build_method, make_config
 from pbprompt.methods.pbprompt import PBPrompt
 from pbprompt.model import manifest
 from pbprompt.model.calibration import Calibration
-from pbprompt.model.folder import describe_model, load_model, read_info, save_model
+from pbprompt.model.folder import describe_model, read_info
 from pbprompt.model.predictor import predictive
 from pbprompt.model.tuned import TunedModel
 
@@ -40,7 +40,7 @@ def saved(folder, method):
     metrics = {**metrics, "zero_shot": {**metrics, "accuracy": 0.25}}
     info = describe_model(method, seed=3, shots=4, data={"dataset": "toys", "draw_hash": "d"})
     info = replace(info, metrics=metrics)
-    save_model(folder, method, info, name="toys")
+    TunedModel(method, info).save(folder, name="toys")
     return info
 
 
@@ -55,7 +55,8 @@ def folder(tmp_path, tiny_vit):
 def test_the_same_logits_bit_for_bit(tmp_path, tiny_vit, preset, variant):
     method = made(tiny_vit, preset, variant)
     info = saved(tmp_path, method)
-    again, read = load_model(tmp_path, tiny_vit)
+    loaded = TunedModel.load(tmp_path, tiny_vit)
+    again, read = loaded.method, loaded.info
     assert read == info and again.config == method.config
     assert (again.classes, again.template) == (method.classes, method.template)
     images = Encoded(torch.randn(5, 32), torch.randn(5, 2, 32))
@@ -116,9 +117,9 @@ def another(backbone):
 @pytest.mark.parametrize("renames", range(ALL + 1))
 def test_a_kill_while_a_model_is_replaced_leaves_one_of_the_two(folder, tiny_vit, monkeypatch, renames):
     """Whole: the former until the config has its name, the new one from then on."""
-    old, new = load_model(folder, tiny_vit)[0], another(tiny_vit)
+    old, new = TunedModel.load(folder, tiny_vit).method, another(tiny_vit)
     with killed_after(monkeypatch, renames) if renames < ALL else contextlib.nullcontext():
-        save_model(folder, new, describe_model(new), CALIBRATED)
+        TunedModel(new, describe_model(new), CALIBRATED).save(folder)
     is_new = renames > 2
     found = TunedModel.load(folder, tiny_vit)
     assert found.classes == (new if is_new else old).classes
@@ -127,7 +128,7 @@ def test_a_kill_while_a_model_is_replaced_leaves_one_of_the_two(folder, tiny_vit
     assert all(torch.equal(value, wanted[name]) for name, value in found.method.state_dict().items())
     saved(folder, old)
     assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
-    assert load_model(folder, tiny_vit)[0].classes == old.classes
+    assert TunedModel.load(folder, tiny_vit).method.classes == old.classes
 
 
 def test_a_model_that_is_replaced_while_it_is_read_is_one_of_the_two(folder, tiny_vit, monkeypatch):
@@ -137,7 +138,7 @@ def test_a_model_that_is_replaced_while_it_is_read_is_one_of_the_two(folder, tin
         found = content(path)
         reads.append(path.name)
         if len(reads) == 1:  # the config
-            save_model(folder, new, describe_model(new), CALIBRATED)
+            TunedModel(new, describe_model(new), CALIBRATED).save(folder)
         return found
 
     monkeypatch.setattr(manifest, "_content", read_then_replaced)
@@ -176,8 +177,8 @@ def test_an_interrupt_right_after_the_config_keeps_what_it_names(folder, tiny_vi
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(manifest, "write_files", interrupted)
-        save_model(folder, new, describe_model(new))
-    assert load_model(folder, tiny_vit)[0].classes == new.classes
+        TunedModel(new, describe_model(new)).save(folder)
+    assert TunedModel.load(folder, tiny_vit).method.classes == new.classes
 
 
 @pytest.mark.parametrize("name", ["README.md", "config.json", "model.safetensors", "classifier.json"])
@@ -193,28 +194,28 @@ def test_weights_that_are_no_numbers_are_refused(folder, tiny_vit):
     tensors["generator.words"][0, 0] = torch.nan
     put(folder, "model.safetensors", save(tensors))
     with pytest.raises(InputError, match=r"model.safetensors: generator.words holds NaN or infinite values"):
-        load_model(folder, tiny_vit)
+        TunedModel.load(folder, tiny_vit)
 
 
 def test_a_half_written_folder_is_no_model(tmp_path, tiny_vit, monkeypatch):
     with killed_after(monkeypatch, 1):
         saved(tmp_path, made(tiny_vit))
     with pytest.raises(InputError, match="no model here"):
-        load_model(tmp_path, tiny_vit)
+        TunedModel.load(tmp_path, tiny_vit)
 
 
 def test_another_backbone_is_refused(folder, tiny_vit, tiny_resnet):
     for backbone in (random_backbone(tiny_vit.config, seed=1), tiny_resnet):
         with pytest.raises(InputError, match=r"tuned on tiny-vit with other weights .* give the same"):
-            load_model(folder, backbone)
+            TunedModel.load(folder, backbone)
 
 
 def test_missing_folders_and_files(tmp_path, folder, tiny_vit):
     with pytest.raises(InputError, match=r"nowhere: no model here .* give a folder that `fit` wrote"):
-        load_model(tmp_path / "nowhere", tiny_vit)
+        TunedModel.load(tmp_path / "nowhere", tiny_vit)
     (folder / "model.safetensors").unlink()
     with pytest.raises(InputError, match=r"model.safetensors: missing, but config.json names it"):
-        load_model(folder, tiny_vit)
+        TunedModel.load(folder, tiny_vit)
 
 
 @pytest.mark.parametrize("hashed", [True, False])
@@ -229,14 +230,14 @@ def test_damaged_weights(folder, tiny_vit, hashed):
     for content in (b"", good[:100], good[:-1], b"\0" * 64):
         write(content)
         with pytest.raises(InputError, match=r"model.safetensors: does not hold") as error:
-            load_model(folder, tiny_vit)
+            TunedModel.load(folder, tiny_vit)
         assert "\n" not in str(error.value)
     fewer = {key: value for key, value in tensors.items() if key != "generator.words"}
     wider = tensors | {"generator.words": torch.zeros(5, 64)}
     for wrong in (fewer, wider, tensors | {"more": torch.zeros(1)}):
         write(save(wrong))
         with pytest.raises(InputError, match=r"model.safetensors: does not hold") as error:
-            load_model(folder, tiny_vit)
+            TunedModel.load(folder, tiny_vit)
         assert "\n" not in str(error.value)
 
 
@@ -274,7 +275,7 @@ def changed(folder, **values):
 def test_damaged_configs(folder, tiny_vit, values):
     changed(folder, **values)
     with pytest.raises(InputError, match=r"config.json: not a model of pbprompt .* fit it again"):
-        load_model(folder, tiny_vit)
+        TunedModel.load(folder, tiny_vit)
 
 
 def test_class_names_that_were_changed_are_refused(folder, tiny_vit):
@@ -282,9 +283,9 @@ def test_class_names_that_were_changed_are_refused(folder, tiny_vit):
     for other in ([names[0], *names[:-1]], [*names[:-1], "other"], names[::-1], names[:-1]):
         changed(folder, classes=other)
         with pytest.raises(InputError, match=r"config.json: .* class names are not those .*: fit it again"):
-            load_model(folder, tiny_vit)
+            TunedModel.load(folder, tiny_vit)
     changed(folder, classes=names)
-    load_model(folder, tiny_vit)
+    TunedModel.load(folder, tiny_vit)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 9999])
@@ -299,14 +300,14 @@ def test_an_unknown_method_or_setting_is_named(folder, tiny_vit):
     config = read_info(folder).config
     changed(folder, config=config | {"ct_wait": 1})
     with pytest.raises(InputError, match=r"config.json: unknown setting 'ct_wait': did you mean 'ct_weight'"):
-        load_model(folder, tiny_vit)
+        TunedModel.load(folder, tiny_vit)
     changed(folder, method="pbpromt")
     with pytest.raises(InputError, match="did you mean 'pbprompt'"):
-        load_model(folder, tiny_vit)
+        TunedModel.load(folder, tiny_vit)
 
 
 def test_loading_leaves_the_global_generator_to_the_caller(folder, tiny_vit):
-    load_model(folder, tiny_vit)
+    TunedModel.load(folder, tiny_vit)
     before = torch.get_rng_state()
-    load_model(folder, tiny_vit)
+    TunedModel.load(folder, tiny_vit)
     assert torch.equal(torch.get_rng_state(), before)

@@ -16,7 +16,7 @@ from pbprompt.clip.backbone import Backbone
 from pbprompt.data.workers import Workers
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.model.calibration import Calibration
-from pbprompt.model.folder import describe_model, save_model
+from pbprompt.model.folder import describe_model
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 
@@ -39,7 +39,7 @@ def model_folder(lite: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Pa
     calibration = Calibration(
         confidence, right, true, len(CLASSES), len(CLASSES), 20, 0, (CLASSES[0],) * len(true)
     )
-    save_model(folder, method, info, calibration)
+    TunedModel(method, info, calibration).save(folder)
     return folder
 
 

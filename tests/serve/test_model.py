@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from pbprompt.model.folder import load_model
 from pbprompt.model.predictor import predictive
+from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.limits import Limits, Refused
 from pbprompt.serve.model import doubt_note, new_names, with_classes
 
@@ -24,7 +24,8 @@ def test_added_classes_predict_as_if_they_had_always_been_there(model, model_fol
     more = with_classes(model, [" kitten ", "sea  lion"], LIMITS)
     assert more.classes[-2:] == ("kitten", "sea lion") and "kitten" not in model.classes
     (said,) = more.predict(more.encode([pixels]))
-    method, info = load_model(model_folder, lite)
+    loaded = TunedModel.load(model_folder, lite)
+    method, info = loaded.method, loaded.info
     method.prepare((*info.classes, "kitten", "sea lion"), info.template)
     expected = predictive(method)(lite.image(pixels[None])).probabilities[0].tolist()
     assert list(said.scores.values()) == pytest.approx(expected, abs=1e-5)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -23,7 +23,7 @@ from pbprompt.core.label_head import LabelHead
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
 from pbprompt.methods.base import Method, build_method
-from pbprompt.model.calibration import Calibration, calibration_text
+from pbprompt.model.calibration import calibration_text
 from pbprompt.model.card import ModelInfo, model_card
 from pbprompt.model.manifest import (
     CALIBRATION,
@@ -41,6 +41,9 @@ from pbprompt.model.manifest import (
 from pbprompt.model.multi_label import thresholds
 from pbprompt.registry import find_method
 from pbprompt.train.checkpoint import CHECKPOINT
+
+if TYPE_CHECKING:
+    from pbprompt.model.tuned import TunedModel
 
 VERSION = 2
 CLASSES_HASH = "classes_sha256"  # the config's key: the weights are in the order of the names
@@ -73,25 +76,15 @@ def describe_model(
     )
 
 
-def save_model(
-    folder: Path,
-    method: Method,
-    info: ModelInfo,
-    calibration: Calibration | None = None,
-    name: str = "model",
-    labels: str | None = None,
-    head: LabelHead | None = None,
-) -> None:
-    """Write the folder: until all is on the disk, a former model in it stays.
-
-    `name`: what the card calls the model; `labels`: the text of `classifier.json`; `head`: of a multi-label
-    model, whose weights it is.
-    """
+def save_model(folder: Path, model: "TunedModel", name: str, labels: str | None) -> None:
+    """Write the folder, see `TunedModel.save`: until all is on the disk, a former model in it stays."""
     if not (folder / CHECKPOINT).exists():  # a training of ours has looked at the folder already
         check_replaceable(folder)
-    tensors = saved_state(method, head)
+    method, info, calibration, head = model.method, model.info, model.calibration, model.head
     texts = {CALIBRATION: calibration and calibration_text(calibration), LABELS: labels}
-    parts = {WEIGHTS: save(tensors)} | {name: text.encode() for name, text in texts.items() if text}
+    parts = {WEIGHTS: save(saved_state(method, head))} | {
+        name: text.encode() for name, text in texts.items() if text
+    }
     about = {"format": FORMAT, "version": VERSION, **asdict(info)}
     about |= {CLASSES_HASH: names_hash(info.classes), HASHES: hashes(parts)}
     config = json.dumps(about, indent=1, ensure_ascii=False) + "\n"
@@ -146,14 +139,12 @@ def names_hash(names: Sequence[str]) -> str:
 
 
 def load_model(
-    folder: Path | ModelFiles, backbone: Backbone | str | None = None, device: str | torch.device = "cpu"
-) -> tuple[Method, ModelInfo]:
+    files: ModelFiles, backbone: Backbone | str | None, device: str | torch.device
+) -> tuple[Method, ModelInfo, LabelHead | None]:
     """The tuned method, prepared for its classes, on the backbone it was tuned on and no other.
 
-    `backbone`: one that is loaded already, or where to load it from if not from where it was. That of a
-    multi-label model has no state of its own: `load_head` reads what tells the labels.
+    That of a multi-label model has no state of its own: a head tells the labels.
     """
-    files = opened(folder)
     folder, info = files.folder, read_info(files)
     towers = _towers_of(folder, info, backbone, device)
     kind = find_method(info.method)
@@ -161,23 +152,15 @@ def load_model(
         method = build_method(kind, from_dict(kind.Config, info.config), towers, seed=0)
     except InputError as error:  # such as of settings that ask for more blocks than the towers have
         raise InputError(f"{folder / CONFIG}: {error}") from None
-    if info.multi_label:
-        method.prepare(info.classes, info.template)
-        return method, info
     with _weights(files) as state:
-        return _with_state(method, info.classes, info.template, state), info
-
-
-def load_head(folder: Path | ModelFiles, info: ModelInfo, backbone: Backbone) -> LabelHead | None:
-    """What tells the labels of a multi-label model; None of a single-label one."""
-    if not info.multi_label:
-        return None
-    with _weights(opened(folder)) as state:
+        if not info.multi_label:
+            return _with_state(method, info.classes, info.template, state), info, None
         head, classes = LabelHead(**state), len(info.classes)
-        shapes = [(classes, backbone.embed_dim), (classes,), (classes,), (classes,)]
+        shapes = [(classes, towers.embed_dim), (classes,), (classes,), (classes,)]
         if [tuple(part.shape) for part in head] != shapes:
-            raise ValueError(f"not of {classes} labels and {backbone.embed_dim} dimensions")
-        return LabelHead(*(part.to(backbone.device) for part in head))
+            raise ValueError(f"not of {classes} labels and {towers.embed_dim} dimensions")
+    method.prepare(info.classes, info.template)
+    return method, info, LabelHead(*(part.to(towers.device) for part in head))
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from pbprompt.model.calibration import (
     temperature_of,
 )
 from pbprompt.model.card import ModelInfo
-from pbprompt.model.folder import copy_method, describe_model, load_head, load_model, save_model
+from pbprompt.model.folder import copy_method, describe_model, load_model, save_model
 from pbprompt.model.manifest import ModelFiles, opened
 from pbprompt.model.multi_label import (
     check_multi_label,
@@ -214,14 +214,12 @@ class TunedModel:
         `backbone`: one that is loaded already, or where its weights are if they moved.
         """
         files = opened(folder)
-        method, info = load_model(files, backbone, device)
-        head = load_head(files, info, method.backbone)
+        method, info, head = load_model(files, backbone, device)
         return cls(method, info, read_calibration(files), samples, seed, head=head)
 
     def save(self, folder: str | Path, name: str = "", labels: str | None = None) -> None:
         """Write a model folder, whose card calls it `name`; `labels` is the text of `classifier.json`."""
-        place, name = Path(folder), name or str(folder)
-        save_model(place, self.method, self.info, self.calibration, name, labels, self.head)
+        save_model(Path(folder), self, name or str(folder), labels)
 
     def with_classes(self, names: Sequence[str]) -> Self:
         """The same model with more classes, known by their names."""

@@ -4,7 +4,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,9 +16,10 @@ from pbprompt.core.likelihood import unit
 from pbprompt.errors import InputError
 from pbprompt.methods.abilities import MultiLabel, UsesUnseenNames, can
 from pbprompt.methods.base import Method
-from pbprompt.model.folder import describe_model, load_model, save_model
+from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predictive, zero_shot
 from pbprompt.model.scoring import score
+from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.testing.fits import (
     NAMES,
@@ -123,8 +123,9 @@ def saves_and_loads(kind: Kind, settings: Settings) -> None:
     method, images = fitted(kind, settings, backbone), random_images(backbone)
     with tempfile.TemporaryDirectory() as folder:
         info = describe_model(method, seed=1, shots=SHOTS)
-        save_model(Path(folder), method, info)
-        loaded, info = load_model(Path(folder), backbone=backbone)
+        TunedModel(method, info).save(folder)
+        read = TunedModel.load(folder, backbone)
+        loaded, info = read.method, read.info
     demand(info.classes == NAMES, f"its classes are {info.classes}")
     before, after = probabilities(method, images), probabilities(loaded, images)
     demand(torch.equal(before, after), f"they are {_farthest(before, after):.2g} apart")

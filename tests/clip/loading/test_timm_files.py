@@ -12,7 +12,8 @@ from siglip_folder import change
 
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.errors import InputError
-from pbprompt.model.folder import describe_model, load_model, save_model
+from pbprompt.model.folder import describe_model
+from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.testing.fits import fitted, probabilities, random_images
 
@@ -55,8 +56,8 @@ def test_in_half_precision_and_in_a_saved_model(name, tmp_path):
     assert half.dtype == torch.float16 and half.image(torch.zeros(1, 3, 32, 32)).global_.isfinite().all()
     tower = load_backbone(folder)
     method, images = fitted(find_method("conjugate"), {}, tower), random_images(tower)
-    save_model(tmp_path / "model", method, describe_model(method))
-    loaded, _ = load_model(tmp_path / "model")
+    TunedModel(method, describe_model(method)).save(tmp_path / "model")
+    loaded = TunedModel.load(tmp_path / "model").method
     assert torch.equal(probabilities(method, images), probabilities(loaded, images))
 
 
