@@ -3,6 +3,8 @@
 import json
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 LONGEST_MESSAGE = 500
@@ -15,8 +17,9 @@ def one_line(message: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What another library's error says, as a part of our sentence."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:120]
+    """What another library's error or the system's says, as a part of our sentence."""
+    said = getattr(error, "strerror", None) or str(error)
+    return (said.splitlines() or [type(error).__name__])[0][:120]
 
 
 class InputError(ValueError):
@@ -48,6 +51,15 @@ def warn_in_sentences() -> None:
         print(f"pbprompt: {one_line(whose + str(message))}", file=sys.stderr)
 
     warnings.showwarning = show  # type: ignore[assignment]
+
+
+@contextmanager
+def needing(what: str, extra: str) -> Iterator[None]:
+    """Around imports of what an extra brings: where it is missing, `what` needs it, and how to install it."""
+    try:
+        yield
+    except ImportError:
+        raise InputError(f"{what}: {install_command(extra)}") from None
 
 
 def install_command(extra: str) -> str:

@@ -33,7 +33,7 @@ from pbprompt.config import to_dict
 from pbprompt.core.likelihood import uncertainty
 from pbprompt.core.temperature import tempered
 from pbprompt.data.transforms import Preprocess
-from pbprompt.errors import InputError, install_command
+from pbprompt.errors import InputError, needing
 from pbprompt.files import held, write_bytes
 from pbprompt.methods.base import Method
 from pbprompt.model.calibration import CERTAINTY, Calibration
@@ -300,12 +300,10 @@ def _weight_bytes(program: torch.onnx.ONNXProgram) -> int:
 
 
 def _need_extra() -> None:
-    try:
+    with needing("ONNX export needs onnx, onnxruntime and onnxscript", "onnx"):
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"ONNX export needs {error.name}: run {install_command('onnx')}") from None
 
 
 def _not_exportable(method: Method, why: str) -> InputError:

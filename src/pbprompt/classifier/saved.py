@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pbprompt.classifier.tuning import ClassWeight
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.loading.hub import HUB_PREFIX
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, first_line
 from pbprompt.model.card import ModelInfo
 from pbprompt.model.manifest import CARD, CONFIG, LABELS, PARTS, ModelFiles, opened
 from pbprompt.model.predictor import SAMPLES
@@ -100,8 +100,8 @@ def find_folder(source: str, token: str | None = None) -> Path:
         return Path(snapshot_download(repository, allow_patterns=files, token=token))
     except Exception as error:  # the network's libraries have errors of many families
         raise InputError(
-            f"{source}: no folder here, and the hub gives no model of that id ({_why(error)}): check the id, "
-            "the connection and, where it is private, `hf auth login`"
+            f"{source}: no folder here, and the hub gives no model of that id ({first_line(error)}): check "
+            "the id, the connection and, where it is private, `hf auth login`"
         ) from None
 
 
@@ -115,10 +115,6 @@ def upload(folder: str, repository: str, *, private: bool, token: str | None, me
         api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
     except Exception as error:  # as above
         raise InputError(
-            f"{repository}: not uploaded ({_why(error)}): check the id and `hf auth login`"
+            f"{repository}: not uploaded ({first_line(error)}): check the id and `hf auth login`"
         ) from None
     return str(address)
-
-
-def _why(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -21,7 +21,7 @@ from pbprompt.data.items import DEFAULT_TEMPLATE
 from pbprompt.data.names import distinct
 from pbprompt.data.stream import Record, Stream
 from pbprompt.data.stream.places import MOST_BYTES, is_address
-from pbprompt.errors import InputError, install_command
+from pbprompt.errors import InputError, needing
 from pbprompt.methods.abilities import TellsFamiliarity, can
 from pbprompt.model.predictions import NO_RULE, Prediction, Rule
 from pbprompt.model.tuned import TunedModel
@@ -191,10 +191,8 @@ def executor_of(options: PredictOptions, model: TunedModel, rule: Rule) -> Execu
     """What makes the parts; to other machines the model is sent."""
     if options.executor == "local":
         return here
-    try:
+    with needing("--executor ray needs Ray Data (local does not)", "ray"):
         import_module("ray.data")
-    except ImportError as error:
-        raise InputError(f"--executor ray: {error}: {install_command('ray')}, or choose local") from None
     load = sent(model, options.backbone, options.device, rule)
     return on_ray(options.ray_address, load, options.device)
 

@@ -11,7 +11,7 @@ from pbprompt.data.assemble import Choices
 from pbprompt.data.items import Dataset
 from pbprompt.data.stream.folders import SPLIT_WORDS
 from pbprompt.data.tables import open_table
-from pbprompt.errors import InputError, install_command
+from pbprompt.errors import InputError, first_line, needing
 from pbprompt.files import is_special, write_bytes, write_text
 from pbprompt.paths import cache_folder
 
@@ -30,10 +30,8 @@ def open_huggingface(source: str, choices: Choices) -> Dataset:
     It must have one image column and one class label. Files are named by split and position, so labels,
     draws and hashes do not depend on where the cache is.
     """
-    try:
+    with needing(f"{source}: Hugging Face datasets need an extra", "hf"):
         import datasets
-    except ImportError:
-        raise InputError(f"{source}: Hugging Face datasets need an extra: {install_command('hf')}") from None
     if not source.startswith(PREFIX):
         for path in Path(source).rglob("*"):
             if is_special(path):
@@ -44,8 +42,7 @@ def open_huggingface(source: str, choices: Choices) -> Dataset:
         else:
             loaded = datasets.load_from_disk(source)
     except Exception as error:  # the library's own errors, the network's and the disk's
-        why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{source}: cannot be loaded ({why}): check the name") from None
+        raise InputError(f"{source}: cannot be loaded ({first_line(error)}): check the name") from None
     parts = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
     table = _cache_folder(source, parts) / "index.jsonl"
     if not table.is_file():

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, first_line
 from pbprompt.files import is_special
 
 # A hint for listing folders; what a file is, its first bytes decide.
@@ -69,8 +69,7 @@ def open_image(source: str | os.PathLike[str] | BinaryIO, *, draft: int | None =
         limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
         raise InputError(f"cannot read image {name}: it has more than {limit:,} pixels") from None
     except Exception as error:  # damaged files make Pillow's decoders raise nearly anything
-        why = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
-        raise InputError(f"cannot read image {name}: {why}") from None
+        raise InputError(f"cannot read image {name}: {first_line(error)}") from None
 
 
 def small_jpeg(source: str | os.PathLike[str], side: int, quality: int) -> bytes:

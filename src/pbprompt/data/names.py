@@ -16,7 +16,7 @@ from pathlib import Path
 import ftfy
 import yaml
 
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, first_line
 from pbprompt.files import read_text
 from pbprompt.suggest import suggest
 
@@ -72,7 +72,7 @@ def read_descriptions(path: Path) -> dict[str, list[str]]:
     try:
         values = yaml.safe_load(read_text(path))
     except yaml.YAMLError as error:
-        raise InputError(f"{path}: no YAML ({str(error).splitlines()[0]}): write 'class: sentence'") from None
+        raise InputError(f"{path}: no YAML ({first_line(error)}): write 'class: sentence'") from None
     if not isinstance(values, dict) or not values:
         raise InputError(f"{path}: no descriptions in it: write 'class: sentence', one class a line")
     found = {}

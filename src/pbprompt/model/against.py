@@ -12,21 +12,19 @@ import numpy as np
 import torch
 
 from pbprompt.core.likelihood import unit
-from pbprompt.errors import InputError, install_command
+from pbprompt.errors import InputError, needing
 from pbprompt.evaluate.metrics import summary
 from pbprompt.features.bank import Features
 
 
 def against(train: Features, test: Features, seed: int = 1) -> Iterator[tuple[str, dict[str, float]]]:
     """Each classifier's name and its standard figures, as they are made."""
-    try:
+    with needing("--against needs scikit-learn", "against"):
         from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
         from sklearn.linear_model import LogisticRegression
         from sklearn.model_selection import GridSearchCV
         from sklearn.neighbors import KNeighborsClassifier
         from sklearn.svm import SVC
-    except ImportError:
-        raise InputError(f"--against needs scikit-learn: {install_command('against')}") from None
     x, new = (unit(part.global_.float()).cpu().double().numpy() for part in (train, test))
     y, labels = train.labels.cpu().numpy(), test.labels.cpu()
     folds = min(5, int(np.bincount(y)[np.bincount(y) > 0].min()))

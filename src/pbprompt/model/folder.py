@@ -20,7 +20,7 @@ from pbprompt.clip.loading.hub import EMBEDDED
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.config import from_dict, to_dict
 from pbprompt.core.label_head import LabelHead
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, first_line
 from pbprompt.files import read_text
 from pbprompt.methods.base import Method, build_method
 from pbprompt.model.calibration import calibration_text
@@ -174,7 +174,7 @@ def _weights(files: ModelFiles) -> Iterator[dict[str, Tensor]]:
     except InputError:
         raise
     except (OSError, SafetensorError, RuntimeError, TypeError, ValueError) as error:
-        why = str(error).splitlines()[0]
+        why = first_line(error)
         raise InputError(f"{path}: does not hold this model's parameters ({why}): fit it again") from None
 
 

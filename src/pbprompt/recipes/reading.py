@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_origin, get_type_hints
 import yaml
 
 from pbprompt.config import from_dict
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, first_line
 from pbprompt.files import read_text
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ def parsed(name_or_path: str, fix: str, folder: str = "") -> tuple[dict[str, Any
     try:
         values = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a ValueError: 2024-13-45, no such day
-        raise InputError(f"{where}: not YAML ({str(error).splitlines()[0]}): fix it") from None
+        raise InputError(f"{where}: not YAML ({first_line(error)}): fix it") from None
     if not isinstance(values, dict):
         raise InputError(f"{where}: not a recipe: {fix}")
     return values, where

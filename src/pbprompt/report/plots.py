@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pbprompt.errors import InputError, install_command
+from pbprompt.errors import InputError, needing
 from pbprompt.evaluate.reliability import ReliabilityBins
 from pbprompt.files import write_bytes
 
@@ -73,10 +73,8 @@ def styled(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def inside(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
+        with needing("figures need matplotlib", "plots"):
             from matplotlib import style
-        except ImportError:
-            raise InputError(f"figures need matplotlib: {install_command('plots')}") from None
         with style.context(["default", "pbprompt.report.figures"]):
             return function(*args, **kwargs)
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from pbprompt.errors import InputError, install_command
+from pbprompt.errors import InputError, first_line, needing
 from pbprompt.sweep.executor import Ended, Job, attempt, ended
 
 ANSWER_SECONDS = 10.0
@@ -29,12 +29,8 @@ class RayExecutor:
     def __init__(
         self, address: str | None = None, gpus_per_run: float = 0.0, jobs: int | None = None
     ) -> None:
-        try:
+        with needing("executor ray needs Ray (local does not)", "ray"):
             import ray
-        except ImportError:
-            raise InputError(
-                f"executor ray: Ray is not installed: {install_command('ray')}, or choose local"
-            ) from None
         if not gpus_per_run >= 0 or (gpus_per_run > 1 and gpus_per_run % 1):
             raise InputError(f"gpus_per_run is {gpus_per_run}: give a fraction of one, or a whole number")
         self._ray = ray
@@ -87,8 +83,7 @@ def _connect(ray: Any, address: str | None, jobs: int | None) -> None:
             socket.create_connection((place.hostname, place.port), ANSWER_SECONDS).close()
         ray.init(address=address, **quiet)
     except (OSError, ValueError, RuntimeError) as error:
-        why = str(error).splitlines()[0]
         raise InputError(
-            f"Ray address {address}: no cluster lets us in ({why}): check the address, and where the cluster "
-            "wants a token set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+            f"Ray address {address}: no cluster lets us in ({first_line(error)}): check the address, and "
+            "where the cluster wants a token set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
         ) from error

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pbprompt.errors import InputError, install_command
+from pbprompt.errors import InputError, needing
 from pbprompt.sweep.executor import Ended, Job, attempt, ended
 
 MINUTES = 24 * 60
@@ -28,12 +28,8 @@ class SlurmExecutor:
     def __init__(
         self, folder: Path, gpus_per_run: float = 0.0, jobs: int | None = None, cluster: str = "slurm"
     ) -> None:
-        try:
+        with needing("executor slurm needs submitit (local does not)", "slurm"):
             import submitit
-        except ImportError:
-            raise InputError(
-                f"executor slurm: submitit is not installed: {install_command('slurm')}, or choose local"
-            ) from None
         if cluster == "slurm" and shutil.which("sbatch") is None:
             raise InputError(
                 "executor slurm: there is no sbatch here: run on a machine that submits to Slurm"

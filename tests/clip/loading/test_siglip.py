@@ -161,7 +161,7 @@ def test_a_tokenizer_of_more_tokens_than_the_model(folder):
 
 def test_without_the_library_the_extra_is_named(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(InputError, match=r"needs tokenizers: run pip install .*siglip"):
+    with pytest.raises(InputError, match=r"needs tokenizers: pip install .*siglip"):
         load_backbone(folder)
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pbprompt.clip.loading.companions import HF_TOKENIZER, HF_TOKENIZER_CONFIG, read_json
 from pbprompt.clip.sentence_tokenizer import SentenceTokenizer
 from pbprompt.clip.text import TextConfig
-from pbprompt.errors import InputError, first_line, install_command
+from pbprompt.errors import InputError, first_line, needing
 
 
 def read_tokenizer(
@@ -19,10 +19,8 @@ def read_tokenizer(
             raise InputError(
                 f"{folder}: lacks {file}, without which the model reads no text{own}; fetch it from the hub"
             )
-    try:
+    with needing(f"{folder}: its text needs tokenizers", "siglip"):
         from tokenizers import Tokenizer as Backend
-    except ImportError:
-        raise InputError(f"{folder}: its text needs tokenizers: run {install_command('siglip')}") from None
     path, told = folder / HF_TOKENIZER, read_json(folder / HF_TOKENIZER_CONFIG)
     try:
         backend = Backend.from_file(str(path))

@@ -15,7 +15,7 @@ from pbprompt.data.stream.places import Place, opened, state, told
 from pbprompt.data.stream.records import FILES_AT_ONCE, MOST_BYTES, Record, too_large
 from pbprompt.data.stream.tables import COLUMNS, row_record
 from pbprompt.data.workers import Workers
-from pbprompt.errors import InputError, install_command
+from pbprompt.errors import InputError, first_line, needing
 
 BYTES_AT_ONCE, ROWS_AT_ONCE = 16 << 20, 1024  # of which so many lie in memory
 MEMORY = 2 << 30  # of the process that reads
@@ -148,14 +148,12 @@ def _batches(place: Place, groups: list[int], columns: list[str], skip: int) -> 
 
 
 def _open(place: Place, file: Any) -> Any:
-    try:
+    with needing(f"{place}: Parquet needs pyarrow", "parquet"):
         from pyarrow.parquet import ParquetFile
-    except ImportError:
-        raise InputError(f"{place}: Parquet needs pyarrow: {install_command('parquet')}") from None
     try:
         return ParquetFile(file)
     except Exception as error:
-        why = str(error).splitlines()[0]
+        why = first_line(error)
         raise InputError(f"{place}: not a whole Parquet file ({why}): fetch or write it again") from None
 
 

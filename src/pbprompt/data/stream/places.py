@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from pbprompt.errors import InputError, install_command
+from pbprompt.errors import InputError, first_line, install_command, needing
 
 Place = Path | str  # a path here, or an address
 BLOCK = 4 << 20  # of what is elsewhere, fetched at once
@@ -64,7 +64,7 @@ def told(place: Place) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # each library beneath fsspec has errors of its own
-        why = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
+        why = first_line(error)
         if is_address(str(place)) and _denied(error):
             scheme = str(place).split("://")[0]
             variables = _VARIABLES.get(scheme, f"what fsspec's {scheme} reads from the environment")
@@ -89,17 +89,15 @@ def filesystem(address: str) -> tuple[Any, str]:
     if address.split("://")[0] not in SCHEMES or "::" in address:
         known = ", ".join(SCHEMES[:-1])
         raise InputError(f"{address}: not an address that is read: check it; its scheme may be {known}")
-    try:
+    with needing(f"{address}: addresses need fsspec", "remote"):
         import fsspec
-    except ImportError:
-        raise InputError(f"{address}: addresses need fsspec: {install_command('remote')}") from None
     try:
         system, path = fsspec.core.url_to_fs(address)
     except ImportError as error:
         extra = _EXTRAS.get(address.split("://")[0], "remote")
         raise InputError(f"{address}: {error}: {install_command(extra)}") from None
     except ValueError as error:  # an unknown scheme
-        raise InputError(f"{address}: {str(error).splitlines()[0]}: check the address") from None
+        raise InputError(f"{address}: {first_line(error)}: check the address") from None
     log = logging.getLogger(type(system).__module__.partition(".")[0])
     if not log.handlers:  # where nobody listens, it would print its tracebacks beside our sentence
         log.addHandler(logging.NullHandler())
