@@ -11,8 +11,10 @@ from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.data.assemble import Choices
 from pbprompt.data.names import (
     check_distinct,
+    class_rows,
     from_folder,
     from_label,
+    missing_names,
     name_key,
     read_classes_file,
 )
@@ -123,3 +125,20 @@ def test_names_of_the_same_tokens_are_one(other):
 
 def test_accents_in_one_or_two_characters_are_one_name():
     assert name_key(unicodedata.normalize("NFD", "crème")) == name_key(unicodedata.normalize("NFC", "Crème"))
+
+
+SPELLED = ("cat", "Fire_Engine", "sea horse")
+
+
+def test_case_and_underscores_do_not_matter():
+    assert class_rows(SPELLED, ["Sea_Horse", "fire  engine", "cat", "cat"]) == [2, 1, 0]
+    assert missing_names(SPELLED, ["CAT", "zebra", "fire engine", "Zebra", "sofa"]) == ["zebra", "sofa"]
+
+
+def test_an_unknown_name_is_named():
+    with pytest.raises(InputError, match="'dog' is none of the model's 3"):
+        class_rows(SPELLED, ["cat", "dog"])
+
+
+def test_all_classes_of_a_name_are_found():
+    assert class_rows(["crane", "dog", "Crane"], ["dog", "crane"]) == [1, 0, 2]

@@ -1,4 +1,4 @@
-"""Class names as people write them; the captions and words nearest to prompts."""
+"""The captions and words nearest to prompts."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,6 @@ from pbprompt.clip.backbone import Encoded
 from pbprompt.clip.tokenizer import Tokenizer
 from pbprompt.errors import InputError
 from pbprompt.explain.prompts import (
-    class_rows,
-    missing_names,
     nearest_captions,
     nearest_words,
     read_captions,
@@ -21,20 +19,6 @@ from pbprompt.methods.base import build_method, make_config
 from pbprompt.registry import find_method
 
 SPELLED = ("cat", "Fire_Engine", "sea horse")
-
-
-def test_case_and_underscores_do_not_matter():
-    assert class_rows(SPELLED, ["Sea_Horse", "fire  engine", "cat", "cat"]) == [2, 1, 0]
-    assert missing_names(SPELLED, ["CAT", "zebra", "fire engine", "Zebra", "sofa"]) == ["zebra", "sofa"]
-
-
-def test_an_unknown_name_is_named():
-    with pytest.raises(InputError, match="'dog' is none of the model's 3"):
-        class_rows(SPELLED, ["cat", "dog"])
-
-
-def test_all_classes_of_a_name_are_found():
-    assert class_rows(["crane", "dog", "Crane"], ["dog", "crane"]) == [1, 0, 2]
 
 
 def fitted_conjugate(backbone, *settings):

@@ -246,6 +246,7 @@ def test_an_added_class_can_be_removed_and_all_is_as_before(sharing, cat):
         ({"names": "otter"}, 422),
         ({"names": [3]}, 422),
         ({"names": [""]}, 422),
+        ({"names": ["\N{UNICORN FACE}" * 100]}, 422),  # more than the tokeniser takes
         ({"names": ["Dog"]}, 409),
         ({"names": ["\ud800"]}, 422),
         ({"names": [f"x{n}" for n in range(9)]}, 422),

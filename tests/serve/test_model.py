@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
+from pbprompt.errors import InputError
 from pbprompt.model.predictor import predictive
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.limits import Limits, Refused
@@ -56,9 +57,9 @@ def test_bad_names_are_refused_and_change_nothing(model, names, status):
 
 
 def test_a_name_the_tokeniser_cannot_take_is_refused(model):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(InputError):
         with_classes(model, ["many words " * 50], Limits(name_length=10_000))
-    assert refused.value.status == 422 and "cat" in model.classes
+    assert "cat" in model.classes
 
 
 def test_methods_without_new_classes_say_so(model, monkeypatch):

@@ -98,7 +98,7 @@ def check_suffix(option: str, path: Path, suffix: str) -> None:
 
 def model_with(model: Path, names: Sequence[str], backbone: str | None, device: str) -> "TunedModel":
     """The tuned model, with the names that it does not know added, and told."""
-    from pbprompt.explain.prompts import missing_names
+    from pbprompt.data.names import missing_names
     from pbprompt.model.tuned import TunedModel
 
     tuned = TunedModel.load(model, backbone, device).single_label()

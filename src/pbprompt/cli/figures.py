@@ -10,7 +10,7 @@ from rich.table import Table
 from pbprompt.cli.output import print_table, table, tell
 from pbprompt.data.fewshot import draw
 from pbprompt.data.items import Dataset, some
-from pbprompt.explain.prompts import missing_names
+from pbprompt.data.names import missing_names
 from pbprompt.features.bank import FeatureBank
 from pbprompt.files import as_text
 from pbprompt.model.against import against

@@ -48,8 +48,9 @@ def prompts(
 
     from pbprompt.cli.explain import model_with
     from pbprompt.core.likelihood import sampled_cosine
+    from pbprompt.data.names import class_rows
     from pbprompt.explain.prompt_map import draw_prompt_map, map_prompts
-    from pbprompt.explain.prompts import class_rows, sampled_prompts
+    from pbprompt.explain.prompts import sampled_prompts
     from pbprompt.files import write_text
     from pbprompt.report.plots import save
 
@@ -125,8 +126,8 @@ def _image_features(
     import random
 
     from pbprompt.data.items import Item
+    from pbprompt.data.names import class_rows, missing_names
     from pbprompt.data.sources import open_dataset
-    from pbprompt.explain.prompts import class_rows, missing_names
     from pbprompt.features.bank import FeatureBank
 
     # with the model's seed, the split that `fit` made: its test images were not trained on

@@ -43,6 +43,24 @@ def name_key(name: str) -> str:
     return from_label(html.unescape(html.unescape(ftfy.fix_text(name)))).casefold()
 
 
+def class_rows(classes: Sequence[str], names: Sequence[str]) -> list[int]:
+    """Where the named classes are, all of a name; case and underscores do not matter."""
+    rows: dict[str, list[int]] = {}
+    for row, name in enumerate(classes):
+        rows.setdefault(name_key(name), []).append(row)
+    for name in names:
+        if name_key(name) not in rows:
+            raise InputError(f"class {name!r} is none of the model's {len(classes)}: add it by name first")
+    return [row for key in dict.fromkeys(map(name_key, names)) for row in rows[key]]
+
+
+def missing_names(classes: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The names that are no class yet, each once."""
+    known = {name_key(name) for name in classes}
+    new = {name_key(name): name for name in reversed(names) if name_key(name) not in known}
+    return list(reversed(new.values()))
+
+
 def read_classes_file(path: str | Path) -> dict[str, str]:
     """Folder name or label → class name: a JSON object, two columns of .csv or .tsv, or lines `key: name`."""
     path = Path(path)

@@ -37,9 +37,10 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Encoded
 from pbprompt.core.transport import transport_plans
+from pbprompt.data.names import class_rows
 from pbprompt.data.squares import Fit
 from pbprompt.errors import InputError
-from pbprompt.explain.prompts import as_prompts, class_rows
+from pbprompt.explain.prompts import as_prompts
 from pbprompt.files import write_bytes
 from pbprompt.methods.abilities import NamesSources, can
 from pbprompt.model.predictor import Predictor

@@ -21,7 +21,7 @@ from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.engine import encode_texts
 from pbprompt.clip.prompts import AnyTokenizer
 from pbprompt.core.likelihood import cosines
-from pbprompt.data.names import name_key
+from pbprompt.data.names import class_rows
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
 from pbprompt.methods.base import Method
@@ -48,24 +48,6 @@ def as_prompts(method: Method, bank: Float[Tensor, "s c k"]) -> Float[Tensor, "s
             f"{method.name} {why} and has no class features to look into: use a model of pbprompt or coop"
         )
     return prompts
-
-
-def class_rows(classes: Sequence[str], names: Sequence[str]) -> list[int]:
-    """Where the named classes are, all of a name; case and underscores do not matter."""
-    rows: dict[str, list[int]] = {}
-    for row, name in enumerate(classes):
-        rows.setdefault(name_key(name), []).append(row)
-    for name in names:
-        if name_key(name) not in rows:
-            raise InputError(f"class {name!r} is none of the model's {len(classes)}: add it by name first")
-    return [row for key in dict.fromkeys(map(name_key, names)) for row in rows[key]]
-
-
-def missing_names(classes: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The names that are no class yet, each once."""
-    known = {name_key(name) for name in classes}
-    new = {name_key(name): name for name in reversed(names) if name_key(name) not in known}
-    return list(reversed(new.values()))
 
 
 @dataclass(frozen=True)

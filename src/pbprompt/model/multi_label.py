@@ -11,7 +11,7 @@ from pbprompt.clip.backbone import Encoded
 from pbprompt.core.label_head import LabelHead
 from pbprompt.core.likelihood import unit
 from pbprompt.data.items import Dataset, Item
-from pbprompt.data.names import name_key
+from pbprompt.data.names import class_rows, missing_names
 from pbprompt.errors import InputError, NoNumberError
 from pbprompt.evaluate.multi_label import LabelAnswers, mean_average_precision
 from pbprompt.features.bank import Features
@@ -97,14 +97,11 @@ def judge_labels(
     `zero_shot_map` is the mAP of ranking images by their cosine to the names, if the backbone reads names.
     """
     classes, backbone = method.classes, method.backbone
-    known = {name_key(name): place for place, name in enumerate(classes)}
-    for name in dataset.classes:
-        if name_key(name) not in known:
-            hint = suggest(name, classes)
-            raise InputError(f"{dataset.name}: the model does not know the label {name!r}: {hint}")
+    for name in missing_names(classes, dataset.classes):
+        hint = suggest(name, classes)
+        raise InputError(f"{dataset.name}: the model does not know the label {name!r}: {hint}")
     has = torch.zeros(len(items), len(classes), dtype=torch.bool)
-    columns = [known[name_key(name)] for name in dataset.classes]
-    has[:, columns] = targets(items, len(dataset.classes)).bool()
+    has[:, class_rows(classes, dataset.classes)] = targets(items, len(dataset.classes)).bool()
     said = label_probabilities(head, features.images)
     paths = tuple(item.path for item in items)
     answers = LabelAnswers(classes, paths, has, said, tuple(thresholds(head)))

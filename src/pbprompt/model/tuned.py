@@ -13,7 +13,7 @@ from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.label_head import LabelHead
 from pbprompt.core.likelihood import Uncertainty
 from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset
-from pbprompt.data.names import name_key
+from pbprompt.data.names import missing_names, name_key
 from pbprompt.errors import InputError
 from pbprompt.evaluate.answers import Answers
 from pbprompt.evaluate.conformal import ByDifficulty
@@ -244,9 +244,7 @@ class TunedModel:
     def partial_fit(self, images: Encoded, labels: Sequence[str]) -> Self:
         """The model having learned these images too, as if fitted on all; new labels are new classes."""
         method = self._learning("learn on: fit it again on all images")
-        known = {name_key(name): place for place, name in enumerate(self.classes)}
-        new = [name for name in dict.fromkeys(labels) if name_key(name) not in known]
-        method.expect((*self.classes, *new), method.template)
+        method.expect((*self.classes, *missing_names(self.classes, labels)), method.template)
         known = {name_key(name): place for place, name in enumerate(method.classes)}
         device = self.backbone.device
         rows = torch.tensor([known[name_key(label)] for label in labels], device=device)

@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
 from pbprompt import __version__
-from pbprompt.errors import NoNumberError, one_line
+from pbprompt.errors import InputError, NoNumberError, one_line
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.docs_page import docs_page
 from pbprompt.serve.fairness import Shares
@@ -221,9 +221,9 @@ def _add_error_handlers(app: FastAPI) -> None:
     async def refused(request: Request, error: Refused) -> JSONResponse:
         return JSONResponse({"error": one_line(error.reason)}, error.status, error.headers)
 
-    @app.exception_handler(NoNumberError)
-    async def no_number(request: Request, error: NoNumberError) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, 500)
+    @app.exception_handler(InputError)
+    async def unusable(request: Request, error: InputError) -> JSONResponse:
+        return JSONResponse({"error": str(error)}, 500 if isinstance(error, NoNumberError) else 422)
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> JSONResponse:

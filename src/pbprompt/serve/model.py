@@ -7,7 +7,6 @@ from PIL import Image
 
 from pbprompt.clip.backbone import Encoded
 from pbprompt.data.names import name_key
-from pbprompt.errors import InputError, NoNumberError
 from pbprompt.explain.heat_maps import HeatMaps, heat_maps
 from pbprompt.methods.abilities import LearnsOn, can
 from pbprompt.model.calibration import Calibration
@@ -59,10 +58,7 @@ def with_classes(model: TunedModel, names: Sequence[str], limits: Limits) -> Tun
         raise Refused(409, f"{model.method.name} was tuned for its own classes: it takes no new names")
     if not (more := new_names(names, model.classes, limits)):
         return model
-    try:
-        return ready(model.with_classes(more).with_left_out())
-    except InputError as error:
-        raise Refused(422, str(error)) from None
+    return ready(model.with_classes(more).with_left_out())
 
 
 def without_class(
@@ -88,10 +84,7 @@ def with_examples(model: TunedModel, images: Encoded, labels: Sequence[str], lim
     if not can(model.method, LearnsOn):
         raise Refused(409, f"{model.method.name} cannot learn on: fit it again on all images")
     new_names(labels, model.classes, limits)
-    try:
-        return ready(model.partial_fit(images, [single_spaced(label) for label in labels]))
-    except InputError as error:
-        raise Refused(422, str(error)) from None
+    return ready(model.partial_fit(images, [single_spaced(label) for label in labels]))
 
 
 def explain(model: TunedModel, image: Image.Image, name: str, samples: int) -> tuple[HeatMaps, float]:
@@ -99,12 +92,7 @@ def explain(model: TunedModel, image: Image.Image, name: str, samples: int) -> t
     check_single_label(model, "it has no heat maps")
     if name not in model.classes:
         raise Refused(404, f"class {name[:NAME_SHOWN]!r} is unknown: GET /classes lists them")
-    try:
-        maps = heat_maps(model.predictor, image, model.classes, samples)
-    except NoNumberError:
-        raise
-    except InputError as error:
-        raise Refused(422, str(error)) from None
+    maps = heat_maps(model.predictor, image, model.classes, samples)
     row = maps.classes.index(name)
     one = slice(row, row + 1)
     chosen = replace(
