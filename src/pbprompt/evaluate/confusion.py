@@ -79,15 +79,8 @@ class ClassFigures:
         return 2 * self.right / both if both else None
 
     def to_dict(self) -> dict[str, str | int | float | None]:
-        return {
-            "class": self.name,
-            "images": self.images,
-            "answered": self.answered,
-            "right": self.right,
-            "precision": self.precision,
-            "recall": self.recall,
-            "f1": self.f1,
-        }
+        figures = ("images", "answered", "right", "precision", "recall", "f1")
+        return {"class": self.name, **{name: getattr(self, name) for name in figures}}
 
 
 def per_class(matrix: Integers, classes: Sequence[str]) -> list[ClassFigures]:
