@@ -324,8 +324,8 @@ def test_an_interrupt_within_an_update_is_not_saved(tiny_vit, tmp_path, monkeypa
     """Half the parameters moved: that state belongs to no step."""
     make = step_module.make_optimiser
 
-    def torn(method, config, captured):
-        optimiser = make(method, config, captured=captured)
+    def torn(method, captured):
+        optimiser = make(method, captured=captured)
         step, calls = optimiser.step, []
 
         def half():

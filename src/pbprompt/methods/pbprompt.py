@@ -272,7 +272,7 @@ def name_features(backbone: Backbone, classes: Sequence[str]) -> Float[Tensor, "
 
     Where that has not the tokens' width (RN50: 1,024 for 512) it is taken back through its projection.
     """
-    features = sentence_features(backbone, classes, "{}").float()
-    if backbone.embed_dim == backbone.text_width:
-        return features
-    return features @ torch.linalg.pinv(backbone.textual.text_projection.float())
+    features = sentence_features(backbone, classes, "{}").double()
+    if backbone.embed_dim != backbone.text_width:
+        features = features @ torch.linalg.pinv(backbone.textual.text_projection.double())
+    return features.float()
