@@ -63,8 +63,7 @@ class FitOptions:
         "so by itself where a hundred are at hand.",
     )
     unlabelled: list[str] = typer.Option(
-        [],
-        help="Images without labels to learn from too, from wherever `predict` reads; may be repeated.",
+        [], help="Images without labels to learn from too, from wherever `predict` reads; may be repeated."
     )
     pseudo_labels: Path | None = typer.Option(
         None, help="Write what each of --unlabelled is taken for to this CSV file."

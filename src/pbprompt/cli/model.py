@@ -113,10 +113,7 @@ def remove(
 
 
 @app.command()
-def refit(
-    model: Path = MODEL,
-    out: Path | None = OUT,
-) -> None:
+def refit(model: Path = MODEL, out: Path | None = OUT) -> None:
     """Fit again from the same sources and by the same options, as the photographs are now.
 
     [bold]pbprompt model refit model/[/bold]
@@ -152,11 +149,7 @@ def _regroup(model: Path, out: Path | None, named: dict[str, Any], words: str) -
     _change(model, out, lambda tuned: (tuned.regrouped(named), words))
 
 
-def _change(
-    model: Path,
-    out: Path | None,
-    change: "Callable[[TunedModel], tuple[TunedModel, str]]",
-) -> None:
+def _change(model: Path, out: Path | None, change: "Callable[[TunedModel], tuple[TunedModel, str]]") -> None:
     """Load, change, save, and say what became of the figures."""
     from pbprompt.model.tuned import TunedModel
 

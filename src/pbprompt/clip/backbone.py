@@ -82,10 +82,7 @@ class Backbone(nn.Module):
     """
 
     def __init__(
-        self,
-        config: BackboneConfig,
-        tokenizer: AnyTokenizer | None = None,
-        visual: nn.Module | None = None,
+        self, config: BackboneConfig, tokenizer: AnyTokenizer | None = None, visual: nn.Module | None = None
     ) -> None:
         """Lay the towers out without values: `load_weights` or `random_backbone` gives them.
 

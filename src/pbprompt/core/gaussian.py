@@ -143,10 +143,7 @@ class LeftOut(NamedTuple):
 
 
 def leave_one_out(
-    frame: Eigenbasis,
-    images: Float[Tensor, "n d"],
-    labels: Int[Tensor, " n"],
-    weights: Float[Tensor, " n"],
+    frame: Eigenbasis, images: Float[Tensor, "n d"], labels: Int[Tensor, " n"], weights: Float[Tensor, " n"]
 ) -> LeftOut:
     """For some of the photographs that the frame was made of, and how often each counts."""
     precision, rows = 1 / frame.sigma, torch.arange(len(labels)).to(labels)

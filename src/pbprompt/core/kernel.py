@@ -64,10 +64,7 @@ def nearest(similar: Float[Tensor, "b n"], labels: Int[Tensor, " n"], classes: i
 
 
 def fit_kernel(
-    images: Float[Tensor, "n d"],
-    labels: Int[Tensor, " n"],
-    classes: int,
-    weights: Float[Tensor, " n"],
+    images: Float[Tensor, "n d"], labels: Int[Tensor, " n"], classes: int, weights: Float[Tensor, " n"]
 ) -> tuple[Kernel, Float[Tensor, "2 n k"], Float[Tensor, "n k"]]:
     """From photographs of length 1, in float64; with R_c and Q_c of each without it, and R_c without all of
     its class."""

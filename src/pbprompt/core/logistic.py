@@ -42,10 +42,7 @@ class Affine(NamedTuple):
 
 
 def logistic_regression(
-    x: Float[Tensor, "n d"],
-    labels: Int[Tensor, " n"],
-    strengths: Sequence[float],
-    tolerance: float = 1e-8,
+    x: Float[Tensor, "n d"], labels: Int[Tensor, " n"], strengths: Sequence[float], tolerance: float = 1e-8
 ) -> list[Affine]:
     """The solution for each C in the dtype of x, each search starting from the last solution.
 

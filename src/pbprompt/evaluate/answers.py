@@ -9,13 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pbprompt.evaluate.arrays import Floats, Integers, probabilities_and_labels
-from pbprompt.evaluate.confusion import (
-    ClassFigures,
-    ConfusedPair,
-    confusion_matrix,
-    most_confused,
-    per_class,
-)
+from pbprompt.evaluate.confusion import ClassFigures, ConfusedPair, confusion_matrix, most_confused, per_class
 from pbprompt.evaluate.reliability import ReliabilityBins, confidence_bins
 from pbprompt.evaluate.selective import risk_coverage
 

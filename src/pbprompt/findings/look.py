@@ -283,9 +283,7 @@ def _places(features: Float[Tensor, "n d"]) -> tuple[tuple[float, float], ...]:
 
 
 def open_images(
-    source: str | Path,
-    root: str | Path | None = None,
-    classes_file: str | Path | None = None,
+    source: str | Path, root: str | Path | None = None, classes_file: str | Path | None = None
 ) -> tuple[Dataset, bool]:
     """The images as a dataset, and whether they are labelled: what `fit` takes, and folders without labels.
 

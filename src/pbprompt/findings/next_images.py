@@ -38,11 +38,7 @@ class Suggestion:
 
 
 def next_images(
-    features: Float[Tensor, "n d"],
-    predictions: Sequence[Prediction],
-    n: int,
-    by: By = DEFAULT,
-    seed: int = 0,
+    features: Float[Tensor, "n d"], predictions: Sequence[Prediction], n: int, by: By = DEFAULT, seed: int = 0
 ) -> list[Suggestion]:
     """The `n` images to label next, in order; row i of the features is that of prediction i.
 

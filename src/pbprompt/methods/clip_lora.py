@@ -68,10 +68,7 @@ class CLIPLoRA(Method):
 
     Config = CLIPLoRAConfig
     presets = {"published": {}}
-    variants = {
-        "image": {"towers": "image"},
-        "text": {"towers": "text"},
-    }
+    variants = {"image": {"towers": "image"}, "text": {"towers": "text"}}
     paper = "Zanella & Ben Ayed, CVPR Workshops 2024"
     takes_weights = True
     tunes_towers = True

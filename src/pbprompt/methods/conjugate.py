@@ -21,13 +21,7 @@ from pbprompt.core.kernel import log_kernel
 from pbprompt.core.label_head import LabelHead, fit_label_head
 from pbprompt.core.likelihood import unit
 from pbprompt.core.novelty import LeftOutPhotographs
-from pbprompt.core.posterior import (
-    Posterior,
-    fit_posterior,
-    judged_rows,
-    mixed_with_names,
-    stacked,
-)
+from pbprompt.core.posterior import Posterior, fit_posterior, judged_rows, mixed_with_names, stacked
 from pbprompt.core.statistics import Statistics
 from pbprompt.core.unlabelled import IN_KERNEL, PER_CLASS, Absorbed, absorb, absorb_by_names, seen
 from pbprompt.errors import InputError

@@ -65,10 +65,7 @@ class TaskRes(TextResidual):
     """A residual per class, tuned by cross-entropy."""
 
     Config = TaskResConfig
-    presets = {
-        "flowers": {"alpha": 1.0},
-        "imagenet": {"learning_rate": 2e-4},
-    }
+    presets = {"flowers": {"alpha": 1.0}, "imagenet": {"learning_rate": 2e-4}}
     takes_weights = True
     paper = "Yu et al., CVPR 2023"
     config: TaskResConfig
