@@ -65,9 +65,3 @@ def test_recipe(frozen):
     searched = frozen.fit(GDA, labels=(2, 0, 1), images=one_each, alpha=0.0)
     fixed = frozen.fit(GDA, labels=(2, 0, 1), images=one_each)
     np.testing.assert_array_equal(frozen.logits(searched), frozen.logits(fixed))
-
-
-def test_the_discriminant_analysis_alone(frozen):
-    found = frozen.logits(frozen.fit(GDA, text=False))
-    both, half = (frozen.logits(frozen.fit(GDA, alpha=alpha)) for alpha in (1.0, 0.5))
-    np.testing.assert_allclose(found, 2 * (both - half), rtol=1e-6, atol=1e-6)

@@ -13,8 +13,7 @@ The paper estimates from ten augmented views per image; here it is the views tha
 images has its sentence, and the mean of the others' image part; the paper's own way to make up means and
 covariances for new names from their nearest images, which it uses among new names alone, is not here.
 
-On a backbone that reads no text, and in the variant `lda`, T is left out: it is the discriminant analysis
-alone.
+On a backbone that reads no text T is left out: it is the discriminant analysis alone.
 """
 
 from dataclasses import dataclass
@@ -37,7 +36,6 @@ class GDAConfig(MethodConfig):
     """One number to choose."""
 
     alpha: float = setting(1.0, "α, weight of the images; 0: by cross-validation within them", least=0)
-    text: bool = setting(True, "the sentences count too", later=True)
 
 
 @register("gda")
@@ -47,7 +45,6 @@ class GDA(LinearClassifier):
     Config = GDAConfig
     needs_text = False
     presets = {"cross-validated": {"alpha": 0.0}}
-    variants = {"lda": {"text": False}}
     paper = "Wang et al., ICLR 2024"
     config: GDAConfig
 
@@ -55,7 +52,7 @@ class GDA(LinearClassifier):
         self, x: Float[Tensor, "n d"], labels: Int[Tensor, " n"], text: Float[Tensor, "k d"]
     ) -> tuple[Tensor, Tensor, Tensor]:
         x = x.double()
-        scale = float(self.backbone.logit_scale) if self.config.text else 0.0
+        scale = float(self.backbone.logit_scale)
         alpha = self.config.alpha or best_alpha(x, labels, scale * x @ text.double().T)
         found = gaussian_discriminant(x, labels)
         return alpha * found.weights, alpha * found.bias, torch.full_like(found.bias, scale)
