@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
+from pbprompt.clip.backbone import Encoded
 from pbprompt.errors import InputError
 from pbprompt.features import progress
 from pbprompt.features.bank import Features
@@ -160,7 +161,7 @@ def test_one_step_is_the_optimisers(tiny_vit):
     train(method, epochs_of, COUNT, run_of(max_steps=1))
     data = epochs_of(0)
     rows = torch.randperm(COUNT, generator=stream(5, "order", 0))[:BATCH]
-    images = loop.Encoded(data.global_[rows], data.patches[rows])
+    images = Encoded(data.global_[rows], data.patches[rows])
     terms = copy.loss(loop.Batch(images, data.labels[rows]), stream(5, "noise", 0), COUNT)
     parameters = dict(copy.named_parameters())
     gradients = torch.autograd.grad(terms["total"], list(parameters.values()))

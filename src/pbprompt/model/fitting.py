@@ -57,14 +57,15 @@ def fit_into(
     with claim(folder) if main else nullcontext():
         model = TunedModel.fit(dataset, bank, kind, config, folder=folder, **training)
         model = model.assessed(dataset, bank, temperature=temperature)
+        model = _with_facts(model, {**about, "to_try": to_try(dataset)})
         if main:
             if dataset.drawn:
                 write_draw(folder / "draw.jsonl", dataset.drawn)
-            _with_facts(model, {**about, "to_try": to_try(dataset)}).save(folder)
+            model.save(folder)
     return model
 
 
-def to_try(dataset: Dataset) -> list[tuple[str, str, str]]:
+def to_try(dataset: Dataset) -> list[list[str]]:
     """Class, file and hash of a few images that nothing is learned from, by which `serve` finds them."""
     firsts: dict[str, Path] = {}
     for item in dataset.val or dataset.test:
@@ -72,7 +73,7 @@ def to_try(dataset: Dataset) -> list[tuple[str, str, str]]:
         name = ", ".join(dataset.classes[label] for label in labels) or "no label"
         firsts.setdefault(name, dataset.file(item).absolute())
     few = islice(firsts.items(), TO_TRY)
-    return [(name, str(file), digest) for name, file in few if (digest := file_hash(file))]
+    return [[name, str(file), digest] for name, file in few if (digest := file_hash(file))]
 
 
 def _with_facts(model: TunedModel, about: Mapping[str, Any]) -> TunedModel:
