@@ -1,10 +1,10 @@
-"""What to run for an extra: something that works where the package is."""
+"""What to run for an extra: something that works where the package is; what a wrong word may have meant."""
 
 import json
 from pathlib import Path
 
 from pbprompt import errors
-from pbprompt.errors import install_command
+from pbprompt.errors import SHOWN, install_command, nearest, suggest
 
 
 def test_from_a_checkout_the_checkout_is_named():
@@ -35,3 +35,14 @@ def test_no_message_or_page_names_a_package_on_an_index():
     pages = [root / "README.md", *(root / "docs").rglob("*.md"), *(root / "src").rglob("*.py")]
     said = [path for path in pages if "install 'pbprompt[" in path.read_text(encoding="utf-8")]
     assert said == [Path(errors.__file__)]  # which says where from
+
+
+def test_the_nearest_word_is_suggested_in_its_own_spelling():
+    assert suggest("caltech", ["caltech101", "dtd"]) == "did you mean 'caltech101'?"
+    assert nearest("vit-b/16", ["RN50", "ViT-B/16"]) == "ViT-B/16"
+
+
+def test_what_is_known_is_listed_where_nothing_is_near():
+    assert suggest("xyz", iter("ab")) == "known are a, b"
+    assert suggest("xyz", [f"word {n}" for n in range(SHOWN + 1)]).endswith(f", word {SHOWN - 1}, …")
+    assert nearest("xyz", ["a"]) is None

@@ -8,8 +8,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import yaml
 
-from pbprompt.errors import InputError
-from pbprompt.suggest import suggest
+from pbprompt.errors import InputError, suggest
 
 C = TypeVar("C")
 

@@ -1,13 +1,15 @@
 """Errors and warnings that speak to the person who ran the command."""
 
+import difflib
 import json
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 LONGEST_MESSAGE = 500
+SHOWN = 40  # known words, where none is near
 
 
 def one_line(message: str) -> str:
@@ -20,6 +22,21 @@ def first_line(error: BaseException) -> str:
     """What another library's error or the system's says, as a part of our sentence."""
     said = getattr(error, "strerror", None) or str(error)
     return (said.splitlines() or [type(error).__name__])[0][:120]
+
+
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known word that is most like it, if any is; case does not matter."""
+    words = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), words, n=1, cutoff=cutoff)
+    return words[near[0]] if near else None
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """The end of a message: the nearest known word, or what is known."""
+    names = list(known)
+    if near := nearest(word, names):
+        return f"did you mean {near!r}?"
+    return f"known are {', '.join(names[:SHOWN])}{', …' if len(names) > SHOWN else ''}"
 
 
 class InputError(ValueError):

@@ -29,6 +29,13 @@ ESCAPED = re.compile(r"\\ud[89a-f][0-9a-f]{2}")
 LONGEST_NAME = 255  # bytes, of a file; systems refuse longer ones with an error of their own
 
 
+def cache_folder() -> Path:
+    """What can be made again: $PBPROMPT_CACHE, or pbprompt under $XDG_CACHE_HOME, or ~/.cache/pbprompt."""
+    if own := os.environ.get("PBPROMPT_CACHE"):
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pbprompt"
+
+
 def as_text(name: str) -> str:
     """A name as every file format can hold it; `as_name` is the way back. Nearly all stay as they are.
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, TypeVar
 
-from pbprompt.errors import InputError
-from pbprompt.suggest import suggest
+from pbprompt.errors import InputError, suggest
 
 ENTRY_POINT = "pbprompt.methods"
 PLUGINS = "PBPROMPT_PLUGINS"  # files, as PATH has them: processes that are started find it too

@@ -88,7 +88,7 @@ def _families() -> list[Row]:
 
 
 def _cache() -> list[Row]:
-    from pbprompt.paths import cache_folder
+    from pbprompt.files import cache_folder
 
     folder: Path = cache_folder()
     try:

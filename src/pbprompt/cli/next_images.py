@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 
 from pbprompt.cli.output import print_json, print_table, tell
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, suggest
 
 
 def next_images(
@@ -42,7 +42,6 @@ def next_images(
     from pbprompt.findings.next_images import Row, name_in_table, read_table, table_root, write_table
     from pbprompt.findings.next_images import next_images as choose
     from pbprompt.model.tuned import TunedModel
-    from pbprompt.suggest import suggest
 
     if by not in RULES:
         raise InputError(f"--by {by}: {suggest(by, RULES)}")

@@ -8,9 +8,8 @@ from pathlib import Path
 from pbprompt.data import names
 from pbprompt.data.images import HEIC, is_heic, looks_like_image
 from pbprompt.data.items import DEFAULT_TEMPLATE, SPLITS, Dataset, Item
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, suggest
 from pbprompt.files import as_text, is_special
-from pbprompt.suggest import suggest
 
 Skipped = tuple[str, str]
 

@@ -12,8 +12,7 @@ from pbprompt.data.items import Dataset
 from pbprompt.data.stream.folders import SPLIT_WORDS
 from pbprompt.data.tables import open_table
 from pbprompt.errors import InputError, first_line, needing
-from pbprompt.files import is_special, write_bytes, write_text
-from pbprompt.paths import cache_folder
+from pbprompt.files import cache_folder, is_special, write_bytes, write_text
 
 PREFIX = "hf:"
 _MARKS = ("dataset_dict.json", "dataset_info.json")  # what `save_to_disk` leaves in a folder

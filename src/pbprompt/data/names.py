@@ -16,9 +16,8 @@ from pathlib import Path
 import ftfy
 import yaml
 
-from pbprompt.errors import InputError, first_line
+from pbprompt.errors import InputError, first_line, suggest
 from pbprompt.files import read_text
-from pbprompt.suggest import suggest
 
 Pair = tuple[str, str, str]  # where it stands, the key and the name
 

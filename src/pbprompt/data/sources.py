@@ -14,8 +14,7 @@ from pbprompt.data.names import from_folder
 from pbprompt.data.stream.folders import UNLABELLED, Labels, files_in, subfolders
 from pbprompt.data.stream.tables import TABLES
 from pbprompt.data.tables import open_table, split_dataset
-from pbprompt.errors import InputError
-from pbprompt.suggest import suggest
+from pbprompt.errors import InputError, suggest
 
 ROOT_VARIABLE = "PBPROMPT_DATA"
 

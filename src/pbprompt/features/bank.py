@@ -33,7 +33,7 @@ from pbprompt.features.encode import Encoding, default_batch, encode_records, sh
 from pbprompt.features.progress import Progress
 from pbprompt.features.store import FeatureStore, ShardWriter, file_hashes, in_use
 from pbprompt.features.store_size import DEFAULT_LIMIT_GIB, GIB, prune, total_bytes
-from pbprompt.paths import cache_folder
+from pbprompt.files import cache_folder
 
 MEMORY_GIB = 4.0  # of patches, beyond which they are mapped from a file
 

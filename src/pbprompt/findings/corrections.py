@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 from pbprompt.data.items import SPLITS, Dataset, Item
 from pbprompt.data.names import name_key
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, suggest
 from pbprompt.files import as_csv, as_text, read_text, write_text
 from pbprompt.findings.look import Look
-from pbprompt.suggest import suggest
 
 HEADER = ("image", "decision", "label", "was", "why")
 DECISIONS = ("", "keep", "relabel", "drop")

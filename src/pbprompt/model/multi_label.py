@@ -12,7 +12,7 @@ from pbprompt.core.label_head import LabelHead
 from pbprompt.core.likelihood import unit
 from pbprompt.data.items import Dataset, Item
 from pbprompt.data.names import class_rows, missing_names
-from pbprompt.errors import InputError, NoNumberError
+from pbprompt.errors import InputError, NoNumberError, suggest
 from pbprompt.evaluate.multi_label import LabelAnswers, mean_average_precision
 from pbprompt.features.bank import Features
 from pbprompt.methods.abilities import MultiLabel, can
@@ -20,7 +20,6 @@ from pbprompt.methods.base import Method
 from pbprompt.model.predictions import Prediction
 from pbprompt.model.predictor import DIGITS, zero_shot
 from pbprompt.registry import methods
-from pbprompt.suggest import suggest
 from pbprompt.train.tune import Bank
 
 LEAST = 1e-6  # a probability of 0 or 1 has no logarithm

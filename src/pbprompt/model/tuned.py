@@ -14,7 +14,7 @@ from pbprompt.core.label_head import LabelHead
 from pbprompt.core.likelihood import Uncertainty
 from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset
 from pbprompt.data.names import missing_names, name_key
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, suggest
 from pbprompt.evaluate.answers import Answers
 from pbprompt.evaluate.conformal import ByDifficulty
 from pbprompt.evaluate.multi_label import LabelAnswers
@@ -42,7 +42,6 @@ from pbprompt.model.multi_label import (
 from pbprompt.model.predictions import NO_RULE, Prediction, Rule, predictions
 from pbprompt.model.predictor import SAMPLES, Predictor, predict_features, predictive, zero_shot
 from pbprompt.model.scoring import rival_figures, score, set_figures, standard_figures
-from pbprompt.suggest import suggest
 from pbprompt.train.tune import Bank, Training, bank_on, data_facts, takes_unlabelled, tune
 
 ENOUGH = 100  # validation images, for a temperature that nobody asked for, or to be calibrated by alone

@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, suggest
 from pbprompt.recipes.reading import check_positive, is_file, listed, names_in, parsed, read, words
 from pbprompt.runs.config import RunConfig, Split, Task
-from pbprompt.suggest import suggest
 from pbprompt.train.tune import Views
 
 

@@ -18,8 +18,7 @@ from pbprompt.clip.loading.companions import (
     read_json,
     shard_files,
 )
-from pbprompt.errors import InputError, first_line
-from pbprompt.suggest import nearest, suggest
+from pbprompt.errors import InputError, first_line, nearest, suggest
 
 EMBEDDED = ("lite", "lite-vit")  # in the package
 # OpenAI's models: the Hugging Face hub has the ViTs from OpenAI itself, the ResNets in open_clip's format.

@@ -9,8 +9,7 @@ import yaml
 
 from pbprompt.data.catalog.benchmark import Benchmark
 from pbprompt.data.catalog.readers import READERS
-from pbprompt.errors import InputError
-from pbprompt.suggest import suggest
+from pbprompt.errors import InputError, suggest
 
 SAMPLE = Path(__file__).resolve().parents[1] / "sample"  # the folder of the embedded one
 
