@@ -16,6 +16,14 @@ def watched(console: Console) -> bool:
     return console.is_terminal or console.is_jupyter
 
 
+def bar(console: Console, *more: bars.ProgressColumn, shown: bool) -> bars.Progress:
+    """What is counted, how many of them, `more` and the time left; nothing where nobody watches."""
+    counted = bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn()
+    seen = shown and watched(console)
+    last = bars.TimeRemainingColumn()
+    return bars.Progress(*counted, *more, last, console=console, transient=True, disable=not seen)
+
+
 class Lines:
     """A line now and then for a log, in which a bar would not be seen; none in a terminal."""
 
@@ -37,16 +45,8 @@ class Progress:
         console = Console(stderr=True)
         self._lines = Lines(console, shown=shown)
         self._what = what
-        self._bars = bars.Progress(
-            bars.TextColumn("{task.description}"),
-            bars.BarColumn(),
-            bars.MofNCompleteColumn(),
-            bars.TextColumn("{task.fields[rate]:.0f} images/s"),
-            bars.TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not (shown and watched(console)),
-        )
+        rate = bars.TextColumn("{task.fields[rate]:.0f} images/s")
+        self._bars = bar(console, rate, shown=shown)
         self._task = self._bars.add_task(what, total=0, rate=0.0)
         self._total: int | None = 0
         self._done = 0

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from safetensors.torch import save
 from torch import Tensor
 
 from pbprompt import distributed
 from pbprompt.errors import InputError
 from pbprompt.features.bank import Features
-from pbprompt.features.progress import Lines, watched
+from pbprompt.features.progress import Lines, bar
 from pbprompt.files import write_bytes
 from pbprompt.methods.base import Batch, EpochViews, Method, Terms
 from pbprompt.seeding import stream, stream_seed
@@ -158,15 +157,7 @@ class _Watch:
         self._total, self._text = total, "training"
         console = Console(stderr=True, quiet=not run.progress)
         self._lines = Lines(console, shown=run.progress)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not (run.progress and watched(console)),
-        )
+        self._bar = bar(console, shown=run.progress)
         if done:
             console.print(f"continuing from step {done:,} of {total:,}", highlight=False)
         self._bar.start()
