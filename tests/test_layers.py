@@ -15,7 +15,6 @@ LAYERS = [
         "files",
         "distributed",
         "capture",
-        "precision",
         "seeding",
         "markdown",
         "__init__",

@@ -27,7 +27,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.core import gpu
-from pbprompt.precision import float32_products
 
 Scale = float | Float[Tensor, ""]
 
@@ -47,7 +46,7 @@ def unit(x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
 
 def cosines(x: Float[Tensor, "n d"], y: Float[Tensor, "*s c d"]) -> Float[Tensor, "*s n c"]:
     """Cosine similarity of every x with every y."""
-    with torch.autocast(x.device.type, enabled=False), float32_products(tensor_cores=False):
+    with torch.autocast(x.device.type, enabled=False), gpu.float32_products(tensor_cores=False):
         x, y = unit(x), unit(y)
         dtype = torch.promote_types(x.dtype, y.dtype)
         return torch.einsum("nd,...cd->...nc", x.to(dtype), y.to(dtype))

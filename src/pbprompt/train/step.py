@@ -10,8 +10,8 @@ from pbprompt import distributed
 from pbprompt.capture import aside, captured
 from pbprompt.clip.backbone import Encoded
 from pbprompt.clip.taps import Tapped
+from pbprompt.core.gpu import float32_products
 from pbprompt.methods.base import Batch, Method, Terms
-from pbprompt.precision import float32_products
 from pbprompt.train.schedule import make_optimiser
 
 WARM_UP = 2  # plain steps before the capture, in which libraries make what they need once

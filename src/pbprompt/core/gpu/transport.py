@@ -22,8 +22,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pbprompt.core.gpu import float32_products
 from pbprompt.core.gpu.unit import unit, vectors_and_norms
-from pbprompt.precision import float32_products
 
 FEW = 256  # prompts: up to so many, narrow tiles keep the GPU busy
 ALIGNED = 8  # prompts: what the tensor cores read at once
