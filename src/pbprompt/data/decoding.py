@@ -8,7 +8,7 @@ decoders a hostile file may keep busy or bring down, since nobody can end a thre
 import atexit
 import threading
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import cache
@@ -144,27 +144,27 @@ def _content(record: Record) -> Content:
 
 def _read_ahead(items: Iterator[One]) -> Generator[One, None, None]:
     """The same, one ahead in a thread, so that a slow source is waited for while other work is done."""
-    ahead = _begun(items)
+    ahead = begun(lambda: next(items, None))
     try:
         while (item := ahead.result()) is not None:
-            ahead = _begun(items)
+            ahead = begun(lambda: next(items, None))
             yield item
     finally:
         wait([ahead], timeout=1.0)  # no longer: its source may be far away
 
 
-def _begun(items: Iterator[One]) -> "Future[One | None]":
-    """The next one, None in the end; by a thread that the program does not wait for when it ends."""
-    found: Future[One | None] = Future()
+def begun(work: Callable[[], One]) -> Future[One]:
+    """What is made, or raised, meanwhile; by a thread that the program does not wait for when it ends."""
+    made: Future[One] = Future()
 
-    def read() -> None:
+    def do() -> None:
         try:
-            found.set_result(next(items, None))
+            made.set_result(work())
         except BaseException as error:
-            found.set_exception(error)
+            made.set_exception(error)
 
-    threading.Thread(target=read, name="read-ahead", daemon=True).start()
-    return found
+    threading.Thread(target=do, name="ahead", daemon=True).start()
+    return made
 
 
 def squares_of(

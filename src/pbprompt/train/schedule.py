@@ -11,7 +11,6 @@ whatever the method's loss is.
 """
 
 import math
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -21,6 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pbprompt.data.decoding import begun
 from pbprompt.methods.base import Method, MethodConfig
 
 WARMUP_RATE = 1e-5
@@ -51,16 +51,10 @@ def make_optimiser(method: Method, *, captured: bool = False) -> torch.optim.Opt
         "adam": partial(torch.optim.Adam, eps=config.adam_epsilon, capturable=captured),
         "adamw": partial(torch.optim.AdamW, eps=config.adam_epsilon, capturable=captured),
     }
-    groups = []
-    for share, parameters in rates:
-        rate: float | Tensor = share * config.learning_rate
-        groups.append(
-            {
-                "params": parameters,
-                "share": share,
-                "lr": torch.tensor(rate, device=first.device) if captured else rate,
-            }
-        )
+    lr: Callable[[float], float | Tensor] = partial(torch.tensor, device=first.device) if captured else float
+    groups = [
+        {"params": some, "share": share, "lr": lr(share * config.learning_rate)} for share, some in rates
+    ]
     fused = first.is_cuda  # one kernel for all parameters
     return kinds[config.optimiser](groups, weight_decay=config.weight_decay, fused=fused)
 
@@ -86,24 +80,10 @@ def one_ahead(make: Callable[[int], Made], count: int) -> Callable[[int], Made]:
     """
     ready: dict[int, Future[Made]] = {}
 
-    def start(index: int) -> None:
-        ready[index] = Future()
-        # a daemon: Ctrl-C need not wait for an epoch that nobody will train on
-        threading.Thread(target=_fulfil, args=(ready[index], make, index), daemon=True).start()
-
     def get(index: int) -> Made:
-        if index not in ready:
-            start(index)
-        made = ready.pop(index).result()
-        if index + 1 < count:
-            start(index + 1)
+        made = (ready.pop(index, None) or begun(partial(make, index))).result()
+        if index + 1 < count:  # Ctrl-C need not wait for an epoch that nobody will train on
+            ready[index + 1] = begun(partial(make, index + 1))
         return made
 
     return get
-
-
-def _fulfil(promise: Future[Made], make: Callable[[int], Made], index: int) -> None:
-    try:
-        promise.set_result(make(index))
-    except BaseException as error:
-        promise.set_exception(error)
