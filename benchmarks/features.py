@@ -23,7 +23,7 @@ from pbprompt.data.decoding import squares_of
 from pbprompt.data.items import Dataset, Item
 from pbprompt.data.sources import open_dataset
 from pbprompt.data.workers import available_cpus
-from pbprompt.features.bank import FeatureBank, Report
+from pbprompt.features.bank import FeatureBank
 from pbprompt.features.encode import default_batch
 
 
@@ -54,9 +54,9 @@ def measure(backbone: Backbone, dataset: Dataset, items: tuple[Item, ...]) -> di
     with tempfile.TemporaryDirectory() as folder:
         for stage in ("cold encode", "warm read"):
             bank = FeatureBank(backbone, cache=Path(folder))  # a new bank: nothing is kept but the files
+            started = time.perf_counter()
             bank.encode(dataset.root, items)
-            assert isinstance(bank.last_report, Report)
-            rates[stage] = bank.last_report.images_per_second
+            rates[stage] = len(items) / (time.perf_counter() - started)
     return rates
 
 

@@ -9,12 +9,11 @@ import copy
 import hashlib
 import json
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -82,17 +81,11 @@ class Features:
         )
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """What the last call did. An image that occurs twice is encoded once and counts as read then."""
 
     encoded: int
     read: int
-    seconds: float
-
-    @property
-    def images_per_second(self) -> float:
-        return (self.encoded + self.read) / self.seconds
 
 
 class FeatureBank:
@@ -204,7 +197,6 @@ class FeatureBank:
         told: dict[str, InputError] | None = None,
     ) -> Features:
         """All items under the first look, then under the next one; unreadable ones are `told` or raised."""
-        started = time.perf_counter()
         root, count = Path(root), len(items)
         features = self._allocate([item.label for item in items] * len(looks), kept=store is not None)
         failures = {} if told is None else told
@@ -223,8 +215,7 @@ class FeatureBank:
         if store is not None and encoded and total_bytes(self.cache) > DEFAULT_LIMIT_GIB * GIB:
             with contextlib.suppress(OSError):  # a cache that cannot be changed
                 prune(self.cache, DEFAULT_LIMIT_GIB * GIB, spare=in_use)
-        read = len(features) - encoded - len(failures) * len(looks)
-        self.last_report = Report(encoded, read, time.perf_counter() - started)
+        self.last_report = Report(encoded, len(features) - encoded - len(failures) * len(looks))
         if failures and told is None:
             raise _unreadable(list(failures.values()), len({item.path for item in items}))
         return features
