@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pbprompt.batch.output import Output
+from pbprompt.batch.output import Output, remaining
 from pbprompt.batch.parts import (
     Answer,
     AnswerWith,
@@ -135,16 +135,12 @@ def _few_files(stream: Stream) -> bool:
 
 def _count(stream: Stream, output: Output, shown: Progress) -> None:
     """How many images are left, found out beside the work, for the time left."""
-    done = dict(output.done)
     try:
-        for number, unit in enumerate(stream.units()):
-            before = done.get(number)
-            if before is not None and before.last:
-                continue
+        for _, unit, skip in remaining(stream.units(), dict(output.done), str(output.path)):
             if (count := unit.count()) is None:  # a tar from elsewhere tells only when it is read
                 shown.expect(None)
                 return
-            shown.expect(count - (before.records if before else 0))
+            shown.expect(count - skip)
     except Exception:  # the work itself comes across it, and says so
         shown.expect(None)
 
