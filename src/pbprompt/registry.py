@@ -26,10 +26,7 @@ def register(name: str) -> Callable[[T], T]:
 
     def keep(kind: T) -> T:
         known = _methods.get(name)
-        if known is not None and (known.__module__, known.__qualname__) != (
-            kind.__module__,
-            kind.__qualname__,
-        ):
+        if known is not None and repr(known) != repr(kind):  # its module may be run again
             raise ValueError(f"method {name!r} is registered twice: {known} and {kind}")
         kind.name = name  # type: ignore[attr-defined]
         _methods[name] = kind

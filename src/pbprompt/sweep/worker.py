@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import cache
 
-from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.loading.load import load_backbone
 from pbprompt.data.workers import available_cpus
 from pbprompt.features.bank import FeatureBank
@@ -14,12 +13,12 @@ from pbprompt.train.tune import epoch_features
 
 def execute(run: Prepared, backbone: str, device: str) -> tuple[Record, Arrays]:
     """One run: its record and its per-image arrays."""
-    return run_task(run, _bank(_backbone(backbone, device)))
+    return run_task(run, _bank(backbone, device))
 
 
 def encode(runs: Sequence[Prepared], backbone: str, device: str) -> None:
     """Store the features that these runs of one dataset will read: their draws, and what they test on."""
-    bank = _bank(_backbone(backbone, device))
+    bank = _bank(backbone, device)
     draws = {(run.config.shots, run.config.seed, run.config.views): run.few for run in runs}
     for (_, seed, views), few in draws.items():
         epoch_features(bank, few, seed, views, epochs=0)
@@ -33,11 +32,8 @@ def encode(runs: Sequence[Prepared], backbone: str, device: str) -> None:
 
 
 @cache
-def _backbone(name: str, device: str) -> Backbone:
-    """Loaded once a process, however many runs it does."""
-    return load_backbone(name, device=device)
-
-
-def _bank(backbone: Backbone) -> FeatureBank:
+def _bank(backbone: str, device: str) -> FeatureBank:
+    """Of towers that are loaded once a process, however many runs it does."""
     # threads: with decoding processes of its own, every worker would start as many as there are processors
-    return FeatureBank(backbone, workers=available_cpus(), progress=False)
+    towers = load_backbone(backbone, device=device)
+    return FeatureBank(towers, workers=available_cpus(), progress=False)
