@@ -78,7 +78,7 @@ def test_the_engine_is_exact(both):
 def test_text_is_read_as_it_is_written_between_its_marks(both):
     tokenizer = both[1].tokenizer
     (prompt,) = text_prompts(tokenizer, ["the Katze 猫"])
-    assert [tokenizer._backend.id_to_token(t) for t in prompt] == ["<s>", "▁the", "▁Katze", "▁猫", "</s>"]
+    assert [tokenizer.backend.id_to_token(t) for t in prompt] == ["<s>", "▁the", "▁Katze", "▁猫", "</s>"]
     (named,) = named_prompts(tokenizer, ["red_panda"], 2, ending="")
     assert (named[0], named[1:3], named[-1], len(named)) == (SOS, [-1, -2], EOS, 6)
     assert tokenizer.decode(prompt[1:-1]) == "the Katze 猫"

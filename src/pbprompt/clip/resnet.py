@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from pbprompt.clip.layers import merge_heads, split_heads
 
 BATCH_NORM_EPS = 1e-5
+BATCH_NORM = ("weight", "bias", "running_mean", "running_var")
 
 
 @dataclass(frozen=True)
@@ -99,21 +100,19 @@ class ModifiedResNet(nn.Module):
 
 
 def fold_batch_norms(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """OpenAI's visual weights with each batch norm folded into the convolution before it.
+    """OpenAI's weights with each batch norm folded into the convolution before it.
 
     w' = w·γ/√(v+ε), b' = β − m·γ/√(v+ε), in float32 or better. `convN`/`bnN` and `downsample.0`/`.1` pair up.
     """
     folded = {}
     for key, value in state.items():
-        if key.endswith("num_batches_tracked") or ".bn" in key or ".downsample.1." in key:
+        if ".bn" in key or ".downsample.1." in key:
             continue
         if ".conv" in key or ".downsample.0." in key:
             stem = key.removesuffix(".weight")
             norm = stem.replace(".conv", ".bn").replace(".downsample.0", ".downsample.1")
             wide = torch.promote_types(value.dtype, torch.float32)
-            gamma, beta, mean, variance = (
-                state[f"{norm}.{part}"].to(wide) for part in ("weight", "bias", "running_mean", "running_var")
-            )
+            gamma, beta, mean, variance = (state[f"{norm}.{part}"].to(wide) for part in BATCH_NORM)
             scale = gamma * (variance + BATCH_NORM_EPS).rsqrt()
             target = stem.removesuffix(".0") if stem.endswith(".downsample.0") else stem
             folded[f"{target}.weight"] = value.to(wide) * scale.view(-1, 1, 1, 1)

@@ -9,6 +9,7 @@ token and EOS, where its causal tower is read.
 import re
 import string
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from pbprompt.clip.tokenizer import BaseTokenizer
@@ -17,29 +18,24 @@ NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 SPACE = "▁"  # how the vocabulary spells the space before a word
 
 
+@dataclass(frozen=True, eq=False)
 class SentenceTokenizer(BaseTokenizer):
     """Text to token ids with a `tokenizers.Tokenizer`; `lower` and `punctuation` say what the model reads."""
 
-    def __init__(
-        self,
-        backend: Any,
-        *,
-        vocab_size: int,
-        context_length: int,
-        sos: int | None = None,
-        eot: int,
-        pad: int,
-        lower: bool = True,
-        punctuation: bool,
-        pads_left: bool = False,
-    ) -> None:
-        backend.no_padding()
-        backend.no_truncation()
-        backend.encode_special_tokens = True  # what spells a special token out is text
-        self._backend = backend
-        self.vocab_size, self.context_length = vocab_size, context_length
-        self.sos, self.eot, self.pad = sos, eot, pad
-        self.lower, self.punctuation, self.pads_left = lower, punctuation, pads_left
+    backend: Any
+    vocab_size: int
+    context_length: int
+    sos: int | None
+    eot: int
+    pad: int
+    lower: bool
+    punctuation: bool
+    pads_left: bool
+
+    def __post_init__(self) -> None:
+        self.backend.no_padding()
+        self.backend.no_truncation()
+        self.backend.encode_special_tokens = True  # what spells a special token out is text
 
     def clean(self, text: str) -> str:
         """The text as the model was trained to read it."""
@@ -51,11 +47,11 @@ class SentenceTokenizer(BaseTokenizer):
     def encode(self, text: str, *, specials: bool = True) -> list[int]:
         """The text's token ids, without EOS, however many; `specials` are CLIP's and change nothing here."""
         cleaned = self.clean(text)
-        return list(self._backend.encode(cleaned, add_special_tokens=False).ids) if cleaned else []
+        return list(self.backend.encode(cleaned, add_special_tokens=False).ids) if cleaned else []
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids."""
-        return str(self._backend.decode([int(token) for token in ids], skip_special_tokens=False))
+        return str(self.backend.decode([int(token) for token in ids], skip_special_tokens=False))
 
     def enclose(self, ids: list[int]) -> list[int]:
         """What the tower reads of a text, before the padding: text [EOS], behind [SOS] where there is one."""
@@ -64,6 +60,6 @@ class SentenceTokenizer(BaseTokenizer):
     def words(self) -> dict[int, str]:
         """Tokens that can be read as a word: those that begin one, of lower-case letters or digits."""
         spelled = (
-            (token, piece[1:]) for piece, token in self._backend.get_vocab().items() if piece[0] == SPACE
+            (token, piece[1:]) for piece, token in self.backend.get_vocab().items() if piece[0] == SPACE
         )
         return {token: word for token, word in sorted(spelled) if word.isalnum() and word == word.lower()}

@@ -27,6 +27,7 @@ from pbprompt.clip.layers import Block, BlockTower
 from pbprompt.errors import InputError
 
 MEMORY = 4 << 30  # bytes of activations that images going through at once may leave for the way back
+Several = tuple[Float[Tensor, "b d"], Float[Tensor, "b m e"]]  # of an image, and its patches
 
 
 class Tap(nn.Module):
@@ -112,9 +113,7 @@ class Taps(nn.Module):
         self.layers = nn.ModuleDict({str(layer): tap for layer, tap in layers.items()})
         self.inserted = inserted
 
-    def leave(
-        self, tower: BlockTower, tokens: Float[Tensor, "b l w"], own: int
-    ) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m e"]]:
+    def leave(self, tower: BlockTower, tokens: Float[Tensor, "b l w"], own: int) -> Several:
         """What is seen in the end, by the tower's `own` tokens and perhaps by those behind them."""
         return tower.leave(tokens[:, :own])
 
@@ -143,9 +142,7 @@ class TappedTower(nn.Module):
         """The states before the first touched block."""
         return self.tower.through(self.tower.enter(x), stop=self.first)
 
-    def finish(
-        self, states: Float[Tensor, "b l k"], frozen: Float[Tensor, "b e"] | None = None
-    ) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m e"]]:
+    def finish(self, states: Float[Tensor, "b l k"], frozen: Float[Tensor, "b e"] | None = None) -> Several:
         """From the states on. `frozen`: what the tower without taps says of the images, where that is known.
 
         While learning, many images go through in parts, whose activations are computed again on the way back.
@@ -169,9 +166,7 @@ class TappedTower(nn.Module):
         """Widths of activation that each token leaves for the way back."""
         return 14 * (len(self.tower.stack) - self.first) * sum(1 for taps in self._taps if taps.numbers)
 
-    def _finish(
-        self, states: Float[Tensor, "b l k"], frozen: Float[Tensor, "b e"] | None
-    ) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m e"]]:
+    def _finish(self, states: Float[Tensor, "b l k"], frozen: Float[Tensor, "b e"] | None) -> Several:
         images, patches = [], []
         for taps in self._taps:
             if frozen is not None and not taps.numbers:
@@ -183,7 +178,7 @@ class TappedTower(nn.Module):
                 patches.append(own)
         return (torch.cat(images, dim=-1) if len(images) > 1 else images[0]), patches[0]
 
-    def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m e"]]:
+    def forward(self, x: Float[Tensor, "b 3 h w"]) -> Several:
         return self.finish(self.start(x))
 
 
@@ -192,9 +187,8 @@ class _Derived(Backbone):
 
     def __init__(self, base: Backbone, visual: nn.Module) -> None:
         nn.Module.__init__(self)
-        hidden = ("_modules", "_parameters", "_buffers")
-        shared = {name: value for name, value in vars(base).items() if name not in hidden}
-        self.__dict__.update(shared)
+        own = ("_modules", "_parameters", "_buffers")
+        self.__dict__.update({name: value for name, value in vars(base).items() if name not in own})
         self._base, self.visual = (base,), visual  # a tuple: its towers are here already
         if base.reads_text:
             self.textual = base.textual

@@ -181,9 +181,7 @@ def _merge(ids: list[int], pair: tuple[int, int], into: int) -> list[int]:
     return out
 
 
-@cache
-def _vocabulary(merges: int) -> _Vocabulary:
-    return _Vocabulary(merges)
+_vocabulary = cache(_Vocabulary)
 
 
 def _byte_letters() -> dict[str, int]:

@@ -26,7 +26,7 @@ def folder(model, tmp_path) -> Path:
 
 
 def spelled(tokenizer, ids: list[int]) -> list[str]:
-    return [tokenizer._backend.id_to_token(token) for token in ids]
+    return [tokenizer.backend.id_to_token(token) for token in ids]
 
 
 def test_siglip_2_reads_lower_case_and_punctuation(folder):

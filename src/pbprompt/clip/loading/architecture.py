@@ -1,7 +1,7 @@
 """Finding a model's architecture from the shapes of its tensors, and checking that every tensor fits it."""
 
 import re
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from pbprompt.clip.eva import EvaConfig
 from pbprompt.clip.loading.checkpoint_config import CheckpointConfig, Family
 from pbprompt.clip.loading.tensors import HEAD_WIDTH, count, grid_side, heads_of, shape
 from pbprompt.clip.perception import PerceptionConfig
-from pbprompt.clip.resnet import ResNetConfig
+from pbprompt.clip.resnet import BATCH_NORM, ResNetConfig
 from pbprompt.clip.siglip import SiglipVisionConfig
 from pbprompt.clip.text import TextConfig
 from pbprompt.clip.timm_tower import looked_at, make_trunk
@@ -47,7 +47,8 @@ def find_architecture(
     vision, text = _vision(source, state, told, family), _text(source, state, told, family == "siglip")
     config = BackboneConfig(name, embed_dim, vision, text, cast(Activation, told.activation), told.images)
     for place, expected in told.sizes.items():
-        found = _size(config, place)
+        tower, _, size = place.rpartition(".")
+        found = getattr(getattr(config, tower) if tower else config, size, None)
         if found is not None and found != expected:
             raise InputError(f"{source}: the config says {place} is {expected}, the tensors say {found}")
     return config
@@ -150,13 +151,6 @@ def _hidden(state: dict[str, Tensor], blocks: str, width: int) -> int | None:
     return None if fc is None or len(fc) == 4 * width else len(fc)
 
 
-def _size(config: BackboneConfig, place: str) -> Any:
-    value: Any = config
-    for part in place.split("."):
-        value = getattr(value, part, None)
-    return value
-
-
 def expected_shapes(config: BackboneConfig) -> dict[str, torch.Size]:
     """Keys and shapes in OpenAI's layout: batch norms apart, `logit_scale` among them."""
     shapes = {"logit_scale": torch.Size([])} if config.text else {}
@@ -171,10 +165,8 @@ def expected_shapes(config: BackboneConfig) -> dict[str, torch.Size]:
         elif key.endswith(".weight"):
             shapes[key.replace(".downsample.", ".downsample.0.")] = meta.shape
         else:
-            norm = re.sub(r"\.conv(\d)\.bias$", r".bn\1", key).replace(".downsample.bias", ".downsample.1")
-            shapes |= {
-                f"{norm}.{part}": meta.shape for part in ("weight", "bias", "running_mean", "running_var")
-            }
+            norm = key.removesuffix(".bias").replace(".conv", ".bn").replace(".downsample", ".downsample.1")
+            shapes |= {f"{norm}.{part}": meta.shape for part in BATCH_NORM}
     return shapes
 
 

@@ -92,19 +92,17 @@ def _fit(path: Path, told: Mapping[str, Any], side: Any, usual: Images) -> tuple
 
 def read_open_clip_images(path: Path, told: Mapping[str, Any], side: Any) -> Images:
     """The section `preprocess_cfg` of open_clip's config."""
-    words: dict[str, tuple[str, tuple[str, ...]]] = {
-        "interpolation": ("bicubic", tuple(PILLOW.values())),
-        "resize_mode": ("shortest", tuple(RESIZE_MODES)),
-    }
-    for name, (default, known) in words.items():
-        if told.get(name, default) not in known:
-            raise InputError(f"{path}: preprocess_cfg.{name} is {told[name]!r}; known are {', '.join(known)}")
+    interpolation, mode = told.get("interpolation", "bicubic"), told.get("resize_mode", "shortest")
+    if interpolation not in (known := tuple(PILLOW.values())):
+        raise InputError(
+            f"{path}: preprocess_cfg.interpolation is {interpolation!r}; known are {', '.join(known)}"
+        )
+    if mode not in (modes := tuple(RESIZE_MODES)):
+        raise InputError(f"{path}: preprocess_cfg.resize_mode is {mode!r}; known are {', '.join(modes)}")
     if told.get("size", side) not in (side, [side, side]):
         raise InputError(f"{path}: preprocess_cfg.size is {told['size']}, but image_size is {side}")
     mean, std = triple(path, told, "mean", CLIP_MEAN), triple(path, told, "std", CLIP_STD)
-    return Images(
-        mean, std, RESIZE_MODES[told.get("resize_mode", "shortest")], told.get("interpolation", "bicubic")
-    )
+    return Images(mean, std, RESIZE_MODES[mode], interpolation)
 
 
 def triple(path: Path, images: Mapping[str, Any], name: str, default: Triple) -> Triple:

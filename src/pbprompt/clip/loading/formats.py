@@ -40,8 +40,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str | None]:
             _refuse_bombs(path)
             if is_torchscript(path):
                 return read_torchscript(path)
-            return _only_tensors(path, torch.load(path, map_location="cpu", weights_only=True)), None
-        if head.startswith(b"\x80"):  # a bare pickle: what torch.save wrote before it wrote zip files
+        if head.startswith((b"PK", b"\x80")):  # or a bare pickle: what torch.save wrote before zip files
             return _only_tensors(path, torch.load(path, map_location="cpu", weights_only=True)), None
         if head[8:9] == b"{":
             return load_file(path), None

@@ -19,7 +19,7 @@ from pbprompt.clip.loading.embedded import read_embedded
 from pbprompt.clip.loading.formats import check_finite, read_tensors
 from pbprompt.clip.loading.hub import EMBEDDED, OPENAI_MODELS, find_weights
 from pbprompt.clip.loading.tensors import fingerprint, fitting_together
-from pbprompt.clip.loading.timm_files import is_timm, read_timm
+from pbprompt.clip.loading.timm_files import read_timm
 from pbprompt.clip.loading.vocabulary import read_tokenizer
 from pbprompt.clip.resnet import ResNetConfig, fold_batch_norms
 from pbprompt.errors import InputError
@@ -58,7 +58,16 @@ def load_backbone(
     """
     target = _device(device)
     config, state, tokenizer, visual = _read(str(name_or_path), activation)
-    return _assemble(config, state, target, dtype, Backbone(config, tokenizer, visual))
+    identity = fingerprint(config, state)
+    logit_scale = float(state["logit_scale"].double().exp()) if config.text else WITHOUT_TEXT
+    logit_bias = float(state["logit_bias"]) if "logit_bias" in state else None
+    folded = fold_batch_norms(state) if isinstance(config.vision, ResNetConfig) else state
+    towers = {}
+    for key, value in folded.items():
+        if key not in ("logit_scale", "logit_bias"):
+            place = key if key.startswith("visual.") else f"textual.{key}"
+            towers[place] = value.to(target, dtype if value.is_floating_point() else None).contiguous()
+    return Backbone(config, tokenizer, visual).load_weights(towers, logit_scale, identity, logit_bias)
 
 
 def backbone_fingerprint(name_or_path: str | Path = "lite", *, activation: str | None = None) -> str:
@@ -128,31 +137,6 @@ def _settle(source: str, told: str | None, asked: str | None) -> str:
     return str(told or asked)
 
 
-def _assemble(
-    config: BackboneConfig,
-    state: dict[str, Tensor],
-    device: torch.device,
-    dtype: torch.dtype,
-    backbone: Backbone,
-) -> Backbone:
-    identity = fingerprint(config, state)
-    logit_scale = float(state["logit_scale"].double().exp()) if config.text else WITHOUT_TEXT
-    logit_bias = float(state["logit_bias"]) if "logit_bias" in state else None
-    visual = {key: value for key, value in state.items() if key.startswith("visual.")}
-    textual = {
-        f"textual.{key}": value
-        for key, value in state.items()
-        if key not in visual and key not in ("logit_scale", "logit_bias")
-    }
-    if isinstance(config.vision, ResNetConfig):
-        visual = fold_batch_norms(visual)
-    towers = {
-        key: value.to(device, dtype if value.is_floating_point() else None).contiguous()
-        for key, value in (visual | textual).items()
-    }
-    return backbone.load_weights(towers, logit_scale, identity, logit_bias)
-
-
 def image_only_reader(path: Path) -> Reader | None:
     """What reads the weights, where they are an image tower's alone: it gives the config, the tensors and,
     where another library built it, the tower."""
@@ -160,9 +144,9 @@ def image_only_reader(path: Path) -> Reader | None:
     if path.name not in HF_WEIGHTS or not beside.is_file():
         return None
     config = read_json(beside)
-    if is_timm(config):
-        return read_timm
     kind = config.get("model_type")
+    if isinstance(config.get("architecture"), str) and "model_type" not in config:
+        return read_timm
     if kind in PUBLISHED:
         return read_dino
     if kind in OTHER_TOWERS:

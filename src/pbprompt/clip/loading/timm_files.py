@@ -17,10 +17,6 @@ POOLS = ("avg", "token")  # of such trunks
 CROP = 0.875  # the share of an image that timm crops where its config does not say
 
 
-def is_timm(config: dict[str, Any]) -> bool:
-    return isinstance(config.get("architecture"), str) and "model_type" not in config
-
-
 def read_timm(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor], nn.Module]:
     """The config, the tower's tensors under `visual.`, and the tower that has them."""
     config_path = path.parent / HF_CONFIG
@@ -62,7 +58,7 @@ def _images(path: Path, about: dict[str, Any]) -> tuple[int, Images]:
 def _without_classifier(state: dict[str, Tensor], about: dict[str, Any]) -> dict[str, Tensor]:
     named = about.get("classifier") or ()
     heads = tuple(f"{head}." for head in ([named] if isinstance(named, str) else named))
-    return {key: value for key, value in state.items() if not (heads and key.startswith(heads))}
+    return {key: value for key, value in state.items() if not key.startswith(heads)}
 
 
 def _fill(path: Path, vision: TimmConfig, trunk: nn.Module, state: dict[str, Tensor]) -> None:

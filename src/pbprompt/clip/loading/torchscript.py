@@ -95,12 +95,10 @@ class _TreeReader(pickle.Unpickler):
         _, dtype, key, _, size = pid
         if key not in self.storages:
             content = bytearray(self.record(key))
-            self.storages[key] = torch.frombuffer(content, dtype=dtype, count=size) if size else _empty(dtype)
+            self.storages[key] = torch.empty(0, dtype=dtype)
+            if size:  # which a view of no bytes may not be
+                self.storages[key] = torch.frombuffer(content, dtype=dtype, count=size)
         return self.storages[key]
-
-
-def _empty(dtype: torch.dtype) -> Tensor:
-    return torch.empty(0, dtype=dtype)
 
 
 def _tensor(

@@ -21,7 +21,8 @@ def read_tokenizer(
             )
     with needing(f"{folder}: its text needs tokenizers", "siglip"):
         from tokenizers import Tokenizer as Backend
-    path, told = folder / HF_TOKENIZER, read_json(folder / HF_TOKENIZER_CONFIG)
+    path, beside = folder / HF_TOKENIZER, folder / HF_TOKENIZER_CONFIG
+    told = read_json(beside)
     try:
         backend = Backend.from_file(str(path))
     except Exception as error:  # the library raises bare ones
@@ -32,35 +33,33 @@ def read_tokenizer(
             "give the tokenizer that came with the weights"
         )
     if (side := told.get("padding_side", "right")) not in ("left", "right"):
-        raise InputError(
-            f"{folder / HF_TOKENIZER_CONFIG}: padding_side is {side!r}; left and right are supported"
-        )
+        raise InputError(f"{beside}: padding_side is {side!r}; left and right are supported")
     kind, siglip = str(told.get("tokenizer_class", "")), vocabulary == "siglip"
     if not siglip and ("T5" in kind or "Siglip" in kind):
         raise InputError(
-            f"{folder / HF_TOKENIZER_CONFIG}: tokenizer_class is {kind!r}; "
+            f"{beside}: tokenizer_class is {kind!r}; "
             "of MetaCLIP 2 the models with XLM-V's vocabulary are supported"
         )
     return SentenceTokenizer(
         backend,
         vocab_size=text.vocab_size,
         context_length=text.context_length,
-        sos=None if siglip else _special(folder, backend, told, "bos_token"),
-        eot=_special(folder, backend, told, "eos_token"),
-        pad=_special(folder, backend, told, "pad_token"),
+        sos=None if siglip else _special(beside, backend, told, "bos_token"),
+        eot=_special(beside, backend, told, "eos_token"),
+        pad=_special(beside, backend, told, "pad_token"),
         lower=siglip,
         punctuation=not kind.startswith("Siglip") or kind.startswith("Siglip2"),
         pads_left=side == "left",
     )
 
 
-def _special(folder: Path, backend: Any, told: dict[str, Any], name: str) -> int:
+def _special(beside: Path, backend: Any, told: dict[str, Any], name: str) -> int:
     spelled = told.get(name)
     spelled = spelled.get("content") if isinstance(spelled, dict) else spelled
     token = backend.token_to_id(spelled) if isinstance(spelled, str) else None
     if token is None:
         raise InputError(
-            f"{folder / HF_TOKENIZER_CONFIG}: {name} is {spelled!r}, which {HF_TOKENIZER} does not have; "
+            f"{beside}: {name} is {spelled!r}, which {HF_TOKENIZER} does not have; "
             "give the two files that came with the weights"
         )
     return int(token)
