@@ -75,9 +75,8 @@ class TextEngine:
         self.slots = count_slots(prompts)
         # With several processes each encodes its share of the classes; too few to share, all encode all.
         self._shared_out = distributed.world()[1] > 1 and len(prompts) >= distributed.world()[1]
-        self.prompts = [
-            list(prompt) for prompt in (distributed.own(prompts) if self._shared_out else prompts)
-        ]
+        own = distributed.own(prompts) if self._shared_out else prompts
+        self.prompts = [list(prompt) for prompt in own]
         if not (backbone.textual.causal or backbone.textual.reads_last):
             pack, share, eot_only = False, False, False  # EOT sees what is behind it
         elif not backbone.textual.causal:
@@ -89,10 +88,8 @@ class TextEngine:
         self.graph = graph and self.taps is None
         self.memory_budget, self.rough_training = memory_budget, rough_training
         self._order = sorted(range(len(self.prompts)), key=lambda c: len(self.prompts[c]))
-        inverse = torch.empty(len(self.prompts), dtype=torch.long)
-        inverse[self._order] = torch.arange(len(self.prompts))
-        self._inverse = inverse.to(backbone.device)
         self._order_on_device = torch.tensor(self._order, device=backbone.device)
+        self._inverse = self._order_on_device.argsort()
         self._layouts = lru_cache(maxsize=4)(self._build_layouts)
         self._calls: Counter[torch.Size] = Counter()
         self._graphs: dict[torch.Size, Callable[[Tensor], Tensor]] = {}
@@ -121,10 +118,9 @@ class TextEngine:
 
     def _features(self, context: Float[Tensor, "s k b w"]) -> Float[Tensor, "s c d"]:
         layouts = self._chunks(context)
-        training = self._training(context)
         # one set of vectors per class, as a view: its gradient is then a plain sum, the same in every run
         context = context.expand(-1, len(self.prompts), -1, -1).flatten(1, 2)
-        if len(layouts) > 1 and training:
+        if len(layouts) > 1 and self._training(context):
             # nothing random in the tower: no generator's state to keep, which a capture would not allow
             again = partial(checkpoint, self._encode, use_reentrant=False, preserve_rng_state=False)
             parts = [again(part, context) for part in layouts]
@@ -143,9 +139,7 @@ class TextEngine:
         *body, last = blocks = self._training_blocks if self._training(context) else tower.transformer.blocks
         if self.taps is None and self.eot_only and tower.causal and frozen_blocks.usable(x, blocks):
             return tower.project(frozen_blocks.states_at_eot(x, blocks, layout))
-        for number, block in enumerate(body if self.eot_only else blocks):
-            if number < self._first:
-                continue
+        for number, block in enumerate((body if self.eot_only else blocks)[self._first :], self._first):
             x, tap = self._tapped(number, x, layout)
             attended = attend_packed(block.project(x, tap), layout, block.attn.heads, tower.causal)
             x = block.finish(x, attended, tap)
@@ -184,9 +178,8 @@ class TextEngine:
         A graph keeps its activations in one place, so until its backward pass has begun, further calls of
         the same shape run without it.
         """
-        training = self._training(context)
         captured = context.is_cuda and torch.cuda.is_current_stream_capturing()  # as a whole: train/step.py
-        if not training or captured or len(self._chunks(context)) > 1:
+        if not self._training(context) or captured or len(self._chunks(context)) > 1:
             return self._features(context)
         shape = context.shape
         self._calls[shape] += 1

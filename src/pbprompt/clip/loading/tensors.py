@@ -95,10 +95,8 @@ def fingerprint(config: BackboneConfig, state: dict[str, Tensor]) -> str:
     heads = None if isinstance(config.vision, LiteConfig | TimmConfig) else config.vision.heads
     text_heads = config.text.heads if config.text else None
     mean, std, fit, interpolation, resize = config.images
-    settings: tuple[object, ...] = (
-        *(config.activation, heads, text_heads),
-        *(config.vision.image_size, mean, std),
-    )
+    size, activation = config.vision.image_size, config.activation
+    settings: tuple[object, ...] = (activation, heads, text_heads, size, mean, std)
     if (fit, interpolation) != ("crop", "bicubic"):  # CLIP's, older than these settings
         settings += (fit, interpolation)
     if config.text is None or isinstance(config.vision, TimmConfig):
