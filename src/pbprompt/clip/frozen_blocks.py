@@ -9,6 +9,7 @@ MLP's hidden units; nothing else is kept. Each sum is added, normed and stored b
 """
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
@@ -28,7 +29,9 @@ ELEMENTS_A_PROGRAM = 2048
 
 def usable(x: Float[Tensor, "s n w"], blocks: Sequence[Block]) -> bool:
     """Whether the kernels can take these activations."""
-    return packed_attention.usable(x, x.shape[-1] // blocks[0].attn.heads)
+    per_head = x.shape[-1] // blocks[0].attn.heads
+    fits = x.is_cuda and x.dtype != torch.float64 and per_head in (16, 32, 64, 128)
+    return fits and find_spec("triton") is not None  # torch's CPU builds come without
 
 
 def states_at_eot(

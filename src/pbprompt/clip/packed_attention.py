@@ -9,7 +9,6 @@ program's rows in registers and over programs afterwards, without atomics: the s
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -19,12 +18,6 @@ from torch import Tensor
 from pbprompt.clip.packing import Rows
 
 FEW_ROWS = 256  # up to so many, a program of its own for every two keeps the GPU busy
-
-
-def usable(x: Tensor, per_head: int) -> bool:
-    """Whether the kernels can take these activations."""
-    fits = x.is_cuda and x.dtype != torch.float64 and per_head in (16, 32, 64, 128)
-    return fits and find_spec("triton") is not None  # torch's CPU builds come without
 
 
 @cache
