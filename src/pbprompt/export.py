@@ -108,7 +108,10 @@ def export_onnx(
     metadata as thresholds where it was made for these classes, samples and seed. An earlier file `out` is
     replaced only by a whole new one.
     """
-    _need_extra()
+    with needing("ONNX export needs onnx, onnxruntime and onnxscript", "onnx"):
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
     if not isinstance(model, TunedModel):
         model = TunedModel.load(Path(model))
     predictor, calibration, out = model.predictor, model.calibration, Path(out)
@@ -297,13 +300,6 @@ def _checked(model: bytes | Path, predictor: Predictor, out: Path, precision: Pr
 def _weight_bytes(program: torch.onnx.ONNXProgram) -> int:
     weights = (value.const_value for value in program.model.graph.initializers.values())
     return sum(weight.nbytes for weight in weights if weight is not None)
-
-
-def _need_extra() -> None:
-    with needing("ONNX export needs onnx, onnxruntime and onnxscript", "onnx"):
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
 
 
 def _not_exportable(method: Method, why: str) -> InputError:

@@ -2,7 +2,6 @@
 
 import platform
 from importlib.util import find_spec
-from pathlib import Path
 
 import typer
 from rich.text import Text
@@ -90,7 +89,7 @@ def _families() -> list[Row]:
 def _cache() -> list[Row]:
     from pbprompt.files import cache_folder
 
-    folder: Path = cache_folder()
+    folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".doctor"

@@ -58,7 +58,6 @@ def show(
     folder: Folder = DEFAULT,
 ) -> None:
     """Print one run's record: settings, data, draw, backbone and all figures, as JSON."""
-
     print_json(asdict(_store(folder).find(identity)), indent=2)
 
 

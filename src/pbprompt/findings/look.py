@@ -208,7 +208,8 @@ def look(
     bank = FeatureBank(towers, progress=progress)
     failures: dict[str, InputError] = {}
     features = bank.encode(dataset.root, dataset.items, failures)
-    unreadable = [*dataset.skipped, *((path, _why(error)) for path, error in failures.items())]
+    why = {path: str(error).rpartition(": ")[2] for path, error in failures.items()}  # after the path
+    unreadable = [*dataset.skipped, *why.items()]
     split = {item.path: name for name in SPLITS for item in dataset.split(name)}
     items = [item for item in dataset.items if item.path not in failures]
     if not items:
@@ -330,8 +331,3 @@ def _picture(dataset: Dataset, item: Item, split: str) -> Picture:
         with Image.open(dataset.file(item)) as image:
             labels = item.labels if dataset.multi_label else (item.label,)
             return Picture(item.path, labels, split, *image.size, str(image.format))
-
-
-def _why(error: InputError) -> str:
-    """The reason at the end of the message, which begins with the path."""
-    return str(error).rpartition(": ")[2]
