@@ -305,13 +305,15 @@ def test_the_label_embedding_may_be_the_text_towers_output(double_vit):
     torch.testing.assert_close(again, said, rtol=1e-4, atol=1e-4)  # of width 64; 32 are said
 
 
-def test_a_wider_output_is_taken_before_its_projection():
-    text = TextConfig(context_length=77, vocab_size=49408, width=64, heads=1, layers=1)
+@pytest.mark.parametrize("siglip", [False, True])
+def test_a_wider_output_is_taken_before_its_projection(siglip):
+    text = TextConfig(77, 49408, width=64, heads=1, layers=1, causal=not siglip, reads_last=siglip)
     backbone = random_backbone(BackboneConfig("RN50's way", 96, VitConfig(16, 16, 64, 1, 1), text))
-    state = name_features(backbone, CLASSES)
+    tower, state = backbone.textual, name_features(backbone, CLASSES)
     assert state.shape == (3, 64)
     said = encode_texts(backbone, [name.replace("_", " ") for name in CLASSES])
-    torch.testing.assert_close(state @ backbone.textual.text_projection, said, rtol=1e-4, atol=1e-4)
+    again = tower.text_head(state) if siglip else state @ tower.text_projection
+    torch.testing.assert_close(again, said, rtol=1e-4, atol=1e-4)
 
 
 # ---------------------------------------------------------------- parameters and start

@@ -272,7 +272,11 @@ def name_features(backbone: Backbone, classes: Sequence[str]) -> Float[Tensor, "
 
     Where that has not the tokens' width (RN50: 1,024 for 512) it is taken back through its projection.
     """
-    features = sentence_features(backbone, classes, "{}").double()
-    if backbone.embed_dim != backbone.text_width:
-        features = features @ torch.linalg.pinv(backbone.textual.text_projection.double())
-    return features.float()
+    tower, features = backbone.textual, sentence_features(backbone, classes, "{}").double()
+    if backbone.embed_dim == backbone.text_width:
+        return features.float()
+    if tower.reads_last:  # SigLIP's head is a linear layer
+        features, projection = features - tower.text_head.bias, tower.text_head.weight.T
+    else:
+        projection = tower.text_projection
+    return (features @ torch.linalg.pinv(projection.double())).float()
