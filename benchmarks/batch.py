@@ -5,13 +5,13 @@
     python -m benchmarks.batch --device cuda --json out.json
 
 JPEG files of 500 × 375 pixels and about 100 KB (`benchmarks/speed/pictures.py`); backbones other than `lite`
-have random weights of the real sizes, on a GPU in float16; `lite` is in float32. The three are measured in
-turns, several times, in one run, after a short run of each that does not count; a rate beside another one of
-the same turn is what counts, since other work on the machine slows all of them. The bound is the smaller of
-the rates of the tower and of decoding, by as many processes as the whole has: beside a GPU one a processor.
-Next to the rates stands the processor time of each, and of the decoding processes in it, which other work
-disturbs less. On a GPU the tower is measured in larger batches too. Then the ways to decode
-(`benchmarks/ways_to_decode.py`).
+have random weights of the real sizes, on a GPU in float16; `lite` is in float32. On a CPU decoding and the
+whole are measured with `--fast-resize` too. All are measured in turns, several times, in one run, after a
+short run of each that does not count; a rate beside another one of the same turn is what counts, since other
+work on the machine slows all of them. The bound is the smaller of the rates of the tower and of decoding, by
+as many processes as the whole has: beside a GPU one a processor. Next to the rates stands the processor time
+of each, and of the decoding processes in it, which other work disturbs less. On a GPU the tower is measured
+in larger batches too. Then the ways to decode (`benchmarks/ways_to_decode.py`).
 """
 
 import argparse
@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,6 +51,7 @@ IMAGES = {"cpu": 600, "cuda": 20_000}  # a turn takes less than a minute
 BACKBONES = {"cpu": ["lite"], "cuda": ["lite", "ViT-B/16"]}
 WARM_UP = {"cpu": 32, "cuda": 1024}  # images that do not count
 LARGE_BATCH = 256
+FAST = "--fast-resize"
 PICTURES = 16  # distinct ones; the rest are links to them, which take as long to decode
 
 
@@ -118,9 +120,17 @@ def measure(model: TunedModel, folder: Path) -> dict[str, Cost]:
     }
     if backbone.device.type == "cuda":
         work[f"tower, {LARGE_BATCH} at once"] = partial(tower, backbone, images, LARGE_BATCH)
+    else:
+        work[f"decoding, {FAST}"] = work["decoding"]
     with tempfile.TemporaryDirectory() as place:
         work["whole"] = partial(whole, model, folder, Path(place) / "answers.jsonl")
-        return {part: timed(images, one) for part, one in work.items()}
+        if backbone.device.type == "cpu":
+            work[f"whole, {FAST}"] = partial(whole, model, folder, Path(place) / "fast.jsonl")
+        costs = {}
+        for part, one in work.items():
+            backbone.preprocess = replace(backbone.preprocess, fast=part.endswith(FAST))
+            costs[part] = timed(images, one)
+        return costs
 
 
 def medians(turns: Sequence[dict[str, Cost]]) -> dict[str, dict[str, float]]:

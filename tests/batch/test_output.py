@@ -36,7 +36,7 @@ def parts(units, size: int = 2):
                 for one in some
             ]
             mark = Mark(number, unit.identity, skip + at, at + size >= len(records))
-            yield _part(mark, answers, ".jsonl", False)
+            yield _part(mark, answers, ".jsonl", False, "")
 
 
 def answered(path) -> list[str]:

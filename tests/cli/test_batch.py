@@ -14,7 +14,7 @@ import pbprompt
 from pbprompt.batch import parts
 from pbprompt.batch.output import Output
 from pbprompt.cli.batch import sources
-from pbprompt.data.stream import Record, records
+from pbprompt.data.stream import Record, Stream, records
 from pbprompt.errors import InputError
 from pbprompt.files import as_name
 
@@ -102,6 +102,37 @@ def test_a_folder_of_parts_is_checked_against_its_hashes_and_its_images(run, ima
     assert code == 2 and "some were added, removed or changed" in err
 
 
+def test_approximate_ways_are_told_with_every_answer_and_in_the_manifest(run, images, tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    given, ways = (images / "shard.tar",), ("--fast-resize", "--precision", "bfloat16")
+    able = {"avx512_bf16": True}
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: able, raising=False)
+    answers = {}
+    for name, options in (("exact", ()), ("resized", ways[:1]), ("both", ways)):
+        code, _, err = run("predict", *given, *ASK, *options, "--out", f"{tmp_path}/{name}.jsonl/")
+        assert code == 0, err
+        (part,) = (tmp_path / f"{name}.jsonl").glob("part-*")
+        answers[name] = json.loads(part.read_text())
+    assert [one.pop("approximate", None) for one in answers.values()] == [
+        None,
+        "fast-resize",
+        "fast-resize, bfloat16",
+    ]
+    assert "fast-resize, bfloat16" in (tmp_path / "both.jsonl" / "_manifest.jsonl").read_text()
+    assert '"approximate"' not in (tmp_path / "exact.jsonl" / "_manifest.jsonl").read_text()
+    for name in ("resized", "both"):
+        assert answers[name]["label"] == answers["exact"]["label"] and answers[name] != answers["exact"]
+        assert answers[name]["score"] == pytest.approx(answers["exact"]["score"], abs=0.05)
+    code, _, err = run("predict", *given, *ASK, "--out", f"{tmp_path}/both.jsonl/")
+    assert code == 2 and "another job" in err
+    code, out, _ = run("predict", images / "felix.jpg", *ASK, "--fast-resize", "--json")
+    assert code == 0 and json.loads(out)["approximate"] == "fast-resize"
+    assert run("predict", *given, *ASK, *ways, "--out", tmp_path / "both.parquet")[0] == 0
+    able.clear()
+    code, _, err = run("predict", *given, *ASK, *ways, "--out", tmp_path / "c.csv")
+    assert code == 2 and "precision bfloat16: this processor has no instructions for it" in err
+
+
 def test_bad_input_is_one_sentence(run, images, tmp_path):
     out = ("--out", tmp_path / "a.csv")
     (images / "list.csv").write_text("name\nx\n")
@@ -111,6 +142,8 @@ def test_bad_input_is_one_sentence(run, images, tmp_path):
         ((images, *ASK, "--executor", "ray"), "--executor: says how --out is written"),
         ((images, *ASK, *out, "--executor", "dask"), "choose local or ray"),
         ((images, *ASK, *out, "--ray-address", "x:1"), "only with --executor ray"),
+        ((images, *ASK, *out, "--executor", "ray", "--fast-resize"), "only with --executor local"),
+        ((images, *ASK, *out, "--precision", "int8"), "--precision int8: choose float32 or bfloat16"),
         ((images, *ASK, *out, "--json"), "choose one"),
         ((images, *ASK, *out, "--executor", "ray", "--ray-address", "localhost:1"), "no cluster lets us in"),
         (("s3://bucket/a.tar", *ASK, *out), "add --allow-urls"),
@@ -144,15 +177,15 @@ class Piped(io.TextIOWrapper):
 
 def test_words_stay_what_they_are_and_standard_input_is_read(monkeypatch):
     monkeypatch.setattr(sys, "stdin", Piped(b"bytes"))
-    found = sources(["a.png", "-", "https://here/x"], allow_urls=True)
+    found = sources(["a.png", "-", "https://here/x"])
     assert found == ["a.png", Record("-", b"bytes"), "https://here/x"]
 
 
 def test_addresses_are_refused_unless_allowed():
     with pytest.raises(InputError, match="add --allow-urls"):
-        sources(["https://here/a.jpg"], allow_urls=False)
+        Stream(sources(["https://here/a.jpg"]))
     with pytest.raises(InputError, match="given twice"):
-        sources(["-", "-"], allow_urls=False)
+        sources(["-", "-"])
 
 
 @pytest.mark.parametrize(
@@ -162,7 +195,7 @@ def test_addresses_are_refused_unless_allowed():
 def test_standard_input_without_an_image(monkeypatch, content, terminal, says):
     monkeypatch.setattr(sys, "stdin", Piped(content, terminal))
     monkeypatch.setattr("pbprompt.cli.batch.MOST_BYTES", 50)
-    (record,) = sources(["-"], allow_urls=False)
+    (record,) = sources(["-"])
     with pytest.raises(InputError, match=says):
         record.read()
 

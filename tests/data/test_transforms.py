@@ -96,6 +96,7 @@ def test_identity_names_every_number():
         Preprocess(224, STD, STD),
         Preprocess(224, MEAN, MEAN),
         Preprocess(224, MEAN, STD, draft=448),
+        Preprocess(224, MEAN, STD, fast=True),
     ]
     views = [
         TrainingView(224, seed=1, epoch=0),
@@ -104,7 +105,7 @@ def test_identity_names_every_number():
         TrainingView(224, seed=1, epoch=0, interpolation="bilinear"),
     ]
     texts = [entry.identity for entry in [plain, *others]] + [plain.identity_of(view) for view in views]
-    assert len(set(texts)) == 9
+    assert len(set(texts)) == 10
     assert plain.identity_of(plain.view(2, 3)) == plain.identity_of(views[0])
     assert others[1].identity_of(views[0]) != plain.identity_of(views[0])
     assert plain.identity == Preprocess(224, MEAN, STD).identity

@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pbprompt.batch.output import Output, remaining
 from pbprompt.batch.parts import (
     Answer,
@@ -66,10 +68,20 @@ class Job:
         }
         return cls(model.backbone, partial(model.predict, rule=rule), stream, settings, features)
 
+    @property
+    def approximate(self) -> str:
+        """The approximate ways that features are made by, as each answer names them."""
+        ways = {
+            "fast-resize": self.backbone.preprocess.fast,
+            "bfloat16": self.backbone.dtype == torch.bfloat16,
+        }
+        return ", ".join(way for way, used in ways.items() if used)
+
     def identity(self, suffix: str) -> dict[str, Any]:
         """By which an output is known to be this job's."""
         written = [suffix, "features"] if self.features else [suffix]
-        return {"version": VERSION, "images": self._sources(), "columns": written, **self.settings}
+        known = {"version": VERSION, "images": self._sources(), "columns": written, **self.settings}
+        return known | ({"approximate": self.approximate} if self.approximate else {})
 
     def no_images(self) -> InputError:
         """A tar or a Parquet file tells only when it is read that it holds none."""
@@ -113,7 +125,8 @@ def here(job: Job, output: Output) -> Iterator[Part]:
     """The parts, made on this machine."""
     with encoder(job.backbone, job.stream) as encode:
         todo = output.todo(job.stream.units())
-        yield from make_parts(job.say, todo, encode, output.suffix, features=job.features)
+        make = partial(make_parts, features=job.features, approximate=job.approximate)
+        yield from make(job.say, todo, encode, output.suffix)
 
 
 @contextlib.contextmanager

@@ -117,7 +117,8 @@ class Output:
         listed = {(line["unit"], line["first"]): line for line in there if _has(line, FIELDS)}
         published = self.whole and bool(ends) and self._published(ends[-1])
         for _, line in sorted(listed.items()):
-            if not published and not self._is_kept(line):
+            kept = published or all(file_hash(self.folder / name) == it for name, it in line["files"].items())
+            if not kept:
                 self.damaged += 1
             elif line["first"] == self._answered(line["unit"]):  # what follows a damaged one is made again
                 self._take(line)
@@ -146,9 +147,6 @@ class Output:
         self.done[unit] = Done(line["identity"], first + records, line["last"])
         self.rows, self.failures = self.rows + line["rows"], self.failures + line["failures"]
         self._parts.append(line)
-
-    def _is_kept(self, line: Line) -> bool:
-        return all(file_hash(self.folder / name) == digest for name, digest in line["files"].items())
 
     def todo(self, units: Iterable[Unit]) -> Iterator[Todo]:
         """What is left of the units, which must be those of before."""

@@ -78,16 +78,24 @@ class Part(NamedTuple):
 
 
 def make_parts(
-    say: AnswerWith, todo: Iterable[Todo], encoder: Encoder, suffix: str, *, features: bool = False
+    say: AnswerWith,
+    todo: Iterable[Todo],
+    encoder: Encoder,
+    suffix: str,
+    *,
+    features: bool = False,
+    approximate: str = "",
 ) -> Iterator[Part]:
-    """The parts of the units in order, as files of that kind, perhaps with the images' features.
+    """The parts of the units in order, as files of that kind, perhaps with the images' features and with the
+    approximate ways that these were made by.
 
     What a part is depends on its unit alone, not on what was done before. Another thread writes one part down
     while the next one's images are answered.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="write") as pool:
         parts = _joined(answered(say, todo, encoder), len, encoder.part, encoder.part)
-        begun = ((mark, pool.submit(_part, mark, chain(*held), suffix, features)) for mark, held in parts)
+        told = suffix, features, approximate
+        begun = ((mark, pool.submit(_part, mark, chain(*held), *told)) for mark, held in parts)
         for _, part in _in_order(begun):
             yield part
 
@@ -144,7 +152,7 @@ def _answers(say: AnswerWith, encodings: Sequence[Encoding]) -> list[Answer]:
     return answers
 
 
-def _part(mark: Mark, answers: Iterable[Answer], suffix: str, with_features: bool) -> Part:
+def _part(mark: Mark, answers: Iterable[Answer], suffix: str, with_features: bool, approximate: str) -> Part:
     rows: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
     for name, said, features in answers:
@@ -154,6 +162,8 @@ def _part(mark: Mark, answers: Iterable[Answer], suffix: str, with_features: boo
         row = {"image": name, **said.to_dict()}
         if with_features and features is not None:
             row[FEATURES] = features.tolist()
+        if approximate:
+            row["approximate"] = approximate
         rows.append(row)
     contents = len(rows), encode(rows, suffix), len(failed), encode(failed, suffix)
     return Part(*mark, len(rows) + len(failed), *contents)

@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from pbprompt.cli.calibration_words import difference_words, full_set_words, pro
 from pbprompt.cli.output import print_json, print_table, refuse, tell
 from pbprompt.cli.predict import REJECT_AT, PredictOptions
 from pbprompt.cli.unlabelled import seen_together
+from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.loading.load import load_backbone
+from pbprompt.clip.rounding import round_image_tower
 from pbprompt.data.items import DEFAULT_TEMPLATE
 from pbprompt.data.names import distinct
 from pbprompt.data.stream import Record, Stream
-from pbprompt.data.stream.places import MOST_BYTES, is_address
+from pbprompt.data.stream.places import MOST_BYTES
 from pbprompt.errors import InputError, needing
 from pbprompt.methods.abilities import TellsFamiliarity, can
 from pbprompt.model.predictions import NO_RULE, Prediction, Rule
@@ -33,7 +36,7 @@ STDIN = "-"
 def answer(options: PredictOptions) -> None:
     """Answer the images as the options say."""
     output = output_of(options)
-    stream = Stream(sources(options.images, options.allow_urls), allow_urls=options.allow_urls)
+    stream = Stream(sources(options.images), allow_urls=options.allow_urls)
     stream.few(CACHED_UNITS)  # what is wrong with the first is told before a model is loaded
     folder = options.model
     tuned, rule = _zero_shot(options) if folder is None else _tuned(options, folder, stream)
@@ -52,9 +55,18 @@ def _zero_shot(options: PredictOptions) -> tuple[TunedModel, Rule]:
     if not options.names:
         raise InputError("no class names: give --classes cat,dog,car, --classes-file FILE or --model DIR")
     tower = load_backbone(options.backbone or "lite", activation=options.activation, device=options.device)
+    _approximated(options, tower)
     sentence = options.template or DEFAULT_TEMPLATE
     names = distinct(options.names)
     return TunedModel.zero_shot(tower, names, sentence, independent=options.independent), NO_RULE
+
+
+def _approximated(options: PredictOptions, *towers: Backbone) -> None:
+    """Let the towers, or both views of the same, see by the approximate ways that are asked for."""
+    for tower in towers:
+        tower.preprocess = replace(tower.preprocess, fast=options.fast_resize)
+    if options.precision == "bfloat16":
+        round_image_tower(towers[0])
 
 
 def _tuned(options: PredictOptions, folder: Path, stream: Stream) -> tuple[TunedModel, Rule]:
@@ -66,6 +78,7 @@ def _tuned(options: PredictOptions, folder: Path, stream: Stream) -> tuple[Tuned
         )
     samples, seed = options.samples, options.seed
     model = TunedModel.load(folder, options.backbone, options.device, samples=samples, seed=seed)
+    _approximated(options, model.backbone, model.method.given)
     if model.multi_label:
         refuse(options.of_one_label(), f"{folder} is multi-label: each label has a threshold of its own")
         return model, NO_RULE
@@ -109,7 +122,8 @@ def print_answers(job: Job, options: PredictOptions) -> None:
             failures += 1
             tell(answer.said)
         elif options.as_json:
-            print_json({"image": answer.name, **answer.said.to_dict()})
+            how = {"approximate": job.approximate} if job.approximate else {}
+            print_json({"image": answer.name, **answer.said.to_dict(), **how})
         else:
             rows.append((answer.name, answer.said))
     if rows:
@@ -174,6 +188,8 @@ def output_of(options: PredictOptions) -> Output | None:
         raise InputError(f"--executor {options.executor}: choose {' or '.join(EXECUTORS)}")
     if options.ray_address and not spread:
         raise InputError("--ray-address: only with --executor ray")
+    if spread and (options.fast_resize or options.precision != "float32"):
+        raise InputError("--fast-resize and --precision: only with --executor local: leave them out")
     if options.out is None:
         for option, given in (("--features", options.features), ("--executor", spread)):
             if given:
@@ -197,13 +213,10 @@ def executor_of(options: PredictOptions, model: TunedModel, rule: Rule) -> Execu
     return on_ray(options.ray_address, load, options.device)
 
 
-def sources(words: Sequence[str], allow_urls: bool) -> list[str | Record]:
-    """What comes from standard input is read; addresses must be allowed."""
+def sources(words: Sequence[str]) -> list[str | Record]:
+    """What comes from standard input is read."""
     if words.count(STDIN) > 1:
         raise InputError(f"{STDIN} is given twice: standard input holds one image")
-    for word in words:
-        if is_address(word) and not (allow_urls or word.startswith("file://")):
-            raise InputError(f"{word}: an address: add --allow-urls to fetch images from elsewhere")
     return [word if word != STDIN else Record(STDIN, _read_stdin()) for word in words]
 
 

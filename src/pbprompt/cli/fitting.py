@@ -100,10 +100,7 @@ def _fit_stream(options: FitOptions, console: Console) -> None:
         **{"--root": options.root, "--dry-run": options.dry_run or None},
         **{"--descriptions": options.descriptions},
     )
-    try:
-        stream = Stream([options.data], allow_urls=options.allow_urls)
-    except InputError as error:
-        raise InputError(f"{error}: add --allow-urls") from None
+    stream = Stream([options.data], allow_urls=options.allow_urls)
 
     def going_on(images: int) -> None:
         console.print(f"going on after the {images:,} images that are gathered already")

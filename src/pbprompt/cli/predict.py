@@ -68,6 +68,12 @@ class PredictOptions:
         help="Write the fields of --json to a .csv, .jsonl or .parquet file; with a slash behind, to a "
         "folder of such files.",
     )
+    fast_resize: bool = typer.Option(
+        False, "--fast-resize", help="Resize images approximately, in less time (docs/batch.md)."
+    )
+    precision: str = typer.Option(
+        "float32", help="Of the image tower: float32, or bfloat16, which is approximate and faster on a CPU."
+    )
     features: bool = typer.Option(False, "--features", help="With --out: each image's features too.")
     allow_urls: bool = typer.Option(
         False, "--allow-urls", help="Fetch what addresses name: http, https, and with extras s3, gs, …"
@@ -82,6 +88,8 @@ class PredictOptions:
     def __post_init__(self) -> None:
         if self.template is not None and "{}" not in self.template:
             raise InputError(f"--template {self.template!r} has no {{}}: write where the class name goes")
+        if self.precision not in ("float32", "bfloat16"):
+            raise InputError(f"--precision {self.precision}: choose float32 or bfloat16")
         for option, share in self.shares().items():
             if share is not None and not 0 < share < 1:
                 raise InputError(f"{option} {share:g}: give a share between 0 and 1, such as 0.9")

@@ -55,7 +55,8 @@ class TextEngine:
     """Features of a fixed list of prompts, as a function of the context vectors in their slots.
 
     `engine(context)` takes [*batch, C or 1, b, w] (b vectors per class, or one set for all), or [b, w],
-    and returns [*batch, C, d] (for [b, w]: [C, d]) with gradients to the context.
+    and returns [*batch, C, d] (for [b, w]: [C, d]) with gradients to the context. Prompts without slots need
+    none.
     """
 
     def __init__(
@@ -95,7 +96,9 @@ class TextEngine:
         self._graphs: dict[torch.Size, Callable[[Tensor], Tensor]] = {}
         self._awaiting_backward: set[torch.Size] = set()
 
-    def __call__(self, context: Float[Tensor, "..."]) -> Float[Tensor, "... c d"]:
+    def __call__(self, context: Float[Tensor, "..."] | None = None) -> Float[Tensor, "... c d"]:
+        if context is None:
+            context = torch.zeros(0, self.backbone.text_width, device=self.backbone.device)
         four = context.reshape(-1, *context.shape[-3:]) if context.ndim > 2 else context[None, None]
         classes, slots, width = four.shape[1:]
         if classes not in (1, self.classes) or (slots, width) != (self.slots, self.backbone.text_width):
@@ -103,7 +106,7 @@ class TextEngine:
                 f"context of shape {list(context.shape)} does not fit {self.classes} classes (or 1) × "
                 f"{self.slots} slots × width {self.backbone.text_width}"
             )
-        four = four.to(self.backbone.dtype)
+        four = four.to(self.backbone.textual.token_embedding.weight.dtype)
         if self._shared_out and classes > 1:
             rank, size = distributed.world()
             four = four[:, rank::size]
@@ -262,8 +265,7 @@ class _Permuted(torch.autograd.Function):
         return gradient.index_select(1, inverse), None, None
 
 
+@torch.no_grad()
 def encode_texts(backbone: Backbone, texts: Sequence[str]) -> Float[Tensor, "n d"]:
     """Text features of whole sentences, not normalised."""
-    engine = TextEngine(backbone, text_prompts(backbone.tokenizer, texts))
-    with torch.no_grad():
-        return engine(torch.zeros(0, backbone.text_width, device=backbone.device))
+    return TextEngine(backbone, text_prompts(backbone.tokenizer, texts))()

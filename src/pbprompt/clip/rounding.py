@@ -11,7 +11,9 @@ from copy import deepcopy
 
 import torch
 
+from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.layers import Block
+from pbprompt.errors import InputError
 
 INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
 
@@ -25,11 +27,26 @@ def rounded(block: Block, dtype: torch.dtype) -> Block:
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:
-    """Whether it is a CPU with instructions for it, without which bfloat16 is slower than float32."""
+    """Whether it is a CPU with instructions for it; that training is exact otherwise is told."""
+    if why := _why_not(device):
+        warnings.warn(f"training without products in bfloat16, exactly: {why}", stacklevel=2)
+    return not why
+
+
+def round_image_tower(backbone: Backbone) -> None:
+    """From here on the image tower computes in bfloat16, all of it; what texts give stays exact."""
+    if why := _why_not(backbone.device):
+        raise InputError(f"precision bfloat16: {why}: leave it out")
+    if backbone.base is not backbone:
+        raise InputError("precision bfloat16: the model reaches into the image tower: leave it out")
+    backbone.visual.to(torch.bfloat16)
+
+
+def _why_not(device: torch.device) -> str:
+    """Nothing, or why products in bfloat16 would take longer here than those in float32."""
     tell = getattr(torch.cpu, "get_capabilities", dict)  # not in every torch: then nothing is known
     capabilities: Mapping[str, object] = tell()
-    if device.type == "cpu" and any(capabilities.get(name) for name in INSTRUCTIONS):
-        return True
-    why = "this processor has no instructions for it" if device.type == "cpu" else "that is for a CPU"
-    warnings.warn(f"training without products in bfloat16, exactly: {why}", stacklevel=2)
-    return False
+    if device.type != "cpu":
+        return "that is for a CPU"
+    able = any(capabilities.get(name) for name in INSTRUCTIONS)
+    return "" if able else f"this processor has no instructions for it ({' or '.join(INSTRUCTIONS)})"

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbprompt.data import squares
+from pbprompt.data.fast_resize import finished
 from pbprompt.data.images import decodes_quickly, head_of
 from pbprompt.data.squares import Content, Look, Shared, nameless_file, square_of
 from pbprompt.data.stream.records import Record
@@ -80,21 +81,26 @@ class Decoder:
         head = content[:32] if isinstance(content, bytes) else isinstance(content, Path) and head_of(content)
         if not head or decodes_quickly(head) or not AVAILABLE:
             square = square_of(record.name, content, look)
-            return square if isinstance(square, InputError) else np.array(square)
+            return square if isinstance(square, InputError) else finished(np.array(square), look)
         processes = shared_processes(min(available_cpus(), MOST_PROCESSES))
         return processes.decode([replace(record, content=content)], look)[0]
 
     def _asked(self, records: Sequence[Record], look: Look) -> Squares:
         names, contents = [record.name for record in records], [_content(record) for record in records]
-        shape = (len(records), look.size, look.size, 3)
+        found, end = Squares(), 0
         place = self._free.get()
         try:
-            memory = place.memory(len(records) * look.size * look.size * 3)
-            failures = self.workers.ask(squares.squares_into, place.handle, names, contents, look)
-            found = np.frombuffer(memory, np.uint8).reshape(shape).copy()  # the next answer goes there
+            for told in self.workers.ask(squares.squares_into, place.handle, names, contents, look):
+                if isinstance(told, InputError):
+                    found.append(told)
+                    continue
+                (width, height), begin = told, end
+                end += 3 * width * height
+                pixels = np.frombuffer(place.memory(end)[begin:], np.uint8).reshape(height, width, 3)
+                found.append(finished(pixels, look))  # in other memory: the next answer goes here
         finally:
             self._free.put(place)
-        return [failures.get(at, square) for at, square in enumerate(found)]
+        return found
 
     def decoded(
         self, batches: Iterable[tuple[Mark, Sequence[Record]]], look: Look

@@ -27,6 +27,7 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom
 Content = bytes | Path | Image.Image | InputError  # of an image file, an open image, or why there is none
 
 THIN = 64  # times as long as wide: from here on, what the crop cuts away is not computed
+MOST_HANDED_ON = 1 << 20  # pixels of an image that is resized elsewhere: eight of them wait in memory at once
 RESAMPLING = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 
 
@@ -45,23 +46,30 @@ class Look(Protocol):
 @dataclass(frozen=True)
 class Crop:
     """The fixed square. crop: CLIP's test crop, the short side resized to `size` (or to `resize`, if more),
-    then the centre; squash: the whole image, out of shape."""
+    then the centre; squash: the whole image, out of shape. `fast`: by who decodes, as `fast_resize` does it.
+    """
 
     size: int
     fit: Fit = "crop"
     interpolation: Interpolation = "bicubic"
     resize: int | None = None
     draft: int | None = None
+    fast: bool = False
+
+    def placed(self, before: tuple[int, int]) -> Box:
+        """Width and height to resize an image of that size to, and the left and top of what is kept."""
+        size, short, to = self.size, min(before), self.resize or self.size
+        if self.fit == "squash":
+            return size, size, 0, 0
+        width, height = (int(to * side / short) if side > short else to for side in before)
+        return width, height, round((width - size) / 2), round((height - size) / 2)
 
     def __call__(self, image: Image.Image, key: str = "") -> Image.Image:
         size, before, how = self.size, image.size, RESAMPLING[self.interpolation]
         if self.fit == "squash":
             return image.resize((size, size), how)
-        short, long = min(before), max(before)
-        to = self.resize or size
-        width, height = (int(to * side / short) if side > short else to for side in before)
-        left, top = round((width - size) / 2), round((height - size) / 2)
-        if long > THIN * short:  # resized as a whole it would take `size`² · long / short pixels
+        width, height, left, top = self.placed(before)
+        if max(before) > THIN * min(before):  # resized as a whole it would take `size`² · long / short pixels
             x, y = before[0] / width, before[1] / height
             box = (left * x, top * y, (left + size) * x, (top + size) * y)
             return image.resize((size, size), how, box=box)
@@ -120,16 +128,22 @@ def _uniform(source: random.Random, low: float, high: float) -> float:
 
 
 def square_of(name: str, content: Content, look: Look) -> Image.Image | InputError:
-    """The square of an image, or why it has none."""
+    """The square of an image, or why it has none. If the look is fast: most images as they are."""
     if isinstance(content, InputError):
         return content
     try:
         if not isinstance(content, Image.Image):
             file = io.BytesIO(content) if isinstance(content, bytes) else content
             content = open_image(file, draft=look.draft)
-        return look(content, name)
+        return content if _handed_on(content.size, look) else look(content, name)
     except InputError as error:
         return InputError(str(error).replace("cannot read image upload:", f"cannot read image {name}:"))
+
+
+def _handed_on(size: tuple[int, int], look: Look) -> bool:
+    if not (isinstance(look, Crop) and look.fast) or size == (look.size, look.size):  # would look finished
+        return False
+    return size[0] * size[1] <= MOST_HANDED_ON and max(size) <= THIN * min(size)
 
 
 class Shared:
@@ -172,17 +186,18 @@ _seen: dict[int, Shared] = {}  # by handle, in the processes, where a handle sta
 
 def squares_into(
     handle: int, names: Sequence[str], contents: Sequence[Content], look: Look
-) -> dict[int, InputError]:
-    """Put squares into the memory behind the handle, one after another; those without one are told."""
-    size = look.size * look.size * 3
-    memory = _seen.setdefault(handle, Shared(handle)).memory(len(names) * size)
-    failures = {}
+) -> list[tuple[int, int] | InputError]:
+    """Put what `square_of` gives into the memory behind the handle, one after another; their sizes."""
+    shared = _seen.setdefault(handle, Shared(handle))
+    told: list[tuple[int, int] | InputError] = []
+    end = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of damaged metadata
-        for place, (name, content) in enumerate(zip(names, contents, strict=True)):
+        for name, content in zip(names, contents, strict=True):
             one = square_of(name, content, look)
-            if isinstance(one, InputError):
-                failures[place] = one
-            else:
-                memory[place * size : (place + 1) * size] = one.tobytes()
-    return failures
+            if not isinstance(one, InputError):
+                pixels = one.tobytes()
+                shared.memory(end + len(pixels))[end:] = pixels
+                end += len(pixels)
+            told.append(one if isinstance(one, InputError) else one.size)
+    return told

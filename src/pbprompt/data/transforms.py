@@ -34,7 +34,8 @@ class Preprocess:
     normalise; SigLIP's squashes the whole image to the square (`fit`); DINOv2's makes the short side
     longer than the crop (`resize`).
 
-    `draft`, where given, asks the loader for the faster, approximate JPEG decoding of `open_image`.
+    `draft`, where given, asks the loader for the faster, approximate JPEG decoding of `open_image`; `fast`
+    whoever decodes files for the resize of `fast_resize`, approximate too.
     """
 
     size: int
@@ -44,6 +45,7 @@ class Preprocess:
     fit: Fit = "crop"
     interpolation: Interpolation = "bicubic"
     resize: int | None = None
+    fast: bool = False
 
     def __call__(self, image: Image.Image) -> Float[Tensor, "3 size size"]:
         return self.normalised(self.look(image))
@@ -55,7 +57,7 @@ class Preprocess:
     @property
     def look(self) -> Crop:
         """What makes the square, for whoever decodes."""
-        return Crop(self.size, self.fit, self.interpolation, self.resize, self.draft)
+        return Crop(self.size, self.fit, self.interpolation, self.resize, self.draft, self.fast)
 
     @property
     def identity(self) -> str:
@@ -71,5 +73,5 @@ class Preprocess:
         kind = "train-view" if isinstance(look, TrainingView) else "clip-test"
         facts = {"size": look.size, "mean": tuple(self.mean), "std": tuple(self.std), **vars(look)}
         told = {name: value for name, value in facts.items() if name not in ("seed", "epoch")}
-        usual = (None, "crop", "bicubic")
+        usual = (None, "crop", "bicubic", False)
         return f"{kind}({', '.join(f'{name}={value}' for name, value in told.items() if value not in usual)})"

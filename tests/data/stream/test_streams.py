@@ -265,7 +265,7 @@ def test_addresses_of_any_scheme(memory, photos, tmp_path, monkeypatch):
         bad.read()
     assert len(shown(stream(["memory://bucket"]))) == 3 + 4 + 1
     assert len(shown(Stream([f"file://{photos}"]))) == 3
-    with pytest.raises(InputError, match="only where that is allowed"):
+    with pytest.raises(InputError, match="an address: add --allow-urls"):
         Stream(["memory://bucket"])
     for name in ("none.tar", "none/", "none"):
         with pytest.raises(InputError, match=f"memory://bucket/{name}: not there"):

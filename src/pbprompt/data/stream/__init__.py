@@ -52,7 +52,7 @@ class Stream:
         for source in sources:
             far = isinstance(source, str) and is_address(source) and not source.startswith("file://")
             if far and not allow_urls:
-                raise InputError(f"{source}: an address, which is fetched only where that is allowed")
+                raise InputError(f"{source}: an address: add --allow-urls to fetch images from elsewhere")
         self.sources, self.allow_urls, self._archives = tuple(sources), allow_urls, archives
         self._few: tuple[Unit, ...] | None = None
 
