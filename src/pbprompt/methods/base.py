@@ -106,6 +106,7 @@ class Method(nn.Module):
     takes_new_names: bool = True  # it can tell classes that it had no image of, by their names
     takes_weights: bool = False  # training images may count unequally, by `image_weights`
     image_conditioned: bool = False  # each image has prompts of its own, so that there is no bank to look at
+    crops: int = 0  # random ones of each image that it learns from beside the centre, unless told otherwise
     exportable: bool = True  # its prediction is one fixed computation on a bank, which ONNX can hold
     without: frozenset[type["Method"]] = frozenset()  # abilities of its class that its settings take away
 

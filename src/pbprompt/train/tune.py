@@ -104,7 +104,8 @@ def tune(
     source = bank
     if isinstance(tapped := method.backbone, Tapped) and isinstance(tapped.visual, TappedTower):
         source = bank_on(bank, tapped.stem)
-    terms = train(method, epoch_features(source, dataset, seed, views, epochs), len(dataset.train), run)
+    features = epoch_features(source, dataset, seed, views, epochs, method.crops)
+    terms = train(method, features, len(dataset.train), run)
     if can(method, ChoosesByValidation):
         held_out = bank_on(bank, method.backbone).encode(dataset.root, dataset.val).to(backbone.device)
         method.choose(held_out.images, held_out.labels)
@@ -132,10 +133,15 @@ def takes_unlabelled(method: Method) -> TakesUnlabelled:
     return method
 
 
-def epoch_features(bank: Bank, dataset: Dataset, seed: int, views: Views, epochs: int) -> EpochFeatures:
-    """What each epoch trains on."""
+def epoch_features(
+    bank: Bank, dataset: Dataset, seed: int, views: Views, epochs: int, crops: int = 0
+) -> EpochFeatures:
+    """What each epoch trains on; with centre crops, so many random ones come in turn after them."""
     if views == "centre":
         kept = bank.encode(dataset.root, dataset.train)
+        if crops and isinstance(bank, FeatureBank):
+            more = bank.fixed_views(dataset.root, dataset.train, seed=seed, views=crops)
+            kept = Features.concatenate([kept, more])
     elif not isinstance(bank, FeatureBank):
         raise InputError(f"views {views!r}: features that are given have no other views: use 'centre'")
     elif views == "fresh":
