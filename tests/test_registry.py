@@ -24,6 +24,17 @@ def test_the_packages_methods_are_found():
     assert find_method("pbprompt").name == "pbprompt"
 
 
+def test_one_of_the_packages_own_is_found_without_the_others(monkeypatch):
+    known = registry._methods.pop("nearest-mean")
+
+    def imported(module):
+        assert module == "pbprompt.methods.nearest_mean"
+        register("nearest-mean")(known)
+
+    monkeypatch.setattr(registry, "import_module", imported)
+    assert find_method("nearest-mean") is known
+
+
 def test_one_line_makes_a_method_known():
     @register("mine")
     class Mine:

@@ -59,7 +59,8 @@ def measure(
     PBPrompt run from JPEG files with fresh views; on CUDA 16,000 files and 10 epochs. classes: one step over
     21,000 classes. growth: time and memory against classes, samples, patches, batch and images. stream: the
     pass of a streamed fit over as many features as ImageNet has images, beside a copy of them. conjugate: its
-    time and memory against images up to a million and classes up to 21,000.
+    time and memory against images up to a million and classes up to 21,000. stages: where the processor time
+    of `pbprompt fit` goes, from cached features.
 
     Of several parts one that fails is named, and the others go on.
     """

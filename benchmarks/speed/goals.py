@@ -150,6 +150,14 @@ GOALS: dict[str, tuple[Goal, ...]] = {
             _cached_fit,
         ),
         Goal(
+            "stages",
+            "`pbprompt fit` of 100 classes × 16 shots from cached features, processor time",
+            3,
+            "s",
+            True,
+            one("seconds", stage="all", classes=100),
+        ),
+        Goal(
             "predict",
             "ViT-B/16 image tower beside transformers' CLIPModel in float32",
             1.5,

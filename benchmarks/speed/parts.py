@@ -13,6 +13,7 @@ from benchmarks.speed import (
     imagenet,
     many_classes,
     prediction,
+    stages,
     steps,
 )
 from benchmarks.speed.measuring import take_device
@@ -29,6 +30,7 @@ PARTS: dict[str, Callable[[Options], Iterator[dict[str, Any]]]] = {
     "growth": growth.run,
     "stream": evidence_pass.run,
     "conjugate": evidence_growth.run,
+    "stages": stages.run,
 }
 
 

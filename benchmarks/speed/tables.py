@@ -56,6 +56,7 @@ TITLES = {
     "growth": "Growth",
     "stream": "One pass over as many images as ImageNet has, as features",
     "conjugate": "`conjugate` as images or classes grow, from features",
+    "stages": "`pbprompt fit` by stages, from cached features: processor time with one thread",
 }
 COLUMNS: dict[str, Sequence[Column]] = {
     "steps": (
@@ -161,6 +162,13 @@ COLUMNS: dict[str, Sequence[Column]] = {
         Column("one image more, ms", "learn_ms", digits),
         Column("64 predictions, ms", "predict_ms", digits),
         Column("peak, GiB", "gib", digits),
+    ),
+    "stages": (
+        Column("stage", "stage"),
+        Column("seconds", "seconds", digits),
+        Column("of all", "share", share),
+        CLASSES,
+        IMAGES,
     ),
 }
 

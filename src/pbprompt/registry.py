@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, TypeVar
@@ -37,9 +37,7 @@ def register(name: str) -> Callable[[T], T]:
 
 def methods() -> dict[str, Any]:
     """All methods by name: the package's own and those of installed plugins."""
-    package = import_module("pbprompt.methods")
-    for module in iter_modules(package.__path__):
-        import_module(f"pbprompt.methods.{module.name}")
+    _import_own()
     for plugin in plugins():
         try:
             plugin.load()
@@ -50,6 +48,13 @@ def methods() -> dict[str, Any]:
     for file in filter(None, os.environ.get(PLUGINS, "").split(os.pathsep)):
         _run_file(Path(file).expanduser().resolve())
     return dict(sorted(_methods.items()))
+
+
+@cache
+def _import_own() -> None:
+    package = import_module("pbprompt.methods")
+    for module in iter_modules(package.__path__):
+        import_module(f"pbprompt.methods.{module.name}")
 
 
 def _run_file(file: Path) -> None:
@@ -81,7 +86,10 @@ def plugins() -> tuple[EntryPoint, ...]:
 
 def find_method(name: str) -> Any:
     """The method of that name."""
-    if name in _methods:  # no need to look for plugins
+    file = name.replace("-", "_")
+    if name not in _methods and file.isidentifier() and find_spec(f"pbprompt.methods.{file}"):
+        import_module(f"pbprompt.methods.{file}")
+    if name in _methods:  # no need to look at all the others, and for plugins
         return _methods[name]
     known = methods()
     if name not in known:

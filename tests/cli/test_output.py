@@ -1,6 +1,9 @@
+import gc
+import sys
+
 import pytest
 
-from pbprompt.cli.output import print_json, print_table
+from pbprompt.cli.output import importing, print_json, print_table
 from pbprompt.errors import InputError
 
 
@@ -22,3 +25,15 @@ def test_a_table_has_its_cells_as_they_are_and_whole(capsys, monkeypatch):
     print_table(("image", "n"), rows)
     shown = capsys.readouterr().out
     assert shown.count("b") == 90 and max(map(len, shown.splitlines())) <= 40
+
+
+def test_garbage_is_looked_for_again_after_imports(monkeypatch):
+    frozen = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(gc.isenabled()))
+    with importing():  # torch is there already: nothing is to be gained
+        assert gc.isenabled()
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    with pytest.raises(ImportError), importing():
+        assert not gc.isenabled()
+        raise ImportError
+    assert gc.isenabled() and frozen == [False]

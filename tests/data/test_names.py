@@ -1,8 +1,10 @@
 """Readable class names, and the files that give them."""
 
+import html
 import json
 import unicodedata
 
+import ftfy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from pbprompt.data.names import (
     class_rows,
     from_folder,
     from_label,
+    mended,
     missing_names,
     name_key,
     read_classes_file,
@@ -142,3 +145,10 @@ def test_an_unknown_name_is_named():
 
 def test_all_classes_of_a_name_are_found():
     assert class_rows(["crane", "dog", "Crane"], ["dog", "crane"]) == [1, 0, 2]
+
+
+def test_text_that_is_left_as_it_is_has_nothing_to_mend():
+    plain = [chr(code) for code in range(32, 127) if chr(code) != "&"]
+    for text in ["".join(plain), *(first + second for first in plain for second in plain)]:
+        assert mended(text) == text == html.unescape(html.unescape(ftfy.fix_text(text)))
+    assert mended("caf\u00c3\u00a9 &amp;amp; co") == "café & co" and mended("a\tb\x1b") == "a\tb"

@@ -5,7 +5,10 @@ import torch
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.clip.engine import encode_texts
+from pbprompt.core.likelihood import mean_features
 from pbprompt.errors import InputError
+from pbprompt.methods import zeroshot
 from pbprompt.methods.base import make_config
 from pbprompt.methods.zeroshot import CLIP_SEVEN, ENSEMBLE, ZeroShot, ZeroShotConfig
 from pbprompt.model.predictor import predictive
@@ -74,3 +77,23 @@ def test_it_is_found_by_name_and_learns_nothing(tiny_vit):
     assert method.counted_parameters() == 0
     with pytest.raises(InputError, match="nothing to train"):
         method.loss(None, torch.Generator(), 1)
+
+
+def test_the_datas_sentence_is_read_once(double_vit, monkeypatch):
+    read = []
+
+    def counted(backbone, texts):
+        read.extend(texts)
+        return encode_texts(backbone, texts)
+
+    monkeypatch.setattr(zeroshot, "encode_texts", counted)
+    names, sentence = ("heron", "egret"), ENSEMBLE[0]
+    both = ZeroShot(ZeroShotConfig(templates="both"), double_vit)
+    both.prepare(names, sentence)
+    ZeroShot(ZeroShotConfig(), double_vit).prepare(names, sentence)
+    assert sorted(read) == sorted(text.replace("{}", name) for text in ENSEMBLE for name in names)
+    own, *others = (
+        encode_texts(double_vit, [text.replace("{}", name) for name in names]) for text in ENSEMBLE
+    )
+    expected = mean_features(torch.stack([own, mean_features(torch.stack([own, *others]))]))
+    assert (both.class_features(1, torch.Generator())[0] == expected).all()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pbprompt.cli.options import with_options
-from pbprompt.cli.output import refuse
+from pbprompt.cli.output import importing, refuse
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
@@ -158,7 +158,8 @@ def fit(options: FitOptions) -> None:
     Ctrl-C keeps a checkpoint: the same command continues from there. Under torchrun several processes share
     one run: [bold]torchrun --nproc-per-node 4 -m pbprompt fit …[/bold]
     """
-    from pbprompt.cli.fitting import fit_options
+    with importing():
+        from pbprompt.cli.fitting import fit_options
 
     if fit_options(options):
         print(f"saved: {options.out}", file=sys.stderr)

@@ -1,9 +1,11 @@
 """What the verbs print, for programs and beside their output for people, and how they refuse options."""
 
+import gc
 import json
 import os
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -20,6 +22,20 @@ def print_json(values: Any, indent: int | None = None) -> None:
     except ValueError:
         raise InputError("a figure is NaN or infinite, which JSON cannot say") from None
     print(text, flush=True)
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """For the imports of a verb: what torch's makes is for good, and no search for garbage looks at it."""
+    if "torch" in sys.modules:
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def tell(message: object) -> None:

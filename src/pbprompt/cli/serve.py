@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer
 
-from pbprompt.cli.output import tell
+from pbprompt.cli.output import importing, tell
 from pbprompt.errors import InputError, install_command
 
 
@@ -56,12 +56,13 @@ def serve(
     if label and (examples or shared_classes):
         raise InputError("--label: leave out --examples and --shared-classes, so that a label can be undone")
     try:
-        import uvicorn
+        with importing():
+            import uvicorn
 
-        from pbprompt.model.tuned import TunedModel
-        from pbprompt.serve.app import create_app, server_config
-        from pbprompt.serve.labelling import Labelling
-        from pbprompt.serve.limits import MIB, Limits
+            from pbprompt.model.tuned import TunedModel
+            from pbprompt.serve.app import create_app, server_config
+            from pbprompt.serve.labelling import Labelling
+            from pbprompt.serve.limits import MIB, Limits
     except ImportError as error:
         if (error.name or "").startswith("pbprompt"):
             raise

@@ -1,7 +1,6 @@
 """CLIP's byte-level byte-pair encoding: text to token ids, exactly as the models were trained with."""
 
 import gzip
-import html
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,12 +8,12 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import islice, pairwise
 
-import ftfy
 import regex
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from pbprompt.data.names import mended
 from pbprompt.errors import BrokenInstallError, InputError
 
 MERGES_FILE = "bpe_simple_vocab_16e6.txt.gz"
@@ -31,7 +30,7 @@ class TruncationWarning(UserWarning):
 
 def clean(text: str) -> str:
     """Broken encodings mended, HTML entities resolved (twice, as CLIP did), spaces collapsed, lower case."""
-    return " ".join(html.unescape(html.unescape(ftfy.fix_text(text))).split()).lower()
+    return " ".join(mended(text).split()).lower()
 
 
 class BaseTokenizer:

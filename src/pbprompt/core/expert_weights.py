@@ -58,21 +58,21 @@ def fit_weights(
     shares: Float[Tensor, " n"] | None = None,
 ) -> Weights:
     """By Newton's method in ln w."""
-    scaled = scores * usual[:, None, None]
-    own = scaled.gather(2, labels.expand(len(usual), -1).unsqueeze(2))
-    ahead = scaled - own  # of the true class
-    counted = torch.ones_like(ahead[0, :, 0]) if shares is None else shares
+    scaled = scores.mT * usual[:, None, None]
+    own = scaled.gather(1, labels.expand(len(usual), -1).unsqueeze(1))
+    ahead = (scaled - own).contiguous()  # of the true class; [e, c, n], since sums over few classes are slow
+    counted = torch.ones_like(ahead[0, 0]) if shares is None else shares
 
     def loss(place: Float[Tensor, " e"]) -> Float[Tensor, ""]:
-        told = torch.tensordot(place.exp(), ahead, dims=1).logsumexp(1)
+        told = torch.tensordot(place.exp(), ahead, dims=1).logsumexp(0)
         return (counted * told).sum() + WORTH * (place.exp() - place).sum()
 
     def curves(place: Float[Tensor, " e"]) -> tuple[Float[Tensor, " e"], Float[Tensor, "e e"]]:
         """The slope in ln w, and Fisher's information."""
         w = place.exp()
-        said = torch.tensordot(w, ahead, dims=1).softmax(1)
-        mean = (said * ahead).sum(2)
-        part = ((said * counted.unsqueeze(1)).sqrt() * ahead).flatten(1)
+        said = torch.tensordot(w, ahead, dims=1).softmax(0)
+        mean = (said * ahead).sum(1)
+        part = ((said * counted).sqrt() * ahead).flatten(1)
         spread = part @ part.T - (mean * counted) @ mean.T
         slope = w * (mean @ counted) + WORTH * (w - 1)
         return slope, w.unsqueeze(1) * spread * w

@@ -69,9 +69,11 @@ def fit_kernel(
     """From photographs of length 1, in float64; with R_c and Q_c of each without it, and R_c without all of
     its class."""
     bandwidth = bandwidth_of(images)
-    inverse = inverse_kernel(images, weights, bandwidth)
-    similar = log_kernel(images, images, bandwidth).fill_diagonal_(-torch.inf)
-    others = nearest(similar, labels, classes)
+    similar = log_kernel(images, images, bandwidth)
+    itself = similar.diagonal().clone()
+    others = nearest(similar.fill_diagonal_(-torch.inf), labels, classes)
+    similar.diagonal().copy_(itself)
+    inverse = inverse_kernel(similar, weights)
     targets = F.one_hot(labels, classes).to(images)
     kernel = Kernel(images, labels, inverse @ (targets - 1 / classes), bandwidth)
     alone = targets - 1 / classes - kernel.coefficients / inverse.diagonal().unsqueeze(1)
@@ -90,11 +92,9 @@ def bandwidth_of(images: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
     return (BANDWIDTH * median).clamp(min=FLOOR)
 
 
-def inverse_kernel(
-    images: Float[Tensor, "n d"], weights: Float[Tensor, " n"], bandwidth: Float[Tensor, ""]
-) -> Float[Tensor, "n n"]:
-    """A, in float64."""
-    kernel = log_kernel(images, images, bandwidth).exp_()
+def inverse_kernel(similar: Float[Tensor, "n n"], weights: Float[Tensor, " n"]) -> Float[Tensor, "n n"]:
+    """A, in float64, from ln k of the photographs, which is lost."""
+    kernel = similar.exp_()
     kernel.diagonal().add_(RIDGE / weights)
     return torch.cholesky_inverse(torch.linalg.cholesky(kernel))
 

@@ -197,7 +197,7 @@ class _Together(NamedTuple):
         """`shares`: how often each labelled one counts."""
         every = torch.cat([labelled.photographs, pool])
         weights = torch.cat([shares, shares.new_full((len(pool),), SHARE)])
-        return cls(labelled, every, inverse_kernel(every, weights, labelled.bandwidth))
+        return cls(labelled, every, inverse_kernel(log_kernel(every, every, labelled.bandwidth), weights))
 
     def kernel(self, shares: Float[Tensor, "m k"]) -> Kernel:
         """With the pool's r; a photograph of which nothing is known says nothing: r + (1 − Σ r)/K."""

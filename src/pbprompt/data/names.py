@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import ftfy
 import yaml
 
 from pbprompt.errors import InputError, first_line, suggest
@@ -39,7 +38,16 @@ def name_key(name: str) -> str:
     That is case, underscores and spaces, and what ftfy and HTML make the same: é in one or two characters,
     letters of full width, `&amp;` and &.
     """
-    return from_label(html.unescape(html.unescape(ftfy.fix_text(name)))).casefold()
+    return from_label(mended(name)).casefold()
+
+
+def mended(text: str) -> str:
+    """With broken encodings mended and HTML entities resolved (twice, as CLIP did)."""
+    if text.isascii() and text.isprintable() and "&" not in text:
+        return text  # nothing to mend, for which ftfy need not be imported
+    import ftfy
+
+    return html.unescape(html.unescape(ftfy.fix_text(text)))
 
 
 def class_rows(classes: Sequence[str], names: Sequence[str]) -> list[int]:

@@ -41,7 +41,7 @@ CLIP_SEVEN = (  # those of its 80 that CLIP's authors found enough on ImageNet
 )
 
 Templates = Literal["single", "ensemble", "both", "clip"]
-REMEMBERED = 2  # lists of names with a sentence, of each backbone
+REMEMBERED = 4  # lists of names with their sentences, of each backbone
 _LATELY: "WeakKeyDictionary[Backbone, dict[Any, Tensor]]" = WeakKeyDictionary()
 
 
@@ -49,7 +49,7 @@ _LATELY: "WeakKeyDictionary[Backbone, dict[Any, Tensor]]" = WeakKeyDictionary()
 class ZeroShotConfig(MethodConfig):
     """Nothing is trained: only the sentences are a choice."""
 
-    templates: Literal["single", "ensemble", "both", "clip"] = setting(
+    templates: Templates = setting(
         "single",
         "the dataset's sentence, the mean over several general ones (ours, or CLIP's own seven), or both",
     )
@@ -58,9 +58,14 @@ class ZeroShotConfig(MethodConfig):
     )
 
 
+def sentences(classes: Sequence[str], template: str) -> list[str]:
+    """Every class name in a sentence; {} is where the name goes."""
+    return [template.replace("{}", name.replace("_", " ")) for name in classes]
+
+
 def sentence_features(backbone: Backbone, classes: Sequence[str], template: str) -> Float[Tensor, "c d"]:
-    """Text features of every class name in a sentence, not normalised; {} is where the name goes."""
-    return encode_texts(backbone, [template.replace("{}", name.replace("_", " ")) for name in classes])
+    """Text features of the sentences, not normalised."""
+    return encode_texts(backbone, sentences(classes, template))
 
 
 @register("zeroshot")
@@ -102,11 +107,12 @@ def _known(
 
 
 def _features(
-    backbone: Backbone, classes: Sequence[str], template: str, templates: Templates
+    backbone: Backbone, classes: tuple[str, ...], template: str, templates: Templates
 ) -> Float[Tensor, "c d"]:
-    own = sentence_features(backbone, classes, template)
     if templates == "single":
-        return own
+        return sentence_features(backbone, classes, template)
     several = CLIP_SEVEN if templates == "clip" else ENSEMBLE
-    general = mean_features(torch.stack([sentence_features(backbone, classes, text) for text in several]))
-    return mean_features(torch.stack([own, general])) if templates == "both" else general
+    read = {template: _known(backbone, classes, template, ZeroShotConfig())} if templates == "both" else {}
+    read |= {text: sentence_features(backbone, classes, text) for text in several if text not in read}
+    general = mean_features(torch.stack([read[text] for text in several]))
+    return mean_features(torch.stack([read[template], general])) if templates == "both" else general

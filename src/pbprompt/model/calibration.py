@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.config import from_dict
+from pbprompt.core.likelihood import Uncertainty
 from pbprompt.core.temperature import fit_temperature
 from pbprompt.data.items import Dataset, Item
 from pbprompt.errors import InputError
@@ -117,10 +118,10 @@ class Calibration:
         return class_quantiles(self.true, self.labels, classes, coverage)
 
 
-def calibrate(predictor: Predictor, features: Features) -> Calibration:
-    """Answer validation images with a tuned predictor."""
-    probabilities = predict_features(predictor, features).probabilities.cpu()
-    return _judged(probabilities, features.labels.cpu(), predictor)
+def calibrate(predictor: Predictor, features: Features, said: Uncertainty | None = None) -> Calibration:
+    """Answer validation images with a tuned predictor; `said`: its answers, if made."""
+    said = said or predict_features(predictor, features)
+    return _judged(said.probabilities.cpu(), features.labels.cpu(), predictor)
 
 
 def calibrate_left_out(predictor: Predictor) -> Calibration | None:
@@ -179,14 +180,13 @@ def check_temperature(dataset: Dataset, kind: type[Method]) -> None:
         )
 
 
-def temperature_of(predictor: Predictor, features: Features) -> float:
-    """T for the predictor's mean class distribution, fitted to labelled images that it was not tuned on.
+def temperature_of(said: Uncertainty, features: Features) -> float:
+    """T for mean class distributions of temperature 1, of labelled images that nothing was tuned on.
 
     One number fitted to the images that thresholds and sets rest on too: what they promise then holds up to
     that number's freedom, which is small beside that of tens of images.
     """
-    said = predict_features(replace(predictor, temperature=1.0), features).probabilities.cpu()
-    logits = said.clamp_min(torch.finfo(torch.float32).tiny).log()
+    logits = said.probabilities.cpu().clamp_min(torch.finfo(torch.float32).tiny).log()
     return fit_temperature(logits, features.labels.cpu(), smoothing=1 / (len(features) + 2))
 
 

@@ -50,7 +50,7 @@ def test_fits_end_at_the_same_loss():
 @pytest.mark.slow
 def test_the_other_parts_fill_one_file(tmp_path):
     out = tmp_path / "results.json"
-    names = ("predict", "imagenet", "classes", "growth", "stream", "conjugate")
+    names = ("predict", "imagenet", "classes", "growth", "stream", "conjugate", "stages")
     for name in names:
         shown = invoke("measure", name, "--quick", "--out", out).stdout
         assert "threads" in shown
@@ -75,6 +75,11 @@ def test_the_other_parts_fill_one_file(tmp_path):
     }
     assert found["stream"]["rows"][0]["images"] == 20_000 and found["stream"]["rows"][0]["to_copy"] > 0
     assert [row["value"] for row in found["conjugate"]["rows"]] == [64, 128, 4, 8]
+    *staged, whole = found["stages"]["rows"]
+    assert whole["stage"] == "all" and whole["seconds"] == pytest.approx(
+        sum(row["seconds"] for row in staged)
+    )
+    assert {"imports", "names read", "kernel", "answers"} <= {row["stage"] for row in staged}
     invoke("report", out, "--out", tmp_path / "performance.md")
     text = (tmp_path / "performance.md").read_text()
     assert "(try-out sizes)" in text and "### Prediction" in text
