@@ -1,10 +1,14 @@
 """Figures of a tuned model, of the untuned backbone and of plain classifiers, against ones by hand."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+from pbprompt.classifier.tuning import GivenFeatures
 from pbprompt.core.likelihood import unit
+from pbprompt.data.items import Dataset, Item
 from pbprompt.features.bank import Features
 from pbprompt.methods.base import build_method, make_config
 from pbprompt.methods.pbprompt import PBPrompt
@@ -70,8 +74,10 @@ def sentences(backbone):
 
 def test_tuned_and_zero_shot_side_by_side(tiny_vit, method, features):
     model = TunedModel(method, describe_model(method), samples=5, seed=2)
-    found = model.evaluate(features)
     labels = features.labels.numpy()
+    items = tuple(Item(str(row), int(label)) for row, label in enumerate(labels))
+    dataset = Dataset("own", Path(), CLASSES, test=items, template=TEMPLATE)
+    found, _ = model.judge(dataset, "test", GivenFeatures(tiny_vit, features.images))
     assert_figures(found, by_hand(model.predictor.bank, features, tiny_vit.logit_scale), labels)
     assert_figures(found["zero_shot"], by_hand(sentences(tiny_vit), features, tiny_vit.logit_scale), labels)
     assert found["images"] == COUNT and found["nll"] != found["zero_shot"]["nll"]

@@ -195,7 +195,8 @@ def test_a_temperature_is_fitted_to_validation_images_and_kept(
     assert scaled.info.temperature != 1 and model.info.temperature == 1
     val = bank.encode(photos.root, photos.val)
     assert scaled.calibration == calibrate(scaled.predictor, val) != model.calibration
-    assert scaled.evaluate(val)["nll"] < model.evaluate(val)["nll"]
+    figures, others = (one.judge(photos, "val", bank)[0] for one in (scaled, model))
+    assert figures["nll"] < others["nll"]
     assert scaled.info.metrics["nll"] != model.info.metrics["nll"]
     assert scaled.info.metrics["accuracy"] == model.info.metrics["accuracy"]
     scaled.save(tmp_path / "model")

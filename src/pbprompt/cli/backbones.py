@@ -86,14 +86,11 @@ def _accuracy(
     towers: "Backbone", sample: "Dataset", bank: "FeatureBank", test: "Features"
 ) -> tuple[str, float]:
     """By names where it reads them, or else by the means of the training images."""
-    from pbprompt.methods.base import make_config
-    from pbprompt.model.predictor import predictive, zero_shot
-    from pbprompt.model.scoring import score
-    from pbprompt.registry import find_method
-    from pbprompt.train.tune import tune
+    from pbprompt.model.predictor import zero_shot
+    from pbprompt.model.scoring import fitted_figures, score
 
     if towers.reads_text:
         return "zero-shot", score(zero_shot(towers, sample.classes, sample.template), test)["accuracy"]
-    means = find_method("nearest-mean")
-    method, _ = tune(sample, bank, means, make_config(means), seed=1, progress=False)
-    return "class means", score(predictive(method), test)["accuracy"]
+    folds = [(bank.encode(sample.root, sample.train), test)]
+    found = fitted_figures("nearest-mean", towers, sample.classes, sample.template, folds, seed=1)
+    return "class means", found["accuracy"]

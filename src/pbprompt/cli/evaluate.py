@@ -54,7 +54,8 @@ def evaluate(
     Of a multi-label model: mAP, and precision, recall and F1 of all labels and of each.
     """
     from pbprompt import distributed
-    from pbprompt.cli.figures import other_classes, others, print_figures, split_anew, twin_words
+    from pbprompt.cli.figures import other_classes, others, print_figures, twin_words
+    from pbprompt.data.fewshot import draw
     from pbprompt.data.sources import open_dataset
     from pbprompt.evaluate.answers import Answers
     from pbprompt.features.bank import FeatureBank
@@ -63,12 +64,14 @@ def evaluate(
     from pbprompt.model.tuned import TunedModel
     from pbprompt.report import plots
     from pbprompt.report.model_figures import terminal_tables, write_figures
-    from pbprompt.report.model_page import write_label_page, write_model_page
+    from pbprompt.report.model_page import write_model_page
+    from pbprompt.train.tune import bank_on
 
     tuned = TunedModel.load(model, backbone, distributed.start(device), samples=samples, seed=seed)
     if tuned.multi_label:
         refuse({"--figures": figures_folder}, f"{model} is multi-label, which has no confusion matrix")
-        refuse({"--together": together or None}, f"{model} is multi-label")
+        others_given = {"--together": together or None, "--against": against_others or None}
+        refuse(others_given, f"{model} is multi-label")
     # data without a split is split by seed: another seed would test on what was trained on
     dataset = open_dataset(data, root, classes_file=classes_file, seed=tuned.info.seed)
     decided = tuned.info.data.get("options", {}).get("corrections")
@@ -79,13 +82,14 @@ def evaluate(
     if not tuned.multi_label:
         other = other_classes(tuned.classes, dataset.single_label().classes)
         tuned = tuned.for_classes(dataset.classes, dataset.template)
-    figures, answers = tuned.judge(dataset, split, bank)
+    seed, shots = tuned.info.seed, tuned.info.shots
+    few = draw(dataset, shots, seed).apply(dataset) if against_others and shots else dataset
+    figures, answers = tuned.judge(few, split, bank, rivals=against_others)
     if against_others:
-        refuse({"--against": tuned.multi_label or None}, f"{model} is multi-label")
-        figures["rivals"] = others(tuned, dataset, split, bank)
+        figures["rivals"] |= others(few, split, bank_on(bank, tuned.method.given), seed)
     if together:
         features = bank.encode(dataset.root, dataset.split(split))
-        figures["together"] = tuned.together(features.global_).evaluate(features, sets=False)
+        figures["together"] = tuned.together(features.global_).judge(dataset, split, bank)[0]
     main = distributed.is_main()
     distributed.stop()
     if not main:
@@ -93,12 +97,14 @@ def evaluate(
     told = partial(print, file=sys.stderr)
     if other:
         told(f"note: {other}")
-    if split != "train" and split_anew(tuned.info.data, dataset):
+    fitted = tuned.info.data
+    changed = fitted.get("dataset") == dataset.name and fitted.get("content_hash") != dataset.content_hash
+    if split != "train" and changed and dataset.split_by_seed:
         told(
             f"warning: {dataset.name} is not as it was when the model was fitted, and is split by seed: "
             "images that it was trained on may be among these"
         )
-    if split != "train" and tuned.info.data.get("content_hash") == dataset.whole.content_hash:
+    if split != "train" and fitted.get("content_hash") == dataset.whole.content_hash:
         told(twin_words(twins(dataset, split, bank)), end="")
     if html is not None:
         kinds = "labels" if tuned.multi_label else "classes"
@@ -111,10 +117,7 @@ def evaluate(
         }
         if other:
             facts["Classes"] = other
-        if isinstance(answers, Answers):
-            write_model_page(html, facts, figures, answers, dataset.root)
-        else:
-            write_label_page(html, facts, figures, answers, dataset.root)
+        write_model_page(html, facts, figures, answers, dataset.root)
         told(f"wrote {html}")
     if figures_folder is not None and isinstance(answers, Answers):
         told(f"wrote {figures_folder}: {', '.join(write_figures(answers, figures_folder))}")

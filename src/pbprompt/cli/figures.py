@@ -8,34 +8,23 @@ from rich.console import Console
 from rich.table import Table
 
 from pbprompt.cli.output import print_table, table, tell
-from pbprompt.data.fewshot import draw
 from pbprompt.data.items import Dataset, some
 from pbprompt.data.names import missing_names
-from pbprompt.features.bank import FeatureBank
 from pbprompt.files import as_text
-from pbprompt.model.against import against
-from pbprompt.model.scoring import RIVALS, rival_figures
-from pbprompt.model.tuned import TunedModel
+from pbprompt.model.scoring import RIVALS, against
+from pbprompt.train.tune import Bank
 
 SHOWN_LABELS = 12
 
 
-def others(tuned: TunedModel, dataset: Dataset, split: str, bank: FeatureBank) -> dict[str, Any]:
-    """Each fitted to the training images that the model was: its draw, or all of the data's."""
-    seed, shots = tuned.info.seed, tuned.info.shots
-    few = draw(dataset, shots, seed).apply(dataset) if shots else dataset
-    train, test = (bank.encode(dataset.root, items) for items in (few.train, dataset.split(split)))
-    found = rival_figures(tuned.backbone, tuned.classes, train, test, seed, tuned.info.method)
-    for name, row in against(train, test, seed):
+def others(few: Dataset, split: str, bank: Bank, seed: int) -> dict[str, Any]:
+    """scikit-learn's classifiers, each fitted to the training images that the model was."""
+    train, test = (bank.encode(few.root, items) for items in (few.train, few.whole.split(split)))
+    found = {}
+    for name, figures in against(train, test, seed):
         tell(f"{name}: done")
-        found[name] = row
+        found[name] = figures
     return found
-
-
-def split_anew(fitted: Mapping[str, str | int], dataset: Dataset) -> bool:
-    """Whether the data has changed since, and has no split of its own that would hold."""
-    same_name = fitted.get("dataset") == dataset.name
-    return same_name and dataset.split_by_seed and fitted.get("content_hash") != dataset.content_hash
 
 
 def other_classes(own: Sequence[str], asked: Sequence[str]) -> str:

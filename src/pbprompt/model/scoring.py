@@ -1,6 +1,8 @@
 """A tuned model on a split: the standard figures, beside those of zero-shot and of plain classifiers."""
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,7 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone
-from pbprompt.core.likelihood import Uncertainty
+from pbprompt.core.likelihood import Uncertainty, unit
+from pbprompt.errors import InputError, needing
 from pbprompt.evaluate.conformal import ByDifficulty
 from pbprompt.evaluate.metrics import summary
 from pbprompt.features.bank import Features
@@ -73,7 +76,7 @@ def rival_figures(
 ) -> dict[str, dict[str, float]]:
     """The standard figures of each rival but a model's `own` method, fitted to its training images."""
     names = [name for name in _able(RIVALS, backbone, classes, train) if name != own]
-    return {name: _fitted_figures(name, backbone, classes, "{}", [(train, test)], seed) for name in names}
+    return {name: fitted_figures(name, backbone, classes, "{}", [(train, test)], seed) for name in names}
 
 
 def leaderboard(
@@ -87,7 +90,7 @@ def leaderboard(
         for held in held_out(train.labels.cpu())
     ]
     names = _able(CHEAP, backbone, classes, train) if folds else []
-    found = {name: _fitted_figures(name, backbone, classes, template, folds, seed) for name in names}
+    found = {name: fitted_figures(name, backbone, classes, template, folds, seed) for name in names}
     return dict(sorted(found.items(), key=lambda pair: pair[1]["nll"]))
 
 
@@ -99,7 +102,7 @@ def _able(names: Iterable[str], backbone: Backbone, classes: Sequence[str], trai
     return [name for name in names if quick or name != "linear-probe"]
 
 
-def _fitted_figures(
+def fitted_figures(
     name: str,
     backbone: Backbone,
     classes: Sequence[str],
@@ -123,3 +126,42 @@ def _fitted_figures(
 def probe_is_quick(images: int, classes: int, width: int) -> bool:
     """Whether the linear probe, with its cross-validation, is fitted in moments."""
     return images * classes * width <= MOST_PRODUCTS
+
+
+def against(train: Features, test: Features, seed: int = 1) -> Iterator[tuple[str, dict[str, float]]]:
+    """What scikit-learn's users would take instead: each classifier's name and its figures, as they are made.
+
+    Settings are chosen by five-fold cross-validation within the training images, by likelihood where a
+    classifier has probabilities of its own; those of the support vector machine are Platt's.
+    """
+    with needing("--against needs scikit-learn", "against"):
+        from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.model_selection import GridSearchCV
+        from sklearn.neighbors import KNeighborsClassifier
+        from sklearn.svm import SVC
+    x, new = (unit(part.global_.float()).cpu().double().numpy() for part in (train, test))
+    y, labels = train.labels.cpu().numpy(), test.labels.cpu()
+    folds = min(5, int(np.bincount(y)[np.bincount(y) > 0].min()))
+    if folds < 2 or len(np.unique(y)) <= int(labels.max()):
+        raise InputError("--against: a class has fewer than two training images, so nothing can be left out")
+    most = len(y) - -(-len(y) // folds)
+    strengths = [0.1, 1, 10, 100, 1000]
+    searched: dict[str, tuple[Any, dict[str, list[Any]], str]] = {
+        "logistic regression (CV)": (LogisticRegression(max_iter=500), {"C": strengths}, "neg_log_loss"),
+        "LDA (shrinkage)": (LinearDiscriminantAnalysis(solver="lsqr"), {"shrinkage": ["auto"]}, "accuracy"),
+        "k nearest neighbours (CV)": (
+            KNeighborsClassifier(weights="distance", metric="cosine"),
+            {"n_neighbors": [k for k in (1, 3, 5, 10, 20) if k <= most]},
+            "accuracy",
+        ),
+        "SVM, rbf (CV)": (SVC(random_state=seed), {"C": [1, 10, 100], "gamma": [1, 3]}, "accuracy"),
+    }
+    for name, (kind, grid, by) in searched.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of fits that stop early, and folds without a rare class
+            best = GridSearchCV(kind, grid, cv=folds, scoring=by).fit(x, y).best_estimator_
+            if isinstance(best, SVC):
+                best = best.set_params(probability=True).fit(x, y)
+            said = np.clip(best.predict_proba(new), 1e-38, 1)
+        yield name, summary(torch.from_numpy(np.log(said / said.sum(1, keepdims=True))), labels)

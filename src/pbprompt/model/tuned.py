@@ -11,14 +11,13 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.core.label_head import LabelHead
-from pbprompt.core.likelihood import Uncertainty
+from pbprompt.core.temperature import tempered
 from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset
 from pbprompt.data.names import missing_names, name_key
 from pbprompt.errors import InputError, suggest
 from pbprompt.evaluate.answers import Answers
 from pbprompt.evaluate.conformal import ByDifficulty
 from pbprompt.evaluate.multi_label import LabelAnswers
-from pbprompt.features.bank import Features
 from pbprompt.methods.abilities import ChoosesByValidation, LearnsOn, LeavesOut, TakesUnlabelled, can
 from pbprompt.methods.base import Method, MethodConfig, build_method
 from pbprompt.model.calibration import (
@@ -307,10 +306,11 @@ class TunedModel:
         held_out = held_out_items(dataset, chooses=chooses)
         if held_out:
             features = bank_on(bank, self.backbone).encode(dataset.root, held_out)
+            said = predict_features(replace(self.predictor, temperature=1.0), features)
             if temperature or (can(self.method, LeavesOut) and len(held_out) >= ENOUGH):
-                scaled = temperature_of(self.predictor, features)
+                scaled = temperature_of(said, features)
                 model = replace(self, info=replace(self.info, temperature=scaled))
-            calibration = calibrate(model.predictor, features)
+            calibration = calibrate(model.predictor, features, tempered(said, model.info.temperature))
         if whole.split_by_seed or len(held_out) < ENOUGH:  # the training images are as good witnesses
             left = calibrate_left_out(model.predictor)
             calibration = calibration.with_left_out(left) if calibration and left else calibration or left
@@ -327,37 +327,15 @@ class TunedModel:
         calibration = calibrate_left_out(self.predictor)
         return self if calibration is None else replace(self, calibration=calibration)
 
-    def evaluate(
-        self,
-        features: Features,
-        *,
-        sets: bool = True,
-        frozen: Features | None = None,
-        said: Uncertainty | None = None,
-    ) -> dict[str, Any]:
-        """Its figures on labelled images, and under `zero_shot` those of the untuned backbone, if that reads
-        names, which sees them as `frozen` where the model has tuned its towers; `said`: its answers, if made.
-
-        Where it is calibrated for its classes, `sets` are how well prediction sets hold the true class, over
-        all and of the class that they hold worst; not for the images that it was calibrated with.
-        """
-        given, said = self.method.given, said or predict_features(self.predictor, features)
-        figures: dict[str, Any] = {**standard_figures(said, features), "images": len(features)}
-        if given.reads_text:
-            names = zero_shot(given, self.classes, self.method.template)
-            figures["zero_shot"] = score(names, frozen or features)
-        if sets and self.calibration is not None and self.calibrated:
-            quantile = self.calibration.quantile(COVERAGE)
-            figures["sets"] = set_figures(said, features, self.classes, COVERAGE, quantile)
-        return figures
-
     def judge(
         self, dataset: Dataset, split: str, bank: Bank, *, rivals: bool = False
     ) -> tuple[dict[str, Any], Answers | LabelAnswers]:
-        """Its figures on a split, and what it said of each image; under `rivals`, if wanted, what plain
-        classifiers make of the same training images.
+        """Its figures on a split, and what it said of each image.
 
-        Those of a multi-label model are mAP, precision, recall and F1, of all labels and of each.
+        Under `zero_shot` those of the untuned backbone, if that reads names; under `rivals`, if wanted, what
+        plain classifiers make of the same training images; under `sets`, of the test split and where it is
+        calibrated for its classes, how well prediction sets hold the true class. Those of a multi-label model
+        are mAP, precision, recall and F1, of all labels and of each.
         """
         if self.multi_label and not dataset.multi_label:
             raise InputError(
@@ -376,7 +354,13 @@ class TunedModel:
         given, info = self.method.given, self.info
         untuned = bank_on(bank, given)
         frozen = features if self.backbone is given else untuned.encode(dataset.root, items)
-        figures = self.evaluate(features, sets=split == "test", frozen=frozen, said=said)
+        figures: dict[str, Any] = {**standard_figures(said, features), "images": len(items)}
+        if given.reads_text:
+            names = zero_shot(given, self.classes, self.method.template)
+            figures["zero_shot"] = score(names, frozen)
+        if split == "test" and self.calibration is not None and self.calibrated:
+            quantile = self.calibration.quantile(COVERAGE)
+            figures["sets"] = set_figures(said, features, self.classes, COVERAGE, quantile)
         if rivals:
             train = untuned.encode(dataset.root, dataset.train)
             figures["rivals"] = rival_figures(given, self.classes, train, frozen, info.seed, info.method)

@@ -24,39 +24,33 @@ FEW_IMAGES = 10  # of a class: one image moves its figures by a tenth or more
 
 
 def write_model_page(
-    out: Path, facts: Mapping[str, str], figures: Mapping[str, Any], answers: Answers, root: Path
+    out: Path,
+    facts: Mapping[str, str],
+    figures: Mapping[str, Any],
+    answers: Answers | LabelAnswers,
+    root: Path,
 ) -> None:
     """Write the page to the file `out`.
 
-    `facts` say what was judged, `figures` are those of `TunedModel.evaluate`; below `root` lie the images.
+    `facts` say what was judged, `figures` are those of `TunedModel.judge`; below `root` lie the images.
     """
-    drawn = plots.available()
-    parts = {
-        "At a glance": _summary(figures, answers),
-        "Most confused pairs": _pairs(answers, root),
-        "Classes": _classes(answers),
-        "Confusion matrix": _confusion(answers, drawn),
-        "How far to trust it": _trust(answers, drawn),
-    }
-    _write(out, facts, parts)
-
-
-def write_label_page(
-    out: Path, facts: Mapping[str, str], figures: Mapping[str, Any], answers: LabelAnswers, root: Path
-) -> None:
-    """The same of a multi-label model; `figures` are those of `TunedModel.judge`."""
-    listed = sorted(
-        (one for one in figures["labels"] if one["images"]), key=lambda one: one["average_precision"]
-    )
-    parts = {
-        "At a glance": _label_summary(figures),
-        "Labels": _labels(listed, figures),
-        "Mistakes": _mistakes(listed, answers, root),
-    }
-    _write(out, facts, parts)
-
-
-def _write(out: Path, facts: Mapping[str, str], parts: Mapping[str, str]) -> None:
+    if isinstance(answers, Answers):
+        drawn = plots.available()
+        parts = {
+            "At a glance": _summary(figures, answers),
+            "Most confused pairs": _pairs(answers, root),
+            "Classes": _classes(answers),
+            "Confusion matrix": _confusion(answers, drawn),
+            "How far to trust it": _trust(answers, drawn),
+        }
+    else:
+        there = [one for one in figures["labels"] if one["images"]]
+        listed = sorted(there, key=lambda one: one["average_precision"])
+        parts = {
+            "At a glance": _label_summary(figures),
+            "Labels": _labels(listed, figures),
+            "Mistakes": _mistakes(listed, answers, root),
+        }
     judged = facts_list(facts, notices([facts.get("Backbone", "")]))
     title = f"{facts.get('Model', 'A model')} on {facts.get('Data', 'labelled images')}"
     write_text(out, document(title, {"What was judged": judged, **parts}))

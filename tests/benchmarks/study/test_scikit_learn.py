@@ -5,7 +5,6 @@ import importlib
 import numpy as np
 import pytest
 import torch
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from pbprompt import registry
 from pbprompt.clip.backbone import Encoded
@@ -38,7 +37,7 @@ def test_probabilities(rows, tiny_vit, monkeypatch, kind, classes):
     method.begin(train, labels, seed=0)
     x, new = (torch.nn.functional.normalize(part.global_).double().numpy() for part in (train, test))
     if kind is rows.LDA:
-        plain = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
+        plain = rows.LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
     else:
         plain = rows.LogisticRegression(C=3, max_iter=500)
     wanted = plain.fit(x, labels.numpy()).predict_proba(new)
