@@ -29,6 +29,7 @@ from pbprompt.clip.backbone import Encoded
 from pbprompt.data.items import Item
 from pbprompt.data.sources import open_dataset
 from pbprompt.features.bank import FeatureBank
+from pbprompt.model.scoring import score
 from pbprompt.model.tuned import TunedModel
 
 PAGE = DOCS / "loop.md"
@@ -170,12 +171,12 @@ def random_labels(truth: dict[str, str]) -> list[float]:
     test = bank.encode(data.root, data.test)
     names = sorted(truth)
     pool = bank.encode(Path("unlabelled"), [Item(name, 0) for name in names])
-    accuracies = [float(model.evaluate(test)["accuracy"])]
+    accuracies = [score(model.predictor, test)["accuracy"]]
     for draw in range(RANDOM_DRAWS):
         rows = random.Random(draw).sample(range(len(names)), LABELS)
         some = pool.subset(rows)
         taught = model.partial_fit(Encoded(some.global_, some.patches), [truth[names[row]] for row in rows])
-        accuracies.append(float(taught.evaluate(test)["accuracy"]))
+        accuracies.append(score(taught.predictor, test)["accuracy"])
     return accuracies
 
 
@@ -183,9 +184,8 @@ def compared(before: list[float], commit: str) -> str:
     """The table at the end of the page."""
     model = TunedModel.load(Path("model2"))
     data = open_dataset("photos")
-    after = float(
-        model.evaluate(FeatureBank(model.backbone, progress=False).encode(data.root, data.test))["accuracy"]
-    )
+    test = FeatureBank(model.backbone, progress=False).encode(data.root, data.test)
+    after = score(model.predictor, test)["accuracy"]
     first, *chance = before
     rows = [
         ("before", f"{first:.1%}"),

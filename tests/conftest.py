@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 import torch
 from shape_checks import check_shapes
 
+gc.set_threshold(50_000, 20, 50)  # else it goes through all that is imported, again and again
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may reach out
 check_shapes("pbprompt")  # before anything of the package is imported, and for the whole session
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as shells start what runs in the background
@@ -84,6 +86,14 @@ def child() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+@pytest.fixture
+def sweeps_here(monkeypatch) -> None:
+    """Sweeps are done in this process."""
+    from inline_executor import Inline
+
+    monkeypatch.setattr("pbprompt.sweep.local.LocalExecutor", lambda jobs, device: Inline())
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from pbprompt.methods.base import build_method
 from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predictive
 from pbprompt.model.tuned import TunedModel
-from pbprompt.testing import method_checks
+from pbprompt.testing import behaviours, method_checks
 from pbprompt.train.loop import Run, train
 
 PAGE = (Path(__file__).parents[1] / "docs" / "add-a-method.md").read_text(encoding="utf-8")
@@ -89,5 +89,6 @@ def lone_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("check", method_checks(), ids=lambda check: check.__name__)
-def test_the_one_that_touches_a_tower_passes_the_checks(lone_file, check):
+def test_the_one_that_touches_a_tower_passes_the_checks(lone_file, check, monkeypatch):
+    monkeypatch.setattr(behaviours, "STEPS", 20)
     check(registry.find_method("block-adapter"), learning_rate=0.1)

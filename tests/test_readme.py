@@ -73,7 +73,7 @@ def needed_by(command: str) -> list[str]:
     return makers
 
 
-@pytest.mark.usefixtures("plain_exports", "short_recipes")
+@pytest.mark.usefixtures("plain_exports", "short_recipes", "sweeps_here")
 @pytest.mark.parametrize("command", PBPROMPT)
 def test_command(command: str, folder: Path, done, monkeypatch, capsys):
     monkeypatch.chdir(folder)

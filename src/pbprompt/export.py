@@ -131,7 +131,9 @@ def export_onnx(
     out.parent.mkdir(parents=True, exist_ok=True)
     with held(out.parent):
         _remove_left(out)
-        if _weight_bytes(program) <= ONE_FILE:  # a kill can leave no folder where none is made
+        weights = (value.const_value for value in program.model.graph.initializers.values())
+        size = sum(weight.nbytes for weight in weights if weight is not None)
+        if size <= ONE_FILE:  # a kill can leave no folder where none is made
             content = program.model_proto.SerializeToString()
             difference = _checked(content, predictor, out, precision)
             write_bytes(out, content)
@@ -295,11 +297,6 @@ def _checked(model: bytes | Path, predictor: Predictor, out: Path, precision: Pr
             f"{out}: in {precision} the probabilities are {difference:.2g} away from torch's{hint}"
         )
     return difference
-
-
-def _weight_bytes(program: torch.onnx.ONNXProgram) -> int:
-    weights = (value.const_value for value in program.model.graph.initializers.values())
-    return sum(weight.nbytes for weight in weights if weight is not None)
 
 
 def _not_exportable(method: Method, why: str) -> InputError:

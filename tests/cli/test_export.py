@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,8 @@ from pbprompt.model.folder import describe_model
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 
-pytest.importorskip("onnxscript")
+if find_spec("onnxscript") is None:  # it takes long to import
+    pytest.skip("no onnxscript", allow_module_level=True)
 onnxruntime = pytest.importorskip("onnxruntime")
 
 ROOT = Path(__file__).parents[2]

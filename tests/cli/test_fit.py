@@ -569,7 +569,7 @@ def test_an_address_is_fetched_only_when_allowed(run, tables, tmp_path):
     memory.pipe("/bucket/cut.tar", b"\0" * 100)
     out = ("--out", tmp_path / "model")
     for arguments, says in (
-        (("memory://bucket/",), "add --allow-urls"),
+        (("memory://bucket/",), "an address: add --allow-urls to fetch images from elsewhere"),
         (("memory://none/", "--allow-urls"), "memory://none/: not there: check the name"),
     ):
         code, _, told = run("fit", *arguments, *out)

@@ -86,7 +86,7 @@ def test_a_table_from_nothing_to_a_page_and_again_without_running(run, tmp_path,
     assert (tmp_path / "runs" / "records.jsonl").read_bytes() == before
 
 
-def test_a_failed_run_is_named_and_the_exit_code_says_so(run, tmp_path):
+def test_a_failed_run_is_named_and_the_exit_code_says_so(run, tmp_path, sweeps_here):
     recipe = RECIPE.replace("method: coop, overrides: {epochs: 3}", "method: nearest-mean")
     (tmp_path / "small.yaml").write_text(recipe)
     result = run("small.yaml", "--shots", "1", "--seeds", "1", "--set", "epochs=1", "--jobs", "1")
@@ -132,7 +132,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_ctrl_c_is_exit_code_130_and_the_same_command_goes_on(run, child, tmp_path):
+def test_ctrl_c_is_exit_code_130_and_the_same_command_goes_on(run, child, tmp_path, sweeps_here):
     (tmp_path / "script.py").write_text(SCRIPT)
     arguments = ["small.yaml", "--shots", "1", "--seeds", "1", "--jobs", "1"]
     head, ours, plain = RECIPE.rstrip().rsplit("\n", 2)

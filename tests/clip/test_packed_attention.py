@@ -31,11 +31,13 @@ def layout_of(lead: int, lengths: list[int], lead_learns: bool = True) -> Layout
 
 
 @pytest.mark.skipif(not (INTERPRETED or DEVICE == "cuda"), reason="needs CUDA or Triton's interpreter")
-@pytest.mark.parametrize(("lead", "learns"), [(0, False), (5, True), (17, True), (1, False)])
-def test_equals_scaled_dot_product_attention(lead, learns):
+@pytest.mark.parametrize(
+    ("lead", "learns", "samples"), [(0, False, 1), (5, True, 1), (17, True, 2), (1, False, 1)]
+)
+def test_equals_scaled_dot_product_attention(lead, learns, samples):
     torch.manual_seed(0)
     layout = layout_of(lead, [2, 2, 5, 18], learns)  # equal, odd, and more than a block of 16
-    heads, width, samples = 2, 32, 2
+    heads, width = 2, 32
     packed = sum(layout.sizes)
     qkv = torch.randn(samples, packed, 3 * width, device=DEVICE, requires_grad=True)
     q = torch.randn(samples, len(layout.starts), width, device=DEVICE, requires_grad=True)

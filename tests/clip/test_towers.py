@@ -103,15 +103,11 @@ def test_half_precision_is_close(backbone: Backbone, dtype: torch.dtype, toleran
         {key: value.to(dtype) for key, value in backbone.state_dict().items()}, backbone.logit_scale, "half"
     )
     ids, lengths = backbone.tokenizer(["a photo of a cat", "dog"])
-    pairs = [
-        (half.image(images(backbone)).global_, backbone.image(images(backbone)).global_),
-        (half.image(images(backbone)).patches, backbone.image(images(backbone)).patches),
-        (
-            half.text(half.token_embedding(ids), lengths),
-            backbone.text(backbone.token_embedding(ids), lengths),
-        ),
-    ]
-    for ours, exact in pairs:
+    found, wanted = (
+        (*each.image(images(backbone)), each.text(each.token_embedding(ids), lengths))
+        for each in (half, backbone)
+    )
+    for ours, exact in zip(found, wanted, strict=True):
         assert ours.dtype == dtype and torch.isfinite(ours).all()
         assert float((ours.float() - exact).norm() / exact.norm()) < tolerance
 

@@ -1,6 +1,7 @@
 """Groups of duplicates, and the search by blocks against every pair."""
 
 import io
+import itertools
 
 import numpy as np
 import pytest
@@ -39,17 +40,15 @@ def scattered(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_blocks_find_what_all_pairs_hold(monkeypatch):
     x, squares = scattered(40)
     cosine, outline = unit(x) @ unit(x).T, outlines(squares) @ outlines(squares).T
-    expected = []
-    for i in range(40):
-        for j in range(i + 1, 40):
-            difference = float(differences(squares, torch.tensor([[i, j]])))
-            if any(
-                cosine[i, j] >= rule.cosine
-                and outline[i, j] >= rule.outline
-                and difference <= rule.difference
-                for rule in RULES
-            ):
-                expected.append((i, j))
+    pairs = list(itertools.combinations(range(40), 2))
+    expected = [
+        (i, j)
+        for (i, j), difference in zip(pairs, differences(squares, torch.tensor(pairs)).tolist(), strict=True)
+        if any(
+            cosine[i, j] >= rule.cosine and outline[i, j] >= rule.outline and difference <= rule.difference
+            for rule in RULES
+        )
+    ]
     assert 5 < len(expected) < 300
     for rows in (7, 1000):
         monkeypatch.setattr(duplicates, "ROWS_AT_ONCE", rows)

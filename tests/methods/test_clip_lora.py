@@ -17,7 +17,7 @@ from pbprompt.data.fewshot import draw
 from pbprompt.data.sources import open_dataset
 from pbprompt.data.stream import Stream
 from pbprompt.errors import InputError
-from pbprompt.export import export_onnx, export_towers
+from pbprompt.export import ImageClassifier, export_towers
 from pbprompt.features.bank import FeatureBank
 from pbprompt.methods.base import Batch, build_method, make_config
 from pbprompt.methods.clip_lora import CLIPLoRA, CLIPLoRAConfig
@@ -159,17 +159,18 @@ def test_settings_that_do_not_fit_their_backbone_are_refused_by_file(tuned, tmp_
         TunedModel.load(tmp_path)
 
 
-@pytest.mark.usefixtures("one_onnx_registry")
-def test_the_export_has_the_updates_in_its_weights(tmp_path):
-    pytest.importorskip("onnxruntime")
+def test_the_export_has_the_updates_in_its_weights():
+    """What is traced is a tower like the frozen one: `tests/test_export.py` compares what it says."""
     method = fitted(CLIPLoRA, {"learning_rate": 0.1}, tiny_vit())
-    model = TunedModel(method, describe_model(method))
-    written = export_onnx(model, tmp_path / "model.onnx")
-    assert written.difference < 1e-4
-    plain = TunedModel.zero_shot(tiny_vit(), method.classes)
-    export_onnx(plain, tmp_path / "plain.onnx")
-    sizes = [(tmp_path / name).stat().st_size for name in ("model.onnx", "plain.onnx")]
-    assert abs(sizes[0] - sizes[1]) < 4096
+    model, x = TunedModel(method, describe_model(method)), torch.randn(2, 3, 32, 32)
+    traced, frozen = ImageClassifier(model.predictor, torch.float32).visual, tiny_vit().visual
+    assert type(traced) is type(frozen)
+    assert {name: value.shape for name, value in traced.state_dict().items()} == {
+        name: value.shape for name, value in frozen.state_dict().items()
+    }
+    with torch.no_grad():
+        torch.testing.assert_close(traced(x)[0], method.backbone.image(x).global_, rtol=1e-4, atol=1e-4)
+        assert not torch.allclose(traced(x)[0], frozen(x)[0], rtol=1e-2)
 
 
 def test_merged_towers_are_a_checkpoint(tmp_path):

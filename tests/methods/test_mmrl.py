@@ -10,7 +10,7 @@ from pbprompt.clip.text import TextConfig
 from pbprompt.clip.vit import VitConfig
 from pbprompt.errors import InputError
 from pbprompt.explain.heat_maps import heat_maps
-from pbprompt.export import export_onnx, export_towers
+from pbprompt.export import export_towers
 from pbprompt.methods.base import Batch, build_method, make_config
 from pbprompt.methods.mmrl import MMRL, MMRLConfig
 from pbprompt.model.folder import describe_model
@@ -105,13 +105,10 @@ def test_published_settings():
         build_method(MMRL, make_config(MMRL, "published"), tiny_vit(), seed=1)
 
 
-@pytest.mark.usefixtures("one_onnx_registry")
-def test_a_model_is_exported_and_explained(tmp_path):
+def test_a_model_is_explained_and_not_merged(tmp_path):
     model_of = fitted(MMRL, {"learning_rate": 0.1}, tiny_vit())
     model = TunedModel(model_of, describe_model(model_of))
     maps = heat_maps(model.predictor, Image.new("RGB", (40, 40), (90, 20, 60)))
     assert maps.contribution.shape[1] == 3 and maps.contribution.std() > 0
     with pytest.raises(InputError, match="mmrl does more inside the towers than low-rank updates, which"):
         export_towers(model, tmp_path / "towers.safetensors")
-    pytest.importorskip("onnxruntime")
-    assert export_onnx(model, tmp_path / "model.onnx").difference < 1e-4

@@ -243,7 +243,13 @@ def test_what_was_run(runs):
     runs.add(method="coop", seed=2)
     runs.add(method="pbprompt", seed=1)
     text = runs.page().text
-    for fact in ("2 finished in 6 s", "ViT-B/16 (0123456789ab)", "coop, pbprompt", "1, 2", "pbprompt 0.1.0"):
+    for fact in (
+        "2 finished in 0:00:06",
+        "ViT-B/16 (0123456789ab)",
+        "coop, pbprompt",
+        "1, 2",
+        "pbprompt 0.1.0",
+    ):
         assert f"<dd>{fact}" in text
     assert "Commit" not in text
 

@@ -7,4 +7,4 @@ from pbprompt.features import encode
 
 def most_batches_ahead(backbone: Backbone, decoder: Decoder) -> int:
     """How many batches are taken from the source at most before the features of the first are handed on."""
-    return decoder.ahead + encode._ahead(backbone) + 3
+    return decoder.ahead + encode._towers(backbone) + 3

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -14,40 +13,19 @@ from pathlib import Path
 
 import pytest
 import sweep_stubs
+from inline_executor import Inline
 from sweep_stubs import tries, write_plan
 
 from pbprompt.errors import InputError
 from pbprompt.runs import protocol
 from pbprompt.runs.config import RunConfig
 from pbprompt.runs.store import RunStore
-from pbprompt.sweep.executor import Ended, attempt
 from pbprompt.sweep.local import LocalExecutor, _death
 from pbprompt.sweep.sweeping import prepare_runs, sweep
 
 
 def runs(*seeds: int) -> list[RunConfig]:
     return [RunConfig(task="few-shot", dataset="sample", shots=1, seed=seed) for seed in seeds]
-
-
-class Inline:
-    """An executor that does its jobs here, through pickle as all do."""
-
-    def __init__(self):
-        self.jobs = []
-
-    def submit(self, jobs):
-        self.jobs += jobs
-
-    def wait(self, timeout):
-        job = self.jobs.pop(0)
-        function, arguments = pickle.loads(pickle.dumps((job.function, job.arguments)))
-        return [Ended(job, *attempt(function, arguments))]
-
-    def running(self):
-        return 0
-
-    def close(self):
-        pass
 
 
 def go(root: Path, seeds: tuple[int, ...], jobs: int = 1, work=sweep_stubs.work, encode=sweep_stubs.encode):

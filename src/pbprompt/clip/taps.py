@@ -222,8 +222,12 @@ class Tapped(_Derived):
         if isinstance(base, Tapped):
             raise InputError(f"{base.config.name}'s towers are tuned already: give the frozen ones")
         for tower, members in (("image", image), ("text", () if text is None else (text,))):
-            for taps in members:
-                _check_layers(base, tower, taps)
+            for number in (number for taps in members for number in taps.numbers):
+                if not 0 <= number < (blocks := blocks_of(base, tower)[0]):
+                    raise InputError(
+                        f"block {number} does not exist: {base.config.name}'s {tower} tower has {blocks} "
+                        f"blocks, 0 to {blocks - 1}"
+                    )
         super().__init__(base, TappedTower(cast(BlockTower, base.visual), image) if image else base.visual)
         self.embed_dim = base.embed_dim * (sum(taps.vectors for taps in image) or 1)
         self.text_taps = text
@@ -296,13 +300,3 @@ def last_blocks(backbone: Backbone, tower: str, last: int) -> range:
             f"setting 'last' is {last}: {backbone.config.name}'s {tower} tower has {blocks} blocks"
         )
     return range(blocks - last if last else 0, blocks)
-
-
-def _check_layers(backbone: Backbone, tower: str, taps: Taps) -> None:
-    blocks, _ = blocks_of(backbone, tower)
-    for number in taps.numbers:
-        if not 0 <= number < blocks:
-            raise InputError(
-                f"block {number} does not exist: {backbone.config.name}'s {tower} tower has {blocks} blocks, "
-                f"0 to {blocks - 1}"
-            )

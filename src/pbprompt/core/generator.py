@@ -23,6 +23,8 @@ from torch import Tensor, nn
 from pbprompt.core import gpu
 from pbprompt.errors import InputError
 
+INITIAL_STD = 0.02
+
 
 class PromptGenerator(nn.Module):
     """Learnable parameters: attention 4·(W² + W), `words` b·W, `positions` (b + 1)·W.
@@ -33,13 +35,11 @@ class PromptGenerator(nn.Module):
         width: W, the width of the text tower.
         tokens: b, the number of prefix words.
         heads: attention heads; must divide the width.
-        residual: the output is s + Self-Attn(s) instead of Self-Attn(s).
+        residual: the output is s + Self-Attn(s) instead of Self-Attn(s). The output projection then starts
+            at zero, and the prefix as s itself: the latent vector followed by exactly the words of `init`.
         keep_latent: r̂ is the first token of the prefix.
         init: token embeddings [b, W] that the words start from, such as those of "a photo of a"; the
-            positions then start at zero. Without it both are drawn from N(0, std²).
-        std: the standard deviation of that draw.
-        zero_output: the output projection starts at zero. With the residual, the prefix then starts
-            as s itself: the latent vector followed by exactly the words of `init`.
+            positions then start at zero. Without it both are drawn from N(0, 0.02²).
     """
 
     def __init__(
@@ -51,8 +51,6 @@ class PromptGenerator(nn.Module):
         residual: bool = False,
         keep_latent: bool = True,
         init: Float[Tensor, "b w"] | None = None,
-        std: float = 0.02,
-        zero_output: bool = False,
     ) -> None:
         super().__init__()
         if width % heads:
@@ -61,8 +59,6 @@ class PromptGenerator(nn.Module):
             raise InputError(
                 f"init: shape {tuple(init.shape)} should be (tokens, width) = ({tokens}, {width})"
             )
-        if zero_output and not residual:
-            raise InputError("zero_output: needs residual=True, for every prefix would start as zeros")
         self.heads = heads
         self.residual = residual
         self.keep_latent = keep_latent
@@ -70,22 +66,15 @@ class PromptGenerator(nn.Module):
         self.positions = nn.Parameter(torch.empty(tokens + 1, width))
         self.in_proj = nn.Linear(width, 3 * width)
         self.out_proj = nn.Linear(width, width)
-        self._initialise(init, std, zero_output)
-
-    @torch.no_grad()
-    def _initialise(self, init: Float[Tensor, "b w"] | None, std: float, zero_output: bool) -> None:
         if init is None:
-            nn.init.normal_(self.words, std=std)
-            nn.init.normal_(self.positions, std=std)
+            nn.init.normal_(self.words, std=INITIAL_STD)
+            nn.init.normal_(self.positions, std=INITIAL_STD)
         else:
-            self.words.copy_(init)
+            self.words.data.copy_(init)
             nn.init.zeros_(self.positions)
         nn.init.xavier_uniform_(self.in_proj.weight)
         nn.init.zeros_(self.in_proj.bias)
-        if zero_output:
-            nn.init.zeros_(self.out_proj.weight)
-        else:
-            nn.init.xavier_uniform_(self.out_proj.weight)
+        (nn.init.zeros_ if residual else nn.init.xavier_uniform_)(self.out_proj.weight)
         nn.init.zeros_(self.out_proj.bias)
 
     @property
@@ -111,7 +100,8 @@ class PromptGenerator(nn.Module):
                 skipped = 0 if self.keep_latent else 1
                 return prefix.Attend.apply(projected, len(rest), self.heads, skipped)  # type: ignore[no-untyped-call]
         projected = self._sequence(self.in_proj(first), self.in_proj(rest))
-        query, key, value = (self._split_heads(x) for x in projected.chunk(3, dim=-1))
+        apart = (x.unflatten(-1, (self.heads, -1)) for x in projected.chunk(3, dim=-1))
+        query, key, value = (x.transpose(1, 2) for x in apart)
         if not self.keep_latent:
             query = query[:, :, 1:]
         # Written out: for sequences of a few tokens this is several times faster than a kernel for long ones.
@@ -122,6 +112,3 @@ class PromptGenerator(nn.Module):
     def _sequence(first: Float[Tensor, "n k"], rest: Float[Tensor, "b k"]) -> Float[Tensor, "n t k"]:
         """One sequence for each row of `first`: that row, then the shared rest."""
         return torch.cat([first.unsqueeze(1), rest.expand(len(first), -1, -1)], dim=1)
-
-    def _split_heads(self, x: Float[Tensor, "n t w"]) -> Float[Tensor, "n h t v"]:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)

@@ -268,7 +268,9 @@ class FeatureBank:
         else:
             encoded = 0
             with Claims(self.cache, store.folder) as claims, ShardWriter(store) as writer:
-                for places in claims.share([keys[row] for row in wanted], self._portions):
+                # every beginning of a portion costs a GPU more than a CPU
+                portions = PORTIONS if self.backbone.device.type == "cpu" else PORTIONS // 4
+                for places in claims.share([keys[row] for row in wanted], portions):
                     portion = [wanted[place] for place in places]
                     # others may have been faster
                     left = store.read(keys, rows.global_, rows.patches, portion)
@@ -280,11 +282,6 @@ class FeatureBank:
             if source != row:
                 rows.global_[row], rows.patches[row] = rows.global_[source], rows.patches[source]
         return encoded
-
-    @property
-    def _portions(self) -> int:
-        """In how many the work is shared out: every beginning of one costs a GPU more than a CPU."""
-        return PORTIONS if self.backbone.device.type == "cpu" else PORTIONS // 4
 
     def _decoder(self, images: int) -> Decoder:
         """Processes to decode with beside a GPU; on a CPU the tower needs the processors itself."""

@@ -67,7 +67,8 @@ def encode_records(
     between all of them, and more than twice as fast when other programs keep the processors busy, since no
     thread waits for another after every layer.
     """
-    threads, towers, ahead = torch.get_num_threads(), _towers(backbone), _ahead(backbone)
+    threads, towers = torch.get_num_threads(), _towers(backbone)
+    ahead = towers if backbone.device.type == "cpu" else QUEUED  # given before the first is waited for
     pool = ThreadPoolExecutor(
         towers,
         thread_name_prefix="tower",
@@ -98,11 +99,6 @@ def share_of_batch(backbone: Backbone, batch: int, images: int) -> int:
 
 def _towers(backbone: Backbone) -> int:
     return torch.get_num_threads() if backbone.device.type == "cpu" else 1
-
-
-def _ahead(backbone: Backbone) -> int:
-    """Batches given to the tower before the features of the first are waited for."""
-    return _towers(backbone) if backbone.device.type == "cpu" else QUEUED
 
 
 class _Begun(NamedTuple):

@@ -10,7 +10,6 @@ from pathlib import Path
 from pbprompt.data.items import SPLITS
 from pbprompt.files import as_text, write_text
 from pbprompt.findings.duplicates import Duplicates
-from pbprompt.findings.judging import LabelError
 from pbprompt.findings.look import Look
 from pbprompt.report.html_page import document, picture, table
 
@@ -27,9 +26,13 @@ MOST_OF_A_GROUP = 4
 
 def write_page(found: Look, out: Path) -> None:
     """Write the page to the file `out`."""
-    errors = [((one.row,), _error_words(found, one)) for one in found.label_errors]
+    errors = []
+    for one in found.label_errors:
+        labelled = f"labelled {found.labelled_as(one.row)} ({one.label_probability:.1%})"
+        seen = f"looks like {found.suggested(one)} ({one.suggested_probability:.1%})"
+        errors.append(((one.row,), [labelled, seen]))
     copies = [(group.rows, duplicate_words(found, group)) for group in worst_duplicates(found)]
-    far = [((one.row,), [f"labelled {found.labelled_as(one.row)}"]) for one in found.outliers]
+    far = [((out.row,), [f"labelled {found.labelled_as(out.row)}"]) for out in found.outliers]
     pairs = [
         f"{escape(found.classes[pair.first])} and {escape(found.classes[pair.second])}: "
         f"{pair.confused} of {pair.images} images ({pair.share:.0%}) are taken for the other"
@@ -71,13 +74,6 @@ def _classes(found: Look) -> str:
         return ""
     rows = [[escape(name), *map(str, counts)] for name, *counts in class_lines(found)]
     return table("Images of each class", ("Class", "train", "val", "test", "all"), rows)
-
-
-def _error_words(found: Look, error: LabelError) -> list[str]:
-    return [
-        f"labelled {found.labelled_as(error.row)} ({error.label_probability:.1%})",
-        f"looks like {found.suggested(error)} ({error.suggested_probability:.1%})",
-    ]
 
 
 def _map(found: Look) -> str:

@@ -25,6 +25,7 @@ from pbprompt.clip.prompts import text_prompts
 from pbprompt.clip.taps import LowRank, Taps, blocks_of, last_blocks
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Method, MethodConfig, setting
+from pbprompt.methods.zeroshot import sentences
 from pbprompt.registry import register
 
 
@@ -87,12 +88,11 @@ class CLIPLoRA(Method):
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         super().prepare(classes, template)
-        sentences = [template.replace("{}", name.replace("_", " ")) for name in classes]
-        self._engine = TextEngine(self.backbone, text_prompts(self.backbone.tokenizer, sentences))
+        texts = text_prompts(self.backbone.tokenizer, sentences(classes, template))
+        self._engine = TextEngine(self.backbone, texts)
 
     def budget_for(self, shots: int) -> int:
         return 500 * max(1, shots)
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
-        nothing = torch.zeros(0, self.backbone.text_width, device=self.backbone.device)
-        return self._engine(nothing).unsqueeze(0)
+        return self._engine().unsqueeze(0)

@@ -11,6 +11,7 @@ Every image has its own prompts: images × classes go through the text tower, as
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain, pairwise
 
 import torch
 from jaxtyping import Float
@@ -35,10 +36,15 @@ class CoCoOpConfig(ContextConfig):
     epochs: int = setting(10, "passes over the training images")
 
 
+def network(*widths: int, activation: nn.Module | None = None) -> nn.Sequential:
+    """Linear layers from width to width with an activation between them, ReLU unless given."""
+    pairs = ((nn.Linear(*both), activation or nn.ReLU()) for both in pairwise(widths))
+    return nn.Sequential(*list(chain.from_iterable(pairs))[:-1])
+
+
 def make_meta_net(joint: int, width: int) -> nn.Sequential:
-    """π: Linear(d, d/16), ReLU, Linear(d/16, w)."""
-    hidden = max(1, joint // REDUCTION)
-    return nn.Sequential(nn.Linear(joint, hidden), nn.ReLU(), nn.Linear(hidden, width))
+    """π: d → d/16 → w."""
+    return network(joint, max(1, joint // REDUCTION), width)
 
 
 def shift(meta_net: nn.Sequential, images: Float[Tensor, "b d"]) -> Float[Tensor, "b w"]:
@@ -90,7 +96,7 @@ class ShiftedContext(NameInContext):
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         """One bank; without content where the prompts wait for the images."""
         if self.meta_net is None:
-            return self._engine(self.context[None, None])
+            return super().class_features(samples, generator)
         return self.context.new_empty(1, len(self.classes), 0)
 
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:

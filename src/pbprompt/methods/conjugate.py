@@ -9,7 +9,7 @@ Prior art: Gaussian discriminant analysis for CLIP (Wang et al., ICLR 2024), Tip
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -36,14 +36,10 @@ from pbprompt.methods.abilities import (
 )
 from pbprompt.methods.base import MethodConfig, setting
 from pbprompt.methods.exemplars import Memory
-from pbprompt.methods.zeroshot import ZeroShot, ZeroShotConfig
+from pbprompt.methods.zeroshot import Templates, ZeroShot, ZeroShotConfig
 from pbprompt.registry import register
 
-SENTENCES: Mapping[str, Literal["single", "ensemble", "both"]] = {
-    "sentence": "single",
-    "ensemble": "ensemble",
-    "sentences": "both",
-}
+SENTENCES: Mapping[str, Templates] = {"sentence": "single", "ensemble": "ensemble", "sentences": "both"}
 LEFT_OUT_DRAWS = 16  # of the experts' weights
 # the posterior's tensors, and what they are saved as; the kernel's photographs are those that are kept
 FITTED = {

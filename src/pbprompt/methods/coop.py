@@ -10,7 +10,7 @@ With one set of vectors for each class (`class_specific`) there is none for a na
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -40,9 +40,7 @@ class CoOpConfig(ContextConfig):
     """The published recipe: SGD at 0.002, batches of 32, 50 to 200 epochs by shots."""
 
     words: str = setting("", "words that the context starts from; empty: random, N(0, 0.02²)")
-    position: Literal["end", "middle", "front"] = setting(
-        "end", "where the class name goes: end, middle or front"
-    )
+    position: NamePosition = setting("end", "where the class name goes: end, middle or front")
     class_specific: bool = setting(False, "a context for each class (CSC): it takes no new class names")
 
 
@@ -69,13 +67,25 @@ class NameInContext(Method):
     """What methods share whose prompts are learned vectors before, behind or around a class name."""
 
     position: NamePosition = "end"
+    fixed: Sequence[int] = ()  # tokens between the context and the name
+    context: nn.Parameter
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         super().prepare(classes, template)
-        tokens: int = self.config.tokens  # type: ignore[attr-defined]
-        self._engine = TextEngine(
-            self.backbone, named_prompts(self.backbone.tokenizer, classes, tokens, self.position)
-        )
+        tokenizer, tokens = self.backbone.tokenizer, self.config.tokens  # type: ignore[attr-defined]
+        prompts = named_prompts(tokenizer, classes, tokens, self.position, fixed=self.fixed)
+        self._engine = TextEngine(self.backbone, prompts)
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        return self._engine(self._contexts())
+
+    def prompt_vectors(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s k b w"]:
+        """What `ShowsTokens` shows, of those that have it."""
+        return self._contexts()
+
+    def _contexts(self) -> Float[Tensor, "1 k b w"]:
+        """The context as the engine takes it: k is 1 where all classes share it."""
+        return self.context[None, None] if self.context.ndim == 2 else self.context[None]
 
 
 @register("coop")
@@ -128,13 +138,3 @@ class CoOp(NameInContext, ShowsTokens):
         if self.config.class_specific and saved is not None and saved.shape[1:] == self.context.shape[1:]:
             self.context.data = self.context.new_empty(saved.shape)
         super()._load_from_state_dict(state, prefix, *rest)
-
-    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
-        return self._engine(self._contexts())
-
-    def prompt_vectors(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s k b w"]:
-        return self._contexts()
-
-    def _contexts(self) -> Float[Tensor, "1 k b w"]:
-        """The context as the engine takes it: k is 1 where all classes share it."""
-        return self.context[None] if self.config.class_specific else self.context[None, None]

@@ -20,13 +20,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone
-from pbprompt.clip.engine import TextEngine
-from pbprompt.clip.prompts import named_prompts
 from pbprompt.clip.taps import Taps, Tokens, blocks_of
 from pbprompt.errors import InputError
 from pbprompt.methods.abilities import ShowsTokens
 from pbprompt.methods.base import MethodConfig, setting
-from pbprompt.methods.coop import ContextConfig, start_context
+from pbprompt.methods.coop import ContextConfig, NameInContext, start_context
 from pbprompt.methods.zeroshot import sentence_features
 from pbprompt.registry import register
 
@@ -52,13 +50,12 @@ class IVLPConfig(DeepPromptsConfig):
     image_alone: bool = setting(False, "no tokens in the text: VPT-deep")
 
 
-class DeepPrompts(ShowsTokens):
+class DeepPrompts(NameInContext, ShowsTokens):
     """What methods share that have a context before each class name, and tokens inside both towers."""
 
     takes_weights = True
     tunes_towers = True
     whole: ClassVar[float] = 1.0  # the share of the blocks that a depth of 0 stands for
-    context: nn.Parameter
     config: DeepPromptsConfig
 
     def __init__(self, config: DeepPromptsConfig, backbone: Backbone) -> None:
@@ -69,29 +66,14 @@ class DeepPrompts(ShowsTokens):
                 f"words {config.words!r} take {len(words)} tokens, but tokens is {config.tokens}: give more "
                 "words, or none"
             )
-        self._fixed = words[config.tokens :]
+        self.fixed = words[config.tokens :]
         start = start_context(backbone, len(words) or config.tokens, config.words)[: config.tokens]
-        self.reach_in(start, *(self._depth(tower) for tower in ("image", "text")))
-
-    def _depth(self, tower: str) -> int:
-        blocks = blocks_of(self.given, tower)[0]
-        return self.config.depth or max(1, round(self.whole * blocks))
+        blocks = (blocks_of(backbone, tower)[0] for tower in ("image", "text"))
+        self.reach_in(start, *(config.depth or max(1, round(self.whole * every)) for every in blocks))
 
     def reach_in(self, start: Float[Tensor, "b w"], image_depth: int, text_depth: int) -> None:
         """Make what is learned, and the taps."""
         raise NotImplementedError
-
-    def prepare(self, classes: Sequence[str], template: str) -> None:
-        super().prepare(classes, template)
-        tokenizer, tokens = self.backbone.tokenizer, self.config.tokens
-        prompts = named_prompts(tokenizer, classes, tokens, fixed=self._fixed)
-        self._engine = TextEngine(self.backbone, prompts)
-
-    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
-        return self._engine(self.context[None, None])
-
-    def prompt_vectors(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s k b w"]:
-        return self.context[None, None]
 
 
 @register("ivlp")

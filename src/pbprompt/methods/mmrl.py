@@ -34,7 +34,7 @@ from pbprompt.core.likelihood import class_logits, unit
 from pbprompt.methods.base import Batch, MethodConfig, Terms, accuracy, setting
 from pbprompt.methods.exemplars import Memory
 from pbprompt.methods.maple import Coupled
-from pbprompt.methods.zeroshot import sentence_features
+from pbprompt.methods.zeroshot import sentence_features, sentences
 from pbprompt.registry import register
 
 UPPER = 7 / 12  # the share of the blocks that the authors take
@@ -107,19 +107,16 @@ class MMRL(Memory):
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         super().prepare(classes, template)
-        sentences = [template.replace("{}", name.replace("_", " ")) for name in classes]
-        self._engine = TextEngine(self.backbone, text_prompts(self.backbone.tokenizer, sentences))
+        texts = text_prompts(self.backbone.tokenizer, sentences(classes, template))
+        self._engine = TextEngine(self.backbone, texts)
         self._sentence = sentence_features(self.given, classes, template)
 
     def finish(self) -> None:
         self.remember()
 
-    def _texts(self) -> Float[Tensor, "c d"]:
-        return self._engine(torch.zeros(0, self.backbone.text_width, device=self.backbone.device))
-
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d2"]:
         """Of each class α_c·g_c, for the class token, and (1 − α_c)·g_c, for the tokens."""
-        texts = unit(self._texts())
+        texts = unit(self._engine())
         new = torch.tensor([label < 0 for label in self.labels_of_classes()], device=texts.device)
         own = texts.new_full((len(texts), 1), self.config.alpha).masked_fill(new.unsqueeze(1), 1.0)
         return torch.cat([own * texts, (1 - own) * texts], dim=-1).unsqueeze(0)
@@ -137,7 +134,7 @@ class MMRL(Memory):
 
     def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
         assert batch.frozen is not None
-        alpha, texts, labels = self.config.alpha, self._texts(), batch.labels
+        alpha, texts, labels = self.config.alpha, self._engine(), batch.labels
         image, tokens = batch.images.global_.chunk(2, dim=-1)
         by_class, by_tokens = (class_logits(one, texts, self.backbone.logit_scale) for one in (image, tokens))
         nll = alpha * F.cross_entropy(by_class, labels) + (1 - alpha) * F.cross_entropy(by_tokens, labels)

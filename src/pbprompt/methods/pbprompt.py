@@ -153,7 +153,6 @@ class PBPrompt(ShowsTokens):
             residual=config.residual,
             keep_latent=config.keep_latent,
             init=words,
-            zero_output=config.residual,
         )
 
     @property

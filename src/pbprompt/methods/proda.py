@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.clip.engine import TextEngine
-from pbprompt.clip.prompts import AnyTokenizer, NamePosition, Prompt, named_prompts
+from pbprompt.clip.prompts import NamePosition, named_prompts
 from pbprompt.core.likelihood import unit
 from pbprompt.errors import InputError
 from pbprompt.methods.base import Batch, Method, MethodConfig, Terms, accuracy, setting
@@ -69,12 +69,13 @@ class ProDA(Method):
     def prepare(self, classes: Sequence[str], template: str) -> None:
         super().prepare(classes, template)
         tokenizer, tokens = self.backbone.tokenizer, self.config.tokens
-        # The prompt without a name rides along as one more class. No CUDA graphs: how many prompts of a
-        # position are drawn changes with every step, and a graph would be kept for each number.
+        # The prompt without a name, [SOS] context [.] [EOT], is one more class. No CUDA graphs: how
+        # many of a position are drawn changes with every step, and a graph would be kept for each number.
+        nameless = tokenizer.enclose([*(-(k + 1) for k in range(tokens)), *tokenizer.encode(".")])
         self._engines = {
             position: TextEngine(
                 self.backbone,
-                [*named_prompts(tokenizer, classes, tokens, position), class_free_prompt(tokenizer, tokens)],
+                [*named_prompts(tokenizer, classes, tokens, position), nameless],
                 graph=False,
             )
             for position in dict.fromkeys(self.positions)
@@ -118,11 +119,6 @@ def name_positions(prompts: int) -> list[NamePosition]:
     quarter = prompts // 4
     counts: dict[NamePosition, int] = {"front": quarter, "middle": quarter, "end": prompts - 2 * quarter}
     return [position for position, count in counts.items() for _ in range(count)]
-
-
-def class_free_prompt(tokenizer: AnyTokenizer, tokens: int) -> Prompt:
-    """[SOS] context [.] [EOT]"""
-    return tokenizer.enclose([*(-(k + 1) for k in range(tokens)), *tokenizer.encode(".")])
 
 
 def mean_logits(

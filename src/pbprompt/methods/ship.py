@@ -39,7 +39,7 @@ from pbprompt.core.likelihood import unit
 from pbprompt.core.variational import draw_noise, gaussian_kl, sample
 from pbprompt.methods.abilities import UsesUnseenNames
 from pbprompt.methods.base import Batch, EpochViews, Terms, accuracy, setting
-from pbprompt.methods.cocoop import ShiftedContext
+from pbprompt.methods.cocoop import ShiftedContext, network
 from pbprompt.methods.coop import INITIAL_STD, ContextConfig, start_context
 from pbprompt.registry import register
 
@@ -95,14 +95,9 @@ class SHIP(ShiftedContext, UsesUnseenNames):
         super().__init__(config, backbone)
         joint, width = backbone.embed_dim, backbone.text_width
         self.synth_context = nn.Parameter(start_context(backbone, config.tokens, ""))
-        self.encoder = nn.Sequential(
-            nn.Linear(joint, config.encoder_width), nn.ReLU(), nn.Linear(config.encoder_width, 2 * joint)
-        )
-        self.generator = nn.Sequential(
-            nn.Linear(joint, config.generator_width),
-            nn.LeakyReLU(config.generator_slope),
-            nn.Linear(config.generator_width, width),
-        )
+        self.encoder = network(joint, config.encoder_width, 2 * joint)
+        slope = nn.LeakyReLU(config.generator_slope)
+        self.generator = network(joint, config.generator_width, width, activation=slope)
         for part in (*self.encoder, *self.generator):
             if isinstance(part, nn.Linear):
                 nn.init.normal_(part.weight, std=INITIAL_STD)

@@ -25,7 +25,7 @@ from pbprompt.core.elbo import combined_elbo
 from pbprompt.core.likelihood import class_logits, log_likelihood, mean_probabilities, unit
 from pbprompt.core.variational import draw_noise, gaussian_kl, reduce_kl, reparameterise, sample
 from pbprompt.methods.base import Batch, Terms, accuracy, setting
-from pbprompt.methods.cocoop import CoCoOpConfig, in_parts, own_prompt_logits
+from pbprompt.methods.cocoop import CoCoOpConfig, in_parts, network, own_prompt_logits
 from pbprompt.methods.coop import NameInContext, start_context
 from pbprompt.registry import register
 
@@ -43,14 +43,6 @@ class VPTConfig(CoCoOpConfig):
         0.0, "σ at the start; 0: as published, near 1, far above the words' own size", least=0
     )
     kl_weight: float = setting(0.001, "weight of the divergence from N(0, I)")
-
-
-def network(joint: int, width: int) -> nn.Sequential:
-    """d → d/2 → d/2 → w."""
-    half = joint // 2
-    return nn.Sequential(
-        nn.Linear(joint, half), nn.ELU(), nn.Linear(half, half), nn.ELU(), nn.Linear(half, width)
-    )
 
 
 @register("vpt")
@@ -72,8 +64,9 @@ class VPT(NameInContext):
         width = backbone.text_width
         self.context = nn.Parameter(start_context(backbone, config.tokens, config.words))
         if config.conditional:
-            self.mean_network = network(backbone.embed_dim, width)
-            self.log_variance_network = network(backbone.embed_dim, width)
+            widths = backbone.embed_dim, backbone.embed_dim // 2, backbone.embed_dim // 2, width
+            self.mean_network = network(*widths, activation=nn.ELU())
+            self.log_variance_network = network(*widths, activation=nn.ELU())
         else:
             self.mean = nn.Parameter(torch.zeros(1, width))
             self.log_variance = nn.Parameter(torch.rand(1, width))  # as published: σ between 1 and 1.65

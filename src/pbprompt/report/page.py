@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from html import escape
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def _facts(records: Sequence[Record], failures: Sequence[Failure]) -> str:
     configs = [record.config for record in records]
     seconds = sum(record.seconds for record in records)
     facts = {
-        "Runs": f"{len(records)} finished in {_duration(seconds)} of computing"
+        "Runs": f"{len(records)} finished in {timedelta(seconds=round(seconds))} of computing"
         + (f", {len({failure.id for failure in failures})} failed" if failures else ""),
         "Backbone": _listed(f"{run.backbone.name} ({run.backbone.fingerprint[:12]})" for run in records),
         "Methods": _listed(config.method for config in configs),
@@ -105,11 +106,3 @@ def _failures(failures: Sequence[Failure]) -> str:
 def _listed(words: Iterable[str]) -> str:
     """Each word once, in the order they first come."""
     return ", ".join(dict.fromkeys(words))
-
-
-def _duration(seconds: float) -> str:
-    """7384 -> "2 h 3 min"."""
-    hours, minutes = int(seconds // 3600), int(seconds % 3600 // 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {int(seconds % 60)} s" if minutes else f"{seconds:.0f} s"

@@ -5,7 +5,6 @@ underlined. Below stands the lead of the first row over each other: "+1.20 [+0.4
 less the other's in points, with the 95 % interval; bold where that leaves out 0.
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape as html_escape
@@ -17,6 +16,7 @@ from rich.table import Table as RichTable
 
 from pbprompt.evaluate.resampling import PairedDifference
 from pbprompt.files import as_csv
+from pbprompt.markdown import escaped as markdown_escaped
 from pbprompt.markdown import table as markdown_table
 from pbprompt.report import html_page
 from pbprompt.report.tables import Cell, Table
@@ -64,13 +64,9 @@ def latex_escaped(text: str) -> str:
     return "".join(LATEX.get(char, char) for char in text)
 
 
-def _markdown_escaped(text: str) -> str:
-    return re.sub(r"([\\|*_<>\[\]`])", r"\\\1", text)
-
-
 TERMINAL = Style(escape, "[bold]{}[/]", "[underline]{}[/]")
 HTML = Style(html_escape, "<strong>{}</strong>", "<u>{}</u>")
-MARKDOWN = Style(_markdown_escaped, "**{}**", "<u>{}</u>")
+MARKDOWN = Style(markdown_escaped, "**{}**", "<u>{}</u>")
 TEX = Style(latex_escaped, r"\textbf{{{}}}", r"\underline{{{}}}")
 
 
@@ -92,10 +88,10 @@ def terminal(table: Table) -> Group:
 
 def markdown(table: Table) -> str:
     """GitHub's tables, one per section."""
-    lines = [f"**{_markdown_escaped(table.title)}**", ""]
+    lines = [f"**{markdown_escaped(table.title)}**", ""]
     for heads, rows, leads in _grids(table, MARKDOWN):
         lines += [markdown_table(heads, rows + leads, figures=True), ""]
-    lines += [f"- {_markdown_escaped(note)}" for note in footer_lines(table)]
+    lines += [f"- {markdown_escaped(note)}" for note in footer_lines(table)]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -134,9 +134,11 @@ def run_task(run: Prepared, bank: FeatureBank) -> tuple[Record, Arrays]:
         arrays |= {f"{name}/{key}": value for key, value in said.items()}
     if new is not None:
         results["H"] = {"accuracy": harmonic_mean(results["base"]["accuracy"], results["new"]["accuracy"])}
-        results["joint"] |= _unknown_classes(arrays, len(base.classes))
         joint = tuned.encode(run.few.root, run.few.test)
-        figures, strange = _none_of_these(model, joint, len(base.classes))
+        is_new = joint.labels.numpy() >= len(base.classes)
+        figures, strange = _none_of_these(model, joint, is_new)
+        for doubt in ("entropy", "mutual_information"):  # under all names
+            figures[f"auroc_{doubt}"] = auroc(arrays[f"joint/{doubt}"], is_new)
         results["joint"] |= figures
         arrays["joint/none_of_these"] = strange
     record = Record(
@@ -256,13 +258,12 @@ def _tested(model: TunedModel, test: Dataset, bank: Bank) -> tuple[dict[str, int
 
 @torch.no_grad()
 def _none_of_these(
-    model: TunedModel, images: Features, known: int
+    model: TunedModel, images: Features, is_new: NDArray[np.bool_]
 ) -> tuple[dict[str, float], NDArray[np.float32]]:
     """How well a model of the known classes alone tells images of others, and how strange each is to it.
 
     By its own p-value where the method has one, with the shares refused at 5 %; else by its top probability.
     """
-    is_new = images.labels.numpy() >= known
     method, refused, encoded = model.method, {}, images.images.to(model.backbone.device)
     said = method.familiarity(encoded) if can(method, TellsFamiliarity) else None
     if said is None:
@@ -275,12 +276,3 @@ def _none_of_these(
         }
     strange = -familiar.astype(np.float32)
     return {"auroc_none_of_these": auroc(strange, is_new), **refused}, strange
-
-
-def _unknown_classes(arrays: Arrays, known: int) -> dict[str, float]:
-    """How well doubt under all names tells images of classes that were not tuned on."""
-    is_new = arrays["joint/label"] >= known
-    return {
-        "auroc_entropy": auroc(arrays["joint/entropy"], is_new),
-        "auroc_mutual_information": auroc(arrays["joint/mutual_information"], is_new),
-    }

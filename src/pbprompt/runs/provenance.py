@@ -17,7 +17,8 @@ COMMIT_VARIABLE = "PBPROMPT_COMMIT"  # for a copy of the sources without their h
 
 def machine(device: torch.device | str) -> dict[str, str | int]:
     """The device by name, and the processors beside it."""
-    cpu, kind = cpu_name(), torch.device(device).type
+    cpu = cpuinfo("model name") or platform.processor() or platform.machine()
+    kind = torch.device(device).type
     return {
         "kind": kind,
         "device": torch.cuda.get_device_name(device) if kind == "cuda" else cpu,
@@ -38,11 +39,6 @@ def code_revision(kind: type[Method]) -> str:
 def commit() -> str:
     """The sources' commit, with a + where they were changed since; empty where nothing tells it."""
     return os.environ.get(COMMIT_VARIABLE) or _checkout()
-
-
-def cpu_name() -> str:
-    """The processor's own name where the system tells it."""
-    return cpuinfo("model name") or platform.processor() or platform.machine()
 
 
 def cpuinfo(field: str) -> str:

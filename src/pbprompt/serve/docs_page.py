@@ -1,6 +1,8 @@
 """The page at /docs: the endpoints as /openapi.json has them, without script or anything from elsewhere."""
 
 from html import escape
+from importlib.resources import files
+from string import Template
 from typing import Any
 
 
@@ -11,17 +13,9 @@ def docs_page(schema: dict[str, Any]) -> str:
         for path, verbs in schema["paths"].items()
         for verb, operation in verbs.items()
     ]
-    title = escape(schema["info"]["title"])
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<title>{title}: endpoints</title><link rel="icon" href="data:,">'
-        '<link rel="stylesheet" href="style.css"></head><body class="docs">'
-        f"<header><h1>{title}: endpoints</h1></header><main>"
-        f"<p>{escape(schema['info'].get('description', ''))} "
-        '<a href="openapi.json">openapi.json</a> has the same for programs. <a href="./">Back</a></p>'
-        f"{''.join(rows)}{_schemas(schema)}</main></body></html>"
-    )
+    page = (files("pbprompt.serve") / "page" / "docs.html").read_text(encoding="utf-8")
+    title, about = (escape(schema["info"][key]) for key in ("title", "description"))
+    return Template(page).substitute(title=title, about=about, sections="".join(rows) + _schemas(schema))
 
 
 def _operation(path: str, verb: str, operation: dict[str, Any]) -> str:

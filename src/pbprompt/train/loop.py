@@ -3,7 +3,7 @@
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -115,17 +115,12 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
         raise
     finally:
         watch.close()
-    if goes_back:
-        _go_back(method, start)
+    if goes_back:  # part of the way, to θ₀ + keep · (θ − θ₀)
+        with torch.no_grad():
+            for parameter, first in zip(method.trainable(), start, strict=True):
+                parameter.copy_(first.lerp(parameter, method.config.keep))
     method.finish_on(views)
     return watch.last_epoch or watch.mean()
-
-
-@torch.no_grad()
-def _go_back(method: Method, start: Sequence[Tensor]) -> None:
-    """θ ← θ₀ + keep · (θ − θ₀): part of the way back to where training started."""
-    for parameter, first in zip(method.trainable(), start, strict=True):
-        parameter.copy_(first.lerp(parameter, method.config.keep))
 
 
 def _batches(

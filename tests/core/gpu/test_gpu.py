@@ -110,9 +110,8 @@ def test_gaussians_equal(drawn, monkeypatch):
 @pytest.mark.parametrize(("keep_latent", "residual", "classes"), [(True, True, 5), (False, False, 3)])
 def test_prefix_equals(keep_latent, residual, classes, drawn, monkeypatch):
     torch.manual_seed(3)
-    generator = PromptGenerator(
-        64, 4, heads=4, keep_latent=keep_latent, residual=residual, zero_output=False
-    ).to(DEVICE)
+    generator = PromptGenerator(64, 4, heads=4, keep_latent=keep_latent, residual=residual).to(DEVICE)
+    torch.nn.init.xavier_uniform_(generator.out_proj.weight)
     latent = drawn(2, classes, 64).requires_grad_()
     found = both_ways(lambda: (generator(latent),), (latent, *generator.parameters()), monkeypatch)
     assert_equal(found)

@@ -26,7 +26,10 @@ def read_timm(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor],
     arguments = tuple(sorted((told.get("model_args") or {}).items()))
     vision = TimmConfig(told["architecture"], size, arguments=arguments)
     trunk = make_trunk(vision, str(config_path))
-    _fill(path, vision, trunk, _without_classifier(read_tensors(path)[0], about))
+    named = about.get("classifier") or ()
+    heads = tuple(f"{head}." for head in ([named] if isinstance(named, str) else named))
+    state = {key: value for key, value in read_tensors(path)[0].items() if not key.startswith(heads)}
+    _fill(path, vision, trunk, state)
     vision, width = looked_at(str(config_path), vision, trunk)
     config = BackboneConfig(name, width, vision, None, "own", images)
     tower = TimmTower(vision, trunk)
@@ -53,12 +56,6 @@ def _images(path: Path, about: dict[str, Any]) -> tuple[int, Images]:
     if mode != "center":
         raise InputError(f"{path}: crop_mode is {mode!r} with crop_pct {share}; only 'center' is supported")
     return size, Images(mean, std, "crop", interpolation, None if resize == size else resize)
-
-
-def _without_classifier(state: dict[str, Tensor], about: dict[str, Any]) -> dict[str, Tensor]:
-    named = about.get("classifier") or ()
-    heads = tuple(f"{head}." for head in ([named] if isinstance(named, str) else named))
-    return {key: value for key, value in state.items() if not key.startswith(heads)}
 
 
 def _fill(path: Path, vision: TimmConfig, trunk: nn.Module, state: dict[str, Tensor]) -> None:

@@ -43,12 +43,8 @@ def read_torchscript(path: Path) -> tuple[dict[str, Tensor], str | None]:
         with archive.open(f"{root}data.pkl") as file:
             tree = _TreeReader(file, lambda key: archive.read(f"{root}data/{key}")).load()
         code = b"".join(archive.read(name) for name in names if name.endswith(".py"))
-    return dict(_tensors(tree)), _activation(code)
-
-
-def _activation(code: bytes) -> str | None:
     quick, exact = b"sigmoid(" in code, b"gelu(" in code
-    return None if quick == exact else "quick_gelu" if quick else "gelu"
+    return dict(_tensors(tree)), None if quick == exact else "quick_gelu" if quick else "gelu"
 
 
 class _Module:
