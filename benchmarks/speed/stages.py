@@ -2,7 +2,9 @@
 
 The folder has files that are no pictures, whose features are in the cache already: classes are directions of
 chance, images lie about them. Each run is a process of its own with one thread; the one that took least
-counts. Processor time, since it hardly depends on what else the machine does.
+counts. Processor time, since it hardly depends on what else the machine does. Then two by the clock, the
+least of several too: the plain command with as many threads as it takes by itself, and `PromptClassifier.fit`
+of the folder in one process, after a first.
 """
 
 import json
@@ -11,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +39,16 @@ def run(options: Options) -> Iterator[dict[str, Any]]:
         folder = Path(name)
         write_problem(folder, classes)
         found = [one_fit(folder, number) for number in range(runs + 1)][1:]  # the first remembers hashes
+        by_clock = {
+            "all, by the clock": min(clocked(folder, number) for number in range(runs)),
+            "a second fit in Python, by the clock": second_fit(folder, runs),
+        }
     best = min(found, key=lambda stages: stages["all"])
-    images = classes * sum(SPLITS.values())
+    problem = {"classes": classes, "images": classes * sum(SPLITS.values())}
     for stage, seconds in best.items():
-        share = seconds / best["all"]
-        yield {"stage": stage, "seconds": seconds, "share": share, "classes": classes, "images": images}
+        yield {"stage": stage, "seconds": seconds, "share": seconds / best["all"], **problem}
+    for stage, seconds in by_clock.items():
+        yield {"stage": stage, "seconds": seconds, **problem}
 
 
 def write_problem(folder: Path, classes: int) -> None:
@@ -70,17 +77,38 @@ def write_problem(folder: Path, classes: int) -> None:
 
 def one_fit(folder: Path, number: int) -> dict[str, float]:
     """Seconds by stage, of a process to its end."""
-    environment = os.environ | {"PBPROMPT_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "benchmarks.speed.staged_fit", str(folder / "photos")]
     before = os.times()
-    done = subprocess.run(
-        [*command, "--out", str(folder / f"model-{number}")],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        check=True,
-        text=True,
-    )
+    told = _run(folder, [*command, "--out", str(folder / f"model-{number}")], {"OMP_NUM_THREADS": "1"})
     total = sum(os.times()[2:4]) - sum(before[2:4])
-    stages: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    stages: dict[str, float] = json.loads(told.splitlines()[-1])
     return {**stages, "all else": total - sum(stages.values()), "all": total}
+
+
+def clocked(folder: Path, number: int) -> float:
+    """Seconds of the plain command, from its start to its end."""
+    command = [sys.executable, "-m", "pbprompt", "fit", str(folder / "photos")]
+    started = time.perf_counter()
+    _run(folder, [*command, "--out", str(folder / f"clocked-{number}")], {})
+    return time.perf_counter() - started
+
+
+def second_fit(folder: Path, runs: int) -> float:
+    """Seconds of a fit in a process that has done one."""
+    code = (
+        "import sys, time; from pbprompt import PromptClassifier\n"
+        "for _ in range(int(sys.argv[2]) + 1):\n"
+        "    started = time.perf_counter(); PromptClassifier().fit(sys.argv[1])\n"
+        "    print(time.perf_counter() - started)"
+    )
+    told = _run(folder, [sys.executable, "-c", code, str(folder / "photos"), str(runs)], {})
+    return min(map(float, told.splitlines()[1:]))
+
+
+def _run(folder: Path, command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """What it prints."""
+    variables = os.environ | {"PBPROMPT_CACHE": str(folder / "cache"), **environment}
+    done = subprocess.run(
+        command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, text=True
+    )
+    return done.stdout

@@ -75,7 +75,7 @@ def test_the_other_parts_fill_one_file(tmp_path):
     }
     assert found["stream"]["rows"][0]["images"] == 20_000 and found["stream"]["rows"][0]["to_copy"] > 0
     assert [row["value"] for row in found["conjugate"]["rows"]] == [64, 128, 4, 8]
-    *staged, whole = found["stages"]["rows"]
+    *staged, whole, _, _ = found["stages"]["rows"]
     assert whole["stage"] == "all" and whole["seconds"] == pytest.approx(
         sum(row["seconds"] for row in staged)
     )
