@@ -3,9 +3,9 @@
     python -m benchmarks.serve_rate model/
 
 Every row but the tower's is a server of its own: from its start to its first answer to `/predict`, and then
-so many clients that send one image after another. Processor time is of all its processes, to its end; an
-image's is what is left of that after a server that answered once. `beside the tower` is in processor time,
-which hardly depends on what else the machine does.
+so many clients that send one image after another, from this machine, whose processors they share. Rates and
+milliseconds to an answer are by the clock. Processor time is of all the server's processes, to its end; an
+image's is what is left of that after a server that answered once.
 """
 
 import argparse
@@ -27,15 +27,14 @@ from benchmarks.serve_load import Case, form, healthy, photo, send
 from pbprompt.model.tuned import TunedModel
 
 CLIENTS = (1, 8, 64)
-BATCH = 32  # images that a server computes at once
+BATCH = 4  # images that a server computes at once on a CPU
 
 
 class Served(NamedTuple):
-    """One server: seconds to its first answer, images it answered on then and in what time, and all its
-    processor time."""
+    """One server: seconds to its first answer, then of each and of all, and all its processor time."""
 
     first: float
-    images: int
+    answers: list[float]
     seconds: float
     processor: float
 
@@ -56,11 +55,13 @@ def serve(model: Path, clients: int, images: int) -> Served:
             time.sleep(0.02)
         assert send(url, case).right
         first = time.perf_counter() - started
-        left = threading.Semaphore(images)
+        left, answers = threading.Semaphore(images), list[float]()
 
         def client() -> None:
             while left.acquire(blocking=False):
-                assert send(url, case).right
+                answer = send(url, case)
+                assert answer.right
+                answers.append(answer.seconds)
 
         threads = [threading.Thread(target=client) for _ in range(clients)]
         began = time.perf_counter()
@@ -72,7 +73,11 @@ def serve(model: Path, clients: int, images: int) -> Served:
     finally:
         server.send_signal(signal.SIGINT)
         server.wait()
-    return Served(first, images, seconds, _processor() - before)
+    return Served(first, answers, seconds, _processor() - before)
+
+
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 def _processor() -> float:
@@ -101,15 +106,24 @@ def main() -> None:
     seconds, processor = tower(options.model, options.images)
     cold = min((serve(options.model, 0, 0) for _ in range(3)), key=lambda one: one.processor)
     print(f"first answer after {cold.first:.2f} s; {cold.processor:.2f} s of a processor from start to end")
-    shown = Table("", "images/s", "ms of a processor an image", "beside the tower", box=None)
-    shown.add_row("tower", f"{1 / seconds:.1f}", f"{1000 * processor:.1f}", "1.00")
+    heads = (
+        "images/s",
+        "beside the tower",
+        "p50, ms",
+        "p99, ms",
+        "ms of a processor an image",
+        "beside the tower",
+    )
+    shown = Table("", *heads, box=None)
+    shown.add_row("tower", f"{1 / seconds:.1f}", "1.00", "", "", f"{1000 * processor:.1f}", "1.00")
     for clients in CLIENTS:
         one = serve(options.model, clients, options.images)
-        each = (one.processor - cold.processor) / one.images
+        rate, each = options.images / one.seconds, (one.processor - cold.processor) / options.images
+        middle, slow = (1000 * quantile(one.answers, share) for share in (0.5, 0.99))
+        cells = f"{rate:.1f}", f"{rate * seconds:.2f}", f"{middle:.0f}", f"{slow:.0f}"
         name = f"{clients} client{'s' if clients > 1 else ''}"
-        cells = f"{one.images / one.seconds:.1f}", f"{1000 * each:.1f}", f"{processor / each:.2f}"
-        shown.add_row(name, *cells)
-    Console(width=100).print(shown)
+        shown.add_row(name, *cells, f"{1000 * each:.1f}", f"{processor / each:.2f}")
+    Console(width=120).print(shown)
 
 
 if __name__ == "__main__":

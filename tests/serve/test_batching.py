@@ -31,6 +31,12 @@ def test_items_of_many_requests_share_batches_and_each_gets_its_own_result():
     assert [len(batch) for batch in batches] == [4, 4, 4]
 
 
+def test_nobody_is_waited_for_who_is_not_expected():
+    batcher = make(lambda items: items, gather_seconds=3600, expected=lambda: 1)
+    assert asyncio.run(batcher.submit(["alone"])) == ["alone"]
+    batcher.close()
+
+
 def test_a_failure_reaches_its_batch_only():
     def run(items):
         if "bad" in items:

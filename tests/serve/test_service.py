@@ -15,7 +15,7 @@ from pbprompt.serve.service import Question
 
 def test_each_image_of_a_batch_is_answered_by_the_model_and_rule_it_was_sent_to(service, model, cat, guitar):
     see = model.backbone.preprocess
-    first, second = (see(Image.open(io.BytesIO(data)).convert("RGB")) for data in (cat, guitar))
+    first, second = (see.look(Image.open(io.BytesIO(data)).convert("RGB")) for data in (cat, guitar))
     more, rule = model.with_classes(["kitten"]), model.rule(0.9, 0.9)
     asked = [
         Question(first, model, rule),
@@ -24,7 +24,8 @@ def test_each_image_of_a_batch_is_answered_by_the_model_and_rule_it_was_sent_to(
         Question(second, model, NO_RULE),
     ]
     for question, said in zip(asked, service._predict_batch(asked), strict=True):
-        (alone,) = question.model.predict(question.model.encode([question.pixels]), question.rule)
+        seen = question.model.encode([see.normalised(question.square)])
+        (alone,) = question.model.predict(seen, question.rule)
         assert said.scores == pytest.approx(alone.scores, abs=1e-5)
         assert said.spreads == pytest.approx(alone.spreads, abs=1e-5)
         assert (said.label, said.unsure, said.prediction_set) == (

@@ -18,6 +18,7 @@ from pbprompt.errors import InputError, suggest
 from pbprompt.evaluate.answers import Answers
 from pbprompt.evaluate.conformal import ByDifficulty
 from pbprompt.evaluate.multi_label import LabelAnswers
+from pbprompt.features.encode import default_batch
 from pbprompt.methods.abilities import ChoosesByValidation, LearnsOn, LeavesOut, TakesUnlabelled, can
 from pbprompt.methods.base import Method, MethodConfig, build_method
 from pbprompt.model.calibration import (
@@ -368,8 +369,11 @@ class TunedModel:
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[Float[Tensor, "3 size size"]]) -> Encoded:
-        """Preprocessed images through the frozen tower, in one pass."""
-        return self.backbone.image(torch.stack(list(pixels)).to(self.backbone.device))
+        """Preprocessed images through the frozen tower, so many at once as are fastest."""
+        device = self.backbone.device
+        parts = torch.stack(list(pixels)).split(default_batch(device))
+        encoded = [self.backbone.image(part.to(device)) for part in parts]
+        return Encoded(*(torch.cat(both) for both in zip(*encoded, strict=True)))
 
     def rule(
         self,

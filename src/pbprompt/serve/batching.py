@@ -18,14 +18,21 @@ Result = TypeVar("Result")
 class Batcher(Generic[Item, Result]):
     """One worker thread that gathers up to `batch` items, or what came within `gather_seconds`.
 
-    `run` maps a list of items to a list of results. The line before it is as long as the next batch: whoever
-    else waits does so for their turn.
+    No item is waited for but those `expected`: so many are there or on their way. `run` maps a list of items
+    to a list of results. The line before it is as long as the next batch: whoever else waits does so for
+    their turn.
     """
 
     def __init__(
-        self, run: Callable[[Sequence[Item]], Sequence[Result]], *, batch: int, gather_seconds: float
+        self,
+        run: Callable[[Sequence[Item]], Sequence[Result]],
+        *,
+        batch: int,
+        gather_seconds: float,
+        expected: Callable[[], int] | None = None,
     ) -> None:
         self._run, self._batch, self._gather_seconds = run, batch, gather_seconds
+        self._expected = expected or (lambda: batch)
         self._turns = Turns(2 * batch)
         self._waiting: queue.SimpleQueue[tuple[Item, Future[Result]] | None] = queue.SimpleQueue()
         self._closed = False
@@ -54,7 +61,7 @@ class Batcher(Generic[Item, Result]):
         going_on = True
         while going_on and (first := self._waiting.get()) is not None:
             pairs, until = [first], time.monotonic() + self._gather_seconds
-            while len(pairs) < self._batch:
+            while len(pairs) < min(self._batch, self._expected()):
                 try:
                     another = self._waiting.get(timeout=max(0.0, until - time.monotonic()))
                 except queue.Empty:

@@ -1,5 +1,6 @@
 """What clients may change of the tuned model that is served, and ask of it besides predictions."""
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from pbprompt.data.names import name_key
 from pbprompt.explain.heat_maps import HeatMaps, heat_maps
 from pbprompt.methods.abilities import LearnsOn, can
 from pbprompt.model.calibration import Calibration
+from pbprompt.model.predictions import Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.serve.limits import Limits, Refused
 
@@ -27,6 +29,22 @@ def check_single_label(model: TunedModel, what: str) -> None:
     """Refuse what a multi-label model cannot do."""
     if model.multi_label:
         raise Refused(409, f"the model is multi-label: {what}")
+
+
+def rule_and_note(
+    model: TunedModel,
+    fitted: TunedModel,
+    own: Collection[str],
+    accuracy: float,
+    coverage: float,
+    refusal: float | None,
+) -> tuple[Rule, str | None]:
+    """By which a request's images are judged, and what is to be said of it."""
+    note = doubt_note(model, fitted, own, accuracy)
+    if not model.calibrated:
+        return model.rule(None, None, refusal), note
+    found = model.rule(accuracy, coverage, refusal)
+    return (replace(found, threshold=None) if found.threshold == math.inf else found), note
 
 
 def doubt_note(model: TunedModel, fitted: TunedModel, own: Collection[str], accuracy: float) -> str | None:

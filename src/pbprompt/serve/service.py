@@ -3,18 +3,16 @@
 import asyncio
 import base64
 import ctypes
-import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from PIL import Image
-from torch import Tensor
 
 from pbprompt.clip.backbone import Encoded
 from pbprompt.data.images import encoded_image
@@ -30,9 +28,9 @@ from pbprompt.serve.images import decode_image, shown_jpeg
 from pbprompt.serve.limits import MIB, Limits, Refused, in_time
 from pbprompt.serve.middleware import Metrics
 from pbprompt.serve.model import (
-    doubt_note,
     explain,
     ready,
+    rule_and_note,
     single_spaced,
     with_classes,
     with_examples,
@@ -51,7 +49,7 @@ T = TypeVar("T")
 class Question(NamedTuple):
     """An image, and the model and rule that it was sent to: classes may be added while it waits."""
 
-    pixels: Tensor
+    square: Image.Image
     model: TunedModel
     rule: Rule
 
@@ -62,13 +60,17 @@ class Service:
     def __init__(self, model: TunedModel, limits: Limits, metrics: Metrics) -> None:
         self.model, self.limits, self.metrics = ready(model), limits, metrics
         self._fitted = model
-        self._own = set(model.classes)  # fitted or learned, not only named
+        self._own = frozenset(model.classes)  # fitted or learned, not only named
+        self._rule = lru_cache(maxsize=limits.visits)(rule_and_note)  # asked with every image
         self._calibration = model.calibration  # of these
         self._visits: OrderedDict[tuple[TunedModel, tuple[str, ...]], TunedModel] = OrderedDict()
-        self.batcher: Batcher[Question, Prediction] = Batcher(
-            self._predict_batch, batch=limits.batch, gather_seconds=limits.gather_seconds
-        )
         self._room = Shares(limits.queue, "{} images wait already")  # until answered: decoding counts too
+        self.batcher: Batcher[Question, Prediction] = Batcher(
+            self._predict_batch,
+            batch=limits.batch,
+            gather_seconds=limits.gather_seconds,
+            expected=lambda: self._room.held,
+        )
         count = min(DECODERS, available_cpus())
         memory = 256 * MIB + PIXEL_BYTES * limits.image_pixels
         self._decoders = Workers(
@@ -97,14 +99,10 @@ class Service:
         with self._room.taken(len(asked.images)):
             async with in_time(self.limits.answer_seconds):
                 model = await self._visited(asked.classes)
-                note = doubt_note(model, self._fitted, self._own, asked.reject_at)
-                judged = model.calibrated
-                accuracy, coverage = (asked.reject_at, asked.coverage) if judged else (None, None)
-                rule = model.rule(accuracy, coverage, asked.none_at)
-                if rule.threshold is not None and math.isinf(rule.threshold):
-                    rule = replace(rule, threshold=None)
-                pixels = await self._pixels(asked.images)
-                said = await self.batcher.submit([Question(one, model, rule) for one in pixels])
+                shares = asked.reject_at, asked.coverage, asked.none_at
+                rule, note = self._rule(model, self._fitted, self._own, *shares)
+                squares = await self._squares(asked.images)
+                said = await self.batcher.submit([Question(one, model, rule) for one in squares])
         records: list[Any] = []
         for number, (image, one) in enumerate(zip(asked.images, said, strict=True), 1):
             name = image.name or f"image {number}"
@@ -136,12 +134,12 @@ class Service:
             raise Refused(422, f"{len(asked.images)} images and {len(asked.labels)} labels: send one each")
         with self._room.taken(len(asked.images)):
             async with in_time(self.limits.answer_seconds):
-                pixels = await self._pixels(asked.images)
+                squares = await self._squares(asked.images)
                 await self.teach(
-                    lambda model: with_examples(model, model.encode(pixels), asked.labels, self.limits),
+                    lambda model: with_examples(model, _seen(model, squares), asked.labels, self.limits),
                     asked.labels,
                 )
-        self.metrics.examples.inc(len(pixels))
+        self.metrics.examples.inc(len(squares))
 
     async def teach(self, learned: Callable[[TunedModel], TunedModel], labels: Sequence[str]) -> None:
         """Let the model become what it is after labelled images, which `learned` makes of it."""
@@ -151,7 +149,7 @@ class Service:
     def take(self, model: TunedModel, labels: Sequence[str]) -> None:
         """Answer by what the model has become; the classes of its labels are its own from now on."""
         self.model = ready(model)
-        self._own |= set(map(single_spaced, labels))
+        self._own |= frozenset(map(single_spaced, labels))
         self._calibration = None
 
     async def picture(self, path: Path) -> bytes:
@@ -172,19 +170,17 @@ class Service:
         return self._visits[key]
 
     def _predict_batch(self, asked: Sequence[Question]) -> list[Prediction]:
-        """One pass of the tower, which all models share, and one for each model and rule."""
+        """The tower, which all models share, and one pass for each model and rule."""
         self.metrics.batches.observe(len(asked))
-        images = asked[0].model.encode([one.pixels for one in asked])
+        images = _seen(asked[0].model, [one.square for one in asked])
         said: list[Prediction] = []
         for (model, rule), alike in groupby(asked, lambda one: (one.model, one.rule)):
             rows = slice(len(said), len(said) + len(list(alike)))
             said += model.predict(Encoded(*(part[rows] for part in images)), rule)
         return said
 
-    async def _pixels(self, images: Sequence[Upload]) -> list[Tensor]:
-        """What the tower takes."""
-        see = self.model.backbone.preprocess
-        return [see.normalised(square) for square in await self._decoded(images, see.look)]
+    async def _squares(self, images: Sequence[Upload]) -> list[Image.Image]:
+        return await self._decoded(images, self.model.backbone.preprocess.look)
 
     async def _decoded(self, images: Sequence[Upload], look: Crop | None = None) -> list[Image.Image]:
         jobs = [self._decode(decode_image, image.data, self.limits, look) for image in images]
@@ -241,6 +237,10 @@ async def give_memory_back() -> None:
         while True:
             await asyncio.sleep(TRIM_SECONDS)
             await asyncio.to_thread(trim, 0)
+
+
+def _seen(model: TunedModel, squares: Sequence[Image.Image]) -> Encoded:
+    return model.encode([model.backbone.preprocess.normalised(square) for square in squares])
 
 
 def _base64(image: Image.Image) -> str:
