@@ -1,12 +1,12 @@
 """One run over several processes (torchrun): who does what, and how the parts come together.
 
 Every process runs the same program with the same random streams, and so the same steps. What costs is shared
-out: the text tower by classes, the encoding and scoring of images by items. Alone, each function here does
-nothing.
+out: the text tower by classes, the image tower and the scoring of images by items. Alone, each function here
+does nothing.
 
-Gradients: every process computes the whole loss from gathered class features, but back-propagates through
-its own classes alone. `gather_classes` therefore multiplies the gradient of its own part by the number of
-processes, and `average` takes the mean over processes: the text path adds up to the whole, and everything
+Gradients: every process computes the whole loss from gathered features, but back-propagates through its own
+classes and images alone. `gather` therefore multiplies the gradient of its own part by the number of
+processes, and `average` takes the mean over processes: the towers' paths add up to the whole, and everything
 that each process computed in full stays as it is.
 """
 
@@ -75,25 +75,23 @@ def average(tensors: Sequence[Tensor]) -> None:
         tensor /= size
 
 
-def gather_items(mine: Tensor, total: int) -> Tensor:
-    """All rows in order, from each process's share (as `own` deals them); no gradient."""
-    return mine if world()[1] == 1 else _gathered(mine, total, 0)
+def gather(mine: Tensor, total: int, dim: int = 0) -> Tensor:
+    """All of a dimension in order, from each process's share (as `own` deals it), with gradients to the
+    share."""
+    return mine if world()[1] == 1 else _Gather.apply(mine, total, dim)  # type: ignore[no-untyped-call]
 
 
-class _GatherClasses(torch.autograd.Function):
+class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, mine: Tensor, total: int) -> Tensor:
-        return _gathered(mine, total, 1)
+    def forward(ctx: Any, mine: Tensor, total: int, dim: int) -> Tensor:
+        ctx.dim = dim
+        return _gathered(mine, total, dim)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         rank, size = world()
-        return gradient[:, rank::size] * size, None
-
-
-def gather_classes(mine: Tensor, total: int) -> Tensor:
-    """Class features [s, total, d] from each process's share [s, own, d], with gradients to the share."""
-    return mine if world()[1] == 1 else _GatherClasses.apply(mine, total)  # type: ignore[no-untyped-call]
+        own = torch.arange(rank, gradient.shape[ctx.dim], size, device=gradient.device)
+        return gradient.index_select(ctx.dim, own) * size, None, None
 
 
 def gather_objects(mine: T) -> list[T]:

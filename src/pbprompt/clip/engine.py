@@ -112,7 +112,7 @@ class TextEngine:
             four = four[:, rank::size]
         features = self._graphed(four) if self.graph and four.is_cuda else self._features(four)
         if self._shared_out:
-            features = distributed.gather_classes(features, self.classes)
+            features = distributed.gather(features, self.classes, dim=1)
         return features.reshape(*context.shape[:-3], *features.shape[1:])
 
     def _training(self, context: Float[Tensor, "..."]) -> bool:

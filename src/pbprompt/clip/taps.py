@@ -158,6 +158,12 @@ class TappedTower(nn.Module):
         return images, patches
 
     @property
+    def noisy(self) -> bool:
+        """Whether there is dropout inside at present."""
+        low_rank = (tap for tap in self.members.modules() if isinstance(tap, LowRank))
+        return any(tap.dropout and tap.noise is not None for tap in low_rank)
+
+    @property
     def _taps(self) -> list[Taps]:
         return cast(list[Taps], list(self.members))
 

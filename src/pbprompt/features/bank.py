@@ -181,8 +181,8 @@ class FeatureBank:
             mine = distributed.agreed(work)
             parts.append(
                 Features(
-                    distributed.gather_items(mine.global_.to(self.backbone.device), len(items)).cpu(),
-                    distributed.gather_items(mine.patches.to(self.backbone.device), len(items)).cpu(),
+                    distributed.gather(mine.global_.to(self.backbone.device), len(items)).cpu(),
+                    distributed.gather(mine.patches.to(self.backbone.device), len(items)).cpu(),
                     torch.tensor([item.label for item in items]),
                 )
             )

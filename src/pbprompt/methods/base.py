@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from pbprompt import distributed
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.clip.taps import Tapped, TappedTower, Taps
 from pbprompt.config import with_overrides
@@ -168,12 +169,21 @@ class Method(nn.Module):
         self._tapped = (Tapped(self.given, several, text),)
 
     def encoded(self, batch: Batch) -> Batch:
-        """A batch as the tower with taps sees it, where there is one: it comes as the states before that."""
+        """A batch as the tower with taps sees it, where there is one: it comes as the states before that.
+
+        Several processes share its images, but for those that dropout would blur otherwise than one would.
+        """
         tower = self.backbone.visual
         if not isinstance(tower, TappedTower):
             return batch
         (frozen, states), labels, _ = batch
-        return Batch(Encoded(*tower.finish(states.to(self.backbone.dtype), frozen)), labels, frozen)
+        rank, size = distributed.world()
+        shared = len(labels) >= size > 1 and not tower.noisy
+        rows = slice(rank, None, size) if shared else slice(None)
+        images, patches = tower.finish(states[rows].to(self.backbone.dtype), frozen[rows])
+        if shared:
+            images, patches = (distributed.gather(part, len(labels)) for part in (images, patches))
+        return Batch(Encoded(images, patches), labels, frozen)
 
     # training
 

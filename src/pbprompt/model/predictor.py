@@ -85,7 +85,7 @@ def predict_features(predictor: Predictor, features: Features) -> Uncertainty:
     if predictor.method.image_conditioned:
         return predictor(features.images.to(device))
     mine = predictor(features.subset(distributed.own(range(len(features)))).images.to(device))
-    return Uncertainty(*(distributed.gather_items(values, len(features)) for values in mine))
+    return Uncertainty(*(distributed.gather(values, len(features)) for values in mine))
 
 
 def rounded(probabilities: Float[Tensor, "*n"]) -> list[Any]:
