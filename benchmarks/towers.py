@@ -32,6 +32,7 @@ from pbprompt.data.sources import open_dataset
 from pbprompt.evaluate.metrics import harmonic_mean
 from pbprompt.evaluate.resampling import image_counts, interval, resampled_mean
 from pbprompt.features.bank import FeatureBank
+from pbprompt.methods.abilities import TakesUnlabelled, can
 from pbprompt.methods.base import make_config
 from pbprompt.model.predictor import predict_features
 from pbprompt.model.scoring import log_probabilities
@@ -41,6 +42,7 @@ from pbprompt.runs.provenance import commit
 from pbprompt.train.tune import bank_on
 
 METHODS = ("conjugate", "tower-evidence")
+PARTS = ("base", "new", "together")
 Row = dict[str, Any]
 
 
@@ -58,10 +60,16 @@ def some_classes(whole: Dataset, count: int | None) -> Dataset:
     return replace(whole, classes=names, train=own(whole.train), val=own(whole.val), test=own(whole.test))
 
 
-def said_of(model: TunedModel, bank: FeatureBank, test: Dataset, part: str, most: int) -> Row:
-    """Whether it is right about each image, and what it costs not to be sure; every so many of the images."""
+def said_of(
+    model: TunedModel, bank: FeatureBank, test: Dataset, part: str, most: int, *, together: bool = False
+) -> Row:
+    """Whether it is right about each image, and what it costs not to be sure; every so many of the images.
+
+    `together`: having seen them all without their labels.
+    """
     items = getattr(test, part)
     features = bank_on(bank, model.backbone).encode(test.root, items[:: max(1, -(-len(items) // most))])
+    model = model.together(features.global_) if together else model
     logs = log_probabilities(
         predict_features(model.for_classes(test.classes, test.template).predictor, features)
     )
@@ -100,9 +108,11 @@ def run(given: argparse.Namespace) -> None:
                     row["base"] = said_of(model, bank, base, given.part, given.most)
                     if new:
                         row["new"] = said_of(model, bank, new, given.part, given.most)
+                    elif can(model.method, TakesUnlabelled):
+                        row["together"] = said_of(model, bank, base, given.part, given.most, together=True)
                     with given.out.open("a") as file:
                         file.write(json.dumps(row) + "\n")
-                    shown = {key: value for key, value in row.items() if key not in ("base", "new")}
+                    shown = {key: value for key, value in row.items() if key not in PARTS}
                     print(json.dumps({**shown, **_figures([row])}), flush=True)
 
 
@@ -116,12 +126,12 @@ def _read(path: Path) -> list[Row]:
 
 def _figures(rows: Sequence[Row]) -> dict[str, float]:
     """Means over rows of equal weight."""
-    parts = [part for part in ("base", "new") if part in rows[0]]
+    parts = [part for part in PARTS if part in rows[0]]
     found = {
         f"{part} {key}": float(np.mean([np.mean(row[part][key]) for row in rows])) for part in parts
         for key in ("right", "nll")
     }  # fmt: skip
-    if len(parts) == 2:
+    if "new" in parts:
         each = [harmonic_mean(*(float(np.mean(row[part]["right"])) for part in parts)) for row in rows]
         found["H"] = float(np.mean(each))
     return {key: round(value, 4) for key, value in found.items()}
@@ -144,12 +154,13 @@ def table(rows: Sequence[Row]) -> str:
         shared = sorted(place["conjugate"])
         sets = ", ".join(f"{data} (draw {seed})" for data, seed in shared)
         lines += [f"\n{task}, {shots} shots; {sets}; commits {sorted({row['commit'] for row in rows})}\n"]
-        lines += ["| method | accuracy | NLL | to `conjugate`, points | NLL to it | new | H | CPU s |"]
-        lines += ["|---|---|---|---|---|---|---|---|"]
+        more = {"new right": "new", "H": "H"} if task == "base-to-new" else {"together right": "--together"}
+        heads = ["method", "accuracy", "NLL", "to `conjugate`, points", "NLL to it", *more.values(), "CPU s"]
+        lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
         plain = [place["conjugate"][key] for key in shared]
         for name, own in place.items():
             if set(shared) - set(own):
-                lines += [f"| {name} | on {len(own)} of {len(shared)} only | | | | | | |"]
+                lines += [f"| {name} | on {len(own)} of {len(shared)} only |" + " |" * (len(heads) - 2)]
                 continue
             mine = [own[key] for key in shared]
             figures = _figures(mine)
@@ -160,7 +171,7 @@ def table(rows: Sequence[Row]) -> str:
                 apart = factor * (figures[f"base {key}"] - _figures(plain)[f"base {key}"])
                 digits = 1 if key == "right" else 3
                 cells += [f"{apart:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"]
-            cells += [f"{100 * figures[key]:.1f}" if key in figures else "" for key in ("new right", "H")]
+            cells += [f"{100 * figures[key]:.1f}" if key in figures else "" for key in more]
             cells += [f"{np.mean([row['processor_seconds'] for row in mine]):.0f}"]
             lines += [f"| {name} | " + " | ".join(cells) + " |"]
     return "\n".join(lines)

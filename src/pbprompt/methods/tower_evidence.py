@@ -31,7 +31,9 @@ from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.clip.taps import Taps
 from pbprompt.core.likelihood import unit
 from pbprompt.core.temperature import fit_temperature
-from pbprompt.methods.abilities import TellsFamiliarity
+from pbprompt.core.unlabelled import Absorbed
+from pbprompt.errors import InputError
+from pbprompt.methods.abilities import TakesUnlabelled, TellsFamiliarity
 from pbprompt.methods.base import Batch, EpochViews, MethodConfig, Terms, cross_entropy_terms, setting
 from pbprompt.methods.clip_lora import low_rank_taps
 from pbprompt.methods.conjugate import Conjugate, ConjugateConfig
@@ -81,7 +83,7 @@ def left_out_terms(
 
 
 @register("tower-evidence")
-class TowerEvidence(TellsFamiliarity):
+class TowerEvidence(TellsFamiliarity, TakesUnlabelled):
     """The closed form on a frozen tower, and on towers that photographs left out have tuned."""
 
     Config = TowerEvidenceConfig
@@ -137,7 +139,30 @@ class TowerEvidence(TellsFamiliarity):
         batch = self.encoded(views(0))
         for reader, part in zip(self._towers, self._parts(batch.images), strict=True):
             reader.begin(part, batch.labels.clone(), 0)  # each has its own to save
+        self.finish()
+
+    def finish(self) -> None:
+        for reader in self._towers:
             reader.finish()
+
+    def beside(self, images: Float[Tensor, "m d"], *, asked: bool = False) -> None:
+        """Each tower has its own features of them, once it is tuned."""
+        parts = images.split(self.given.embed_dim, dim=-1)
+        if len(parts) != len(self._towers):
+            raise InputError(
+                f"{self.name} takes unlabelled images once its tower is tuned: fit it without them, and ask "
+                "`predict` or `evaluate` with --together"
+            )
+        for reader, part in zip(self._towers, parts, strict=True):
+            reader.beside(part, asked=asked)
+
+    def begin_by_names(self) -> None:
+        raise InputError(f"{self.name} tunes a tower by labelled images: without any, use conjugate")
+
+    @property
+    def absorbed(self) -> Absorbed | None:  # type: ignore[override]
+        """By the frozen tower, which has not learned its photographs by heart."""
+        return self._towers[-1].absorbed
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c k"]:
         """The draws of each reader, one after the other."""
