@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from importlib.util import find_spec
 
 import yaml
 
+from pbprompt.clip import ASSETS
 from pbprompt.clip.loading.hub import EMBEDDED, OPENAI_MODELS
 
 OWN_IDS = {"lite": EMBEDDED, "OpenAI CLIP": tuple(OPENAI_MODELS)}
@@ -33,5 +33,5 @@ class Family:
 @cache
 def families() -> tuple[Family, ...]:
     """All of them, in the order they are listed in."""
-    rows = yaml.safe_load((files("pbprompt.clip") / "assets" / "families.yaml").read_text(encoding="utf-8"))
+    rows = yaml.safe_load((ASSETS / "families.yaml").read_text(encoding="utf-8"))
     return tuple(Family(**{**row, "ids": OWN_IDS.get(row["name"]) or tuple(row["ids"])}) for row in rows)

@@ -53,10 +53,6 @@ class SentenceTokenizer(BaseTokenizer):
         """The text of token ids."""
         return str(self.backend.decode([int(token) for token in ids], skip_special_tokens=False))
 
-    def enclose(self, ids: list[int]) -> list[int]:
-        """What the tower reads of a text, before the padding: text [EOS], behind [SOS] where there is one."""
-        return [*([] if self.sos is None else [self.sos]), *ids, self.eot]
-
     def words(self) -> dict[int, str]:
         """Tokens that can be read as a word: those that begin one, of lower-case letters or digits."""
         spelled = (

@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib.resources import files
 from itertools import islice, pairwise
 
 import regex
@@ -13,6 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from pbprompt.clip import ASSETS
 from pbprompt.data.names import mended
 from pbprompt.errors import BrokenInstallError, InputError
 
@@ -37,6 +37,7 @@ class BaseTokenizer:
     """What every tokenizer does with its token ids."""
 
     context_length: int
+    sos: int | None
     eot: int
     pad: int
     pads_left: bool
@@ -46,8 +47,8 @@ class BaseTokenizer:
         raise NotImplementedError
 
     def enclose(self, ids: list[int]) -> list[int]:
-        """What the tower reads around a text, before the padding."""
-        raise NotImplementedError
+        """What the tower reads of a text, before the padding: text [EOT], behind [SOS] where there is one."""
+        return [*([] if self.sos is None else [self.sos]), *ids, self.eot]
 
     def padded(self, prompt: list[int]) -> list[int]:
         """A prompt of the whole context, as a tower reads it that sees padding."""
@@ -96,7 +97,7 @@ class Tokenizer(BaseTokenizer):
     pads_left = False
 
     @property
-    def sos(self) -> int:
+    def sos(self) -> int:  # type: ignore[override]
         return self.vocab_size - 2
 
     @property
@@ -114,10 +115,6 @@ class Tokenizer(BaseTokenizer):
         for piece in WORD_PIECES.findall(clean(text)):
             ids.extend([known[piece]] if piece in known else vocabulary.word_ids(piece))
         return ids
-
-    def enclose(self, ids: list[int]) -> list[int]:
-        """What the tower reads around a text: [SOS] text [EOT]."""
-        return [self.sos, *ids, self.eot]
 
     def words(self) -> dict[int, str]:
         """Tokens that can be read as a word: those that end one, of lower-case letters or digits alone.
@@ -192,7 +189,7 @@ def _byte_letters() -> dict[str, int]:
 
 
 def _read_merges(count: int) -> list[tuple[str, str]]:
-    path = files("pbprompt.clip") / "assets" / MERGES_FILE
+    path = ASSETS / MERGES_FILE
     try:
         with path.open("rb") as raw, gzip.open(raw, "rt", encoding="utf-8") as lines:
             pairs = [line.split() for line in islice(lines, 1, count + 1)]  # the first line is a header

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pbprompt.clip.loading.embedded import embedded_folder, read_embedded
+from pbprompt.clip import ASSETS
+from pbprompt.clip.loading.embedded import read_embedded
 from pbprompt.clip.loading.hub import EMBEDDED
 from pbprompt.clip.loading.load import backbone_fingerprint, load_backbone
 from pbprompt.clip.loading.tensors import fingerprint
@@ -15,7 +16,7 @@ from pbprompt.errors import BrokenInstallError, InputError
 
 
 def told(name: str) -> dict:
-    return json.loads((embedded_folder() / name / "config.json").read_text())
+    return json.loads((ASSETS / name / "config.json").read_text())
 
 
 def test_lite() -> None:
@@ -55,7 +56,7 @@ def test_the_fingerprint_of_lite_vit_covers_both_files() -> None:
 @pytest.mark.parametrize("name", EMBEDDED)
 def test_damaged(name: str, tmp_path: Path) -> None:
     for whole in EMBEDDED:
-        shutil.copytree(str(embedded_folder() / whole), tmp_path / whole)
+        shutil.copytree(str(ASSETS / whole), tmp_path / whole)
     read_embedded(name, tmp_path)
     (tmp_path / name / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(BrokenInstallError, match=f"{name}: .* has the wrong checksum"):
@@ -70,7 +71,7 @@ def test_damaged(name: str, tmp_path: Path) -> None:
 
 def test_lite_vit_needs_lites_file_whole(tmp_path: Path) -> None:
     for whole in EMBEDDED:
-        shutil.copytree(str(embedded_folder() / whole), tmp_path / whole)
+        shutil.copytree(str(ASSETS / whole), tmp_path / whole)
     (tmp_path / "lite" / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(BrokenInstallError, match=r"lite: .* has the wrong checksum"):
         read_embedded("lite-vit", tmp_path)

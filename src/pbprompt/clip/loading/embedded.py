@@ -4,13 +4,13 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
 from safetensors.torch import load
 from torch import Tensor
 
+from pbprompt.clip import ASSETS
 from pbprompt.clip.backbone import BackboneConfig, Images
 from pbprompt.clip.lite import LiteBlockConfig, LiteConfig, LiteVitConfig
 from pbprompt.clip.text import TextConfig
@@ -19,13 +19,9 @@ from pbprompt.errors import BrokenInstallError
 TRUNK = ("visual.stem.", "visual.blocks.", "visual.top.")  # of lite, which lite-vit shares
 
 
-def embedded_folder() -> Traversable:
-    return files("pbprompt.clip") / "assets"
-
-
 def read_embedded(name: str, folder: Traversable | None = None) -> tuple[BackboneConfig, dict[str, Tensor]]:
     """An embedded model's config and its tensors in OpenAI's layout; checksums are verified on the way."""
-    folder = folder or embedded_folder()
+    folder = folder or ASSETS
     lite, state = _read_whole(folder / "lite", _lite_config)
     if name == "lite":
         return lite, state
