@@ -200,9 +200,9 @@ class Backbone(nn.Module):
         return super().train(False)
 
 
-def random_backbone(config: BackboneConfig, seed: int = 0, tokenizer: AnyTokenizer | None = None) -> Backbone:
+def random_backbone(config: BackboneConfig, seed: int = 0) -> Backbone:
     """A backbone with random weights of CLIP's initial scales: for tests and benchmarks."""
-    backbone = Backbone(config, tokenizer)
+    backbone = Backbone(config)
     generator = torch.Generator().manual_seed(seed)
     state = {}
     for key, meta in backbone.state_dict().items():

@@ -188,23 +188,18 @@ class TextEngine:
         self._calls[shape] += 1
         if self._calls[shape] <= GRAPH_AFTER or shape in self._awaiting_backward:
             return self._features(context)
-        if shape not in self._graphs and not self._capture(context):
-            return self._features(context)
+        if shape not in self._graphs:
+            try:
+                self._graphs[shape] = graphed(self._features, context)
+            except RuntimeError as error:  # the GPU refuses
+                self.graph = False
+                why = str(error).partition("\n")[0]
+                warnings.warn(f"text features are computed without a CUDA graph, slower: {why}", stacklevel=2)
+                return self._features(context)
         features = self._graphs[shape](context)
         self._awaiting_backward.add(shape)
         features.register_hook(lambda gradient: self._awaiting_backward.discard(shape))
         return features
-
-    def _capture(self, context: Float[Tensor, "s k b w"]) -> bool:
-        """Whether the call is now a graph; where the GPU refuses, the engine goes on without, and says so."""
-        try:
-            self._graphs[context.shape] = graphed(self._features, context)
-        except RuntimeError as error:
-            self.graph = False
-            reason = str(error).partition("\n")[0]
-            warnings.warn(f"text features are computed without a CUDA graph, slower: {reason}", stacklevel=2)
-            return False
-        return True
 
     def _chunks(self, context: Float[Tensor, "s k b w"]) -> list[Layout]:
         """Layouts whose activations fit the memory budget, one after the other."""

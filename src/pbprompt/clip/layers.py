@@ -143,11 +143,6 @@ class Transformer(nn.Module):
     def blocks(self) -> list[Block]:
         return cast(list[Block], list(self.resblocks))
 
-    def forward(self, x: Float[Tensor, "n l w"], causal: bool) -> Float[Tensor, "n l w"]:
-        for block in self.blocks:
-            x = block(x, causal)
-        return x
-
 
 class BlockTower(nn.Module):
     """An image tower whose middle is a stack of blocks, into which taps can reach.

@@ -56,7 +56,8 @@ class TextTower(nn.Module):
     def forward(self, embeddings: Float[Tensor, "n l w"], lengths: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
         """EOT is at `lengths` − 1; where the last position is read they count for nothing."""
         x = embeddings.to(self.positional_embedding.dtype) + self.positional_embedding[: embeddings.shape[1]]
-        x = self.transformer(x, causal=self.causal)
+        for block in self.transformer.blocks:
+            x = block(x, self.causal)
         if self.reads_last:
             return self.project(x[:, -1])
         return self.project(x[torch.arange(len(x), device=x.device), lengths - 1])
