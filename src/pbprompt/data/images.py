@@ -97,7 +97,15 @@ def _why_unidentified(source: str | os.PathLike[str] | BinaryIO) -> str:
 def upright_rgb(image: Image.Image) -> Image.Image:
     """An image as the transforms take it: turned as its EXIF says, in RGB; no mere line."""
     _check_shape(image)
-    return _rgb(_upright(image))
+    with contextlib.suppress(Exception):  # a damaged EXIF block does not spoil the pixels
+        if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:  # else Pillow would only copy it
+            image = ImageOps.exif_transpose(image)
+    if _is_deep(image):
+        return _from_deep(image).convert("RGB")
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _check_shape(image: Image.Image) -> None:
@@ -123,7 +131,7 @@ def _check_scans(image: Image.Image) -> None:
 
 
 def _check_memory(image: Image.Image) -> None:
-    """Pillow holds RGB in four bytes a pixel; see `_rgb` for the copies."""
+    """Pillow holds RGB in four bytes a pixel; see `upright_rgb` for the copies."""
     width, height = image.size
     costly = _is_deep(image) or image.has_transparency_data
     needed = width * height * (16 if costly else 4 if image.mode == "RGB" else 8)
@@ -136,24 +144,6 @@ def _check_memory(image: Image.Image) -> None:
 
 def _is_deep(image: Image.Image) -> bool:
     return image.mode == "F" or image.mode.startswith("I")
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    try:
-        if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
-            return image  # Pillow would copy it
-        return ImageOps.exif_transpose(image)
-    except Exception:  # a damaged EXIF block does not spoil the pixels
-        return image
-
-
-def _rgb(image: Image.Image) -> Image.Image:
-    if _is_deep(image):
-        return _from_deep(image).convert("RGB")
-    if image.has_transparency_data:
-        layer = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
-    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _from_deep(image: Image.Image) -> Image.Image:
