@@ -170,7 +170,6 @@ def export_towers(model: TunedModel | str | Path, out: str | Path) -> Path:
         )
     state = {key.removeprefix("textual."): value for key, value in towers.merged().state_dict().items()}
     state["logit_scale"] = torch.tensor(math.log(towers.logit_scale))
-    out.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(out, save({key: value.cpu().contiguous() for key, value in state.items()}))
     return out
 

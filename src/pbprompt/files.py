@@ -186,9 +186,7 @@ def locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, which a process that ends lets go of however it ends."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("ab") as file:
-        if fcntl is not None:
-            with contextlib.suppress(OSError):  # some network file systems have no locks
-                fcntl.flock(file, fcntl.LOCK_EX)
+        try_lock(file, wait=True)
         yield  # closing the file lets go
 
 
@@ -196,19 +194,18 @@ def locked(folder: Path) -> Iterator[None]:
 def held(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder itself, so that nothing is left in it; other than `locked`'s."""
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # Windows opens no folders, some network disks have no locks
+        with contextlib.suppress(OSError):  # Windows opens no folders
             handle = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, handle)
-            if fcntl is not None:
-                fcntl.flock(handle, fcntl.LOCK_EX)
+            try_lock(handle, wait=True)
         yield
 
 
-def try_lock(file: IO[bytes]) -> bool:
-    """Hold a file's lock until it is closed; False where another process holds it."""
+def try_lock(file: IO[bytes] | int, *, wait: bool = False) -> bool:
+    """Hold a file's lock until it is closed; False where another process holds it and is not waited for."""
     if fcntl is not None:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             return False
         except OSError:  # some network file systems have no locks
