@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 600.0  # for an owner of whom nothing new is heard: it may ha
 LOOK_SECONDS = 0.05
 
 
-class Claims:
+class Claims(contextlib.AbstractContextManager["Claims"]):
     """The images of one store that this process encodes now; all it wants where the disk has no locks."""
 
     def __init__(self, cache: Path, folder: Path) -> None:
@@ -32,9 +32,6 @@ class Claims:
             with contextlib.suppress(OSError):  # not there, or read-only
                 cache.mkdir(parents=True, exist_ok=True)
                 self._handle = os.open(cache / FILE, os.O_RDWR | os.O_CREAT, 0o644)
-
-    def __enter__(self) -> "Claims":
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._handle is not None:

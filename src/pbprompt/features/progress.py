@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import timedelta
 
 import rich.progress as bars
@@ -38,7 +39,7 @@ class Lines:
             self._console.print(text(), markup=False, highlight=False, soft_wrap=True)
 
 
-class Progress:
+class Progress(AbstractContextManager["Progress"]):
     """Counts images; shows the bar, the rate and the time left once a second has passed."""
 
     def __init__(self, what: str, *, shown: bool) -> None:
@@ -76,9 +77,6 @@ class Progress:
             f"{self._what}: {self._done:,} of {self._total:,}, {rate:.0f} images/s, "
             f"{timedelta(seconds=round(left))} left"
         )
-
-    def __enter__(self) -> "Progress":
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._visible:

@@ -145,7 +145,7 @@ class FeatureStore:
         in_use.add(shard)
 
 
-class ShardWriter:
+class ShardWriter(contextlib.AbstractContextManager["ShardWriter"]):
     """Collects rows and writes a shard whenever enough are there, and the rest at the end, Ctrl-C included.
 
     Without a store, or one that cannot be written, nothing is kept.
@@ -176,9 +176,6 @@ class ShardWriter:
         except InputError as error:  # the features are there all the same
             self.store = None
             warnings.warn(f"{error}; until then images are encoded each time", stacklevel=2)
-
-    def __enter__(self) -> "ShardWriter":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.flush()
