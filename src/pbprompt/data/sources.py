@@ -49,7 +49,14 @@ def open_dataset(
             raise InputError(
                 f"{benchmark.title}: its class names are the protocol's: leave the classes file out"
             )
-        dataset = benchmark.open(_root(benchmark, root or folder))
+        given = root or folder or os.environ.get(ROOT_VARIABLE)
+        given = catalog.SAMPLE if benchmark.name == "sample" else given  # embedded, wherever the others are
+        if not given:
+            raise InputError(
+                f"{benchmark.title}: name the folder that has {benchmark.folder}/ as root, "
+                f"or set {ROOT_VARIABLE}"
+            )
+        dataset = benchmark.open(given)
         dataset = dataset.only(domain) if domain else dataset
         return dataset if template is None else replace(dataset, template=template)
     if str(source).startswith(PREFIX):
@@ -86,17 +93,6 @@ def _benchmark(source: str | Path) -> tuple[Benchmark | None, str, Path | None]:
         if path.resolve().name == entry.folder and (path / entry.marker).exists():
             return entry, "", path
     return None, "", None
-
-
-def _root(benchmark: Benchmark, given: str | Path | None) -> str | Path:
-    if benchmark.name == "sample":
-        return catalog.SAMPLE  # embedded, wherever the others are
-    root = given or os.environ.get(ROOT_VARIABLE)
-    if not root:
-        raise InputError(
-            f"{benchmark.title}: name the folder that has {benchmark.folder}/ as root, or set {ROOT_VARIABLE}"
-        )
-    return root
 
 
 def _folders(root: Path, choices: Choices) -> Dataset:

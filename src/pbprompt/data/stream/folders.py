@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pbprompt.data.images import IMAGE_SUFFIXES, looks_like_image
-from pbprompt.data.stream.places import Place, filesystem, suffix_of, told
+from pbprompt.data.stream.places import Place, filesystem, told
 
 NAMES_AT_ONCE = 1 << 18  # of one folder; a larger one is gone through again for each so many
 SPLIT_WORDS = {
@@ -74,7 +74,8 @@ def subfolders(folder: Place) -> list[str]:
 
 def is_image(place: Place) -> bool:
     """By its suffix; a file here with another one by its first bytes."""
-    return suffix_of(place) in IMAGE_SUFFIXES or (isinstance(place, Path) and looks_like_image(place))
+    path = place if isinstance(place, Path) else Path(place.split("?")[0])
+    return path.suffix.lower() in IMAGE_SUFFIXES or (path is place and looks_like_image(path))
 
 
 UNLABELLED = ("unlabelled", "unlabeled")  # a folder of that name is no class

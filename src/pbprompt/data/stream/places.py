@@ -45,17 +45,6 @@ def place_of(word: str) -> Place:
     return word if is_address(word) else Path(word)
 
 
-def suffix_of(place: Place) -> str:
-    """Lower case, of the last part: ".tar.gz" counts as ".gz"."""
-    last = place.name if isinstance(place, Path) else place.split("?")[0].rstrip("/").rsplit("/", 1)[-1]
-    return Path(last).suffix.lower()
-
-
-def beside(place: Place, relative: str) -> Place:
-    """What a file names by a path that is relative to its own folder."""
-    return place.parent / relative if isinstance(place, Path) else f"{place.rsplit('/', 1)[0]}/{relative}"
-
-
 @contextlib.contextmanager
 def told(place: Place) -> Iterator[None]:
     """Whatever goes wrong there as one sentence."""

@@ -5,10 +5,11 @@ import io
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, Any
 
 from pbprompt.data.stream.folders import SPLIT_WORDS
-from pbprompt.data.stream.places import WEB, Place, beside, is_address, opened
+from pbprompt.data.stream.places import WEB, Place, is_address, opened
 from pbprompt.data.stream.records import Record
 from pbprompt.errors import InputError
 from pbprompt.files import as_name, inside
@@ -153,6 +154,7 @@ def row_record(table: Place, where: str, fields: dict[str, str], allow_urls: boo
         return Record(name, name if allow_urls and not name.startswith("file:") else why, label, split)
     try:
         path = inside(name, where, absolute=not isinstance(table, str))
-        return Record(as_name(name), beside(table, path), label, split)
+        there = table.parent / path if isinstance(table, Path) else f"{table.rsplit('/', 1)[0]}/{path}"
+        return Record(as_name(name), there, label, split)
     except InputError as error:
         return Record(as_name(name), error, label, split)
