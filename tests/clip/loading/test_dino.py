@@ -1,5 +1,6 @@
 """DINO's folders: whatever is wrong with one is said in a line that names the file."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,6 +96,20 @@ def test_a_classifier_on_top_is_left_off(models, tmp_path):
     }
     save_file(tuned, folder / "model.safetensors")
     assert load_backbone(folder).fingerprint == plain.fingerprint
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_shards_are_one_model(models, tmp_path, name):
+    folder = write_dino(tmp_path, models["dinov2"])
+    whole = load_backbone(folder).fingerprint
+    state = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    write = save_file if name.endswith("safetensors") else torch.save
+    where = {key: f"{at % 2}-{name}" for at, key in enumerate(state)}
+    for file in set(where.values()):
+        write({key: state[key] for key in state if where[key] == file}, folder / file)
+    (folder / f"{name}.index.json").write_text(json.dumps({"weight_map": where}))
+    assert load_backbone(folder).fingerprint == whole
 
 
 def test_what_changes_the_features_changes_the_fingerprint(models, tmp_path):

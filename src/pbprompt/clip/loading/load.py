@@ -12,7 +12,7 @@ from pbprompt import distributed
 from pbprompt.clip.backbone import Activation, Backbone, BackboneConfig
 from pbprompt.clip.loading.architecture import check_tensors, family_of, find_architecture
 from pbprompt.clip.loading.checkpoint_config import CheckpointConfig, read_told
-from pbprompt.clip.loading.companions import HF_CONFIG, read_json
+from pbprompt.clip.loading.companions import HF_CONFIG, INDEX, read_json
 from pbprompt.clip.loading.conversion import is_hugging_face, to_openai
 from pbprompt.clip.loading.dino import PUBLISHED, read_dino
 from pbprompt.clip.loading.embedded import read_embedded
@@ -25,7 +25,7 @@ from pbprompt.clip.resnet import ResNetConfig, fold_batch_norms
 from pbprompt.errors import InputError
 
 Reader = Callable[[Path, str], tuple[BackboneConfig, dict[str, Tensor], nn.Module | None]]
-HF_WEIGHTS = ("model.safetensors", "pytorch_model.bin", "model.safetensors.index.json")
+HF_WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # or an index of the parts of one
 OTHER_TOWERS = (  # without text, and not read
     *("beit", "convnext", "convnextv2", "deit", "dinov3_convnext"),
     *("resnet", "swin", "swinv2", "vit", "vit_mae"),
@@ -141,7 +141,7 @@ def image_only_reader(path: Path) -> Reader | None:
     """What reads the weights, where they are an image tower's alone: it gives the config, the tensors and,
     where another library built it, the tower."""
     beside = path.parent / HF_CONFIG
-    if path.name not in HF_WEIGHTS or not beside.is_file():
+    if path.name.removesuffix(INDEX) not in HF_WEIGHTS or not beside.is_file():
         return None
     config = read_json(beside)
     kind = config.get("model_type")
