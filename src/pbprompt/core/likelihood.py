@@ -44,12 +44,17 @@ def unit(x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
     return F.normalize(at_least_float32(x), dim=-1)
 
 
-def cosines(x: Float[Tensor, "n d"], y: Float[Tensor, "*s c d"]) -> Float[Tensor, "*s n c"]:
-    """Cosine similarity of every x with every y."""
+def unit_products(equation: str, x: Float[Tensor, "*n d"], y: Float[Tensor, "*m d"]) -> Float[Tensor, "..."]:
+    """The einsum of x and y, both of length 1 along the last dimension: cosines, where it sums over that."""
     with torch.autocast(x.device.type, enabled=False), gpu.float32_products(tensor_cores=False):
         x, y = unit(x), unit(y)
         dtype = torch.promote_types(x.dtype, y.dtype)
-        return torch.einsum("nd,...cd->...nc", x.to(dtype), y.to(dtype))
+        return torch.einsum(equation, x.to(dtype), y.to(dtype))
+
+
+def cosines(x: Float[Tensor, "n d"], y: Float[Tensor, "*s c d"]) -> Float[Tensor, "*s n c"]:
+    """Cosine similarity of every x with every y."""
+    return unit_products("nd,...cd->...nc", x, y)
 
 
 def class_logits(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.clip.engine import TextEngine
-from pbprompt.core.likelihood import Scale, class_logits, unit
+from pbprompt.core.likelihood import Scale, class_logits, unit, unit_products
 from pbprompt.methods.base import setting
 from pbprompt.methods.coop import ContextConfig, NameInContext, start_context
 from pbprompt.registry import register
@@ -56,10 +56,7 @@ def own_prompt_logits(
     images: Float[Tensor, "b d"], prompts: Float[Tensor, "*s b c d"], scale: Scale
 ) -> Float[Tensor, "*s b c"]:
     """scale · cos(f(x), g_c(x)): each image against its own prompts."""
-    with torch.autocast(images.device.type, enabled=False):
-        x, g = unit(images), unit(prompts)
-        dtype = torch.promote_types(x.dtype, g.dtype)
-        return scale * torch.einsum("bd,...bcd->...bc", x.to(dtype), g.to(dtype))
+    return scale * unit_products("bd,...bcd->...bc", images, prompts)
 
 
 def in_parts(

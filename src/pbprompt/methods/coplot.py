@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone, Encoded
-from pbprompt.core.likelihood import unit
+from pbprompt.core.likelihood import unit_products
 from pbprompt.methods.base import setting
 from pbprompt.methods.cocoop import in_parts, make_meta_net, own_prompt_logits, shift
 from pbprompt.methods.plot import PLOT, PLOTConfig, transported_cosines
@@ -54,24 +54,15 @@ class CoPLOT(PLOT):
 
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "1 b c"]:
         prompts = len(self.context) * len(self.classes)
-        return in_parts(lambda some: self._logits(some, features), images, prompts).unsqueeze(0)
+        return in_parts(self._logits, images, prompts).unsqueeze(0)
 
-    def _logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "b c"]:
+    def _logits(self, images: Encoded) -> Float[Tensor, "b c"]:
         shifts = shift(self.meta_net, images.global_)
         context = self.context + shifts[:, None, None]
         prompts = self._engine(context.unsqueeze(2))
         scale = self.backbone.logit_scale
-        logits = scale * transported_cosines(own_patch_cosines(images.patches, prompts), self.config)
+        similarity = unit_products("bmd,bncd->bcmn", images.patches, prompts)
+        logits = scale * transported_cosines(similarity, self.config)
         if self.config.add_global:
             logits = logits + own_prompt_logits(images.global_, prompts.mean(1), scale)
         return logits
-
-
-def own_patch_cosines(
-    patches: Float[Tensor, "b m d"], prompts: Float[Tensor, "b n c d"]
-) -> Float[Tensor, "b c m n"]:
-    """Cosine similarity of every image's patches with its own prompts."""
-    with torch.autocast(patches.device.type, enabled=False):
-        u, g = unit(patches), unit(prompts)
-        dtype = torch.promote_types(u.dtype, g.dtype)
-        return torch.einsum("bmd,bncd->bcmn", u.to(dtype), g.to(dtype))

@@ -70,9 +70,6 @@ class PLOT(NameInContext):
         return self._engine(self.context.unsqueeze(1))
 
     def sample_logits(self, images: Encoded, features: Float[Tensor, "n c d"]) -> Float[Tensor, "1 b c"]:
-        return self._logits(images, features).unsqueeze(0)
-
-    def _logits(self, images: Encoded, features: Float[Tensor, "n c d"]) -> Float[Tensor, "b c"]:
         scale = self.backbone.logit_scale
         cells = features.shape[0] * features.shape[1] * images.patches.shape[1]
         parts = [
@@ -82,7 +79,7 @@ class PLOT(NameInContext):
         logits = scale * torch.cat(parts)
         if self.config.add_global:
             logits = logits + class_logits(images.global_, features.mean(0), scale)
-        return logits
+        return logits.unsqueeze(0)
 
 
 def start_contexts(backbone: Backbone, sets: int, tokens: int, words: str) -> Float[Tensor, "n b w"]:
