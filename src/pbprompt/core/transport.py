@@ -147,36 +147,16 @@ def sinkhorn(
         raise InputError(f"Sinkhorn: epsilon {epsilon} and iterations {iterations} should both be above 0")
     exponents = -at_least_float32(cost) / epsilon
     a, b = a.to(exponents.dtype), b.to(exponents.dtype)
-    solve = _scaled if highest_cost / epsilon <= SAFE_EXPONENT else _scaled_in_logarithms
-    return solve(exponents, a, b, iterations, tolerance)
-
-
-def _scaled(
-    exponents: Float[Tensor, "*n m c"],
-    a: Float[Tensor, "*n m"],
-    b: Float[Tensor, "*n c"],
-    iterations: int,
-    tolerance: float | None,
-) -> Float[Tensor, "*n m c"]:
-    kernel = exponents.exp()
-    v = torch.ones_like(b)
-    for iteration in range(1, iterations + 1):
-        u = a / (kernel @ v.unsqueeze(-1)).squeeze(-1)
-        v = b / (kernel.mT @ u.unsqueeze(-1)).squeeze(-1)
-        if tolerance is not None and iteration % CHECK_EVERY == 0:
-            row_sums = u * (kernel @ v.unsqueeze(-1)).squeeze(-1)
-            if (row_sums - a).abs().max() <= tolerance:
-                break
-    return u.unsqueeze(-1) * kernel * v.unsqueeze(-2)
-
-
-def _scaled_in_logarithms(
-    exponents: Float[Tensor, "*n m c"],
-    a: Float[Tensor, "*n m"],
-    b: Float[Tensor, "*n c"],
-    iterations: int,
-    tolerance: float | None,
-) -> Float[Tensor, "*n m c"]:
+    if highest_cost / epsilon <= SAFE_EXPONENT:
+        kernel, v = exponents.exp(), torch.ones_like(b)
+        for iteration in range(1, iterations + 1):
+            u = a / (kernel @ v.unsqueeze(-1)).squeeze(-1)
+            v = b / (kernel.mT @ u.unsqueeze(-1)).squeeze(-1)
+            if tolerance is not None and iteration % CHECK_EVERY == 0:
+                row_sums = u * (kernel @ v.unsqueeze(-1)).squeeze(-1)
+                if (row_sums - a).abs().max() <= tolerance:
+                    break
+        return u.unsqueeze(-1) * kernel * v.unsqueeze(-2)
     tiny = torch.finfo(exponents.dtype).tiny  # a weight of zero has no logarithm
     log_a, log_b = (weights.clamp_min(tiny).log() for weights in (a, b))
     columns = torch.zeros_like(log_b)
