@@ -179,17 +179,15 @@ class PBPrompt(ShowsTokens):
     def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
         config = self.config
         kl = None
-        if config.prompts == "free":
-            features = self._engine(self.context[None, None])
-        elif config.sampling:
+        if config.prompts == "free" or not config.sampling:
+            features = self.class_features(1, generator)
+        else:
             mean, log_variance = self.posterior(self._names)
             kl = reduce_kl(
                 gaussian_kl(mean, log_variance, self._names, self.prior_std), config.kl_reduction, examples
             )
             drawn = sample(mean, log_variance, config.train_samples, generator, antithetic=config.antithetic)
-            features = self._encode(drawn)
-        else:
-            features = self._encode(self.posterior(self._names)[0][None])
+            features = self._engine(self.generator(drawn))
         logits = class_logits(batch.images.global_, features, self.backbone.logit_scale)
         elbo = combined_elbo(
             log_likelihood(logits, batch.labels),
@@ -214,9 +212,6 @@ class PBPrompt(ShowsTokens):
         return conditional_transport(
             batch.images.patches, features, log_weights, config.ct_balance, self.plan_temperature
         ).total
-
-    def _encode(self, latent: Float[Tensor, "s c w"]) -> Float[Tensor, "s c d"]:
-        return self._engine(self.generator(latent))
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         return self._engine(self.prompt_vectors(samples, generator))

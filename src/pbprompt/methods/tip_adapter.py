@@ -89,10 +89,7 @@ class TipAdapter(MemoryBesideText, ChoosesByValidation):
         super().__init__(config, backbone)
         self.stepwise = config.finetune
         keys = torch.empty(0, backbone.embed_dim)
-        if config.finetune:
-            self.keys = nn.Parameter(keys)
-        else:
-            self.register_buffer("keys", keys)
+        self.keys = nn.Parameter(keys) if config.finetune else nn.Buffer(keys)
         self.labels = nn.Buffer(torch.empty(0, dtype=torch.long))
         self.searched = config.search_alpha > 0 or config.search_beta > 0
         if self.searched:
@@ -119,7 +116,8 @@ class TipAdapter(MemoryBesideText, ChoosesByValidation):
         alphas = _grid(self.config.search_alpha, ALPHAS) or [self.config.alpha]
         betas = _grid(self.config.search_beta, BETAS) or [self.config.beta]
         weights = torch.tensor(alphas, device=labels.device).to(self.keys)[:, None, None]
-        sentences, votes = self._parts(self.class_features(1, torch.Generator())[0])
+        bank = self.class_features(1, torch.Generator())[0]
+        sentences, votes = bank.tensor_split([self.keys.shape[1]], dim=1)
         right = torch.zeros(len(betas), len(alphas), dtype=torch.long)
         left_out = self.config.search_on == "left-out"  # the images are those of the keys
         rows = torch.arange(len(labels), device=labels.device)
@@ -154,16 +152,11 @@ class TipAdapter(MemoryBesideText, ChoosesByValidation):
         return torch.cat(parts).unsqueeze(0)
 
     def _logits(self, images: Float[Tensor, "b d"], bank: Float[Tensor, "c k"]) -> Float[Tensor, "b c"]:
-        sentences, votes = self._parts(bank)
+        sentences, votes = bank.tensor_split([self.keys.shape[1]], dim=1)
         alpha, beta = self.found.to(self.keys) if self.searched else (self.config.alpha, self.config.beta)
         affinity = (-beta * (1 - unit(images).to(self.keys) @ self.keys.T)).exp()
         text = class_logits(images, sentences, self.backbone.logit_scale)
         return text + alpha * affinity @ votes.T
-
-    def _parts(self, bank: Float[Tensor, "c k"]) -> tuple[Float[Tensor, "c d"], Float[Tensor, "c n"]]:
-        """Sentences and votes of a bank."""
-        sentences, votes = bank.tensor_split([self.keys.shape[1]], dim=1)
-        return sentences, votes
 
     def epochs_for(self, shots: int) -> int:
         return 20 if self.stepwise else 0

@@ -71,16 +71,12 @@ class VPT(NameInContext):
             self.mean = nn.Parameter(torch.zeros(1, width))
             self.log_variance = nn.Parameter(torch.rand(1, width))  # as published: σ between 1 and 1.65
         if config.initial_std:
-            self._start_at(2 * math.log(config.initial_std))
-
-    def _start_at(self, log_variance: float) -> None:
-        """log σ² is this at the start, whatever the image."""
-        if not self.config.conditional:
-            nn.init.constant_(self.log_variance, log_variance)
-            return
-        *_, weight, bias = self.log_variance_network.parameters()
-        nn.init.zeros_(weight)
-        nn.init.constant_(bias, log_variance)
+            if config.conditional:
+                *_, weight, start = self.log_variance_network.parameters()
+                nn.init.zeros_(weight)  # it is this whatever the image
+            else:
+                start = self.log_variance
+            nn.init.constant_(start, 2 * math.log(config.initial_std))
 
     def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
         config, images = self.config, batch.images.global_
