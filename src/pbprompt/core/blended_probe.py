@@ -17,8 +17,6 @@ adds up α's gradient over all iterations so far, and keeps the iterate that is 
 b starts at 0, α follows the gradient where it is, as the paper has it, and the last iterate is kept.
 """
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -31,14 +29,6 @@ TEXT_EVERY = 10
 START = 250.0
 
 
-class Blend(NamedTuple):
-    """logits = f Wᵀ + b + α·(f tᵀ)."""
-
-    weights: Float[Tensor, "k d"]
-    bias: Float[Tensor, " k"]
-    alpha: Float[Tensor, " k"]
-
-
 def step_sizes(x: Float[Tensor, "n d"], cosines: Float[Tensor, "n k"]) -> tuple[Tensor, Tensor]:
     """Of the probe (W, b) and of α."""
     largest = torch.linalg.matrix_norm(x, 2).square()
@@ -47,8 +37,8 @@ def step_sizes(x: Float[Tensor, "n d"], cosines: Float[Tensor, "n k"]) -> tuple[
 
 def fit_blend(
     x: Float[Tensor, "n d"], labels: Int[Tensor, " n"], text: Float[Tensor, "k d"], iterations: int
-) -> Blend:
-    """Every one of the K classes has an image."""
+) -> tuple[Float[Tensor, "k d"], Float[Tensor, " k"], Float[Tensor, " k"]]:
+    """W, b and α of logits = f Wᵀ + b + α·(f tᵀ); every one of the K classes has an image."""
     cosines, wanted = x @ text.T, F.one_hot(labels, len(text)).to(x)
     alpha = (START * class_means(cosines, labels).diagonal().mean()).expand(len(text)).clone()
     probe = torch.cat([wanted.T @ x, x.new_zeros(len(text), 1)], dim=1)
@@ -61,4 +51,4 @@ def fit_blend(
         probe = probe - probe_step * velocity
         if iteration % TEXT_EVERY == 0:
             alpha = alpha - alpha_step * (errors * cosines).sum(0)
-    return Blend(probe[:, :-1], probe[:, -1], alpha)
+    return probe[:, :-1], probe[:, -1], alpha
