@@ -255,9 +255,7 @@ class Conjugate(
         if self.reader is None or not classes:
             return self.kept.new_zeros(len(classes), self.backbone.embed_dim)
         self.reader.prepare(tuple(classes), self.template)
-        with torch.no_grad():
-            bank = self.reader.combine(self.reader.class_features(1, torch.Generator()))
-        return unit(bank)[0].float()
+        return unit(self.reader.class_features(1, torch.Generator()))[0].float()
 
     # prediction
 

@@ -77,14 +77,11 @@ class NameInContext(Method):
         self._engine = TextEngine(self.backbone, prompts)
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
-        return self._engine(self._contexts())
+        return self._engine(self.prompt_vectors(samples, generator))
 
     def prompt_vectors(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s k b w"]:
-        """What `ShowsTokens` shows, of those that have it."""
-        return self._contexts()
-
-    def _contexts(self) -> Float[Tensor, "1 k b w"]:
-        """The context as the engine takes it: k is 1 where all classes share it."""
+        """The context as the engine takes it, k being 1 where all classes share it; what `ShowsTokens` shows,
+        of those that have it."""
         return self.context[None, None] if self.context.ndim == 2 else self.context[None]
 
 

@@ -59,8 +59,6 @@ class NearestNeighbours(Memory):
 def _best(photographs: Float[Tensor, "n d"], labels: Int[Tensor, " n"], classes: int) -> int:
     """k by the likelihood of the photographs, each left out."""
     choices = [k for k in (1, 2, 4, 8, 16, 32, MOST) if k < len(labels)] or [1]
-    if len(labels) < 2:
-        return 1
     told = torch.zeros(len(choices), dtype=torch.float64)
     for rows in torch.arange(len(labels), device=labels.device).split(AT_ONCE):
         alike = photographs[rows] @ photographs.T

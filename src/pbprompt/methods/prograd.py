@@ -95,7 +95,7 @@ class ProGrad(CoOp):
 
     def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
         # one copy of the context a gradient: a single pass gives both, also where it replays a captured graph
-        self._copies = self._contexts().expand(2, -1, -1, -1)
+        self._copies = self.prompt_vectors(1, generator).expand(2, -1, -1, -1)
         x, scale = batch.images.global_, self.backbone.logit_scale
         logits, others = class_logits(x, self._engine(self._copies), scale)
         general = class_logits(x, self._teacher, scale)
