@@ -22,7 +22,7 @@ context by the feature that is to be told, v_j + π(x), be it real or synthetic;
 alone.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -127,25 +127,18 @@ class SHIP(ShiftedContext, UsesUnseenNames):
         prompts = self._prompts(self.classes)
         parameters = [self.synth_context, *self.encoder.parameters(), *self.generator.parameters()]
         optimiser = torch.optim.AdamW(parameters, lr=self.config.synth_rate)
-        for images, labels in self._synth_batches(views, generator):
-            own = [prompts[label] for label in labels.tolist()]
-            terms = self.synthesis_loss(images, own, generator)
-            optimiser.zero_grad()
-            terms["total"].backward()
-            distributed.average([parameter.grad for parameter in parameters if parameter.grad is not None])
-            optimiser.step()
-        optimiser.zero_grad()
-
-    def _synth_batches(
-        self, views: EpochViews, generator: torch.Generator
-    ) -> Iterator[tuple[Float[Tensor, "k d"], Int[Tensor, " k"]]]:
-        images, labels, _ = views(0)
         for epoch in range(self.config.synth_epochs):
-            if epoch and self.config.synth_views == "fresh":
+            if epoch == 0 or self.config.synth_views == "fresh":
                 images, labels, _ = views(epoch)
             for rows in torch.randperm(len(labels), generator=generator).split(self.config.synth_batch):
                 here = rows.to(labels.device)
-                yield images.global_[here], labels[here]
+                own = [prompts[label] for label in labels[here].tolist()]
+                terms = self.synthesis_loss(images.global_[here], own, generator)
+                optimiser.zero_grad()
+                terms["total"].backward()
+                distributed.average([one.grad for one in parameters if one.grad is not None])
+                optimiser.step()
+        optimiser.zero_grad()
 
     def synthesis_loss(
         self, images: Float[Tensor, "k d"], prompts: Sequence[Prompt], generator: torch.Generator

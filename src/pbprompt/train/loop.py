@@ -3,7 +3,7 @@
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from pbprompt.errors import InputError
 from pbprompt.features.bank import Features
 from pbprompt.features.progress import Lines, bar
 from pbprompt.files import write_bytes
-from pbprompt.methods.base import Batch, EpochViews, Method, Terms
+from pbprompt.methods.base import Batch, Method, Terms
 from pbprompt.seeding import stream, stream_seed
 from pbprompt.train.checkpoint import CHECKPOINT, Tally, read_checkpoint, write_checkpoint
 from pbprompt.train.journal import Journal, OnLog
@@ -92,22 +92,25 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
             write_checkpoint(checkpoint, method, optimiser, done, run.identity, watch.tally)
 
     try:
-        for step, epoch, images, rows, chosen in _batches(
-            method, views, run.seed, size, steps_an_epoch, done, total
-        ):
-            now = step / steps_an_epoch if method.config.anneal == "step" else epoch
-            rate = learning_rate(method.config, now, span)
-            terms = take(images, rows, stream_seed(run.seed, "noise", step), rate)
-            done = step + 1
-            ends_epoch = done % steps_an_epoch == 0
-            if ends_epoch or done == planned:
-                method.end_epoch(epoch, -(-planned // steps_an_epoch))
-            ended = {"epoch": epoch, "learning_rate": learning_rate(method.config, epoch, span)}
-            watch.saw(step, terms, chosen, ended if ends_epoch else {})
-            noted += 1
-            if checkpoint and time.monotonic() - saved > SAVE_EVERY:
-                save()
-                saved = time.monotonic()
+        for epoch in range(done // steps_an_epoch, -(-total // steps_an_epoch)):
+            images = views(epoch)
+            order = epoch_order(len(images.labels), method.image_weights, stream(run.seed, "order", epoch))
+            places, before = order.to(images.labels.device), epoch * steps_an_epoch
+            for step in range(max(before, done), min(before + steps_an_epoch, total)):
+                rows = slice((step - before) * size, (step - before + 1) * size)
+                now = step / steps_an_epoch if method.config.anneal == "step" else epoch
+                rate = learning_rate(method.config, now, span)
+                terms = take(images, places[rows], stream_seed(run.seed, "noise", step), rate)
+                done = step + 1
+                ends_epoch = done % steps_an_epoch == 0
+                if ends_epoch or done == planned:
+                    method.end_epoch(epoch, -(-planned // steps_an_epoch))
+                ended = {"epoch": epoch, "learning_rate": learning_rate(method.config, epoch, span)}
+                watch.saw(step, terms, order[rows], ended if ends_epoch else {})
+                noted += 1
+                if checkpoint and time.monotonic() - saved > SAVE_EVERY:
+                    save()
+                    saved = time.monotonic()
         save()
     except KeyboardInterrupt:
         if take.begun == noted:
@@ -121,20 +124,6 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
                 parameter.copy_(first.lerp(parameter, method.config.keep))
     method.finish_on(views)
     return watch.last_epoch or watch.mean()
-
-
-def _batches(
-    method: Method, views: EpochViews, seed: int, size: int, steps_an_epoch: int, done: int, total: int
-) -> Iterator[tuple[int, int, Batch, Tensor, Tensor]]:
-    """(step, epoch, the epoch's images, the step's rows of them, these on the CPU) from `done` to `total`."""
-    for epoch in range(done // steps_an_epoch, -(-total // steps_an_epoch)):
-        images = views(epoch)
-        order = epoch_order(len(images.labels), method.image_weights, stream(seed, "order", epoch))
-        places = order.to(images.labels.device)
-        first = epoch * steps_an_epoch
-        for step in range(max(first, done), min(first + steps_an_epoch, total)):
-            at = (step - first) * size
-            yield step, epoch, images, places[at : at + size], order[at : at + size]
 
 
 class _Watch:
