@@ -3,8 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,30 +151,23 @@ def load_model(
         method = build_method(kind, from_dict(kind.Config, info.config), towers, seed=0)
     except InputError as error:  # such as of settings that ask for more blocks than the towers have
         raise InputError(f"{folder / CONFIG}: {error}") from None
-    with _weights(files) as state:
+    path = folder / WEIGHTS
+    try:
+        state = load(files.part(WEIGHTS) or b"")
+        check_finite(path, state)
         if not info.multi_label:
             return _with_state(method, info.classes, info.template, state), info, None
         head, classes = LabelHead(**state), len(info.classes)
         shapes = [(classes, towers.embed_dim), (classes,), (classes,), (classes,)]
         if [tuple(part.shape) for part in head] != shapes:
             raise ValueError(f"not of {classes} labels and {towers.embed_dim} dimensions")
-    method.prepare(info.classes, info.template)
-    return method, info, LabelHead(*(part.to(towers.device) for part in head))
-
-
-@contextmanager
-def _weights(files: ModelFiles) -> Iterator[dict[str, Tensor]]:
-    """The saved tensors; what is wrong with them is said in a sentence."""
-    path = files.folder / WEIGHTS
-    try:
-        state = load(files.part(WEIGHTS) or b"")
-        check_finite(path, state)
-        yield state
     except InputError:
         raise
     except (OSError, SafetensorError, RuntimeError, TypeError, ValueError) as error:
         why = first_line(error)
         raise InputError(f"{path}: does not hold this model's parameters ({why}): fit it again") from None
+    method.prepare(info.classes, info.template)
+    return method, info, LabelHead(*(part.to(towers.device) for part in head))
 
 
 def _towers_of(
