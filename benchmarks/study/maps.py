@@ -18,7 +18,7 @@ from torch import Tensor
 from pbprompt import markdown
 from pbprompt.clip.backbone import Encoded
 from pbprompt.clip.loading.load import load_backbone
-from pbprompt.core.transport import transport_plans
+from pbprompt.core.transport import patch_cosines, transport_plans
 from pbprompt.data.fewshot import draw
 from pbprompt.data.sources import open_dataset
 from pbprompt.features.bank import FeatureBank, Features
@@ -74,7 +74,7 @@ def look(method: Method, test: Features) -> dict[str, Any]:
         some = test.subset(images)
         encoded = Encoded(some.global_, some.patches)
         log_weights = method.sample_logits(encoded, prompts).log_softmax(-1)
-        plans = transport_plans(encoded.patches, prompts, log_weights, temperature)
+        plans = transport_plans(patch_cosines(encoded.patches, prompts), log_weights, temperature)
         of_true = plans.patch_given_prompt[:, torch.arange(len(some)), :, some.labels]  # [b, s, m]
         maps.append(of_true.mean(1))
         patches.append(spread(of_true).mean(1))

@@ -61,7 +61,8 @@ def by_loops(patches, prompts, log_weights, temperature):
 @pytest.mark.parametrize("temperature", [1.0, 0.1, 0.01])
 def test_transport_is_equations_6_to_8(temperature):
     there, back, to_prompt, to_patch = by_loops(*problem(), temperature)
-    plans = transport_plans(*problem(), temperature)
+    patches, prompts, log_weights = problem()
+    plans = transport_plans(patch_cosines(patches, prompts), log_weights, temperature)
     np.testing.assert_allclose(plans.prompt_given_patch, to_prompt, rtol=1e-9, atol=1e-15)
     np.testing.assert_allclose(plans.patch_given_prompt, to_patch, rtol=1e-9, atol=1e-15)
     cost = conditional_transport(*problem(), balance=0.3, temperature=temperature)
@@ -71,7 +72,8 @@ def test_transport_is_equations_6_to_8(temperature):
 
 
 def test_plans_are_conditional_distributions():
-    plans = transport_plans(*problem())
+    patches, prompts, log_weights = problem()
+    plans = transport_plans(patch_cosines(patches, prompts), log_weights)
     ones = torch.ones(S, B, dtype=torch.float64)
     torch.testing.assert_close(plans.prompt_given_patch.sum(-1), ones[..., None].expand(S, B, M))
     torch.testing.assert_close(plans.patch_given_prompt.sum(-2), ones[..., None].expand(S, B, C))
@@ -145,7 +147,7 @@ def test_a_cold_plan_takes_the_nearest():
 @pytest.mark.parametrize("temperature", [1e12, math.inf])
 def test_a_hot_plan_ignores_the_cosines(temperature):
     patches, prompts, log_weights = problem()
-    plans = transport_plans(patches, prompts, log_weights, temperature)
+    plans = transport_plans(patch_cosines(patches, prompts), log_weights, temperature)
     torch.testing.assert_close(plans.prompt_given_patch, log_weights.exp().unsqueeze(-2).expand(S, B, M, C))
     torch.testing.assert_close(plans.patch_given_prompt, torch.full_like(plans.patch_given_prompt, 1 / M))
     cost = conditional_transport(patches, prompts, log_weights, temperature=temperature)

@@ -59,23 +59,14 @@ def patch_cosines(
     return cosines(patches.flatten(0, 1), prompts).unflatten(-2, patches.shape[:2])
 
 
-def _plans(
-    similarity: Float[Tensor, "*s b m c"], log_weights: Float[Tensor, "*s b c"], temperature: float
+def transport_plans(
+    similarity: Float[Tensor, "*s b m c"], log_weights: Float[Tensor, "*s b c"], temperature: float = 1.0
 ) -> Plans:
+    """Both conditional plans, from the cosines of patches and prompts."""
     if not temperature > 0:
         raise InputError(f"transport temperature: {temperature} should be above 0")
     exponents = similarity / temperature
     return Plans((at_least_float32(log_weights).unsqueeze(-2) + exponents).softmax(-1), exponents.softmax(-2))
-
-
-def transport_plans(
-    patches: Float[Tensor, "b m d"],
-    prompts: Float[Tensor, "*s c d"],
-    log_weights: Float[Tensor, "*s b c"],
-    temperature: float = 1.0,
-) -> Plans:
-    """Both conditional plans, to look at; the cost does not need them from outside."""
-    return _plans(patch_cosines(patches, prompts), log_weights, temperature)
 
 
 def conditional_transport(
@@ -115,7 +106,7 @@ def _transport(
         patch_to_prompt, prompt_to_patch = both_directions(patches, prompts, log_weights, temperature)
     else:
         similarity = patch_cosines(patches, prompts)
-        to_prompts, to_patches = _plans(similarity, log_weights, temperature)
+        to_prompts, to_patches = transport_plans(similarity, log_weights, temperature)
         weights = at_least_float32(log_weights).exp()
         # A plan sums to one, so the expected cost is one minus the expected cosine: no tensor of costs.
         patch_to_prompt = 1 - (to_prompts * similarity).sum(-1).mean(-1)

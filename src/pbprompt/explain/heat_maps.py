@@ -36,7 +36,7 @@ from PIL import Image
 from torch import Tensor
 
 from pbprompt.clip.backbone import Encoded
-from pbprompt.core.transport import transport_plans
+from pbprompt.core.transport import patch_cosines, transport_plans
 from pbprompt.data.names import class_rows
 from pbprompt.data.squares import Fit
 from pbprompt.errors import InputError
@@ -118,7 +118,7 @@ def heat_maps(
     heat = method.plan_temperature if temperature is None else temperature
     log_weights = method.sample_logits(encoded, bank).log_softmax(-1)
     log_weights = log_weights.expand(len(prompts), -1, -1)  # prompts that make one classifier share its p_c
-    plans = transport_plans(encoded.patches, prompts, log_weights, heat)
+    plans = transport_plans(patch_cosines(encoded.patches, prompts), log_weights, heat)
 
     def maps(values: Float[Tensor, "s 1 m c"]) -> Maps:
         chosen = values[:, 0, :, rows].transpose(1, 2).unflatten(-1, backbone.grid)
