@@ -3,10 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -17,10 +15,6 @@ from pbprompt.files import as_csv, write_text
 from pbprompt.report import plots
 from pbprompt.report.figures import reliability_words
 from pbprompt.report.plots import Drawing
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 MOST_NAMED = 60  # classes whose names fit beside the matrix
 MOST_COUNTED = 24  # classes whose counts fit into the cells
@@ -38,15 +32,32 @@ def class_cells(one: ClassFigures) -> list[str]:
     return [f"{one.images:,}", *map(percent, (one.recall, one.precision, one.f1))]
 
 
+@plots.styled
 def draw_confusion(answers: Answers) -> Drawing:
-    """All classes; needs matplotlib."""
-    wrong = len(answers) - int(answers.right.sum())
+    """Of all classes; up to `MOST_NAMED` by name, with counts for up to `MOST_COUNTED`; needs matplotlib."""
+    counts, classes = answers.confusion, answers.classes
+    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    named = len(classes) <= MOST_NAMED
+    side = min(9.0, max(3.0, 1.2 + 0.3 * len(classes))) if named else 6.4
+    figure, axes = plots.new_axes(side + 0.6, side, "")
+    axes.imshow(share, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    axes.grid(visible=False)
+    axes.set(xlabel="answer", ylabel="true class")
+    if named:
+        names = [shorten(name, 18, placeholder="…") or name[:18] for name in classes]
+        size = 8 if len(classes) <= MOST_COUNTED else 6
+        axes.set_xticks(range(len(classes)), names, rotation=90, fontsize=size)
+        axes.set_yticks(range(len(classes)), names, fontsize=size)
+    if len(classes) <= MOST_COUNTED:
+        for row, column in np.argwhere(counts):
+            colour = PALE if share[row, column] > 0.5 else DARK
+            axes.text(column, row, str(counts[row, column]), ha="center", va="center", color=colour, size=7)
     return Drawing(
         "confusion",
         "Confusion matrix of all classes, in the order of the data: rows are the truth, columns the answers; "
         "the darker, the larger the share of a class's images.",
-        f"{wrong} of {len(answers)} images lie beside the diagonal.",
-        _confusion_picture(answers.confusion, answers.classes),
+        f"{len(answers) - int(answers.right.sum())} of {len(answers)} images lie beside the diagonal.",
+        figure,
     )
 
 
@@ -67,29 +78,6 @@ def draw_trust(answers: Answers) -> Iterator[Drawing]:
         plots.reliability_diagram(answers.reliability),
         small=True,
     )
-
-
-@plots.styled
-def _confusion_picture(matrix: ArrayLike, classes: Sequence[str]) -> "Figure":
-    """Names stand at up to `MOST_NAMED` classes, counts in the cells of up to `MOST_COUNTED`."""
-    counts = np.asarray(matrix)
-    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    named = len(classes) <= MOST_NAMED
-    side = min(9.0, max(3.0, 1.2 + 0.3 * len(classes))) if named else 6.4
-    figure, axes = plots.new_axes(side + 0.6, side, "")
-    axes.imshow(share, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-    axes.grid(visible=False)
-    axes.set(xlabel="answer", ylabel="true class")
-    if named:
-        names = [shorten(name, 18, placeholder="…") or name[:18] for name in classes]
-        size = 8 if len(classes) <= MOST_COUNTED else 6
-        axes.set_xticks(range(len(classes)), names, rotation=90, fontsize=size)
-        axes.set_yticks(range(len(classes)), names, fontsize=size)
-    if len(classes) <= MOST_COUNTED:
-        for row, column in np.argwhere(counts):
-            colour = PALE if share[row, column] > 0.5 else DARK
-            axes.text(column, row, str(counts[row, column]), ha="center", va="center", color=colour, size=7)
-    return figure
 
 
 def terminal_tables(answers: Answers, root: Path, width: int) -> Iterator[Table | Text]:
