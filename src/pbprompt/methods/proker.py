@@ -91,15 +91,12 @@ class ProKeR(MemoryBesideText):
         return torch.cat([unit(self._text).to(coefficients), coefficients], dim=1).unsqueeze(0)
 
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
-        at_once = max(1, AFFINITIES // len(self.keys))
-        parts = [self._logits(some, features[0]) for some in images.global_.split(at_once)]
+        text, coefficients = features[0].tensor_split([self.keys.shape[1]], dim=1)
+        parts = []
+        for x in unit(images.global_).to(self.keys).split(max(1, AFFINITIES // len(self.keys))):
+            corrections = (-self.beta * (1 - x @ self.keys.T)).exp() @ coefficients.T
+            parts.append(self.backbone.logit_scale * (x @ text.T + corrections))
         return torch.cat(parts).unsqueeze(0)
-
-    def _logits(self, images: Float[Tensor, "b d"], bank: Float[Tensor, "c k"]) -> Float[Tensor, "b c"]:
-        text, coefficients = bank.tensor_split([self.keys.shape[1]], dim=1)
-        x = unit(images).to(self.keys)
-        corrections = (-self.beta * (1 - x @ self.keys.T)).exp() @ coefficients.T
-        return self.backbone.logit_scale * (x @ text.T + corrections)
 
 
 def _best(

@@ -147,16 +147,14 @@ class TipAdapter(MemoryBesideText, ChoosesByValidation):
         return torch.cat([self._text.to(votes), votes], dim=1).unsqueeze(0)
 
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
-        at_once = max(1, AFFINITIES // len(self.keys))
-        parts = [self._logits(some, features[0]) for some in images.global_.split(at_once)]
-        return torch.cat(parts).unsqueeze(0)
-
-    def _logits(self, images: Float[Tensor, "b d"], bank: Float[Tensor, "c k"]) -> Float[Tensor, "b c"]:
-        sentences, votes = bank.tensor_split([self.keys.shape[1]], dim=1)
+        sentences, votes = features[0].tensor_split([self.keys.shape[1]], dim=1)
         alpha, beta = self.found.to(self.keys) if self.searched else (self.config.alpha, self.config.beta)
-        affinity = (-beta * (1 - unit(images).to(self.keys) @ self.keys.T)).exp()
-        text = class_logits(images, sentences, self.backbone.logit_scale)
-        return text + alpha * affinity @ votes.T
+        parts = []
+        for some in images.global_.split(max(1, AFFINITIES // len(self.keys))):
+            affinity = (-beta * (1 - unit(some).to(self.keys) @ self.keys.T)).exp()
+            text = class_logits(some, sentences, self.backbone.logit_scale)
+            parts.append(text + alpha * affinity @ votes.T)
+        return torch.cat(parts).unsqueeze(0)
 
     def epochs_for(self, shots: int) -> int:
         return 20 if self.stepwise else 0

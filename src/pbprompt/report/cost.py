@@ -50,26 +50,21 @@ def computation_cost(device: str = "cpu") -> list[MethodCost]:
     theirs = {(figure.method, figure.metric): figure.value for figure in published("computation_cost")}
     rows = []
     for label, name in ROWS.items():
-        parameters, rate = _measured(name, backbone, pixels)
+        kind = find_method(name)
+        method = build_method(kind, make_config(kind), backbone, seed=1)
+        method.prepare(class_names(backbone.tokenizer, CLASSES), "a photo of a {}.")
+        predict = predictive(method, SAMPLES)
+        seconds = []
+        for _ in range(1 + REPEATS):  # the first makes what is made once
+            start = time.perf_counter()
+            with torch.no_grad():
+                predict(backbone.image(pixels)).probabilities.sum().item()  # waits for the device
+            seconds.append(time.perf_counter() - start)
+        parameters, rate = method.counted_parameters(), len(pixels) / median(seconds[1:])
         rows.append(
             MethodCost(label, parameters, int(theirs[label, "parameters"]), rate, theirs[label, "images/s"])
         )
     return rows
-
-
-def _measured(name: str, backbone: Backbone, images: Tensor) -> tuple[int, float]:
-    """(learnable parameters as its paper counts them, images per second) of a method."""
-    kind = find_method(name)
-    method = build_method(kind, make_config(kind), backbone, seed=1)
-    method.prepare(class_names(backbone.tokenizer, CLASSES), "a photo of a {}.")
-    predict = predictive(method, SAMPLES)
-    seconds = []
-    for _ in range(1 + REPEATS):  # the first makes what is made once
-        start = time.perf_counter()
-        with torch.no_grad():
-            predict(backbone.image(images)).probabilities.sum().item()  # waits for the device
-        seconds.append(time.perf_counter() - start)
-    return method.counted_parameters(), len(images) / median(seconds[1:])
 
 
 def class_names(tokenizer: AnyTokenizer, count: int) -> list[str]:

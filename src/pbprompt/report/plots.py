@@ -94,7 +94,14 @@ def curves(
     What is measured may be something else, and no share of a whole: then it is not labelled in per cent.
     """
     figure, axes = new_axes(6.4, 3.6, title)
-    _draw_lines(axes, lines)
+    for number, (label, points) in enumerate(lines.items()):
+        x = sorted(points)
+        mean = np.array([fmean(points[value]) for value in x])
+        spread = np.array([stdev(points[value]) if len(points[value]) > 1 else 0.0 for value in x])
+        look = _look(number)
+        axes.plot(x, mean, marker=MARKERS[number % len(MARKERS)], label=label, **look)
+        if spread.any():
+            axes.fill_between(x, mean - spread, mean + spread, color=look["color"], alpha=0.15, linewidth=0)
     values = sorted({x for points in lines.values() for x in points})
     if axis == SHOTS or (values[0] > 0 and values[-1] / values[0] >= 50):  # as 0.001, 0.01, 0.1: equal steps
         axes.set_xscale("log", base=2 if axis == SHOTS else 10)
@@ -222,17 +229,6 @@ def new_axes(width: float, height: float, title: str, **layout: Any) -> tuple["F
     axes = figure.subplots(**layout)
     np.atleast_1d(axes)[0].set_title(title, loc="left")
     return figure, axes
-
-
-def _draw_lines(axes: "Axes", lines: Mapping[str, Points]) -> None:
-    for number, (label, points) in enumerate(lines.items()):
-        x = sorted(points)
-        mean = np.array([fmean(points[value]) for value in x])
-        spread = np.array([stdev(points[value]) if len(points[value]) > 1 else 0.0 for value in x])
-        look = _look(number)
-        axes.plot(x, mean, marker=MARKERS[number % len(MARKERS)], label=label, **look)
-        if spread.any():
-            axes.fill_between(x, mean - spread, mean + spread, color=look["color"], alpha=0.15, linewidth=0)
 
 
 def _look(number: int) -> dict[str, Any]:
