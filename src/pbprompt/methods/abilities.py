@@ -17,11 +17,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.clip.backbone import Encoded
 from pbprompt.core.evidence import Evidence
 from pbprompt.core.label_head import LabelHead
 from pbprompt.core.unlabelled import Absorbed
-from pbprompt.methods.base import Method, MethodConfig
+from pbprompt.methods.base import Method
 
 Ability = TypeVar("Ability", bound=Method)
 
@@ -143,6 +143,4 @@ class ShowsTokens(Method):
 class UsesUnseenNames(Method):
     """It trains for classes without images too: a task sets `unseen_names` before it is tuned."""
 
-    def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
-        super().__init__(config, backbone)
-        self.unseen_names: tuple[str, ...] = ()
+    unseen_names: tuple[str, ...] = ()

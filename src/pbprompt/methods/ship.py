@@ -90,6 +90,7 @@ class SHIP(ShiftedContext, UsesUnseenNames):
     }
     paper = "Wang et al., ICCV 2023"
     config: SHIPConfig
+    _stage2: tuple[object, list[Prompt], TextEngine] | None = None
 
     def __init__(self, config: SHIPConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
@@ -108,10 +109,6 @@ class SHIP(ShiftedContext, UsesUnseenNames):
     def trainable(self) -> list[nn.Parameter]:
         """Stage 2 leaves what stage 1 made as it is."""
         return [self.context, *(self.meta_net.parameters() if self.meta_net else ())]
-
-    def prepare(self, classes: Sequence[str], template: str) -> None:
-        super().prepare(classes, template)
-        self._stage2: tuple[tuple[str, ...], list[Prompt], TextEngine] | None = None
 
     def _prompts(self, names: Sequence[str]) -> list[Prompt]:
         return named_prompts(self.backbone.tokenizer, names, self.config.tokens)
@@ -172,11 +169,12 @@ class SHIP(ShiftedContext, UsesUnseenNames):
 
     def _both(self) -> tuple[list[Prompt], TextEngine]:
         """The training classes and, behind them, the new names; made when they change."""
-        if self._stage2 is None or self._stage2[0] != self.unseen_names:
+        names = self.classes, self.unseen_names
+        if self._stage2 is None or self._stage2[0] != names:
             known = set(self.classes)
             new = [name for name in dict.fromkeys(self.unseen_names) if name not in known]
             prompts = self._prompts((*self.classes, *new))
-            self._stage2 = self.unseen_names, prompts, TextEngine(self.backbone, prompts)
+            self._stage2 = names, prompts, TextEngine(self.backbone, prompts)
         return self._stage2[1:]
 
     @torch.no_grad()
