@@ -145,9 +145,15 @@ def comparison_table(comparison: Comparison) -> str:
         "↑: higher is better, ↓: lower."
     )
     heads = ["Method", "Seeds", "Epochs", *(column.title for column in columns)]
-    shown = table(caption, heads, bodies, cards=True)
-    trained = {epochs for rows in bodies.values() for _, _, epochs, *_ in rows}
-    return f"{shown}\n{UNEQUAL}" if len(trained) > 1 else shown
+    parts = [table(caption, heads, bodies, cards=True)]
+    if len({epochs for rows in bodies.values() for _, _, epochs, *_ in rows}) > 1:
+        parts.append(UNEQUAL)
+    if count := comparison.outdated:
+        parts.append(
+            f'<p class="quiet">{count} older {"run was" if count == 1 else "runs were"} made with other '
+            "code, data or defaults than the newest of the same row and left out.</p>"
+        )
+    return "\n".join(parts)
 
 
 def _columns(config: RunConfig) -> list[Column]:

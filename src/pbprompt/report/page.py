@@ -11,7 +11,7 @@ from pbprompt.errors import InputError
 from pbprompt.files import write_text
 from pbprompt.recipes import Recipe, load_recipe, recipe_names
 from pbprompt.report import plots, render
-from pbprompt.report.comparisons import Comparison, comparison_table, make_comparisons
+from pbprompt.report.comparisons import comparison_table, make_comparisons
 from pbprompt.report.figures import draw, draw_table
 from pbprompt.report.html_page import document, facts_list, figures_html, notices
 from pbprompt.report.plots import Drawing
@@ -37,7 +37,7 @@ def write_page(
     comparisons = make_comparisons(records, known)
     tables = (build_table(recipe, records, store.arrays) for recipe in known)
     sections = [(table.title, render.html(table), draw_table(table)) for table in tables if table.seeds]
-    sections += [(one.heading, _comparison(one), draw(one, store)) for one in comparisons]
+    sections += [(one.heading, comparison_table(one), draw(one, store)) for one in comparisons]
     parts = {"What was run": _facts(records, failures)}
     seen: Counter[str] = Counter()
     for heading, shown, wanted in sections:
@@ -76,17 +76,6 @@ def _facts(records: Sequence[Record], failures: Sequence[Failure]) -> str:
         "Commit": _listed(record.commit for record in records if record.commit),
     }
     return facts_list(facts, notices({record.backbone.name for record in records}))
-
-
-def _comparison(comparison: Comparison) -> str:
-    count = comparison.outdated
-    if not count:
-        return comparison_table(comparison)
-    return (
-        f'{comparison_table(comparison)}\n<p class="quiet">{count} older '
-        f"{'run was' if count == 1 else 'runs were'} made with other code, data or defaults than the newest "
-        "of the same row and left out.</p>"
-    )
 
 
 def _failures(failures: Sequence[Failure]) -> str:
