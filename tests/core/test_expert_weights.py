@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plain_posterior import best_log_weights, curvature, normal, weights_loss
 
@@ -83,6 +83,7 @@ def test_what_all_classes_share_does_not_matter():
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.floats(0.01, 100.0))
+@example(844, 87.0)
 def test_there_is_one_least_loss(seed, scale):
     """The loss is convex in w: no other weights are better, however large the scores."""
     scores, labels = judged(12, 3, seed)

@@ -57,7 +57,7 @@ def fit_weights(
     usual: Float[Tensor, " e"],
     shares: Float[Tensor, " n"] | None = None,
 ) -> Weights:
-    """By Newton's method in ln w."""
+    """By Newton's method."""
     scaled = scores.mT * usual[:, None, None]
     own = scaled.gather(1, labels.expand(len(usual), -1).unsqueeze(1))
     ahead = (scaled - own).contiguous()  # of the true class; [e, c, n], since sums over few classes are slow
@@ -79,7 +79,8 @@ def fit_weights(
 
     def step(place: Float[Tensor, " e"]) -> Float[Tensor, " e"]:
         slope, information = curves(place)
-        return torch.linalg.solve(information + (WORTH * place.exp()).diag(), slope)
+        # Newton's of the loss in w, where it is convex, as a step in ln w
+        return torch.linalg.solve(information + WORTH * torch.eye(len(place)).to(place), slope)
 
     place = newton(torch.zeros_like(usual), loss, step)
     precision = curves(place)[1] + DOUBT * torch.eye(len(usual)).to(usual)
