@@ -86,7 +86,7 @@ def test_the_table_of_settings_is_current():
     recipe = load_recipe("base-to-new-vit")
     (row,) = [row for row in recipe.rows if row.label == "CoOp"]
     assert settings.differences(recipe, row) == ("CoCoOp's paper", "same")
-    other = settings.differences(recipe, replace(row, by_dataset=()))[1]
+    other = settings.differences(recipe, replace(row, by_dataset={}))[1]
     assert other == "`epochs` 0, published 50 on imagenet"
 
 

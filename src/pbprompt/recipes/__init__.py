@@ -1,7 +1,7 @@
 """A table or figure as a grid of runs: YAML files beside this one, or a user's own."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +27,18 @@ class Row:
     samples: int = 20
     temper: bool = False
     published: str = ""
-    by_dataset: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    by_dataset: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "overrides", _ordered(self.overrides))
 
     def overrides_on(self, dataset: str) -> tuple[str, ...]:
         """The settings that are changed in a run on this dataset."""
-        return _ordered((*self.overrides, *dict(self.by_dataset).get(dataset, ())))
+        return _ordered((*self.overrides, *self.by_dataset.get(dataset, ())))
 
     def changed(self, words: Sequence[str]) -> "Row":
         """The row with more settings changed, on every dataset."""
-        own = tuple((dataset, (*some, *words)) for dataset, some in self.by_dataset)
+        own = {dataset: (*some, *words) for dataset, some in self.by_dataset.items()}
         return replace(self, overrides=(*self.overrides, *words), by_dataset=own)
 
 
@@ -137,12 +137,12 @@ def load_recipe(name_or_path: str, others: Sequence[str] = ()) -> Recipe:
     views = values.get("views", "centre")
     if views not in ("centre", "fresh") and (type(views) is not int or views < 1):
         raise InputError(f"{where}: views is {views!r}: choose centre, fresh or a number")
-    recipe = replace(read(Recipe, {**values, "rows": (), "name": path.stem}, where), rows=rows)
+    recipe = read(Recipe, {**values, "rows": rows, "name": path.stem}, where)
     labels = [row.label for row in rows]
     for row in rows:
         if labels.count(row.label) > 1:
             raise InputError(f"{where}: two rows have the label {row.label!r}: give each its own")
-        for dataset, _ in row.by_dataset:
+        for dataset in row.by_dataset:
             if dataset not in recipe.datasets:
                 raise InputError(f"{where}: by_dataset of {row.label!r} names {dataset!r}: choose a dataset")
     if strange := [name for name in recipe.apart if name not in (*recipe.datasets, *recipe.targets)]:
@@ -166,7 +166,6 @@ def _row(values: Any, where: str) -> Row:
         **values,
         "label": str(values.get("label", values.get("method"))),
         "overrides": words(values.get("overrides") or {}, where, "overrides"),
-        "by_dataset": (),
+        "by_dataset": {name: words(some, where, f"by_dataset, {name},") for name, some in own.items()},
     }
-    settings = tuple((name, words(some, where, f"by_dataset, {name},")) for name, some in own.items())
-    return replace(read(Row, row, where), by_dataset=settings)
+    return read(Row, row, where)

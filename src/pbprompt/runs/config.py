@@ -1,6 +1,6 @@
 """What one run of a table is asked."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 from pbprompt.data.fewshot import shots_in_words
@@ -35,17 +35,13 @@ class RunConfig:
 
     def row(self, without: str = "") -> str:
         """The method and what was changed of it: "pbprompt, w/o-S, epochs=30". `without` leaves one out."""
-        changed = {
-            field.name: getattr(self, field.name)
-            for field in fields(self)
-            if field.name != without and getattr(self, field.name) != field.default
-        }
+        choices = [key for key in ("preset", "variant", "views", "samples") if key != without]
+        changed = {key: value for key in choices if (value := getattr(self, key)) != getattr(RunConfig, key)}
         words = [self.method, *(changed[key] for key in ("preset", "variant") if key in changed)]
         words += [word for word in self.overrides if word.partition("=")[0] != without]
         words += ["tempered"] * self.temper
-        return ", ".join(
-            [*words, *(f"{key}={changed[key]}" for key in ("views", "samples") if key in changed)]
-        )
+        words += [f"{key}={changed[key]}" for key in ("views", "samples") if key in changed]
+        return ", ".join(words)
 
     def __str__(self) -> str:
         return f"{self.task} on {self.place}: {self.row()}, {shots_in_words(self.shots)}, seed {self.seed}"

@@ -12,7 +12,7 @@ tested on the whole validation split instead, not on what the draw leaves of it.
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -92,6 +92,11 @@ class Prepared:
     def settings(self) -> MethodConfig:
         return make_config(self.kind, self.config.preset, self.config.variant, self.config.overrides)
 
+    @property
+    def tested(self) -> dict[str, Dataset]:
+        """By its name everything whose test split is read; base-to-new reads each half of it by itself."""
+        return {self.config.dataset: self.few, **self.targets}
+
     def id(self, fingerprint: str) -> str:
         """The run's name: a hash of settings, draw, weights (by their fingerprint) and code."""
         code = code_revision(self.kind)
@@ -113,7 +118,10 @@ def prepare_run(config: RunConfig, datasets: Datasets | None = None) -> Prepared
     datasets = datasets or Datasets()
     make_config(find_method(config.method), config.preset, config.variant, config.overrides)
     few, data = datasets.drawn(config.dataset, config.shots, config.seed, config.split)
-    targets = {name: datasets.tested(name, config.split) for name in _target_names(config)}
+    elsewhere = config.task in ("cross-dataset", "domain-shift")
+    if elsewhere and not config.targets:
+        raise InputError(f"{config.task}: name the targets to test on")
+    targets = {name: datasets.tested(name, config.split) for name in config.targets if elsewhere}
     if config.task == "domain-shift":
         targets = {name: _domain(name, other, config.dataset, few) for name, other in targets.items()}
     return Prepared(config, few, data, targets)
@@ -129,7 +137,8 @@ def run_task(run: Prepared, bank: FeatureBank) -> tuple[Record, Arrays]:
     results: dict[str, dict[str, int | float]] = {}
     arrays: Arrays = {}
     tuned = bank_on(bank, model.backbone)
-    for name, test in _tests(run, base, new):
+    tests = run.tested if new is None else {"base": base, "new": new, "joint": run.few}
+    for name, test in tests.items():
         results[name], said = _tested(model.for_classes(test.classes, test.template), test, tuned)
         arrays |= {f"{name}/{key}": value for key, value in said.items()}
     if new is not None:
@@ -161,14 +170,6 @@ def run_task(run: Prepared, bank: FeatureBank) -> tuple[Record, Arrays]:
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     return record, arrays
-
-
-def _target_names(config: RunConfig) -> tuple[str, ...]:
-    if config.task not in ("cross-dataset", "domain-shift"):
-        return ()
-    if not config.targets:
-        raise InputError(f"{config.task}: name the targets to test on")
-    return config.targets
 
 
 def _domain(name: str, other: Dataset, source: str, few: Dataset) -> Dataset:
@@ -228,15 +229,6 @@ def _names_without_images(run: Prepared, new: Dataset | None) -> tuple[str, ...]
     known = set(run.few.classes)
     names = dict.fromkeys(name for target in run.targets.values() for name in target.classes)
     return tuple(name for name in names if name not in known)
-
-
-def _tests(run: Prepared, base: Dataset, new: Dataset | None) -> Iterator[tuple[str, Dataset]]:
-    """(name, dataset whose test split is read) of everything the task tests on."""
-    if new is not None:
-        yield from (("base", base), ("new", new), ("joint", run.few))
-    else:
-        yield run.config.dataset, run.few
-        yield from run.targets.items()
 
 
 def _tested(model: TunedModel, test: Dataset, bank: Bank) -> tuple[dict[str, int | float], Arrays]:

@@ -22,11 +22,7 @@ def encode(runs: Sequence[Prepared], backbone: str, device: str) -> None:
     draws = {(run.config.shots, run.config.seed, run.config.views): run.few for run in runs}
     for (_, seed, views), few in draws.items():
         epoch_features(bank, few, seed, views, epochs=0)
-    tested = {
-        (name, run.config.split): dataset
-        for run in runs
-        for name, dataset in {run.config.dataset: run.few, **run.targets}.items()
-    }
+    tested = {(name, run.config.split): one for run in runs for name, one in run.tested.items()}
     for dataset in tested.values():
         bank.encode(dataset.root, dataset.test)
 
