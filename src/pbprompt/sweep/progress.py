@@ -28,18 +28,12 @@ class Progress:
     def show(self, running: int) -> None:
         self._running = running
 
-    def done(self, label: str) -> None:
-        self._done += 1
-        self._ended(label)
-
-    def failed(self, label: str) -> None:
-        self._failed += 1
-        self._ended(f"{label} failed")
-
-    def _ended(self, label: str) -> None:
-        self._last = label
+    def ended(self, label: str, *, failed: bool = False) -> None:
+        self._done, self._failed = self._done + (not failed), self._failed + failed
+        self._last = f"{label} failed" if failed else label
         if not self._console.is_terminal:
-            self._console.print(f"{self._done + self._failed}/{self._total}, {self._left()} left: {label}")
+            ended = f"{self._done + self._failed}/{self._total}, {self._left()} left"
+            self._console.print(f"{ended}: {self._last}")
 
     def _left(self) -> str:
         ended = self._done + self._failed

@@ -74,13 +74,13 @@ def sweep(
                     for lost in groups.get(job, [job]):  # a dataset that cannot be encoded fails all its runs
                         store.fail(Failure(lost.id, missing[lost.id].config, error))
                         failed.append(lost.id)
-                        display.failed(str(missing[lost.id].config))
+                        display.ended(str(missing[lost.id].config), failed=True)
                 elif job in groups:
                     executor.submit(groups[job])
                 else:
                     store.add(*ended.value)
                     done.append(job.id)
-                    display.done(str(missing[job.id].config))
+                    display.ended(str(missing[job.id].config))
     return Outcome(tuple(done), skipped, tuple(failed))
 
 
