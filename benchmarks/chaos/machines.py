@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,7 @@ def on_ray(folder: Path) -> int:
     outputs = []
     for name, execute in (
         ("here", batch.here),
-        ("ray", executor(None, _Deadly(mark), "cpu", actors=1)),
+        ("ray", partial(executor, None, _Deadly(mark), "cpu", actors=1)),
     ):
         job = batch.Job(model.backbone, model.predict, Stream([folder / "photos"]), {"model": "x"})
         output = Output(str(folder / f"{name}.jsonl"))

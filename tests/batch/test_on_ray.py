@@ -8,6 +8,7 @@ import re
 import signal
 import tarfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,7 @@ def test_a_worker_killed_in_the_middle_changes_nothing(cluster, model, photos, t
         run(job, wanted, here, progress=False)
     mark = tmp_path / "killed"
     with found.opened(job.identity(".jsonl")):
-        run(job, found, on_ray(None, Deadly(model, mark), "cpu", actors=1), progress=False)
+        run(job, found, partial(on_ray, None, Deadly(model, mark), "cpu", actors=1), progress=False)
     assert mark.exists(), "a process was killed"
     assert (found.rows, found.failures) == (wanted.rows, wanted.failures) == (1100, 110)
     assert found.path.read_bytes() == wanted.path.read_bytes()

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pbprompt.batch import Executor, Job
+from pbprompt.batch import Job
 from pbprompt.batch.output import Done, Output, remaining
 from pbprompt.batch.parts import AnswerWith, Part, make_parts, streamed
 from pbprompt.clip.backbone import Backbone
@@ -49,18 +49,15 @@ def _arrived(load: Callable[[], TunedModel], independent: bool, rule: Rule) -> t
     return model.backbone, partial(model.predict, rule=rule)
 
 
-def on_ray(address: str | None, load: Load, device: str = "auto", actors: int | None = None) -> Executor:
-    """What makes a job's parts on the cluster at the address, or on one that is started for it here.
+def on_ray(
+    address: str | None, load: Load, device: str, job: Job, output: Output, *, actors: int | None = None
+) -> Iterator[Part]:
+    """A job's parts, made on the cluster at the address, or on one that is started for it here.
 
     Each actor has a GPU of its own where the cluster has any and `device` is not cpu, and otherwise a
-    processor; there are at most `actors` of them.
+    processor; there are at most `actors` of them. Without job and output it is what `run` takes:
+    `partial(on_ray, address, load, device)`.
     """
-    return partial(_parts, address, load, device, actors)
-
-
-def _parts(
-    address: str | None, load: Load, device: str, actors: int | None, job: Job, output: Output
-) -> Iterator[Part]:
     import ray
     from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask
     from ray.data.block import BlockMetadata

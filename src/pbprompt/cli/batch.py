@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -210,7 +211,7 @@ def executor_of(options: PredictOptions, model: TunedModel, rule: Rule) -> Execu
     with needing("--executor ray needs Ray Data (local does not)", "ray"):
         import_module("ray.data")
     load = sent(model, options.backbone, options.device, rule)
-    return on_ray(options.ray_address, load, options.device)
+    return partial(on_ray, options.ray_address, load, options.device)
 
 
 def sources(words: Sequence[str]) -> list[str | Record]:
