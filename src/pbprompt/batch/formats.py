@@ -1,6 +1,5 @@
 """Answers as files: CSV, JSON lines or Parquet, by the suffix; the columns are those of `--json`."""
 
-import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,6 +8,7 @@ from typing import Any
 
 from pbprompt.data.tables import SEPARATOR
 from pbprompt.errors import InputError, install_command
+from pbprompt.files import as_csv
 
 Records = Sequence[Mapping[str, Any]]
 FEATURES = "features"  # the column of an image's features, where they were asked for
@@ -34,18 +34,13 @@ def join(parts: Iterable[bytes], suffix: str) -> Iterator[bytes]:
 
 def _csv(records: Records) -> bytes:
     """A cell of several values is JSON, but labels stand as `fit` reads them."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    for record in records:
-        cells = {name: _cell(value) for name, value in record.items()}
-        if "labels" in record:
-            cells["labels"] = SEPARATOR.join(record["labels"])
-        writer.writerow(cells)
-    return text.getvalue().encode()
+    rows = ([_cell(name, value) for name, value in record.items()] for record in records)
+    return as_csv([list(records[0]), *rows]).encode()
 
 
-def _cell(value: Any) -> Any:
+def _cell(name: str, value: Any) -> Any:
+    if name == "labels":
+        return SEPARATOR.join(value)
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | bool) else value
 
 
