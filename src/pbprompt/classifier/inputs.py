@@ -167,12 +167,9 @@ def unlabelled_rows(y: Any) -> NDArray[np.bool_]:
         given = [] if y is None or isinstance(y, str) else np.asarray(y).tolist()
     except ValueError:  # lists of unlike lengths, which `read_labels` refuses
         given = []
-    rows = np.array([label is None for label in given], dtype=bool)
-    if not rows.any() and given and all(type(label) is int for label in given):
-        minus = np.array([int(label) == -1 for label in given])
-        if len({int(label) for label in given}) > 2:
-            return minus
-    return rows
+    if all(type(label) is int for label in given) and len(set(given)) > 2:
+        return np.array([label == -1 for label in given])
+    return np.array([label is None for label in given], dtype=bool)
 
 
 def read_labels(y: Any, images: int, fewest: int = 2) -> NDArray[Any]:

@@ -404,12 +404,12 @@ class PromptClassifier(Estimator):
             calibrate=info.temperature != 1,
             random_state=info.seed,
         )
-        model, own = saved.read_folder(files, made._towers())
-        made.samples, made.class_weight = own.samples, own.class_weight
+        model, labels, made.class_weight = saved.read_folder(files, made._towers())
+        made.samples = model.samples
         made.history_ = [row for row in read_records(files.folder / LOG) if isinstance(row, dict)]
-        if own.labels != list(info.classes):
-            made.class_names = dict(zip(own.labels, info.classes, strict=True))
-        return made._take(model, np.array(own.labels))
+        if labels != list(info.classes):
+            made.class_names = dict(zip(labels, info.classes, strict=True))
+        return made._take(model, np.array(labels))
 
     def push_to_hub(
         self, repo_id: str, *, private: bool = False, token: str | None = None, message: str = "Add the model"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -18,20 +18,10 @@ from pbprompt.classifier.tuning import ClassWeight
 from pbprompt.clip.backbone import Backbone
 from pbprompt.clip.loading.hub import HUB_PREFIX
 from pbprompt.errors import InputError, first_line
-from pbprompt.model.card import ModelInfo
 from pbprompt.model.manifest import CARD, CONFIG, LABELS, PARTS, ModelFiles, opened
-from pbprompt.model.predictor import SAMPLES
 from pbprompt.model.tuned import TunedModel
 
 FORMAT = "pbprompt-classifier"
-
-
-class ClassifierState(NamedTuple):
-    """What only a classifier has."""
-
-    labels: list[Any]
-    samples: int = SAMPLES
-    class_weight: ClassWeight = None
 
 
 def write_folder(
@@ -47,26 +37,20 @@ def write_folder(
     model.save(folder, name, json.dumps(own, ensure_ascii=False) + "\n")
 
 
-def read_folder(files: ModelFiles, backbone: Backbone) -> tuple[TunedModel, ClassifierState]:
-    """A model and what is a classifier's, whoever wrote it."""
+def read_folder(files: ModelFiles, backbone: Backbone) -> tuple[TunedModel, list[Any], ClassWeight]:
+    """A model, its labels and its `class_weight`; without `classifier.json`, labels are the class names."""
     model = TunedModel.load(files, backbone).single_label()
-    own = read_state(files, model.info)
-    return replace(model, samples=own.samples), own
-
-
-def read_state(files: ModelFiles, info: ModelInfo) -> ClassifierState:
-    """What `classifier.json` says; without one, the labels are the class names."""
-    path, content = files.folder / LABELS, files.part(LABELS)
+    path, content, classes = files.folder / LABELS, files.part(LABELS), model.info.classes
     if content is None:
-        return ClassifierState(list(info.classes))
+        return model, list(classes), None
     try:
         own = json.loads(content)
         labels, samples = own["labels"], own["samples"]
         if own["format"] != FORMAT or own["version"] != 1 or type(samples) is not int or samples < 1:
             raise ValueError("another format")
         kinds = {type(label) for label in labels}
-        if len(set(labels)) != len(info.classes) or len(kinds) > 1 or not kinds <= {str, int, float, bool}:
-            raise ValueError(f"no label for each of the {len(info.classes)} classes")
+        if len(set(labels)) != len(classes) or len(kinds) > 1 or not kinds <= {str, int, float, bool}:
+            raise ValueError(f"no label for each of the {len(classes)} classes")
         weight = own.get("class_weight")
         if isinstance(weight, list):
             pairs = zip(labels, weight, strict=True)
@@ -75,7 +59,7 @@ def read_state(files: ModelFiles, info: ModelInfo) -> ClassifierState:
             raise ValueError(f"class_weight is {weight!r}")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: not of this model ({error}): save it again, or remove the file") from None
-    return ClassifierState(labels, samples, weight)
+    return replace(model, samples=samples), labels, weight
 
 
 def in_memory(model: TunedModel, labels: NDArray[Any]) -> ModelFiles:

@@ -97,7 +97,12 @@ def own_images(
     if eval_set is not None:
         others, theirs = _read_eval_set(eval_set, backbone, labels, progress)
         held_out = _items(len(given), theirs, labels, np.arange(len(theirs)))
-        images = Encoded(*(torch.cat(pair) for pair in _alike(images, others)))
+        if images.patches.shape[1:] != others.patches.shape[1:]:
+            raise InputError(
+                "eval_set has other patches than X: give both as images, or both as such features"
+            )
+        pairs = zip(images, others, strict=True)
+        images = Encoded(*(torch.cat([mine, theirs.to(mine)]) for mine, theirs in pairs))
     names = names_of(labels.tolist(), class_names)
     template = template or DEFAULT_TEMPLATE
     dataset = Dataset("own images", Path(), tuple(names), train, held_out, template=template)
@@ -123,12 +128,6 @@ def _read_eval_set(
         first = (given if given.dtype.kind != labels.dtype.kind else strange).tolist()[0]
         raise InputError(f"eval_set has the label {first!r}, which y has not: give images of y's classes")
     return images, given
-
-
-def _alike(images: Encoded, others: Encoded) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    if images.patches.shape[1:] != others.patches.shape[1:]:
-        raise InputError("eval_set has other patches than X: give both as images, or both as such features")
-    return [(mine, theirs.to(mine)) for mine, theirs in zip(images, others, strict=True)]
 
 
 def read_sample_weight(given: Any, images: int) -> NDArray[np.float64] | None:
