@@ -1,13 +1,8 @@
 """`pbprompt backbones`: which models can be loaded, and whether one of them is sound."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from pbprompt.clip.backbone import Backbone
-    from pbprompt.data.items import Dataset
-    from pbprompt.features.bank import FeatureBank, Features
 
 app = typer.Typer(help="Image and image-text models: list, check.", invoke_without_command=True)
 
@@ -49,48 +44,35 @@ def check(
     from pbprompt.clip.loading.load import load_backbone
     from pbprompt.data.sources import open_dataset
     from pbprompt.features.bank import FeatureBank
+    from pbprompt.model.predictor import zero_shot
+    from pbprompt.model.scoring import fitted_figures, score
 
     towers = load_backbone(backbone, activation=activation, device=device)
     sample = open_dataset("sample")
     bank = FeatureBank(towers, progress=False)
     features = bank.encode(sample.root, sample.test)
-    see = towers.preprocess
+    see, classes, template = towers.preprocess, sample.classes, sample.template
     resized = f", short side {see.resize}" if see.resize else ""
-    how, accuracy = _accuracy(towers, sample, bank, features)
+    if towers.reads_text:
+        text = towers.text_sizes
+        layers = f"{text.layers} layers, {text.width} wide"
+        reads = f"{layers}, {text.context_length} positions, {text.vocab_size:,} tokens"
+        how, accuracy = "zero-shot", score(zero_shot(towers, classes, template), features)["accuracy"]
+    else:
+        reads = "none: classes are known by their images alone"
+        folds = [(bank.encode(sample.root, sample.train), features)]
+        found = fitted_figures("nearest-mean", towers, classes, template, folds, seed=1)
+        how, accuracy = "class means", found["accuracy"]
     rows = {
         "images": f"{see.size} × {see.size}, {see.fit}, {see.interpolation}{resized}",
         "joint space": f"{towers.embed_dim} wide, {towers.grid[0]} × {towers.grid[1]} patches",
-        "text tower": _text_tower(towers),
+        "text tower": reads,
         "features": f"{list(features.global_.shape)}, patches {list(features.patches.shape)}",
         "activation": towers.config.activation,
         "logit scale": f"{towers.logit_scale:.4g}",
         "logit bias": "none" if towers.logit_bias is None else f"{towers.logit_bias:.4g}",
         "fingerprint": towers.fingerprint,
-        f"{how} on sample": f"{accuracy:.1%} of {len(features)} images, {len(sample.classes)} classes",
+        f"{how} on sample": f"{accuracy:.1%} of {len(features)} images, {len(classes)} classes",
     }
-    for what, found in rows.items():
-        print(f"{what:<22} {found}")
-
-
-def _text_tower(towers: "Backbone") -> str:
-    if not towers.reads_text:
-        return "none: classes are known by their images alone"
-    text = towers.text_sizes
-    return (
-        f"{text.layers} layers, {text.width} wide, {text.context_length} positions, "
-        f"{text.vocab_size:,} tokens"
-    )
-
-
-def _accuracy(
-    towers: "Backbone", sample: "Dataset", bank: "FeatureBank", test: "Features"
-) -> tuple[str, float]:
-    """By names where it reads them, or else by the means of the training images."""
-    from pbprompt.model.predictor import zero_shot
-    from pbprompt.model.scoring import fitted_figures, score
-
-    if towers.reads_text:
-        return "zero-shot", score(zero_shot(towers, sample.classes, sample.template), test)["accuracy"]
-    folds = [(bank.encode(sample.root, sample.train), test)]
-    found = fitted_figures("nearest-mean", towers, sample.classes, sample.template, folds, seed=1)
-    return "class means", found["accuracy"]
+    for what, said in rows.items():
+        print(f"{what:<22} {said}")

@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Annotated
 
 import typer
+from rich.filesize import pick_unit_and_suffix
 
 from pbprompt.cli.output import print_table
 from pbprompt.errors import InputError
@@ -64,9 +65,5 @@ def prune(
 
 def _size(count: int) -> str:
     """1,536 bytes -> "1.5 KiB"."""
-    value, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+    unit, name = pick_unit_and_suffix(count, ["B", "KiB", "MiB", "GiB", "TiB"], 1024)
+    return f"{count / unit:.{int(unit > 1)}f} {name}"

@@ -12,7 +12,6 @@ from pbprompt.cli.output import tell
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
-    from pbprompt.explain.heat_maps import HeatMaps, Reading
     from pbprompt.model.tuned import TunedModel
 
 
@@ -48,7 +47,7 @@ def explain(
     image, which is what the model sees.
     """
     from pbprompt.data.images import open_image
-    from pbprompt.explain.drawing import draw_heat_maps, save_picture
+    from pbprompt.explain.drawing import CLEAR, draw_heat_maps, save_picture
     from pbprompt.explain.heat_maps import READINGS, heat_maps
     from pbprompt.model.predictor import SAMPLES
 
@@ -70,24 +69,16 @@ def explain(
         print(f"{name} {probability:.1%}{f' (logits above the mean class: {parts})' if parts else ''}")
         if name in told:
             print(f"  described as: {'; '.join(told[name])}")
-    if reading != "contribution":
-        _tell_even(maps, reading)
-    for written in (out, arrays):
-        if written is not None:
-            print(f"written: {written}", file=sys.stderr)
-
-
-def _tell_even(maps: "HeatMaps", reading: "Reading") -> None:
-    """Say where a plan prefers no place of the image."""
-    from pbprompt.explain.drawing import CLEAR
-
     heat = maps.of(reading).mean(0)
     even = [name for name, one in zip(maps.classes, heat, strict=True) if one.max() < CLEAR * one.mean()]
-    if even:
+    if even and reading != "contribution":  # a plan that prefers no place of the image
         tell(
             f"{reading} is near even for {', '.join(even)} (no place has {CLEAR} times the mean): see "
             "--reading contribution, or a lower --temperature"
         )
+    for written in (out, arrays):
+        if written is not None:
+            print(f"written: {written}", file=sys.stderr)
 
 
 def check_suffix(option: str, path: Path, suffix: str) -> None:

@@ -77,14 +77,10 @@ class FitOptions:
         from pbprompt.registry import find_method
 
         if self.method == AUTO:  # until the images are there, and where it is the only one that can
-            given = {"--preset": self.preset, "--variant": self.variant, "--set": self.overrides}
-            usual = {"--preset": "default", "--variant": "", "--set": []}
-            refuse(
-                {name: value if value != usual[name] else None for name, value in given.items()},
-                "--method auto takes each method as it is",
-            )
-            return find_method("conjugate")
-        return find_method(self.method)
+            preset = None if self.preset == "default" else self.preset
+            given = {"--preset": preset, "--variant": self.variant or None, "--set": self.overrides or None}
+            refuse(given, "--method auto takes each method as it is")
+        return find_method("conjugate" if self.method == AUTO else self.method)
 
     @cached_property
     def config(self) -> "MethodConfig":

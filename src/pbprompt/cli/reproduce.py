@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -116,7 +115,11 @@ def reproduce(options: ReproduceOptions) -> None:
         write_page(store, options.report / "index.html", recipes, figures=options.report / "figures")
         typer.echo(f"wrote {options.report / 'index.html'}", err=True)
     if failed:
-        _print_failures(store, failed)
+        latest = {failure.id: failure for failure in store.failures()}
+        for identity in failed:
+            typer.echo(f"failed: {latest[identity].config}: {latest[identity].reason}", err=True)
+        there = store.folder / "failures.jsonl"
+        typer.echo(f"tracebacks: {there}; the same command tries them again", err=True)
         raise typer.Exit(1)
 
 
@@ -214,11 +217,3 @@ def _print_table(recipe: "Recipe", store: "RunStore", style: str) -> None:
     else:
         written = {"markdown": render.markdown, "csv": render.csv_text, "latex": render.latex}
         print(written[style](table))
-
-
-def _print_failures(store: "RunStore", failed: Sequence[str]) -> None:
-    """One line per run; the tracebacks are in the store."""
-    latest = {failure.id: failure for failure in store.failures()}
-    for identity in failed:
-        typer.echo(f"failed: {latest[identity].config}: {latest[identity].reason}", err=True)
-    typer.echo(f"tracebacks: {store.folder / 'failures.jsonl'}; the same command tries them again", err=True)

@@ -79,8 +79,6 @@ def serve(
     )
     tuned = TunedModel.load(model, backbone, device)
     labelling = Labelling.open(tuned, label, label_out) if label else None
-    for note in labelling.notes if labelling else ():
-        tell(note)
     app = create_app(
         tuned,
         limits=limits,
@@ -91,6 +89,7 @@ def serve(
         labelling=labelling,
     )
     if labelling:
-        said, left = labelling.shown.labelled, labelling.shown.left
-        tell(f"{said:,} images labelled, {left:,} to go: open /label")
+        for note in labelling.notes:
+            tell(note)
+        tell(f"{labelling.shown.labelled:,} images labelled, {labelling.shown.left:,} to go: open /label")
     uvicorn.Server(server_config(app, host, port)).run()

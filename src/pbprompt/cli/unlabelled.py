@@ -70,18 +70,13 @@ def tell_of_pool(pool: Pool | None, model: TunedModel, pseudo_labels: Path | Non
             "label a second image per class"
         )
     if pseudo_labels is not None:
-        _write_pseudo_labels(pool, model, found, pseudo_labels)
+        kept = found.familiar & bool(found.weight)  # counted in
+        rows = [("image", "label", "probability", "kept")]
+        for name, said, counted in zip(pool.names, model.predict(pool.encoded), kept.tolist(), strict=True):
+            (label, probability), *_ = said.likeliest(1)
+            rows.append((as_text(name), label, f"{probability:.4f}", "yes" if counted else "no"))
+        write_text(pseudo_labels, as_csv(rows))
         console.print(f"wrote {pseudo_labels}: what each is taken for")
-
-
-def _write_pseudo_labels(pool: Pool, model: TunedModel, found: Absorbed, file: Path) -> None:
-    """Image, label, probability, and whether it was counted in."""
-    kept = found.familiar & bool(found.weight)
-    rows = [("image", "label", "probability", "kept")]
-    for name, said, counted in zip(pool.names, model.predict(pool.encoded), kept.tolist(), strict=True):
-        (label, probability), *_ = said.likeliest(1)
-        rows.append((as_text(name), label, f"{probability:.4f}", "yes" if counted else "no"))
-    write_text(file, as_csv(rows))
 
 
 def seen_together(model: TunedModel, stream: Stream) -> TunedModel:
