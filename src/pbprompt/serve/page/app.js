@@ -39,12 +39,9 @@ async function showSamples() {
   const { samples, drawn } = await call("samples");
   byId("to-try").replaceChildren(
     ...Object.entries(samples).map(([name, src]) => {
-      const button = element("button", { type: "button", title: name });
-      const item = element("li", {});
-      button.append(element("img", { src, alt: name }));
-      button.addEventListener("click", () => trySample(name, src).catch(complain));
-      item.append(button);
-      return item;
+      const onclick = () => trySample(name, src).catch(complain);
+      const picture = element("img", { src, alt: name });
+      return element("li", {}, element("button", { type: "button", title: name, onclick }, picture));
     }),
   );
   byId("whence").textContent = drawn
@@ -59,10 +56,8 @@ async function predict() {
   complain(null);
   byId("status").textContent = "Looking…";
   byId("unsure").hidden = byId("unjudged").hidden = byId("unknown").hidden = true;
-  const form = withOwnClasses(new FormData());
-  form.append("files", image, image.name || "image");
   try {
-    const said = await call("predict", { method: "POST", body: form });
+    const said = await call("predict", { method: "POST", body: imageAs("files") });
     if (turn !== asked) return;
     answer = said.predictions[0];
     note = said.note;
@@ -76,15 +71,30 @@ async function predict() {
   }
 }
 
-function withOwnClasses(form) {
+// with the classes that were added for this visit
+function imageAs(field) {
+  const form = new FormData();
   if (!shared) added.forEach((name) => form.append("classes", name));
+  form.append(field, image, image.name || "image");
   return form;
 }
 
 function showAnswer(count) {
-  if (answer.labels) return showLabels(count);
-  const { label, score, scores, spreads, entropy, epistemic, unsure, unknown, prediction_set: among } = answer;
+  const { labels, scores, spreads, prediction_set: among } = answer;
+  if (labels) sayLabels();
+  else sayClass();
   const names = Object.keys(scores).sort((one, other) => scores[other] - scores[one]);
+  const rows = names
+    .slice(0, count)
+    .map((name) => row(name, scores[name], spreads ? spreads[name] : null, labels || among || []));
+  byId("scores").replaceChildren(...rows);
+  byId("more").hidden = names.length <= count;
+  byId("more").textContent = `Show all ${names.length} ${labels ? "labels" : "classes"}`;
+  byId("result").hidden = false;
+}
+
+function sayClass() {
+  const { label, score, entropy, epistemic, unsure, unknown, prediction_set: among } = answer;
   byId("status").textContent = `${label}, ${percent(score)}`;
   byId("unsure").hidden = !unsure;
   byId("unjudged").hidden = unsure !== null;
@@ -95,25 +105,14 @@ function showAnswer(count) {
       (note ? ` But ${note}.` : "")
     : `Whether this is unsure, and which classes it may be, is not known: ${note}.` +
       (added.length ? " Remove the added classes to see both again." : "");
-  const rows = names.slice(0, count).map((name) => row(name, scores[name], spreads[name], among || []));
-  byId("scores").replaceChildren(...rows);
-  byId("more").hidden = names.length <= count;
-  byId("more").textContent = `Show all ${names.length} classes`;
   byId("doubt").textContent = doubt(entropy, epistemic);
-  byId("result").hidden = false;
 }
 
 // of a multi-label model: each label by itself, given from its threshold on
-function showLabels(count) {
-  const { labels, scores } = answer;
-  const names = Object.keys(scores).sort((one, other) => scores[other] - scores[one]);
-  byId("status").textContent = labels.length ? labels.join(", ") : "None of the labels";
+function sayLabels() {
+  byId("status").textContent = answer.labels.join(", ") || "None of the labels";
   byId("set").textContent = "Given (●) are the labels whose probability is at or above their threshold.";
-  byId("scores").replaceChildren(...names.slice(0, count).map((name) => row(name, scores[name], null, labels)));
-  byId("more").hidden = names.length <= count;
-  byId("more").textContent = `Show all ${names.length} labels`;
   byId("doubt").textContent = "";
-  byId("result").hidden = false;
 }
 
 // exp(entropy) classes, all as likely as each other, would leave as much doubt
@@ -132,19 +131,18 @@ const shortened = (names) =>
   names.length > 6 ? `${names.slice(0, 6).join(", ")} and ${names.length - 6} more` : names.join(", ");
 
 function row(name, score, spread, among) {
-  const button = element("button", { type: "button" });
-  const bar = element("span", { className: "bar", ariaHidden: "true" });
   const line = element("span", { className: "spread" });
   const fill = element("span", { className: "fill" });
   fill.style.setProperty("--p", score);
   line.style.setProperty("--low", Math.max(0, score - spread));
   line.style.setProperty("--high", Math.min(1, score + spread));
-  bar.append(fill, ...(spread < NO_SPREAD ? [] : [line]));
   const spoken = spread === null ? percent(score) : `${percent(score)} ± ${(100 * spread).toFixed(1)}`;
-  button.append(
-    element("span", { className: "name", textContent: name }),
-    element("span", { className: "value", textContent: spoken }),
-    bar,
+  const button = element(
+    "button",
+    { type: "button" },
+    element("span", { className: "name" }, name),
+    element("span", { className: "value" }, spoken),
+    element("span", { className: "bar", ariaHidden: "true" }, fill, ...(spread < NO_SPREAD ? [] : [line])),
   );
   button.addEventListener("focus", () => showHeat(name));
   button.addEventListener("blur", () => showHeat(null));
@@ -157,9 +155,7 @@ function row(name, score, spread, among) {
     clearTimeout(hovering);
     if (document.activeElement !== button) showHeat(null);
   });
-  const item = element("li", { className: among.includes(name) ? "in-set" : "" });
-  item.append(button);
-  return item;
+  return element("li", { className: among.includes(name) ? "in-set" : "" }, button);
 }
 
 async function showHeat(name) {
@@ -185,8 +181,7 @@ async function showHeat(name) {
 }
 
 async function askHeat(name) {
-  const form = withOwnClasses(new FormData());
-  form.append("file", image, image.name || "image");
+  const form = imageAs("file");
   form.append("class", name);
   return `data:image/png;base64,${(await call("explain", { method: "POST", body: form })).mean}`;
 }
@@ -212,36 +207,26 @@ function showAdded() {
     : "Added for this visit; nobody else sees them, and reloading the page forgets them:";
   byId("names").replaceChildren(
     ...added.map((name) => {
-      const button = element("button", { type: "button", textContent: `${name} ×`, ariaLabel: `Remove ${name}` });
-      button.addEventListener("click", () => remove(name));
-      const item = element("li", {});
-      item.append(button);
-      return item;
+      const onclick = () => remove(name).catch(complain);
+      return element("li", {}, element("button", { type: "button", ariaLabel: `Remove ${name}`, onclick }, `${name} ×`));
     }),
   );
 }
 
 async function remove(name) {
   complain(null);
-  try {
-    if (shared) await call(`classes?name=${encodeURIComponent(name)}`, { method: "DELETE" });
-    else added = added.filter((other) => other !== name);
-    byId("status").textContent = `Removed ${name}.`;
-    byId("name").focus(); // the button that was focused is gone
-    await showModel();
-    if (image) await predict();
-  } catch (error) {
-    complain(error);
-  }
+  if (shared) await call(`classes?name=${encodeURIComponent(name)}`, { method: "DELETE" });
+  else added = added.filter((other) => other !== name);
+  byId("status").textContent = `Removed ${name}.`;
+  byId("name").focus(); // the button that was focused is gone
+  await showModel();
+  if (image) await predict();
 }
 
 async function add(name) {
-  if (shared) {
-    const body = JSON.stringify({ names: [name] });
-    await call("classes", { method: "POST", headers: { "Content-Type": "application/json" }, body });
-  } else if (!added.includes(name)) {
-    added.push(name);
-  }
+  complain(null);
+  if (shared) await call("classes", asJson({ names: [name] }));
+  else if (!added.includes(name)) added.push(name);
   byId("name").value = "";
   byId("status").textContent = `Added ${name}.`;
   await showModel();
@@ -282,14 +267,5 @@ onKey(() => {
   showModel().catch(complain);
   if (image) predict();
 });
-byId("class-form").addEventListener("submit", async (event) => {
-  event.preventDefault();
-  const name = byId("name").value.trim();
-  complain(null);
-  try {
-    await add(name);
-  } catch (error) {
-    complain(error);
-  }
-});
+onSubmit("class-form", () => add(byId("name").value.trim()).catch(complain));
 showModel().catch(complain);

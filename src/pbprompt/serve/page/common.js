@@ -3,8 +3,19 @@
 // What both pages need: asking the server, with the key where it wants one, and saying what went wrong.
 
 const byId = (id) => document.getElementById(id);
-const element = (tag, properties) => Object.assign(document.createElement(tag), properties);
 let key = "";
+
+function element(tag, properties, ...inside) {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...inside);
+  return made;
+}
+
+const asJson = (body) => ({
+  method: "POST",
+  headers: { "Content-Type": "application/json" },
+  body: JSON.stringify(body),
+});
 
 async function call(path, options = {}) {
   const response = await ask(path, options);
@@ -30,9 +41,15 @@ function askForKey() {
   byId("key").focus();
 }
 
-function onKey(go) {
-  byId("key-form").addEventListener("submit", (event) => {
+function onSubmit(form, go) {
+  byId(form).addEventListener("submit", (event) => {
     event.preventDefault();
+    go();
+  });
+}
+
+function onKey(go) {
+  onSubmit("key-form", () => {
     key = byId("key").value;
     byId("key-form").hidden = true;
     go();

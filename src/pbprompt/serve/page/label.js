@@ -64,17 +64,14 @@ function ordered(scores) {
 }
 
 function choice(name, place, score) {
-  const button = element("button", { type: "button" });
-  const hint = element("kbd", { textContent: place < KEYS ? place + 1 : "", ariaHidden: "true" });
-  button.append(
-    hint,
-    element("span", { className: "name", textContent: name }),
-    element("span", { className: "value quiet", textContent: percent(score) }),
+  const button = element(
+    "button",
+    { type: "button", onclick: () => label(name) },
+    element("kbd", { ariaHidden: "true" }, place < KEYS ? place + 1 : ""),
+    element("span", { className: "name" }, name),
+    element("span", { className: "value quiet" }, percent(score)),
   );
-  button.addEventListener("click", () => label(name));
-  const item = element("li", { className: name === now.suggested ? "suggested" : "" });
-  item.append(button);
-  return item;
+  return element("li", { className: name === now.suggested ? "suggested" : "" }, button);
 }
 
 function showEstimate() {
@@ -98,8 +95,7 @@ async function send(path, body) {
   complain(null);
   byId("classes").ariaBusy = "true";
   try {
-    const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
-    await show(await call(path, options));
+    await show(await call(path, asJson(body)));
     return true;
   } catch (error) {
     complain(error);
@@ -116,8 +112,7 @@ async function label(name) {
 
 byId("skip").addEventListener("click", () => send("labelling", { image: now.image }));
 byId("undo").addEventListener("click", () => send("labelling/undo", {}));
-byId("class-form").addEventListener("submit", async (event) => {
-  event.preventDefault();
+onSubmit("class-form", async () => {
   if (await label(byId("name").value.trim())) {
     byId("name").value = "";
     byId("name").blur(); // so that keys label again
