@@ -5,9 +5,8 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from pbprompt.cli.output import print_table, table, tell
+from pbprompt.cli.output import print_table, tell
 from pbprompt.data.items import Dataset, some
 from pbprompt.data.names import missing_names
 from pbprompt.files import as_text
@@ -29,10 +28,9 @@ def others(few: Dataset, split: str, bank: Bank, seed: int) -> dict[str, Any]:
 
 def other_classes(own: Sequence[str], asked: Sequence[str]) -> str:
     """In what the data's classes are not those the model was tuned on, which makes the task another one."""
-    new, left_out = missing_names(own, asked), missing_names(asked, own)
     parts = {
-        "known by name alone": new,
-        "no possible answer here, since the data has no such class": left_out,
+        "known by name alone": missing_names(own, asked),
+        "no possible answer here, since the data has no such class": missing_names(asked, own),
     }
     return "; ".join(f"{what}: {some(names)}" for what, names in parts.items() if names)
 
@@ -54,7 +52,7 @@ def print_figures(metrics: dict[str, Any]) -> None:
         return
     plain = {"zero-shot": metrics["zero_shot"]} if "zero_shot" in metrics else {}
     joint = {"together": metrics["together"]} if "together" in metrics else {}
-    Console().print(figures_table({**plain, **metrics.get("rivals", {}), "tuned": metrics, **joint}))
+    compare({**plain, **metrics.get("rivals", {}), "tuned": metrics, **joint})
     typer.secho(f"{metrics['split']} split, {metrics['images']} images", dim=True)
     if sets := metrics.get("sets"):
         print(
@@ -65,13 +63,13 @@ def print_figures(metrics: dict[str, Any]) -> None:
         )
 
 
-def figures_table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Accuracy, NLL and ECE of each."""
+def compare(rows: Mapping[str, Mapping[str, Any]], console: Console | None = None) -> None:
+    """Print accuracy, NLL and ECE of each."""
     shown = [
         (RIVALS.get(name, name), f"{of['accuracy']:.2%}", f"{of['nll']:.3f}", f"{of['ece']:.2%}")
         for name, of in rows.items()
     ]
-    return table(("", "accuracy", "NLL", "ECE"), shown)
+    print_table(("", "accuracy", "NLL", "ECE"), shown, console=console)
 
 
 def print_label_figures(figures: Mapping[str, Any]) -> None:

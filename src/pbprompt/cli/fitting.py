@@ -9,7 +9,7 @@ from rich.console import Console
 
 from pbprompt import distributed
 from pbprompt.cli.calibration_words import calibration_words, name_words, temperature_words, threshold_words
-from pbprompt.cli.figures import figures_table, print_figures, twin_words
+from pbprompt.cli.figures import compare, print_figures, twin_words
 from pbprompt.cli.fit import AUTO, FitOptions
 from pbprompt.cli.output import refuse
 from pbprompt.cli.predict import class_names
@@ -240,7 +240,7 @@ def _best_method(options: FitOptions, dataset: Dataset, bank: FeatureBank, conso
     if not found:
         console.print("auto: no class has two images to leave one out of: conjugate it is")
         return "conjugate"
-    console.print(figures_table(found))
+    compare(found, console)
     best = next(iter(found))
     console.print(f"auto: {best} has the best likelihood on training images that were left out")
     return best

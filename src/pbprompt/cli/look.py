@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
-from pbprompt.cli.output import print_json, table
+from pbprompt.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from pbprompt.findings.look import Look
@@ -116,4 +116,4 @@ def _table(
     more = f", {most} shown (--most, --json or --html for more)" if len(rows) > most else ""
     console.print(f"{title}: {len(rows):,}{more}" if "(" not in title else title, style="bold")
     numeric = ("train", "val", "test", "all", "confused")
-    console.print(table(columns, rows[:most], right=numeric, pad_edge=False))
+    print_table(columns, rows[:most], right=numeric, pad_edge=False, console=console)

@@ -43,23 +43,21 @@ def tell(message: object) -> None:
     print(f"pbprompt: {message}", file=sys.stderr)
 
 
-def table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[str] = (), **style: Any
-) -> Table:
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    right: Collection[str] = (),
+    *,
+    pad_edge: bool = True,
+    console: Console | None = None,
+) -> None:
     """Cells are text as it is, which folds where the terminal is narrow: nothing is cut or marked up."""
     heads = [Column(name, overflow="fold", justify="right" if name in right else "left") for name in columns]
-    made = Table(*heads, **{"box": None, **style})
+    table = Table(*heads, box=None, pad_edge=pad_edge)
     for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
-    return made
-
-
-def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[str] = (), **style: Any
-) -> None:
-    """Print a `table`; a file or a pipe has no screen to fit."""
-    fits = sys.stdout.isatty() or "COLUMNS" in os.environ
-    Console(width=None if fits else 200).print(table(columns, rows, right, **style))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+    fits = sys.stdout.isatty() or "COLUMNS" in os.environ  # a file or a pipe has no screen to fit
+    (console or Console(width=None if fits else 200)).print(table)
 
 
 def refuse(options: Mapping[str, object], why: str) -> None:

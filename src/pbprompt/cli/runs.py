@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from pbprompt.cli.output import print_json, table
+from pbprompt.cli.output import print_json, print_table
 from pbprompt.errors import InputError
 from pbprompt.files import as_csv, write_text
 
@@ -47,7 +47,7 @@ def runs(
         config = record.config
         shown = (record.id, config.task, config.place, config.row(), config.shots, config.seed)
         rows.append((*shown, record.headline, record.finished[:16]))
-    Console(width=1000).print(table(columns, rows))  # an id that is broken cannot be copied
+    print_table(columns, rows, console=Console(width=1000))  # an id that is broken cannot be copied
     failed = len({failure.id for failure in store.failures()})
     print(f"{len(found)} of {len(store.finished())} runs in {folder}, {failed} failed")
 
