@@ -8,7 +8,7 @@ from typing import Any
 
 from pbprompt.data.workers import Workers, available_cpus
 from pbprompt.errors import InputError
-from pbprompt.sweep.executor import Ended, Job, attempt
+from pbprompt.sweep.executor import Ended, Job, attempt, ended
 
 MOST_JOBS = 4  # by default: each process has its own copy of the backbone in memory
 
@@ -29,9 +29,10 @@ class LocalExecutor:
     def wait(self, timeout: float) -> list[Ended]:
         self._hand_out()
         done, _ = wait(self._running, timeout, FIRST_COMPLETED)
-        ended = [self._end(future) for future in done]
+        # lost: what a job gave, or what it was asked, cannot be sent
+        results = [ended(self._running.pop(future), future.result, lost=Exception) for future in done]
         self._hand_out()  # the others go on while the results are kept
-        return ended
+        return results
 
     def running(self) -> int:
         return len(self._running)
@@ -43,17 +44,13 @@ class LocalExecutor:
     def _hand_out(self) -> None:
         while self._queue and len(self._running) < self._workers.count:
             job = self._queue.pop(0)
-            future = self._threads.submit(self._workers.ask, attempt, job.function, job.arguments)
-            self._running[future] = job
+            self._running[self._threads.submit(self._attempt, job)] = job
 
-    def _end(self, future: Future[tuple[Any, str]]) -> Ended:
-        job = self._running.pop(future)
+    def _attempt(self, job: Job) -> tuple[Any, str]:
         try:
-            return Ended(job, *future.result())
+            return self._workers.ask(attempt, job.function, job.arguments)
         except EOFError as death:
-            return Ended(job, error=_death(*death.args))
-        except Exception as error:  # what it gave, or what it was asked, cannot be sent
-            return Ended(job, error=f"{type(error).__name__}: {error}")
+            return None, _death(*death.args)
 
 
 def _death(code: int) -> str:
