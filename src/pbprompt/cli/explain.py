@@ -53,9 +53,9 @@ def explain(
 
     if reading not in READINGS:
         raise InputError(f"--reading {reading!r}: use {', '.join(READINGS)}")
-    check_suffix("--out", out, ".png")
-    if arrays is not None:
-        check_suffix("--arrays", arrays, ".npz")
+    for option, path, suffix in (("--out", out, ".png"), ("--arrays", arrays, ".npz")):
+        if path is not None and path.suffix.lower() != suffix:
+            raise InputError(f"{option} {path}: is written as {suffix}: give a name that ends so")
     picture = open_image(image)
     tuned = model_with(model, names, backbone, device)
     predictor = replace(tuned, samples=max(samples, SAMPLES), seed=seed).predictor
@@ -79,12 +79,6 @@ def explain(
     for written in (out, arrays):
         if written is not None:
             print(f"written: {written}", file=sys.stderr)
-
-
-def check_suffix(option: str, path: Path, suffix: str) -> None:
-    """Refuse a file name that says another format."""
-    if path.suffix.lower() != suffix:
-        raise InputError(f"{option} {path}: is written as {suffix}: give a name that ends so")
 
 
 def model_with(model: Path, names: Sequence[str], backbone: str | None, device: str) -> "TunedModel":

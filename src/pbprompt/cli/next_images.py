@@ -73,10 +73,7 @@ def next_images(
     ]
     write_table(out, [*former, *new], multi_label=tuned.multi_label)
     columns = ("image", "suggested", "probability", "score")
-    told = [
-        (as_text(row.image), one.label, one.probability, one.score)
-        for row, one in zip(new, chosen, strict=True)
-    ]
+    told = [(as_text(items[one.row].path), one.label, one.probability, one.score) for one in chosen]
     if as_json:
         for values in told:
             print_json(dict(zip(columns, values, strict=True)))

@@ -205,8 +205,8 @@ def server_config(app: FastAPI, host: str, port: int) -> uvicorn.Config:
 def _add_page(app: FastAPI, pages: dict[str, tuple[str, str]]) -> None:
     """The web pages and what they show, read once: no request for them reaches the file system."""
     folder = files("pbprompt.serve").joinpath("page")
-    contents = {path: (folder.joinpath(name).read_bytes(), kind) for path, (name, kind) in pages.items()}
-    for path, (content, kind) in contents.items():
+    for path, (name, kind) in pages.items():
+        content = folder.joinpath(name).read_bytes()
 
         async def send(content: bytes = content, kind: str = kind) -> Response:
             return Response(content, media_type=kind)

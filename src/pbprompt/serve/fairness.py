@@ -5,7 +5,7 @@ clients are one, and only their requests take turns.
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -68,7 +68,7 @@ class Turns:
 
     def __init__(self, at_once: int) -> None:
         self._free = at_once
-        self._waiting: dict[str, dict[object, deque[asyncio.Future[None]]]] = {}
+        self._waiting: OrderedDict[str, OrderedDict[object, deque[asyncio.Future[None]]]] = OrderedDict()
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -77,7 +77,7 @@ class Turns:
         else:
             client, request = asker.get()
             mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(client, {}).setdefault(request, deque()).append(mine)
+            self._waiting.setdefault(client, OrderedDict()).setdefault(request, deque()).append(mine)
             try:
                 await mine
             except asyncio.CancelledError:
@@ -92,10 +92,8 @@ class Turns:
     def _pass_on(self) -> None:
         """To the next client's next request; both go to the end of their lines."""
         while self._waiting:
-            client = next(iter(self._waiting))
-            requests = self._waiting.pop(client)
-            request = next(iter(requests))
-            line = requests.pop(request)
+            client, requests = self._waiting.popitem(last=False)
+            request, line = requests.popitem(last=False)
             turn = line.popleft()
             if line:
                 requests[request] = line
