@@ -1,9 +1,8 @@
 """A verb's options as one object: a dataclass whose fields have typer's options as their defaults."""
 
 from collections.abc import Callable
-from dataclasses import fields
 from functools import wraps
-from inspect import Parameter, Signature
+from inspect import signature
 from typing import Any, TypeVar, get_type_hints
 
 Options = TypeVar("Options")
@@ -21,19 +20,14 @@ def with_options(kind: type[Options]) -> Callable[[Callable[[Options], None]], C
 
     app.command()(greet)
     """
-    hints = get_type_hints(kind)
-    options = [
-        Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name])
-        for one in fields(kind)  # type: ignore[arg-type]
-    ]
 
     def command_of(verb: Callable[[Options], None]) -> Callable[..., None]:
         @wraps(verb)
         def command(**given: Any) -> None:
             verb(kind(**given))
 
-        command.__signature__ = Signature(options)  # type: ignore[attr-defined]
-        command.__annotations__ = {option.name: option.annotation for option in options}
+        command.__signature__ = signature(kind)  # type: ignore[attr-defined]
+        command.__annotations__ = get_type_hints(kind)
         return command
 
     return command_of
