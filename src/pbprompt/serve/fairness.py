@@ -49,9 +49,7 @@ class Shares:
 
     def give_back(self, count: int) -> None:
         client, _ = asker.get()
-        self._held[client] -= count
-        if not self._held[client]:
-            del self._held[client]
+        self._held -= Counter({client: count})  # which forgets who holds nothing
 
     @contextmanager
     def taken(self, count: int) -> Iterator[None]:

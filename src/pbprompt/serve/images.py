@@ -22,16 +22,14 @@ def decode_image(data: bytes, limits: Limits, look: Crop | None = None) -> Image
         raise Refused(400, "the image is empty")
     if len(data) > limits.image_bytes:
         raise too_large(limits)
-    width, height = _size(data, limits)
-    if width * height > limits.image_pixels:
-        raise _too_many_pixels(limits)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # damaged metadata of others is no news of ours
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # damaged metadata of others is no news of ours
+        _check_header(data, limits)
+        try:
             image = open_image(io.BytesIO(data))
-    except InputError as error:
-        why = str(error).removeprefix("cannot read image upload: ")
-        raise Refused(422, f"the image cannot be used: {why}") from None
+        except InputError as error:
+            why = str(error).removeprefix("cannot read image upload: ")
+            raise Refused(422, f"the image cannot be used: {why}") from None
     return look(image) if look else image
 
 
@@ -43,24 +41,20 @@ def shown_jpeg(path: str, side: int) -> bytes:
         raise Refused(422, "the image cannot be read any more") from None
 
 
-def _size(data: bytes, limits: Limits) -> tuple[int, int]:
-    """Width and height as the header says, if the content is of an allowed type."""
+def _check_header(data: bytes, limits: Limits) -> None:
+    """Refuse what is, as the header says, of no allowed type or of too many pixels."""
+    too_many = Refused(413, f"the image has more than {limits.image_pixels:,} pixels")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data), formats=TYPES) as image:
-                width, height = image.size
+        with Image.open(io.BytesIO(data), formats=TYPES) as image:
+            width, height = image.size
     except UnidentifiedImageError:
         allowed = ", ".join(TYPES)
         raise Refused(415, f"the content is no image of these types: {allowed}") from None
     except Image.DecompressionBombError:
-        raise _too_many_pixels(limits) from None
+        raise too_many from None
     except Exception:  # damaged headers make Pillow raise nearly anything
         raise Refused(422, "the image is damaged: its header cannot be read") from None
     if width < 1 or height < 1:
         raise Refused(422, "the image is damaged: it has no pixels")
-    return width, height
-
-
-def _too_many_pixels(limits: Limits) -> Refused:
-    return Refused(413, f"the image has more than {limits.image_pixels:,} pixels")
+    if width * height > limits.image_pixels:
+        raise too_many
