@@ -69,11 +69,8 @@ def _environments(jobs: int | None, device: str) -> list[dict[str, str]]:
     gpus = _gpus() if device == "cuda" else []  # "cuda:1" names one GPU for all
     count = jobs or len(gpus) or min(cores, MOST_JOBS)
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, cores // count))
-    environments = [{"OMP_NUM_THREADS": threads} for _ in range(count)]
-    if gpus:
-        for slot, environment in enumerate(environments):
-            environment["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
-    return environments
+    seen = [{"CUDA_VISIBLE_DEVICES": name} for name in gpus] or [{}]
+    return [{"OMP_NUM_THREADS": threads, **seen[slot % len(seen)]} for slot in range(count)]
 
 
 def _gpus() -> list[str]:
