@@ -6,7 +6,7 @@ import torch
 from pbprompt.batch import pool as pools
 from pbprompt.batch.pool import Pool, read_pool
 from pbprompt.core.evidence import feature_keys
-from pbprompt.data.stream import Stream
+from pbprompt.data.stream import Record, Stream
 from pbprompt.errors import InputError
 
 
@@ -39,6 +39,8 @@ def test_nothing_in_it(tiny_vit, tmp_path):
     (tmp_path / "none.png").write_bytes(b"no image")
     with pytest.raises(InputError, match=r"none\.png"):
         read_pool(tiny_vit, Stream([tmp_path]), progress=False)
+    with pytest.raises(InputError, match=r"^-: cannot read image -"):
+        read_pool(tiny_vit, Stream([Record("-", b"no image")]), progress=False)
 
 
 def test_of_a_table_those_without_a_label(tiny_vit, photos):

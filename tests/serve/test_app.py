@@ -515,5 +515,8 @@ def test_the_schema_describes_every_endpoint(client):
         "application/json",
         "image/png",
     }
+    open_to_all = {("/healthz", "get")}
+    for path, verb in paths - open_to_all:
+        assert "401" in schema["paths"][path][verb]["responses"], (path, verb)
     docs = client.get("/docs").text
     assert all(f"{verb.upper()} {path}" in docs for path, verb in paths)

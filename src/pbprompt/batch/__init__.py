@@ -30,7 +30,7 @@ from pbprompt.batch.parts import (
     streamed,
 )
 from pbprompt.clip.backbone import Backbone
-from pbprompt.data.stream import Files, Record, Stream
+from pbprompt.data.stream import Files, Stream
 from pbprompt.errors import InputError
 from pbprompt.features.encode import decoder_for
 from pbprompt.features.progress import Progress
@@ -80,15 +80,12 @@ class Job:
     def identity(self, suffix: str) -> dict[str, Any]:
         """By which an output is known to be this job's."""
         written = [suffix, "features"] if self.features else [suffix]
-        known = {"version": VERSION, "images": self._sources(), "columns": written, **self.settings}
+        known = {"version": VERSION, "images": self.stream.names, "columns": written, **self.settings}
         return known | ({"approximate": self.approximate} if self.approximate else {})
 
     def no_images(self) -> InputError:
         """A tar or a Parquet file tells only when it is read that it holds none."""
-        return InputError(f"{', '.join(self._sources()[:4])}: no images in it: give one that holds images")
-
-    def _sources(self) -> list[str]:
-        return [one.name if isinstance(one, Record) else str(one) for one in self.stream.sources]
+        return InputError(f"{', '.join(self.stream.names[:4])}: no images in it: give one that holds images")
 
 
 Executor = Callable[[Job, Output], Iterator[Part]]

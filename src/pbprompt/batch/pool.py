@@ -86,5 +86,5 @@ def read_pool(backbone: Backbone, stream: Stream, *, bare: bool = False, progres
     found = Pool.joined(distributed.gather_objects(Pool.joined(parts)))
     if not found.names:
         why = f": {found.failures[0]}" if found.failures else ": no images in it"
-        raise InputError(f"{', '.join(map(str, stream.sources))}{why}")
+        raise InputError(f"{', '.join(stream.names)}{why}")
     return found

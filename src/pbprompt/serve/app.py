@@ -123,7 +123,7 @@ def create_app(
             await service.add_classes(asked)
         return await classes()
 
-    @app.delete("/classes", **documented(BUSY | UNSHARED | {409: "a class of the model's own"}))
+    @app.delete("/classes", **documented(KEY | BUSY | UNSHARED | {409: "a class of the model's own"}))
     async def remove_class(name: str = "") -> Classes:
         """Remove an added class, by `?name=`, for all clients; one that is not there is removed already."""
         check_shared()

@@ -193,7 +193,7 @@ def add_labelling(app: FastAPI, service: Service, labelling: Labelling, limits: 
 
     unfit = {409: "not waiting for a label, or a class in another spelling"}
 
-    @app.post("/labelling", **documented(UNUSABLE | BUSY | unfit, Label))
+    @app.post("/labelling", **documented(UNUSABLE | BUSY | WRITING | unfit, Label))
     async def label(request: Request) -> ToLabel:
         """Label or skip an image: the model learns it, the table is written, and the next one comes."""
         async with receive(request, Label, limits, held) as asked:

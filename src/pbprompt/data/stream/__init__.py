@@ -56,6 +56,11 @@ class Stream:
         self.sources, self.allow_urls, self._archives = tuple(sources), allow_urls, archives
         self._few: tuple[Unit, ...] | None = None
 
+    @property
+    def names(self) -> list[str]:
+        """The sources in words."""
+        return [one.name if isinstance(one, Record) else str(one) for one in self.sources]
+
     def units(self) -> Iterator[Unit]:
         """Some images at a time, always in the same order."""
         return iter(self._few) if self._few else in_units(self._found())
