@@ -21,6 +21,14 @@ from torch import Tensor
 from pbprompt.core.logistic import Affine
 
 
+def places_in_class(labels: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """Which of its class each image is, from 0, in the order given."""
+    order, sizes = labels.argsort(stable=True), labels.bincount()
+    places = torch.empty_like(labels)
+    places[order] = torch.arange(len(labels)).to(labels) - (sizes.cumsum(0) - sizes)[labels[order]]
+    return places
+
+
 def class_means(x: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> Float[Tensor, "c d"]:
     """The mean of every class 0 to the largest label, each of which has an image."""
     members = F.one_hot(labels).to(x)

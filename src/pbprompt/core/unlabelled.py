@@ -35,6 +35,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from pbprompt.core.discriminant import places_in_class
 from pbprompt.core.evidence import Kept
 from pbprompt.core.expert_weights import fit_weights
 from pbprompt.core.gaussian import Gaussians, diagonalise, fit_gaussians
@@ -279,12 +280,7 @@ def folds(labels: Int[Tensor, " n"], several: Bool[Tensor, " n"]) -> Int[Tensor,
 
     Those of a class go to the folds in turn, so that none is ever left without any; each begins at another.
     """
-    order = labels.argsort(stable=True)
-    sizes = labels.bincount()
-    starts = (sizes.cumsum(0) - sizes)[labels[order]]
-    place = torch.empty_like(labels)
-    place[order] = torch.arange(len(labels)).to(labels) - starts
-    return torch.where(several, (place + labels) % FOLDS, -1)
+    return torch.where(several, (places_in_class(labels) + labels) % FOLDS, -1)
 
 
 def _put(

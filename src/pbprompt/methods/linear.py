@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from pbprompt.clip.backbone import Backbone, Encoded
+from pbprompt.core.discriminant import places_in_class
 from pbprompt.core.likelihood import unit
 from pbprompt.methods.base import MethodConfig
 from pbprompt.methods.exemplars import MemoryBesideText
@@ -73,7 +74,5 @@ def held_out(labels: Int[Tensor, " n"]) -> list[Bool[Tensor, " n"]]:
     """
     counts = labels.bincount()
     folds = min(FOLDS, int(counts.max()))
-    same = labels.unsqueeze(1) == labels
-    place = same.tril(-1).sum(1) % folds
-    several = counts[labels] > 1
+    place, several = places_in_class(labels) % folds, counts[labels] > 1
     return [several & (place == fold) for fold in range(folds)] if folds > 1 else []
