@@ -130,6 +130,18 @@ def test_images_without_a_label_are_seen_by_every_tower():
         method.begin_by_names()
 
 
+def test_one_photograph_per_class_tunes_nothing():
+    method = build_method(TowerEvidence, TowerEvidenceConfig(), tiny_vit(), seed=1)
+    method.prepare(NAMES, "a {}.")
+    images = to_train_on(method, random_images(tiny_vit(), torch.tensor([0, 1, 2, 2])))
+    for count, tuned in ((3, False), (4, True)):
+        some = Encoded(images.global_[:count], images.patches[:count].float())
+        batch = method.encoded(Batch(some, images.labels[:count]))
+        total = method.loss(batch, torch.Generator(), count)["total"]
+        gradients = torch.autograd.grad(total, method.trainable())
+        assert any(bool(one.any()) for one in gradients) is tuned
+
+
 def test_a_step_has_some_photographs_of_every_class():
     method = build_method(TowerEvidence, TowerEvidenceConfig(), tiny_vit(), seed=1)
     method.prepare([f"class {number}" for number in range(90)], "a {}.")

@@ -12,6 +12,7 @@
 | τ      | at every step, the temperature that tells the photographs best: no gradient passes, nor by m    |
 | p_k    | the closed form (`conjugate`) of all photographs, their centre crops, as tower k sees them       |
 
+With one photograph per class nothing is tuned, and the answer is the frozen tower's: there are no others.
 It learns from random crops (`views`) beside the centre: without them the left-out likelihood is perfect in a
 hundred steps, and new photographs are told worse. Tuned towers are too sure, having learned from the same
 photographs that are read: the mean with the frozen tower mends that, and what `conjugate` promises by
@@ -131,7 +132,9 @@ class TowerEvidence(TellsFamiliarity, TakesUnlabelled):
         found = [left_out_terms(part.global_, batch.labels, self._names) for part in tuned]
         # each adapter has a loss of its own: the sum gives each its gradient
         shown = {name: torch.stack([one[name] for one in found]).mean() for name in ("total", "accuracy")}
-        return {**shown, "total": shown["total"] * len(found)}
+        # by its name alone a photograph teaches what names say, not how photographs are alike
+        has_others = len(batch.labels.unique()) < len(batch.labels)
+        return {**shown, "total": shown["total"] * len(found) * has_others}
 
     @torch.no_grad()
     def finish_on(self, views: EpochViews) -> None:
