@@ -26,7 +26,7 @@ from pbprompt.data.workers import available_cpus
 from pbprompt.errors import InputError, NoNumberError
 
 MOST_DECODERS = 32  # each takes some thirty megabytes, and more while it has a large image
-THREADS = 2  # of each tower on a CPU: small towers are a quarter faster than with one, large ones as fast
+THREADS = 2  # of each tower on a CPU: on two cores a small one is a quarter faster than with one thread
 QUEUED = 2  # batches that a GPU has been given: while it runs one, the next is there already
 
 Mark = TypeVar("Mark")

@@ -13,11 +13,11 @@
 | p_k    | the closed form (`conjugate`) of all photographs, their centre crops, as tower k sees them       |
 
 With one photograph per class nothing is tuned, and the answer is the frozen tower's: there are no others.
-It learns from random crops (`views`) beside the centre: without them the left-out likelihood is perfect in a
-hundred steps, and new photographs are told worse. Tuned towers are too sure, having learned from the same
-photographs that are read: the mean with the frozen tower mends that, and what `conjugate` promises by
-left-out photographs is promised by validation images alone. Prior art: CLIP-LoRA, prototypical networks
-(Snell et al., NeurIPS 2017); `conjugate` is all of the rest.
+It learns from random crops (`views`) beside the centre, so that it does not learn its photographs by heart.
+Tuned towers are too sure, having learned from the same photographs that are read: the mean with the frozen
+tower tempers that, and what `conjugate` promises by left-out photographs is promised by validation images
+alone. Prior art: CLIP-LoRA, prototypical networks (Snell et al., NeurIPS 2017); `conjugate` is all of the
+rest.
 """
 
 from collections.abc import Sequence
