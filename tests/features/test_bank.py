@@ -229,6 +229,61 @@ def test_nothing_but_unreadable_images_are_left_out_too(tiny_vit, folder, items)
     assert len(bank(tiny_vit).encode(folder, items[2:3], failures)) == 0 and list(failures) == ["2.png"]
 
 
+@pytest.mark.parametrize("content", [b"", b"half"])
+def test_copies_of_an_unreadable_image_are_all_unreadable(tiny_vit, folder, items, content):
+    content = content and (folder / "0.png").read_bytes()[:600]
+    names = [f"bad{place}.png" for place in range(20)]
+    for name in names:
+        (folder / name).write_bytes(content)
+    failures = {}
+    features = bank(tiny_vit).encode(folder, [*items, *(Item(name, 0) for name in names)], failures)
+    assert sorted(failures) == sorted(names) and len(features) == COUNT
+    assert all(name in str(failures[name]) for name in names)
+    assert_same(features, bank(tiny_vit).encode(folder, items))
+
+
+def test_a_copy_of_an_image_that_went_away_is_encoded_for_itself(tiny_vit, folder, items, monkeypatch):
+    for place in range(3):
+        (folder / f"copy{place}.png").write_bytes((folder / "0.png").read_bytes())
+    copies = [Item(f"copy{place}.png", 0) for place in range(3)]
+    hash_them = feature_bank.file_hashes
+
+    def then_one_goes(*given):
+        found = hash_them(*given)
+        (folder / "copy0.png").unlink()
+        return found
+
+    monkeypatch.setattr(feature_bank, "file_hashes", then_one_goes)
+    failures = {}
+    features = bank(tiny_vit).encode(folder, copies, failures)
+    assert list(failures) == ["copy0.png"] and len(features) == 2
+    monkeypatch.undo()
+    assert_same(features, bank(tiny_vit).encode(folder, [items[0], items[0]]))
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_an_image_that_changes_before_it_is_decoded_is_stored_under_no_name(
+    tiny_vit, folder, items, monkeypatch, processes
+):
+    first, hash_them = (folder / "0.png").read_bytes(), feature_bank.file_hashes
+
+    def then_one_changes(*given):
+        found = hash_them(*given)
+        (folder / "0.png").write_bytes((folder / "1.png").read_bytes())
+        return found
+
+    own = bank(tiny_vit)
+    with monkeypatch.context() as patch, contextlib.closing(decoding.Decoder(1, processes=True)) as decoder:
+        patch.setattr(feature_bank, "file_hashes", then_one_changes)
+        if processes:
+            patch.setattr(own, "_decoder", lambda images: decoder)
+        with pytest.raises(InputError, match=r"0\.png: it changed while it was read: try again"):
+            own.encode(folder, items)
+    (folder / "0.png").write_bytes(first)
+    kept = bank(tiny_vit).encode(folder, items)
+    assert_same(kept, bank(tiny_vit, cache=folder / "anew").encode(folder, items))
+
+
 def test_a_single_unreadable_image_is_named_with_what_to_do(tiny_vit, folder, items):
     (folder / "2.png").write_bytes(b"text")
     with pytest.raises(InputError, match=r"2\.png: .*: fix or remove it$"):

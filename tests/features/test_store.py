@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pbprompt import files
+from pbprompt.data.stream.places import state
 from pbprompt.errors import InputError
 from pbprompt.features import store as feature_store
 from pbprompt.features.store import FeatureStore, ShardWriter, file_hashes, memory_file
@@ -273,20 +274,36 @@ def test_processes_write_at_once_and_are_killed(tmp_path, child):
         )
 
 
-def test_hashes_are_remembered_and_follow_the_content(tmp_path):
+def test_hashes_are_remembered_and_follow_the_content(tmp_path, monkeypatch):
     root, cache = tmp_path / "root", tmp_path / "cache"
     root.mkdir()
     (root / "a").write_bytes(b"abc")
-    age(root / "a", 60)
+    monkeypatch.setattr(feature_store, "SETTLED_NS", 0)
     known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # of "abc", as published
     assert file_hashes(cache, root, ["a", "a"]) == {"a": known}
-    path, size, modified, digest = json.loads(memory_file(cache, root).read_text())
-    assert (path, size, modified, digest) == ("a", 3, (root / "a").stat().st_mtime_ns, known)
-    memory_file(cache, root).write_text(json.dumps(["a", 3, modified, "remembered"]) + "\n")
+    path, seen, digest = json.loads(memory_file(cache, root).read_text())
+    assert (path, seen[:2], digest) == ("a", [3, (root / "a").stat().st_mtime_ns], known)
+    memory_file(cache, root).write_text(json.dumps(["a", seen, "remembered"]) + "\n")
     assert file_hashes(cache, root, ["a"]) == {"a": "remembered"}
+    monkeypatch.setattr(feature_store, "SETTLED_NS", 10**10)
     (root / "a").write_bytes(b"abd")  # same size, and too young to be remembered
     assert file_hashes(cache, root, ["a"])["a"] not in ("remembered", known)
     assert len(memory_file(cache, root).read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_another_content_of_the_same_size_and_time_is_seen(tmp_path, monkeypatch, replace):
+    monkeypatch.setattr(feature_store, "SETTLED_NS", 0)
+    file, before = tmp_path / "a", b"abc"
+    file.write_bytes(before)
+    first, named = file_hashes(tmp_path / "cache", tmp_path, ["a"]), state(file)
+    when = file.stat().st_mtime_ns
+    (tmp_path / "b" if replace else file).write_bytes(b"abd")
+    os.utime(tmp_path / "b" if replace else file, ns=(when, when))
+    if replace:
+        (tmp_path / "b").replace(file)
+    assert file.stat().st_mtime_ns == when
+    assert file_hashes(tmp_path / "cache", tmp_path, ["a"]) != first and state(file) != named
 
 
 def test_a_file_that_cannot_be_read_is_reported(tmp_path):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pbprompt.data import names
-from pbprompt.data.images import HEIC, is_heic, looks_like_image
+from pbprompt.data.images import HEIC, head_of, is_heic, looks_like_image
 from pbprompt.data.items import DEFAULT_TEMPLATE, SPLITS, Dataset, Item
 from pbprompt.errors import InputError, suggest
 from pbprompt.files import as_text, is_special
@@ -75,7 +75,7 @@ def _why_skipped(file: Path) -> str:
         return "not a regular file" if is_special(file) else "not found"
     if file.stat().st_size == 0:
         return "empty"
-    return HEIC if is_heic(file) else "not an image"
+    return HEIC if is_heic(head_of(file)) else "not an image"
 
 
 def assemble(

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pbprompt.data import squares
 from pbprompt.data.fast_resize import finished
 from pbprompt.data.images import decodes_quickly, head_of
-from pbprompt.data.squares import Content, Look, Shared, nameless_file, square_of
+from pbprompt.data.squares import Content, Hashed, Look, Shared, nameless_file, square_of
 from pbprompt.data.stream.records import Record
 from pbprompt.data.workers import AVAILABLE, Workers, available_cpus
 from pbprompt.errors import InputError
@@ -78,7 +78,8 @@ class Decoder:
 
     def _one(self, record: Record, content: Content, look: Look) -> Square | InputError:
         """In this thread where that is soon done; what may take for ever, in a process that can be ended."""
-        head = content[:32] if isinstance(content, bytes) else isinstance(content, Path) and head_of(content)
+        file = content.path if isinstance(content, Hashed) else content
+        head = file[:32] if isinstance(file, bytes) else isinstance(file, Path) and head_of(file)
         if not head or decodes_quickly(head) or not AVAILABLE:
             square = square_of(record.name, content, look)
             return square if isinstance(square, InputError) else finished(np.array(square), look)

@@ -87,11 +87,10 @@ def encoded_image(image: Image.Image, kind: str = "PNG", **options: Any) -> byte
 
 
 def _why_unidentified(source: str | os.PathLike[str] | BinaryIO) -> str:
-    if not isinstance(source, str | os.PathLike):
-        return "its content is no known image format"
-    if Path(source).stat().st_size == 0:
+    head = head_of(source)
+    if not head:
         return "the file is empty"
-    return HEIC if is_heic(source) else "its content is no known image format"
+    return HEIC if is_heic(head) else "its content is no known image format"
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:
@@ -175,20 +174,22 @@ def looks_like_image(path: str | os.PathLike[str]) -> bool:
     if head[:4] == b"RIFF":
         return head[8:12] == b"WEBP"
     if head[4:8] == b"ftyp":
-        return head[8:12] in (b"avif", b"avis") or ("HEIF" in _formats() and is_heic(path))
+        return head[8:12] in (b"avif", b"avis") or ("HEIF" in _formats() and is_heic(head))
     if head[:2] == b"BM":
         return int.from_bytes(head[14:18], "little") in _BMP_HEADERS
     return len(head) > 2 and head[:1] == b"P" and head[1:2] in b"123456" and head[2:3] in b" \t\r\n#"
 
 
-def is_heic(path: str | os.PathLike[str]) -> bool:
-    """Whether the file begins as a HEIC photograph does, read with an extra alone."""
-    head = head_of(path)
+def is_heic(head: bytes) -> bool:
+    """Whether a file that begins so is a HEIC photograph, read with an extra alone."""
     return head[4:8] == b"ftyp" and any(head[at : at + 4] in _HEIC for at in range(8, len(head), 4))
 
 
-def head_of(path: str | os.PathLike[str]) -> bytes:
+def head_of(path: str | os.PathLike[str] | BinaryIO) -> bytes:
     """A file's first bytes; none of what is no file or cannot be read."""
+    if not isinstance(path, str | os.PathLike):
+        path.seek(0)
+        return path.read(32)
     if is_special(path):
         return b""
     try:

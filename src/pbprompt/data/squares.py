@@ -14,21 +14,49 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 from PIL import Image
 
 from pbprompt.data.images import open_image
 from pbprompt.errors import InputError
+from pbprompt.files import is_special
 
 Fit = Literal["crop", "squash"]
 Interpolation = Literal["bicubic", "bilinear"]
 Box = tuple[int, int, int, int]  # left, top, right, bottom
-Content = bytes | Path | Image.Image | InputError  # of an image file, an open image, or why there is none
+MOST_FILE = 1 << 30  # bytes of an image file that is read whole
 
 THIN = 64  # times as long as wide: from here on, what the crop cuts away is not computed
 MOST_HANDED_ON = 1 << 20  # pixels of an image that is resized elsewhere: eight of them wait in memory at once
 RESAMPLING = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+
+
+class Hashed(NamedTuple):
+    """A file of this machine that is known by the SHA-256 of its bytes: with others it is another image."""
+
+    path: Path
+    sha256: str
+
+    def read(self) -> bytes:
+        """The bytes, which are those that are decoded."""
+        why = "not a regular file"
+        try:
+            if not is_special(self.path):
+                with self.path.open("rb") as file:
+                    content = file.read(MOST_FILE + 1)
+                if hashlib.sha256(content).hexdigest() == self.sha256:
+                    return content
+                why = "it changed while it was read: try again"
+                if len(content) > MOST_FILE:
+                    why = f"the file is larger than {MOST_FILE >> 20} MiB"
+        except OSError as error:
+            why = error.strerror or str(error)
+        raise InputError(f"cannot read image {self.path}: {why}")
+
+
+# Of an image file, an open image, or why there is none.
+Content = bytes | Path | Hashed | Image.Image | InputError
 
 
 class Look(Protocol):
@@ -131,13 +159,16 @@ def square_of(name: str, content: Content, look: Look) -> Image.Image | InputErr
     """The square of an image, or why it has none. If the look is fast: most images as they are."""
     if isinstance(content, InputError):
         return content
+    where = str(content.path) if isinstance(content, Hashed) else name
     try:
+        if isinstance(content, Hashed):
+            content = content.read()
         if not isinstance(content, Image.Image):
             file = io.BytesIO(content) if isinstance(content, bytes) else content
             content = open_image(file, draft=look.draft)
         return content if _handed_on(content.size, look) else look(content, name)
     except InputError as error:
-        return InputError(str(error).replace("cannot read image upload:", f"cannot read image {name}:"))
+        return InputError(str(error).replace("cannot read image upload:", f"cannot read image {where}:"))
 
 
 def _handed_on(size: tuple[int, int], look: Look) -> bool:

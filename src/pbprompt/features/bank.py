@@ -23,7 +23,7 @@ from pbprompt import distributed
 from pbprompt.clip.backbone import Backbone, Encoded
 from pbprompt.data.decoding import Decoder, worthwhile_processes
 from pbprompt.data.items import Item
-from pbprompt.data.squares import Crop, TrainingView
+from pbprompt.data.squares import Crop, Hashed, TrainingView
 from pbprompt.data.stream import Record
 from pbprompt.data.workers import available_cpus
 from pbprompt.errors import InputError, NoNumberError
@@ -239,18 +239,18 @@ class FeatureBank:
         for row in missing:
             if items[row].path not in failures:
                 first.setdefault(keys[row], row)
-        wanted = list(first.values())
-        progress.expect(len(wanted))
-        decoder = self._decoder(len(wanted))
+
+        def content(path: str) -> Path | Hashed:
+            return Hashed(root / path, digests[path]) if store else root / path
 
         def encode(some: list[int], writer: ShardWriter) -> int:
             size = share_of_batch(self.backbone, self.batch, len(some))
             batches = (
-                (part, [Record(items[row].path, root / items[row].path) for row in part])
+                (part, [Record(items[row].path, content(items[row].path)) for row in part])
                 for part in (some[at : at + size] for at in range(0, len(some), size))
             )
             bad = 0
-            for part, found in encode_records(self.backbone, batches, decoder, look):
+            for part, found in encode_records(self.backbone, batches, self._decoder(len(some)), look):
                 for place, error in found.failures.items():
                     if isinstance(error, NoNumberError):  # of the weights, and not of this image alone
                         raise error
@@ -263,10 +263,10 @@ class FeatureBank:
                 progress.advance(len(targets))
             return len(some) - bad
 
-        if store is None:
-            encoded = encode(wanted, ShardWriter(None))
-        else:
+        def encode_shared(wanted: list[int]) -> int:
             encoded = 0
+            if store is None:
+                return encode(wanted, ShardWriter(None))
             with Claims(self.cache, store.folder) as claims, ShardWriter(store) as writer:
                 # every beginning of a portion costs a GPU more than a CPU
                 portions = PORTIONS if self.backbone.device.type == "cpu" else PORTIONS // 4
@@ -277,10 +277,20 @@ class FeatureBank:
                     progress.advance(len(portion) - len(left))
                     encoded += encode(left, writer)
                     writer.flush()  # while the portion is still claimed
-        for row in missing:
-            source = first.get(keys[row], row)
-            if source != row:
-                rows.global_[row], rows.patches[row] = rows.global_[source], rows.patches[source]
+            return encoded
+
+        encoded, wanted = 0, list(first.values())
+        while wanted:
+            progress.expect(len(wanted))
+            encoded += encode_shared(wanted)
+            unknown = rows.global_[:, 0].isnan().tolist()  # what a tower makes is finite, or an error
+            for row in missing:
+                source = first.get(keys[row], row)
+                if unknown[row] and not unknown[source]:
+                    rows.global_[row], rows.patches[row] = rows.global_[source], rows.patches[source]
+                    unknown[row] = False
+            # where the first of some that are the same was not to be had, each is looked at by itself
+            wanted = [row for row in missing if unknown[row] and items[row].path not in failures]
         return encoded
 
     def _decoder(self, images: int) -> Decoder:
@@ -298,12 +308,12 @@ class FeatureBank:
         size = 2 * shape[0] * shape[1] * shape[2]
         device = self.backbone.device
         if not kept and device.type == "cuda" and size < torch.cuda.mem_get_info(device)[0] // 4:
-            patches = torch.empty(shape, dtype=torch.float16, device=device)  # a second epoch fits beside it
+            patches = torch.zeros(shape, dtype=torch.float16, device=device)  # a second epoch fits beside it
         elif size > MEMORY_GIB * GIB:
             patches = _mapped(shape, self.cache)
         else:
-            patches = torch.empty(shape, dtype=torch.float16)
-        global_ = torch.empty(len(labels), dim, device=patches.device)
+            patches = torch.zeros(shape, dtype=torch.float16)
+        global_ = torch.full((len(labels), dim), torch.nan, device=patches.device)  # until it is known
         return Features(global_, patches, torch.tensor(labels, dtype=torch.long, device=patches.device))
 
 

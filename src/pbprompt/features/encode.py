@@ -9,7 +9,6 @@ Each arrow holds so many images and no more: where the taker of the features wai
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from pbprompt.clip.backbone import Backbone
 from pbprompt.data.decoding import Decoder, Square
-from pbprompt.data.squares import Look
+from pbprompt.data.squares import Hashed, Look
 from pbprompt.data.stream import Record
 from pbprompt.data.transforms import normalise
 from pbprompt.data.workers import available_cpus
@@ -147,7 +146,7 @@ def _end(backbone: Backbone, begun: _Begun) -> Encoding:
     for place, good in zip(places, finite.tolist(), strict=True):
         if not good:
             content = records[place].content
-            name = content if isinstance(content, Path) else records[place].name
+            name = content.path if isinstance(content, Hashed) else records[place].name
             why = f"its features overflow in {backbone.dtype}: use float32, or other weights"
             failures[place] = NoNumberError(f"{name}: {why}")
     return Encoding(records, failures, global_[finite], patches[finite.to(patches.device)])

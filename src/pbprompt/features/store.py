@@ -3,7 +3,7 @@
     features/
       .lock                      held for every append and every prune
       .claims                    what is being encoded, as locks of single bytes; empty
-      hashes/<root>.jsonl        SHA-256 of files, remembered while size and modification time stay the same
+      hashes/<root>.jsonl        SHA-256 of files, remembered while what the disk says of them stays the same
       <weights and transform>/
         about.json               backbone, fingerprint, precision, transform
         index.jsonl              one line a shard: its name, and the keys and checksums of its rows
@@ -37,16 +37,16 @@ from torch import Tensor
 from pbprompt import files
 from pbprompt.data.workers import available_cpus
 from pbprompt.errors import InputError
-from pbprompt.files import write_bytes, write_text
+from pbprompt.files import facts_of, write_bytes, write_text
 
 FORMAT = 1  # part of the folder's name: raise it when stored values would no longer mean the same
 SHARD_IMAGES = 512
 SHARD_BYTES = 128 * 2**20
 
-# A file that changed this recently may change again without its time showing it: it is not remembered.
+# A file that changed this recently may change again without its times showing it: it is not remembered.
 SETTLED_NS = 2_000_000_000
 
-Seen = tuple[int, int]  # size, modification time in ns
+Seen = tuple[int, ...]  # as `files.facts_of` has it
 
 # Shards this process has read or written: its own pruning spares them.
 in_use: set[Path] = set()
@@ -194,8 +194,8 @@ def file_hashes(cache: Path, root: Path, paths: Sequence[str]) -> dict[str, str 
     with contextlib.suppress(OSError):
         for line in files.read_records(memory):
             match line:
-                case [str(path), int(size), int(modified), str(digest)]:
-                    known[path] = (size, modified), digest
+                case [str(path), [*facts], str(digest)]:
+                    known[path] = tuple(facts), digest
     found: dict[str, str | InputError] = {}
     unknown: dict[str, Seen] = {}
     for path in dict.fromkeys(paths):
@@ -208,7 +208,7 @@ def file_hashes(cache: Path, root: Path, paths: Sequence[str]) -> dict[str, str 
         if not S_ISREG(stat.st_mode):  # the reader of a pipe or device may wait for ever
             found[path] = InputError(f"cannot read image {root / path}: not a regular file")
             continue
-        seen = stat.st_size, stat.st_mtime_ns
+        seen = facts_of(stat)
         if path in known and known[path][0] == seen:
             found[path] = known[path][1]
         else:
@@ -217,9 +217,9 @@ def file_hashes(cache: Path, root: Path, paths: Sequence[str]) -> dict[str, str 
     with ThreadPoolExecutor(available_cpus()) as pool:  # hashing lets go of the interpreter
         found.update(zip(unknown, pool.map(lambda path: _hash(root / path), unknown), strict=True))
     fresh = [
-        [path, *seen, found[path]]
+        [path, seen, found[path]]
         for path, seen in unknown.items()
-        if isinstance(found[path], str) and seen[1] < settled
+        if isinstance(found[path], str) and max(seen[1:3]) < settled
     ]
     if fresh:
         with contextlib.suppress(OSError), files.locked(cache):  # what cannot be kept is hashed again

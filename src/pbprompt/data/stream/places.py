@@ -14,6 +14,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from pbprompt.errors import InputError, first_line, install_command, needing
+from pbprompt.files import facts_of
 
 Place = Path | str  # a path here, or an address
 BLOCK = 4 << 20  # of what is elsewhere, fetched at once
@@ -110,8 +111,7 @@ def state(place: Place) -> str:
     """Another text once the file has changed, as far as its place tells: size, time or tag."""
     with told(place):
         if isinstance(place, Path):
-            facts = place.stat()
-            return f"{facts.st_size} {facts.st_mtime_ns}"
+            return " ".join(map(str, facts_of(place.stat())))
         system, path = filesystem(place)
         info = system.info(path)
         marks = [

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from PIL import Image
 
+from pbprompt.data.squares import Hashed
 from pbprompt.data.stream.places import read_address, state
 from pbprompt.errors import InputError
 from pbprompt.files import as_text, is_special
@@ -27,7 +28,7 @@ class Record:
     """
 
     name: str
-    content: bytes | Path | str | Image.Image | InputError
+    content: bytes | Path | Hashed | str | Image.Image | InputError
     label: str = ""
     split: str = ""
 
@@ -43,6 +44,8 @@ class Record:
             raise content
         if isinstance(content, bytes):
             return content
+        if isinstance(content, Hashed):
+            return content.read()
         if isinstance(content, str):
             return read_address(content, MOST_BYTES)
         if is_special(content):
