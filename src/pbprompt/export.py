@@ -39,7 +39,6 @@ from pbprompt.methods.base import Method
 from pbprompt.model.calibration import CERTAINTY, Calibration
 from pbprompt.model.predictor import Predictor
 from pbprompt.model.tuned import TunedModel
-from pbprompt.registry import methods
 
 Precision = Literal["fp32", "fp16"]
 FORMAT = "pbprompt-onnx"
@@ -299,8 +298,7 @@ def _checked(model: bytes | Path, predictor: Predictor, out: Path, precision: Pr
 
 
 def _not_exportable(method: Method, why: str) -> InputError:
-    others = ", ".join(name for name, kind in methods().items() if kind.exportable)
-    return InputError(f"method {method.name!r} cannot be exported, since {why}: tune one of {others}")
+    return InputError(f"method {method.name!r} cannot be exported, since {why}: fit --method conjugate")
 
 
 @contextmanager

@@ -66,8 +66,9 @@ class Novelty(NamedTuple):
         """From 0, where an image looks like the photographs, to 1, where hardly any of them is so strange."""
         if len(self.familiar) < FEWEST:
             return torch.zeros_like(statistic)
-        start, end = (float(self.familiar.quantile(share)) for share in GATE)
-        return ((start - statistic) / max(start - end, 1e-9)).clamp(0, 1)
+        # tensors throughout: a number read out of one would be a branch that no exported graph can have
+        start, end = self.familiar.quantile(self.familiar.new_tensor(GATE)).unbind()
+        return ((start - statistic) / (start - end).clamp(min=1e-9)).clamp(0, 1)
 
 
 class LeftOutPhotographs(NamedTuple):
