@@ -82,6 +82,14 @@ def test_the_wheel_carries_the_embedded_backbones(built):
             assert f"pbprompt/clip/assets/{name}/{file}" in names
 
 
+def test_the_wheel_carries_the_pages_templates(built):
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    templates = [path for path in (ROOT / "src").rglob("templates/*") if path.is_file()]
+    assert templates and {path.relative_to(ROOT / "src").as_posix() for path in templates} <= names
+
+
 def test_the_wheel_works_away_from_the_checkout(installed, tmp_path):
     where = run(installed / "python", "-c", "import pbprompt; print(pbprompt.__file__)", cwd=tmp_path)
     package = Path(where.strip()).parent

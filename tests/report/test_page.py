@@ -294,7 +294,7 @@ def test_a_base_to_new_table_has_bars_of_h_with_the_papers_beside_them(runs):
     write_page(runs.store, runs.store.folder.parent / "page.html", [recipe], folder)
     assert (folder / "r-h.svg").is_file()
     text = runs.page([recipe]).text
-    assert "one sample standard deviation (÷ (n − 1)) over seeds; diamonds: the paper&#x27;s figures." in text
+    assert "one sample standard deviation (÷ (n − 1)) over seeds; diamonds: the paper&#39;s figures." in text
     assert "H in per cent. DTD: PBPrompt 55.0." in text  # and CoOp has no run
 
 

@@ -5,15 +5,16 @@ Without it a classifier fits, predicts and is saved all the same; what only scik
 """
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any, Self
+
+from markupsafe import Markup
 
 from pbprompt.errors import InputError
 from pbprompt.model.tuned import TunedModel
 
 SETTING = "settings__"
 SHOWN = 12  # class names
-ROW = '<tr><th style="text-align:left">{}</th><td style="text-align:left">{}</td></tr>'
+ROW = Markup('<tr><th style="text-align:left">{}</th><td style="text-align:left">{}</td></tr>')
 
 try:
     from sklearn.base import BaseEstimator as PlainEstimator
@@ -95,5 +96,5 @@ def summary_html(
         rows["calibration"] = model.calibration.rests_on if model.calibration else "none"
         if model.info.temperature != 1:
             rows["temperature"] = f"{model.info.temperature:.3f}"
-    cells = "".join(ROW.format(escape(name), escape(text)) for name, text in rows.items())
-    return f"<table><caption>PromptClassifier</caption>{cells}</table>"
+    cells = Markup().join(ROW.format(name, text) for name, text in rows.items())
+    return Markup("<table><caption>PromptClassifier</caption>{}</table>").format(cells)

@@ -6,24 +6,16 @@ As a table a comparison has every figure of quality.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pbprompt.data.fewshot import shots_in_words
 from pbprompt.recipes import Recipe
 from pbprompt.registry import methods
-from pbprompt.report.html_page import table
-from pbprompt.report.render import DEVIATION, HTML, cell_text
+from pbprompt.report.render import HTML, cell_text
 from pbprompt.report.tables import Cell, deviation, ranked
 from pbprompt.runs.config import RunConfig
 from pbprompt.runs.record import Record
-
-UNEQUAL = (
-    '<p class="notice" role="note">These methods trained for different numbers of epochs (“its own”: its '
-    "schedule by shots; “none”: closed form or untrained): a difference between them is one of method and "
-    "training together.</p>"
-)
 
 
 @dataclass(frozen=True)
@@ -114,7 +106,7 @@ class Column(NamedTuple):
     @property
     def title(self) -> str:
         arrow = {True: "\N{NO-BREAK SPACE}↑", False: "\N{NO-BREAK SPACE}↓", None: ""}[self.higher]
-        return escape(self.heading) + arrow
+        return self.heading + arrow
 
     def cells(self, lines: Iterable[Sequence[Record]]) -> list[Cell]:
         """One per line, the best of them marked."""
@@ -126,34 +118,24 @@ class Column(NamedTuple):
         return cells if self.higher is None else ranked(cells, self.higher)
 
 
-def comparison_table(comparison: Comparison) -> str:
-    """Every method's figures, mean ± sample deviation over seeds, grouped by shots."""
+def comparison_table(comparison: Comparison) -> dict[str, Any]:
+    """What the page shows: every method's mean ± sample deviation over seeds, grouped by shots."""
     columns = _columns(comparison.config)
     bodies = {}
     for shots in comparison.shots:
         lines = comparison.at(shots)
         cells = zip(*(column.cells(lines.values()) for column in columns), strict=True)
         bodies[shots_in_words(shots)] = [
-            [
-                *(escape(label), str(len(runs)), _epochs(runs[0])),
-                *(cell_text(cell, HTML, cell.seeds) for cell in row),
-            ]
+            [label, str(len(runs)), _epochs(runs[0]), *(cell_text(cell, HTML, cell.seeds) for cell in row)]
             for (label, runs), row in zip(lines.items(), cells, strict=True)
         ]
-    caption = (
-        f"Mean ± {DEVIATION} over seeds; bold: the best of a column, underlined: the runner-up. "
-        "↑: higher is better, ↓: lower."
-    )
-    heads = ["Method", "Seeds", "Epochs", *(column.title for column in columns)]
-    parts = [table(caption, heads, bodies, cards=True)]
-    if len({epochs for rows in bodies.values() for _, _, epochs, *_ in rows}) > 1:
-        parts.append(UNEQUAL)
-    if count := comparison.outdated:
-        parts.append(
-            f'<p class="quiet">{count} older {"run was" if count == 1 else "runs were"} made with other '
-            "code, data or defaults than the newest of the same row and left out.</p>"
-        )
-    return "\n".join(parts)
+    return {
+        "name": comparison.heading,
+        "heads": ["Method", "Seeds", "Epochs", *(column.title for column in columns)],
+        "rows": bodies,
+        "unequal": len({epochs for rows in bodies.values() for _, _, epochs, *_ in rows}) > 1,
+        "outdated": comparison.outdated,
+    }
 
 
 def _columns(config: RunConfig) -> list[Column]:

@@ -1,10 +1,9 @@
 """The runs of a folder as one HTML file that needs nothing besides itself: tables, figures, failures."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from html import escape
 from pathlib import Path
 
 from pbprompt.errors import InputError
@@ -13,7 +12,7 @@ from pbprompt.recipes import Recipe, load_recipe, recipe_names
 from pbprompt.report import plots, render
 from pbprompt.report.comparisons import comparison_table, make_comparisons
 from pbprompt.report.figures import draw, draw_table
-from pbprompt.report.html_page import document, facts_list, figures_html, notices
+from pbprompt.report.html_page import notices, page
 from pbprompt.report.plots import Drawing
 from pbprompt.report.tables import build_table
 from pbprompt.runs.record import Failure, Record
@@ -36,21 +35,25 @@ def write_page(
     known = [load_recipe(name) for name in recipe_names()] if recipes is None else recipes
     comparisons = make_comparisons(records, known)
     tables = (build_table(recipe, records, store.arrays) for recipe in known)
-    sections = [(table.title, render.html(table), draw_table(table)) for table in tables if table.seeds]
-    sections += [(one.heading, comparison_table(one), draw(one, store)) for one in comparisons]
-    parts = {"What was run": _facts(records, failures)}
+    sections = [(render.html(table), draw_table(table)) for table in tables if table.seeds]
+    sections += [(comparison_table(one), draw(one, store)) for one in comparisons]
     seen: Counter[str] = Counter()
-    for heading, shown, wanted in sections:
+    for section, wanted in sections:
         drawings = [_named_apart(drawing, seen) for drawing in wanted] if plots.available() else []
         if figures is not None:
             for drawing in drawings:
                 plots.save(drawing.figure, figures / f"{drawing.name}.svg")
-        name = f"{heading} ({len(parts)})" if heading in parts else heading
-        parts[name] = "\n".join([shown, *figures_html(drawings)])
-    if failures:
-        parts["Failures"] = _failures(failures)
-    title = "Runs of " + (_listed(one.title for one in comparisons) or store.folder.name)
-    write_text(out, document(title, parts))
+        section["drawings"] = drawings
+    html = page(
+        "runs.html",
+        title="Runs of " + (_listed(one.title for one in comparisons) or store.folder.name),
+        run=_facts(records, failures),
+        notices=notices({record.backbone.name for record in records}),
+        sections=[section for section, _ in sections],
+        failures=list(_failures(failures)),
+        deviation=render.DEVIATION,
+    )
+    write_text(out, html)
 
 
 def _named_apart(drawing: Drawing, seen: Counter[str]) -> Drawing:
@@ -60,10 +63,10 @@ def _named_apart(drawing: Drawing, seen: Counter[str]) -> Drawing:
     return drawing if count == 1 else replace(drawing, name=f"{drawing.name}-{count}")
 
 
-def _facts(records: Sequence[Record], failures: Sequence[Failure]) -> str:
+def _facts(records: Sequence[Record], failures: Sequence[Failure]) -> dict[str, str]:
     configs = [record.config for record in records]
     seconds = sum(record.seconds for record in records)
-    facts = {
+    return {
         "Runs": f"{len(records)} finished in {timedelta(seconds=round(seconds))} of computing"
         + (f", {len({failure.id for failure in failures})} failed" if failures else ""),
         "Backbone": _listed(f"{run.backbone.name} ({run.backbone.fingerprint[:12]})" for run in records),
@@ -75,21 +78,14 @@ def _facts(records: Sequence[Record], failures: Sequence[Failure]) -> str:
         "Library": _listed(f"pbprompt {record.library}" for record in records if record.library),
         "Commit": _listed(record.commit for record in records if record.commit),
     }
-    return facts_list(facts, notices({record.backbone.name for record in records}))
 
 
-def _failures(failures: Sequence[Failure]) -> str:
+def _failures(failures: Sequence[Failure]) -> Iterator[dict[str, str]]:
     """The last traceback of every run that failed and has not finished since."""
-    last = {failure.id: failure for failure in failures}
-    folded = []
-    for identity, failure in last.items():
+    for identity, failure in {failure.id: failure for failure in failures}.items():
         tries = sum(other.id == identity for other in failures)
         name = f"{failure.config}" + (f", tried {tries} times" if tries > 1 else "")
-        folded.append(
-            f"<details><summary>{escape(name)}<br><code>{escape(failure.reason)}</code></summary>"
-            f'<pre tabindex="0">{escape(failure.traceback.strip())}</pre></details>'
-        )
-    return "\n".join(["<p>These runs are tried again when the same command is given.</p>", *folded])
+        yield {"name": name, "reason": failure.reason, "traceback": failure.traceback.strip()}
 
 
 def _listed(words: Iterable[str]) -> str:

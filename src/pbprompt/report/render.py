@@ -7,8 +7,10 @@ less the other's in points, with the 95 % interval; bold where that leaves out 0
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape as html_escape
+from typing import Any
 
+from markupsafe import Markup
+from markupsafe import escape as html_escape
 from rich import box
 from rich.console import Group
 from rich.markup import escape
@@ -18,7 +20,6 @@ from pbprompt.evaluate.resampling import PairedDifference
 from pbprompt.files import as_csv
 from pbprompt.markdown import escaped as markdown_escaped
 from pbprompt.markdown import table as markdown_table
-from pbprompt.report import html_page
 from pbprompt.report.tables import Cell, Table
 
 NOTHING = "–"
@@ -56,7 +57,8 @@ class Style:
     second: str
 
     def ranked(self, text: str, rank: int) -> str:
-        return ("{}", self.best, self.second)[rank].format(self.plain(text))
+        plain = self.plain(text)
+        return (self.best, self.second)[rank - 1].format(plain) if rank else plain
 
 
 def latex_escaped(text: str) -> str:
@@ -65,7 +67,7 @@ def latex_escaped(text: str) -> str:
 
 
 TERMINAL = Style(escape, "[bold]{}[/]", "[underline]{}[/]")
-HTML = Style(html_escape, "<strong>{}</strong>", "<u>{}</u>")
+HTML = Style(html_escape, Markup("<strong>{}</strong>"), Markup("<u>{}</u>"))
 MARKDOWN = Style(markdown_escaped, "**{}**", "<u>{}</u>")
 TEX = Style(latex_escaped, r"\textbf{{{}}}", r"\underline{{{}}}")
 
@@ -95,15 +97,14 @@ def markdown(table: Table) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def html(table: Table) -> str:
-    """One `<table>` for each section with something measured."""
-    parts = [
-        html_page.table(section.title, ["Method", *heads[1:]], rows + leads, cards=True)
+def html(table: Table) -> dict[str, Any]:
+    """What the page shows: a table for each section with something measured, and the notes."""
+    tables = [
+        {"title": section.title, "heads": ["Method", *heads[1:]], "rows": rows + leads}
         for section, (heads, rows, leads) in zip(table.sections, _grids(table, HTML), strict=True)
         if any(cell.measured for row in section.cells for cell in row)
     ]
-    notes = "".join(f"<li>{html_escape(note)}</li>" for note in footer_lines(table))
-    return "\n".join([*parts, f'<ul class="quiet">{notes}</ul>' if notes else ""])
+    return {"name": table.title, "tables": tables, "notes": footer_lines(table)}
 
 
 def latex(table: Table) -> str:

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from pbprompt import __version__
 from pbprompt.errors import InputError, NoNumberError, one_line
 from pbprompt.model.tuned import TunedModel
-from pbprompt.serve.docs_page import docs_page
+from pbprompt.report.html_page import page
 from pbprompt.serve.fairness import Shares
 from pbprompt.serve.labelling import Labelling, add_labelling
 from pbprompt.serve.limits import Limits, Refused
@@ -174,7 +174,7 @@ def create_app(
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
-        return HTMLResponse(docs_page(app.openapi()))
+        return HTMLResponse(page("endpoints.html", **app.openapi()))
 
     _add_page(app, PAGE | (LABEL_PAGE if labelling else {}))
     _add_error_handlers(app)
