@@ -195,7 +195,7 @@ def two_classes(tiny_vit):
 
 def test_a_notebook_shows_what_was_chosen_and_that_it_is_not_fitted():
     shown = PromptClassifier("coop", settings={"epochs": 2})._repr_html_()
-    assert "coop" in shown and "{&#x27;epochs&#x27;: 2}" in shown and "not fitted" in shown
+    assert "coop" in shown and "{&#39;epochs&#39;: 2}" in shown and "not fitted" in shown
     assert "template" not in shown
 
 
