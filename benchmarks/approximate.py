@@ -27,19 +27,19 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.speed.setups import make_backbone
-from pbprompt.clip.backbone import Backbone, Encoded
-from pbprompt.clip.loading.load import load_backbone
-from pbprompt.clip.rounding import round_image_tower
-from pbprompt.data.decoding import squares_of
-from pbprompt.data.fewshot import draw
-from pbprompt.data.items import Dataset, Item
-from pbprompt.data.sources import open_dataset
-from pbprompt.features.bank import FeatureBank, Features
-from pbprompt.features.encode import default_batch
-from pbprompt.methods.base import make_config
+from pbprompt.learners.method import make_config
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
-from pbprompt.runs.provenance import commit
+from pbprompt.research.runs.provenance import commit
+from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.features.encode import default_batch
+from pbprompt.vision.images.decoding import squares_of
+from pbprompt.vision.images.fewshot import draw
+from pbprompt.vision.images.items import Dataset, Item
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.towers.backbone import Backbone, Encoded
+from pbprompt.vision.towers.loading.load import load_backbone
+from pbprompt.vision.towers.rounding import round_image_tower
 
 WAYS = {
     "exact": (False, False),

@@ -37,14 +37,14 @@ from rich.table import Table
 from benchmarks import ways_to_decode
 from benchmarks.speed.pictures import QUALITY, picture
 from benchmarks.speed.setups import make_backbone
-from pbprompt import batch as batch_job
-from pbprompt.batch.output import Output
-from pbprompt.clip.backbone import Backbone
-from pbprompt.data.decoding import Decoder
-from pbprompt.data.stream import Record, Stream
-from pbprompt.features.encode import decoder_for, default_batch, encode_records
+from pbprompt.apps import batch as batch_job
+from pbprompt.apps.batch.output import Output
 from pbprompt.model.tuned import TunedModel
-from pbprompt.runs.provenance import commit, machine
+from pbprompt.research.runs.provenance import commit, machine
+from pbprompt.vision.features.encode import decoder_for, default_batch, encode_records
+from pbprompt.vision.images.decoding import Decoder
+from pbprompt.vision.images.stream import Record, Stream
+from pbprompt.vision.towers.backbone import Backbone
 
 TURNS = 3
 IMAGES = {"cpu": 600, "cuda": 20_000}  # a turn takes less than a minute

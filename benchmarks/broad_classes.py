@@ -29,11 +29,11 @@ from sklearn.svm import SVC
 from benchmarks.evidence_parts import figures
 from benchmarks.problems import BROAD, NARROW, Labelled, Problem, answers, fitted, problem, split
 from pbprompt import markdown
-from pbprompt.core.likelihood import unit
-from pbprompt.evaluate.selective import auroc
+from pbprompt.evidence.conjugate import Conjugate
 from pbprompt.files import write_text
-from pbprompt.methods.conjugate import Conjugate
-from pbprompt.runs.provenance import commit
+from pbprompt.model.metrics.selective import auroc
+from pbprompt.research.runs.provenance import commit
+from pbprompt.vision.similarity import unit
 
 SHOTS: tuple[int | None, ...] = (1, 2, 4, 16, 100, None)
 PROBLEMS = (

@@ -14,9 +14,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from pbprompt.data.catalog import find
-from pbprompt.data.fewshot import draw
-from pbprompt.data.items import Item
+from pbprompt.vision.images.catalog import find
+from pbprompt.vision.images.fewshot import draw
+from pbprompt.vision.images.items import Item
 
 SHOTS = (1, 2, 4, 8, 16)
 SEEDS = (1, 2, 3)

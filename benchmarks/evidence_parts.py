@@ -23,12 +23,13 @@ from unittest import mock
 import torch
 
 from benchmarks.problems import DOMAINS, NARROW, Labelled, Problem, answers, fitted, problem, split
-from pbprompt.core import expert_weights, gaussian, kernel, novelty, posterior, text_map
-from pbprompt.evaluate.metrics import summary
-from pbprompt.evaluate.selective import auroc
+from pbprompt.evidence import conjugate, novelty, posterior, text_map
+from pbprompt.evidence import weights as expert_weights
+from pbprompt.evidence.experts import gaussian, kernel
 from pbprompt.files import write_text
-from pbprompt.methods import conjugate
-from pbprompt.runs.provenance import commit
+from pbprompt.model.metrics.metrics import summary
+from pbprompt.model.metrics.selective import auroc
+from pbprompt.research.runs.provenance import commit
 
 SHOTS = (1, 2, 4, 16)
 SEEDS = (1, 2)

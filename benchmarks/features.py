@@ -17,14 +17,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from pbprompt.clip.backbone import Backbone
-from pbprompt.clip.loading.load import load_backbone
-from pbprompt.data.decoding import squares_of
-from pbprompt.data.items import Dataset, Item
-from pbprompt.data.sources import open_dataset
-from pbprompt.data.workers import available_cpus
-from pbprompt.features.bank import FeatureBank
-from pbprompt.features.encode import default_batch
+from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.encode import default_batch
+from pbprompt.vision.images.decoding import squares_of
+from pbprompt.vision.images.items import Dataset, Item
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.images.workers import available_cpus
+from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.loading.load import load_backbone
 
 
 def decode_rate(backbone: Backbone, dataset: Dataset, items: tuple[Item, ...]) -> float:

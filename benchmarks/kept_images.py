@@ -12,15 +12,15 @@ from pathlib import Path
 import torch
 
 from pbprompt import markdown
-from pbprompt.clip.backbone import Encoded
-from pbprompt.clip.loading.load import load_backbone
-from pbprompt.core import evidence
-from pbprompt.data.sources import open_dataset
-from pbprompt.evaluate.metrics import summary
-from pbprompt.features.bank import FeatureBank, Features
-from pbprompt.methods.base import build_method, make_config
+from pbprompt.evidence import evidence
+from pbprompt.learners.method import build_method, make_config
+from pbprompt.model.metrics.metrics import summary
 from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
+from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.towers.backbone import Encoded
+from pbprompt.vision.towers.loading.load import load_backbone
 
 BENCHMARKS = ("caltech101", "oxford_pets", "flowers102", "grocery", "pacs")
 KEPT = (sys.maxsize, 1024, 512, 256)

@@ -23,18 +23,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pbprompt.clip.backbone import Encoded
-from pbprompt.clip.loading.load import load_backbone
-from pbprompt.core.acquisition import RULES, By, choose_rows, margin_doubt
-from pbprompt.data.sources import open_dataset
-from pbprompt.features.bank import FeatureBank
+from pbprompt.apps.labelling.acquisition import RULES, By, choose_rows, margin_doubt
 from pbprompt.files import write_text
+from pbprompt.learners.method import build_method
 from pbprompt.markdown import table
-from pbprompt.methods.base import build_method
 from pbprompt.model.predictor import Predictor, predictive
 from pbprompt.registry import find_method
-from pbprompt.runs.provenance import commit
+from pbprompt.research.runs.provenance import commit
 from pbprompt.seeding import stream
+from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.towers.backbone import Encoded
+from pbprompt.vision.towers.loading.load import load_backbone
 
 DATASETS = ("caltech101", "oxford_pets", "flowers102", "grocery")
 SEEDS = (1, 2, 3, 4, 5)
@@ -243,7 +243,7 @@ def _interval(values: tuple[float, float, float], unit: str) -> str:
 
 def draw(kept: dict[str, Any], out: Path) -> None:
     """Test accuracy against labels, a panel for each dataset, mean over seeds."""
-    from pbprompt.report.plots import COLOURS, DASHES, new_axes, save, styled
+    from pbprompt.apps.pages.plots import COLOURS, DASHES, new_axes, save, styled
 
     @styled
     def make() -> Any:

@@ -24,18 +24,18 @@ from jaxtyping import Bool
 from PIL import Image
 from torch import Tensor
 
-from pbprompt.clip.backbone import Backbone
-from pbprompt.clip.loading.load import load_backbone
-from pbprompt.data.images import open_image
-from pbprompt.data.items import Dataset, Item
-from pbprompt.data.sources import open_dataset
-from pbprompt.features.bank import FeatureBank, Features
+from pbprompt.apps.audit.audit import look
+from pbprompt.apps.audit.leave_one_out import Judgement, confident_classes, judge, label_errors, outliers
 from pbprompt.files import write_text
-from pbprompt.findings.judging import Judgement, confident_classes, judge, label_errors, outliers
-from pbprompt.findings.look import look
 from pbprompt.markdown import table
 from pbprompt.model.predictor import zero_shot
-from pbprompt.runs.provenance import commit
+from pbprompt.research.runs.provenance import commit
+from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.images.images import open_image
+from pbprompt.vision.images.items import Dataset, Item
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.loading.load import load_backbone
 
 DATASETS = ("caltech101", "oxford_pets", "flowers102", "grocery", "sample")
 CHOSEN_ON = ("caltech101", "oxford_pets")

@@ -28,20 +28,20 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold
 from torch import Tensor
 
-from pbprompt.clip.backbone import Backbone, Encoded
-from pbprompt.clip.loading.load import load_backbone
-from pbprompt.core.label_head import choose_thresholds
-from pbprompt.core.likelihood import unit
-from pbprompt.data.images import open_image
-from pbprompt.data.items import Dataset, Item
-from pbprompt.data.sources import open_dataset
-from pbprompt.evaluate.multi_label import LabelAnswers, mean_average_precision
+from pbprompt.evidence.conjugate import Conjugate
+from pbprompt.evidence.label_head import choose_thresholds
 from pbprompt.files import write_text
+from pbprompt.learners.method import build_method
 from pbprompt.markdown import table
-from pbprompt.methods.base import build_method
-from pbprompt.methods.conjugate import Conjugate
+from pbprompt.model.metrics.multi_label import LabelAnswers, mean_average_precision
 from pbprompt.model.predictor import zero_shot
-from pbprompt.runs.provenance import commit
+from pbprompt.research.runs.provenance import commit
+from pbprompt.vision.images.images import open_image
+from pbprompt.vision.images.items import Dataset, Item
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.similarity import unit
+from pbprompt.vision.towers.backbone import Backbone, Encoded
+from pbprompt.vision.towers.loading.load import load_backbone
 
 DATASETS = ("caltech101", "oxford_pets", "flowers102")
 SIZES = (50, 100, 200, 400, 800)  # training collages

@@ -30,14 +30,14 @@ from torch import Tensor
 
 from benchmarks.problems import NARROW, Labelled, Problem, answers, bank, fitted, problem, split
 from pbprompt import markdown
-from pbprompt.core.discriminant import class_means, shrunk_precision
-from pbprompt.core.likelihood import unit
-from pbprompt.evaluate.selective import auroc
+from pbprompt.evidence.rivals.discriminant import class_means, shrunk_precision
 from pbprompt.files import write_text
-from pbprompt.methods.base import build_method, make_config
-from pbprompt.methods.zeroshot import sentence_features
+from pbprompt.learners.method import build_method, make_config
+from pbprompt.learners.zeroshot import sentence_features
+from pbprompt.model.metrics.selective import auroc
 from pbprompt.registry import find_method
-from pbprompt.runs.provenance import commit
+from pbprompt.research.runs.provenance import commit
+from pbprompt.vision.similarity import unit
 
 SHOTS = (4, 16)
 SEEDS = (1, 2, 3)

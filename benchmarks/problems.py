@@ -20,13 +20,13 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pbprompt.clip.backbone import Encoded
-from pbprompt.clip.loading.load import load_backbone
-from pbprompt.data.sources import open_dataset
-from pbprompt.features.bank import FeatureBank
-from pbprompt.methods.base import build_method
-from pbprompt.methods.conjugate import Conjugate, ConjugateConfig
+from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
+from pbprompt.learners.method import build_method
 from pbprompt.model.predictor import predictive
+from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.towers.backbone import Encoded
+from pbprompt.vision.towers.loading.load import load_backbone
 
 NARROW = ("caltech101", "oxford_pets", "flowers102", "grocery:photo", "sample")
 BROAD = tuple(

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pbprompt.clip.backbone import Backbone
-from pbprompt.methods.base import Batch, Terms, setting
-from pbprompt.methods.pbprompt import PBPrompt, PBPromptConfig
+from pbprompt.learners.method import Batch, Terms, setting
+from pbprompt.prompts.pbprompt.model import PBPrompt, PBPromptConfig
 from pbprompt.registry import register
+from pbprompt.vision.towers.backbone import Backbone
 
 
 @dataclass(frozen=True, kw_only=True)

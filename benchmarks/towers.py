@@ -25,21 +25,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pbprompt.clip.loading.load import load_backbone
-from pbprompt.data.fewshot import base_new, draw
-from pbprompt.data.items import Dataset, Item
-from pbprompt.data.sources import open_dataset
-from pbprompt.evaluate.metrics import harmonic_mean
-from pbprompt.evaluate.resampling import image_counts, interval, resampled_mean
-from pbprompt.features.bank import FeatureBank
-from pbprompt.methods.abilities import TakesUnlabelled, can
-from pbprompt.methods.base import make_config
+from pbprompt.learners.abilities import TakesUnlabelled, can
+from pbprompt.learners.method import make_config
+from pbprompt.model.metrics.metrics import harmonic_mean
+from pbprompt.model.metrics.resampling import image_counts, interval, resampled_mean
 from pbprompt.model.predictor import predict_features
 from pbprompt.model.scoring import log_probabilities
 from pbprompt.model.tuned import TunedModel
+from pbprompt.prompts.loop.tune import bank_on
 from pbprompt.registry import find_method
-from pbprompt.runs.provenance import commit
-from pbprompt.train.tune import bank_on
+from pbprompt.research.runs.provenance import commit
+from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.images.fewshot import base_new, draw
+from pbprompt.vision.images.items import Dataset, Item
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.towers.loading.load import load_backbone
 
 METHODS = ("conjugate", "tower-evidence")
 PARTS = ("base", "new", "together")

@@ -39,13 +39,13 @@ from benchmarks.study.resampling import resampled_ece
 from benchmarks.unlabelled_peers import BY_NAMES, PEERS, Given
 from benchmarks.unlabelled_pools import FOREIGN, drawn, pools, skewed, zipf
 from pbprompt import markdown
-from pbprompt.core.likelihood import unit
-from pbprompt.core.unlabelled import PER_CLASS
-from pbprompt.evaluate.resampling import Counts, image_counts, interval, resampled_mean, seed_shares
+from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
+from pbprompt.evidence.unlabelled import PER_CLASS
 from pbprompt.files import write_text
-from pbprompt.methods.base import build_method
-from pbprompt.methods.conjugate import Conjugate, ConjugateConfig
-from pbprompt.runs.provenance import commit
+from pbprompt.learners.method import build_method
+from pbprompt.model.metrics.resampling import Counts, image_counts, interval, resampled_mean, seed_shares
+from pbprompt.research.runs.provenance import commit
+from pbprompt.vision.similarity import unit
 
 SHOTS = (0, 1, 2, 4, 8, 16)
 PROBLEMS = (

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
 
-from pbprompt.data.images import open_image
-from pbprompt.data.squares import Crop
+from pbprompt.vision.images.crops import Crop
+from pbprompt.vision.images.images import open_image
 
 SIZE = 224
 BICUBIC = Image.Resampling.BICUBIC

@@ -12,16 +12,16 @@ from rich.console import Console
 from rich.table import Table
 
 from pbprompt import load_backbone
-from pbprompt.data.fewshot import base_new, draw
-from pbprompt.data.items import Dataset
-from pbprompt.data.sources import open_dataset
-from pbprompt.evaluate.metrics import harmonic_mean
-from pbprompt.features.bank import FeatureBank, Features
-from pbprompt.methods.base import make_config
+from pbprompt.learners.method import make_config
+from pbprompt.model.metrics.metrics import harmonic_mean
 from pbprompt.model.predictor import Predictor, predict_features, predictive, zero_shot
 from pbprompt.model.scoring import score
+from pbprompt.prompts.loop.tune import tune
 from pbprompt.registry import find_method
-from pbprompt.train.tune import tune
+from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.images.fewshot import base_new, draw
+from pbprompt.vision.images.items import Dataset
+from pbprompt.vision.images.sources import open_dataset
 
 STYLES = ("openmoji", "fluent")
 SHOTS, SEED = 16, 1

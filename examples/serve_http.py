@@ -7,7 +7,7 @@ the extra `serve`.
 from fastapi.testclient import TestClient
 
 from pbprompt import PromptClassifier, open_dataset
-from pbprompt.serve.app import create_app
+from pbprompt.apps.serve.app import create_app
 
 
 def main(shots: int = 6) -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 from PIL import Image
 
 from pbprompt import TunedModel, load_backbone, open_dataset
-from pbprompt.features.bank import FeatureBank
-from pbprompt.methods.conjugate import Conjugate, ConjugateConfig
+from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
+from pbprompt.vision.features.cache import FeatureBank
 
 NAMES = ("fruit", "clock", "bird")
 

@@ -1,4 +1,4 @@
-"""Rebuild the embedded sample set, `src/pbprompt/data/sample/`, from free emoji packages of npm.
+"""Rebuild the embedded sample set, `src/pbprompt/vision/images/sample/`, from free emoji packages of npm.
 
     python scripts/build_sample.py [FOLDER]
 
@@ -33,7 +33,7 @@ SIZE = 128
 QUALITY = 88
 TRAIN, TEST = 8, 4  # emoji a class: exactly so many for training, at least so many for the test
 TEMPLATE = "a drawing of a {}."
-DEFAULT_FOLDER = Path(__file__).parents[1] / "src" / "pbprompt" / "data" / "sample"
+DEFAULT_FOLDER = Path(__file__).parents[1] / "src" / "pbprompt" / "vision" / "images" / "sample"
 
 # style: package, version, licence of the drawings, SHA-256 of the archive
 STYLES = {

@@ -11,11 +11,11 @@ from typing import Any
 
 from pbprompt.config import to_dict
 from pbprompt.files import write_text
+from pbprompt.learners.method import MethodConfig, make_config
 from pbprompt.markdown import table
-from pbprompt.methods.base import MethodConfig, make_config
-from pbprompt.recipes import Recipe, Row, load_recipe, recipe_names
 from pbprompt.registry import find_method
-from pbprompt.report.published import published
+from pbprompt.research.recipes import Recipe, Row, load_recipe, recipe_names
+from pbprompt.research.report.published import published
 
 PAGE = Path(__file__).parents[1] / "docs" / "reproduce.md"
 HEADING = "## Every row, and how it differs from what is published\n"

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from pbprompt.clip.backbone import Encoded
 from pbprompt.files import write_text
-from pbprompt.methods.abilities import UsesUnseenNames, can
-from pbprompt.methods.base import Method
+from pbprompt.learners.abilities import UsesUnseenNames, can
+from pbprompt.learners.method import Method
+from pbprompt.prompts.loop.loop import LOOP_REVISION
 from pbprompt.registry import methods
 from pbprompt.testing.fits import (
     as_tuned,
@@ -27,7 +27,7 @@ from pbprompt.testing.fits import (
     to_train_on,
     train_recorded,
 )
-from pbprompt.train.loop import LOOP_REVISION
+from pbprompt.vision.towers.backbone import Encoded
 
 FILE = Path(__file__).parents[1] / "tests" / "conformance" / "revisions.json"
 

@@ -25,12 +25,12 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.expected_conditions import text_to_be_present_in_element
 from selenium.webdriver.support.ui import WebDriverWait
 
-from pbprompt.clip.backbone import Encoded
-from pbprompt.data.items import Item
-from pbprompt.data.sources import open_dataset
-from pbprompt.features.bank import FeatureBank
 from pbprompt.model.scoring import score
 from pbprompt.model.tuned import TunedModel
+from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.images.items import Item
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.towers.backbone import Encoded
 
 PAGE = DOCS / "loop.md"
 FIGURES = re.compile(r"(<!-- figures -->\n).*?(<!-- end of figures -->)", re.S)

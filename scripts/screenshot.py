@@ -19,8 +19,8 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
+from pbprompt.apps.serve.app import create_app, server_config
 from pbprompt.model.tuned import TunedModel
-from pbprompt.serve.app import create_app, server_config
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from pbprompt.cli import app
+from pbprompt.apps.cli import app
 
 PAGES = Path(__file__).parents[1] / "docs" / "verbs"
 HEADING = "## Options\n"

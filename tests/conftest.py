@@ -20,13 +20,13 @@ check_shapes("pbprompt")  # before anything of the package is imported, and for 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as shells start what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # or no child of a test can be interrupted
 
-from pbprompt.clip import tokenizer  # noqa: E402
-from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone  # noqa: E402
-from pbprompt.clip.loading import load  # noqa: E402
-from pbprompt.clip.loading.load import load_backbone  # noqa: E402
-from pbprompt.clip.resnet import ResNetConfig  # noqa: E402
-from pbprompt.clip.text import TextConfig  # noqa: E402
-from pbprompt.clip.vit import VitConfig  # noqa: E402
+from pbprompt.vision.towers import tokenizer  # noqa: E402
+from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, random_backbone  # noqa: E402
+from pbprompt.vision.towers.loading import load  # noqa: E402
+from pbprompt.vision.towers.loading.load import load_backbone  # noqa: E402
+from pbprompt.vision.towers.resnet import ResNetConfig  # noqa: E402
+from pbprompt.vision.towers.text import TextConfig  # noqa: E402
+from pbprompt.vision.towers.vit import VitConfig  # noqa: E402
 
 TINY_TEXT = TextConfig(context_length=77, vocab_size=49408, width=64, heads=4, layers=3)
 
@@ -93,7 +93,7 @@ def sweeps_here(monkeypatch) -> None:
     """Sweeps are done in this process."""
     from inline_executor import Inline
 
-    monkeypatch.setattr("pbprompt.sweep.local.LocalExecutor", lambda jobs, device: Inline())
+    monkeypatch.setattr("pbprompt.executors.local.LocalExecutor", lambda jobs, device: Inline())
 
 
 @pytest.fixture(scope="session")
@@ -115,7 +115,7 @@ def plain_exports(one_onnx_registry, monkeypatch):
     """What is exported has a plain tower: for tests of commands and pages, not of the graph."""
     from plain_tower import PlainTower
 
-    from pbprompt import export
+    from pbprompt.apps import export
 
     class Plain(export.ImageClassifier):
         def __init__(self, predictor, tower_dtype):

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from pbprompt import registry
-from pbprompt.clip.backbone import Encoded
 from pbprompt.errors import InputError
-from pbprompt.features.bank import Features
-from pbprompt.methods.base import build_method
+from pbprompt.learners.method import build_method
 from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predictive
 from pbprompt.model.tuned import TunedModel
+from pbprompt.prompts.loop.loop import Run, train
 from pbprompt.testing import behaviours, method_checks
-from pbprompt.train.loop import Run, train
+from pbprompt.vision.features.cache import Features
+from pbprompt.vision.towers.backbone import Encoded
 
 PAGE = (Path(__file__).parents[1] / "docs" / "add-a-method.md").read_text(encoding="utf-8")
 CODE, TOWER, CHECK, TESTS = re.findall(r"```python\n(.*?)```", PAGE, re.S)

@@ -91,7 +91,8 @@ def reached(path: str, name: str) -> frozenset[tuple[str, str]]:
 
 
 def layer(path: str) -> str:
-    return path.split("/")[0]
+    """A folder, and those in it: `apps` and `vision` are of several."""
+    return "/".join(path.split("/")[:-1][:2])
 
 
 def is_called(hop: tuple[str, str], earlier: list[tuple[str, str]]) -> bool:
@@ -109,10 +110,10 @@ def test_each_hop_of_a_walk_is_called_from_one_before(walk):
 
 
 def test_a_hop_that_nothing_calls_is_found():
-    fit = ("cli/fit.py", "fit")
+    fit = ("apps/cli/fit.py", "fit")
     assert is_called(("model/fitting.py", "fit_into"), [fit])
-    assert not is_called(("train/loop.py", "train"), [fit])  # that is two hops on
-    assert not is_called(("cli/predict.py", "predict"), [fit])
+    assert not is_called(("prompts/loop/loop.py", "train"), [fit])  # that is two hops on
+    assert not is_called(("apps/cli/predict.py", "predict"), [fit])
 
 
 def test_the_drawing_shows_every_part_of_the_package():

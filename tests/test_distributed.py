@@ -12,10 +12,10 @@ import torch
 
 import pbprompt
 from pbprompt import distributed
-from pbprompt.clip.backbone import Encoded
 from pbprompt.model.tuned import TunedModel
+from pbprompt.vision.towers.backbone import Encoded
 
-SAMPLE = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
+SAMPLE = Path(pbprompt.__file__).parent / "vision" / "images" / "sample" / "images" / "fluent"
 
 SCRIPT = """
 import json, os, sys
@@ -23,19 +23,19 @@ import torch
 from pathlib import Path
 from unittest import mock
 from pbprompt import distributed
-from pbprompt.clip.loading.load import load_backbone
-from pbprompt.data.fewshot import draw
-from pbprompt.data.sources import open_dataset
-from pbprompt.data.stream import Stream, records
-from pbprompt.features.progress import Progress
+from pbprompt.vision.towers.loading.load import load_backbone
+from pbprompt.vision.images.fewshot import draw
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.images.stream import Stream, records
+from pbprompt.vision.features.progress import Progress
 from pbprompt.model.fitting import fit_stream_into
 from pbprompt.model.scoring import score
 from pbprompt.model.streamed import gather_stream, kept_beside
-from pbprompt.methods.base import make_config
+from pbprompt.learners.method import make_config
 from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
-from pbprompt.features.bank import FeatureBank
-from pbprompt.train.tune import bank_on, tune
+from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.prompts.loop.tune import bank_on, tune
 from dataclasses import replace
 
 torch.set_num_threads(1)

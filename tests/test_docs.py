@@ -18,11 +18,11 @@ import pytest
 import typer
 
 import pbprompt
-from pbprompt.cli import _plugins_first, app, main
-from pbprompt.cli.methods import _tags
-from pbprompt.methods.base import make_config
-from pbprompt.recipes import load_recipe
+from pbprompt.apps.cli import _plugins_first, app, main
+from pbprompt.apps.cli.methods import _tags
+from pbprompt.learners.method import make_config
 from pbprompt.registry import find_method, methods
+from pbprompt.research.recipes import load_recipe
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -142,7 +142,7 @@ def test_a_command_that_does_not_exist_is_found(command: str):
 def folder(tmp_path_factory) -> Path:
     """What the pages assume: photos/ with a folder for each class, new/ and photo.jpg."""
     place = tmp_path_factory.mktemp("docs")
-    images = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
+    images = Path(pbprompt.__file__).parent / "vision" / "images" / "sample" / "images" / "fluent"
     for name in ("mammal", "musical-instrument"):
         shutil.copytree(images / name, place / "photos" / name)
     (place / "new").mkdir()

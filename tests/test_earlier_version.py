@@ -11,14 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pbprompt.clip.backbone import Backbone, BackboneConfig, Encoded, random_backbone
-from pbprompt.clip.text import TextConfig
-from pbprompt.clip.vit import VitConfig
-from pbprompt.data.sources import open_dataset
-from pbprompt.features.bank import FeatureBank
 from pbprompt.model.tuned import TunedModel
-from pbprompt.runs.protocol import run_id
-from pbprompt.runs.store import RunStore
+from pbprompt.research.runs.protocol import run_id
+from pbprompt.research.runs.store import RunStore
+from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, Encoded, random_backbone
+from pbprompt.vision.towers.text import TextConfig
+from pbprompt.vision.towers.vit import VitConfig
 
 EARLIER = Path(__file__).with_name("earlier")
 EXPECTED = load_file(EARLIER / "expected.safetensors")

@@ -1,57 +1,52 @@
-"""A module imports only from its own layer and the layers above it."""
+"""The house: a floor imports only from those below it, and doors and jobs leave each other alone."""
 
 import ast
 import re
 from pathlib import Path
 
+import pytest
+
 import pbprompt
 
 ROOT = Path(pbprompt.__file__).parent
-LAYERS = [
-    (
-        "errors",
-        "config",
-        "registry",
-        "files",
-        "distributed",
-        "capture",
-        "seeding",
-        "markdown",
-        "__init__",
-    ),
-    ("data",),
-    ("clip",),
-    ("core",),
-    ("features",),
-    ("methods",),
-    ("train",),
-    ("evaluate",),
+FLOORS = [  # from the ground up
+    ("errors", "config", "registry", "files", "distributed", "seeding", "markdown", "__init__"),
+    ("vision",),
+    ("learners", "executors"),
+    ("prompts", "evidence"),
     ("model",),
-    ("runs",),
-    ("recipes",),
-    ("report",),
-    ("findings",),
-    ("explain",),
-    ("sweep",),
-    ("batch",),
-    ("classifier",),
-    ("export",),
-    ("testing",),
-    ("serve",),
-    ("cli", "__main__"),
+    ("apps/pages",),
+    ("research", "apps/audit", "apps/labelling", "apps/explain", "apps/batch", "apps/export"),
+    ("apps/classifier", "testing", "apps/serve"),
+    ("apps/cli", "__main__"),
 ]
-RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+RANK = {name: rank for rank, names in enumerate(FLOORS) for name in names}
+APART = {  # what stands on one floor and is to know nothing of the others there
+    "research": set(),
+    "apps/audit": set(),
+    "apps/labelling": set(),
+    "apps/explain": set(),
+    "apps/batch": set(),
+    "apps/export": set(),
+    "apps/classifier": set(),
+    "apps/serve": set(),
+    "prompts": set(),
+    "evidence": set(),
+}
+MODULE = re.compile(r"pbprompt(\.\w+)+\.?")  # also the head of f"pbprompt.evidence.{name}"
+# the lazy table of public names; where methods are looked for; what learners can besides
+MAY_NAME = {"__init__.py", "registry.py", "learners/abilities.py"}
+ABOVE = {"research": {"apps/explain"}}  # drawings of prompts and maps, as the paper has them
 
 
-MODULE = re.compile(r"pbprompt(\.\w+)+\.?")  # also the head of f"pbprompt.methods.{name}"
-MAY_NAME = {
-    "__init__.py": set(RANK),
-    "registry.py": {"methods"},
-}  # the lazy table; where methods are looked for
+def part_of(module: str) -> str:
+    """The part of the house that a module is of: its first word, of `apps` the first two."""
+    words = module.removeprefix("pbprompt.").split(".")
+    return "/".join(words[: 2 if words[0] == "apps" else 1])
 
 
 def imported_parts(path: Path) -> set[str]:
-    """First parts of the package's modules that a file imports, or names in a string to import or run."""
+    """Parts that a file imports, or names in a string to import or run."""
     parts = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = []
@@ -60,30 +55,50 @@ def imported_parts(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import; name the module in full"
             names = [node.module or ""]
-            if node.module == "pbprompt":
-                names = [f"pbprompt.{alias.name}" for alias in node.names]
+            if node.module in ("pbprompt", "pbprompt.apps"):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE.fullmatch(node.value):
             names = [node.value]
-        parts |= {name.split(".")[1] for name in names if name.startswith("pbprompt.")}
-    return {part for part in parts if part in RANK or (ROOT / part).exists()}
+        parts |= {part_of(name) for name in names if name.startswith("pbprompt.")}
+    return {part for part in parts if part in RANK}
 
 
-def test_every_module_is_in_a_layer_and_imports_upwards_only():
+def test_every_module_has_a_floor_and_imports_from_below_only():
     wrong = []
     for path in sorted(ROOT.rglob("*.py")):
-        here = path.relative_to(ROOT)
-        own = here.parts[0].removesuffix(".py")
-        assert own in RANK, f"{path.name}: give {own!r} a place in LAYERS"
-        below = {part for part in imported_parts(path) if RANK[part] > RANK[own]}
-        wrong += [f"{here} imports {part}" for part in sorted(below - MAY_NAME.get(str(here), set()))]
+        here = path.relative_to(ROOT).as_posix()
+        own = part_of(here.removesuffix(".py").replace("/", "."))
+        if own == "apps/__init__" or here in MAY_NAME:
+            continue
+        assert own in RANK, f"{here}: give {own!r} a place in FLOORS"
+        allowed = ABOVE.get(own, set()) | {own}
+        for part in imported_parts(path) - allowed:
+            aside = part in APART and own in APART and RANK[part] == RANK[own]
+            if RANK[part] > RANK[own] or aside:
+                wrong.append(f"{here} imports {part}")
     assert not wrong
+
+
+@pytest.mark.parametrize("one, other", [("prompts", "evidence"), ("evidence", "prompts")])
+def test_the_paper_and_the_default_do_not_know_each_other(one, other):
+    assert not [path for path in (ROOT / one).rglob("*.py") if other in imported_parts(path)]
+
+
+def test_research_is_opened_by_its_own_verbs_alone():
+    verbs = {"reproduce", "runs", "report", "methods", "prompts", "captions"}
+    users = {
+        path.relative_to(ROOT).as_posix()
+        for path in ROOT.rglob("*.py")
+        if "research" in imported_parts(path) and ROOT / "research" not in path.parents
+    }
+    assert users <= {f"apps/cli/{verb}.py" for verb in verbs}
 
 
 def test_the_rule_can_be_broken(tmp_path):
     bad = tmp_path / "bad.py"
     bad.write_text(
-        "from pbprompt.cli import main\nimport pbprompt.data.items\n"
-        "import_module('pbprompt.serve.app')\nimport_module(f'pbprompt.methods.{name}')\n"
-        "'pbprompt.report is a word of this sentence'\n"
+        "from pbprompt.apps.cli import main\nimport pbprompt.vision.images.items\n"
+        "import_module('pbprompt.apps.serve.app')\nimport_module(f'pbprompt.evidence.{name}')\n"
+        "'pbprompt.research is a word of this sentence'\n"
     )
-    assert imported_parts(bad) == {"cli", "data", "serve", "methods"}
+    assert imported_parts(bad) == {"apps/cli", "vision", "apps/serve", "evidence"}

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 import pbprompt
-from pbprompt import recipes
-from pbprompt.cli import main
-from pbprompt.runs import protocol
+from pbprompt.apps.cli import main
+from pbprompt.research import recipes
+from pbprompt.research.runs import protocol
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S | re.M)
@@ -26,7 +26,7 @@ PBPROMPT = [command for command in COMMANDS if command.startswith("pbprompt ")]
 def folder(tmp_path_factory) -> Path:
     """What the README assumes: photo.jpg, holiday/, names.txt and photos/ with a folder for each class."""
     place = tmp_path_factory.mktemp("readme")
-    images = Path(pbprompt.__file__).parent / "data" / "sample" / "images" / "fluent"
+    images = Path(pbprompt.__file__).parent / "vision" / "images" / "sample" / "images" / "fluent"
     (place / "holiday").mkdir()
     for name in ("mammal", "musical-instrument"):
         shutil.copytree(images / name, place / "photos" / name)

@@ -9,8 +9,8 @@ from jaxtyping import Float, TypeCheckError
 from shape_checks import UNCHECKED, has_shape, once_a_shape, shapes_only
 from torch import Tensor
 
-from pbprompt.core.elbo import combined_elbo
-from pbprompt.core.transport import patch_cosines
+from pbprompt.prompts.pbprompt.elbo import combined_elbo
+from pbprompt.prompts.pbprompt.transport import patch_cosines
 
 
 def test_a_wrong_shape_raises():
@@ -51,7 +51,7 @@ def test_every_module_is_checked():
     unchecked = {
         name for name, module in loaded.items() if "jaxtyping" not in type(module.__loader__).__module__
     }
-    assert {"pbprompt", "pbprompt.core.elbo", "pbprompt.clip.backbone"} <= set(loaded)
+    assert {"pbprompt", "pbprompt.prompts.pbprompt.elbo", "pbprompt.vision.towers.backbone"} <= set(loaded)
     assert all(name.startswith(UNCHECKED) for name in unchecked), unchecked
 
 

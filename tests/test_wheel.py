@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import pbprompt
-from pbprompt.clip.loading.hub import EMBEDDED
+from pbprompt.vision.towers.loading.hub import EMBEDDED
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 VERBS = """
 import sys
-from pbprompt.cli import app
+from pbprompt.apps.cli import app
 for words in {verbs}:
     app(words, standalone_mode=False)
 """
@@ -98,7 +98,7 @@ def test_the_wheel_works_away_from_the_checkout(installed, tmp_path):
     assert pbprompt.__version__ in run(installed / "pbprompt", "--version", cwd=tmp_path)
     for name in ("bird", "building", "clock"):
         (tmp_path / "photos" / name).mkdir(parents=True)
-        for image in sorted(package.glob(f"data/sample/images/fluent/{name}/*.webp"))[:6]:
+        for image in sorted(package.glob(f"vision/images/sample/images/fluent/{name}/*.webp"))[:6]:
             shutil.copy(image, tmp_path / "photos" / name)
     photo = next(tmp_path.glob("photos/bird/*.webp"))
     verbs = (["doctor"], ["fit", "photos", "--shots", "1", "--out", "model"])

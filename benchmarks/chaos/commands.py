@@ -32,14 +32,14 @@ from pyarrow import parquet
 from benchmarks.chaos.disk import Outcome
 from benchmarks.chaos.kills import draw_photos
 from benchmarks.serve_load import many_scans, png_bomb
-from pbprompt.cli import main
-from pbprompt.clip.loading.load import load_backbone
-from pbprompt.data.stream import Stream
+from pbprompt.apps.cli import main
 from pbprompt.files import as_text
-from pbprompt.methods.base import build_method, make_config
+from pbprompt.learners.method import build_method, make_config
 from pbprompt.model.folder import describe_model
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
+from pbprompt.vision.images.stream import Stream
+from pbprompt.vision.towers.loading.load import load_backbone
 
 SECONDS = 300.0  # after which a command counts as hung
 MEMORY = 6 << 30  # that a command and each of its processes may take

@@ -18,24 +18,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from pbprompt.batch.output import Output
-from pbprompt.batch.parts import Part
-from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone
-from pbprompt.clip.text import TextConfig
-from pbprompt.clip.vit import VitConfig
-from pbprompt.data import stream
+from pbprompt.apps.batch.output import Output
+from pbprompt.apps.batch.parts import Part
 from pbprompt.errors import InputError
-from pbprompt.features.checkpoint import Checkpoint
-from pbprompt.features.store import FeatureStore
-from pbprompt.methods.base import Method, build_method, make_config
+from pbprompt.learners.method import Method, build_method, make_config
 from pbprompt.model.folder import describe_model
 from pbprompt.model.tuned import TunedModel
+from pbprompt.prompts.loop.checkpoint import Tally, read_checkpoint, write_checkpoint
+from pbprompt.prompts.loop.schedule import make_optimiser
 from pbprompt.registry import find_method
-from pbprompt.runs.config import RunConfig
-from pbprompt.runs.record import BackboneFacts, DataFacts, Record
-from pbprompt.runs.store import RunStore
-from pbprompt.train.checkpoint import Tally, read_checkpoint, write_checkpoint
-from pbprompt.train.schedule import make_optimiser
+from pbprompt.research.runs.config import RunConfig
+from pbprompt.research.runs.record import BackboneFacts, DataFacts, Record
+from pbprompt.research.runs.store import RunStore
+from pbprompt.vision.features.checkpoint import Checkpoint
+from pbprompt.vision.features.store import FeatureStore
+from pbprompt.vision.images import stream
+from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, random_backbone
+from pbprompt.vision.towers.text import TextConfig
+from pbprompt.vision.towers.vit import VitConfig
 
 CALLS = ("open", "write", "fsync", "replace", "unlink", "ftruncate")
 FAULTS = ("killed before", "killed after", "ENOSPC", "EIO", "short")

@@ -19,15 +19,15 @@ from PIL import Image
 from pyarrow import parquet
 from safetensors.torch import save
 
-from pbprompt.clip.loading.formats import read_tensors
-from pbprompt.data.images import open_image
-from pbprompt.data.names import read_classes_file
-from pbprompt.data.sources import open_dataset
-from pbprompt.data.stream import Stream
-from pbprompt.data.workers import Workers
 from pbprompt.errors import InputError
 from pbprompt.model.folder import CLASSES_HASH, names_hash, read_info
-from pbprompt.recipes import load_recipe
+from pbprompt.research.recipes import load_recipe
+from pbprompt.vision.images.images import open_image
+from pbprompt.vision.images.names import read_classes_file
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.images.stream import Stream
+from pbprompt.vision.images.workers import Workers
+from pbprompt.vision.towers.loading.formats import read_tensors
 
 MEMORY, SECONDS = 4 * 2**30, 60.0
 RECIPE = """title: Own

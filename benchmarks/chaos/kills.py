@@ -24,28 +24,28 @@ import torch
 from PIL import Image
 
 from benchmarks.chaos.disk import Outcome, tiny_backbone, tiny_method
-from pbprompt import batch as batch_job
-from pbprompt.batch import parts
-from pbprompt.batch.output import Output
-from pbprompt.clip.backbone import Backbone
-from pbprompt.data.assemble import Choices
-from pbprompt.data.items import Item
-from pbprompt.data.sources import open_dataset
-from pbprompt.data.stream import Stream, records
-from pbprompt.export import export_onnx
-from pbprompt.features import checkpoint, claims, store
-from pbprompt.features.bank import FeatureBank
-from pbprompt.methods.base import make_config
+from pbprompt.apps import batch as batch_job
+from pbprompt.apps.batch import parts
+from pbprompt.apps.batch.output import Output
+from pbprompt.apps.export import export_onnx
+from pbprompt.executors.executor import Ended, Job, attempt
+from pbprompt.learners.method import make_config
 from pbprompt.model.folder import describe_model
 from pbprompt.model.manifest import WEIGHTS, claim, is_model, opened
 from pbprompt.model.streamed import fit_gathered, gather_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
+from pbprompt.prompts.loop import loop
 from pbprompt.registry import find_method
-from pbprompt.runs.config import RunConfig
-from pbprompt.runs.store import RunStore
-from pbprompt.sweep.executor import Ended, Job, attempt
-from pbprompt.sweep.sweeping import sweep
-from pbprompt.train import loop
+from pbprompt.research.runs.config import RunConfig
+from pbprompt.research.runs.store import RunStore
+from pbprompt.research.sweep.sweeping import sweep
+from pbprompt.vision.features import checkpoint, claims, store
+from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.images.build_dataset import Choices
+from pbprompt.vision.images.items import Item
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.images.stream import Stream, records
+from pbprompt.vision.towers.backbone import Backbone
 
 SECONDS = 600.0  # after which a job that nobody kills counts as hung
 PHOTOS = 12

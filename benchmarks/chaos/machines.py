@@ -25,12 +25,12 @@ from safetensors.torch import load_file
 
 from benchmarks.chaos.disk import Outcome, tiny_backbone, tiny_method
 from benchmarks.chaos.kills import PHOTOS, draw_photos
-from pbprompt import batch
-from pbprompt.batch.output import Output
-from pbprompt.data.stream import Stream
+from pbprompt.apps import batch
+from pbprompt.apps.batch.output import Output
 from pbprompt.model.folder import describe_model
 from pbprompt.model.manifest import WEIGHTS
 from pbprompt.model.tuned import TunedModel
+from pbprompt.vision.images.stream import Stream
 
 SECONDS = 300.0  # after which a job counts as hung
 
@@ -138,7 +138,7 @@ def on_ray(folder: Path) -> int:
     """0 where the answers are those of a job on this machine."""
     import ray
 
-    from pbprompt.batch.on_ray import on_ray as executor
+    from pbprompt.apps.batch.on_ray import on_ray as executor
 
     ray.init(
         address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR

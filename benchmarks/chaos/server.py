@@ -23,11 +23,11 @@ from urllib.parse import urlsplit
 
 from benchmarks import serve_load
 from benchmarks.chaos.kills import draw_photos
-from pbprompt.clip.loading.load import load_backbone
-from pbprompt.methods.base import build_method, make_config
+from pbprompt.learners.method import build_method, make_config
 from pbprompt.model.folder import describe_model
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
+from pbprompt.vision.towers.loading.load import load_backbone
 
 PATIENCE = 180.0  # seconds for a slow or broken client to be cut off or answered
 STARVED, SMALL = (

@@ -16,13 +16,13 @@ from torch import Tensor
 from benchmarks.speed.measuring import GIB, apart, memory_now, memory_peak
 from benchmarks.speed.rates import seconds_of
 from benchmarks.speed.setups import TEMPLATE, Options, make_backbone
-from pbprompt.clip.backbone import Encoded
-from pbprompt.core.evidence import Gathering
-from pbprompt.core.likelihood import unit
-from pbprompt.methods.base import build_method, make_config
-from pbprompt.methods.conjugate import Conjugate
+from pbprompt.evidence.conjugate import Conjugate
+from pbprompt.evidence.evidence import Gathering
+from pbprompt.learners.method import build_method, make_config
 from pbprompt.model.predictor import predictive
-from pbprompt.report.cost import class_names
+from pbprompt.research.report.cost import class_names
+from pbprompt.vision.similarity import unit
+from pbprompt.vision.towers.backbone import Encoded
 
 IMAGES, IMAGES_CLASSES = (1_000, 10_000, 100_000, 1_000_000), 100
 CLASSES, SHOTS = (10, 100, 1_000, 10_000, 21_000), 16

@@ -26,21 +26,21 @@ from benchmarks.speed.setups import (
     make_backbone,
     random_batch,
 )
-from pbprompt.clip.backbone import Backbone
-from pbprompt.clip.tokenizer import Tokenizer
-from pbprompt.data.decoding import squares_of
-from pbprompt.data.fewshot import draw
-from pbprompt.data.items import Dataset
-from pbprompt.data.sources import open_dataset
-from pbprompt.data.transforms import normalise
-from pbprompt.features.bank import FeatureBank, Features
-from pbprompt.methods.base import Batch, build_method, make_config
+from pbprompt.learners.method import Batch, build_method, make_config
+from pbprompt.prompts.loop.loop import Run, train
+from pbprompt.prompts.loop.schedule import learning_rate
+from pbprompt.prompts.loop.tune import tune
 from pbprompt.registry import find_method
-from pbprompt.report.cost import class_names
+from pbprompt.research.report.cost import class_names
 from pbprompt.seeding import stream, stream_seed
-from pbprompt.train.loop import Run, train
-from pbprompt.train.schedule import learning_rate
-from pbprompt.train.tune import tune
+from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.images.decoding import squares_of
+from pbprompt.vision.images.fewshot import draw
+from pbprompt.vision.images.items import Dataset
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.images.transforms import normalise
+from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.tokenizer import Tokenizer
 
 SEED = 1
 # Shots and epochs where they are not 4 and 8: with one image per step the plain way takes long.

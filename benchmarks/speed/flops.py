@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.speed.plain import slots_of
-from pbprompt.clip.prompts import Prompt, common_length, named_prompts
-from pbprompt.clip.text import TextConfig
 from pbprompt.errors import InputError
-from pbprompt.methods.base import Method
-from pbprompt.methods.pbprompt import PBPrompt
-from pbprompt.methods.plot import PLOT
-from pbprompt.methods.vpt import VPT
+from pbprompt.learners.method import Method
+from pbprompt.prompts.pbprompt.model import PBPrompt
+from pbprompt.prompts.rivals.plot import PLOT
+from pbprompt.prompts.rivals.vpt import VPT
+from pbprompt.vision.towers.prompts import Prompt, common_length, named_prompts
+from pbprompt.vision.towers.text import TextConfig
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from benchmarks.speed.measuring import GIB, apart, measure, memory_now, memory_p
 from benchmarks.speed.pictures import make_dataset
 from benchmarks.speed.setups import Case, Options, make_backbone, make_method, random_batch
 from benchmarks.speed.steps import LibraryStep
-from pbprompt.clip.tokenizer import Tokenizer
+from pbprompt.vision.towers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

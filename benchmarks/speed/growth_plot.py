@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pbprompt.report.plots import COLOURS, INK, MARKERS, styled
+from pbprompt.apps.pages.plots import COLOURS, INK, MARKERS, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

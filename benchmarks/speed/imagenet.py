@@ -9,12 +9,12 @@ from benchmarks.speed.measuring import GIB, apart, memory_now, memory_peak, on_c
 from benchmarks.speed.pictures import make_dataset
 from benchmarks.speed.rates import seconds_of
 from benchmarks.speed.setups import OVERRIDES, SHOTS, Options, make_backbone
-from pbprompt.clip.tokenizer import Tokenizer
-from pbprompt.data.items import Dataset
-from pbprompt.features.bank import FeatureBank
-from pbprompt.methods.base import make_config
+from pbprompt.learners.method import make_config
+from pbprompt.prompts.loop.tune import tune
 from pbprompt.registry import find_method
-from pbprompt.train.tune import tune
+from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.images.items import Dataset
+from pbprompt.vision.towers.tokenizer import Tokenizer
 
 IMAGES, EPOCHS = 16_000, 10
 CPU_IMAGES, CPU_EPOCHS = 256, 2  # where no other number is asked for: the whole would take a CPU hours

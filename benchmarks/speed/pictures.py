@@ -11,10 +11,10 @@ from PIL import Image, ImageDraw
 
 from benchmarks.speed.measuring import processes
 from benchmarks.speed.setups import TEMPLATE
-from pbprompt.clip.tokenizer import Tokenizer
-from pbprompt.data.items import Dataset, Item
-from pbprompt.data.workers import available_cpus
-from pbprompt.report.cost import class_names
+from pbprompt.research.report.cost import class_names
+from pbprompt.vision.images.items import Dataset, Item
+from pbprompt.vision.images.workers import available_cpus
+from pbprompt.vision.towers.tokenizer import Tokenizer
 
 SIZE = (500, 375)
 GRAIN = 16.0  # amplitude of the noise: files of about 100 KB

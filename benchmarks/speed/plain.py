@@ -12,15 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.speed.text import PlainText
-from pbprompt.clip.backbone import Encoded
-from pbprompt.clip.prompts import named_prompts
-from pbprompt.core.generator import PromptGenerator
-from pbprompt.methods.base import Batch, Method
-from pbprompt.methods.cocoop import CoCoOp
-from pbprompt.methods.coop import CoOp
-from pbprompt.methods.pbprompt import PBPrompt, PBPromptConfig
-from pbprompt.methods.plot import PLOT, PLOTConfig
-from pbprompt.methods.vpt import VPT
+from pbprompt.learners.method import Batch, Method
+from pbprompt.prompts.pbprompt.generator import PromptGenerator
+from pbprompt.prompts.pbprompt.model import PBPrompt, PBPromptConfig
+from pbprompt.prompts.rivals.cocoop import CoCoOp
+from pbprompt.prompts.rivals.coop import CoOp
+from pbprompt.prompts.rivals.plot import PLOT, PLOTConfig
+from pbprompt.prompts.rivals.vpt import VPT
+from pbprompt.vision.towers.backbone import Encoded
+from pbprompt.vision.towers.prompts import named_prompts
 
 SINKHORN_LOOKS = 10  # iterations between two looks whether the plan is good, as the library's PLOT has it
 

@@ -17,10 +17,10 @@ from benchmarks.speed.setups import (
     make_backbone,
     make_method,
 )
-from pbprompt.clip.backbone import Backbone
-from pbprompt.clip.vit import VitConfig
 from pbprompt.model.predictor import SAMPLES, predictive
-from pbprompt.report.cost import random_images
+from pbprompt.research.report.cost import random_images
+from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.vit import VitConfig
 
 PLAIN_BATCH = 100  # images between two runs of the text tower, as the usual test loaders have it
 CPU_BATCH, CUDA_BATCH = 4, 256

@@ -15,9 +15,9 @@ from benchmarks.speed.growth_plot import growth_figure
 from benchmarks.speed.results import Results, is_results, read_results
 from benchmarks.speed.tables import TITLES, digits, table
 from pbprompt import markdown
+from pbprompt.apps.pages import plots
 from pbprompt.errors import InputError
 from pbprompt.files import read_text, write_text
-from pbprompt.report import plots
 
 FOLDER = Path("benchmarks/results")
 TRIED = "tried.yaml"

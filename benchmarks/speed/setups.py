@@ -5,13 +5,13 @@ from functools import lru_cache
 
 import torch
 
-from pbprompt.clip.backbone import Backbone, BackboneConfig, Encoded, random_backbone
-from pbprompt.clip.loading.load import load_backbone
-from pbprompt.clip.text import TextConfig
-from pbprompt.clip.vit import VitConfig
-from pbprompt.methods.base import Batch, Method, build_method, make_config
+from pbprompt.learners.method import Batch, Method, build_method, make_config
 from pbprompt.registry import find_method
-from pbprompt.report.cost import VIT_B16, class_names
+from pbprompt.research.report.cost import VIT_B16, class_names
+from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, Encoded, random_backbone
+from pbprompt.vision.towers.loading.load import load_backbone
+from pbprompt.vision.towers.text import TextConfig
+from pbprompt.vision.towers.vit import VitConfig
 
 TINY = BackboneConfig("tiny", 64, VitConfig(32, 8, 64, 2, 4), TextConfig(77, 49408, 64, 4, 3))
 

@@ -14,16 +14,16 @@ from importlib import import_module
 from typing import Any
 
 STAGES = {
-    "data opened": ("pbprompt.data.sources", "open_dataset"),
-    "tower loaded": ("pbprompt.clip.loading.load", "load_backbone"),
-    "features read": ("pbprompt.features.bank", "FeatureBank.encode"),
-    "names read": ("pbprompt.methods.zeroshot", "sentence_features"),
-    "kernel": ("pbprompt.core.kernel", "fit_kernel"),
-    "weights of the experts": ("pbprompt.core.expert_weights", "fit_weights"),
+    "data opened": ("pbprompt.vision.images.sources", "open_dataset"),
+    "tower loaded": ("pbprompt.vision.towers.loading.load", "load_backbone"),
+    "features read": ("pbprompt.vision.features.cache", "FeatureBank.encode"),
+    "names read": ("pbprompt.learners.zeroshot", "sentence_features"),
+    "kernel": ("pbprompt.evidence.experts.kernel", "fit_kernel"),
+    "weights of the experts": ("pbprompt.evidence.weights", "fit_weights"),
     "rest of the fit": ("pbprompt.model.tuned", "TunedModel.fit"),
     "answers": ("pbprompt.model.predictor", "predict_features"),
     "rest of the judging": ("pbprompt.model.tuned", "TunedModel.assessed"),
-    "copies in the test split": ("pbprompt.findings.duplicates", "twins"),
+    "copies in the test split": ("pbprompt.apps.audit.duplicates", "twins"),
     "model written": ("pbprompt.model.tuned", "TunedModel.save"),
 }
 
@@ -65,13 +65,13 @@ def put(stage: str, module: str, name: str) -> None:
 
 def main() -> None:
     """`pbprompt fit` with the words of this command, then the stages as a line of JSON."""
-    from pbprompt import cli
-    from pbprompt.cli.output import importing
+    from pbprompt.apps import cli
+    from pbprompt.apps.cli.output import importing
 
     with importing():
-        import_module("pbprompt.cli.fitting")
-        for method in ("conjugate", "nearest_mean", "nearest_neighbours"):
-            import_module(f"pbprompt.methods.{method}")
+        import_module("pbprompt.apps.cli.fitting")
+        for method in ("conjugate", "rivals.nearest_mean", "rivals.nearest_neighbours"):
+            import_module(f"pbprompt.evidence.{method}")
     spent["imports"] = time.process_time()
     for stage, (module, name) in STAGES.items():
         put(stage, module, name)

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 
 from benchmarks.speed.setups import Options
-from pbprompt.clip.loading.load import load_backbone
-from pbprompt.features.bank import FeatureBank
 from pbprompt.files import file_hash
-from pbprompt.report.cost import class_names
+from pbprompt.research.report.cost import class_names
+from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.towers.loading.load import load_backbone
 
 CLASSES, RUNS = 100, 5
 SPLITS = {"train": 16, "val": 16, "test": 24}  # images of a class

@@ -22,9 +22,9 @@ from benchmarks.speed.setups import (
     make_method,
     random_batch,
 )
-from pbprompt.methods.base import Batch, Method
-from pbprompt.report.cost import random_images
-from pbprompt.train.step import WARM_UP, Step
+from pbprompt.learners.method import Batch, Method
+from pbprompt.prompts.loop.step import WARM_UP, Step
+from pbprompt.research.report.cost import random_images
 
 NOISE_SEED = 5
 

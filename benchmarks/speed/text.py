@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from benchmarks.speed.measuring import Cost, apart, measure, on_cuda, take_device
-from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone
-from pbprompt.clip.engine import TextEngine
-from pbprompt.clip.prompts import Prompt
-from pbprompt.clip.text import TextConfig
-from pbprompt.clip.vit import VitConfig
 from pbprompt.errors import InputError
-from pbprompt.report.cost import NAME_LENGTHS, VIT_B16_TEXT
+from pbprompt.research.report.cost import NAME_LENGTHS, VIT_B16_TEXT
+from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, random_backbone
+from pbprompt.vision.towers.engine import TextEngine
+from pbprompt.vision.towers.prompts import Prompt
+from pbprompt.vision.towers.text import TextConfig
+from pbprompt.vision.towers.vit import VitConfig
 
 NO_IMAGES = VitConfig(32, 16, 64, 1, 1)
 SIGLIP_TEXT = TextConfig(64, 32000, 768, 12, 12, causal=False, reads_last=True)

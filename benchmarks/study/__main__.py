@@ -25,7 +25,7 @@ from benchmarks.study.readme import write_readme
 from benchmarks.study.summary import summarise
 from pbprompt.errors import InputError
 from pbprompt.files import write_text
-from pbprompt.runs.store import RunStore
+from pbprompt.research.runs.store import RunStore
 
 
 def main() -> None:

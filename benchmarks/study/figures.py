@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.study.parts import AVERAGE
-from pbprompt.report import plots
+from pbprompt.apps.pages import plots
 
 PART = "few-shot"
 WORDS = {"accuracy": "Accuracy", "nll": "Negative log-likelihood"}

@@ -9,7 +9,7 @@ from typing import Any
 
 from pbprompt.errors import InputError
 from pbprompt.registry import find_method
-from pbprompt.runs.provenance import code_revision
+from pbprompt.research.runs.provenance import code_revision
 
 NOT_RUN_AGAIN = "not run again: figures of former runs, without intervals (†)"
 Study = Mapping[str, Any]

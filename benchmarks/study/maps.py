@@ -16,19 +16,19 @@ import torch
 from torch import Tensor
 
 from pbprompt import markdown
-from pbprompt.clip.backbone import Encoded
-from pbprompt.clip.loading.load import load_backbone
-from pbprompt.core.transport import patch_cosines, transport_plans
-from pbprompt.data.fewshot import draw
-from pbprompt.data.sources import open_dataset
-from pbprompt.features.bank import FeatureBank, Features
+from pbprompt.apps.pages import plots
 from pbprompt.files import write_text
-from pbprompt.methods.base import Method, make_config
+from pbprompt.learners.method import Method, make_config
 from pbprompt.model.predictor import predictive
+from pbprompt.prompts.loop.tune import tune
+from pbprompt.prompts.pbprompt.transport import patch_cosines, transport_plans
 from pbprompt.registry import find_method
-from pbprompt.report import plots
-from pbprompt.runs.provenance import commit, machine
-from pbprompt.train.tune import tune
+from pbprompt.research.runs.provenance import commit, machine
+from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.images.fewshot import draw
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.towers.backbone import Encoded
+from pbprompt.vision.towers.loading.load import load_backbone
 
 DATASETS = ("oxford_pets", "grocery:photo")
 SETTINGS: Mapping[str, tuple[str, list[str], int | None]] = {  # variant, settings, steps

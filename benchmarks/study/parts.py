@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pbprompt.errors import InputError
-from pbprompt.recipes import Recipe, Row, load_recipe
-from pbprompt.report.tables import METRICS as HALVES
-from pbprompt.report.tables import title_of
-from pbprompt.runs.config import RunConfig
+from pbprompt.research.recipes import Recipe, Row, load_recipe
+from pbprompt.research.report.tables import METRICS as HALVES
+from pbprompt.research.report.tables import title_of
+from pbprompt.research.runs.config import RunConfig
 
 RECIPES = Path(__file__).with_name("recipes")
 AVERAGE = "average"

@@ -10,15 +10,15 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.study.parts import Part
-from pbprompt.clip.loading.load import load_backbone
-from pbprompt.data.fewshot import base_new, draw
-from pbprompt.data.sources import open_dataset
-from pbprompt.methods.abilities import UsesUnseenNames, can
-from pbprompt.methods.base import Method, build_method, make_config
+from pbprompt.learners.abilities import UsesUnseenNames, can
+from pbprompt.learners.method import Method, build_method, make_config
 from pbprompt.registry import find_method
-from pbprompt.runs.config import RunConfig
-from pbprompt.runs.record import Record
-from pbprompt.runs.store import RunStore
+from pbprompt.research.runs.config import RunConfig
+from pbprompt.research.runs.record import Record
+from pbprompt.research.runs.store import RunStore
+from pbprompt.vision.images.fewshot import base_new, draw
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.towers.loading.load import load_backbone
 
 
 class Costs:

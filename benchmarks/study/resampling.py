@@ -1,4 +1,4 @@
-"""The study's metrics, resample by resample (`pbprompt.evaluate.resampling`).
+"""The study's metrics, resample by resample (`pbprompt.model.metrics.resampling`).
 
 Statistics of several datasets, such as an average or H, are computed resample by resample.
 """
@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from benchmarks.study.parts import Place
 from pbprompt.errors import InputError
-from pbprompt.evaluate.arrays import Floats
-from pbprompt.evaluate.resampling import Counts, image_counts, resampled_mean, seed_shares
-from pbprompt.runs.record import Record
-from pbprompt.runs.store import RunStore
+from pbprompt.model.metrics.arrays import Floats
+from pbprompt.model.metrics.resampling import Counts, image_counts, resampled_mean, seed_shares
+from pbprompt.research.runs.record import Record
+from pbprompt.research.runs.store import RunStore
 
 
 def resampled_ece(confidence: ArrayLike, correct: ArrayLike, counts: Counts, bins: int = 15) -> Floats:

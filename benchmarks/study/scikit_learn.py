@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from torch import Tensor
 
-from pbprompt.methods.linear import LinearClassifier
+from pbprompt.evidence.rivals.linear import LinearClassifier
 from pbprompt.registry import register
 
 Floats = NDArray[np.float64]

@@ -1,7 +1,8 @@
 """From the store of runs to the study's figures: means, spread over seeds, paired intervals, what is missing.
 
 A figure is [mean, sample std over seeds], or [mean, std, difference, low, high] for a row that is compared:
-the first row less this one, with its 95 % interval over images and draws (`pbprompt.evaluate.resampling`).
+the first row less this one, with its 95 % interval over images and draws
+(`pbprompt.model.metrics.resampling`).
 [mean, std, difference] is a comparison without an interval: of a single draw, or of the shares refused.
 """
 
@@ -21,9 +22,9 @@ from benchmarks.study.resampling import (
     Vector,
 )
 from pbprompt.errors import InputError
-from pbprompt.evaluate.resampling import RESAMPLES, interval
-from pbprompt.runs.record import Record
-from pbprompt.runs.store import RunStore
+from pbprompt.model.metrics.resampling import RESAMPLES, interval
+from pbprompt.research.runs.record import Record
+from pbprompt.research.runs.store import RunStore
 
 DIGITS = 4  # a hundredth of a point
 

@@ -8,38 +8,38 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pbprompt.classifier import PromptClassifier as PromptClassifier
-    from pbprompt.clip.engine import TextEngine as TextEngine
-    from pbprompt.clip.loading.load import load_backbone as load_backbone
-    from pbprompt.data.sources import open_dataset as open_dataset
+    from pbprompt.apps.audit.audit import look as look
+    from pbprompt.apps.classifier import PromptClassifier as PromptClassifier
+    from pbprompt.apps.export import export_onnx as export_onnx
+    from pbprompt.apps.labelling.next_images import next_images as next_images
     from pbprompt.errors import InputError as InputError
-    from pbprompt.export import export_onnx as export_onnx
-    from pbprompt.findings.look import look as look
-    from pbprompt.findings.next_images import next_images as next_images
-    from pbprompt.methods.base import Method as Method
-    from pbprompt.methods.base import MethodConfig as MethodConfig
-    from pbprompt.methods.base import setting as setting
+    from pbprompt.learners.method import Method as Method
+    from pbprompt.learners.method import MethodConfig as MethodConfig
+    from pbprompt.learners.method import setting as setting
     from pbprompt.model.predictions import Prediction as Prediction
     from pbprompt.model.tuned import TunedModel as TunedModel
     from pbprompt.registry import register as register
+    from pbprompt.vision.images.sources import open_dataset as open_dataset
+    from pbprompt.vision.towers.engine import TextEngine as TextEngine
+    from pbprompt.vision.towers.loading.load import load_backbone as load_backbone
 
 __version__ = "0.2.0.dev0"
 
 _PUBLIC = {
     "InputError": "pbprompt.errors",
-    "Method": "pbprompt.methods.base",
-    "MethodConfig": "pbprompt.methods.base",
+    "Method": "pbprompt.learners.method",
+    "MethodConfig": "pbprompt.learners.method",
     "Prediction": "pbprompt.model.predictions",
-    "PromptClassifier": "pbprompt.classifier",
-    "TextEngine": "pbprompt.clip.engine",
+    "PromptClassifier": "pbprompt.apps.classifier",
+    "TextEngine": "pbprompt.vision.towers.engine",
     "TunedModel": "pbprompt.model.tuned",
-    "export_onnx": "pbprompt.export",
-    "load_backbone": "pbprompt.clip.loading.load",
-    "look": "pbprompt.findings.look",
-    "next_images": "pbprompt.findings.next_images",
-    "open_dataset": "pbprompt.data.sources",
+    "export_onnx": "pbprompt.apps.export",
+    "load_backbone": "pbprompt.vision.towers.loading.load",
+    "look": "pbprompt.apps.audit.audit",
+    "next_images": "pbprompt.apps.labelling.next_images",
+    "open_dataset": "pbprompt.vision.images.sources",
     "register": "pbprompt.registry",
-    "setting": "pbprompt.methods.base",
+    "setting": "pbprompt.learners.method",
 }
 
 __all__ = [*_PUBLIC, "__version__"]

@@ -1,6 +1,6 @@
 """`python -m pbprompt` is the command `pbprompt`."""
 
-from pbprompt.cli import main
+from pbprompt.apps.cli import main
 
 if __name__ == "__main__":
     main()

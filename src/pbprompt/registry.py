@@ -16,6 +16,14 @@ from pbprompt.errors import InputError, suggest
 
 ENTRY_POINT = "pbprompt.methods"
 PLUGINS = "PBPROMPT_PLUGINS"  # files, as PATH has them: processes that are started find it too
+HOMES = (  # of the package's own methods, each in a file (or a folder) of its name
+    "pbprompt.learners",
+    "pbprompt.evidence",
+    "pbprompt.evidence.rivals",
+    "pbprompt.prompts",
+    "pbprompt.prompts.rivals",
+    "pbprompt.prompts.rivals.towers",
+)
 T = TypeVar("T", bound=type)
 
 _methods: dict[str, type] = {}
@@ -52,9 +60,9 @@ def methods() -> dict[str, Any]:
 
 @cache
 def _import_own() -> None:
-    package = import_module("pbprompt.methods")
-    for module in iter_modules(package.__path__):
-        import_module(f"pbprompt.methods.{module.name}")
+    for home in HOMES:
+        for module in iter_modules(import_module(home).__path__):
+            import_module(f"{home}.{module.name}")
 
 
 def _run_file(file: Path) -> None:
@@ -87,8 +95,9 @@ def plugins() -> tuple[EntryPoint, ...]:
 def find_method(name: str) -> Any:
     """The method of that name."""
     file = name.replace("-", "_")
-    if name not in _methods and file.isidentifier() and find_spec(f"pbprompt.methods.{file}"):
-        import_module(f"pbprompt.methods.{file}")
+    if name not in _methods and file.isidentifier():
+        for found in filter(find_spec, (f"{home}.{file}" for home in HOMES)):
+            import_module(found)
     if name in _methods:  # no need to look at all the others, and for plugins
         return _methods[name]
     known = methods()

@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks import serve_load
 from benchmarks.chaos import commands, disk, inputs, kills, server
-from pbprompt.data.workers import Workers
 from pbprompt.errors import InputError
+from pbprompt.vision.images.workers import Workers
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from benchmarks.look import KINDS, Bench, rate
-from pbprompt.clip.backbone import Backbone
+from pbprompt.vision.towers.backbone import Backbone
 
 
 def test_recall_and_precision():

@@ -3,7 +3,7 @@
 import torch
 
 from benchmarks.multi_label import SIDE, Task, collages, figures, logistic, named, paste, report
-from pbprompt.data.sources import open_dataset
+from pbprompt.vision.images.sources import open_dataset
 
 
 def test_collages_are_of_one_split_and_labelled_with_what_is_on_them():

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from pbprompt import registry
-from pbprompt.clip.backbone import Encoded
-from pbprompt.core.variational import gaussian_kl
-from pbprompt.methods.base import Batch, build_method, make_config
+from pbprompt.learners.method import Batch, build_method, make_config
+from pbprompt.prompts.pbprompt.variational import gaussian_kl
+from pbprompt.vision.towers.backbone import Encoded
 
 EXAMPLES, BATCH, EPOCHS = 12, 4, 4
 

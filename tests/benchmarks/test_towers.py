@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.towers import some_classes, table
-from pbprompt.data.sources import open_dataset
+from pbprompt.vision.images.sources import open_dataset
 
 
 def row(method: str, right: list[int], seed: int = 1, **parts) -> dict:

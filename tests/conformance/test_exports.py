@@ -14,18 +14,18 @@ if find_spec("onnxscript") is None:  # it takes long to import
     pytest.skip("no onnxscript", allow_module_level=True)
 pytest.importorskip("onnxruntime")
 
-from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone
-from pbprompt.clip.text import TextConfig
-from pbprompt.clip.vit import VitConfig
-from pbprompt.core.novelty import FEWEST
-from pbprompt.data.sources import open_dataset
+from pbprompt.apps.export import export_onnx
 from pbprompt.errors import InputError
-from pbprompt.export import export_onnx
-from pbprompt.features.bank import FeatureBank
-from pbprompt.methods.base import make_config
+from pbprompt.evidence.novelty import FEWEST
+from pbprompt.learners.method import make_config
 from pbprompt.model.fitting import fit_into
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import methods
+from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, random_backbone
+from pbprompt.vision.towers.text import TextConfig
+from pbprompt.vision.towers.vit import VitConfig
 
 pytestmark = pytest.mark.usefixtures("one_onnx_registry")
 METHODS = methods()

@@ -9,10 +9,7 @@ from metaclip_folder import metaclip_model, write_metaclip
 from siglip_folder import siglip_model, write_siglip
 from trunk_folder import write_trunk
 
-from pbprompt.clip.loading.load import load_backbone
-from pbprompt.data.transforms import normalise
-from pbprompt.export import export_onnx
-from pbprompt.features.bank import Features
+from pbprompt.apps.export import export_onnx
 from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predict_features, predictive, zero_shot
 from pbprompt.model.scoring import score
@@ -20,6 +17,9 @@ from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.testing import behaviours
 from pbprompt.testing.fits import NAMES, fitted, prepared, probabilities, random_images, train_recorded
+from pbprompt.vision.features.cache import Features
+from pbprompt.vision.images.transforms import normalise
+from pbprompt.vision.towers.loading.load import load_backbone
 
 CHECKS = [
     behaviours.is_a_function_of_its_seed,

@@ -5,14 +5,14 @@ import json
 import pytest
 import torch
 
-from pbprompt.clip.backbone import Encoded
+from pbprompt.apps.export import export_onnx
 from pbprompt.errors import InputError
-from pbprompt.export import export_onnx
 from pbprompt.model.folder import describe_model
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method, methods
 from pbprompt.testing import behaviours
 from pbprompt.testing.fits import NAMES, fitted, probabilities, random_images, tiny_dino
+from pbprompt.vision.towers.backbone import Encoded
 
 CHECKS = [
     behaviours.is_a_function_of_its_seed,

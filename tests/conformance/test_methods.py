@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pbprompt.cli.methods import _counts
+from pbprompt.apps.cli.methods import _counts
 from pbprompt.registry import methods
 from pbprompt.testing import behaviours, method_checks
 from pbprompt.testing.behaviours import keeps_classes_of_one_name_apart, learns, works_on_other_towers

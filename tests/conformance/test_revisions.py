@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pbprompt.train.loop import LOOP_REVISION
+from pbprompt.prompts.loop.loop import LOOP_REVISION
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "record_revisions.py"
 spec = importlib.util.spec_from_file_location("record_revisions", SCRIPT)

@@ -11,14 +11,9 @@ from hypothesis import strategies as st
 from model_files import put
 from scipy.stats import binom
 
-from pbprompt.clip.backbone import Encoded
 from pbprompt.errors import InputError
-from pbprompt.evaluate.conformal import conformal_quantile
-from pbprompt.evaluate.selective import few_errors, sure_threshold
-from pbprompt.features.bank import Features
-from pbprompt.methods.base import build_method, make_config
-from pbprompt.methods.conjugate import Conjugate, ConjugateConfig
-from pbprompt.methods.pbprompt import PBPrompt
+from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
+from pbprompt.learners.method import build_method, make_config
 from pbprompt.model.calibration import (
     Calibration,
     calibrate,
@@ -26,7 +21,12 @@ from pbprompt.model.calibration import (
     calibration_text,
     read_calibration,
 )
+from pbprompt.model.metrics.conformal import conformal_quantile
+from pbprompt.model.metrics.selective import few_errors, sure_threshold
 from pbprompt.model.predictor import predictive, rounded
+from pbprompt.prompts.pbprompt.model import PBPrompt
+from pbprompt.vision.features.cache import Features
+from pbprompt.vision.towers.backbone import Encoded
 
 shares = st.integers(1, 100).map(lambda percent: percent / 100)
 quickly = settings(deadline=None, max_examples=150)

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pbprompt.data.fewshot import draw
-from pbprompt.data.sources import open_dataset
-from pbprompt.data.stream import Stream
 from pbprompt.errors import InputError
-from pbprompt.features.bank import FeatureBank
 from pbprompt.model.fitting import fit_into, fit_stream_into
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
+from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.images.fewshot import draw
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.images.stream import Stream
 
 
 @pytest.fixture(scope="module")

@@ -12,15 +12,15 @@ from model_files import put
 from safetensors.torch import load, save
 
 from pbprompt import __version__
-from pbprompt.clip.backbone import Encoded, random_backbone
 from pbprompt.errors import InputError
-from pbprompt.methods.base import build_method, make_config
-from pbprompt.methods.pbprompt import PBPrompt
+from pbprompt.learners.method import build_method, make_config
 from pbprompt.model import manifest
 from pbprompt.model.calibration import Calibration
 from pbprompt.model.folder import describe_model, read_info
 from pbprompt.model.predictor import predictive
 from pbprompt.model.tuned import TunedModel
+from pbprompt.prompts.pbprompt.model import PBPrompt
+from pbprompt.vision.towers.backbone import Encoded, random_backbone
 
 CLASSES = ("cat", "crème brûlée", "road vehicle")
 

@@ -9,19 +9,19 @@ from model_files import put
 from safetensors.torch import load, save
 from scipy.stats import entropy
 
-from pbprompt.batch import Job, answers
-from pbprompt.classifier.tuning import GivenFeatures
-from pbprompt.clip.backbone import Encoded
-from pbprompt.data.items import Dataset, Item
-from pbprompt.data.stream import Stream
+from pbprompt.apps.batch import Job, answers
+from pbprompt.apps.classifier.tuning import GivenFeatures
 from pbprompt.errors import InputError, NoNumberError
-from pbprompt.methods.abilities import MultiLabel, can
+from pbprompt.learners.abilities import MultiLabel, can
 from pbprompt.model.card import model_card, threshold_words
 from pbprompt.model.folder import describe_model
 from pbprompt.model.multi_label import targets
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method, methods
 from pbprompt.testing.fits import tiny_dino
+from pbprompt.vision.images.items import Dataset, Item
+from pbprompt.vision.images.stream import Stream
+from pbprompt.vision.towers.backbone import Encoded
 
 CONJUGATE = find_method("conjugate")
 CLASSES = ("beach", "dog", "snow")

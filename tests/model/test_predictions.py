@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from pbprompt.clip.backbone import Encoded
-from pbprompt.methods.base import build_method, make_config
-from pbprompt.methods.conjugate import Conjugate, ConjugateConfig
-from pbprompt.methods.pbprompt import PBPrompt
+from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
+from pbprompt.learners.method import build_method, make_config
 from pbprompt.model.predictions import Rule, predictions
 from pbprompt.model.predictor import predictive
+from pbprompt.prompts.pbprompt.model import PBPrompt
+from pbprompt.vision.towers.backbone import Encoded
 
 CLASSES = ("cat", "dog", "car", "bus")
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from pbprompt.clip.backbone import Encoded
 from pbprompt.errors import InputError
-from pbprompt.methods.base import build_method, make_config
-from pbprompt.methods.pbprompt import PBPrompt
+from pbprompt.learners.method import build_method, make_config
 from pbprompt.model import predictor as module
 from pbprompt.model.predictor import predictive
+from pbprompt.prompts.pbprompt.model import PBPrompt
+from pbprompt.vision.towers.backbone import Encoded
 
 CLASSES = ("cat", "dog", "golden retriever", "car")
 

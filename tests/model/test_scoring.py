@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from pbprompt.classifier.tuning import GivenFeatures
-from pbprompt.core.likelihood import unit
-from pbprompt.data.items import Dataset, Item
-from pbprompt.features.bank import Features
-from pbprompt.methods.base import build_method, make_config
-from pbprompt.methods.pbprompt import PBPrompt
+from pbprompt.apps.classifier.tuning import GivenFeatures
+from pbprompt.learners.method import build_method, make_config
 from pbprompt.model import scoring
 from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predict_features, predictive, zero_shot
 from pbprompt.model.scoring import leaderboard, probe_is_quick, rival_figures, score
 from pbprompt.model.tuned import TunedModel
+from pbprompt.prompts.pbprompt.model import PBPrompt
+from pbprompt.vision.features.cache import Features
+from pbprompt.vision.images.items import Dataset, Item
+from pbprompt.vision.similarity import unit
 
 CLASSES = ("cat", "dog", "golden_retriever", "car", "bus", "tench", "zebra")
 TEMPLATE = "a drawing of a {}."

@@ -8,18 +8,18 @@ import torch
 from gather import gather
 from PIL import Image
 
-from pbprompt.clip.backbone import Encoded
-from pbprompt.data.assemble import Choices
-from pbprompt.data.names import from_folder
-from pbprompt.data.sources import open_dataset
-from pbprompt.data.stream import Stream
 from pbprompt.errors import InputError
-from pbprompt.features.bank import FeatureBank
-from pbprompt.features.gathered import Gathered
+from pbprompt.evidence.streamed_statistics import Gathered
 from pbprompt.model import streamed
 from pbprompt.model.streamed import check_streams, fit_gathered, gather_stream, is_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
+from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.images.build_dataset import Choices
+from pbprompt.vision.images.names import from_folder
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.images.stream import Stream
+from pbprompt.vision.towers.backbone import Encoded
 
 CLASSES = ("BigCat", "dog", "hen")
 

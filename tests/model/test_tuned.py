@@ -8,17 +8,17 @@ import pytest
 import torch
 from PIL import Image
 
-from pbprompt.batch import Job, answers
-from pbprompt.clip.backbone import Encoded
-from pbprompt.data.fewshot import draw
-from pbprompt.data.items import Dataset, Item
-from pbprompt.data.stream import Stream
+from pbprompt.apps.batch import Job, answers
 from pbprompt.errors import InputError
-from pbprompt.features.bank import FeatureBank
-from pbprompt.methods.base import make_config
+from pbprompt.learners.method import make_config
 from pbprompt.model.calibration import calibrate, check_temperature
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
+from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.images.fewshot import draw
+from pbprompt.vision.images.items import Dataset, Item
+from pbprompt.vision.images.stream import Stream
+from pbprompt.vision.towers.backbone import Encoded
 
 CLASSES = ("cat", "dog", "car")
 

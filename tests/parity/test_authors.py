@@ -7,19 +7,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pbprompt.clip.backbone import Encoded
-from pbprompt.core.likelihood import class_logits, mean_probabilities
-from pbprompt.core.transport import patch_cosines
-from pbprompt.core.variational import gaussian_kl
-from pbprompt.methods import vpt
-from pbprompt.methods.base import Batch, build_method, make_config
-from pbprompt.methods.cocoop import CoCoOp
-from pbprompt.methods.coop import CoOp
-from pbprompt.methods.plot import PLOTConfig, transported_cosines
-from pbprompt.methods.prograd import without_conflict
-from pbprompt.methods.tip_adapter import TipAdapter
-from pbprompt.methods.vpt import VPT
+from pbprompt.evidence.rivals.tip_adapter import TipAdapter
+from pbprompt.learners.method import Batch, build_method, make_config
+from pbprompt.prompts.pbprompt.transport import patch_cosines
+from pbprompt.prompts.pbprompt.variational import gaussian_kl
+from pbprompt.prompts.rivals import vpt
+from pbprompt.prompts.rivals.cocoop import CoCoOp
+from pbprompt.prompts.rivals.coop import CoOp
+from pbprompt.prompts.rivals.plot import PLOTConfig, transported_cosines
+from pbprompt.prompts.rivals.prograd import without_conflict
+from pbprompt.prompts.rivals.vpt import VPT
 from pbprompt.testing.fits import tiny_vit
+from pbprompt.vision.similarity import class_logits, mean_probabilities
+from pbprompt.vision.towers.backbone import Encoded
 
 KEPT = json.loads(Path(__file__).with_name("authors.json").read_text(encoding="utf-8"))
 LABELS = torch.tensor([0, 3, 1])
@@ -83,7 +83,7 @@ def test_cocoop():
 @pytest.mark.parametrize(("conditional", "theirs"), [("false", "coopvpt"), ("true", "cocoopvpt")])
 def test_vpt(monkeypatch, conditional, theirs):
     noise = inputs(5, 1, 64, seed=20)
-    monkeypatch.setattr("pbprompt.core.variational.draw_noise", lambda *_: noise)
+    monkeypatch.setattr("pbprompt.prompts.pbprompt.variational.draw_noise", lambda *_: noise)
     monkeypatch.setattr(vpt, "draw_noise", lambda *_: noise)
     words = (f"conditional={conditional}", "train_samples=5")
     method = prompting(VPT, lambda method: list(method.parameters()), *words)

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from pbprompt.clip.loading.load import load_backbone
+from pbprompt.vision.towers.loading.load import load_backbone
 
 State = dict[str, Tensor]
 

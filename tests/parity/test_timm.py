@@ -6,9 +6,9 @@ import torch
 from plain_text import plain, relative
 from trunk_folder import KEPT, TOWERS, write_trunk
 
-from pbprompt.clip.backbone import Backbone
-from pbprompt.clip.engine import TextEngine
-from pbprompt.clip.loading.load import load_backbone
+from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.engine import TextEngine
+from pbprompt.vision.towers.loading.load import load_backbone
 
 
 @pytest.fixture(scope="module", params=TOWERS)

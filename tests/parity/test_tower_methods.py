@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from pbprompt.clip.backbone import Backbone, BackboneConfig, Encoded, random_backbone
-from pbprompt.clip.text import TextConfig
-from pbprompt.clip.vit import VitConfig
-from pbprompt.methods.base import Batch, build_method
-from pbprompt.methods.clip_lora import CLIPLoRA
-from pbprompt.methods.ivlp import IVLP
-from pbprompt.methods.kgcoop import KgCoOp
-from pbprompt.methods.maple import MaPLe
-from pbprompt.methods.mmrl import MMRL
-from pbprompt.methods.promptsrc import PromptSRC
+from pbprompt.learners.method import Batch, build_method
+from pbprompt.prompts.rivals.kgcoop import KgCoOp
+from pbprompt.prompts.rivals.towers.clip_lora import CLIPLoRA
+from pbprompt.prompts.rivals.towers.ivlp import IVLP
+from pbprompt.prompts.rivals.towers.maple import MaPLe
+from pbprompt.prompts.rivals.towers.mmrl import MMRL
+from pbprompt.prompts.rivals.towers.promptsrc import PromptSRC
+from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, Encoded, random_backbone
+from pbprompt.vision.towers.text import TextConfig
+from pbprompt.vision.towers.vit import VitConfig
 
 KEPT = json.loads(Path(__file__).with_name("tower_methods.json").read_text(encoding="utf-8"))
 NAMES = ("cat", "golden_retriever", "red car")

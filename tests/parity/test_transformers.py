@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from pbprompt.clip.backbone import Backbone
-from pbprompt.clip.loading.conversion import to_openai
-from pbprompt.clip.loading.load import load_backbone
+from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.loading.conversion import to_openai
+from pbprompt.vision.towers.loading.load import load_backbone
 
 TINY_TEXT = {
     "vocab_size": 600,

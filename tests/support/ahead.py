@@ -1,8 +1,8 @@
 """How far an encoder may run ahead of whoever takes its features."""
 
-from pbprompt.clip.backbone import Backbone
-from pbprompt.data.decoding import Decoder
-from pbprompt.features import encode
+from pbprompt.vision.features import encode
+from pbprompt.vision.images.decoding import Decoder
+from pbprompt.vision.towers.backbone import Backbone
 
 
 def most_batches_ahead(backbone: Backbone, decoder: Decoder) -> int:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from pbprompt.clip.text import TextConfig, TextTower
+from pbprompt.vision.towers.text import TextConfig, TextTower
 
 WIDTH = 24
 

@@ -1,6 +1,6 @@
 """Evidence of batches, in one pass."""
 
-from pbprompt.core.evidence import Evidence, Gathering
+from pbprompt.evidence.evidence import Evidence, Gathering
 
 
 def gather(batches, width: int, classes: int | None = None) -> Evidence:

@@ -2,7 +2,7 @@
 
 import pickle
 
-from pbprompt.sweep.executor import Ended, attempt
+from pbprompt.executors.executor import Ended, attempt
 
 
 class Inline:

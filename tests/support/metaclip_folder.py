@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from siglip_folder import WORDS, write
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from pbprompt.clip.loading.conversion import to_openai
+from pbprompt.vision.towers.loading.conversion import to_openai
 
 if TYPE_CHECKING:
     from transformers import MetaClip2Model  # which takes seconds: it is imported where one is made

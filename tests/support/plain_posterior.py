@@ -30,7 +30,7 @@ def repeated(images, labels, times):
 
 
 class PlainGaussians:
-    """`core/gaussian.py`, term by term; `weights`: how often each photograph counts."""
+    """`evidence/experts/gaussian.py`, term by term; `weights`: how often each photograph counts."""
 
     def __init__(self, images, labels, texts, weights=None):
         self.x, self.y, t = images.double().numpy(), labels.numpy(), texts.double().numpy()
@@ -99,7 +99,7 @@ class PlainGaussians:
 
 
 class PlainKernel:
-    """`core/kernel.py`, refitted for whatever is left out."""
+    """`evidence/experts/kernel.py`, refitted for whatever is left out."""
 
     def __init__(self, images, labels, classes: int, weights=None, bandwidth: float | None = None):
         self.x, self.y, self.classes = images.double().numpy(), labels.numpy(), classes
@@ -144,7 +144,7 @@ class PlainKernel:
 
 
 def weights_loss(log_weights, scores, labels, usual, shares) -> float:
-    """What `core/expert_weights.py` makes least, in ln w."""
+    """What `evidence/weights.py` makes least, in ln w."""
     ratio = np.exp(log_weights) / usual
     total = np.sum(ratio - np.log(ratio))
     logits = sum(np.exp(w) * table for w, table in zip(log_weights, scores, strict=True))

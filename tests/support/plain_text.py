@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from pbprompt.clip.backbone import Backbone
-from pbprompt.clip.prompts import Prompt
+from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.prompts import Prompt
 
 
 def plain(backbone: Backbone, prompts: list[Prompt], context: Tensor) -> Tensor:

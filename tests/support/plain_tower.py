@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from pbprompt.clip.backbone import Backbone
+from pbprompt.vision.towers.backbone import Backbone
 
 
 class PlainTower(nn.Module):

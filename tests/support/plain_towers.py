@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from pbprompt.clip.backbone import Backbone
+from pbprompt.vision.towers.backbone import Backbone
 
 
 def plain_image(

@@ -17,7 +17,7 @@ from jaxtyping import AbstractArray, install_import_hook, jaxtyped
 from torch import Tensor, nn
 
 # Triton compiles the source of its kernels, which no wrapper may surround.
-UNCHECKED = ("pbprompt.clip.kernels", "pbprompt.core.gpu.")
+UNCHECKED = ("pbprompt.vision.towers.kernels.attention", "pbprompt.vision.towers.kernels.")
 
 
 def has_shape(hint: Any) -> bool:

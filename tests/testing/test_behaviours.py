@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from pbprompt import registry
-from pbprompt.clip.resnet import ModifiedResNet
 from pbprompt.errors import InputError
-from pbprompt.methods.abilities import MultiLabel
-from pbprompt.methods.coop import CoOp
-from pbprompt.methods.nearest_mean import NearestMean
-from pbprompt.methods.zeroshot import ZeroShot
+from pbprompt.evidence.rivals.nearest_mean import NearestMean
+from pbprompt.learners.abilities import MultiLabel
+from pbprompt.learners.zeroshot import ZeroShot
+from pbprompt.prompts.rivals.coop import CoOp
 from pbprompt.testing import behaviours, check_method, method_checks
+from pbprompt.vision.towers.resnet import ModifiedResNet
 
 
 class Nameless(ZeroShot):

@@ -18,17 +18,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.config import from_dict
-from pbprompt.core.likelihood import Uncertainty
-from pbprompt.core.temperature import fit_temperature
-from pbprompt.data.items import Dataset, Item
 from pbprompt.errors import InputError
-from pbprompt.evaluate.conformal import ByDifficulty, by_difficulty, class_quantiles
-from pbprompt.evaluate.selective import sure_threshold
-from pbprompt.features.bank import Features
-from pbprompt.methods.abilities import LeavesOut, can
-from pbprompt.methods.base import Method
+from pbprompt.evidence.temperature import fit_temperature
+from pbprompt.learners.abilities import LeavesOut, can
+from pbprompt.learners.method import Method
 from pbprompt.model.manifest import CALIBRATION, ModelFiles, opened
+from pbprompt.model.metrics.conformal import ByDifficulty, by_difficulty, class_quantiles
+from pbprompt.model.metrics.selective import sure_threshold
 from pbprompt.model.predictor import Predictor, predict_features, rounded
+from pbprompt.vision.features.cache import Features
+from pbprompt.vision.images.items import Dataset, Item
+from pbprompt.vision.similarity import Uncertainty
 
 FORMAT, VERSION = "pbprompt-calibration", 2
 CERTAINTY = 0.9  # with which a promised accuracy holds

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pbprompt import __version__
-from pbprompt.clip.loading.hub import EMBEDDED
+from pbprompt.learners.method import MethodConfig
 from pbprompt.markdown import escaped, table
-from pbprompt.methods.base import MethodConfig
 from pbprompt.model.calibration import CERTAINTY, Calibration
+from pbprompt.vision.towers.loading.hub import EMBEDDED
 
 ACCURACIES = (0.9, 0.95, 0.99)
 

@@ -12,20 +12,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pbprompt import distributed
-from pbprompt.clip.backbone import Backbone
-from pbprompt.data.assemble import Choices
-from pbprompt.data.fewshot import write_draw
-from pbprompt.data.items import Dataset
-from pbprompt.data.names import from_folder, from_label
-from pbprompt.data.stream import Stream
-from pbprompt.features.bank import FeatureBank
-from pbprompt.features.gathered import Gathered
+from pbprompt.evidence.streamed_statistics import Gathered
 from pbprompt.files import file_hash
-from pbprompt.methods.base import Method, MethodConfig
+from pbprompt.learners.method import Method, MethodConfig
 from pbprompt.model.manifest import claim
 from pbprompt.model.streamed import check_streams, fit_gathered, gather_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
-from pbprompt.train.tune import Training
+from pbprompt.prompts.loop.tune import Training
+from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.images.build_dataset import Choices
+from pbprompt.vision.images.fewshot import write_draw
+from pbprompt.vision.images.items import Dataset
+from pbprompt.vision.images.names import from_folder, from_label
+from pbprompt.vision.images.stream import Stream
+from pbprompt.vision.towers.backbone import Backbone
 
 TO_TRY = 6
 NOTHING: Mapping[str, Any] = MappingProxyType({})

@@ -13,15 +13,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from pbprompt.clip.backbone import Backbone
-from pbprompt.clip.loading.formats import check_finite
-from pbprompt.clip.loading.hub import EMBEDDED
-from pbprompt.clip.loading.load import load_backbone
 from pbprompt.config import from_dict, to_dict
-from pbprompt.core.label_head import LabelHead
 from pbprompt.errors import InputError, first_line
+from pbprompt.evidence.label_head import LabelHead
 from pbprompt.files import read_text
-from pbprompt.methods.base import Method, build_method
+from pbprompt.learners.method import Method, build_method
 from pbprompt.model.calibration import calibration_text
 from pbprompt.model.card import ModelInfo, model_card
 from pbprompt.model.manifest import (
@@ -38,8 +34,12 @@ from pbprompt.model.manifest import (
     write_model,
 )
 from pbprompt.model.multi_label import thresholds
+from pbprompt.prompts.loop.checkpoint import CHECKPOINT
 from pbprompt.registry import find_method
-from pbprompt.train.checkpoint import CHECKPOINT
+from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.loading.formats import check_finite
+from pbprompt.vision.towers.loading.hub import EMBEDDED
+from pbprompt.vision.towers.loading.load import load_backbone
 
 if TYPE_CHECKING:
     from pbprompt.model.tuned import TunedModel

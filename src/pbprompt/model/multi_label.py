@@ -7,20 +7,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pbprompt.clip.backbone import Encoded
-from pbprompt.core.label_head import LabelHead
-from pbprompt.core.likelihood import unit
-from pbprompt.data.items import Dataset, Item
-from pbprompt.data.names import class_rows, missing_names
 from pbprompt.errors import InputError, NoNumberError, suggest
-from pbprompt.evaluate.multi_label import LabelAnswers, mean_average_precision
-from pbprompt.features.bank import Features
-from pbprompt.methods.abilities import MultiLabel, can
-from pbprompt.methods.base import Method
+from pbprompt.evidence.label_head import LabelHead
+from pbprompt.learners.abilities import MultiLabel, can
+from pbprompt.learners.method import Method
+from pbprompt.model.metrics.multi_label import LabelAnswers, mean_average_precision
 from pbprompt.model.predictions import Prediction
 from pbprompt.model.predictor import DIGITS, zero_shot
+from pbprompt.prompts.loop.tune import Bank
 from pbprompt.registry import methods
-from pbprompt.train.tune import Bank
+from pbprompt.vision.features.cache import Features
+from pbprompt.vision.images.items import Dataset, Item
+from pbprompt.vision.images.names import class_rows, missing_names
+from pbprompt.vision.similarity import unit
+from pbprompt.vision.towers.backbone import Encoded
 
 LEAST = 1e-6  # a probability of 0 or 1 has no logarithm
 

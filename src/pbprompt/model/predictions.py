@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
-from pbprompt.clip.backbone import Encoded
-from pbprompt.evaluate.conformal import ByDifficulty, prediction_set
-from pbprompt.methods.abilities import TellsFamiliarity, can
-from pbprompt.methods.exemplars import Memory
+from pbprompt.learners.abilities import TellsFamiliarity, can
+from pbprompt.learners.memory import Memory
+from pbprompt.model.metrics.conformal import ByDifficulty, prediction_set
 from pbprompt.model.predictor import DIGITS, Predictor, rounded
+from pbprompt.vision.towers.backbone import Encoded
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pbprompt import distributed
-from pbprompt.clip.backbone import Backbone, Encoded
-from pbprompt.core.likelihood import Uncertainty, independent, uncertainty
-from pbprompt.core.temperature import tempered
 from pbprompt.errors import InputError, NoNumberError
-from pbprompt.features.bank import Features
-from pbprompt.methods.base import Method
-from pbprompt.methods.zeroshot import ZeroShot
+from pbprompt.evidence.temperature import tempered
+from pbprompt.learners.method import Method
+from pbprompt.learners.zeroshot import ZeroShot
 from pbprompt.seeding import generator
+from pbprompt.vision.features.cache import Features
+from pbprompt.vision.similarity import Uncertainty, independent, uncertainty
+from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 SAMPLES = 20
 DIGITS = 6  # probabilities are compared as they are saved and shown, so that what is read is what decided
@@ -34,7 +34,7 @@ class Predictor:
     classes: tuple[str, ...]
     seed: int = 0  # of the bank
     temperature: float = 1.0  # of the mean over the samples
-    independent: bool = False  # each name by itself, see `core/likelihood.py`
+    independent: bool = False  # each name by itself, see `vision/similarity.py`
 
     @torch.no_grad()
     def __call__(self, images: Encoded) -> Uncertainty:

@@ -9,16 +9,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pbprompt.clip.backbone import Backbone
-from pbprompt.core.likelihood import Uncertainty, unit
 from pbprompt.errors import InputError, needing
-from pbprompt.evaluate.conformal import ByDifficulty
-from pbprompt.evaluate.metrics import summary
-from pbprompt.features.bank import Features
-from pbprompt.methods.base import build_method, make_config
-from pbprompt.methods.linear import held_out
+from pbprompt.evidence.rivals.linear import held_out
+from pbprompt.learners.method import build_method, make_config
+from pbprompt.model.metrics.conformal import ByDifficulty
+from pbprompt.model.metrics.metrics import summary
 from pbprompt.model.predictor import DIGITS, Predictor, predict_features, predictive
 from pbprompt.registry import find_method
+from pbprompt.vision.features.cache import Features
+from pbprompt.vision.similarity import Uncertainty, unit
+from pbprompt.vision.towers.backbone import Backbone
 
 # What the plainest classifiers make of the same training images: whether tuning bought anything. They need no
 # text and no settings; on frozen features they take moments, unless there are many images of many classes.

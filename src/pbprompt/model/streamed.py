@@ -10,21 +10,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pbprompt import distributed
-from pbprompt.clip.backbone import Backbone
-from pbprompt.data import catalog, names
-from pbprompt.data.assemble import Choices, sorted_keys
-from pbprompt.data.huggingface import is_saved_dataset
-from pbprompt.data.stream import Files, Record, Stream, archive_kind
-from pbprompt.data.stream.places import is_address
 from pbprompt.errors import InputError
-from pbprompt.features.checkpoint import Checkpoint
-from pbprompt.features.gathered import Gathered, Pass, gather_units
-from pbprompt.features.progress import Progress
-from pbprompt.methods.abilities import Streams, can
-from pbprompt.methods.base import Method, MethodConfig, build_method
+from pbprompt.evidence.streamed_statistics import Gathered, Pass, gather_units
+from pbprompt.learners.abilities import Streams, can
+from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.model.folder import describe_model
 from pbprompt.model.tuned import TunedModel, pool_facts
-from pbprompt.train.tune import takes_unlabelled
+from pbprompt.prompts.loop.tune import takes_unlabelled
+from pbprompt.vision.features.checkpoint import Checkpoint
+from pbprompt.vision.features.progress import Progress
+from pbprompt.vision.images import catalog, names
+from pbprompt.vision.images.build_dataset import Choices, sorted_keys
+from pbprompt.vision.images.huggingface import is_saved_dataset
+from pbprompt.vision.images.stream import Files, Record, Stream, archive_kind
+from pbprompt.vision.images.stream.locations import is_address
+from pbprompt.vision.towers.backbone import Backbone
 
 MANY = 64  # units of 1,024 files, beyond which a folder or table is not listed
 LOOKED_AT = 4  # units of a folder, to see whether it holds images or files of images

@@ -9,18 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pbprompt.clip.backbone import Backbone, Encoded
-from pbprompt.core.label_head import LabelHead
-from pbprompt.core.temperature import tempered
-from pbprompt.data.items import DEFAULT_TEMPLATE, Dataset
-from pbprompt.data.names import missing_names, name_key
 from pbprompt.errors import InputError, suggest
-from pbprompt.evaluate.answers import Answers
-from pbprompt.evaluate.conformal import ByDifficulty
-from pbprompt.evaluate.multi_label import LabelAnswers
-from pbprompt.features.encode import default_batch
-from pbprompt.methods.abilities import ChoosesByValidation, LearnsOn, LeavesOut, TakesUnlabelled, can
-from pbprompt.methods.base import Method, MethodConfig, build_method
+from pbprompt.evidence.label_head import LabelHead
+from pbprompt.evidence.temperature import tempered
+from pbprompt.learners.abilities import ChoosesByValidation, LearnsOn, LeavesOut, TakesUnlabelled, can
+from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.model.calibration import (
     Calibration,
     calibrate,
@@ -32,6 +25,9 @@ from pbprompt.model.calibration import (
 from pbprompt.model.card import ModelInfo
 from pbprompt.model.folder import copy_method, describe_model, load_model, save_model
 from pbprompt.model.manifest import ModelFiles, opened
+from pbprompt.model.metrics.answers import Answers
+from pbprompt.model.metrics.conformal import ByDifficulty
+from pbprompt.model.metrics.multi_label import LabelAnswers
 from pbprompt.model.multi_label import (
     check_multi_label,
     fit_head,
@@ -42,7 +38,11 @@ from pbprompt.model.multi_label import (
 from pbprompt.model.predictions import NO_RULE, Prediction, Rule, predictions
 from pbprompt.model.predictor import SAMPLES, Predictor, predict_features, predictive, zero_shot
 from pbprompt.model.scoring import rival_figures, score, set_figures, standard_figures
-from pbprompt.train.tune import Bank, Training, bank_on, data_facts, takes_unlabelled, tune
+from pbprompt.prompts.loop.tune import Bank, Training, bank_on, data_facts, takes_unlabelled, tune
+from pbprompt.vision.features.encode import default_batch
+from pbprompt.vision.images.items import DEFAULT_TEMPLATE, Dataset
+from pbprompt.vision.images.names import missing_names, name_key
+from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 ENOUGH = 100  # validation images, for a temperature that nobody asked for, or to be calibrated by alone
 COVERAGE = 0.9  # of the sets whose figures `evaluate` gives

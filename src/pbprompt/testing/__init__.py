@@ -10,7 +10,7 @@ takes is in the package: the sample set, `lite`, and tiny towers of random weigh
 
 from typing import Any
 
-from pbprompt.methods.base import Method
+from pbprompt.learners.method import Method
 from pbprompt.registry import find_method
 from pbprompt.testing.behaviours import CHECKS, Check
 

@@ -10,12 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pbprompt.clip.backbone import Encoded, random_backbone
 from pbprompt.config import describe
-from pbprompt.core.likelihood import unit
 from pbprompt.errors import InputError
-from pbprompt.methods.abilities import MultiLabel, UsesUnseenNames, can
-from pbprompt.methods.base import Method
+from pbprompt.learners.abilities import MultiLabel, UsesUnseenNames, can
+from pbprompt.learners.method import Method
 from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predictive, zero_shot
 from pbprompt.model.scoring import score
@@ -40,6 +38,8 @@ from pbprompt.testing.fits import (
     to_train_on,
     train_recorded,
 )
+from pbprompt.vision.similarity import unit
+from pbprompt.vision.towers.backbone import Encoded, random_backbone
 
 Check = Callable[..., None]  # check(kind, **settings)
 

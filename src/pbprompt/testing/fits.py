@@ -8,22 +8,22 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pbprompt.clip.backbone import Backbone, BackboneConfig, random_backbone
-from pbprompt.clip.dino import DinoConfig
-from pbprompt.clip.layers import BlockTower
-from pbprompt.clip.loading.load import load_backbone
-from pbprompt.clip.resnet import ResNetConfig
-from pbprompt.clip.taps import Stem, Tap, Tapped, TappedTower, Taps
-from pbprompt.clip.text import TextConfig
-from pbprompt.clip.vit import VitConfig
-from pbprompt.data.fewshot import draw
-from pbprompt.data.images import open_image
-from pbprompt.data.sources import open_dataset
-from pbprompt.features.bank import Features
-from pbprompt.methods.abilities import UsesUnseenNames, can
-from pbprompt.methods.base import Batch, Method, build_method
+from pbprompt.learners.abilities import UsesUnseenNames, can
+from pbprompt.learners.method import Batch, Method, build_method
 from pbprompt.model.predictor import predict_features, predictive
-from pbprompt.train.loop import Run, train
+from pbprompt.prompts.loop.loop import Run, train
+from pbprompt.vision.features.cache import Features
+from pbprompt.vision.images.fewshot import draw
+from pbprompt.vision.images.images import open_image
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, random_backbone
+from pbprompt.vision.towers.dino import DinoConfig
+from pbprompt.vision.towers.layers import BlockTower
+from pbprompt.vision.towers.loading.load import load_backbone
+from pbprompt.vision.towers.resnet import ResNetConfig
+from pbprompt.vision.towers.taps import Stem, Tap, Tapped, TappedTower, Taps
+from pbprompt.vision.towers.text import TextConfig
+from pbprompt.vision.towers.vit import VitConfig
 
 Kind = type[Method]
 Settings = dict[str, Any]

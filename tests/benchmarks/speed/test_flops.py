@@ -6,8 +6,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.speed.flops import step_flops, text_flops
 from benchmarks.speed.setups import METHODS, Case, class_names, make_method, random_batch
-from pbprompt.clip.engine import TextEngine
-from pbprompt.clip.prompts import named_prompts
+from pbprompt.vision.towers.engine import TextEngine
+from pbprompt.vision.towers.prompts import named_prompts
 
 CLASSES, SLOTS = 9, 4
 

@@ -5,9 +5,9 @@ import torch
 
 from benchmarks.speed.plain import PlainLoss, plain_optimiser
 from benchmarks.speed.setups import METHODS, Case, make_method, random_batch
-from pbprompt.clip.backbone import Encoded
-from pbprompt.methods.base import Batch
-from pbprompt.train.schedule import make_optimiser
+from pbprompt.learners.method import Batch
+from pbprompt.prompts.loop.schedule import make_optimiser
+from pbprompt.vision.towers.backbone import Encoded
 
 CLASSES, EXAMPLES = 7, 112
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from benchmarks.study.resampling import resampled_auroc, resampled_ece
-from pbprompt.evaluate.reliability import confidence_bins
-from pbprompt.evaluate.resampling import image_counts, resampled_mean
-from pbprompt.evaluate.selective import auroc
+from pbprompt.model.metrics.reliability import confidence_bins
+from pbprompt.model.metrics.resampling import image_counts, resampled_mean
+from pbprompt.model.metrics.selective import auroc
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from pbprompt import registry
-from pbprompt.clip.backbone import Encoded
-from pbprompt.methods.base import build_method, make_config
+from pbprompt.learners.method import build_method, make_config
 from pbprompt.model.predictor import predictive
+from pbprompt.vision.towers.backbone import Encoded
 
 
 @pytest.fixture

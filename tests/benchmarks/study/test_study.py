@@ -15,14 +15,14 @@ from benchmarks.study.parts import STUDIES, load_parts, shots_in_words, study_re
 from benchmarks.study.plan import Costs
 from benchmarks.study.summary import summarise
 from pbprompt.errors import InputError
-from pbprompt.evaluate.metrics import harmonic_mean
-from pbprompt.features.bank import Features
-from pbprompt.methods.base import build_method, make_config
+from pbprompt.learners.method import build_method, make_config
+from pbprompt.model.metrics.metrics import harmonic_mean
 from pbprompt.model.predictor import predictive
-from pbprompt.recipes import load_recipe
 from pbprompt.registry import find_method
-from pbprompt.runs.record import BackboneFacts, DataFacts, Record
-from pbprompt.runs.store import RunStore
+from pbprompt.research.recipes import load_recipe
+from pbprompt.research.runs.record import BackboneFacts, DataFacts, Record
+from pbprompt.research.runs.store import RunStore
+from pbprompt.vision.features.cache import Features
 
 IMAGES = 120
 # What is taken from PBPrompt's accuracy; rows that are not here are not run.

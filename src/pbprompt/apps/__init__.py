@@ -1,0 +1,1 @@
+"""What people open: doors (cli, serve, classifier) and the jobs behind them."""

@@ -1,0 +1,333 @@
+"""`look`: what is in a folder of images, before anything is fitted to it."""
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, UInt8
+from PIL import Image
+from torch import Tensor
+
+from pbprompt.apps.audit.duplicates import Duplicates, SmallSquare, find_duplicates
+from pbprompt.apps.audit.leave_one_out import (
+    LabelError,
+    Outlier,
+    Overlap,
+    judge,
+    label_errors,
+    multi_label_errors,
+    outliers,
+    overlaps,
+)
+from pbprompt.errors import InputError
+from pbprompt.files import as_text
+from pbprompt.model.multi_label import targets
+from pbprompt.model.predictor import zero_shot
+from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.progress import Progress
+from pbprompt.vision.features.store import file_hashes
+from pbprompt.vision.images.decoding import squares_of
+from pbprompt.vision.images.huggingface import is_saved_dataset
+from pbprompt.vision.images.images import open_image
+from pbprompt.vision.images.items import SPLITS, Dataset, Item
+from pbprompt.vision.images.names import from_folder
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.images.stream import list_images
+from pbprompt.vision.images.stream.folders import SPLIT_WORDS, subfolders
+from pbprompt.vision.similarity import unit
+from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.loading.load import load_backbone
+
+TINY, ODD = 64, 4  # pixels of the short side; how often it fits into the long one
+DARK = 40.0  # mean grey level
+BLURRED = 0.12  # what is lost at half the resolution of a small square, in its deviations
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One readable image; its labels are places in the classes: one, unless the data is multi-label."""
+
+    path: str
+    labels: tuple[int, ...]
+    split: str
+    width: int
+    height: int
+    format: str
+
+    @property
+    def label(self) -> int:
+        """Of single-label data."""
+        (label,) = self.labels
+        return label
+
+
+class Poor(NamedTuple):
+    """A picture that shows little, and why."""
+
+    row: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was found. Findings name images by their row in `images`, and the clearest come first."""
+
+    name: str
+    root: Path
+    classes: tuple[str, ...]
+    labelled: bool
+    images: tuple[Picture, ...]
+    unreadable: tuple[tuple[str, str], ...]
+    """path, and why"""
+    duplicates: tuple[Duplicates, ...]
+    overlaps: tuple[Overlap, ...]
+    label_errors: tuple[LabelError, ...]
+    outliers: tuple[Outlier, ...]
+    poor: tuple[Poor, ...]
+    places: tuple[tuple[float, float], ...]
+    """of each image on a map, 0 to 1: the two directions in which the features differ most"""
+    notes: tuple[str, ...]
+    multi_label: bool = False
+
+    @property
+    def counts(self) -> list[int]:
+        """Readable images of each class."""
+        counted = Counter(label for image in self.images for label in image.labels)
+        return [counted[label] for label in range(len(self.classes))]
+
+    @property
+    def imbalance(self) -> float | None:
+        """Images of the largest class for one of the smallest that has any."""
+        present = [count for count in self.counts if count]
+        return max(present) / min(present) if self.labelled and present else None
+
+    def across_splits(self, group: Duplicates) -> bool:
+        """Whether a picture is in two splits: what is tested on was trained on."""
+        return len({self.images[row].split for row in group.rows}) > 1
+
+    def across_classes(self, group: Duplicates) -> bool:
+        """Whether a picture is labelled in two ways, one of which is wrong."""
+        return len({self.images[row].labels for row in group.rows}) > 1
+
+    def sizes(self) -> dict[str, Any]:
+        """Pixels: the smallest, the median and the largest image, and how many there are of each format."""
+        ordered = sorted(self.images, key=lambda image: image.width * image.height)
+        typical = [round(median(side)) for side in zip(*((i.width, i.height) for i in ordered), strict=True)]
+        smallest, largest = ([image.width, image.height] for image in (ordered[0], ordered[-1]))
+        formats = Counter(image.format for image in ordered)
+        return {
+            "smallest": smallest,
+            "median": typical,
+            "largest": largest,
+            "formats": dict(formats.most_common()),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `--json` prints it: paths and class names in place of rows and labels."""
+        return {
+            "data": self.name,
+            "images": len(self.images),
+            "splits": dict(Counter(image.split for image in self.images)),
+            "classes": dict(zip(self.classes, self.counts, strict=True)) if self.labelled else None,
+            "imbalance": self.imbalance,
+            "sizes": self.sizes(),
+            "unreadable": [{"image": as_text(path), "why": as_text(why)} for path, why in self.unreadable],
+            "duplicates": [
+                {
+                    "images": [self._where(row) for row in group.rows],
+                    "exact": group.exact,
+                    "across_splits": self.across_splits(group),
+                    "across_classes": self.across_classes(group),
+                }
+                for group in self.duplicates
+            ],
+            "overlaps": [
+                {
+                    "classes": [self.classes[pair.first], self.classes[pair.second]],
+                    "confused": pair.confused,
+                    "images": pair.images,
+                }
+                for pair in self.overlaps
+            ],
+            "label_errors": [
+                {
+                    **self._where(error.row),
+                    "suggested": self.suggested(error),
+                    "label_probability": error.label_probability,
+                    "suggested_probability": error.suggested_probability,
+                }
+                for error in self.label_errors
+            ],
+            "outliers": [{**self._where(far.row), "familiarity": far.familiarity} for far in self.outliers],
+            "poor": [{**self._where(one.row), "why": one.why} for one in self.poor],
+            "notes": list(self.notes),
+        }
+
+    def _where(self, row: int) -> dict[str, Any]:
+        image = self.images[row]
+        if self.multi_label:
+            names = [self.classes[label] for label in image.labels]
+            return {"image": as_text(image.path), "labels": names, "split": image.split}
+        label = self.classes[image.label] if self.labelled else None
+        return {"image": as_text(image.path), "label": label, "split": image.split}
+
+    def labelled_as(self, row: int) -> str:
+        """An image's label or labels."""
+        return ", ".join(self.classes[label] for label in self.images[row].labels) or "none"
+
+    def suggested(self, error: LabelError) -> str:
+        """What an image looks like: another class, or with a label more or less."""
+        name = self.classes[error.suggested]
+        if not self.multi_label:
+            return name
+        return f"without {name}" if error.suggested in self.images[error.row].labels else f"with {name}"
+
+
+def look(
+    source: str | Path | Dataset,
+    root: str | Path | None = None,
+    *,
+    backbone: str | Backbone = "lite",
+    device: str = "cpu",
+    classes_file: str | Path | None = None,
+    progress: bool = False,
+) -> Look:
+    """Look at a folder, table, split file or benchmark, or at a folder of images without labels.
+
+    Nothing is trained and nothing is changed. Features come from the cache where they are there.
+    """
+    opened = (source, True) if isinstance(source, Dataset) else open_images(source, root, classes_file)
+    dataset, labelled = opened
+    towers = load_backbone(backbone, device=device) if isinstance(backbone, str) else backbone
+    bank = FeatureBank(towers, progress=progress)
+    failures: dict[str, InputError] = {}
+    features = bank.encode(dataset.root, dataset.items, failures)
+    why = {path: str(error).rpartition(": ")[2] for path, error in failures.items()}  # after the path
+    unreadable = [*dataset.skipped, *why.items()]
+    split = {item.path: name for name in SPLITS for item in dataset.split(name)}
+    items = [item for item in dataset.items if item.path not in failures]
+    if not items:
+        raise InputError(f"{dataset.name}: none of its {len(dataset.items):,} images can be read")
+    hashes = file_hashes(bank.cache, dataset.root, [item.path for item in items])
+    squares = _squares([dataset.file(item) for item in items], progress)
+
+    def same_pixels(first: int, second: int) -> bool:
+        one, other = (open_image(dataset.file(items[row])) for row in (first, second))
+        return one.size == other.size and one.tobytes() == other.tobytes()
+
+    global_, labels = features.global_.cpu(), features.labels.cpu()
+    keys = [str(hashes[item.path]) for item in items]
+    duplicates = find_duplicates(keys, global_, squares, same_pixels)
+    wrong: list[LabelError] = []
+    pairs: list[Overlap] = []
+    far: list[Outlier] = []
+    if labelled and (dataset.multi_label or len(dataset.classes) > 1):
+        texts = torch.zeros(len(dataset.classes), towers.embed_dim)
+        if towers.reads_text:
+            texts = zero_shot(towers, dataset.classes, dataset.template).bank[0].cpu()
+        if dataset.multi_label:
+            wrong = multi_label_errors(global_, targets(items, len(dataset.classes)), texts)
+        else:
+            copies = [group.rows for group in duplicates]
+            said = judge(global_, labels, texts, float(towers.logit_scale), copies)
+            if said is not None:
+                wrong = label_errors(said.probabilities, labels, said.judged)
+                pairs = overlaps(said.probabilities, labels, said.judged)
+                far = outliers(said.odds)
+    images = tuple(_picture(dataset, item, split[item.path]) for item in items)
+    return Look(
+        name=dataset.name,
+        root=dataset.root,
+        classes=dataset.classes,
+        labelled=labelled,
+        images=images,
+        unreadable=tuple(unreadable),
+        duplicates=tuple(duplicates),
+        overlaps=tuple(pairs),
+        label_errors=tuple(wrong),
+        outliers=tuple(far),
+        poor=tuple(_poor(images, squares)),
+        places=_places(global_),
+        notes=(*dataset.notes, *_notes(dataset, labelled, labels)),
+        multi_label=dataset.multi_label,
+    )
+
+
+def _poor(images: Sequence[Picture], squares: UInt8[Tensor, "n 3 side side"]) -> list[Poor]:
+    """Tiny, of odd shape, dark or blurred ones."""
+    x = squares.float()
+    rough = F.interpolate(F.avg_pool2d(x, 2), scale_factor=2, mode="bilinear")
+    sharp = (x - rough).square().mean((1, 2, 3)).sqrt() / x.flatten(1).std(1).clamp(min=1)
+    found = []
+    for row, (image, detail, light) in enumerate(
+        zip(images, sharp.tolist(), x.mean((1, 2, 3)).tolist(), strict=True)
+    ):
+        short, long = sorted((image.width, image.height))
+        words = {"tiny": short < TINY, "odd aspect": long > ODD * short}
+        words |= {"dark": light < DARK, "blurred": detail < BLURRED}
+        found += [Poor(row, why) for why, holds in words.items() if holds]
+    return sorted(found, key=lambda one: one.why)
+
+
+def _places(features: Float[Tensor, "n d"]) -> tuple[tuple[float, float], ...]:
+    x = unit(features.float())
+    x = x - x.mean(0)
+    along = x @ torch.linalg.eigh(x.T @ x).eigenvectors[:, -2:].flip(1)
+    along = (along - along.amin(0)) / (along.amax(0) - along.amin(0)).clamp(min=1e-9)
+    return tuple((round(a, 3), round(b, 3)) for a, b in along.tolist())
+
+
+def open_images(
+    source: str | Path, root: str | Path | None = None, classes_file: str | Path | None = None
+) -> tuple[Dataset, bool]:
+    """The images as a dataset, and whether they are labelled: what `fit` takes, and folders without labels.
+
+    A folder with one class folder, or none, is taken as it is: its images are its training items.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir() and not is_saved_dataset(path):
+        folders = subfolders(path)
+        if not folders or (len(folders) == 1 and folders[0].lower() not in SPLIT_WORDS):
+            items = [Item(file.relative_to(path).as_posix(), 0) for file in list_images(path)]
+            name = from_folder(folders[0]) if folders else "unlabelled"
+            return Dataset(path.resolve().name, path, (name,), tuple(items)), bool(folders)
+    return open_dataset(source, root, classes_file=classes_file), True
+
+
+def _notes(dataset: Dataset, labelled: bool, labels: Int[Tensor, " n"]) -> list[str]:
+    if dataset.multi_label:
+        return ["Multi-label: there are no overlaps and no least familiar images to find"]
+    if not labelled:
+        return ["No class folders: without labels there are no overlaps, label errors or outliers to find"]
+    if len(labels.unique()) < 2:
+        return ["A single class: overlaps, label errors and outliers need a second one to compare with"]
+    single = int((labels.bincount() == 1).sum())
+    if single == 1:
+        return ["One class has a single image, whose label cannot be judged"]
+    return [f"{single} classes have a single image each, whose label cannot be judged"] if single else []
+
+
+def _squares(files: Sequence[Path], progress: bool) -> UInt8[Tensor, "n 3 side side"]:
+    found = []
+    with Progress("comparing images", shown=progress) as bar:
+        bar.expect(len(files))
+        for square in squares_of(files, SmallSquare()):
+            if isinstance(square, InputError):  # it was read a moment ago
+                raise square
+            found.append(torch.from_numpy(square))
+            bar.advance(1)
+    return torch.stack(found).permute(0, 3, 1, 2).contiguous()
+
+
+def _picture(dataset: Dataset, item: Item, split: str) -> Picture:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # only its header is read
+        with Image.open(dataset.file(item)) as image:
+            labels = item.labels if dataset.multi_label else (item.label,)
+            return Picture(item.path, labels, split, *image.size, str(image.format))

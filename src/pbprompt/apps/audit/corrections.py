@@ -1,0 +1,85 @@
+"""What a person decides about images that `look` found: keep, relabel or drop; a table that `fit` takes.
+
+    image,decision,label,was,why
+    cat/7.jpg,relabel,dog,cat,looks like dog
+
+`look` leaves the decision empty, which changes nothing; its page writes the same table with decisions.
+"""
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from pbprompt.apps.audit.audit import Look
+from pbprompt.errors import InputError, suggest
+from pbprompt.files import as_csv, as_text, read_text, write_text
+from pbprompt.vision.images.items import SPLITS, Dataset, Item
+from pbprompt.vision.images.names import name_key
+
+HEADER = ("image", "decision", "label", "was", "why")
+DECISIONS = ("", "keep", "relabel", "drop")
+
+
+class Proposal(NamedTuple):
+    """An image by its row, why it is listed, and what it may be labelled."""
+
+    row: int
+    why: str
+    label: str = ""
+
+
+def proposals(found: Look) -> list[Proposal]:
+    """Every image that something was found about, each once, the clearest first."""
+    listed = [
+        Proposal(error.row, f"looks like {found.suggested(error)}", found.suggested(error))
+        for error in (() if found.multi_label else found.label_errors)
+    ]
+    for group in found.duplicates:
+        first, *others = group.rows
+        words = f"{'the' if group.exact else 'nearly the'} same picture as {found.images[first].path}"
+        listed += [Proposal(row, words) for row in others]
+    listed += [Proposal(poor.row, poor.why) for poor in found.poor]
+    listed += [Proposal(far.row, "least familiar") for far in found.outliers]
+    return list({one.row: one for one in reversed(listed)}.values())[::-1]
+
+
+def write_corrections(found: Look, path: Path) -> None:
+    """The table, with no decision yet."""
+    rows = [HEADER]
+    for one in proposals(found):
+        was = found.labelled_as(one.row) if found.labelled else ""
+        rows.append((as_text(found.images[one.row].path), "", one.label, was, one.why))
+    write_text(path, as_csv(rows))
+
+
+def corrected(dataset: Dataset, path: Path) -> tuple[Dataset, str]:
+    """The dataset as the table has it, and what was done in words; `drop` and `relabel` in every split."""
+    labels = {name_key(name): label for label, name in enumerate(dataset.single_label().classes)}
+    known = {as_text(item.path) for item in dataset.items}
+    wanted: dict[str, int | None] = {}
+    rows = csv.DictReader(io.StringIO(read_text(path)))
+    if not {"image", "decision", "label"} <= set(rows.fieldnames or ()):
+        raise InputError(f"{path}: no table of corrections: `pbprompt look --corrections` writes one")
+    for number, row in enumerate(rows, start=2):
+        image, decision, label = ((row[name] or "").strip() for name in HEADER[:3])
+        where = f"{path} line {number}"
+        if decision.lower() not in DECISIONS:
+            raise InputError(f"{where}: decision {decision!r}: write keep, relabel or drop")
+        if decision.lower() in ("", "keep"):
+            continue
+        if image not in known:
+            raise InputError(f"{where}: {image} is not in {dataset.name}: give the data that it was made for")
+        if decision.lower() == "relabel" and name_key(label) not in labels:
+            raise InputError(f"{where}: no class is called {label!r}: {suggest(label, dataset.classes)}")
+        wanted[image] = None if decision.lower() == "drop" else labels[name_key(label)]
+
+    def kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
+        new = [(item, wanted.get(as_text(item.path), item.label)) for item in items]
+        return tuple(replace(item, label=label) for item, label in new if label is not None)
+
+    dropped = sum(label is None for label in wanted.values())
+    words = f"{path.name}: {len(wanted) - dropped} relabelled, {dropped} dropped"
+    train, val, test = (kept(dataset.split(name)) for name in SPLITS)
+    return replace(dataset, train=train, val=val, test=test), words

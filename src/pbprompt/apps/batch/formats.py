@@ -1,0 +1,106 @@
+"""Answers as files: CSV, JSON lines or Parquet, by the suffix; the columns are those of `--json`."""
+
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from pbprompt.errors import InputError, install_command
+from pbprompt.files import as_csv
+from pbprompt.vision.images.tables import SEPARATOR
+
+Records = Sequence[Mapping[str, Any]]
+FEATURES = "features"  # the column of an image's features, where they were asked for
+
+
+def check_suffix(name: str, suffix: str) -> None:
+    """Refuse, before anything is predicted, what could not be written."""
+    if suffix not in WRITERS:
+        raise InputError(f"{name}: give a name that ends in {', '.join(WRITERS)}")
+    if suffix == ".parquet" and find_spec("pyarrow") is None:
+        raise InputError(f"{name}: Parquet needs pyarrow: {install_command('parquet')}")
+
+
+def encode(records: Records, suffix: str) -> bytes:
+    """A whole file of them; nothing of none."""
+    return WRITERS[suffix](records) if records else b""
+
+
+def join(parts: Iterable[bytes], suffix: str) -> Iterator[bytes]:
+    """The content of one file from those of several, piece by piece."""
+    yield from JOINERS[suffix](part for part in parts if part)
+
+
+def _csv(records: Records) -> bytes:
+    """A cell of several values is JSON, but labels stand as `fit` reads them."""
+    rows = ([_cell(name, value) for name, value in record.items()] for record in records)
+    return as_csv([list(records[0]), *rows]).encode()
+
+
+def _cell(name: str, value: Any) -> Any:
+    if name == "labels":
+        return SEPARATOR.join(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | bool) else value
+
+
+def _join_csv(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """With the header of the first."""
+    for number, part in enumerate(parts):
+        yield part if number == 0 else part[part.index(b"\n") + 1 :]
+
+
+def _jsonl(records: Records) -> bytes:
+    lines = (json.dumps(record, ensure_ascii=False, allow_nan=False) for record in records)
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _parquet(records: Records) -> bytes:
+    """Types are stated: a column that is empty here may not be so in the next file."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    first = records[0]
+    by_class = pa.struct([(name, pa.float64()) for name in first.get("scores", ())])
+    kinds = {
+        "image": pa.string(),
+        "reason": pa.string(),
+        "label": pa.string(),
+        "labels": pa.list_(pa.string()),
+        "scores": by_class,
+        "spreads": by_class,
+        "unsure": pa.bool_(),
+        "prediction_set": pa.list_(pa.string()),
+        "unknown": pa.bool_(),
+        "approximate": pa.string(),
+        FEATURES: pa.list_(pa.float32(), len(first.get(FEATURES, ()))),
+    }
+    schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in first])
+    stream = io.BytesIO()
+    parquet.write_table(pa.Table.from_pylist([dict(record) for record in records], schema=schema), stream)
+    return stream.getvalue()
+
+
+def _join_parquet(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """A row group each; the writer itself counts what was taken away already."""
+    from pyarrow import parquet
+
+    pieces, writer = io.BytesIO(), None
+    for part in parts:
+        table = parquet.read_table(io.BytesIO(part))
+        writer = writer or parquet.ParquetWriter(pieces, table.schema)
+        writer.write_table(table)
+        yield pieces.getvalue()
+        pieces.seek(0)
+        pieces.truncate()
+    if writer is not None:
+        writer.close()
+        yield pieces.getvalue()
+
+
+WRITERS: dict[str, Callable[[Records], bytes]] = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
+JOINERS: dict[str, Callable[[Iterable[bytes]], Iterator[bytes]]] = {
+    ".csv": _join_csv,
+    ".jsonl": iter,
+    ".parquet": _join_parquet,
+}

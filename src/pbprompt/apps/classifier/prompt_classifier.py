@@ -1,0 +1,445 @@
+"""`PromptClassifier`: tune, predict, look into, keep and share a classifier, with scikit-learn's verbs."""
+
+# ruff: noqa: N803 - X is scikit-learn's name
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from numbers import Integral
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pbprompt.apps.classifier import saved, tuning
+from pbprompt.apps.classifier.estimator import Estimator, summary_html
+from pbprompt.apps.classifier.inputs import (
+    PATHS,
+    ClassNames,
+    as_image,
+    as_pictures,
+    encode_inputs,
+    names_of,
+    read_labels,
+)
+from pbprompt.apps.classifier.tuning import ClassWeight, item_weights
+from pbprompt.errors import InputError
+from pbprompt.files import read_records
+from pbprompt.learners.abilities import LearnsOn, TellsFamiliarity, can
+from pbprompt.learners.method import Method
+from pbprompt.model.calibration import Calibration, check_temperature
+from pbprompt.model.folder import read_info
+from pbprompt.model.manifest import check_free, opened
+from pbprompt.model.predictor import SAMPLES
+from pbprompt.model.tuned import TunedModel
+from pbprompt.prompts.loop.journal import LOG, OnLog
+from pbprompt.registry import find_method
+from pbprompt.vision.images.fewshot import draw
+from pbprompt.vision.images.names import check_distinct
+from pbprompt.vision.towers.backbone import Backbone, Encoded
+from pbprompt.vision.towers.loading.hub import EMBEDDED
+
+if TYPE_CHECKING:
+    from pbprompt.apps.audit.audit import Look
+    from pbprompt.apps.explain.heat_maps import HeatMaps
+    from pbprompt.apps.labelling.acquisition import By
+    from pbprompt.apps.labelling.next_images import Suggestion
+
+
+class PredictedUncertainty(NamedTuple):
+    """What the sampled prompts say of n images, in nats; entropy = expected entropy + mutual information."""
+
+    probabilities: NDArray[np.float32]  # [n, c], in the order of classes_
+    entropy: NDArray[np.float32]  # [n], the whole doubt
+    expected_entropy: NDArray[np.float32]  # [n], the part that every sampled prompt shares
+    mutual_information: NDArray[np.float32]  # [n], the part that they disagree on
+    spread: NDArray[np.float32]  # [n], standard deviation of the likeliest class's probability
+    unsure: NDArray[np.bool_] | None = None  # [n], with reject_at: not among those that are right so often
+    sets: list[list[Any]] | None = None  # with coverage: labels, likeliest first, that hold the true one
+    familiarity: NDArray[np.float32] | None = None  # [n], how much it looks like any class, if that is known
+    unknown: NDArray[np.bool_] | None = None  # [n], with none_at: it looks like none of the classes
+
+
+class PromptClassifier(Estimator):
+    """An image classifier tuned on a few labelled images, which says what it does not know.
+
+    `fit(X, y)` takes images or features (`pbprompt.apps.classifier.inputs` lists what X may be) and labels;
+    `fit(folder)` takes what `pbprompt fit` takes. `settings` changes the method's own settings, such as
+    {"epochs": 20}; a search sets them one by one, as `settings__epochs`. The text tower reads the labels as
+    names, or what `class_names` has for them: {label: name}, or a list for the labels 0, 1, …. At most
+    `shots` images per class are drawn; 0: all are used.
+    Each class gets `samples` prompts to predict with. `calibrate` scales the probabilities by a temperature
+    fitted to validation images. `class_weight` says how much images of a class count: {label: weight}, or
+    "balanced" for all classes alike. `random_state` seeds the draw, the start values and the training.
+    `verbose=1` shows bars for what takes long.
+
+    After `fit`: `classes_` (sorted), `method_` (the tuned method), `calibration_` (None without validation
+    images), `history_` (the records of the training's log), and `n_features_in_` where X was features.
+    """
+
+    history_: list[dict[str, float]]
+
+    def __init__(
+        self,
+        method: str = "conjugate",
+        *,
+        preset: str = "default",
+        variant: str = "",
+        settings: Mapping[str, Any] | None = None,
+        backbone: str | Backbone = "lite",
+        activation: str | None = None,
+        device: str = "auto",
+        template: str | None = None,
+        class_names: ClassNames = None,
+        shots: int = 0,
+        samples: int = SAMPLES,
+        calibrate: bool = False,
+        class_weight: ClassWeight = None,
+        random_state: int = 1,
+        verbose: int = 0,
+    ) -> None:
+        self.method = method
+        self.preset = preset
+        self.variant = variant
+        self.settings = settings
+        self.backbone = backbone
+        self.activation = activation
+        self.device = device
+        self.template = template
+        self.class_names = class_names
+        self.shots = shots
+        self.samples = samples
+        self.calibrate = calibrate
+        self.class_weight = class_weight
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        eval_set: tuple[Any, Any] | None = None,
+        on_log: OnLog | None = None,
+        unlabelled: Any = None,
+    ) -> Self:
+        """Tune on images and their labels, or on a folder (a table, a benchmark's name) without y.
+
+        Validation images, and images that were not drawn, are not trained on: they make `calibration_`.
+        Without any, a method that leaves its images out in turn makes it of these. A folder has its own
+        validation images; for images and labels they are `eval_set`, another pair (X, y). `sample_weight`
+        says how much each image counts. `on_log` is called with each record of the training's log, a dict
+        with `step`. `unlabelled` are images without a label, to learn from too; they may also stand in X with
+        the label None or, beside two whole numbers or more, −1.
+        """
+        self._check_parameters()
+        config = tuning.method_config(str(self.method), self.preset, self.variant, self.settings)
+        kind, backbone = find_method(str(self.method)), self._towers()
+        seed, progress = int(self.random_state), bool(self.verbose)
+        if not isinstance(X, PATHS):
+            training = tuning.own_images(
+                X,
+                y,
+                backbone,
+                eval_set=eval_set,
+                sample_weight=sample_weight,
+                class_names=self.class_names,
+                template=self.template,
+                progress=progress,
+            )
+        elif all(given is None for given in (y, self.class_names, sample_weight, eval_set)):
+            training = tuning.own_dataset(X, backbone, self.template, seed, progress)
+        else:
+            raise InputError(
+                f"{X}: a dataset has its own labels, names and validation images: leave y, class_names, "
+                "sample_weight and eval_set out"
+            )
+        dataset, bank, labels, weights, others = training
+        if dataset.descriptions and getattr(config, "descriptions", None) == ():
+            config = replace(config, descriptions=dataset.descriptions)  # type: ignore[call-arg]
+        if unlabelled is not None:
+            more = encode_inputs(unlabelled, backbone, progress=progress).global_
+            others = more if others is None else torch.cat([more, others])
+        if self.shots:
+            dataset = draw(dataset, int(self.shots), seed).apply(dataset)
+        if self.calibrate:
+            check_temperature(dataset, kind)
+        history: list[dict[str, float]] = []
+
+        def log(record: dict[str, float]) -> None:
+            history.append(record)
+            if on_log is not None:
+                on_log(record)
+
+        model = TunedModel.fit(
+            dataset,
+            bank,
+            kind,
+            config,
+            seed=seed,
+            samples=int(self.samples),
+            progress=progress,
+            weights=item_weights(dataset.train, labels.tolist(), self.class_weight, weights),
+            on_log=log,
+            unlabelled=others,
+        ).assessed(dataset, bank, figures=eval_set is not None, temperature=bool(self.calibrate))
+        if figures := model.info.metrics:
+            told = {f"validation_{name}": figures[name] for name in ("accuracy", "nll", "ece")}
+            log({"step": history[-1]["step"] if history else 0, **told})
+        self.__dict__.pop("n_features_in_", None)  # of an earlier fit
+        if not isinstance(X, PATHS) and as_pictures(X) is None:
+            self.n_features_in_ = backbone.embed_dim
+        self.history_ = history
+        return self._take(model, labels)
+
+    def _check_parameters(self) -> None:
+        """Those that nothing later checks."""
+        for name in ("samples", "random_state"):
+            if not isinstance(getattr(self, name), Integral):
+                raise InputError(f"{name} is {getattr(self, name)!r}: give a whole number")
+        if self.samples < 1:
+            raise InputError(f"samples is {self.samples}: give 1 or more")
+        if not (isinstance(self.shots, Integral) and self.shots >= 0):
+            raise InputError(f"shots is {self.shots!r}: give a whole number, or 0 for all images")
+
+    def _towers(self) -> Backbone:
+        if isinstance(self.backbone, Backbone):
+            return self.backbone
+        return tuning.shared_backbone(str(self.backbone), self.activation, str(self.device))
+
+    def _take(self, model: TunedModel, labels: NDArray[Any]) -> Self:
+        """Become the classifier of a model, whose classes have these labels."""
+        self._model, self._labels = model, labels
+        # classes_ is sorted, as scikit-learn's metrics expect; the model has its classes in its own order.
+        self.classes_, self._columns = np.unique(labels, return_index=True)
+        return self
+
+    @property
+    def model_(self) -> TunedModel:
+        """The tuned model behind the classifier."""
+        self._check_is_fitted()
+        return self._model
+
+    @property
+    def method_(self) -> Method:
+        """The tuned method."""
+        return self.model_.method
+
+    @property
+    def calibration_(self) -> Calibration | None:
+        """What the answers on images were that it was not tuned on; None where there are none."""
+        return self.model_.calibration
+
+    def _encoded(self, X: Any) -> Encoded:
+        return encode_inputs(X, self.model_.backbone, progress=bool(self.verbose))
+
+    def predict_uncertainty(
+        self,
+        X: Any,
+        *,
+        reject_at: float | None = None,
+        coverage: float | None = None,
+        none_at: float | None = None,
+        per_class: bool = False,
+    ) -> PredictedUncertainty:
+        """Probabilities of every class, and how unsure they are and why, for each image.
+
+        `reject_at`, `coverage`, `none_at` and `per_class` ask for what they promise in `pbprompt predict`;
+        `calibration_` says what it rests on.
+        """
+        model = self.model_
+        images = self._encoded(X).to(model.backbone.device)
+        said = model.predictor(images)
+        doubts = (said.entropy, said.expected_entropy, said.mutual_information, said.spread)
+        probabilities, *rest = (values.cpu().numpy() for values in (said.probabilities, *doubts))
+        told: dict[str, Any] = dict(zip(PredictedUncertainty._fields[1:5], rest, strict=True))
+        if can(model.method, TellsFamiliarity) and (looks := model.method.familiarity(images)) is not None:
+            told["familiarity"] = looks.cpu().numpy()
+        if any(asked is not None for asked in (reject_at, coverage, none_at)):
+            answers = model.predict(images, model.rule(reject_at, coverage, none_at, per_class=per_class))
+            named = dict(zip(model.classes, self._labels.tolist(), strict=True))
+            for name in ("unsure", "unknown"):
+                marks = [getattr(one, name) for one in answers]
+                told[name] = None if None in marks else np.array(marks)
+            if coverage is not None:
+                told["sets"] = [[named[name] for name in one.prediction_set or ()] for one in answers]
+        return PredictedUncertainty(probabilities[:, self._columns], **told)
+
+    def predict_proba(self, X: Any) -> NDArray[np.float32]:
+        """Probabilities [n, c], a column for each of `classes_`."""
+        return self.predict_uncertainty(X).probabilities
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The likeliest label of each image."""
+        likeliest = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[likeliest]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of images whose label is predicted, each counting with its weight."""
+        right = self.predict(X) == np.ravel(np.asarray(y))
+        return float(np.average(right, weights=sample_weight))
+
+    def encode(self, X: Any) -> NDArray[np.float32]:
+        """Features [n, 1 + m, d] of images, to give as X again and again: a search then encodes them once."""
+        images = encode_inputs(X, self._towers(), progress=bool(self.verbose))
+        return torch.cat([images.global_[:, None], images.patches.float()], dim=1).numpy()
+
+    def add_classes(self, names: Sequence[str] | Mapping[Any, str]) -> Self:
+        """Predict these classes too, from their names alone; where labels are no strings: {label: name}.
+
+        `classes_` stays sorted, so the columns of `predict_proba` move.
+        """
+        model = self.model_
+        if isinstance(names, str) or not len(names):
+            raise InputError(f"names is {names!r}: give a list of class names, such as ['zebra']")
+        new = np.array(list(names))  # of a mapping, its labels
+        labels, read = self._with_new(new, names if isinstance(names, Mapping) else None, "names")
+        if len(np.unique(labels)) < len(labels):
+            raise InputError(f"labels {new.tolist()}: one is in classes_ already: give others")
+        return self._take(model.with_classes(read[len(model.classes) :]), labels)
+
+    def _with_new(
+        self, new: NDArray[Any], class_names: ClassNames, what: str
+    ) -> tuple[NDArray[Any], tuple[str, ...]]:
+        """All labels and their names; new labels must be of the former ones' kind."""
+        old = self._labels
+        if len(new) and new.dtype.kind != old.dtype.kind:
+            kind = type(old.tolist()[0]).__name__
+            raise InputError(f"the labels {new.tolist()} are no {kind} as y's are: give {{label: name}}")
+        labels = np.concatenate([old, new])
+        names = (*self._model.classes, *names_of(new.tolist(), class_names))
+        check_distinct([*map(str, labels)], names, what)
+        return labels, names
+
+    @property
+    def partial_fit(self) -> Callable[..., Self]:
+        """`partial_fit(X, y)`: learn these images too, without the former ones, as if fitted on all of them.
+
+        Labels may be new, or of classes that were added by name; the first call is a fit. There is none for
+        methods that cannot learn on, as scikit-learn expects.
+        """
+        if not can(find_method(str(self.method)), LearnsOn):
+            raise AttributeError(f"{self.method} cannot learn on: fit it again, or use 'conjugate'")
+        return self._partial_fit
+
+    def _partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+        """`classes`, which scikit-learn's callers give at first, may come as they come."""
+        if not self.__sklearn_is_fitted__():
+            return self.fit(X, y)
+        images = self._encoded(X)
+        given = read_labels(y, len(images.global_), fewest=1)
+        labels, names = self._with_new(np.setdiff1d(given, self._labels), self.class_names, "y")
+        named = dict(zip(labels.tolist(), names, strict=True))
+        return self._take(self._model.partial_fit(images, [named[label] for label in given.tolist()]), labels)
+
+    def next_images(self, X: Any, n: int, by: "By" = "diverse", seed: int = 0) -> "list[Suggestion]":
+        """Which `n` of the unlabelled images X to label next, in order: `row` is the place in X.
+
+        `by` is "diverse", "margin", "epistemic" or "random" (docs/label-next.md).
+        """
+        from pbprompt.apps.labelling.next_images import next_images
+
+        images = self._encoded(X)
+        return next_images(images.global_, self.model_.predict(images), n, by, seed)
+
+    def look(self, data: str | Path) -> "Look":
+        """What is in a folder, table or benchmark, as this classifier's backbone sees it: duplicates, likely
+        label errors, overlapping classes. It need not be fitted (docs/look.md)."""
+        from pbprompt.apps.audit.audit import look
+
+        return look(data, backbone=self._towers(), progress=bool(self.verbose))
+
+    def explain(self, image: Any, names: Sequence[Any] | None = None, samples: int = 4) -> "HeatMaps":
+        """Where in an image (a path, PIL image or array) the prompts of some classes look.
+
+        `names` are labels; None: the three likeliest.
+        """
+        from pbprompt.apps.explain.heat_maps import heat_maps
+
+        model = self.model_
+        known = dict(zip(self._labels.tolist(), model.classes, strict=True))
+        asked = None if names is None else np.asarray(names).tolist()
+        chosen = None if asked is None else [known.get(label, label) for label in asked]
+        return heat_maps(model.predictor, as_image(image), chosen, samples)
+
+    def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write a model folder, which `from_pretrained` and the command line (`--model`) read.
+
+        A folder that holds anything is refused; with `overwrite` a model that is there is replaced.
+        """
+        path, model = Path(folder).expanduser(), self.model_
+        if not overwrite:
+            try:
+                check_free(path)
+            except InputError as error:
+                raise InputError(f"{error}, or replace a model by overwrite=True") from None
+        saved.write_folder(path, model, self._labels, str(folder), self.class_weight)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        source: str | Path,
+        *,
+        backbone: str | Backbone | None = None,
+        device: str = "auto",
+        token: str | None = None,
+    ) -> Self:
+        """A saved classifier: a folder of `save_pretrained` or `pbprompt fit`, or a hub id such as ORG/NAME.
+
+        `backbone`: where its weights are, if not where they were.
+        """
+        files = opened(saved.find_folder(str(source), token))
+        info = read_info(files)
+        made = cls(
+            info.method,
+            settings=info.config,
+            backbone=backbone or info.backbone["name"],
+            activation=None if info.backbone["name"] in EMBEDDED else info.backbone["activation"],
+            device=device,
+            template=info.template,
+            shots=info.shots,
+            calibrate=info.temperature != 1,
+            random_state=info.seed,
+        )
+        model, labels, made.class_weight = saved.read_folder(files, made._towers())
+        made.samples = model.samples
+        made.history_ = [row for row in read_records(files.folder / LOG) if isinstance(row, dict)]
+        if labels != list(info.classes):
+            made.class_names = dict(zip(labels, info.classes, strict=True))
+        return made._take(model, np.array(labels))
+
+    def push_to_hub(
+        self, repo_id: str, *, private: bool = False, token: str | None = None, message: str = "Add the model"
+    ) -> str:
+        """Save into a repository of the Hugging Face hub, made where there is none; returns its address."""
+        name = repo_id.split("/")[-1]
+        with TemporaryDirectory() as folder:
+            saved.write_folder(Path(folder), self.model_, self._labels, name, self.class_weight)
+            return saved.upload(folder, repo_id, private=private, token=token, message=message)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        usual = inspect.signature(type(self)).parameters
+        given = {name: getattr(self, name) for name in usual}
+        chosen = {name: value for name, value in given.items() if value is not usual[name].default}
+        fitted = (self._model, self.classes_.tolist()) if self.__sklearn_is_fitted__() else ()
+        return summary_html({"method": self.method} | chosen, *fitted)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """Ours in place of scikit-learn's, which notebooks would take before `_repr_html_`."""
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A pickle carries the model folder's files; the towers are loaded again."""
+        state = self.__dict__.copy()
+        if self.__sklearn_is_fitted__():
+            state["_model"] = saved.in_memory(self._model, self._labels)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self.__sklearn_is_fitted__():
+            self._take(saved.read_folder(state["_model"], self._towers())[0], self._labels)

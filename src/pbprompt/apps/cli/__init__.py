@@ -1,0 +1,154 @@
+"""The command line: verbs -> functions. Each verb is one file here and imports what it needs when it runs."""
+
+import inspect
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from pbprompt.apps.cli import (
+    backbones,
+    cache,
+    captions,
+    datasets,
+    doctor,
+    evaluate,
+    explain,
+    export,
+    fit,
+    look,
+    methods,
+    model,
+    next_images,
+    predict,
+    prompts,
+    report,
+    reproduce,
+    runs,
+    serve,
+)
+from pbprompt.errors import BrokenInstallError, InputError, one_line, warn_in_sentences
+
+
+class _Commands(TyperGroup):
+    """The verbs. A wrong option is repeated in what is said of it: however long it is, that is not."""
+
+    def make_context(self, info_name: str | None, args: list[str], *given: Any, **named: Any) -> Any:
+        try:
+            return super().make_context(info_name, _plugins_first(args), *given, **named)
+        except Exception as error:
+            raise _shortened(error)  # noqa: B904 - it is the same
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            raise _shortened(error)  # noqa: B904
+
+
+def _plugins_first(args: list[str]) -> list[str]:
+    """`--plugin FILE` before the verb, wherever it stands: every verb takes it."""
+    plugins, others, rest = [], [], iter(args)
+    for word in rest:
+        if word == "--":
+            others += [word, *rest]
+        elif word == "--plugin" and (file := next(rest, None)) is not None:
+            plugins += [word, file]
+        else:
+            (plugins if word.startswith("--plugin=") else others).append(word)
+    return plugins + others
+
+
+def _shortened(error: Exception) -> Exception:
+    if hasattr(error, "format_message"):  # typer's own
+        error.message = one_line(error.message)  # type: ignore[attr-defined]
+    return error
+
+
+app = typer.Typer(
+    name="pbprompt",
+    cls=_Commands,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from pbprompt import __version__
+
+        typer.echo(f"pbprompt {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+    plugin: list[str] = typer.Option(
+        [], help="A Python file with methods of your own, of any verb; may be repeated."
+    ),
+) -> None:
+    """Few-shot image classifiers from CLIP-like models that know what they do not know.
+
+    Start with [bold]pbprompt predict IMAGE --classes cat,dog,car[/bold]: no training, no download.
+    """
+    if debug:
+        os.environ["PBPROMPT_DEBUG"] = "1"
+    if plugin:
+        from pbprompt.registry import PLUGINS, methods
+
+        os.environ[PLUGINS] = os.pathsep.join(str(Path(file).expanduser().resolve()) for file in plugin)
+        methods()  # what is wrong with a file is said before anything is done
+
+
+for verb in (predict.predict, look.look, fit.fit, evaluate.evaluate):
+    app.command()(verb)
+app.command("next")(next_images.next_images)
+for verb in (export.export, explain.explain, captions.captions, prompts.prompts, serve.serve):
+    app.command()(verb)
+for verb in (methods.methods, reproduce.reproduce, report.report, doctor.doctor):
+    app.command()(verb)
+for group in (model, datasets, backbones, runs, cache):
+    app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
+
+
+def _wrap_by_width(verbs: typer.Typer) -> None:
+    """Make a paragraph of help one line, which the terminal breaks: typer keeps the source's line breaks."""
+    for verb in verbs.registered_commands:
+        text = verb.help or inspect.getdoc(verb.callback) or ""
+        verb.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+    for group in verbs.registered_groups:
+        if group.typer_instance is not None:
+            _wrap_by_width(group.typer_instance)
+
+
+_wrap_by_width(app)
+
+
+def main() -> None:
+    """Run the command line: a known error is one line and exit code 2 (and typer makes Ctrl-C code 130).
+
+    So is what the system refuses, such as a file on a full or read-only disk.
+    """
+    warn_in_sentences()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal cannot show ends nothing
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        app()
+    except (InputError, BrokenInstallError, OSError) as error:
+        if os.environ.get("PBPROMPT_DEBUG"):
+            raise
+        message = str(error)
+        if isinstance(error, OSError) and error.strerror:
+            message = f"{error.filename or 'a file'}: {error.strerror}: check the path and the disk"
+        print(f"pbprompt: {one_line(message)}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,78 @@
+"""`pbprompt backbones`: which models can be loaded, and whether one of them is sound."""
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Image and image-text models: list, check.", invoke_without_command=True)
+
+
+@app.callback()
+def list_families(context: typer.Context) -> None:
+    """List the families that can be loaded, their ids, and which of these are in the local cache."""
+    if context.invoked_subcommand is not None:
+        return
+    from pbprompt.errors import install_command
+    from pbprompt.vision.towers.families import families
+    from pbprompt.vision.towers.loading.hub import in_cache
+
+    for family in families():
+        about = (
+            f"{family.name}: {family.parameters} parameters, {family.pixels} pixels, licence {family.licence}"
+        )
+        typer.secho(about, bold=True)
+        for name in family.ids:
+            print(f"  {name}{'  (here)' if in_cache(name) else ''}")
+    for family in families():
+        if family.missing:
+            print(f"{family.name} needs an extra: {install_command(family.missing)}")
+    print("Others of a family work by their hub id too. Licences are a reminder: read a model's own page.")
+
+
+@app.command()
+def check(
+    backbone: Annotated[str, typer.Argument(help="Name, file, folder or hub id.")],
+    activation: Annotated[
+        str | None, typer.Option(help="quick_gelu or gelu, for weights that do not tell.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
+) -> None:
+    """Load a model, encode the sample images, and print its shapes, logit scale and zero-shot accuracy.
+
+    Of an image tower without text, the accuracy is that of the class means of the sample's training images.
+    """
+    from pbprompt.model.predictor import zero_shot
+    from pbprompt.model.scoring import fitted_figures, score
+    from pbprompt.vision.features.cache import FeatureBank
+    from pbprompt.vision.images.sources import open_dataset
+    from pbprompt.vision.towers.loading.load import load_backbone
+
+    towers = load_backbone(backbone, activation=activation, device=device)
+    sample = open_dataset("sample")
+    bank = FeatureBank(towers, progress=False)
+    features = bank.encode(sample.root, sample.test)
+    see, classes, template = towers.preprocess, sample.classes, sample.template
+    resized = f", short side {see.resize}" if see.resize else ""
+    if towers.reads_text:
+        text = towers.text_sizes
+        layers = f"{text.layers} layers, {text.width} wide"
+        reads = f"{layers}, {text.context_length} positions, {text.vocab_size:,} tokens"
+        how, accuracy = "zero-shot", score(zero_shot(towers, classes, template), features)["accuracy"]
+    else:
+        reads = "none: classes are known by their images alone"
+        folds = [(bank.encode(sample.root, sample.train), features)]
+        found = fitted_figures("nearest-mean", towers, classes, template, folds, seed=1)
+        how, accuracy = "class means", found["accuracy"]
+    rows = {
+        "images": f"{see.size} × {see.size}, {see.fit}, {see.interpolation}{resized}",
+        "joint space": f"{towers.embed_dim} wide, {towers.grid[0]} × {towers.grid[1]} patches",
+        "text tower": reads,
+        "features": f"{list(features.global_.shape)}, patches {list(features.patches.shape)}",
+        "activation": towers.config.activation,
+        "logit scale": f"{towers.logit_scale:.4g}",
+        "logit bias": "none" if towers.logit_bias is None else f"{towers.logit_bias:.4g}",
+        "fingerprint": towers.fingerprint,
+        f"{how} on sample": f"{accuracy:.1%} of {len(features)} images, {len(classes)} classes",
+    }
+    for what, said in rows.items():
+        print(f"{what:<22} {said}")

@@ -1,0 +1,234 @@
+"""What `predict` does: a model answers a stream; the answers are shown, or written and gone on with."""
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from pbprompt.apps.batch import CACHED_UNITS, Executor, Job, answers, here, run
+from pbprompt.apps.batch.on_ray import on_ray, sent
+from pbprompt.apps.batch.output import Output
+from pbprompt.apps.cli.calibration_words import difference_words, full_set_words, promise_words, shortened
+from pbprompt.apps.cli.output import print_json, print_table, refuse, tell
+from pbprompt.apps.cli.predict import REJECT_AT, PredictOptions
+from pbprompt.apps.cli.unlabelled import seen_together
+from pbprompt.errors import InputError, needing
+from pbprompt.learners.abilities import TellsFamiliarity, can
+from pbprompt.model.predictions import NO_RULE, Prediction, Rule
+from pbprompt.model.tuned import TunedModel
+from pbprompt.vision.images.items import DEFAULT_TEMPLATE
+from pbprompt.vision.images.names import distinct
+from pbprompt.vision.images.stream import Record, Stream
+from pbprompt.vision.images.stream.locations import MOST_BYTES
+from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.loading.load import load_backbone
+from pbprompt.vision.towers.rounding import round_image_tower
+
+EXECUTORS = ("local", "ray")
+STDIN = "-"
+
+
+def answer(options: PredictOptions) -> None:
+    """Answer the images as the options say."""
+    output = output_of(options)
+    stream = Stream(sources(options.images), allow_urls=options.allow_urls)
+    stream.few(CACHED_UNITS)  # what is wrong with the first is told before a model is loaded
+    folder = options.model
+    tuned, rule = _zero_shot(options) if folder is None else _tuned(options, folder, stream)
+    job = Job.of(tuned, stream, rule, features=options.features)
+    if output is not None:
+        written(job, output, executor_of(options, tuned, rule))
+    else:
+        print_answers(job, options)
+
+
+def _zero_shot(options: PredictOptions) -> tuple[TunedModel, Rule]:
+    if any(share is not None for share in options.shares().values()):
+        raise InputError("--reject-at, --coverage and --none-at rest on labelled images: give --model DIR")
+    if options.together:
+        raise InputError("--together: give --model DIR; names alone learn with `pbprompt fit --unlabelled`")
+    if not options.names:
+        raise InputError("no class names: give --classes cat,dog,car, --classes-file FILE or --model DIR")
+    tower = load_backbone(options.backbone or "lite", activation=options.activation, device=options.device)
+    _approximated(options, tower)
+    sentence = options.template or DEFAULT_TEMPLATE
+    names = distinct(options.names)
+    return TunedModel.zero_shot(tower, names, sentence, independent=options.independent), NO_RULE
+
+
+def _approximated(options: PredictOptions, *towers: Backbone) -> None:
+    """Let the towers, or both views of the same, see by the approximate ways that are asked for."""
+    for tower in towers:
+        tower.preprocess = replace(tower.preprocess, fast=options.fast_resize)
+    if options.precision == "bfloat16":
+        round_image_tower(towers[0])
+
+
+def _tuned(options: PredictOptions, folder: Path, stream: Stream) -> tuple[TunedModel, Rule]:
+    """The saved model with the names asked for, and its rule; what that can promise is told."""
+    if options.independent:
+        raise InputError(
+            "--independent: a fitted model tells its classes from each other, so that no class has a "
+            "probability of its own: leave out --model, or leave out --independent"
+        )
+    samples, seed = options.samples, options.seed
+    model = TunedModel.load(folder, options.backbone, options.device, samples=samples, seed=seed)
+    _approximated(options, model.backbone, model.method.given)
+    if model.multi_label:
+        refuse(options.of_one_label(), f"{folder} is multi-label: each label has a threshold of its own")
+        return model, NO_RULE
+    if options.none_at is not None:
+        if not can(model.method, TellsFamiliarity):
+            raise InputError(f"--none-at: {model.method.name} cannot tell: fit with --method conjugate")
+        if not model.method.has_enough_to_tell():
+            raise InputError(
+                f"--none-at: {folder} was fitted on too few photographs to tell: it needs at least "
+                "19 that are not their class's only one"
+            )
+    if options.per_class and options.coverage is None:
+        raise InputError("--per-class says how --coverage is meant: give both")
+    other_template = options.template not in (None, model.info.template)
+    if options.names or other_template:
+        names = distinct([*model.classes, *options.names])
+        model = model.for_classes(names, options.template).with_left_out()
+    if options.together:
+        refuse({"--executor": None if options.executor == "local" else options.executor}, "--together")
+        model = seen_together(model, stream)
+    notes = promise_words(folder, model.calibration, options.reject_at, options.coverage)
+    notes += difference_words(model, bool(options.names), other_template)
+    reject_at = options.reject_at
+    if model.calibration and reject_at is None and math.isfinite(model.calibration.promised(REJECT_AT)[1]):
+        reject_at = REJECT_AT
+    rule = model.rule(reject_at, options.coverage, options.none_at, per_class=options.per_class)
+    if isinstance(rule.quantile, tuple):
+        notes += full_set_words(model, rule.quantile)
+    for note in notes:
+        tell(note)
+    return model, rule
+
+
+def print_answers(job: Job, options: PredictOptions) -> None:
+    """Each as a line of JSON, or all in a table; exit code 1: some images could not be read."""
+    rows: list[tuple[str, Any]] = []
+    images = failures = 0
+    for answer in answers(job, progress=not options.as_json):
+        images += 1
+        if isinstance(answer.said, InputError):
+            failures += 1
+            tell(answer.said)
+        elif options.as_json:
+            how = {"approximate": job.approximate} if job.approximate else {}
+            print_json({"image": answer.name, **answer.said.to_dict(), **how})
+        else:
+            rows.append((answer.name, answer.said))
+    if rows:
+        _print_table(rows, options.top_k, tuned=options.model is not None)
+    if failures:
+        tell(f"{failures} of {images} images could not be read")
+        raise typer.Exit(1)
+
+
+def _print_table(rows: list[tuple[str, Prediction]], top_k: int, tuned: bool) -> None:
+    first = rows[0][1]
+    shown = min(top_k, len(first.scores))
+    labelled = first.labels is not None
+    tuned = tuned and not labelled
+    columns = ["image", "labels"] if labelled else ["image"]
+    columns += [f"{place}." for place in range(1, shown + 1)]
+    columns += ["doubt", ""] if tuned else []
+    columns += ["set"] if first.prediction_set is not None else []
+    lines = []
+    for name, answer in rows:
+        cells = [name, ", ".join(answer.labels or ()) or "–"] if labelled else [name]
+        cells += [f"{label} {score:.1%}" for label, score in answer.likeliest(shown)]
+        if tuned:
+            marks = ["unsure"] * bool(answer.unsure) + ["none of these"] * bool(answer.unknown)
+            cells += [f"{math.exp(answer.entropy):.1f}", ", ".join(marks)]
+        if answer.prediction_set is not None:
+            cells.append(shortened(answer.prediction_set))
+        lines.append(cells)
+    print_table(columns, lines)
+
+
+def written(job: Job, output: Output, executor: Executor) -> None:
+    """Write the answers, or what an earlier process left of them, and say so; exit code 1: some failed."""
+    with output.opened(job.identity(output.suffix)):
+        before = output.rows + output.failures
+        if output.damaged:
+            tell(f"{output.damaged:,} parts of {output.path} were changed or removed: they are made again")
+        if output.complete(job.stream.units()):
+            tell(f"{output.path} is complete already")
+        else:
+            if before:
+                tell(f"going on after the {before:,} images that are answered already")
+            try:
+                run(job, output, executor, progress=True)
+            except KeyboardInterrupt:
+                done = output.rows + output.failures
+                tell(f"stopped after {done:,} images: the same command goes on from there")
+                raise
+        rows, failures = output.rows, output.failures
+        if rows:
+            tell(f"saved: {output.path}, with {rows:,} answer{'s' if rows > 1 else ''}")
+        if failures:
+            where = output.failed_path if output.whole else f"{output.path}/_failed-*{output.suffix}"
+            tell(f"{failures:,} of {rows + failures:,} images could not be read: {where} says why")
+            raise typer.Exit(1)
+
+
+def output_of(options: PredictOptions) -> Output | None:
+    """Where to write, if anywhere; options that contradict it are refused."""
+    spread = options.executor != "local"
+    if options.executor not in EXECUTORS:
+        raise InputError(f"--executor {options.executor}: choose {' or '.join(EXECUTORS)}")
+    if options.ray_address and not spread:
+        raise InputError("--ray-address: only with --executor ray")
+    if spread and (options.fast_resize or options.precision != "float32"):
+        raise InputError("--fast-resize and --precision: only with --executor local: leave them out")
+    if options.out is None:
+        for option, given in (("--features", options.features), ("--executor", spread)):
+            if given:
+                raise InputError(f"{option}: says how --out is written: give both")
+        return None
+    if options.as_json:
+        raise InputError("--json prints answers and --out writes them: choose one")
+    try:
+        return Output(options.out)
+    except InputError as error:
+        raise InputError(f"--out {error}") from None
+
+
+def executor_of(options: PredictOptions, model: TunedModel, rule: Rule) -> Executor:
+    """What makes the parts; to other machines the model is sent."""
+    if options.executor == "local":
+        return here
+    with needing("--executor ray needs Ray Data (local does not)", "ray"):
+        import_module("ray.data")
+    load = sent(model, options.backbone, options.device, rule)
+    return partial(on_ray, options.ray_address, load, options.device)
+
+
+def sources(words: Sequence[str]) -> list[str | Record]:
+    """What comes from standard input is read."""
+    if words.count(STDIN) > 1:
+        raise InputError(f"{STDIN} is given twice: standard input holds one image")
+    return [word if word != STDIN else Record(STDIN, _read_stdin()) for word in words]
+
+
+def _read_stdin() -> bytes | InputError:
+    if sys.stdin.isatty():
+        return InputError(f"{STDIN}: standard input is a terminal: pipe an image in, such as `< photo.jpg`")
+    content = sys.stdin.buffer.read(MOST_BYTES + 1)
+    if not content:
+        return InputError(f"{STDIN}: nothing came from standard input: pipe an image in")
+    if len(content) > MOST_BYTES:
+        return InputError(
+            f"{STDIN}: more than {MOST_BYTES >> 20} MiB came from standard input: give one image"
+        )
+    return content

@@ -1,0 +1,157 @@
+"""What a model's calibration promises, in words: after `fit`, and before the answers of `predict`."""
+
+import math
+from pathlib import Path
+
+from pbprompt.apps.cli.predict import REJECT_AT
+from pbprompt.errors import InputError
+from pbprompt.learners.abilities import LeavesOut, TellsFamiliarity, can
+from pbprompt.learners.method import Method
+from pbprompt.model import card
+from pbprompt.model.calibration import CERTAINTY, Calibration
+from pbprompt.model.manifest import CALIBRATION
+from pbprompt.model.metrics.conformal import fewest_images
+from pbprompt.model.metrics.selective import fewest_right, starts
+from pbprompt.model.tuned import TunedModel
+
+SHOWN_OF_A_SET = 5
+LITTLE = 0.05  # of what tells the classes apart
+
+
+def temperature_words(model: TunedModel) -> str:
+    """What `--calibrate` came to."""
+    temperature = model.info.temperature
+    if temperature != 1:
+        doubt = "less" if temperature > 1 else "more"
+        by = f", by {model.calibration.rests_on}" if model.calibration else ""
+        own = f"{model.info.method}'s own"
+        return f"temperature {temperature:.3f}{by}: probabilities are {doubt} sure than {own}"
+    return (
+        f"no validation images to fit a temperature to: {model.info.method}'s probabilities are calibrated "
+        "already, by its training images, each left out in turn"
+        if can(model.method, LeavesOut)
+        else "no validation images to fit a temperature to: the probabilities stay as they are"
+    )
+
+
+def name_words(method: Method) -> str:
+    """How well a class known by its name alone would be found, where leaving classes out can tell."""
+    if not can(method, TellsFamiliarity):
+        return ""
+    found, told = method.found_by_name(), method.told_by_names()
+    lines = []
+    if told is not None and told < LITTLE:
+        lines.append(
+            f"the names say little here: by themselves they tell {told:.0%} of what tells the classes apart; "
+            "--descriptions says it in sentences"
+        )
+    if found is not None:
+        advice = ": add photographs of new classes" if found < 0.5 else ""
+        lines.append(f"a class given by name alone was found in {found:.0%} of cases on your data{advice}")
+    return "\n".join(lines)
+
+
+def calibration_words(calibration: Calibration | None) -> str:
+    """What `predict` can answer with this model, and how to get what it cannot."""
+    if calibration is None:
+        return (
+            "no validation images to calibrate on: `predict` can mark no image as unsure and give no sets "
+            "for --coverage; add a val/ folder beside train/ and test/, draw fewer --shots, or fit "
+            "`conjugate` on two images per class or more"
+        )
+    missing = calibration.classes - calibration.classes_seen
+    note = f"; classes without one: {missing} (marks and sets may be too sure of them)" if missing else ""
+    return f"`predict --reject-at` and `--coverage` rest on {calibration.rests_on}{note}"
+
+
+def promise_words(
+    model: Path, calibration: Calibration | None, reject_at: float | None, coverage: float | None
+) -> list[str]:
+    """What the user should know of what the options ask of the model's validation images."""
+    if calibration is None:
+        remedy = "fit it again on data with validation images (a val/ folder)"
+        if reject_at is not None or coverage is not None:
+            raise InputError(
+                f"{model}: no {CALIBRATION} in it, which --reject-at and --coverage rest on: {remedy}"
+            )
+        return [f"{model}: no {CALIBRATION} in it, so no image is marked unsure: {remedy}"]
+    accuracy = REJECT_AT if reject_at is None else reject_at
+    images = len(calibration)
+    notes = []
+    promised, threshold = calibration.promised(accuracy)
+    if promised < accuracy:
+        if first := starts(images, accuracy, CERTAINTY):  # enough, but with sure mistakes
+            surest = calibration.surest(first[0])
+            wrong = surest.images - surest.right
+            why = f"of the {surest.images} it is surest of, {wrong} {'is' if wrong == 1 else 'are'} wrong"
+        else:
+            why = f"it takes {int(fewest_right(accuracy, CERTAINTY))} images, and there are {images}"
+        if math.isfinite(threshold):
+            so = f"{promised:.0%} is the most that can be"
+        else:
+            so = "no image is marked unsure" if reject_at is None else "every image is marked unsure"
+        notes.append(
+            f"warning: --reject-at {accuracy:g} cannot be promised with {CERTAINTY:.0%} certainty by "
+            f"{calibration.rests_on} ({why}): {so}; more labelled images would help"
+        )
+    if math.isfinite(threshold):
+        accepted = calibration.accepted(threshold)
+        notes.append(
+            f"unsure: top probability below {threshold:.3f}; the others are right {promised:.0%} of the "
+            f"time, with {CERTAINTY:.0%} certainty, by {calibration.rests_on} ({accepted.images} above, "
+            f"{accepted.right / accepted.images:.1%} right)"
+        )
+    if coverage is not None:
+        quantiles = calibration.quantile(coverage).quantiles
+        notes.append(
+            f"warning: --coverage {coverage:g} takes {fewest_images(coverage):,} images and there are "
+            f"{images}, so every set holds all classes"
+            if math.isinf(quantiles[0])
+            else f"sets: hold the true class of {coverage:.0%} of all images"
+            + (f", and of each of {len(quantiles)} kinds from hard to easy" if len(quantiles) > 1 else "")
+        )
+    return notes
+
+
+def full_set_words(model: TunedModel, quantiles: tuple[float, ...]) -> list[str]:
+    """Which classes are in every set for want of images."""
+    always = [name for name, q in zip(model.classes, quantiles, strict=True) if math.isinf(q)]
+    if not always:
+        return []
+    return [
+        f"warning: {len(always)} of {len(quantiles)} classes have too few validation images of their own "
+        f"and are in every set: {shortened(tuple(always))}"
+    ]
+
+
+def difference_words(model: TunedModel, added: bool, other_template: bool) -> list[str]:
+    """In what the validation images were answered otherwise than these will be."""
+    calibration, notes = model.calibration, []
+    if calibration is None:
+        return []
+    if added:
+        notes.append("warning: no validation image is of an added class: marks and sets cannot vouch for it")
+    samples = model.predictor.bank.shape[0]
+    other_seed = samples > 1 and model.seed != calibration.seed
+    if samples != calibration.samples or other_seed or (other_template and not calibration.left_out):
+        made = f"--samples {calibration.samples}, --seed {calibration.seed} and the model's template"
+        notes.append(f"note: the thresholds were made with {made}; with others they are approximate")
+    return notes
+
+
+def shortened(names: tuple[str, ...]) -> str:
+    """The first few names, and how many more there are."""
+    more = len(names) - SHOWN_OF_A_SET
+    return ", ".join(names[:SHOWN_OF_A_SET]) + (f" and {more} more" if more > 0 else "")
+
+
+def threshold_words(model: TunedModel) -> str:
+    """When a multi-label model gives a label."""
+    assert model.head is not None
+    alone = [name for name, n in zip(model.classes, model.head.positives.tolist(), strict=True) if not n]
+    known = f"known by name alone, since no training image has them: {', '.join(alone)}\n" if alone else ""
+    least = card.threshold_words(list(model.thresholds.values()))
+    return (
+        f"{known}a label is given where its probability is at least {least}: that has the best F1 on the "
+        f"{model.info.data['images']:,} training images, each left out in turn"
+    )

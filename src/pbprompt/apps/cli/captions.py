@@ -1,0 +1,45 @@
+"""`pbprompt captions`: what the sampled prompts of a class mean, in captions."""
+
+from pathlib import Path
+
+import typer
+
+from pbprompt.apps.cli.output import print_json, print_table
+
+
+def captions(
+    model: Path = typer.Option(..., help="A folder that `pbprompt fit` wrote."),
+    captions_file: Path = typer.Option(..., "--captions", help="A UTF-8 text file, one caption per line."),
+    names: list[str] = typer.Option(
+        [], "--class", help="A class to look at, also one new to the model; may be repeated. [all]"
+    ),
+    top_k: int = typer.Option(5, min=1, help="How many captions to show for each prompt."),
+    samples: int = typer.Option(4, min=1, help="Sampled prompts of each class."),
+    seed: int = typer.Option(0, help="Seed of the sampled prompts."),
+    backbone: str | None = typer.Option(None, help="Where the backbone is now, if not where it was."),
+    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
+    as_json: bool = typer.Option(False, "--json", help="A JSON object per line: class, prompt, captions."),
+) -> None:
+    """Find the captions nearest to each sampled prompt of a class, by the cosine of their text features.
+
+    [bold]pbprompt captions --model model/ --captions captions.txt --class pug --top-k 2[/bold]
+
+    The words nearest to learned vectors seldom make sense; captions near the whole prompt say more. Describe
+    the classes in many ways, and see which of the ways each sampled prompt is close to.
+    """
+    from pbprompt.apps.cli.explain import model_with
+    from pbprompt.apps.explain.prompts import nearest_captions, read_captions
+
+    method = model_with(model, names, backbone, device).method
+    texts = read_captions(captions_file, method.backbone.tokenizer)
+    found = nearest_captions(method, texts, names or None, top_k, samples, seed)
+    if as_json:
+        for prompt in found:
+            print_json({"class": prompt.class_name, **prompt.to_dict()})
+        return
+    rows = [
+        (*(("", "") if place else (prompt.class_name, prompt.sample + 1)), f"{cosine:.3f}", text)
+        for prompt in found
+        for place, (text, cosine) in enumerate(prompt.captions)
+    ]
+    print_table(("class", "prompt", "cosine", "caption"), rows)

@@ -1,0 +1,121 @@
+"""`pbprompt datasets`: list, check, show and draw from datasets."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pbprompt.apps.cli.output import print_table
+
+app = typer.Typer(help="Benchmarks and your own data: list, check, show, draw.", invoke_without_command=True)
+
+Root = Annotated[Path | None, typer.Option(help="Folder that holds the benchmark (default: $PBPROMPT_DATA).")]
+ClassesFile = Annotated[Path | None, typer.Option(help="JSON, CSV or 'key: name' lines that rename classes.")]
+Seed = Annotated[int, typer.Option(help="Seed of the draw, and of the split where the data has none.")]
+Data = Annotated[str, typer.Argument(help="Folder, table, split file, hf:owner/name or benchmark name.")]
+
+
+@app.callback()
+def list_benchmarks(context: typer.Context) -> None:
+    """List the benchmarks pbprompt knows."""
+    if context.invoked_subcommand is not None:
+        return
+    from pbprompt.vision.images.catalog import benchmarks
+
+    numbers = ("classes", "train", "val", "test")
+    rows = [
+        (
+            entry.name,
+            *("–" if count is None else f"{count:,}" for count in (entry.classes, *entry.counts)),
+            entry.folder,
+        )
+        for entry in benchmarks().values()
+    ]
+    print_table(("name", *numbers, "folder"), rows, right=numbers, pad_edge=False)
+    print("Licences, and where to obtain them:")
+    for entry in benchmarks().values():
+        print(f"- {entry.title}: {entry.licence}; {entry.source}")
+
+
+@app.command()
+def check(
+    name: Annotated[str, typer.Argument(help="Benchmark name, as `pbprompt datasets` lists it.")],
+    root: Root = None,
+) -> None:
+    """Verify a benchmark's layout, counts and files; exit with 1 where something is missing."""
+    import os
+
+    from pbprompt.vision.images import catalog
+    from pbprompt.vision.images.catalog.benchmark import check as check_benchmark
+    from pbprompt.vision.images.sources import ROOT_VARIABLE
+
+    benchmark = catalog.find(name)
+    fallback = catalog.SAMPLE if benchmark.name == "sample" else os.environ.get(ROOT_VARIABLE, ".")
+    report = check_benchmark(benchmark, root or fallback)
+    if report.found:
+        print(f"{report.title} in {report.folder}")
+        print_table(("", "expected", "found"), report.found)
+    for problem in report.problems:
+        print(f"- {problem}")
+    print("complete" if report.passed else f"not complete: {len(report.problems)} to fix")
+    raise typer.Exit(0 if report.passed else 1)
+
+
+@app.command()
+def show(
+    data: Data,
+    root: Root = None,
+    classes_file: ClassesFile = None,
+    seed: Seed = 1,
+    decode: Annotated[bool, typer.Option(help="Also decode every image and name the bad ones.")] = False,
+) -> None:
+    """Say what a dataset holds: classes, splits, domains, what was skipped and why."""
+    from pbprompt.vision.images.sources import open_dataset
+
+    dataset = open_dataset(data, root, classes_file=classes_file, seed=seed)
+    print(dataset.describe())
+    print(f"content hash {dataset.content_hash}")
+    splits = [Counter(item.label for item in items) for items in (dataset.train, dataset.val, dataset.test)]
+    rows = [
+        (label, name, *(counts[label] for counts in splits)) for label, name in enumerate(dataset.classes)
+    ]
+    print_table(("label", "class", "train", "val", "test"), rows, right=("label", "train", "val", "test"))
+    for path, reason in dataset.skipped:
+        print(f"skipped {path}: {reason}")
+    if decode:
+        from rich.console import Console
+        from rich.progress import track
+
+        from pbprompt.errors import InputError
+        from pbprompt.vision.images.crops import Crop
+        from pbprompt.vision.images.decoding import squares_of
+
+        files = [dataset.file(item) for item in dataset.items]
+        results = track(
+            squares_of(files, Crop(1)), "decoding", total=len(files), console=Console(stderr=True)
+        )
+        bad = [one for one in results if isinstance(one, InputError)]
+        for error in bad:
+            print(error)
+        raise typer.Exit(1 if bad else 0)
+
+
+@app.command()
+def draw(
+    data: Data,
+    shots: Annotated[int, typer.Option(help="Training images per class.")],
+    out: Annotated[Path, typer.Option(help="JSONL file to write the drawn items to.")],
+    seed: Seed = 1,
+    root: Root = None,
+    classes_file: ClassesFile = None,
+) -> None:
+    """Draw a few-shot training set as the field's protocol does, and write it to a file."""
+    from pbprompt.vision.images.fewshot import draw as draw_items
+    from pbprompt.vision.images.fewshot import write_draw
+    from pbprompt.vision.images.sources import open_dataset
+
+    drawn = draw_items(open_dataset(data, root, classes_file=classes_file, seed=seed), shots, seed)
+    write_draw(out, drawn)
+    print(drawn.describe())
+    print(f"{out}: hash {drawn.hash}")

@@ -1,0 +1,94 @@
+"""`pbprompt explain`: where in an image a model's prompts look."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from pbprompt.apps.cli.output import tell
+from pbprompt.errors import InputError
+
+if TYPE_CHECKING:
+    from pbprompt.model.tuned import TunedModel
+
+
+def explain(
+    image: Path = typer.Argument(..., help="An image file."),
+    model: Path = typer.Option(..., help="A folder that `pbprompt fit` wrote."),
+    names: list[str] = typer.Option(
+        [],
+        "--class",
+        help="A class to look for, also one new to the model; may be repeated. [the likeliest 3]",
+    ),
+    reading: str = typer.Option("contribution", help="contribution, prompt-to-patch or patch-to-prompt."),
+    temperature: float | None = typer.Option(
+        None, help="T of the two plans: lower is more pointed. [as the model was trained]"
+    ),
+    samples: int = typer.Option(4, min=1, help="Sampled prompts to show for each class."),
+    seed: int = typer.Option(0, help="Seed of the sampled prompts."),
+    out: Path = typer.Option(..., "--out", "-o", help="The picture to write, a .png."),
+    arrays: Path | None = typer.Option(None, help="Also write the maps of all readings, as .npz."),
+    backbone: str | None = typer.Option(None, help="Where the backbone is now, if not where it was."),
+    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
+) -> None:
+    """Draw heat maps of where in an image the sampled prompts of a class find it.
+
+    [bold]pbprompt explain photo.jpg --model model/ --out heat.png[/bold]
+
+    [bold]pbprompt explain pug.jpg --model model/ --class pug --reading prompt-to-patch -o a.png[/bold]
+
+    contribution is what each patch adds to the class's logit above the mean of all classes: what a decision
+    rests on. prompt-to-patch and patch-to-prompt are the transport plans of the method: where a prompt finds
+    itself, and to which class a patch goes; where a plan hardly prefers a place, its colours do not either.
+    The values that colours stand for are written above each row. The maps cover the centre square of the
+    image, which is what the model sees.
+    """
+    from pbprompt.apps.explain.drawing import CLEAR, draw_heat_maps, save_picture
+    from pbprompt.apps.explain.heat_maps import READINGS, heat_maps
+    from pbprompt.model.predictor import SAMPLES
+    from pbprompt.vision.images.images import open_image
+
+    if reading not in READINGS:
+        raise InputError(f"--reading {reading!r}: use {', '.join(READINGS)}")
+    for option, path, suffix in (("--out", out, ".png"), ("--arrays", arrays, ".npz")):
+        if path is not None and path.suffix.lower() != suffix:
+            raise InputError(f"{option} {path}: is written as {suffix}: give a name that ends so")
+    picture = open_image(image)
+    tuned = model_with(model, names, backbone, device)
+    predictor = replace(tuned, samples=max(samples, SAMPLES), seed=seed).predictor
+    maps = heat_maps(predictor, picture, names or None, samples, temperature=temperature)
+    save_picture(draw_heat_maps(maps, picture, reading), out)
+    if arrays is not None:
+        maps.save(arrays)
+    told = {name: texts for name, *texts in getattr(tuned.method.config, "descriptions", ())}
+    for row, (name, probability) in enumerate(zip(maps.classes, maps.probabilities, strict=True)):
+        parts = ", ".join(f"{source} {logits[row]:+.2f}" for source, logits in maps.sources.items())
+        print(f"{name} {probability:.1%}{f' (logits above the mean class: {parts})' if parts else ''}")
+        if name in told:
+            print(f"  described as: {'; '.join(told[name])}")
+    heat = maps.of(reading).mean(0)
+    even = [name for name, one in zip(maps.classes, heat, strict=True) if one.max() < CLEAR * one.mean()]
+    if even and reading != "contribution":  # a plan that prefers no place of the image
+        tell(
+            f"{reading} is near even for {', '.join(even)} (no place has {CLEAR} times the mean): see "
+            "--reading contribution, or a lower --temperature"
+        )
+    for written in (out, arrays):
+        if written is not None:
+            print(f"written: {written}", file=sys.stderr)
+
+
+def model_with(model: Path, names: Sequence[str], backbone: str | None, device: str) -> "TunedModel":
+    """The tuned model, with the names that it does not know added, and told."""
+    from pbprompt.model.tuned import TunedModel
+    from pbprompt.vision.images.names import missing_names
+
+    tuned = TunedModel.load(model, backbone, device).single_label()
+    new = missing_names(tuned.classes, names)
+    if new:
+        tuned = tuned.with_classes(new)
+        tell(f"new to the model, added by name: {', '.join(new)}")
+    return tuned

@@ -1,0 +1,105 @@
+"""What `evaluate` and `fit` print of a model's figures, and what they should be read with."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from pbprompt.apps.cli.output import print_table, tell
+from pbprompt.files import as_text
+from pbprompt.model.scoring import RIVALS, against
+from pbprompt.prompts.loop.tune import Bank
+from pbprompt.vision.images.items import Dataset, some
+from pbprompt.vision.images.names import missing_names
+
+SHOWN_LABELS = 12
+
+
+def others(few: Dataset, split: str, bank: Bank, seed: int) -> dict[str, Any]:
+    """scikit-learn's classifiers, each fitted to the training images that the model was."""
+    train, test = (bank.encode(few.root, items) for items in (few.train, few.whole.split(split)))
+    found = {}
+    for name, figures in against(train, test, seed):
+        tell(f"{name}: done")
+        found[name] = figures
+    return found
+
+
+def other_classes(own: Sequence[str], asked: Sequence[str]) -> str:
+    """In what the data's classes are not those the model was tuned on, which makes the task another one."""
+    parts = {
+        "known by name alone": missing_names(own, asked),
+        "no possible answer here, since the data has no such class": missing_names(asked, own),
+    }
+    return "; ".join(f"{what}: {some(names)}" for what, names in parts.items() if names)
+
+
+def twin_words(found: Sequence[str]) -> str:
+    """A line on images of a split that are training images too; nothing where none are."""
+    if not found:
+        return ""
+    return (
+        f"warning: {len(found):,} of these images are training images too, so that the figures flatter: "
+        f"{some(map(as_text, found))} (`pbprompt look` lists duplicates)\n"
+    )
+
+
+def print_figures(metrics: dict[str, Any]) -> None:
+    """Tuned beside zero-shot and, where they were fitted, plain classifiers of the same training images."""
+    if "map" in metrics:
+        print_label_figures(metrics)
+        return
+    plain = {"zero-shot": metrics["zero_shot"]} if "zero_shot" in metrics else {}
+    joint = {"together": metrics["together"]} if "together" in metrics else {}
+    compare({**plain, **metrics.get("rivals", {}), "tuned": metrics, **joint})
+    typer.secho(f"{metrics['split']} split, {metrics['images']} images", dim=True)
+    if sets := metrics.get("sets"):
+        print(
+            f"sets for --coverage {sets['asked']:g} hold the true class of {sets['coverage']:.1%} of them, "
+            f"and of {sets['hard_coverage']:.1%} of the hardest quarter, with {sets['mean_size']:.1f} "
+            f"classes on average; worst class: {sets['worst_class']}, {sets['worst_class_coverage']:.1%} of "
+            f"{sets['worst_class_images']}"
+        )
+
+
+def compare(rows: Mapping[str, Mapping[str, Any]], console: Console | None = None) -> None:
+    """Print accuracy, NLL and ECE of each."""
+    shown = [
+        (RIVALS.get(name, name), f"{of['accuracy']:.2%}", f"{of['nll']:.3f}", f"{of['ece']:.2%}")
+        for name, of in rows.items()
+    ]
+    print_table(("", "accuracy", "NLL", "ECE"), shown, console=console)
+
+
+def print_label_figures(figures: Mapping[str, Any]) -> None:
+    """All labels together beside the names alone, then the labels, the worst first."""
+    columns: tuple[str, ...] = ("mAP", "F1", "precision", "recall")
+    rows: list[tuple[object, ...]] = []
+    if "zero_shot_map" in figures:
+        rows.append(("names alone", _percent(figures["zero_shot_map"])))
+    for name in ("micro", "macro"):
+        shown = [_percent(figures[name][key]) for key in ("f1", "precision", "recall")]
+        rows.append((name, _percent(figures["map"]) if name == "micro" else "", *shown))
+    print_table(("", *columns), rows, right=columns)
+    typer.secho(
+        f"{figures['split']} split, {figures['images']:,} images; {figures['labels_there']:,} labels there, "
+        f"{figures['labels_given']:,} given; {figures['exact']:.1%} of the images have all of theirs right",
+        dim=True,
+    )
+    listed = [one for one in figures["labels"] if one["images"]]
+    worst = sorted(listed, key=lambda one: one["average_precision"])[:SHOWN_LABELS]
+    columns = ("images", "given", "AP", "F1", "precision", "recall", "threshold")
+    rows = []
+    for one in worst:
+        shares = [_percent(one[key]) for key in ("average_precision", "f1", "precision", "recall")]
+        threshold = f"{figures['thresholds'][one['class']]:.2f}"
+        rows.append((one["class"], one["images"], one["answered"], *shares, threshold))
+    print(f"Labels, the worst {len(worst)} of {len(listed)}" if len(listed) > len(worst) else "Labels")
+    print_table(("label", *columns), rows, right=columns)
+    if missing := figures["labels_without_image"]:
+        typer.secho(f"{missing} labels that no image of the split has are in no mean", dim=True)
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.2%}"

@@ -1,0 +1,161 @@
+"""`pbprompt fit`: tune a classifier on a few labelled images."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pbprompt.apps.cli.options import with_options
+from pbprompt.apps.cli.output import importing, refuse
+from pbprompt.errors import InputError
+
+if TYPE_CHECKING:
+    from pbprompt.learners.method import Method, MethodConfig
+    from pbprompt.vision.towers.backbone import Backbone
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """What to fit, to what, and where to save it."""
+
+    data: str = typer.Argument(
+        "",
+        help="A folder, table, split file, Parquet file, tar, glob or address; or a benchmark with --root. "
+        "Left out with --unlabelled and --classes.",
+    )
+    out: Path = typer.Option(..., "--out", "-o", help="Folder for the model.")
+    method: str = typer.Option(
+        "conjugate",
+        help="conjugate (seconds), pbprompt (the paper's), …; `pbprompt methods` lists them. auto: the best "
+        "of conjugate, class mean, nearest neighbours and linear probe by left-out images.",
+    )
+    shots: int = typer.Option(0, min=0, help="Training images per class, drawn by --seed; 0: all.")
+    seed: int = typer.Option(1, help="Seed of the draw, the start values and the training.")
+    preset: str = typer.Option("default", help="A preset of the method, such as `paper`.")
+    variant: str = typer.Option("", help="A variant of the method, such as `b-prompt`.")
+    overrides: list[str] = typer.Option([], "--set", help="A setting as key=value; may be repeated.")
+    backbone: str = typer.Option("lite", help="lite, lite-vit, an OpenAI name, a file, folder or hub id.")
+    activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell.")
+    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N.")
+    root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA).")
+    classes_file: Path | None = typer.Option(None, help="Maps folder names or labels to class names.")
+    descriptions: Path | None = typer.Option(
+        None,
+        help="A YAML file, `class: sentence` or a list of them: what is said of classes to the model. "
+        "Without it: a table's column `description`.",
+    )
+    draw_file: Path | None = typer.Option(None, "--draw", help="A draw file to train on instead of drawing.")
+    views: str = typer.Option("centre", help="Training crops: centre, a number of random draws, or fresh.")
+    max_steps: int | None = typer.Option(None, min=1, help="Stop after so many steps.")
+    corrections: Path | None = typer.Option(
+        None, help="A table that `look` or its page wrote: images to relabel or drop."
+    )
+    calibrate: bool = typer.Option(
+        False,
+        "--calibrate",
+        help="Scale the probabilities by a temperature fitted to validation images; the default method does "
+        "so by itself where a hundred are at hand.",
+    )
+    unlabelled: list[str] = typer.Option(
+        [], help="Images without labels to learn from too, from wherever `predict` reads; may be repeated."
+    )
+    pseudo_labels: Path | None = typer.Option(
+        None, help="Write what each of --unlabelled is taken for to this CSV file."
+    )
+    classes: str = typer.Option("", "--classes", "-c", help="Without labelled images: names, by commas.")
+    allow_urls: bool = typer.Option(False, "--allow-urls", help="Fetch the data where it is an address.")
+    dry_run: bool = typer.Option(False, help="Say what would be trained, try one step, write nothing.")
+
+    @cached_property
+    def kind(self) -> "type[Method]":
+        from pbprompt.registry import find_method
+
+        if self.method == AUTO:  # until the images are there, and where it is the only one that can
+            preset = None if self.preset == "default" else self.preset
+            given = {"--preset": preset, "--variant": self.variant or None, "--set": self.overrides or None}
+            refuse(given, "--method auto takes each method as it is")
+        return find_method("conjugate" if self.method == AUTO else self.method)
+
+    @cached_property
+    def config(self) -> "MethodConfig":
+        from pbprompt.learners.method import make_config
+
+        return make_config(self.kind, self.preset, self.variant, self.overrides)
+
+    @cached_property
+    def tower(self) -> "Backbone":
+        from pbprompt.vision.towers.loading.load import load_backbone
+
+        return load_backbone(self.backbone, activation=self.activation, device=self.device)
+
+    @property
+    def kept(self) -> dict[str, object]:
+        """What another fit of the same sources needs, as JSON; where things are, from anywhere."""
+        given: dict[str, object] = {}
+        for name, usual in _defaults().items():
+            value = getattr(self, name)
+            if name not in ("out", "device", "dry_run") and value != usual:
+                given[name] = str(value.absolute()) if isinstance(value, Path) else value
+        if Path(self.data).expanduser().exists():
+            given["data"] = str(Path(self.data).expanduser().absolute())
+        return given
+
+    @classmethod
+    def of(cls, kept: Mapping[str, object]) -> "FitOptions":
+        """From what was kept; paths may be text."""
+        if unknown := set(kept) - set(_defaults()):
+            raise InputError(f"option {min(unknown)!r} is none of `pbprompt fit`: use `pbprompt fit`")
+        paths = {field.name for field in fields(cls) if field.type in (Path, Path | None)}
+        given: dict[str, Any] = dict(kept)
+        given |= {name: Path(given[name]) for name in paths & set(given)}
+        return cls(**{**_defaults(), **given})
+
+
+def _defaults() -> dict[str, Any]:
+    """Of each option of `fit`; those of options that must be given mean nothing."""
+    return {field.name: getattr(field.default, "default", None) for field in fields(FitOptions)}
+
+
+@with_options(FitOptions)
+def fit(options: FitOptions) -> None:
+    """Fit a classifier to a few labelled images and save it, with its figures on the test split.
+
+    The default, `conjugate`, takes what a class's name says as a first guess and lets its photographs correct
+    it: no training, seconds. [bold]--method pbprompt[/bold] tunes the paper's prompts, in minutes.
+
+    Its figures stand beside those of zero-shot and of plain classifiers of the same training images (class
+    mean, nearest neighbours, linear probe): what tuning bought is seen at once. [bold]--method auto[/bold]
+    takes the best of these and the default, by the likelihood of training images that were left out.
+
+    Validation images are not trained on: they tell `predict` when the model is unsure and, with
+    [bold]--calibrate[/bold], how far to trust its probabilities.
+
+    [bold]pbprompt fit photos/ --out model/[/bold]
+
+    [bold]pbprompt fit caltech101 --root DATA --method pbprompt --preset paper --out model/[/bold]
+
+    A table whose column is called `labels`, with cells such as beach|dog, is multi-label:
+    [bold]pbprompt fit labels.csv --out model/[/bold] (docs/multi-label.md).
+
+    Parquet files, WebDataset tars, addresses and folders of more than 65,536 images are read in one pass, in
+    memory that does not grow with them:
+    [bold]pbprompt fit 'shards/*.tar' --out model/[/bold] (docs/streaming-fit.md).
+
+    Images without labels help where few have one: [bold]pbprompt fit photos/ --unlabelled more/ --out model/
+    [/bold]. Whether they are used is what labelled images say that are left out (docs/unlabelled.md). With
+    names alone: [bold]pbprompt fit --unlabelled more/ --classes cat,dog,car --out model/[/bold]
+
+    Ctrl-C keeps a checkpoint: the same command continues from there. Under torchrun several processes share
+    one run: [bold]torchrun --nproc-per-node 4 -m pbprompt fit …[/bold]
+    """
+    with importing():
+        from pbprompt.apps.cli.fitting import fit_options
+
+    if fit_options(options):
+        print(f"saved: {options.out}", file=sys.stderr)

@@ -1,0 +1,296 @@
+"""The three ways of `pbprompt fit`: to a draw of a dataset, in one pass over a stream, and by names alone."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import fields, replace
+
+from rich.console import Console
+
+from pbprompt import distributed
+from pbprompt.apps.audit.corrections import corrected
+from pbprompt.apps.audit.duplicates import twins
+from pbprompt.apps.cli.calibration_words import (
+    calibration_words,
+    name_words,
+    temperature_words,
+    threshold_words,
+)
+from pbprompt.apps.cli.figures import compare, print_figures, twin_words
+from pbprompt.apps.cli.fit import AUTO, FitOptions
+from pbprompt.apps.cli.output import refuse
+from pbprompt.apps.cli.predict import class_names
+from pbprompt.apps.cli.unlabelled import read_unlabelled, tell_of_pool, without_copies
+from pbprompt.errors import InputError
+from pbprompt.learners.method import Method, MethodConfig
+from pbprompt.model.calibration import check_temperature
+from pbprompt.model.fitting import fit_into, fit_stream_into
+from pbprompt.model.manifest import check_free, claim
+from pbprompt.model.multi_label import check_multi_label
+from pbprompt.model.scoring import leaderboard, probe_is_quick
+from pbprompt.model.streamed import is_stream, kept_beside
+from pbprompt.model.tuned import TunedModel
+from pbprompt.prompts.loop.checkpoint import checkpoint_step
+from pbprompt.prompts.loop.tune import Training, Views
+from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.images.fewshot import draw, read_draw
+from pbprompt.vision.images.items import Dataset
+from pbprompt.vision.images.names import described, distinct, read_descriptions
+from pbprompt.vision.images.sources import open_dataset
+from pbprompt.vision.images.stream import Stream
+
+
+def fit_options(options: FitOptions) -> bool:
+    """Fit as the options say; whether this process is to say that a model was saved."""
+    options = replace(options, device=distributed.start(options.device))
+    main = distributed.is_main()
+    console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True, quiet=not main)
+    if not options.dry_run:
+        check_free(options.out)
+    if not options.kind.trains:
+        raise InputError(
+            f"--method {options.method}: has nothing to tune: use `pbprompt predict` with --classes"
+        )
+    _ = options.config  # settings are refused before anything is read
+    if options.pseudo_labels and not options.unlabelled:
+        raise InputError("--pseudo-labels tells of unlabelled images: give --unlabelled FOLDER too")
+    if not options.data:
+        _fit_by_names(options, console)
+    elif options.classes:
+        raise InputError("--classes: labelled data has its own class names: leave out one of the two")
+    elif is_stream(options.data, every=not options.shots):
+        _fit_stream(options, console)
+    else:
+        _fit_dataset(options, console)
+    return main and not options.dry_run
+
+
+def _refuse(options: FitOptions, why: str, **more: object) -> None:
+    """Refuse the options of step-by-step training on a draw, where there is no such thing."""
+    given = {
+        "--shots": options.shots or None,
+        "--corrections": options.corrections,
+        "--draw": options.draw_file,
+        "--views": None if options.views == "centre" else options.views,
+        "--max-steps": options.max_steps,
+        "--calibrate": options.calibrate or None,
+    }
+    refuse({**more, **given}, why)
+
+
+def _fit_by_names(options: FitOptions, console: Console) -> None:
+    """No labels at all: names and unlabelled images."""
+    if not (options.unlabelled and options.classes):
+        raise InputError("nothing to learn from: give DATA, or --unlabelled FOLDER and --classes cat,dog,car")
+    _refuse(options, "without labelled images nothing is drawn")
+    names = distinct(class_names(options.classes, None))
+    options = _described(options, names, (), console)
+    pool = read_unlabelled(options)
+    assert pool is not None
+    model = TunedModel.fit_by_names(
+        options.tower, names, pool.images, options.kind, options.config, seed=options.seed
+    )
+    tell_of_pool(pool, model, options.pseudo_labels, console)
+    if distributed.is_main() and not options.dry_run:
+        with claim(options.out):
+            model.save(options.out)
+    distributed.stop()
+
+
+def _fit_stream(options: FitOptions, console: Console) -> None:
+    """One pass over all images; Ctrl-C, or whatever ends it: the same command goes on."""
+    _refuse(
+        options,
+        f"{options.data} is fitted in one pass over all its images",
+        **{"--root": options.root, "--dry-run": options.dry_run or None},
+        **{"--descriptions": options.descriptions},
+    )
+    stream = Stream([options.data], allow_urls=options.allow_urls)
+
+    def going_on(images: int) -> None:
+        console.print(f"going on after the {images:,} images that are gathered already")
+
+    pool = read_unlabelled(options)
+    try:
+        model, found = fit_stream_into(
+            options.out, stream, options.tower, options.kind, options.config,
+            seed=options.seed, classes_file=options.classes_file, going_on=going_on,
+            about={"options": options.kept}, unlabelled=pool.images if pool else None,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        kept = kept_beside(options.out, stream, options.tower).path.exists()
+        console.print(
+            "stopped: what was gathered is kept, and the same command goes on from there"
+            if kept
+            else "stopped before anything was gathered: the same command starts again"
+        )
+        raise
+    distributed.stop()
+    console.print(f"{options.data}: {len(model.classes):,} classes; {found.images:,} images, in one pass")
+    if found.other_splits:
+        console.print(f"{found.other_splits:,} images of val and test were not learned from")
+    if found.failed:
+        which = "1 image" if found.failed == 1 else f"{found.failed:,} images"
+        console.print(f"left out, since unreadable: {which} ({'; '.join(found.failures)})")
+    tell_of_pool(pool, model, options.pseudo_labels, console)
+    console.print(calibration_words(model.calibration))
+
+
+def _fit_dataset(options: FitOptions, console: Console) -> None:
+    """A draw from a folder, table or benchmark; figures on its test split."""
+    main, asked = distributed.is_main(), options.kept
+    dataset = open_dataset(options.data, options.root, classes_file=options.classes_file, seed=options.seed)
+    if dataset.multi_label:
+        _check_multi_label(options)
+    console.print(dataset.describe())
+    if options.corrections:
+        dataset, done = corrected(dataset, options.corrections)
+        console.print(done)
+    options = _described(options, dataset.classes, dataset.descriptions, console)
+    drawn = None
+    if options.draw_file:
+        drawn = read_draw(options.draw_file, dataset)
+    elif options.shots:
+        drawn = draw(dataset, options.shots, options.seed)
+    if drawn:
+        console.print(drawn.describe())
+        dataset = drawn.apply(dataset)
+    used, whole = len(dataset.train), len(dataset.whole.train)
+    left = f"; {whole - used:,} are left (--shots 0 takes all)" if used < whole else ""
+    console.print(f"fitting to {used:,} of {whole:,} training images{left}")
+    if options.calibrate:
+        check_temperature(dataset, options.kind)
+    bank, views = FeatureBank(options.tower, progress=main), _views(options.views)
+    if options.method == AUTO and not dataset.multi_label:
+        options = replace(options, method=_best_method(options, dataset, bank, console))
+    pool = read_unlabelled(options)
+    if pool:
+        pool = without_copies(pool, dataset, bank, console)
+
+    def announce(method: Method) -> None:
+        _check_settings(options, method)
+        console.print(parameters(method))
+
+    training: Training = {"seed": options.seed, "views": views, "announce": announce}
+    training["max_steps"] = 1 if options.dry_run else options.max_steps
+    training["unlabelled"] = pool.images if pool else None
+    if options.dry_run:
+        model = TunedModel.fit(dataset, bank, options.kind, options.config, **training)
+        distributed.stop()
+        losses = ", ".join(f"{name} {value:.4g}" for name, value in model.terms.items())
+        did = "one step taken" if model.method.stepwise else "fitted"
+        console.print(f"dry run: {did}, nothing written{f' ({losses})' if losses else ''}")
+        return
+    try:
+        model = fit_into(
+            options.out, dataset, bank, options.kind, options.config,
+            temperature=options.calibrate, about={"options": asked}, **training,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        console.print(stopped_words(checkpoint_step(options.out)))
+        raise
+    distributed.stop()
+    if main:
+        tell_of_pool(pool, model, options.pseudo_labels, console)
+        _print_outcome(options, model, dataset, console)
+
+
+def _described(
+    options: FitOptions, classes: Sequence[str], told: tuple[tuple[str, ...], ...], console: Console
+) -> FitOptions:
+    """With what is said of classes: in the file of --descriptions or else (`told`) in the data's table."""
+    file = options.descriptions
+    reads = options.method != AUTO and hasattr(options.config, "descriptions")
+    if file and not reads:
+        raise InputError(f"--descriptions: {options.method} reads none: use --method conjugate")
+    if file:
+        told = described(classes, read_descriptions(file), str(file))
+    elif told:
+        found = f"{sum(map(len, told)) - len(told):,}, of {len(told):,} of {len(classes):,} classes"
+        use = "read in place of their names" if reads else f"not used, since {options.method} reads none"
+        console.print(f"sentences in the column `description`: {found}; {use}")
+    if not (told and reads):
+        return options
+    return replace(options, overrides=[*options.overrides, "descriptions=" + json.dumps(told)])
+
+
+def _check_multi_label(options: FitOptions) -> None:
+    """Refuse what means nothing to a multi-label dataset."""
+    check_multi_label(options.kind)
+    if distributed.world()[1] > 1:
+        raise InputError(f"{options.data} is multi-label, which one process fits: leave torchrun out")
+    _refuse(
+        options,
+        f"{options.data} is multi-label, which is fitted in one step to all training images and calibrated "
+        "by these, each left out",
+    )
+
+
+def _check_settings(options: FitOptions, method: Method) -> None:
+    """Refuse settings of training that would change nothing."""
+    of_training = {field.name for field in fields(MethodConfig)}
+    for word in options.overrides if not method.stepwise else ():
+        if (key := word.partition("=")[0].strip()) in of_training:
+            raise InputError(
+                f"--set {key}: {method.name} takes no training steps, so that it would change nothing: "
+                "leave it out, or choose a --method that is trained"
+            )
+
+
+def _best_method(options: FitOptions, dataset: Dataset, bank: FeatureBank, console: Console) -> str:
+    """The best by left-out images; all are printed."""
+    console.print("auto: fitting each method to four fifths of the training images, five times")
+    train = bank.encode(dataset.root, dataset.train)
+    found = leaderboard(options.tower, dataset.classes, dataset.template, train, options.seed)
+    if not found:
+        console.print("auto: no class has two images to leave one out of: conjugate it is")
+        return "conjugate"
+    compare(found, console)
+    best = next(iter(found))
+    console.print(f"auto: {best} has the best likelihood on training images that were left out")
+    return best
+
+
+def _print_outcome(options: FitOptions, model: TunedModel, few: Dataset, console: Console) -> None:
+    """Figures, what they lack, and how far the model can be trusted."""
+    if model.info.metrics:
+        print_figures(model.info.metrics)
+        bank = FeatureBank(model.backbone, progress=False)
+        console.print(twin_words(twins(few, model.info.metrics["split"], bank)), end="")
+        images, classes = len(few.train), len(few.classes)
+        quick = model.multi_label or probe_is_quick(images, classes, model.backbone.embed_dim)
+        if options.kind.name != "linear-probe" and not quick:
+            console.print(
+                f"no linear probe beside them, since {images:,} images of {classes:,} classes take it "
+                "longer: --method linear-probe fits it"
+            )
+    if options.calibrate or model.info.temperature != 1:
+        console.print(temperature_words(model))
+    if not model.multi_label and (words := name_words(model.method)):
+        console.print(words)
+    console.print(threshold_words(model) if model.multi_label else calibration_words(model.calibration))
+
+
+def stopped_words(step: int | None) -> str:
+    """What the same command does after Ctrl-C."""
+    if not step:
+        return "stopped before the first step: the same command starts again; encoded images are kept"
+    return f"stopped: the same command continues from step {step:,}"
+
+
+def parameters(method: Method) -> str:
+    """Learnable parameters, as the paper counts them and in full."""
+    full = sum(parameter.numel() for parameter in method.parameters())
+    counted = method.counted_parameters()
+    extra = "" if counted == full else f" as the paper counts ({full:,} in full)"
+    towers = method.backbone
+    note = "" if towers.reads_text else f"; {towers.config.name} reads no text: class names count for nothing"
+    return f"{method.name}: {counted:,} learnable parameters{extra}{note}"
+
+
+def _views(text: str) -> Views:
+    if text in ("centre", "fresh"):
+        return text  # type: ignore[return-value]
+    if not re.fullmatch("[1-9][0-9]{0,2}", text):
+        raise InputError(f"--views {text[:20]!r}: use centre, fresh or a number of draws up to 999")
+    return int(text)

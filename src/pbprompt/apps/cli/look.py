@@ -1,0 +1,119 @@
+"""`pbprompt look`: what is in a folder of images."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+
+from pbprompt.apps.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from pbprompt.apps.audit.audit import Look
+
+SHOWN_CLASSES = 12
+
+
+def look(
+    data: str = typer.Argument(
+        ..., help="A folder, table or split file; a benchmark's name with --root; images without labels."
+    ),
+    html: Path | None = typer.Option(None, help="Write one page with small pictures to this file."),
+    corrections: Path | None = typer.Option(
+        None,
+        help="Write a table of what was found to this .csv file: decide in it, then `fit --corrections`.",
+    ),
+    most: int = typer.Option(8, min=1, help="Findings of each kind to print."),
+    backbone: str = typer.Option("lite", help="lite, lite-vit, an OpenAI name, a file, folder or hub id."),
+    activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell."),
+    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
+    root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA)."),
+    classes_file: Path | None = typer.Option(None, help="Maps folder names or labels to class names."),
+    as_json: bool = typer.Option(False, "--json", help="Print everything that was found as one JSON object."),
+) -> None:
+    """See what is in your images before you fit: counts, sizes, duplicates, wrong labels.
+
+    [bold]pbprompt look photos/ --html look.html[/bold]
+
+    Every image is judged by a classifier that was fitted to all the others. A label is likely wrong where
+    another class is at least twenty times as likely; two classes overlap where their images are taken for
+    each other; the least familiar images look least like any of the classes. Duplicates are compared by
+    pixels, also across splits (a test flatters then) and classes (then one label is wrong). Poor pictures
+    are tiny, dark, blurred or of odd shape. Nothing is changed: decide what to keep, relabel or drop, on the
+    page or in the table of [bold]--corrections[/bold], and [bold]pbprompt fit --corrections[/bold] does so.
+    """
+    from pbprompt.apps.audit.audit import look as look_at
+    from pbprompt.apps.audit.corrections import write_corrections
+    from pbprompt.apps.audit.page import write_page
+    from pbprompt.vision.towers.loading.load import load_backbone
+
+    towers = load_backbone(backbone, activation=activation, device=device)
+    found = look_at(data, root, backbone=towers, classes_file=classes_file, progress=not as_json)
+    if html is not None:
+        write_page(found, html)
+    if corrections is not None:
+        write_corrections(found, corrections)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _show(found, most)
+    for written in filter(None, (html, corrections)):
+        print(f"wrote {written}", file=sys.stderr)
+
+
+def _show(found: "Look", most: int) -> None:
+    from pbprompt.apps.audit.page import class_lines, duplicate_words, headline, size_words, worst_duplicates
+
+    console = Console(markup=False, highlight=False)
+    console.print(headline(found))
+    console.print(size_words(found))
+    for note in found.notes:
+        console.print(f"{note}.")
+    if found.labelled:
+        lines = list(class_lines(found))
+        half = SHOWN_CLASSES // 2
+        shown = lines if len(lines) <= SHOWN_CLASSES else [*lines[:half], *lines[-half:]]
+        title = "Images per class" + ("" if shown is lines else f" (smallest and largest of {len(lines)})")
+        _table(console, title, ("class", "train", "val", "test", "all"), shown, len(shown))
+
+    names, paths = found.classes, [image.path for image in found.images]
+    errors = [
+        [
+            paths[error.row],
+            found.labelled_as(error.row),
+            f"{found.suggested(error)} {error.suggested_probability:.0%}",
+        ]
+        for error in found.label_errors
+    ]
+    groups = [
+        ["\n".join(paths[row] for row in group.rows), ", ".join(duplicate_words(found, group))]
+        for group in worst_duplicates(found)
+    ]
+    pairs = [
+        [names[pair.first], names[pair.second], f"{pair.confused} of {pair.images}"]
+        for pair in found.overlaps
+    ]
+    far = [[paths[one.row], names[found.images[one.row].label]] for one in found.outliers]
+    _table(console, "Likely label errors", ("image", "labelled", "looks like"), errors, most)
+    _table(console, "Duplicates", ("images", "what"), groups, most)
+    _table(console, "Overlapping classes", ("class", "class", "confused"), pairs, most)
+    _table(console, "Least familiar images", ("image", "labelled"), far, most)
+    poor = [[paths[one.row], one.why] for one in found.poor]
+    _table(console, "Poor pictures", ("image", "why"), poor, most)
+    _table(console, "Unreadable files", ("file", "why"), found.unreadable, most)
+
+
+def _table(
+    console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], most: int
+) -> None:
+    """A table with its title; nothing found is said in a line."""
+    console.print()
+    if not rows:
+        console.print(f"{title}: none")
+        return
+    more = f", {most} shown (--most, --json or --html for more)" if len(rows) > most else ""
+    console.print(f"{title}: {len(rows):,}{more}" if "(" not in title else title, style="bold")
+    numeric = ("train", "val", "test", "all", "confused")
+    print_table(columns, rows[:most], right=numeric, pad_edge=False, console=console)

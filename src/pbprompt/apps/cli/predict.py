@@ -1,0 +1,151 @@
+"""`pbprompt predict`: name what is in images."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import typer
+
+from pbprompt.apps.cli.options import with_options
+from pbprompt.errors import InputError
+from pbprompt.files import read_text
+from pbprompt.vision.images.items import DEFAULT_TEMPLATE
+
+REJECT_AT = 0.9  # where --reject-at is not given and can be promised
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    """Which images, by which model, and what to say of them."""
+
+    images: list[str] = typer.Argument(
+        ...,
+        help="Image files, folders, globs, tables (.csv, .jsonl), .parquet and .tar files, addresses of "
+        "these; - is an image from standard input.",
+    )
+    classes: str = typer.Option("", "--classes", "-c", help="Class names, separated by commas.")
+    classes_file: Path | None = typer.Option(None, help="A file, one class name a line.")
+    model: Path | None = typer.Option(None, help="A folder that `pbprompt fit` wrote; --classes adds to it.")
+    template: str | None = typer.Option(
+        None, help=f"Sentence around a name; {{}} is the name. [{DEFAULT_TEMPLATE}]"
+    )
+    backbone: str | None = typer.Option(
+        None, help="lite (default), lite-vit, OpenAI name, file, folder, hub id."
+    )
+    activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell.")
+    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N.")
+    samples: int = typer.Option(20, min=1, help="Prompts sampled for each class of a tuned model.")
+    seed: int = typer.Option(0, help="Seed of the sampled prompts.")
+    top_k: int = typer.Option(3, min=1, help="How many classes to show for each image.")
+    reject_at: float | None = typer.Option(
+        None, help=f"Mark as unsure so that the others are this accurate, with 90 % certainty. [{REJECT_AT}]"
+    )
+    coverage: float | None = typer.Option(
+        None, help="Give sets of classes that hold the true one this often, such as 0.9."
+    )
+    per_class: bool = typer.Option(
+        False, "--per-class", help="Hold --coverage for the images of every class, not on average."
+    )
+    none_at: float | None = typer.Option(
+        None,
+        help="Mark what looks like none of the classes, wrongly so for this share of their images: 0.05.",
+    )
+    together: bool = typer.Option(
+        False,
+        "--together",
+        help="Let the images inform each other: all are read before the first is answered. With --model.",
+    )
+    independent: bool = typer.Option(
+        False,
+        "--independent",
+        help="Each name by itself: an image may show several or none. Without --model; SigLIP only.",
+    )
+    as_json: bool = typer.Option(False, "--json", help="A JSON object per line: image, label, score, …")
+    out: str | None = typer.Option(
+        None,
+        "--out",
+        "-o",
+        help="Write the fields of --json to a .csv, .jsonl or .parquet file; with a slash behind, to a "
+        "folder of such files.",
+    )
+    fast_resize: bool = typer.Option(
+        False, "--fast-resize", help="Resize images approximately, in less time (docs/batch.md)."
+    )
+    precision: str = typer.Option(
+        "float32", help="Of the image tower: float32, or bfloat16, which is approximate and faster on a CPU."
+    )
+    features: bool = typer.Option(False, "--features", help="With --out: each image's features too.")
+    allow_urls: bool = typer.Option(
+        False, "--allow-urls", help="Fetch what addresses name: http, https, and with extras s3, gs, …"
+    )
+    executor: str = typer.Option("local", help="What answers, with --out: local, or ray on many machines.")
+    ray_address: str | None = typer.Option(None, help="A running cluster (default: one is started here).")
+
+    @cached_property
+    def names(self) -> list[str]:
+        return class_names(self.classes, self.classes_file)
+
+    def __post_init__(self) -> None:
+        if self.template is not None and "{}" not in self.template:
+            raise InputError(f"--template {self.template!r} has no {{}}: write where the class name goes")
+        if self.precision not in ("float32", "bfloat16"):
+            raise InputError(f"--precision {self.precision}: choose float32 or bfloat16")
+        for option, share in self.shares().items():
+            if share is not None and not 0 < share < 1:
+                raise InputError(f"{option} {share:g}: give a share between 0 and 1, such as 0.9")
+
+    def shares(self) -> dict[str, float | None]:
+        return {"--reject-at": self.reject_at, "--coverage": self.coverage, "--none-at": self.none_at}
+
+    def of_one_label(self) -> dict[str, object]:
+        """What a multi-label model has no use for; None where it was not given."""
+        return {
+            **self.shares(),
+            "--classes": self.names or None,
+            "--template": self.template,
+            "--per-class": self.per_class or None,
+            "--together": self.together or None,
+        }
+
+
+@with_options(PredictOptions)
+def predict(options: PredictOptions) -> None:
+    """Classify images by class names alone (zero-shot), or with a tuned model and its uncertainty.
+
+    [bold]pbprompt predict photo.jpg --classes cat,dog,car[/bold]
+
+    [bold]pbprompt predict holiday/ --model model/ --reject-at 0.95 --coverage 0.9[/bold]
+
+    With a model, `doubt` is the number of equally likely classes between which it would be as undecided:
+    1.0 is sure. (`--json` has the `entropy`, its logarithm, and `epistemic`, the part of it that more
+    photographs may settle.) An image is `unsure` where its top probability is below a threshold: images
+    above it, if they are like the validation images, are right as often as --reject-at asks, with 90 %
+    certainty. Where so few images can promise no such thing, all are unsure if --reject-at was given.
+    --coverage lists the classes an image may be of: the true one is among them at least that often, on
+    average over images or, with --per-class, for the images of each class. --none-at 0.05 marks what looks
+    like none of the classes (five in a hundred images of the classes are marked too), where the method can
+    tell. An image that cannot be read is reported and skipped; exit code 1. Features of some thousand files
+    are kept in the cache, so that images of before need not be encoded again.
+
+    --together takes the images as unlabelled evidence of the classes (docs/unlabelled.md): their answers then
+    depend on each other, and it is told how many changed.
+
+    A multi-label model says which of its labels each image has, perhaps none.
+
+    With --out the images may be millions: they are read as a stream, and where the command is ended, however
+    that may be, the same command goes on. Images that cannot be read are listed beside the answers, in
+    `answers.failed.csv`.
+
+    [bold]pbprompt predict photos/ shards/*.tar --model model/ --out answers.parquet[/bold]
+    """
+    from pbprompt.apps.cli.batch import answer
+
+    answer(options)
+
+
+def class_names(classes: str, classes_file: Path | None) -> list[str]:
+    """The names given on the command line or in a file."""
+    if classes and classes_file:
+        raise InputError("--classes and --classes-file both given: choose one")
+    given = classes.split(",") if classes_file is None else read_text(classes_file).splitlines()
+    return [" ".join(name.split()) for name in given if name.strip()]

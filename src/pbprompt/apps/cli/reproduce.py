@@ -1,0 +1,219 @@
+"""`pbprompt reproduce`: from the name of a table to its figures."""
+
+import contextlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import typer
+
+from pbprompt.apps.cli.options import with_options
+from pbprompt.apps.cli.output import print_table
+from pbprompt.errors import InputError
+
+if TYPE_CHECKING:
+    from pbprompt.executors.executor import Executor
+    from pbprompt.research.recipes import Recipe
+    from pbprompt.research.recipes.pictures import Picture
+    from pbprompt.research.runs.store import RunStore
+
+EXECUTORS = ("local", "ray", "slurm")
+FORMATS = ("terminal", "markdown", "csv", "latex")
+COST = "computation-cost"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceOptions:
+    """Which tables, how much of them, and what runs them."""
+
+    tables: list[str] = typer.Argument(None, help="Recipes by name, or YAML files; none: list them.")
+    dataset: list[str] = typer.Option([], help="Only these datasets, or your own in their place.")
+    shots: str = typer.Option("", help="Only these shots: 1,4,16.")
+    seeds: str = typer.Option("", help="Only these seeds: 1,2,3.")
+    overrides: list[str] = typer.Option([], "--set", help="A setting of every method as key=value.")
+    runs: Path = typer.Option(Path("runs"), help="The folder of results; finished runs are not run again.")
+    root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA).")
+    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N.")
+    executor: str = typer.Option("local", help="What spreads the runs: local, ray or slurm.")
+    jobs: int | None = typer.Option(None, min=1, help="Runs at a time (default: one per GPU, or up to 4).")
+    gpus_per_run: float | None = typer.Option(None, min=0, help="Ray and Slurm; a fraction shares a GPU.")
+    ray_address: str | None = typer.Option(None, help="A running cluster (default: one is started here).")
+    style: str = typer.Option("terminal", "--format", help="terminal, markdown, csv or latex.")
+    report: Path | None = typer.Option(None, help="Also write a page of tables and figures to this folder.")
+    captions: Path | None = typer.Option(None, help="Captions for a picture of them, one per line.")
+
+    def __post_init__(self) -> None:
+        for option, value, known in (("executor", self.executor, EXECUTORS), ("format", self.style, FORMATS)):
+            if value not in known:
+                raise InputError(f"--{option} {value}: choose one of {', '.join(known)}")
+        if self.ray_address and self.executor != "ray":
+            raise InputError("--ray-address: only with --executor ray")
+        if self.gpus_per_run is not None and self.executor == "local":
+            raise InputError("--gpus-per-run: only with --executor ray or slurm; here --jobs shares the GPUs")
+
+    def numbers(self, option: Literal["shots", "seeds"]) -> tuple[int, ...]:
+        """ "1,4,16" -> (1, 4, 16)"""
+        text = getattr(self, option)
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        if wrong := [part for part in parts if not part.isdecimal()]:
+            raise InputError(f"--{option} {text}: {wrong[0]!r} is not a number: write them as 1,2,3")
+        return tuple(map(int, parts))
+
+
+@with_options(ReproduceOptions)
+def reproduce(options: ReproduceOptions) -> None:
+    """Run what is missing of one or more tables and print them, published figures beside ours.
+
+    [bold]pbprompt reproduce sample-few-shot sample-base-to-new --report page/[/bold]
+
+    [bold]pbprompt reproduce few-shot-vit --root DATA --dataset dtd --shots 1,16 --device cuda[/bold]
+
+    [bold]pbprompt reproduce captions --dataset photos/ --captions captions.txt[/bold]
+
+    Pictures are written to the folder of results, each with a JSON file of what was drawn.
+    Ctrl-C keeps every finished run: the same command goes on from there.
+    """
+    if not options.tables:
+        _list_recipes()
+        return
+    from pbprompt import distributed
+    from pbprompt.research.recipes import load_recipe
+    from pbprompt.research.recipes.pictures import find_picture, picture_names
+    from pbprompt.research.runs.store import RunStore
+    from pbprompt.research.sweep.sweeping import sweep
+
+    options = replace(options, device=distributed.pick(options.device))
+    pictures = {name: picture for name in options.tables if (picture := find_picture(name))}
+    if options.captions is not None and not pictures:
+        raise InputError("--captions: only with a picture, such as `captions`")
+    measured = [name for name in options.tables if name != COST and name not in pictures]
+    part = (options.dataset, options.numbers("shots"), options.numbers("seeds"), options.overrides)
+    others = [*picture_names(), COST]
+    recipes = [load_recipe(name, others).narrowed(*part) for name in measured]
+    if COST in options.tables:
+        _print_cost(options.device, options.style)
+    for picture in pictures.values():
+        _draw(picture, options)
+    if not recipes:
+        return
+    store = RunStore(options.runs)
+    failed: list[str] = []
+    with contextlib.closing(_executor(options)) as engine:
+        for backbone in dict.fromkeys(recipe.backbone for recipe in recipes):
+            wanted = [run for recipe in recipes if recipe.backbone == backbone for _, run in recipe.expand()]
+            outcome = sweep(
+                wanted, backbone=backbone, root=options.root, store=store, executor=engine,
+                device=options.device,
+            )  # fmt: skip
+            failed += outcome.failed
+    for recipe in recipes:
+        _print_table(recipe, store, options.style)
+    if options.report:
+        from pbprompt.research.report.page import write_page
+
+        write_page(store, options.report / "index.html", recipes, figures=options.report / "figures")
+        typer.echo(f"wrote {options.report / 'index.html'}", err=True)
+    if failed:
+        latest = {failure.id: failure for failure in store.failures()}
+        for identity in failed:
+            typer.echo(f"failed: {latest[identity].config}: {latest[identity].reason}", err=True)
+        there = store.folder / "failures.jsonl"
+        typer.echo(f"tracebacks: {there}; the same command tries them again", err=True)
+        raise typer.Exit(1)
+
+
+def _list_recipes() -> None:
+    from pbprompt.research.recipes import load_recipe, recipe_names
+    from pbprompt.research.recipes.pictures import find_picture, picture_names
+
+    rows: list[tuple[object, ...]] = []
+    for recipe in map(load_recipe, recipe_names()):
+        rows.append((recipe.name, len(recipe.expand()), recipe.backbone, recipe.title))
+    for name in picture_names():
+        if picture := find_picture(name):
+            rows.append((name, "picture", picture.backbone, picture.title))
+    rows.append((COST, "timing", "ViT-B/16", "Parameters, and images per second on this machine"))
+    print_table(("table", "runs", "backbone", "what it is"), rows)
+
+
+def _print_cost(device: str, style: str) -> None:
+    """The paper's table of computation cost, measured here."""
+    from pbprompt.markdown import table
+    from pbprompt.research.report.cost import computation_cost
+
+    head = ("method", "parameters", "published", "images/s", "published")
+    rows = [
+        (c.method, f"{c.parameters:,}", f"{c.published_parameters:,}", f"{c.images_per_second:.1f}",
+         f"{c.published_images_per_second:.0f}")
+        for c in computation_cost(device=device)
+    ]  # fmt: skip
+    if style != "terminal":
+        print(table(head, rows, figures=True))
+        return
+    print("Computation cost (ViT-B/16)")
+    print_table(head, rows)
+    print("101 classes, 10 sampled prompts; the paper's speeds are of another machine")
+
+
+def _draw(picture: "Picture", options: ReproduceOptions) -> None:
+    """Fit and draw a picture of what is asked for, and write it beside what was drawn."""
+    from pbprompt.apps.explain.drawing import save_picture
+    from pbprompt.apps.explain.prompts import read_captions
+    from pbprompt.files import write_text
+    from pbprompt.research.pictures import make_picture
+    from pbprompt.vision.features.cache import FeatureBank
+    from pbprompt.vision.towers.loading.load import load_backbone
+
+    shots, seeds = options.numbers("shots"), options.numbers("seeds")
+    for option, values in (("shots", shots), ("seeds", seeds)):
+        if len(values) > 1:
+            raise InputError(f"--{option}: a picture is of one model: give one number")
+    backbone, captions = load_backbone(picture.backbone, device=options.device), options.captions
+    picture = replace(
+        picture,
+        datasets=tuple(options.dataset) or picture.datasets,
+        shots=shots[0] if shots else picture.shots,
+        seed=seeds[0] if seeds else picture.seed,
+        overrides=(*picture.overrides, *options.overrides),
+        captions=tuple(read_captions(captions, backbone.tokenizer)) if captions else picture.captions,
+    )
+    if picture.picture == "captions" and not picture.captions:
+        raise InputError(f"{picture.name}: give --captions, a text file with one caption per line")
+    drawn, facts = make_picture(picture, FeatureBank(backbone), options.root)
+    image, text = (options.runs / f"{picture.name}.{suffix}" for suffix in ("png", "json"))
+    save_picture(drawn, image)
+    write_text(text, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    for path in (image, text):
+        typer.echo(f"wrote {path}", err=True)
+
+
+def _executor(options: ReproduceOptions) -> "Executor":
+    gpus = options.gpus_per_run
+    if gpus is None:
+        gpus = float(options.device.startswith("cuda"))
+    if options.executor == "ray":
+        from pbprompt.executors.ray_executor import RayExecutor
+
+        return RayExecutor(options.ray_address, gpus, options.jobs)
+    if options.executor == "slurm":
+        from pbprompt.executors.slurm import SlurmExecutor
+
+        return SlurmExecutor(options.runs / "slurm", gpus, options.jobs)
+    from pbprompt.executors.local import LocalExecutor
+
+    return LocalExecutor(options.jobs, options.device)
+
+
+def _print_table(recipe: "Recipe", store: "RunStore", style: str) -> None:
+    from rich.console import Console
+
+    from pbprompt.research.report import render
+    from pbprompt.research.report.tables import build_table
+
+    table = build_table(recipe, store.records(), store.arrays)
+    if style == "terminal":
+        Console().print(render.terminal(table))
+    else:
+        written = {"markdown": render.markdown, "csv": render.csv_text, "latex": render.latex}
+        print(written[style](table))

@@ -1,0 +1,106 @@
+"""`pbprompt runs`: the results that are there: list, show one, export."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from pbprompt.apps.cli.output import print_json, print_table
+from pbprompt.errors import InputError
+from pbprompt.files import as_csv, write_text
+
+if TYPE_CHECKING:
+    from pbprompt.research.runs.record import Record
+    from pbprompt.research.runs.store import RunStore
+
+app = typer.Typer(help="Finished runs: list, show, export.", invoke_without_command=True)
+
+Folder = Annotated[Path, typer.Option("--runs", help="The folder of results.")]
+TaskName = Annotated[str, typer.Option("--task", help="Only this task: few-shot, base-to-new, …")]
+DatasetName = Annotated[str, typer.Option("--dataset", help="Only this dataset.")]
+MethodName = Annotated[str, typer.Option("--method", help="Only this method.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Only this seed.")]
+DEFAULT = Path("runs")
+
+
+@app.callback()
+def runs(
+    context: typer.Context,
+    folder: Folder = DEFAULT,
+    task: TaskName = "",
+    dataset: DatasetName = "",
+    method: MethodName = "",
+    seed: Seed = None,
+) -> None:
+    """List the finished runs, in the order they were added."""
+    if context.invoked_subcommand is not None:
+        if folder != DEFAULT or task or dataset or method or seed is not None:
+            raise InputError(f"options go after the verb: pbprompt runs {context.invoked_subcommand} …")
+        return
+    store = _store(folder)
+    found = _filtered(store.records(), task=task, dataset=dataset, method=method, seed=seed)
+    columns = ("id", "task", "dataset", "method", "shots", "seed", "result", "finished")
+    rows = []
+    for record in found:
+        config = record.config
+        shown = (record.id, config.task, config.place, config.row(), config.shots, config.seed)
+        rows.append((*shown, record.headline, record.finished[:16]))
+    print_table(columns, rows, console=Console(width=1000))  # an id that is broken cannot be copied
+    failed = len({failure.id for failure in store.failures()})
+    print(f"{len(found)} of {len(store.finished())} runs in {folder}, {failed} failed")
+
+
+@app.command()
+def show(
+    identity: Annotated[str, typer.Argument(metavar="ID", help="A run's id, or how it begins.")],
+    folder: Folder = DEFAULT,
+) -> None:
+    """Print one run's record: settings, data, draw, backbone and all figures, as JSON."""
+    print_json(asdict(_store(folder).find(identity)), indent=2)
+
+
+@app.command()
+def export(
+    csv_file: Annotated[Path, typer.Option("--csv", help="The file to write.")],
+    folder: Folder = DEFAULT,
+    task: TaskName = "",
+    dataset: DatasetName = "",
+    method: MethodName = "",
+    seed: Seed = None,
+) -> None:
+    """Write the runs as CSV: one line for each test of each run, with every figure."""
+    found = _filtered(_store(folder).records(), task=task, dataset=dataset, method=method, seed=seed)
+    lines = [line for record in found for line in _lines(record)]
+    fields = list(dict.fromkeys(key for line in lines for key in line))
+    write_text(csv_file, as_csv([fields, *([line.get(key) for key in fields] for line in lines)]))
+    print(f"{len(found)} runs, {len(lines)} lines in {csv_file}")
+
+
+def _store(folder: Path) -> "RunStore":
+    from pbprompt.research.runs.store import RunStore
+
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder of results: give one that `reproduce` wrote")
+    return RunStore(folder)
+
+
+def _filtered(records: list["Record"], **wanted: Any) -> list["Record"]:
+    """The records whose config has all the wanted values; an empty one does not matter."""
+    asked = {key: value for key, value in wanted.items() if value not in ("", None)}
+    return [r for r in records if all(getattr(r.config, key) == value for key, value in asked.items())]
+
+
+def _lines(record: "Record") -> list[dict[str, Any]]:
+    """One line a test: what was run, and every figure of it."""
+    config = {key: " ".join(v) if isinstance(v, tuple) else v for key, v in vars(record.config).items()}
+    what = {
+        "id": record.id,
+        **config,
+        "backbone": record.backbone.name,
+        "draw": record.data.draw,
+        "seconds": record.seconds,
+        "finished": record.finished,
+    }
+    return [{**what, "test": test, **figures} for test, figures in record.results.items()]

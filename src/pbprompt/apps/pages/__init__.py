@@ -1,0 +1,1 @@
+"""Pages and drawings: the one writer of HTML."""

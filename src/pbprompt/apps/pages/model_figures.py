@@ -1,0 +1,153 @@
+"""A model's answers as figures and as tables: for the terminal, for files, and for its page."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from textwrap import shorten
+
+import numpy as np
+from rich.table import Column, Table
+from rich.text import Text
+
+from pbprompt.apps.pages import plots
+from pbprompt.apps.pages.plots import Drawing, reliability_words
+from pbprompt.files import as_csv, write_text
+from pbprompt.model.metrics.answers import Answers
+from pbprompt.model.metrics.confusion import ClassFigures, csv_rows, worst_first
+from pbprompt.model.metrics.selective import area_under_risk_coverage
+
+MOST_NAMED = 60  # classes whose names fit beside the matrix
+MOST_COUNTED = 24  # classes whose counts fit into the cells
+DARK, PALE = "#101418", "#fdfdfd"  # not the page's ink: a cell keeps its colour on a dark page
+MOST_IN_MATRIX = 12  # classes whose confusion matrix fits a terminal
+MOST_CLASSES, MOST_PAIRS = 12, 5  # in a terminal
+
+
+def percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.1%}"
+
+
+def class_cells(one: ClassFigures) -> list[str]:
+    """Images, recall, precision and F1 of a class."""
+    return [f"{one.images:,}", *map(percent, (one.recall, one.precision, one.f1))]
+
+
+@plots.styled
+def draw_confusion(answers: Answers) -> Drawing:
+    """Of all classes; up to `MOST_NAMED` by name, with counts for up to `MOST_COUNTED`; needs matplotlib."""
+    counts, classes = answers.confusion, answers.classes
+    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    named = len(classes) <= MOST_NAMED
+    side = min(9.0, max(3.0, 1.2 + 0.3 * len(classes))) if named else 6.4
+    figure, axes = plots.new_axes(side + 0.6, side, "")
+    axes.imshow(share, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    axes.grid(visible=False)
+    axes.set(xlabel="answer", ylabel="true class")
+    if named:
+        names = [shorten(name, 18, placeholder="…") or name[:18] for name in classes]
+        size = 8 if len(classes) <= MOST_COUNTED else 6
+        axes.set_xticks(range(len(classes)), names, rotation=90, fontsize=size)
+        axes.set_yticks(range(len(classes)), names, fontsize=size)
+    if len(classes) <= MOST_COUNTED:
+        for row, column in np.argwhere(counts):
+            colour = PALE if share[row, column] > 0.5 else DARK
+            axes.text(column, row, str(counts[row, column]), ha="center", va="center", color=colour, size=7)
+    return Drawing(
+        "confusion",
+        "Confusion matrix of all classes, in the order of the data: rows are the truth, columns the answers; "
+        "the darker, the larger the share of a class's images.",
+        f"{len(answers) - int(answers.right.sum())} of {len(answers)} images lie beside the diagonal.",
+        figure,
+    )
+
+
+def draw_trust(answers: Answers) -> Iterator[Drawing]:
+    """Whether confidence means what it says, and what is gained by answering only the sure images."""
+    coverage, risk = answers.risk_coverage
+    area = area_under_risk_coverage(answers.confidence, answers.right)
+    yield Drawing(
+        "risk-coverage",
+        "Risk against coverage: the share of errors among the surest images, from few of them to all.",
+        f"Area under the curve {area:.1%}; with every image answered {risk[-1]:.1%} are wrong.",
+        plots.risk_coverage_curves({"this model": (coverage, risk)}),
+    )
+    yield Drawing(
+        "reliability",
+        "Reliability: accuracy of images by how sure the model is; below, how many there are.",
+        "Accuracy by mean confidence in per cent: " + reliability_words(answers.reliability),
+        plots.reliability_diagram(answers.reliability),
+        small=True,
+    )
+
+
+def terminal_tables(answers: Answers, root: Path, width: int) -> Iterator[Table | Text]:
+    """Classes (the weakest of many), the confusion matrix of few, and the pairs confused most often."""
+    shown = worst_first(answers.per_class)[:MOST_CLASSES]
+    every = len(shown) == len(answers.classes)
+    yield Text("\nClasses" if every else f"\nWeakest {len(shown)} of {len(answers.classes)} classes", "bold")
+    table = _table("class", "images", "recall", "precision", "F1")
+    for one in answers.per_class if every else shown:
+        table.add_row(Text(one.name), *class_cells(one))
+    yield table
+    if len(answers.classes) <= MOST_IN_MATRIX and (matrix := _matrix(answers, width)) is not None:
+        yield Text("\nConfusion matrix: a row per true class, a column per answer", "bold")
+        yield matrix
+    if not answers.confused:
+        return
+    count = len(answers.confused)
+    more = f", {MOST_PAIRS} of {count}" if count > MOST_PAIRS else ""
+    yield Text(f"\nMost confused pairs{more}, with the image it was surest of, below {root}", "bold")
+    pairs = _table("true class", "taken for", "images", "for example", right=("images",))
+    for pair in answers.confused[:MOST_PAIRS]:
+        (row,) = answers.examples(pair, 1)
+        pairs.add_row(
+            Text(answers.classes[pair.true]),
+            Text(answers.classes[pair.taken_for]),
+            f"{pair.images} of {answers.per_class[pair.true].images}",
+            Text(answers.paths[row]),
+        )
+    yield pairs
+
+
+def write_figures(answers: Answers, folder: Path) -> list[str]:
+    """Write tables as CSV and, where matplotlib is, figures as SVG and PNG; the names of the files."""
+    rows = [one.to_dict() for one in answers.per_class]
+    tables: dict[str, Iterable[Iterable[object]]] = {
+        "confusion.csv": csv_rows(answers.confusion, answers.classes),
+        "classes.csv": [list(rows[0]), *(row.values() for row in rows)],
+    }
+    for name, table in tables.items():
+        write_text(folder / name, as_csv(table))
+    if not plots.available():
+        return list(tables)
+    drawings = [draw_confusion(answers), *draw_trust(answers)]
+    figures = {f"{one.name}.{kind}": one.figure for one in drawings for kind in ("svg", "png")}
+    for name, figure in figures.items():
+        plots.save(figure, folder / name)
+    return [*tables, *figures]
+
+
+def _table(*heads: str, right: Sequence[str] = ("images", "recall", "precision", "F1")) -> Table:
+    columns = [
+        Column(head, justify="right" if head in right else "left", no_wrap=head in right, overflow="fold")
+        for head in heads
+    ]
+    return Table(*columns, box=None, pad_edge=False)
+
+
+def _matrix(answers: Answers, width: int) -> Table | None:
+    """The matrix under numbers that stand for the classes; None where it is wider than the terminal."""
+    counts = answers.confusion
+    cell = max(len(str(counts.max())), len(str(len(counts)))) + 2
+    if 20 + cell * len(counts) > width:
+        return None
+    numbers = [str(place) for place in range(1, len(counts) + 1)]
+    table = Table(Column("", overflow="fold"), box=None, pad_edge=False)
+    for number in numbers:
+        table.add_column(number, justify="right", no_wrap=True)
+    for place, (name, row) in enumerate(zip(answers.classes, counts.tolist(), strict=True)):
+        cells = (
+            Text(str(count) if count else "·", "bold" if column == place else "red" if count else "dim")
+            for column, count in enumerate(row)
+        )
+        table.add_row(Text(f"{numbers[place]} {name}"), *cells)
+    return table

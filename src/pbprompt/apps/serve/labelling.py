@@ -1,0 +1,223 @@
+"""A person labels a folder's images, the most instructive first; the model learns each at once.
+
+A table keeps the labels, written whole after every one, so that ending the server loses nothing and the same
+command goes on from there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fastapi import FastAPI, Request, Response
+
+from pbprompt.apps.labelling.next_images import (
+    Row,
+    name_in_table,
+    next_images,
+    read_table,
+    table_root,
+    write_table,
+)
+from pbprompt.apps.serve.fairness import Shares
+from pbprompt.apps.serve.limits import Limits, Refused
+from pbprompt.apps.serve.model import single_spaced, with_examples
+from pbprompt.apps.serve.schemas import BUSY, KEY, UNUSABLE, Estimate, Label, ToLabel, documented
+from pbprompt.apps.serve.service import Service
+from pbprompt.apps.serve.uploads import receive
+from pbprompt.errors import InputError
+from pbprompt.learners.abilities import LearnsOn, can
+from pbprompt.model.calibration import calibrate_left_out
+from pbprompt.model.tuned import TunedModel
+from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.images.items import Item
+from pbprompt.vision.images.stream import list_images
+from pbprompt.vision.towers.backbone import Encoded
+
+AT_ONCE = 10  # images that one look at all the others chooses, so that they are unlike each other
+TABLE = "labels.csv"
+WRITING = {507: "the table cannot be written"}
+
+
+@dataclass
+class Labelling:
+    """The images, what a person said of some of them, and what comes next.
+
+    Only images that lie in `folder` take part: a link that leads elsewhere shows nothing of what is there.
+    """
+
+    folder: Path
+    table: Path
+    start: TunedModel  # before any of these labels
+    features: Features  # of `names`, in order
+    names: list[str]  # relative to `root`
+    rows: dict[str, Row]  # of the table, by image; some may wait for their label
+    notes: list[str] = field(default_factory=list)  # of what was left out
+
+    def __post_init__(self) -> None:
+        self._place = {name: place for place, name in enumerate(self.names)}
+        self._queue = [row for row in self.rows.values() if not row.label and row.image in self._place]
+        self._asked = {row.image for row in self._queue}  # they stay in the table whatever happens
+        self._skipped: set[str] = set()
+        self._done: list[str] = []  # labelled or skipped since the server started
+        self._first = self._estimate(self.start)
+        self.model = self._from_start()
+        self.shown = self._next_to_show(self.model)
+
+    @classmethod
+    def open(
+        cls, model: TunedModel, folder: Path, table: Path | None = None, progress: bool = True
+    ) -> "Labelling":
+        """Look at every image of a folder once; labels that the table has already are learned again."""
+        if not can(model.single_label().method, LearnsOn):
+            raise InputError(
+                f"{model.method.name} cannot learn while images are labelled: fit `conjugate`, which can, or "
+                "label a table that `pbprompt next` writes"
+            )
+        if not folder.is_dir():
+            raise InputError(f"{folder}: not a folder: give one that holds the images to label")
+        table = table or folder / TABLE
+        root, home = table_root(folder, table), folder.resolve()
+        rows = {row.image: row for row in read_table(table)} if table.exists() else {}
+        there = list_images(folder)
+        inside = [path for path in there if path.resolve().is_relative_to(home)]
+        names = [name_in_table(path, folder, root) for path in inside]
+        failures: dict[str, InputError] = {}
+        bank = FeatureBank(model.backbone, progress=progress)
+        features = bank.encode(root, [Item(name, 0) for name in names], failures)
+        names = [name for name in names if name not in failures]
+        if not names:
+            raise InputError(f"{folder}: none of its images can be read: give a folder with some that can")
+        notes = [str(error) for error in failures.values()]
+        if away := len(there) - len(inside):
+            notes.append(f"{away} links lead out of {folder}: what they lead to is not shown")
+        if lost := len([row for row in rows.values() if row.label and row.image not in set(names)]):
+            notes.append(f"{lost} labels of {table} are of images that are not in {folder}: not learned")
+        return cls(folder, table, model, features, names, rows, notes)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What has been said, by image, of those that are there."""
+        return {name: row.label for name, row in self.rows.items() if row.label and name in self._place}
+
+    def path_of(self, name: str) -> Path:
+        """Where an image lies; refused where it is none of the folder's."""
+        if name not in self._place:
+            raise Refused(404, "there is no such image in the folder")
+        path = table_root(self.folder, self.table) / name
+        if not path.resolve().is_relative_to(self.folder.resolve()):
+            raise Refused(404, "the image leads out of the folder")
+        return path
+
+    def label(self, model: TunedModel, name: str, label: str | None, limits: Limits) -> TunedModel:
+        """The model having learned one image more, or as it was where that is skipped."""
+        row = next((row for row in self._queue if row.image == name), None)
+        if row is None:
+            raise Refused(409, "this image is not waiting for a label: reload the page")
+        if label is None:
+            self._skipped.add(name)
+        else:
+            label = single_spaced(label)
+            model = with_examples(model, self._encoded([name]), [label], limits)
+            if self.shown.image == name and self.shown.suggested is not None:
+                sure = f"{self.shown.scores[self.shown.suggested]:.4f}"
+                row = row._replace(suggested=self.shown.suggested, probability=sure)
+            self._write(self.rows | {name: row._replace(label=label)})
+        self._queue = [other for other in self._queue if other.image != name]
+        self._done.append(name)
+        self.shown = self._next_to_show(model)
+        return model
+
+    def undo(self) -> TunedModel:
+        """The model without what was said last; that image comes next."""
+        if not self._done:
+            raise Refused(409, "nothing was labelled since the server started: correct the table itself")
+        name = self._done[-1]
+        row = self.rows.get(name, Row(name, "", "", "", ""))._replace(label="")
+        if name in self.rows:
+            left = {other: row for other, row in self.rows.items() if other != name}
+            self._write(left | {name: row} if name in self._asked else left)
+        self._done.pop()
+        self._skipped.discard(name)
+        self._queue.insert(0, row)
+        model = self._from_start()
+        self.shown = self._next_to_show(model)
+        return model
+
+    def _write(self, rows: dict[str, Row]) -> None:
+        try:
+            write_table(self.table, list(rows.values()))
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise Refused(507, f"{self.table} cannot be written: {why}: nothing was learned") from None
+        self.rows = rows
+
+    def _from_start(self) -> TunedModel:
+        if not (labels := self.labels):
+            return self.start
+        return self.start.partial_fit(self._encoded(list(labels)), list(labels.values()))
+
+    def _next_to_show(self, model: TunedModel) -> ToLabel:
+        """What to show now: the next image, what the model says of it, and how far it has come."""
+        labels, waiting = self.labels, {row.image for row in self._queue}
+        free = [name for name in self.names if name not in {*labels, *waiting, *self._skipped}]
+        if not self._queue and free:
+            images = self._encoded(free)
+            said = model.predict(images)
+            for one in next_images(images.global_, said, min(AT_ONCE, len(free)), seed=len(labels)):
+                score, sure = f"{one.score:.4f}", f"{one.probability:.4f}"
+                self._queue.append(Row(free[one.row], "", one.label, sure, score))
+        names = [row.image for row in self._queue[:2]]
+        scores = model.predict(self._encoded(names[:1]))[0].scores if names else {}
+        return ToLabel(
+            image=names[0] if names else None,
+            after=names[1] if len(names) > 1 else None,
+            suggested=max(scores, key=scores.__getitem__) if scores else None,
+            scores=scores,
+            labelled=len(labels),
+            left=len(self.names) - len(labels) - len(self._skipped),
+            estimate=self._estimate(model),
+            estimate_at_start=self._first,
+            may_undo=bool(self._done),
+            table=str(self.table),
+        )
+
+    def _estimate(self, model: TunedModel) -> Estimate | None:
+        judged = calibrate_left_out(model.predictor)
+        return None if judged is None else Estimate(right=sum(judged.right), of=len(judged))
+
+    def _encoded(self, names: Sequence[str]) -> Encoded:
+        return self.features.subset([self._place[name] for name in names]).images
+
+
+def add_labelling(app: FastAPI, service: Service, labelling: Labelling, limits: Limits, held: Shares) -> None:
+    """Let the app hand out a folder's images to label; the model learns each as POST /examples would."""
+    service.take(labelling.model, list(labelling.labels.values()))
+
+    @app.get("/labelling", **documented(KEY))
+    async def to_label() -> ToLabel:
+        """Which image to label now, and how far the model has come."""
+        return labelling.shown
+
+    unfit = {409: "not waiting for a label, or a class in another spelling"}
+
+    @app.post("/labelling", **documented(UNUSABLE | BUSY | WRITING | unfit, Label))
+    async def label(request: Request) -> ToLabel:
+        """Label or skip an image: the model learns it, the table is written, and the next one comes."""
+        async with receive(request, Label, limits, held) as asked:
+            said = [] if asked.label is None else [asked.label]
+            await service.teach(lambda model: labelling.label(model, asked.image, asked.label, limits), said)
+        service.metrics.examples.inc(len(said))
+        return labelling.shown
+
+    @app.post("/labelling/undo", **documented(KEY | BUSY | WRITING | {409: "there is nothing to take back"}))
+    async def undo() -> ToLabel:
+        """Take back what was said last."""
+        await service.teach(lambda model: labelling.undo(), [])
+        return labelling.shown
+
+    unseen = {404: "no image of the folder", 422: "it cannot be read"}
+
+    @app.get("/labelling/image", response_class=Response, **documented(KEY | unseen))
+    async def image(name: str = "") -> Response:
+        """An image of the folder, by `?name=`, as a JPEG."""
+        return Response(await service.picture(labelling.path_of(name)), media_type="image/jpeg")

@@ -1,5 +1,0 @@
-"""A classifier with scikit-learn's verbs."""
-
-from pbprompt.classifier.prompt_classifier import PromptClassifier
-
-__all__ = ["PromptClassifier"]

@@ -1,1 +1,0 @@
-"""The paper's equations, one concept per file, usable alone."""

@@ -1,0 +1,1 @@
+"""Names as prior, photographs as evidence: the default."""

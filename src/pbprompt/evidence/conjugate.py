@@ -1,0 +1,398 @@
+"""Names as prior, photographs as evidence: the closed-form classifier (`evidence/posterior.py`).
+
+A name (its sentences) says where a class lies among images, the labelled photographs correct it, and how much
+names, class means and single photographs count is what left-out photographs say. Nothing is trained, and no
+validation image is used. A class of which there is no photograph is known by its name.
+
+Prior art: Gaussian discriminant analysis for CLIP (Wang et al., ICLR 2024), Tip-Adapter, ProKeR, LP++, CLAP.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from pbprompt.errors import InputError
+from pbprompt.evidence.evidence import Evidence, Kept, feature_keys, unit_features
+from pbprompt.evidence.experts.kernel import log_kernel
+from pbprompt.evidence.label_head import LabelHead, fit_label_head
+from pbprompt.evidence.novelty import LeftOutPhotographs
+from pbprompt.evidence.posterior import Posterior, fit_posterior, judged_rows, mixed_with_names, stacked
+from pbprompt.evidence.statistics import Statistics
+from pbprompt.evidence.unlabelled import IN_KERNEL, PER_CLASS, Absorbed, absorb, absorb_by_names, seen
+from pbprompt.learners.abilities import (
+    LearnsOn,
+    LeavesOut,
+    MultiLabel,
+    NamesSources,
+    Streams,
+    TakesUnlabelled,
+    TellsFamiliarity,
+)
+from pbprompt.learners.memory import Memory
+from pbprompt.learners.method import MethodConfig, setting
+from pbprompt.learners.zeroshot import Templates, ZeroShot, ZeroShotConfig
+from pbprompt.registry import register
+from pbprompt.vision.similarity import unit
+from pbprompt.vision.towers.backbone import Backbone, Encoded
+
+SENTENCES: Mapping[str, Templates] = {"sentence": "single", "ensemble": "ensemble", "sentences": "both"}
+LEFT_OUT_DRAWS = 16  # of the experts' weights
+# the posterior's tensors, and what they are saved as; the kernel's photographs are those that are kept
+FITTED = {
+    name: f"fitted_{name.replace('/', '_')}"
+    for whole, kind in Posterior.__annotations__.items()
+    for name in ([f"{whole}/{part}" for part in kind._fields] if hasattr(kind, "_fields") else [whole])
+    if name not in ("kernel/photographs", "kernel/labels")
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConjugateConfig(MethodConfig):
+    """What the names say; `docs/readings-conjugate.md` has the constants of the model, and what they do."""
+
+    prior: str = setting(
+        "sentences",
+        "what a name says: sentence (the data's), ensemble (general ones), sentences (both) or none; none "
+        "where the backbone reads no text",
+    )
+    descriptions: tuple[tuple[str, ...], ...] = setting(
+        (), "a class and sentences that say what it is, in place of those about its name", later=True
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prior not in (*SENTENCES, "none"):
+            raise InputError(f"setting 'prior' is {self.prior!r}: use {', '.join(SENTENCES)} or none")
+
+
+@register("conjugate")
+class Conjugate(
+    Memory, LearnsOn, Streams, TakesUnlabelled, MultiLabel, LeavesOut, TellsFamiliarity, NamesSources
+):
+    """Names place the classes, photographs move them; both in closed form."""
+
+    Config = ConjugateConfig
+    revision = 3
+    tags = ("closed form",)
+    needs_text = False
+    stepwise = False
+    takes_weights = True
+    paper = "this library, after Wang et al., ICLR 2024"
+    config: ConjugateConfig
+
+    def __init__(self, config: ConjugateConfig, backbone: Backbone) -> None:
+        if not backbone.reads_text:
+            if config.prior not in (ConjugateConfig.prior, "none"):
+                raise InputError(
+                    f"{backbone.config.name} is an image tower that reads no text: leave the setting "
+                    "'prior' as it is"
+                )
+            config = replace(config, prior="none")
+        super().__init__(config, backbone)
+        sentences = SENTENCES.get(config.prior)
+        told = ZeroShotConfig(templates=sentences or "single", descriptions=config.descriptions)
+        self.reader = ZeroShot(told, backbone) if sentences else None
+        self.takes_new_names = self.reader is not None
+        d = backbone.embed_dim
+        self.counts = nn.Buffer(torch.empty(0, dtype=torch.float64))
+        self.sums, self.moment = (nn.Buffer(torch.empty(0, d, dtype=torch.float64)) for _ in range(2))
+        self.kept, self.kept_labels = nn.Buffer(torch.empty(0, d)), nn.Buffer(torch.empty(0).long())
+        self.kept_weights = nn.Buffer(torch.empty(0, dtype=torch.float64))
+        # without a label, in the kernel; the labels are the likeliest ones
+        self.pool, self.pool_labels = nn.Buffer(torch.empty(0, d)), nn.Buffer(torch.empty(0).long())
+        for saved in FITTED.values():
+            self.register_buffer(saved, torch.empty(0))
+        self._left: LeftOutPhotographs | None = None
+        self._beside: Tensor | None = None
+        self._places = torch.arange(0)  # of them, among those that were given and those of before
+        self._asked = 0  # how many were given
+        self._in_kernel = IN_KERNEL
+
+    # the evidence
+
+    def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
+        self.begin_with(
+            Evidence.of(unit_features(images.global_), labels, len(self.classes), self.image_weights)
+        )
+
+    def begin_with(self, evidence: Evidence) -> None:
+        self.remember()
+        self._keep(evidence)
+
+    def beside(self, images: Float[Tensor, "m d"], *, asked: bool = False) -> None:
+        if self.seen and not len(self.kept):
+            raise InputError(
+                "the model was fitted without any label, so that nothing can judge more images: fit it again "
+                "with all of them unlabelled, or with a few labels"
+            )
+        self._in_kernel = 0 if asked else IN_KERNEL
+        features = torch.cat([unit_features(images.to(self.kept)).float(), self.pool])
+        order = feature_keys(features).argsort(stable=True)  # of chance, and the same for the same images
+        self._beside, self._places, self._asked = features[order], order, len(images)
+
+    def begin_by_names(self) -> None:
+        """Names place the classes, images without a label move them."""
+        if self.reader is None or self._beside is None or len(self.classes) < 2:
+            raise InputError(
+                "without labels it takes two names or more, a backbone that reads them, and images"
+            )
+        if len(self._beside) < PER_CLASS * len(self.classes):
+            raise InputError(
+                f"{len(self._beside)} images without labels are too few for {len(self.classes)} classes, of "
+                f"which nothing else is known: give {PER_CLASS * len(self.classes)} or more, or use zero-shot"
+            )
+        self.remember()
+        self._keep(Evidence.of(self._beside[:0], self.kept_labels[:0], len(self.classes)))
+
+    def finish(self) -> None:
+        """Fit, once all photographs are there."""
+        self.absorbed = None
+        if self._beside is None or not len(self._beside):
+            posterior, self._left = fit_posterior(*self._known_evidence())
+        else:
+            looked_at = self._beside[: seen(len(self.seen))]
+            found = self._absorbed(looked_at)
+            familiar = torch.zeros_like(self._places, dtype=torch.bool)
+            familiar[self._places[: len(looked_at)]] = found.familiar
+            self.absorbed = found._replace(familiar=familiar[: self._asked])
+            posterior, self._left = found.posterior, found.left
+        labelled = len(posterior.kernel.labels) - (len(self.absorbed.kernel_rows) if self.absorbed else 0)
+        self.pool.data = posterior.kernel.photographs[labelled:].to(self.pool)
+        self.pool_labels.data = self._known()[posterior.kernel.labels[labelled:]]
+        self._beside = None
+        tensors = posterior.tensors()
+        for name, saved in FITTED.items():
+            # in the order of a file: products of what is loaded are then the same to the last bit
+            getattr(self, saved).data = tensors[name].to(self.kept).contiguous()
+
+    def learn(self, images: Encoded, labels: Int[Tensor, " n"]) -> None:
+        """As if fitted on the former images and these; classes without a photograph so far get theirs."""
+        if not self.seen:
+            self.begin(images, labels, seed=0)
+            self.finish()
+            return
+        if len(self.kept):  # those that were counted in are weighed anew, with more labels beside them
+            self.beside(self.pool[:0])
+        x, asked = unit_features(images.global_), self.classes
+        new = [name for name, label in zip(asked, self.labels_of_classes(), strict=True) if label < 0]
+        self.remember((*self.seen, *new))
+        present = torch.tensor(self.labels_of_classes(), device=labels.device)[labels]
+        self._keep(self._evidence().merged(Evidence.of(x, present, len(self.seen))))
+        self.finish()
+
+    def regroup(self, named: Mapping[str, str | None]) -> None:
+        statistics, kept = self._evidence()
+        names = [named.get(name, name) for name in self.seen]
+        new = list(dict.fromkeys(name for name in names if name is not None))
+        place = torch.tensor([-1 if name is None else new.index(name) for name in names]).to(kept.labels)
+        gone, lost = place < 0, (place < 0)[kept.labels]
+        if not torch.isclose(statistics.counts[gone].sum(), kept.weights[lost].sum()):
+            raise InputError(f"{self.name} keeps too few of its photographs to forget a class: fit it again")
+        away = kept.images[lost].double()
+        few = Statistics(
+            statistics.counts[~gone],
+            statistics.sums[~gone],
+            statistics.moment - away.T @ (kept.weights[lost].unsqueeze(1) * away),
+        ).relabelled(place[~gone], len(new))
+        if not len(self.kept):
+            raise InputError(
+                f"{self.name} was fitted without any label: fit it again with the names you want"
+            )
+        self.beside(self.pool[:0])  # weighed anew
+        self.remember(new)
+        self._keep(
+            Evidence(few, kept._at((~lost).nonzero().squeeze(1))._replace(labels=place[kept.labels][~lost]))
+        )
+        self.finish()
+
+    def label_head(self, images: Encoded, targets: Float[Tensor, "n k"]) -> LabelHead:
+        """One-vs-rest by the same statistics (`evidence/one_vs_rest.py`); its own state stays as it is."""
+        return fit_label_head(unit_features(images.global_), targets, self.texts(self.classes))
+
+    def _evidence(self) -> Evidence:
+        kept = Kept.of(self.kept, self.kept_labels, self.kept_weights)
+        return Evidence(Statistics(self.counts, self.sums, self.moment), kept)
+
+    def _keep(self, evidence: Evidence) -> None:
+        for name, value in evidence.statistics._asdict().items():
+            getattr(self, name).data = value.to(self.counts.device)
+        kept, device = evidence.kept, self.kept.device
+        self.kept.data, self.kept_labels.data = kept.images.to(device), kept.labels.to(device)
+        self.kept_weights.data = kept.weights.to(self.kept_weights)
+
+    def _known(self) -> Int[Tensor, " k"]:
+        """Labels of the classes with photographs: the posterior's columns."""
+        return (self.counts > 0).nonzero().squeeze(1)
+
+    def _known_evidence(self) -> tuple[Statistics, Kept, Float[Tensor, "k d"], float]:
+        """Of the classes with photographs: all that the posterior is made of."""
+        known = self._known()
+        statistics, kept = self._evidence()
+        few = Statistics(statistics.counts[known], statistics.sums[known], statistics.moment)
+        texts = self.texts([self.seen[label] for label in known.tolist()])
+        kept = kept._replace(labels=torch.searchsorted(known, kept.labels))
+        return few, kept, texts, float(self.backbone.logit_scale)
+
+    def _absorbed(self, pool: Float[Tensor, "m d"]) -> Absorbed:
+        if self.counts.any():
+            return absorb(*self._known_evidence(), pool, self._in_kernel)
+        found, statistics = absorb_by_names(self.texts(self.seen), float(self.backbone.logit_scale), pool)
+        self._keep(Evidence(statistics, self._evidence().kept))
+        return found
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        self._left = None  # it is of other photographs
+        for saved in FITTED.values():
+            getattr(self, saved).data = self.kept.new_empty(state.get(prefix + saved, self.counts).shape)
+        super()._load_from_state_dict(state, prefix, *rest)
+
+    def texts(self, classes: Sequence[str]) -> Float[Tensor, "c d"]:
+        """Text features of length 1; zero where names say nothing."""
+        if self.reader is None or not classes:
+            return self.kept.new_zeros(len(classes), self.backbone.embed_dim)
+        self.reader.prepare(tuple(classes), self.template)
+        return unit(self.reader.class_features(1, torch.Generator()))[0].float()
+
+    # prediction
+
+    def posterior(self) -> Posterior:
+        """What was fitted, as it is saved."""
+        if not self.seen:
+            raise InputError(f"{self.name} has no photographs yet: fit it on images first")
+        tensors = {name: getattr(self, saved) for name, saved in FITTED.items()}
+        rows = judged_rows(len(self.kept), len(tensors["names"]))
+        photographs = torch.cat([self.kept[rows], self.pool])
+        labels = torch.searchsorted(self._known(), torch.cat([self.kept_labels[rows], self.pool_labels]))
+        return Posterior.from_tensors({**tensors, "kernel/photographs": photographs, "kernel/labels": labels})
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c k"]:
+        """Draws of the experts' weights, the same for every class; the classes themselves are looked up."""
+        self._answers = _Answers(self)
+        draws = self._answers.posterior.weights.draws(samples).to(self.kept)
+        return draws.unsqueeze(1).expand(-1, len(self.classes), -1)
+
+    def sample_logits(self, images: Encoded, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s b c"]:
+        x = unit(images.global_).float()
+        experts = self._answers.posterior.experts(x)
+        return self._answers.logits(x, experts, self._answers.posterior.strangeness(experts), features[:, 0])
+
+    def familiarity(self, images: Encoded) -> Float[Tensor, " b"] | None:
+        """All classes with photographs count, whichever are asked for."""
+        posterior = self.posterior()
+        looks = posterior.strangeness(posterior.experts(unit(images.global_).float()))
+        return posterior.novelty.familiarity(looks)
+
+    def found_by_name(self) -> float | None:
+        """Share of classes left out whole, photographs and all, that their name alone was given images of."""
+        found = self.posterior().novelty.found
+        return float(found) if len(found) else None
+
+    def told_by_names(self) -> float | None:
+        return float(self.posterior().information) if self.reader else None
+
+    def left_out(self) -> "tuple[Float[Tensor, 'n c'], Int[Tensor, ' n']] | None":
+        """Of photographs that are not their class's only ones; without these, nothing is known of how the
+        model does. Classes known by their names alone take part as they do in predictions."""
+        if not len(self.kept):
+            return None
+        left = self._left
+        if left is None:
+            evidence = self._known_evidence()
+            left = absorb(*evidence, self.pool).left if len(self.pool) else fit_posterior(*evidence)[1]
+        labels = torch.tensor(self.labels_of_classes(), device=self.counts.device)
+        own = self.kept_labels[left.rows]
+        rows = (left.several & torch.isin(own, labels)).nonzero().squeeze(1)
+        if not len(rows) or len(self._known()) < 2:
+            return None
+        answers = _Answers(self)
+        draws = answers.posterior.weights.draws(LEFT_OUT_DRAWS).to(left.experts)
+        x = self.kept[left.rows[rows]].double()
+        logits = answers.logits(x, left.experts[:, rows], left.looks[rows], draws)
+        said = logits.softmax(-1).mean(0)
+        return said.float(), (own[rows].unsqueeze(1) == labels).int().argmax(1)
+
+    # what it shows of itself
+
+    def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
+        return self.texts(self.classes).to(features).expand(len(features), -1, -1)
+
+    def directions(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
+        """The slope of a class's logit at the centre of all classes: the photographs' part is not linear."""
+        return self._answers.slopes(features[:, 0])
+
+    def sources(self, images: Encoded) -> dict[str, Float[Tensor, "b c"]]:
+        """What the class's mean, single photographs and the name add to a class's logit, by the best weights;
+        of a name without photographs, what all photographs say against it."""
+        return self._answers.sources(unit(images.global_).float())
+
+
+class _Answers:
+    """The posterior for the classes that are asked for: known ones by their columns, others by name."""
+
+    def __init__(self, method: Conjugate) -> None:
+        self.posterior, known = method.posterior(), method._known()
+        labels = torch.tensor(method.labels_of_classes(), device=known.device)
+        place = torch.searchsorted(known, labels.clamp(min=0)).clamp(max=len(known) - 1)
+        has = (labels >= 0) & (known[place] == labels)
+        self.columns, self.new = place[has], (~has).nonzero().squeeze(1)
+        self.order = torch.cat([has.nonzero().squeeze(1), self.new]).argsort()  # back to the classes' order
+        texts = method.texts([method.classes[at] for at in self.new.tolist()])
+        self.names = self.posterior.new_names(texts, float(method.backbone.logit_scale))
+
+    def logits(
+        self,
+        images: Float[Tensor, "b d"],
+        experts: Float[Tensor, "4 b k"],
+        looks: Float[Tensor, " b"],
+        draws: Float[Tensor, "s 4"],
+    ) -> Float[Tensor, "s b c"]:
+        """Of each draw of the weights; `looks`: F of the images."""
+        known = torch.einsum("se,ebk->sbk", draws.to(experts), experts[:, :, self.columns])
+        if not len(self.new):
+            by_name = experts[-1][:, self.columns]
+            return mixed_with_names(self.posterior, known, by_name, looks)[..., self.order]
+        odds = self.names.log_odds(self.posterior, images, looks)
+        if not len(self.columns):  # names among themselves
+            fit = self.posterior.novelty.odds[2].to(images)
+            offsets = images - self.posterior.gaussians.centre.to(images)
+            return (fit * offsets @ self.names.direction.to(images).T).expand(len(draws), -1, -1)
+        odds = known.logsumexp(-1, keepdim=True) + odds
+        return torch.cat([known, odds], dim=-1)[..., self.order]
+
+    def sources(self, images: Float[Tensor, "b d"]) -> dict[str, Float[Tensor, "b c"]]:
+        experts = self.posterior.experts(images)
+        known = self.posterior.weights.best[:, None, None] * experts[:, :, self.columns]
+        looks, left = self.posterior.strangeness(experts), known.sum(0)
+        if len(self.columns):  # against all of them together, as new names are
+            known[0] -= left.logsumexp(1, keepdim=True)
+        if not len(self.new):  # what an image unlike the photographs leaves to the names
+            left = mixed_with_names(self.posterior, left[None], experts[-1][:, self.columns], looks)[0] - left
+        odds = self.names.log_odds(self.posterior, images, looks)
+        fit = self.posterior.novelty.odds[2] * (images - self.posterior.gaussians.centre)
+        by_name = fit @ self.names.direction.to(images).T
+        against = odds - by_name if len(self.columns) else torch.zeros_like(odds)
+        nothing = torch.zeros_like(odds)
+        density, alike, nearest, name = torch.cat(
+            [known, torch.stack([nothing, against, nothing, by_name])], dim=2
+        )
+        parts = {"name": name, "class mean": density, "photographs": alike + nearest}
+        if not len(self.new):
+            parts["unlike the photographs"] = left - left.mean(1, keepdim=True)
+        return {key: part[:, self.order] for key, part in parts.items()}
+
+    def slopes(self, draws: Float[Tensor, "s 4"]) -> Float[Tensor, "s c d"]:
+        """∇ of the logits at b."""
+        gaussians, kernel = self.posterior.gaussians, self.posterior.kernel
+        similar = log_kernel(gaussians.centre.unsqueeze(0), kernel.photographs, kernel.bandwidth)
+        alike = kernel.coefficients.T @ (similar.T.exp() * kernel.photographs)
+        own = kernel.labels == torch.arange(len(self.posterior.names)).to(kernel.labels).unsqueeze(1)
+        nearest = kernel.photographs[torch.where(own, similar, -torch.inf).argmax(1)]
+        by_photographs = torch.stack([alike, nearest]) / kernel.bandwidth
+        known = stacked(gaussians.direction, by_photographs, self.posterior.names)[:, self.columns]
+        known = torch.einsum("se,ekd->skd", draws, known)
+        new = self.posterior.novelty.odds[2] * self.names.direction.to(known)
+        return torch.cat([known, new.expand(len(draws), -1, -1)], dim=1)[:, self.order]

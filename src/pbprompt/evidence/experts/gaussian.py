@@ -1,0 +1,174 @@
+"""Names as prior, photographs as evidence: every class a Gaussian, all of one shape.
+
+    μ_c ~ N(m_c, Σ/κ),  m_c = b + γ s Σ t̃_c               what the name says before any photograph
+    x | c ~ N(μ_c, Σ)                                     photographs of the class
+    μ̂_c = (κ m_c + n_c x̄_c) / (κ + n_c)                  what both say together
+    D_c(x) = ‖x − μ̂_c‖²_P / ι_c                           ι_c = 1 + 1/(κ + n_c)
+    L_c(x) = −½ D_c(x) − ½ d ln ι_c                       log density of a new image, up to a constant
+
+    Σ = (S + a I) / (N − K + ν),  S = Σ_i r_i r_iᵀ,  r_i = x_i − x̄_{y_i},  ν = d
+    a = ν (tr S + ½ Σ_c ‖x̄_c − b‖² / (K − 1)) / (d (N − K + 1))
+    s = max(0, Σ_c t̃_c·(x̄_c − b) / Σ_c t̃_cᵀ Σ t̃_c)
+
+| symbol    | name here         | meaning                                                                   |
+|-----------|-------------------|---------------------------------------------------------------------------|
+| x, d      | `images`          | image features of length 1, in d dimensions                               |
+| n_c, x̄_c  | `counts`, `means` | photographs of class c (at least one), and their mean                     |
+| t̃_c       | `texts`           | text feature of class c, less the mean over the classes                   |
+| b         | `centre`          | mean of the class means                                                   |
+| Σ, P      | `sigma`           | within-class covariance, shrunk to a sphere; P is its inverse             |
+| s, γ      | `slope`           | how far along Σ t̃ the classes lie, fitted; γ = 2 trusts the names more    |
+| κ         | `KAPPA`           | how many photographs a name is worth                                      |
+
+The linear part of L_c under m_c alone is the text classifier itself, and s → 0 where names mean nothing to
+the backbone. Half of the spread of the class means counts as one more degree of freedom within the classes,
+which decides a where every class has a single photograph.
+
+S is diagonalised once; in its eigenbasis Σ and P are diagonal, so that everything after is a product of
+matrices: O(N d² + d³ + N K d) in all, in float64.
+
+Each photograph is also judged by the posterior without it, exactly: the prior (b, s, a) stays as it is. An
+image that counts w times leaves its class n − w photographs, and with r = x_i − x̄_y
+
+    x̄_y⁻ = x̄_y − w r/(n − w)       S⁻ = S − β r rᵀ,  β = w n/(n − w)
+    ‖e‖²_{P⁻} = (1 − w/M) [‖e‖²_P + g (rᵀPe)²],  g = (β/M)/(1 − (β/M) rᵀPr),  M = N − K + ν
+
+A class whose only photograph is left out is known by its name alone, with S as it is.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from pbprompt.evidence.statistics import Statistics
+
+GAMMA = 2.0
+KAPPA = 2.0
+SHRINKAGE = 1.0  # ν / d
+SPREAD = 0.5  # of the class means, as one degree of freedom within the classes
+FLOOR = 1e-8  # of the variance, relative to an image's own square: all images may be equal
+
+
+class Eigenbasis(NamedTuple):
+    """The classes in the eigenbasis of S, where Σ is diagonal, about their centre."""
+
+    basis: Float[Tensor, "d d"]
+    sigma: Float[Tensor, " d"]
+    """the diagonal of Σ"""
+    size: float
+    """N − K + ν"""
+    centre: Float[Tensor, " d"]
+    counts: Float[Tensor, " k"]
+    means: Float[Tensor, "k d"]
+    """x̄_c − b"""
+    priors: Float[Tensor, "k d"]
+    """m_c − b"""
+
+
+def diagonalise(statistics: Statistics, texts: Float[Tensor, "k d"]) -> Eigenbasis:
+    """Of classes that all have photographs: S = Σ_i x_i x_iᵀ − Σ_c n_c x̄_c x̄_cᵀ, diagonalised."""
+    counts, sums, moment = statistics
+    means = statistics.means
+    spectrum, basis = torch.linalg.eigh(moment - sums.T @ means)
+    spectrum, means, texts = spectrum.clamp(min=0), means @ basis, texts.double() @ basis
+    images, width = float(counts.sum()), len(spectrum)
+    freedom, strength = max(0.0, images - len(counts)), SHRINKAGE * width
+    centre = means.mean(0)
+    means, texts = means - centre, texts - texts.mean(0)
+    spread = means.square().sum() / max(1, len(counts) - 1)
+    variance = (spectrum.sum() + SPREAD * spread) / (width * (freedom + 1))
+    variance = variance.clamp(min=FLOOR * float(moment.diagonal().sum()) / images / width)
+    sigma = (spectrum + strength * variance) / (freedom + strength)
+    length = (texts.square() * sigma).sum()
+    slope = ((texts * means).sum() / length).clamp(min=0) if length > 1e-12 * sigma.mean() else 0.0
+    return Eigenbasis(basis, sigma, freedom + strength, centre, counts, means, GAMMA * slope * sigma * texts)
+
+
+def inflation(counts: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """ι = 1 + 1/(κ + n): a mean that rests on little makes its class wider."""
+    return 1 + 1 / (KAPPA + counts)
+
+
+def posterior_means(
+    counts: Float[Tensor, " n"], means: Float[Tensor, "n d"], priors: Float[Tensor, "n d"]
+) -> Float[Tensor, "n d"]:
+    """μ̂ − b."""
+    n = counts.unsqueeze(1)
+    return (KAPPA * priors + n * means) / (KAPPA + n)
+
+
+class Gaussians(NamedTuple):
+    """The classes as rows, so that L_c of images is one product of matrices; in the space of images.
+
+    L_c(x) = u·direction_c − ½ ‖u‖²_P curvature_c + constant_c,   u = x − b,   ‖u‖²_P = ‖u · whiten‖²
+    """
+
+    centre: Float[Tensor, " d"]
+    whiten: Float[Tensor, "d d"]
+    direction: Float[Tensor, "k d"]
+    curvature: Float[Tensor, " k"]
+    """1/ι"""
+    constant: Float[Tensor, " k"]
+
+    def log_densities(self, images: Float[Tensor, "b d"]) -> Float[Tensor, "b k"]:
+        u = images - self.centre
+        squared = (u @ self.whiten).square().sum(1, keepdim=True)
+        return u @ self.direction.T - 0.5 * squared * self.curvature + self.constant
+
+    def distances(self, log_densities: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
+        """D_c, from L_c."""
+        return len(self.centre) * self.curvature.log() - 2 * log_densities
+
+
+def fit_gaussians(frame: Eigenbasis) -> Gaussians:
+    """μ̂ and Σ of the classes of a frame."""
+    sigma, iota = frame.sigma, inflation(frame.counts)
+    mean = posterior_means(frame.counts, frame.means, frame.priors)
+    constant = -0.5 * (mean.square() / sigma).sum(1) / iota - 0.5 * len(sigma) * iota.log()
+    direction = (mean / sigma / iota.unsqueeze(1)) @ frame.basis.T
+    return Gaussians(frame.basis @ frame.centre, frame.basis / sigma.sqrt(), direction, 1 / iota, constant)
+
+
+class LeftOut(NamedTuple):
+    """What the posterior without image i says of image i."""
+
+    distances: Float[Tensor, "n k"]
+    """D_c"""
+    log_densities: Float[Tensor, "n k"]
+    """L_c"""
+    several: Bool[Tensor, " n"]
+    """whether the image's class has photographs left"""
+
+
+def leave_one_out(
+    frame: Eigenbasis, images: Float[Tensor, "n d"], labels: Int[Tensor, " n"], weights: Float[Tensor, " n"]
+) -> LeftOut:
+    """For some of the photographs that the frame was made of, and how often each counts."""
+    precision, rows = 1 / frame.sigma, torch.arange(len(labels)).to(labels)
+    u = images.double() @ frame.basis - frame.centre
+    n, own_mean = frame.counts[labels], frame.means[labels]
+    several = n - weights > 1e-9 * n  # sums of weights are rounded
+    left = torch.where(several, n - weights, 0.0)
+    gone = torch.where(several, weights, 0.0)
+    share = gone / torch.where(several, left, 1.0)
+    r = u - own_mean
+    own = posterior_means(left, own_mean - share.unsqueeze(1) * r, frame.priors[labels])
+    mean = posterior_means(frame.counts, frame.means, frame.priors)
+
+    wr, offset = precision * r, u - own
+    squared = (u.square() * precision).sum(1, keepdim=True) - 2 * (u * precision) @ mean.T
+    squared = squared + (mean.square() * precision).sum(1)
+    along = (wr * u).sum(1, keepdim=True) - wr @ mean.T
+    squared[rows, labels] = (offset.square() * precision).sum(1)
+    along[rows, labels] = (wr * offset).sum(1)
+    beta = share * n / frame.size
+    g = beta / (1 - beta * (wr * r).sum(1))
+    squared = (1 - gone / frame.size).unsqueeze(1) * (squared + g.unsqueeze(1) * along.square())
+
+    counts = frame.counts.repeat(len(labels), 1)
+    counts[rows, labels] = left
+    iota = inflation(counts)
+    distances = squared / iota
+    return LeftOut(distances, -0.5 * distances - 0.5 * len(precision) * iota.log(), several)

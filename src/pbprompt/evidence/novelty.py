@@ -1,0 +1,174 @@
+"""Images of none of the classes, and classes of which there is a name and no photograph.
+
+How well known an image looks falls with distance and with nothing else:
+
+    F(x) = (max_c R_c(x) − r̄) / ρ + min(0, 1 − (min_c D_c(x) − δ̄) / σ)
+
+| symbol  | name here   | meaning                                                                        |
+|---------|-------------|--------------------------------------------------------------------------------|
+| R_c     | `scores`    | what single photographs say for a class (`experts/kernel.py`), 0 far from all  |
+| D_c     | `distances` | squared distance to a class (`experts/gaussian.py`)                           |
+| r̄, ρ, δ̄, σ | `reference` | their means and deviations over left-out photographs                        |
+
+The familiarity of an image is the rank of F(x) among those of left-out photographs: a p-value.
+
+A name without photographs takes an image from the known classes at the odds
+
+    ln o_n(x) = −u − v F(x) + ψ (x − b)·(t̂_n − t̄)          u, v, ψ > 0
+
+so that it takes what looks like nothing known and fits the name. u, v and ψ are fitted by leaving classes
+out whole, photographs and all: their photographs are to go to their name, and all others to none of the other
+names. What a new name may cost is bounded by the same left-out photographs, whatever the name is: u_n is
+raised until it takes at most 1 % of images like them, and up to 20 new names together at most 3 %: by
+counting, or by Student's t where they are too few to count so small a share.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from pbprompt.evidence.weights import fit_weights
+
+FEWEST = 19  # left-out photographs, before a p-value can be 0.05
+BY_ONE, BY_TWENTY = 0.01, 0.03  # of the known classes' images that new names may take
+USUAL = (2.0, 1.0, 0.3)  # u, v and ψ / exp(logit scale) before any class is left out
+PAIRS = 1 << 18  # of photographs and names, that u, v and ψ are fitted to
+HUGE = 1e30  # finite, as all that is saved
+GATE = (0.1, 0.01)  # familiarity at which an image begins to be left to the names, and at which it is
+
+
+class Novelty(NamedTuple):
+    """What it takes to tell the unknown."""
+
+    reference: Float[Tensor, "4"]
+    """r̄, ρ, δ̄, σ"""
+    familiar: Float[Tensor, " m"]
+    """F of left-out photographs, ascending; empty where nothing could be left out"""
+    odds: Float[Tensor, "3"]
+    """u, v, ψ"""
+    found: Float[Tensor, " _"]
+    """of classes left out whole, the share of images that their name is given; empty where not known"""
+
+    def statistic(self, distances: Float[Tensor, "b k"], scores: Float[Tensor, "b k"]) -> Float[Tensor, " b"]:
+        """F, from D and R of all known classes."""
+        return _statistic(self.reference, distances.amin(1), scores.amax(1))
+
+    def familiarity(self, statistic: Float[Tensor, " b"]) -> Float[Tensor, " b"] | None:
+        """(1 + #{F_i ≤ F}) / (m + 1); None where too few photographs could be left out."""
+        if len(self.familiar) < FEWEST:
+            return None
+        rank = torch.searchsorted(self.familiar, statistic.to(self.familiar), right=True)
+        return ((1 + rank) / (len(self.familiar) + 1)).float()
+
+    def unlike(self, statistic: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
+        """From 0, where an image looks like the photographs, to 1, where hardly any of them is so strange."""
+        if len(self.familiar) < FEWEST:
+            return torch.zeros_like(statistic)
+        # tensors throughout: a number read out of one would be a branch that no exported graph can have
+        start, end = self.familiar.quantile(self.familiar.new_tensor(GATE)).unbind()
+        return ((start - statistic) / (start - end).clamp(min=1e-9)).clamp(0, 1)
+
+
+class LeftOutPhotographs(NamedTuple):
+    """Photographs as the model without each of them sees them."""
+
+    rows: Int[Tensor, " n"]
+    """which of the kept ones"""
+    labels: Int[Tensor, " n"]
+    shares: Float[Tensor, " n"]
+    """how often each counts"""
+    experts: Float[Tensor, "4 n k"]
+    """E (`evidence/posterior.py`), of which R_c is the second"""
+    distances: Float[Tensor, "n k"]
+    """D_c"""
+    without_class: Float[Tensor, "n k"]
+    """R_c without all photographs of its class"""
+    several: Bool[Tensor, " n"]
+    """whether the class has photographs left: without, the answer is about its name"""
+    looks: Float[Tensor, " n"]
+    """F"""
+
+
+def fit_novelty(
+    left: LeftOutPhotographs, logits: Float[Tensor, "n k"], cosines: Float[Tensor, "n k"]
+) -> Novelty:
+    """From left-out photographs, whose F need not be known.
+
+    `logits`: of the known classes; `cosines`: e^scale (x − b)·(t̂_c − t̄), all 0 where no name is read.
+    """
+    labels, several = left.labels, left.several
+    nearest, best = left.distances.amin(1), left.experts[1].amax(1)
+    reference = _reference(nearest[several], best[several])
+    familiar = _statistic(reference, nearest, best)
+    usual = reference.new_tensor(USUAL)
+    novelty = Novelty(reference, familiar[several].sort().values, usual, reference.new_tensor([]))
+    if not (cosines.any() and cosines.shape[1] > 2):
+        return novelty
+    # of a class left out whole: what the others say of its photographs
+    own = torch.zeros_like(cosines, dtype=torch.bool).scatter_(1, labels.unsqueeze(1), True)
+    others = left.distances.masked_fill(own, torch.inf).amin(1)
+    strange = _statistic(reference, others, left.without_class.masked_fill(own, -torch.inf).amax(1))
+    rows = torch.arange(len(labels)).to(labels)
+    if several.any():
+        rows = rows[several]
+    rows = rows[:: max(1, -(-len(rows) * own.shape[1] // PAIRS))]
+    own, cosines = own[rows], cosines[rows]
+    looks = torch.where(own, strange[rows].unsqueeze(1), familiar[rows].unsqueeze(1))
+    shares = (1 / labels[rows].bincount(minlength=own.shape[1]).to(cosines))[labels[rows]]  # a class once
+    asked = torch.stack([-torch.ones_like(looks), -looks, cosines]).flatten(1)
+    pairs = torch.stack([torch.zeros_like(asked), asked], dim=2)
+    fitted = fit_weights(pairs, own.flatten().long(), usual, shares.repeat_interleave(own.shape[1])).best
+    known = logits[rows].masked_fill(own, -torch.inf)
+    by_name = known.logsumexp(1) + torch.tensordot(fitted, asked.view(3, *own.shape)[:, own], dims=1)
+    found = (shares * (by_name > known.amax(1))).sum() / shares.sum()
+    return novelty._replace(odds=fitted, found=found.reshape(1))
+
+
+def openness(
+    novelty: Novelty, looks: Float[Tensor, " n"], logits: Float[Tensor, "n k"]
+) -> Float[Tensor, " n"]:
+    """−v F(x) + ln Σ exp − max of the logits: how far each left-out photograph is open to any new name."""
+    return logits.logsumexp(1) - logits.amax(1) - novelty.odds[1] * looks
+
+
+def reluctance(
+    novelty: Novelty, opened: Float[Tensor, " n"], cosines: Float[Tensor, "n m"]
+) -> Float[Tensor, " m"]:
+    """u_n of new names, from left-out photographs: how open each is, and how well each name fits it."""
+    ready = opened.unsqueeze(1) + novelty.odds[2] * cosines
+    least, names = novelty.odds[0], cosines.shape[1]
+    if not ready.numel():
+        return least.expand(names)
+    alone = _upper(ready, BY_ONE).maximum(least)
+    share = min(BY_ONE * names, BY_TWENTY * max(1.0, names / 20), 1.0)
+    return alone + _upper((ready - alone).amax(1, keepdim=True), share).clamp(min=0)
+
+
+def _upper(values: Float[Tensor, "n m"], share: float) -> Float[Tensor, " m"]:
+    """What a new value exceeds with a chance of no more than so much."""
+    counted = values.quantile(1 - share, dim=0, interpolation="higher")
+    freedom = len(values) - 1
+    if not freedom or len(values) * share >= 1:
+        return counted
+    z = float(torch.special.ndtri(torch.tensor(1 - share)))
+    # Cornish and Fisher's expansion of the quantile of t
+    t = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    return counted.maximum(values.mean(0) + t * values.std(0) * (1 + 1 / len(values)) ** 0.5)
+
+
+def _reference(nearest: Float[Tensor, " m"], best: Float[Tensor, " m"]) -> Float[Tensor, "4"]:
+    """Where nothing could be left out, F is 0 of every image."""
+    if len(nearest) < 2:
+        return nearest.new_tensor([0.0, HUGE, 0.0, HUGE])
+    deviations = [values.std().clamp(min=1e-9) for values in (best, nearest)]
+    return torch.stack([best.mean(), deviations[0], nearest.mean(), deviations[1]])
+
+
+def _statistic(
+    reference: Float[Tensor, "4"], nearest: Float[Tensor, " b"], best: Float[Tensor, " b"]
+) -> Float[Tensor, " b"]:
+    best_mean, best_deviation, near_mean, near_deviation = reference.to(nearest).unbind()
+    beyond = (1 - (nearest - near_mean) / near_deviation).clamp(max=0)
+    return (best - best_mean) / best_deviation + beyond

@@ -1,0 +1,1 @@
+"""Classifiers of frozen features that the default is compared with, and their equations."""

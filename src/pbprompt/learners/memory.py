@@ -1,0 +1,96 @@
+"""What a method keeps of its training images: tensors as long as the images are many, and the class names.
+
+A training-free method needs no loss: with `stepwise = False` the loop takes no step, and `begin` is all of
+its training. `nearest_mean.py` is the whole of one.
+
+A method that cannot tell a name without images says `takes_new_names = False`; `prepare` then refuses it.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from pbprompt.errors import InputError
+from pbprompt.learners.method import Method, MethodConfig
+from pbprompt.learners.zeroshot import sentence_features
+from pbprompt.vision.towers.backbone import Backbone
+
+
+class Memory(Method):
+    """A method that knows the classes it was trained on by name.
+
+    Its tensors are empty until `begin` fills them or saved ones are loaded. The names are kept with them,
+    so that a later `prepare` with other names, or with the same in another order, finds what belongs to each.
+    """
+
+    def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        self._names = nn.Buffer(torch.empty(0, dtype=torch.uint8))
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        labels = self.labels_of_classes(classes)
+        if self.seen and not self.takes_new_names and -1 in labels:
+            other = "method" if self.backbone.reads_text else "backbone"
+            raise InputError(
+                f"{self.name} knows only the classes it has images of, and {classes[labels.index(-1)]!r} "
+                f"is none of them: use those, or a {other} that reads class names"
+            )
+        super().prepare(classes, template)
+
+    def expect(self, classes: Sequence[str], template: str) -> None:
+        if self.takes_new_names:
+            self.prepare(classes, template)
+        else:  # no name is read, and nothing is asked of a new class before it has images
+            super().prepare(classes, template)
+
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """The classes it was trained on, in the order of the labels; none before `begin`."""
+        return tuple(json.loads(bytes(self._names.tolist()))) if len(self._names) else ()
+
+    def remember(self, classes: Sequence[str] | None = None) -> None:
+        """Keep the names of the present classes, unless others are given."""
+        text = json.dumps(self.classes if classes is None else classes).encode()
+        self._names.data = torch.tensor(list(text), dtype=torch.uint8, device=self._names.device)
+
+    def labels_of_classes(self, classes: Sequence[str] | None = None) -> list[int]:
+        """For each class its label in training, −1 for a new one; without any given, for the present ones.
+
+        Two classes may have one name: the second of a name is the second that was trained by that name.
+        """
+        seen, labels = self.seen, dict[str, list[int]]()
+        if classes is None and not seen:
+            raise InputError(f"{self.name} has learned from no image yet: fit it on images first")
+        for label, name in reversed([*enumerate(seen)]):
+            labels.setdefault(name, []).append(label)
+        given = self.classes if classes is None else classes
+        return [labels[name].pop() if labels.get(name) else -1 for name in given]
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Make room for what was saved; the tensors stay the same objects, as an optimiser may hold them."""
+        for name, own in (*self._parameters.items(), *self._buffers.items()):
+            saved = state.get(prefix + name)
+            if own is not None and saved is not None and _has_room(own.shape, saved.shape):
+                own.data = own.data.new_empty(saved.shape)
+        super()._load_from_state_dict(state, prefix, *rest)
+
+
+class MemoryBesideText(Memory):
+    """A memory of images beside `_text`, the feature of each class's sentence, not normalised."""
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        super().prepare(classes, template)
+        if self.backbone.reads_text:
+            self._text = sentence_features(self.backbone, classes, template)
+        else:
+            self._text = torch.zeros(len(classes), self.backbone.embed_dim, device=self.backbone.device)
+
+
+def _has_room(own: torch.Size, saved: torch.Size) -> bool:
+    """Whether all dimensions agree but the first and those that were 0: so many as were saved."""
+    return len(own) == len(saved) and all(
+        mine in (0, theirs) for mine, theirs in zip(own[1:], saved[1:], strict=True)
+    )

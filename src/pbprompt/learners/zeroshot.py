@@ -1,0 +1,118 @@
+"""Zero-shot CLIP: the class name in a sentence, no training.
+
+p(y = c | x) = softmax_c( s·cos(f(x), g_c) )
+single:    g_c = g("a photo of a {c}.")                the dataset's own sentence
+ensemble:  g_c = (1/T) Σ_t g(t(c)) / ‖g(t(c))‖         T general sentences, each of which counts alike
+both:      the mean of the two, each of length 1
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pbprompt.learners.method import Method, MethodConfig, setting
+from pbprompt.registry import register
+from pbprompt.vision.similarity import mean_features
+from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.engine import encode_texts
+
+ENSEMBLE = (
+    "a photo of a {}.",
+    "a blurry photo of a {}.",
+    "a close-up photo of one {}.",
+    "a photo of a small {}.",
+    "a photo of a large {}.",
+    "a drawing of a {}.",
+    "a picture of many {}.",
+)
+CLIP_SEVEN = (  # those of its 80 that CLIP's authors found enough on ImageNet
+    "itap of a {}.",
+    "a bad photo of the {}.",
+    "a origami {}.",
+    "a photo of the large {}.",
+    "a {} in a video game.",
+    "art of the {}.",
+    "a photo of the small {}.",
+)
+
+Templates = Literal["single", "ensemble", "both", "clip"]
+REMEMBERED = 4  # lists of names with their sentences, of each backbone
+_LATELY: "WeakKeyDictionary[Backbone, dict[Any, Tensor]]" = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroShotConfig(MethodConfig):
+    """Nothing is trained: only the sentences are a choice."""
+
+    templates: Templates = setting(
+        "single",
+        "the dataset's sentence, the mean over several general ones (ours, or CLIP's own seven), or both",
+    )
+    descriptions: tuple[tuple[str, ...], ...] = setting(
+        (), "a class and sentences that say what it is, in place of those about its name", later=True
+    )
+
+
+def sentences(classes: Sequence[str], template: str) -> list[str]:
+    """Every class name in a sentence; {} is where the name goes."""
+    return [template.replace("{}", name.replace("_", " ")) for name in classes]
+
+
+def sentence_features(backbone: Backbone, classes: Sequence[str], template: str) -> Float[Tensor, "c d"]:
+    """Text features of the sentences, not normalised."""
+    return encode_texts(backbone, sentences(classes, template))
+
+
+@register("zeroshot")
+class ZeroShot(Method):
+    """Whole sentences for each class; nothing is learned."""
+
+    Config = ZeroShotConfig
+    trains = False
+    stepwise = False
+    paper = "Radford et al., 2021"
+    config: ZeroShotConfig
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        super().prepare(classes, template)
+        self._features = _known(self.backbone, tuple(classes), template, self.config)
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        return self._features.unsqueeze(0)
+
+
+def _known(
+    backbone: Backbone, classes: tuple[str, ...], template: str, config: ZeroShotConfig
+) -> Float[Tensor, "c d"]:
+    """The features of the names, which a copy of a model, or one that learns on, need not make again."""
+    lately = _LATELY.setdefault(backbone, {})
+    told = config.templates, config.descriptions
+    key = (classes, template, *told, backbone.fingerprint, backbone.dtype, backbone.device)
+    features = lately.pop(key, None)
+    if features is None:
+        features = _features(backbone, classes, template, config.templates)
+        for name, *sentences in config.descriptions:
+            if name in classes:
+                read = mean_features(encode_texts(backbone, sentences).unsqueeze(1))
+                features[classes.index(name)] = read[0].to(features)
+    lately[key] = features  # the last again
+    while len(lately) > REMEMBERED:
+        del lately[next(iter(lately))]
+    return features
+
+
+def _features(
+    backbone: Backbone, classes: tuple[str, ...], template: str, templates: Templates
+) -> Float[Tensor, "c d"]:
+    if templates == "single":
+        return sentence_features(backbone, classes, template)
+    several = CLIP_SEVEN if templates == "clip" else ENSEMBLE
+    read = {template: _known(backbone, classes, template, ZeroShotConfig())} if templates == "both" else {}
+    read |= {text: sentence_features(backbone, classes, text) for text in several if text not in read}
+    general = mean_features(torch.stack([read[text] for text in several]))
+    return mean_features(torch.stack([read[template], general])) if templates == "both" else general

@@ -1,0 +1,73 @@
+"""How sure a mean over test images and draws is: both are drawn again, with replacement, many times.
+
+    M_r = Σ_s v_rs · m(w_r; what seed s said)
+
+w_r counts how often resample r has each image, v_r the share it gives to each seed, and m is a metric of
+images with weights. Methods tested on the same images after the same draws take the same w and v: then the
+difference of their M is paired, and its quantiles are an interval of that difference.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pbprompt.model.metrics.arrays import Floats
+
+RESAMPLES = 2000
+
+Counts = NDArray[np.float32]
+
+
+class PairedDifference(NamedTuple):
+    """The accuracy of A less that of B, its 95 % interval, and the probability that A is better."""
+
+    difference: float
+    interval: tuple[float, float]
+    probability: float
+
+
+def paired_difference(
+    correct_a: ArrayLike, correct_b: ArrayLike, resamples: int = RESAMPLES
+) -> PairedDifference:
+    """Of which images [s, n] A and B are right about, each after the same s draws.
+
+    With one draw, images alone are resampled. The probability is the share of resamples in which A is ahead,
+    ties counting half.
+    """
+    gaps = np.asarray(correct_a, dtype=np.float64) - np.asarray(correct_b, dtype=np.float64)
+    seeds, images = gaps.shape
+    by_seed = resampled_mean(gaps.T, image_counts(images, resamples))
+    drawn = (seed_shares(seeds, resamples, seed=1) * by_seed).sum(1).round(12)  # what cancels is a tie
+    ahead = (drawn > 0).mean() + (drawn == 0).mean() / 2
+    return PairedDifference(float(gaps.mean()), interval(drawn), float(ahead))
+
+
+def image_counts(images: int, resamples: int = RESAMPLES, seed: int = 0) -> Counts:
+    """w [r, n]: how often each of n images is among n drawn with replacement."""
+    generator, counts = np.random.default_rng(seed), np.empty((resamples, images), dtype=np.float32)
+    for row in counts:
+        row[:] = np.bincount(generator.integers(images, size=images), minlength=images)
+    return counts
+
+
+def seed_shares(seeds: int, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
+    """v [r, s], rows of sum 1: the shares of s seeds among s drawn with replacement.
+
+    Resampling few seeds understates their variance by (s − 1)/s, so the shares are spread by √(s/(s − 1)).
+    """
+    if seeds == 1:
+        return np.ones((resamples, 1))
+    shares = image_counts(seeds, resamples, seed).astype(np.float64) / seeds
+    return 1 / seeds + (shares - 1 / seeds) * np.sqrt(seeds / (seeds - 1))
+
+
+def resampled_mean(values: ArrayLike, counts: Counts) -> Floats:
+    """The mean of the images' values [n] (or [n, …]) in every resample, [r] (or [r, …])."""
+    return (counts @ np.asarray(values, dtype=np.float32)).astype(np.float64) / counts.shape[1]
+
+
+def interval(values: ArrayLike) -> tuple[float, float]:
+    """The middle 95 % of the resamples."""
+    low, high = np.nanquantile(np.asarray(values), [0.025, 0.975])
+    return float(low), float(high)

@@ -1,0 +1,113 @@
+"""What uncertainty is good for: telling new from known, and abstaining where a mistake is likely."""
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pbprompt.model.metrics.arrays import Floats, flags, numbers
+
+
+def auroc(scores: ArrayLike, positives: ArrayLike) -> float:
+    """The probability that a positive item scores higher than a negative one, ties counting half.
+
+    By ranks: (Σ_{positives} rank − P(P+1)/2) / (P·N), tied scores sharing their mean rank. To measure the
+    detection of new classes, `scores` is the entropy or the mutual information of each item, and `positives`
+    says which items are of a new class.
+    """
+    values = numbers(scores, "scores")
+    positive = flags(positives, "positives", len(values)) == 1
+    p = int(positive.sum())
+    n = len(values) - p
+    if p == 0 or n == 0:
+        raise ValueError(f"AUROC needs positives and negatives: there are {p} and {n}")
+    _, group, size = np.unique(values, return_inverse=True, return_counts=True)
+    mean_rank = np.cumsum(size) - (size - 1) / 2
+    return float((mean_rank[group][positive].sum() - p * (p + 1) / 2) / (p * n))
+
+
+def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floats]:
+    """Coverage k/n and risk, the share of errors among the k most confident items, for k = 1…n.
+
+    Items of equal confidence come in no order, so each counts as the mean of its group: the risk is then the
+    expected one over random orders, whatever the order of the input.
+    """
+    values = numbers(confidence, "confidence")
+    errors = 1 - flags(correct, "correct", len(values))
+    _, group, size = np.unique(-values, return_inverse=True, return_counts=True)
+    mean_error = np.bincount(group, weights=errors) / size
+    accepted = np.arange(1, len(values) + 1)
+    return accepted / len(values), np.cumsum(np.repeat(mean_error, size)) / accepted
+
+
+def area_under_risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> float:
+    """AURC = (1/n) Σ_k risk_k: lower is better; the error rate itself where confidence says nothing."""
+    _, risk = risk_coverage(confidence, correct)
+    return float(risk.mean())
+
+
+def sure_threshold(
+    confidence: ArrayLike, correct: ArrayLike, accuracy: float, certainty: float = 0.9
+) -> float:
+    """A confidence from which on items are right as often as `accuracy`, promised with a certainty.
+
+        P( accuracy of what is accepted < wanted ) ≤ 1 − certainty         over draws of the judged items
+
+    A threshold passes where so few errors among its n accepted items would be rarer than δ if the accuracy
+    were no better than wanted: P(Bin(n, 1 − accuracy) ≤ errors) ≤ δ, which is Clopper and Pearson's bound.
+    Thresholds are tried one after the other, from few accepted items to many. Each start of `starts` brings
+    its share of δ = 1 − certainty, a threshold that passes hands on what it had, and one that fails loses it,
+    so that all of them together err no more often than δ (the fallback procedure; Wiens, 2003). Infinite
+    where nothing can be promised.
+
+    The empirical choice (the lowest threshold at which the judged items are right often enough) breaks its
+    word about every other time: it is the luckiest of many thresholds.
+    """
+    values = numbers(confidence, "confidence")
+    levels, group = np.unique(-values, return_inverse=True)  # the surest first
+    errors = np.bincount(group, weights=1 - flags(correct, "correct", len(values))).cumsum()
+    accepted = np.bincount(group).cumsum()
+    waiting = starts(len(values), accuracy, certainty)
+    lowest, risk, passed = math.inf, 0.0, -1.0
+    share = (1 - certainty) / max(1, len(waiting))
+    for place, level in enumerate(levels):
+        while waiting and accepted[place] >= waiting[0]:
+            risk += share
+            waiting = waiting[1:]
+        if risk and errors[place] > passed:  # no more errors among more items pass as well
+            wrong = few_errors(accepted[place], errors[place], 1 - accuracy) > risk
+            risk, passed = (0.0, -1.0) if wrong else (risk, errors[place])
+        if risk:
+            lowest = -float(level)
+    return lowest
+
+
+def few_errors(items: int, errors: int, rate: float) -> float:
+    """P(Bin(items, rate) ≤ errors)."""
+    if errors >= items or rate <= 0:
+        return 1.0
+    k = np.arange(int(errors) + 1)
+    factorials = _log_factorials(1 << int(items).bit_length())
+    ways = factorials[int(items)] - factorials[k] - factorials[int(items) - k]
+    return float(np.exp(ways + k * math.log(rate) + (items - k) * math.log1p(-rate)).sum())
+
+
+@lru_cache(maxsize=8)
+def _log_factorials(most: int) -> Floats:
+    return np.concatenate([[0.0], np.log(np.arange(1, most + 1)).cumsum()])
+
+
+def fewest_right(accuracy: float, certainty: float = 0.9) -> float:
+    """How many items, all of them right, promise an accuracy: the least n with accuracyⁿ ≤ 1 − certainty."""
+    return math.ceil(math.log(1 - certainty) / math.log(accuracy)) if accuracy < 1 else math.inf
+
+
+def starts(items: int, accuracy: float, certainty: float = 0.9) -> list[int]:
+    """Where `sure_threshold` begins: at the fewest items that could promise it and, where that is less, at a
+    third of all items, of which some may be wrong. None where there are too few."""
+    halved = fewest_right(accuracy, 1 - (1 - certainty) / 2)
+    if halved < items // 3:
+        return [int(halved), items // 3]
+    first = fewest_right(accuracy, certainty)
+    return [int(first)] if first <= items else []

@@ -1,0 +1,1 @@
+"""Learning prompts: the paper, the methods it is compared with, and the loop that trains them."""

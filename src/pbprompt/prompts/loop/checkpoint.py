@@ -1,0 +1,88 @@
+"""Where a run stands: parameters, optimiser and step, in one safetensors file that is replaced whole."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from pbprompt.errors import InputError
+from pbprompt.files import write_bytes
+from pbprompt.learners.method import Method
+from pbprompt.vision.towers.loading.formats import check_finite
+
+CHECKPOINT = "checkpoint.safetensors"
+UNREADABLE = (SafetensorError, KeyError, TypeError, ValueError, OSError, RecursionError)
+
+
+@dataclass
+class Tally:
+    """Terms of the epoch under way: their sums so far, and those of the steps not yet in the log."""
+
+    steps: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    recent: list[dict[str, float]] = field(default_factory=list)
+
+
+def write_checkpoint(
+    path: Path, method: Method, optimiser: torch.optim.Optimizer | None, step: int, run: str, tally: Tally
+) -> None:
+    """Save after `step` steps; `run` names what is being trained, `tally` is the log so far."""
+    tensors = {f"parameters/{name}": value for name, value in method.state_dict().items()}
+    for index, values in optimiser.state_dict()["state"].items() if optimiser else ():
+        for key, value in values.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimiser/{index}/{key}"] = value
+    tensors = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+    write_bytes(
+        path, save(tensors, {"pbprompt": json.dumps({"step": step, "run": run, "tally": asdict(tally)})})
+    )
+
+
+def read_checkpoint(
+    path: Path, method: Method, optimiser: torch.optim.Optimizer | None, run: str
+) -> tuple[int, Tally]:
+    """Continue where the file stands; returns its step and tally. A checkpoint of another run is refused."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {})["pbprompt"])
+            step, tally, own = int(about["step"]), Tally(**about["tally"]), about["run"]
+            # copied out of the mapped file, which the next checkpoint replaces
+            tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
+    except UNREADABLE as error:
+        raise InputError(f"{path}: not a usable checkpoint ({error}): remove it to start anew") from None
+    if own != run:
+        raise InputError(
+            f"{path}: belongs to another run (other data, settings or seed): choose another folder"
+        )
+    check_finite(path, tensors)
+    parameters: dict[str, Tensor] = {}
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        kind, _, name = key.partition("/")
+        if kind == "optimiser":
+            index, _, name = name.partition("/")
+            state.setdefault(int(index), {})[name] = value
+        else:
+            parameters[name] = value
+    try:
+        method.load_state_dict(parameters)
+    except RuntimeError:
+        raise InputError(
+            f"{path}: not a usable checkpoint (other parameters than this method's): remove it to start anew"
+        ) from None
+    if optimiser:
+        optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+    return step, tally
+
+
+def checkpoint_step(folder: Path) -> int | None:
+    """The step that a run in this folder goes on from; None where it would start anew."""
+    try:
+        with safe_open(folder / CHECKPOINT, framework="pt") as file:
+            return int(json.loads((file.metadata() or {})["pbprompt"])["step"])
+    except UNREADABLE:
+        return None

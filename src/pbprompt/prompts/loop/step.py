@@ -1,0 +1,103 @@
+"""One training step; on CUDA it is captured once and replayed as one graph."""
+
+from contextlib import nullcontext
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from pbprompt import distributed
+from pbprompt.learners.method import Batch, Method, Terms
+from pbprompt.prompts.loop.schedule import make_optimiser
+from pbprompt.vision.towers.backbone import Encoded
+from pbprompt.vision.towers.cuda_graphs import aside, captured
+from pbprompt.vision.towers.kernels import float32_products
+from pbprompt.vision.towers.taps import Tapped
+
+WARM_UP = 2  # plain steps before the capture, in which libraries make what they need once
+
+
+class Step:
+    """`step(images, rows, seed, rate)` learns from those rows of the images and returns the loss's terms.
+
+    On a GPU, starting the short kernels of a step takes longer than running them. A method whose steps are
+    always the same kernels (`Method.capturable`) is therefore captured as a CUDA graph after a few plain
+    steps, the optimiser with it: the same kernels and the same numbers, started at once. Its noise is then
+    drawn on the device, from the same seed in every run. All batches have one shape.
+
+    Before a half-precision tower the method's own float32 matrices are multiplied on the tensor cores: what
+    comes out is rounded to as many bits on its way into the tower.
+    """
+
+    def __init__(self, method: Method, examples: int) -> None:
+        self.method, self.examples = method, examples
+        device = method.backbone.device
+        self._capture = device.type == "cuda" and method.capturable and distributed.world()[1] == 1
+        self.optimiser = make_optimiser(method, captured=self._capture)
+        self._generator = torch.Generator(device if self._capture else "cpu")
+        self.begun = 0  # updates of the parameters, the one under way among them
+        self._plain_steps = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, images: Batch, rows: Int[Tensor, " b"], seed: int, rate: float) -> Terms:
+        self._generator.manual_seed(seed)
+        self._set_rate(rate)
+        if not self._capture:
+            return self._run(_rows_of(images, rows))
+        if self._plain_steps < WARM_UP:
+            self._plain_steps += 1
+            with aside():
+                return self._run(_rows_of(images, rows))
+        if self._graph is None:
+            self._graph = self._captured(_rows_of(images, rows))
+        for held, new in zip(_tensors(self._batch), _tensors(images), strict=True):
+            torch.index_select(new, 0, rows, out=held)
+        self.begun += 1
+        self._graph.replay()
+        return dict(zip(self._names, self._values.clone().unbind(), strict=True))
+
+    def _set_rate(self, rate: float) -> None:
+        for group in self.optimiser.param_groups if self.optimiser else ():
+            own = rate * group["share"]
+            if not self._capture:
+                group["lr"] = own
+            elif group.get("rate") != own:
+                group["lr"].fill_(own)  # where the graph reads it
+                group["rate"] = own
+
+    def _run(self, batch: Batch) -> Terms:
+        method = self.method
+        for parameter in method.trainable():
+            parameter.grad = None
+        towers = method.backbone
+        noise = towers.noisy(self._generator.initial_seed()) if isinstance(towers, Tapped) else nullcontext()
+        with float32_products(tensor_cores=towers.dtype.itemsize < 4), noise:
+            terms = method.loss(method.encoded(batch), self._generator, self.examples)
+            method.backward(terms)
+        distributed.average([own.grad for own in method.trainable() if own.grad is not None])
+        if method.config.clip_norm:
+            torch.nn.utils.clip_grad_norm_(method.trainable(), method.config.clip_norm)
+        assert self.optimiser is not None  # a method without one has refused to give a loss
+        self.begun += 1
+        self.optimiser.step()
+        return {name: term.detach() for name, term in terms.items()}
+
+    def _captured(self, batch: Batch) -> torch.cuda.CUDAGraph:
+        self._batch = batch
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self._generator)
+        with captured(graph):
+            terms = self._run(self._batch)
+            self.begun -= 1  # only captured
+            self._names = list(terms)
+            self._values = torch.stack([term.float() for term in terms.values()])
+        return graph
+
+
+def _rows_of(images: Batch, rows: Int[Tensor, " b"]) -> Batch:
+    (global_, patches), labels, _ = images
+    return Batch(Encoded(global_[rows], patches[rows]), labels[rows])
+
+
+def _tensors(batch: Batch) -> tuple[Tensor, ...]:
+    return (*batch.images, batch.labels)

@@ -1,0 +1,203 @@
+"""From a drawn dataset to a tuned method."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, Protocol, TypedDict
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pbprompt import distributed
+from pbprompt.config import to_dict
+from pbprompt.errors import InputError
+from pbprompt.learners.abilities import ChoosesByValidation, TakesUnlabelled, UsesUnseenNames, can
+from pbprompt.learners.method import Method, MethodConfig, build_method
+from pbprompt.prompts.loop.journal import OnLog
+from pbprompt.prompts.loop.loop import EpochFeatures, Run, train
+from pbprompt.prompts.loop.schedule import one_ahead
+from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.images.items import Dataset, Item
+from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.taps import Tapped, TappedTower
+
+Views = Literal["centre", "fresh"] | int
+
+
+class Bank(Protocol):
+    """Where the features of items come from."""
+
+    @property
+    def backbone(self) -> Backbone: ...
+
+    def encode(self, root: Path, items: Sequence[Item]) -> Features: ...
+
+
+class Training(TypedDict, total=False):
+    """What `tune` may be told besides, as all who fit a model hand it on."""
+
+    seed: int
+    views: Views
+    max_steps: int | None
+    progress: bool
+    announce: Callable[[Method], None]
+    weights: Mapping[str, float] | None
+    on_log: OnLog | None
+    unlabelled: Float[Tensor, "m d"] | None
+
+
+def tune(
+    dataset: Dataset,
+    bank: Bank,
+    kind: type[Method],
+    config: MethodConfig,
+    *,
+    shots: int | None = None,
+    seed: int = 1,
+    views: Views = "centre",
+    folder: Path | None = None,
+    max_steps: int | None = None,
+    progress: bool = True,
+    announce: Callable[[Method], None] = lambda method: None,
+    weights: Mapping[str, float] | None = None,
+    on_log: OnLog | None = None,
+    unlabelled: Float[Tensor, "m d"] | None = None,
+) -> tuple[Method, dict[str, float]]:
+    """Train a method on all of a dataset's training items; returns it with the last epoch's terms.
+
+    `views`: the centre crop alone, a number of augmented draws that the epochs take in turn, or fresh ones
+    each epoch. `shots` (None: those of the draw, or as many as the largest class has) chooses the method's
+    own number of epochs where its settings do not say. `announce` is called with the method before the first
+    step. What trains nothing only learns the names. A method that chooses by validation images does so on the
+    dataset's. `weights`: how much each training item counts, by its path. `on_log` is called with each record
+    of the log. `unlabelled`: features of images without a label, for a method that learns from them.
+    """
+    if not dataset.train:
+        raise InputError(f"{dataset.name} has no training items: nothing to tune on")
+    backbone = bank.backbone
+    method = build_method(kind, config, backbone, seed)
+    method.prepare(dataset.classes, dataset.template)
+    if weights is not None:
+        method.image_weights = relative_weights(method, dataset.train, weights).to(backbone.device)
+    if unlabelled is not None:
+        takes_unlabelled(method).beside(unlabelled.to(backbone.device))
+    announce(method)
+    if not kind.trains:
+        return method, {}
+    if can(method, ChoosesByValidation) and not dataset.val:
+        raise InputError(
+            f"{dataset.name} has no validation images, on which {method.name} chooses by these settings: "
+            "give it some, or take a preset that searches nothing"
+        )
+    if shots is None and dataset.drawn:
+        shots = dataset.drawn.shots
+    shots = shots or max(Counter(item.label for item in dataset.single_label().train).values())
+    budget = config.budget or (0 if config.epochs else method.budget_for(shots))
+    epochs = config.epochs or method.epochs_for(shots)
+    if budget:
+        epochs = -(-budget // (len(dataset.train) // method.images_a_step(len(dataset.train))))
+    identity = run_identity(dataset, method, seed, epochs, views, budget)
+    run = Run(epochs, seed, identity, budget, folder, max_steps, progress, on_log)
+    source = bank
+    if isinstance(tapped := method.backbone, Tapped) and isinstance(tapped.visual, TappedTower):
+        source = bank_on(bank, tapped.stem)
+    features = epoch_features(source, dataset, seed, views, epochs, method.crops)
+    terms = train(method, features, len(dataset.train), run)
+    if can(method, ChoosesByValidation):
+        held_out = bank_on(bank, method.backbone).encode(dataset.root, dataset.val).to(backbone.device)
+        method.choose(held_out.images, held_out.labels)
+    return method, terms
+
+
+def bank_on(bank: Bank, backbone: Backbone) -> Bank:
+    """The bank with another backbone, such as one that a method has tuned."""
+    if bank.backbone is backbone or bank.backbone.fingerprint == backbone.fingerprint:
+        return bank
+    if not isinstance(bank, FeatureBank):
+        raise InputError(
+            "features that are given are of the frozen towers, and this method tunes them: give a folder or "
+            "a table of images"
+        )
+    return bank.on(backbone)
+
+
+def takes_unlabelled(method: Method) -> TakesUnlabelled:
+    """Itself, refused where it has no use for images without a label."""
+    if not can(method, TakesUnlabelled):
+        raise InputError(
+            f"{method.name} learns nothing from unlabelled images: leave them out, or use conjugate"
+        )
+    return method
+
+
+def epoch_features(
+    bank: Bank, dataset: Dataset, seed: int, views: Views, epochs: int, crops: int = 0
+) -> EpochFeatures:
+    """What each epoch trains on; with centre crops, so many random ones come in turn after them."""
+    if views == "centre":
+        kept = bank.encode(dataset.root, dataset.train)
+        if crops and isinstance(bank, FeatureBank):
+            more = bank.fixed_views(dataset.root, dataset.train, seed=seed, views=crops)
+            kept = Features.concatenate([kept, more])
+    elif not isinstance(bank, FeatureBank):
+        raise InputError(f"views {views!r}: features that are given have no other views: use 'centre'")
+    elif views == "fresh":
+
+        def fresh(epoch: int) -> Features:
+            return bank.views(dataset.root, dataset.train, seed=seed, epoch=epoch)
+
+        # beside a GPU the processors are free to decode; several processes would meet in another order
+        alone = bank.backbone.device.type == "cuda" and distributed.world()[1] == 1
+        return one_ahead(fresh, epochs) if alone else fresh
+    else:
+        kept = bank.fixed_views(dataset.root, dataset.train, seed=seed, views=int(views))
+    kept, count = kept.to(bank.backbone.device), len(dataset.train)
+    draws = len(kept) // count
+    return lambda epoch: kept.subset(slice(epoch % draws * count, (epoch % draws + 1) * count))
+
+
+def relative_weights(
+    method: Method, items: Sequence[Item], weights: Mapping[str, float]
+) -> Float[Tensor, " n"]:
+    """How often each item counts, once on the average; refused where a method has no such thing."""
+    if not method.takes_weights:
+        raise InputError(
+            f"{method.name} cannot weigh images: give no weights, or use a method that can, such as "
+            "conjugate or pbprompt"
+        )
+    given = torch.tensor([weights[item.path] for item in items], dtype=torch.float64)
+    return given / given.mean()
+
+
+def run_identity(
+    dataset: Dataset, method: Method, seed: int, epochs: int, views: Views, budget: int = 0
+) -> str:
+    """A name for exactly this training run."""
+    facts = [
+        dataset.content_hash,
+        dataset.template,
+        method.given.fingerprint,
+        method.name,
+        to_dict(method.config),
+        method.unseen_names if can(method, UsesUnseenNames) else (),
+        seed,
+        epochs,
+        views,
+    ]
+    if budget:
+        facts.append(budget)
+    if method.image_weights is not None:
+        facts.append(method.image_weights.tolist())
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def data_facts(dataset: Dataset) -> dict[str, str | int]:
+    """Where the training items came from, for the record."""
+    facts: dict[str, str | int] = {"dataset": dataset.name, "content_hash": dataset.whole.content_hash}
+    if dataset.drawn is not None:
+        draw = dataset.drawn
+        facts |= {"draw_hash": draw.hash, "draw_seed": draw.seed, "shots": draw.shots}
+    return facts

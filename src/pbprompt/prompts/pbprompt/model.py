@@ -1,0 +1,276 @@
+"""PBPrompt: patch-prompt aligned Bayesian prompt tuning (Liu, Wang et al., UAI 2024).
+
+    q(r_c|c) = N(μ(e_c), diag σ²(e_c)),  p(r_c) = N(e_c, I)          each class is a distribution over prompts
+    prefix_c = Self-Attn([r_c, w_1, …, w_b])                          generated from a sampled latent
+    g_c = text tower([SOS] prefix_c name_c [.] [EOT])
+    loss = E_q[−log p(y|x)] + β·KL[q‖p] + η·L_CT(patches, prompts)    combined ELBO
+
+The equations are in the files beside this one; it puts them together. Every open reading of the paper is a
+setting. The preset `paper` is the literal text; the defaults are what measured best (docs/readings.md).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pbprompt.errors import InputError
+from pbprompt.learners.abilities import ShowsTokens
+from pbprompt.learners.method import Batch, MethodConfig, Terms, accuracy, setting
+from pbprompt.learners.zeroshot import sentence_features
+from pbprompt.prompts.pbprompt.elbo import combined_elbo
+from pbprompt.prompts.pbprompt.generator import PromptGenerator
+from pbprompt.prompts.pbprompt.transport import conditional_transport, entropic_transport
+from pbprompt.prompts.pbprompt.variational import (
+    GaussianPosterior,
+    gaussian_kl,
+    noise_of_names,
+    reduce_kl,
+    reparameterise,
+    sample,
+)
+from pbprompt.prompts.rivals.coop import start_context, word_embeddings
+from pbprompt.registry import register
+from pbprompt.vision.similarity import class_logits, log_likelihood, mean_features, sampled_cosine
+from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.engine import TextEngine
+from pbprompt.vision.towers.prompts import name_tokens, named_prompts
+
+
+@dataclass(frozen=True, kw_only=True)
+class PBPromptConfig(MethodConfig):
+    """The defaults are the preset `default`."""
+
+    optimiser: Literal["sgd", "adamw"] = setting("adamw", "sgd (momentum 0.9) or adamw")
+    learning_rate: float = setting(3e-3, "highest learning rate; cosine to zero over the epochs")
+    weight_decay: float = setting(0.01, "weight decay of the optimiser")
+    epochs: int = setting(60, "passes over the training images; 0: the paper's schedule by shots")
+    tokens: int = setting(4, "b, prompt tokens", least=1, most=1000)
+    words: str = setting("a photo of a", "words that the prompt tokens start from; empty: random")
+    ending: Literal["stop", "template"] = setting(
+        "stop", "what follows a name: a full stop, or what the dataset's template has there"
+    )
+    label_embedding: Literal["tokens", "tower"] = setting(
+        "tokens", "e: the mean of a name's token embeddings, or the text tower's output for it", later=True
+    )
+    prompts: Literal["generated", "free"] = setting("generated", "free: CoOp's plain context (P-Prompt)")
+    keep_latent: bool = setting(True, "the generator's output for r is part of the prefix")
+    residual: bool = setting(True, "the generator adds its input: the words start as they are")
+    mean_residual: bool = setting(True, "μ(e) = e + Linear(e), started at e")
+    initial_std: float = setting(1.56, "σ at the start, in units; 0: as the linear layer gives it", least=0)
+    sampling: bool = setting(True, "draw r from q; false: r = μ(e) and no KL (w/o-S)")
+    train_samples: int = setting(2, "draws of r per training step", least=1, most=1000)
+    antithetic: bool = setting(False, "draws of a step in pairs of noise ε and −ε")
+    likelihood: Literal["mean_of_logs", "log_of_mean"] = setting("log_of_mean", "over the draws of a step")
+    prior_std: float = setting(1.56, "standard deviation of the prior around e, in units")
+    std_unit: Literal["embedding", "one"] = setting(
+        "embedding", "unit of both: the root mean square of the token embeddings, or 1"
+    )
+    kl_weight: float = setting(0.01, "β")
+    kl_reduction: Literal["elbo", "mean", "sum"] = setting("elbo", "elbo: sum over classes / training images")
+    transport: Literal["ct", "ot"] = setting("ct", "conditional or entropic optimal transport")
+    ct_weight: float = setting(1.0, "η; 0: no transport (B-Prompt)")
+    ct_balance: float = setting(0.5, "λ: patch to prompt; 1 − λ: prompt to patch")
+    ct_temperature: float = setting(1.0, "T of the plans; 0: 1/logit scale", least=0)
+    ct_gradient: bool = setting(
+        False, "let the gradient through the class probabilities p_c in the transport"
+    )
+    text_products: Literal["exact", "bfloat16"] = setting(
+        "exact", "text tower in training; bfloat16: approximate, faster on a CPU that has it", later=True
+    )
+    reading: Literal["probabilities", "features", "mean"] = setting(
+        "probabilities", "prediction: mean of probabilities, of text features, or the posterior mean alone"
+    )
+    prediction_temperature: float = setting(
+        1.0, "what the logits are divided by in prediction; above 1: less sure"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("prior_std", "prediction_temperature"):
+            if not getattr(self, key) > 0:
+                raise InputError(f"setting {key!r} is {getattr(self, key)}: it takes a number above 0")
+
+
+@register("pbprompt")
+class PBPrompt(ShowsTokens):
+    """A distribution over prompts for each class, from its name alone."""
+
+    Config = PBPromptConfig
+    presets = {
+        # For names that come later: stays nearer to the words, and trusts its guesses less.
+        "new-classes": {"weight_decay": 1.0, "prediction_temperature": 1.4},
+        "paper": {
+            "optimiser": "sgd",
+            "learning_rate": 0.002,
+            "weight_decay": 5e-4,
+            "epochs": 0,
+            "words": "",
+            "label_embedding": "tower",
+            "residual": False,
+            "mean_residual": False,
+            "initial_std": 0.0,
+            "train_samples": 1,
+            "likelihood": "mean_of_logs",
+            "prior_std": 1.0,
+            "std_unit": "one",
+            "kl_weight": 1.0,
+            "ct_weight": 0.01,
+            "ct_gradient": True,
+        },
+    }
+    variants = {
+        "b-prompt": {"ct_weight": 0.0},
+        "p-prompt": {"prompts": "free"},
+        "without-sampling": {"sampling": False},
+        "ot": {"transport": "ot"},
+    }
+    tags = ("stochastic", "uses patches")
+    paper = "Liu, Wang et al., UAI 2024"
+    revision = 2
+    capturable = True
+    takes_weights = True
+    config: PBPromptConfig
+
+    def __init__(self, config: PBPromptConfig, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        width = backbone.text_width
+        if config.prompts == "free":
+            self.context = nn.Parameter(start_context(backbone, config.tokens, config.words))
+            return
+        words = word_embeddings(backbone, config.words, config.tokens).cpu() if config.words else None
+        scale = backbone.embedding_scale if config.std_unit == "embedding" else 1.0
+        self.prior_std = config.prior_std * scale
+        self.posterior = GaussianPosterior(
+            width, config.initial_std * scale or None, mean_residual=config.mean_residual
+        )
+        self.generator = PromptGenerator(
+            width,
+            config.tokens,
+            residual=config.residual,
+            keep_latent=config.keep_latent,
+            init=words,
+        )
+
+    @property
+    def prediction_scale(self) -> float:
+        return 1 / self.config.prediction_temperature
+
+    @property
+    def plan_temperature(self) -> float:
+        return self.config.ct_temperature or 1 / self.backbone.logit_scale
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        super().prepare(classes, template)
+        free = self.config.prompts == "free"
+        slots = self.config.tokens if free else self.generator.prefix_length
+        ending = template.partition("{}")[2] if self.config.ending == "template" else "."
+        prompts = named_prompts(self.backbone.tokenizer, classes, slots, ending=ending)
+        self._engine = TextEngine(
+            self.backbone, prompts, rough_training=self.config.text_products == "bfloat16"
+        )
+        if not free:
+            embed = name_features if self.config.label_embedding == "tower" else name_embeddings
+            self._names = embed(self.backbone, classes)
+
+    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
+        config = self.config
+        kl = None
+        if config.prompts == "free" or not config.sampling:
+            features = self.class_features(1, generator)
+        else:
+            mean, log_variance = self.posterior(self._names)
+            kl = reduce_kl(
+                gaussian_kl(mean, log_variance, self._names, self.prior_std), config.kl_reduction, examples
+            )
+            drawn = sample(mean, log_variance, config.train_samples, generator, antithetic=config.antithetic)
+            features = self._engine(self.generator(drawn))
+        logits = class_logits(batch.images.global_, features, self.backbone.logit_scale)
+        elbo = combined_elbo(
+            log_likelihood(logits, batch.labels),
+            kl,
+            self._transport(batch, features, logits) if config.ct_weight else None,
+            kl_weight=config.kl_weight,
+            transport_weight=config.ct_weight,
+            reading=config.likelihood,
+        )
+        return {**elbo._asdict(), "accuracy": accuracy(logits, batch.labels)}
+
+    def _transport(
+        self, batch: Batch, features: Float[Tensor, "s c d"], logits: Float[Tensor, "s b c"]
+    ) -> Float[Tensor, "s b"]:
+        """L_CT (or its OT variant) between each image's patches and the prompts, weighted by p(y|x)."""
+        config = self.config
+        log_weights = logits.log_softmax(-1)
+        if not config.ct_gradient:
+            log_weights = log_weights.detach()
+        if config.transport == "ot":
+            return entropic_transport(batch.images.patches, features, log_weights)
+        return conditional_transport(
+            batch.images.patches, features, log_weights, config.ct_balance, self.plan_temperature
+        ).total
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        return self._engine(self.prompt_vectors(samples, generator))
+
+    def combine(self, features: Float[Tensor, "s c d"]) -> Float[Tensor, "k c d"]:
+        return mean_features(features).unsqueeze(0) if self.config.reading == "features" else features
+
+    def prompt_vectors(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s k b w"]:
+        if self.config.prompts == "free":
+            return self.context[None, None]
+        mean, log_variance = self.posterior(self._names)
+        if not self.config.sampling or self.config.reading == "mean":
+            return self.generator(mean[None])
+        noise = noise_of_names(self.classes, samples, mean.shape[1], generator)
+        return self.generator(reparameterise(mean, log_variance, noise))
+
+    def batch_for(self, examples: int) -> int:
+        """A step costs about the same for 32 images as for 128: the text tower takes most of it."""
+        return min(max(32, examples // 12), 128)
+
+    def epochs_for(self, shots: int) -> int:
+        return 100 if shots <= 1 else 200 if shots <= 4 else 400
+
+    @torch.no_grad()
+    def diagnostics(self, generator: torch.Generator) -> dict[str, float]:
+        """Posterior σ, and the mean cosine between two sampled prompts of one class: 1 is mode collapse."""
+        if self.config.prompts == "free" or not self.config.sampling:
+            return {}
+        log_variance = self.posterior(self._names)[1]
+        return {
+            "posterior_std": (0.5 * log_variance).exp().mean().item(),
+            "sampled_cosine": sampled_cosine(self.class_features(4, generator)).mean().item(),
+        }
+
+    def counted_parameters(self) -> int:
+        positions = 0 if self.config.prompts == "free" else self.generator.positions.numel()
+        return super().counted_parameters() - positions
+
+
+def name_embeddings(backbone: Backbone, classes: Sequence[str]) -> Float[Tensor, "c w"]:
+    """e_c: the mean of the token embeddings of a class name's own tokens."""
+    rows = []
+    for name in classes:
+        ids = name_tokens(backbone.tokenizer, name)
+        rows.append(backbone.token_embedding(torch.tensor(ids, device=backbone.device)).float().mean(dim=0))
+    return torch.stack(rows)
+
+
+@torch.no_grad()
+def name_features(backbone: Backbone, classes: Sequence[str]) -> Float[Tensor, "c w"]:
+    """e_c in its other reading: the text tower's output for the name.
+
+    Where that has not the tokens' width (RN50: 1,024 for 512) it is taken back through its projection.
+    """
+    tower, features = backbone.textual, sentence_features(backbone, classes, "{}").double()
+    if backbone.embed_dim == backbone.text_width:
+        return features.float()
+    if tower.reads_last:  # SigLIP's head is a linear layer
+        features, projection = features - tower.text_head.bias, tower.text_head.weight.T
+    else:
+        projection = tower.text_projection
+    return (features @ torch.linalg.pinv(projection.double())).float()

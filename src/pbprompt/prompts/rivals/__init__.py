@@ -1,0 +1,1 @@
+"""Prompt learners that PBPrompt is compared with, one a file."""

@@ -1,0 +1,118 @@
+"""CoCoOp: a context that each image shifts (Zhou et al., CVPR 2022).
+
+    π(x) = W₂·relu(W₁·f(x)/‖f(x)‖ + a₁) + a₂    the meta-net: d → d/16 → w
+    g_c(x) = text tower([SOS] v_1 + π(x) … v_b + π(x) name_c [.] [EOT])
+    loss = −log softmax_y( s·cos(f(x), g_c(x)) )
+
+v_1 … v_b are `context`, [b, w]; π is `meta_net`, one shift for all vectors of a prompt.
+
+Every image has its own prompts: images × classes go through the text tower, as many at once as fit.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain, pairwise
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pbprompt.learners.method import setting
+from pbprompt.prompts.rivals.coop import ContextConfig, NameInContext, start_context
+from pbprompt.registry import register
+from pbprompt.vision.similarity import Scale, class_logits, unit, unit_products
+from pbprompt.vision.towers.backbone import Backbone, Encoded
+from pbprompt.vision.towers.engine import TextEngine
+
+REDUCTION = 16
+PROMPTS_AT_ONCE = 1 << 12  # in the text tower, where no gradient is kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoCoOpConfig(ContextConfig):
+    """The published recipe: SGD at 0.002, one image per step, 10 epochs, started at words."""
+
+    batch_size: int = setting(1, "images per step")
+    epochs: int = setting(10, "passes over the training images")
+
+
+def network(*widths: int, activation: nn.Module | None = None) -> nn.Sequential:
+    """Linear layers from width to width with an activation between them, ReLU unless given."""
+    pairs = ((nn.Linear(*both), activation or nn.ReLU()) for both in pairwise(widths))
+    return nn.Sequential(*list(chain.from_iterable(pairs))[:-1])
+
+
+def make_meta_net(joint: int, width: int) -> nn.Sequential:
+    """π: d → d/16 → w."""
+    return network(joint, max(1, joint // REDUCTION), width)
+
+
+def shift(meta_net: nn.Sequential, images: Float[Tensor, "b d"]) -> Float[Tensor, "b w"]:
+    """π(x) of image features in any precision; the meta-net keeps its own."""
+    return meta_net(unit(images).to(next(meta_net.parameters()).dtype))
+
+
+def own_prompt_logits(
+    images: Float[Tensor, "b d"], prompts: Float[Tensor, "*s b c d"], scale: Scale
+) -> Float[Tensor, "*s b c"]:
+    """scale · cos(f(x), g_c(x)): each image against its own prompts."""
+    return scale * unit_products("bd,...bcd->...bc", images, prompts)
+
+
+def in_parts(
+    logits: Callable[[Encoded], Float[Tensor, "*s b c"]], images: Encoded, prompts: int
+) -> Float[Tensor, "*s b c"]:
+    """Logits of images with so many prompts each: as many at once as fit, where no gradient is kept."""
+    at_once = len(images.global_) if torch.is_grad_enabled() else PROMPTS_AT_ONCE // prompts
+    parts = zip(*(part.split(max(1, at_once)) for part in images), strict=True)
+    return torch.cat([logits(Encoded(*part)) for part in parts], dim=-2)
+
+
+class ShiftedContext(NameInContext):
+    """A context that each image shifts, once it has a meta-net; until then it is the same for all."""
+
+    config: ContextConfig
+
+    def __init__(self, config: ContextConfig, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        self.context = nn.Parameter(start_context(backbone, config.tokens, config.words))
+        self.meta_net: nn.Sequential | None = None
+
+    def let_images_shift(self) -> None:
+        self.image_conditioned, self.exportable = True, False
+        self.meta_net = make_meta_net(self.backbone.embed_dim, self.backbone.text_width)
+
+    def logits(self, x: Float[Tensor, "b d"], engine: TextEngine) -> Float[Tensor, "b c"]:
+        """s·cos(x, g_c), with prompts of each feature's own where it shifts them."""
+        scale = self.backbone.logit_scale
+        if self.meta_net is None:
+            return class_logits(x, engine(self.context[None, None]), scale).squeeze(0)
+        context = self.context + shift(self.meta_net, x).unsqueeze(1)
+        return own_prompt_logits(x, engine(context.unsqueeze(1)), scale)
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
+        """One bank; without content where the prompts wait for the images."""
+        if self.meta_net is None:
+            return super().class_features(samples, generator)
+        return self.context.new_empty(1, len(self.classes), 0)
+
+    def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
+        if self.meta_net is None:
+            return super().sample_logits(images, features)
+        return in_parts(lambda some: self.logits(some.global_, self._engine), images, len(self.classes))[None]
+
+
+@register("cocoop")
+class CoCoOp(ShiftedContext):
+    """A learned context plus a small network that shifts it for each image."""
+
+    Config = CoCoOpConfig
+    paper = "Zhou et al., CVPR 2022"
+    capturable = True
+    takes_weights = True
+    image_conditioned = True
+    exportable = False
+
+    def __init__(self, config: CoCoOpConfig, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        self.let_images_shift()

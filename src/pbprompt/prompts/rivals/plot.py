@@ -1,0 +1,109 @@
+"""PLOT: several prompts per class, matched to image patches by optimal transport (Chen et al., ICLR 2023).
+
+    g_nc = text tower([SOS] v_n1 … v_nb name_c [.] [EOT])                     n = 1 … N context sets
+    T_c = argmin_T Σ_mn T_mn·(1 − cos(u_m, g_nc)) − ε·H(T),  rows sum to 1/M, columns to 1/N
+    z_c = s·Σ_mn T_c,mn·cos(u_m, g_nc)  [+ s·cos(f(x), mean_n g_nc)]          in brackets: `add_global`
+    loss = −log softmax_y(z)
+
+v_n1 … v_nb are `context`, [n, b, w]; u_m the M patch features of an image; the plan T_c, between an image's
+patches and a class's prompts, is a constant to autograd. When to stop Sinkhorn: the published rule looks at
+every iteration whether the row scalings changed by less than 1e-2 in the mean, a number that depends on the
+size of the cost. Here no row may miss 1/M by more than a share `tolerance`, looked at every tenth iteration
+alone, so that a GPU need not wait at each. Where the cosines differ by some tenths, as a backbone's do, ten
+iterations are enough for either rule.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pbprompt.errors import InputError
+from pbprompt.learners.method import MethodConfig, setting
+from pbprompt.prompts.pbprompt.transport import HIGHEST_COST, patch_cosines, sinkhorn
+from pbprompt.prompts.rivals.coop import NameInContext, start_context
+from pbprompt.registry import register
+from pbprompt.vision.similarity import class_logits
+from pbprompt.vision.towers.backbone import Backbone, Encoded
+
+CELLS_AT_ONCE = 1 << 24  # images × classes × patches × prompts of the plans that are made at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class PLOTConfig(MethodConfig):
+    """CoOp's recipe, as later papers ran it with ViT-B/16; PLOT's own is the preset `published`."""
+
+    prompts: int = setting(4, "N, context sets")
+    tokens: int = setting(4, "b, vectors of a context set")
+    words: str = setting(
+        "", "phrases that the sets start from, with commas between; a set without one: random, N(0, 0.02²)"
+    )
+    epsilon: float = setting(0.1, "ε, weight of the plan's entropy")
+    iterations: int = setting(100, "most Sinkhorn iterations")
+    tolerance: float = setting(1e-3, "share of its mass that a patch may miss when Sinkhorn stops early")
+    add_global: bool = setting(False, "add the logit of the global image feature, as published for ImageNet")
+
+
+@register("plot")
+class PLOT(NameInContext):
+    """A few learned contexts that share an image's patches among them."""
+
+    Config: ClassVar[type[MethodConfig]] = PLOTConfig
+    presets = {
+        "imagenet": {"epochs": 50, "add_global": True},
+        "published": {"tokens": 16, "batch_size": 128, "epochs": 50},  # its configuration on RN50
+    }
+    tags = ("uses patches",)
+    takes_weights = True
+    exportable = False  # it iterates until an image's transport has converged
+    paper = "Chen et al., ICLR 2023"
+    config: PLOTConfig
+
+    def __init__(self, config: PLOTConfig, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        self.context = nn.Parameter(start_contexts(backbone, config.prompts, config.tokens, config.words))
+
+    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "n c d"]:
+        """The N prompts of every class: together they are one classifier."""
+        return self._engine(self.context.unsqueeze(1))
+
+    def sample_logits(self, images: Encoded, features: Float[Tensor, "n c d"]) -> Float[Tensor, "1 b c"]:
+        scale = self.backbone.logit_scale
+        cells = features.shape[0] * features.shape[1] * images.patches.shape[1]
+        parts = [
+            transported_cosines(patch_cosines(patches, features).permute(1, 3, 2, 0), self.config)
+            for patches in images.patches.split(max(1, CELLS_AT_ONCE // cells))
+        ]
+        logits = scale * torch.cat(parts)
+        if self.config.add_global:
+            logits = logits + class_logits(images.global_, features.mean(0), scale)
+        return logits.unsqueeze(0)
+
+
+def start_contexts(backbone: Backbone, sets: int, tokens: int, words: str) -> Float[Tensor, "n b w"]:
+    """Where the context sets start: no two alike, since sets that start alike would stay alike."""
+    phrases = [phrase.strip() for phrase in words.split(",")] if words else []
+    if sets < max(1, len(phrases)) or len(set(phrases)) < len(phrases):
+        raise InputError(
+            f"setting 'words' has the phrases {phrases} for {sets} context sets: "
+            "give each set at most one, all different"
+        )
+    phrases += [""] * (sets - len(phrases))
+    return torch.stack([start_context(backbone, tokens, phrase) for phrase in phrases])
+
+
+def transported_cosines(similarity: Float[Tensor, "b c m n"], config: PLOTConfig) -> Float[Tensor, "b c"]:
+    """Σ_mn T_mn·cos_mn of every image and class under its plan T."""
+    patches, prompts = similarity.shape[-2:]
+    plan = sinkhorn(
+        1 - similarity.detach(),
+        similarity.new_full(similarity.shape[:-1], 1 / patches),
+        similarity.new_full((*similarity.shape[:-2], prompts), 1 / prompts),
+        config.epsilon,
+        config.iterations,
+        config.tolerance / patches,
+        highest_cost=HIGHEST_COST,
+    )
+    return (plan * similarity).sum((-2, -1))

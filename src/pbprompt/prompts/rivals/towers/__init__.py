@@ -1,0 +1,1 @@
+"""Methods that learn inside the towers, one a file."""

@@ -1,0 +1,278 @@
+"""From a recipe and the records of its runs to a table: means over seeds, published figures, comparisons.
+
+few-shot       a section per dataset, a column for each number of shots (if one: a column per dataset)
+base-to-new    a section per dataset, with the columns Base, New, H and Joint
+transfer       a section for what was tuned on, a column for each test set
+
+All figures are percentages. An average is the plain mean over datasets (for transfer: over the targets,
+without the source); that of H is the harmonic mean of the average Base and the average New.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pbprompt.errors import InputError
+from pbprompt.model.metrics.metrics import harmonic_mean
+from pbprompt.model.metrics.resampling import PairedDifference, paired_difference
+from pbprompt.research.recipes import Recipe, Row
+from pbprompt.research.report.published import AVERAGE, BACKBONES, Figure, published
+from pbprompt.research.runs.record import Record
+from pbprompt.vision.images import catalog
+from pbprompt.vision.images.fewshot import shots_in_words
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+METRICS = {"base": "Base", "new": "New", "H": "H", "joint": "Joint"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """Where a column's figures are: in the runs of these datasets, under a test's name.
+
+    Several places are averaged; `H` over several is that of the averages.
+    """
+
+    heading: str
+    places: tuple[tuple[str, str], ...]  # (dataset that was tuned on, test)
+    shots: int
+    dataset: str  # as the paper names it
+    metric: str = "accuracy"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A mean over seeds (NaN: nothing measured) with what the paper prints beside it.
+
+    `difference` is ours less the published figure, or less the right one where that is a known misprint.
+    """
+
+    mean: float
+    std: float | None = None
+    seeds: int = 0
+    digits: int = 2  # that are printed
+    rank: int = 0  # 1: the best of its column, 2: the runner-up
+    published: Figure | None = None
+    difference: float | None = None
+
+    @property
+    def measured(self) -> bool:
+        return self.seeds > 0
+
+
+@dataclass(frozen=True)
+class Section:
+    """Rows by columns; `leads[row][column]` compares the table's first row with that row, image by image."""
+
+    title: str
+    columns: tuple[str, ...]
+    cells: tuple[tuple[Cell, ...], ...]
+    leads: tuple[tuple[PairedDifference | None, ...], ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A whole table; `labels` are the rows of every section."""
+
+    name: str
+    title: str
+    labels: tuple[str, ...]
+    sections: tuple[Section, ...]
+    footnotes: tuple[str, ...]
+
+    @property
+    def seeds(self) -> int:
+        """The most seeds that a cell rests on."""
+        return max((c.seeds for s in self.sections for row in s.cells for c in row), default=0)
+
+
+def build_table(
+    recipe: Recipe, records: Sequence[Record], arrays: Callable[[str], Arrays] | None = None
+) -> Table:
+    """The recipe's table from whichever of its runs are among the records.
+
+    With `arrays` (`RunStore.arrays`), the first row is compared with each other on the same test images.
+    """
+    runs = _Runs(recipe, records)
+    sections = []
+    notes: dict[str, None] = {}
+    for title, columns in layout(recipe):
+        plain = [
+            [_with_published(runs.cell(row, c), recipe, row, c, notes) for c in columns]
+            for row in recipe.rows
+        ]
+        cells = zip(*(ranked(column) for column in zip(*plain, strict=True)), strict=True)
+        leads = [[_lead(runs, recipe.rows[0], row, c, arrays, notes) for c in columns] for row in recipe.rows]
+        sections.append(
+            Section(title, tuple(c.heading for c in columns), tuple(cells), tuple(map(tuple, leads)))
+        )
+    if recipe.note:
+        notes[recipe.note] = None
+    labels = tuple(row.label for row in recipe.rows)
+    where = recipe.backbone if recipe.split == "test" else f"{recipe.backbone}, {recipe.split}"
+    return Table(recipe.name, f"{recipe.title} ({where})", labels, tuple(sections), tuple(notes))
+
+
+class _Runs:
+    """The recipe's finished runs by row, dataset, shots and seed; of equal settings, the latest counts."""
+
+    def __init__(self, recipe: Recipe, records: Sequence[Record]) -> None:
+        latest = {record.config: record for record in records if record.backbone.name == recipe.backbone}
+        self._found: dict[tuple[str, str, int], dict[int, Record]] = {}
+        for label, config in recipe.expand():
+            if record := latest.get(config):
+                place = (label, config.dataset, config.shots)
+                self._found.setdefault(place, {})[config.seed] = record
+
+    def of(self, row: Row, dataset: str, shots: int) -> dict[int, Record]:
+        """The runs by seed."""
+        return self._found.get((row.label, dataset, shots), {})
+
+    def accuracies(self, row: Row, column: Column, test: str | None = None) -> list[dict[int, float]]:
+        """Accuracy in % by seed, for each place of the column (under another test's name, if given)."""
+        return [
+            {
+                seed: 100 * run.accuracy(test or own)
+                for seed, run in self.of(row, dataset, column.shots).items()
+            }
+            for dataset, own in column.places
+        ]
+
+    def cell(self, row: Row, column: Column) -> Cell:
+        """The mean and the deviation over seeds."""
+        if column.metric == "H" and len(column.places) > 1:
+            base, new = (_averaged(self.accuracies(row, column, half)) for half in ("base", "new"))
+            if not (base and new):
+                return Cell(float("nan"))
+            by_seed = [harmonic_mean(base[1][s], new[1][s]) for s in base[1].keys() & new[1].keys()]
+            return Cell(harmonic_mean(base[0], new[0]), deviation(by_seed), min(base[2], new[2]))
+        found = _averaged(self.accuracies(row, column))
+        if found is None:
+            return Cell(float("nan"))
+        mean, seeds, count = found
+        return Cell(mean, deviation(list(seeds.values())), count)
+
+
+def _averaged(places: Sequence[Mapping[int, float]]) -> tuple[float, dict[int, float], int] | None:
+    """The mean over places of their means over seeds; the mean by seed; the fewest seeds of a place."""
+    if not all(places):
+        return None
+    common = set.intersection(*(set(place) for place in places))
+    by_seed = {seed: fmean(place[seed] for place in places) for seed in sorted(common)}
+    return fmean(fmean(place.values()) for place in places), by_seed, min(map(len, places))
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """Of the sample: √(Σ_s (x_s − x̄)² / (n − 1)); None where there is but one."""
+    return stdev(values) if len(values) > 1 else None
+
+
+def _with_published(cell: Cell, recipe: Recipe, row: Row, column: Column, notes: dict[str, None]) -> Cell:
+    """The cell with the paper's figure beside it, where backbone and split are the paper's."""
+    figure = _figure(recipe, row, column)
+    if figure is None:
+        return cell
+    if figure.misprint:
+        notes[f"† {figure.note}."] = None
+    right = figure.value if figure.correct is None else figure.correct
+    difference = cell.mean - right if cell.measured else None
+    return replace(cell, published=figure, difference=difference)
+
+
+def _figure(recipe: Recipe, row: Row, column: Column) -> Figure | None:
+    if recipe.backbone not in BACKBONES or recipe.split != "test":
+        return None
+    wanted = (recipe.backbone, row.published or row.label, column.dataset, column.shots, column.metric)
+    for table in recipe.published:
+        for figure in published(table):
+            if (figure.backbone, figure.method, figure.dataset, figure.shots, figure.metric) == wanted:
+                return figure
+    return None
+
+
+def ranked(column: Sequence[Cell], higher: bool = True) -> list[Cell]:
+    """The best and the runner-up marked, equal where they print alike; where all do, nothing is marked."""
+    means = {round(cell.mean, cell.digits) for cell in column if cell.measured}
+    if len(means) < 2:
+        return list(column)
+    ranks = dict(zip(sorted(means, reverse=higher), (1, 2), strict=False))
+    return [replace(cell, rank=ranks.get(round(cell.mean, cell.digits), 0)) for cell in column]
+
+
+def _lead(
+    runs: _Runs,
+    leader: Row,
+    other: Row,
+    column: Column,
+    arrays: Callable[[str], Arrays] | None,
+    notes: dict[str, None],
+) -> PairedDifference | None:
+    """The first row against another on one test set, over its images and the seeds both have."""
+    if arrays is None or other is leader or len(column.places) > 1 or column.metric == "H":
+        return None
+    (dataset, test), shots = column.places[0], column.shots
+    ours, theirs = runs.of(leader, dataset, shots), runs.of(other, dataset, shots)
+    seeds = sorted(ours.keys() & theirs.keys())
+    try:
+        said = [[arrays(side[seed].id) for seed in seeds] for side in (ours, theirs)]
+    except InputError as error:
+        notes[f"No comparison for some rows: {error}."] = None
+        return None
+    labels = [one[f"{test}/label"] for side in said for one in side]
+    if not labels or not all(np.array_equal(labels[0], some) for some in labels):
+        return None  # nothing in common, or measured on other images
+    first, second = ([one[f"{test}/predicted"] == labels[0] for one in side] for side in said)
+    return paired_difference(first, second)
+
+
+def title_of(dataset: str) -> str:
+    """A dataset as tables name it: `oxford_pets` is OxfordPets, `pacs:sketch` PACS sketch."""
+    name, _, domain = dataset.partition(":")
+    known = catalog.lookup(name)
+    return f"{known.title if known else name} {domain.replace('_', ' ')}".strip()
+
+
+def layout(recipe: Recipe) -> list[tuple[str, list[Column]]]:
+    """(title, columns) of every section."""
+    groups = _with_average(recipe, recipe.datasets)
+    if recipe.task == "few-shot" and len(recipe.shots) > 1:
+        return [
+            (
+                title,
+                [Column(shots_in_words(k), tuple((d, d) for d in datasets), k, title) for k in recipe.shots],
+            )
+            for title, datasets in groups
+        ]
+    sections = []
+    for shots in recipe.shots:
+        words = shots_in_words(shots)
+        if recipe.task == "few-shot":
+            columns = [Column(title, tuple((d, d) for d in some), shots, title) for title, some in groups]
+            sections.append((words, columns))
+        elif recipe.task == "base-to-new":
+            for title, some in groups:
+                columns = [
+                    Column(heading, tuple((d, key) for d in some), shots, title, heading)
+                    for key, heading in METRICS.items()
+                ]
+                sections.append((title if len(recipe.shots) == 1 else f"{title}, {words}", columns))
+        else:
+            for source in recipe.datasets:
+                tests = [(title_of(source), [source]), *_with_average(recipe, recipe.targets)]
+                columns = [
+                    Column(title, tuple((source, t) for t in some), shots, title) for title, some in tests
+                ]
+                sections.append((f"tuned on {title_of(source)}, {words}", columns))
+    return sections
+
+
+def _with_average(recipe: Recipe, datasets: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Each dataset under its title, then all that are averaged."""
+    counted = [dataset for dataset in datasets if dataset not in recipe.apart]
+    average = [(AVERAGE, counted)] if len(counted) > 1 else []
+    return [(title_of(dataset), [dataset]) for dataset in datasets] + average

@@ -1,0 +1,47 @@
+"""What one run of a table is asked."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pbprompt.prompts.loop.tune import Views
+from pbprompt.vision.images.fewshot import shots_in_words
+
+Task = Literal["few-shot", "base-to-new", "cross-dataset", "domain-shift"]
+Split = Literal["test", "val"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One run of a table."""
+
+    task: Task
+    dataset: str
+    method: str = "pbprompt"
+    preset: str = "default"
+    variant: str = ""
+    overrides: tuple[str, ...] = ()
+    shots: int = 16
+    seed: int = 1
+    views: Views = "centre"
+    targets: tuple[str, ...] = ()  # what cross-dataset and domain-shift test on besides
+    samples: int = 20
+    split: Split = "test"  # val: settings are chosen, and no test image is read
+    temper: bool = False  # probabilities at a temperature that folds of the training images ask for
+
+    @property
+    def place(self) -> str:
+        """The dataset, and the split where it is not test."""
+        return self.dataset if self.split == "test" else f"{self.dataset}, {self.split}"
+
+    def row(self, without: str = "") -> str:
+        """The method and what was changed of it: "pbprompt, w/o-S, epochs=30". `without` leaves one out."""
+        choices = [key for key in ("preset", "variant", "views", "samples") if key != without]
+        changed = {key: value for key in choices if (value := getattr(self, key)) != getattr(RunConfig, key)}
+        words = [self.method, *(changed[key] for key in ("preset", "variant") if key in changed)]
+        words += [word for word in self.overrides if word.partition("=")[0] != without]
+        words += ["tempered"] * self.temper
+        words += [f"{key}={changed[key]}" for key in ("views", "samples") if key in changed]
+        return ", ".join(words)
+
+    def __str__(self) -> str:
+        return f"{self.task} on {self.place}: {self.row()}, {shots_in_words(self.shots)}, seed {self.seed}"

@@ -1,0 +1,35 @@
+"""What a worker does. It writes nothing but the feature cache: records go back to the sweep to keep."""
+
+from collections.abc import Sequence
+from functools import cache
+
+from pbprompt.prompts.loop.tune import epoch_features
+from pbprompt.research.runs.protocol import Arrays, Prepared, run_task
+from pbprompt.research.runs.record import Record
+from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.images.workers import available_cpus
+from pbprompt.vision.towers.loading.load import load_backbone
+
+
+def execute(run: Prepared, backbone: str, device: str) -> tuple[Record, Arrays]:
+    """One run: its record and its per-image arrays."""
+    return run_task(run, _bank(backbone, device))
+
+
+def encode(runs: Sequence[Prepared], backbone: str, device: str) -> None:
+    """Store the features that these runs of one dataset will read: their draws, and what they test on."""
+    bank = _bank(backbone, device)
+    draws = {(run.config.shots, run.config.seed, run.config.views): run.few for run in runs}
+    for (_, seed, views), few in draws.items():
+        epoch_features(bank, few, seed, views, epochs=0)
+    tested = {(name, run.config.split): one for run in runs for name, one in run.tested.items()}
+    for dataset in tested.values():
+        bank.encode(dataset.root, dataset.test)
+
+
+@cache
+def _bank(backbone: str, device: str) -> FeatureBank:
+    """Of towers that are loaded once a process, however many runs it does."""
+    # threads: with decoding processes of its own, every worker would start as many as there are processors
+    towers = load_backbone(backbone, device=device)
+    return FeatureBank(towers, workers=available_cpus(), progress=False)

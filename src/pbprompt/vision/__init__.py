@@ -1,0 +1,1 @@
+"""What an image is to a model: towers, images, and their features."""

@@ -1,0 +1,349 @@
+"""Frozen features: every image is encoded once, and read back ever after.
+
+The towers never change, so the feature of an image is a function of (weights, precision, transform, file).
+Those four are its key; a training view adds (seed, epoch, item).
+"""
+
+import contextlib
+import copy
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pbprompt import distributed
+from pbprompt.errors import InputError, NoNumberError
+from pbprompt.files import cache_folder
+from pbprompt.vision.features.claims import PORTIONS, Claims
+from pbprompt.vision.features.encode import Encoding, default_batch, encode_records, share_of_batch
+from pbprompt.vision.features.progress import Progress
+from pbprompt.vision.features.store import FeatureStore, ShardWriter, file_hashes, in_use
+from pbprompt.vision.features.store_size import DEFAULT_LIMIT_GIB, GIB, prune, total_bytes
+from pbprompt.vision.images.crops import Crop, Hashed, TrainingView
+from pbprompt.vision.images.decoding import Decoder, worthwhile_processes
+from pbprompt.vision.images.items import Item
+from pbprompt.vision.images.stream import Record
+from pbprompt.vision.images.workers import available_cpus
+from pbprompt.vision.towers.backbone import Backbone, Encoded
+
+MEMORY_GIB = 4.0  # of patches, beyond which they are mapped from a file
+
+Index = slice | Sequence[int] | Int[Tensor, " k"]
+Mark = TypeVar("Mark")
+
+
+def feature_folder() -> Path:
+    """Where features are kept unless a bank is told otherwise."""
+    return cache_folder() / "features"
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Images as the frozen tower sees them, in the order of the items; no vector is normalised."""
+
+    global_: Float[Tensor, "n d"]  # float32
+    patches: Float[Tensor, "n m e"]  # float16, in memory or mapped from a file; e is d, but for states
+    labels: Int[Tensor, " n"]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def images(self) -> Encoded:
+        """Without their labels."""
+        return Encoded(self.global_, self.patches)
+
+    def subset(self, index: Index) -> "Features":
+        """The rows at `index`; a slice shares memory."""
+        rows = index
+        if not isinstance(rows, slice):  # of none too, which torch would take for real numbers
+            rows = torch.as_tensor(rows, dtype=torch.long, device=self.labels.device)
+        return Features(self.global_[rows], self.patches[rows], self.labels[rows])
+
+    def to(self, device: torch.device | str) -> "Features":
+        return Features(self.global_.to(device), self.patches.to(device), self.labels.to(device))
+
+    @staticmethod
+    def concatenate(parts: Sequence["Features"]) -> "Features":
+        """One after another."""
+        return Features(
+            torch.cat([part.global_ for part in parts]),
+            torch.cat([part.patches for part in parts]),
+            torch.cat([part.labels for part in parts]),
+        )
+
+
+class Report(NamedTuple):
+    """What the last call did. An image that occurs twice is encoded once and counts as read then."""
+
+    encoded: int
+    read: int
+
+
+class FeatureBank:
+    """Encodes items with a frozen backbone and keeps what can be used again.
+
+    `cache` is where features are stored, kept below a limit by removing the least recently used; `batch`
+    images go through the tower at once (default: what suits the device); `workers` threads decode (default:
+    one a processor). Patches beyond `MEMORY_GIB` go to a mapped temporary file.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        cache: Path | None = None,
+        batch: int | None = None,
+        workers: int | None = None,
+        progress: bool = True,
+    ) -> None:
+        self.backbone = backbone
+        self.cache = cache or feature_folder()
+        self.batch = batch or default_batch(backbone.device)
+        self.workers = workers
+        self.progress = progress
+        self.last_report: Report | None = None
+        self._images_seen = 0
+
+    def on(self, backbone: Backbone) -> "FeatureBank":
+        """The same with another backbone."""
+        other = copy.copy(self)
+        other.backbone = backbone
+        return other
+
+    def encode(
+        self, root: Path, items: Sequence[Item], failures: dict[str, InputError] | None = None
+    ) -> Features:
+        """The items, whose paths are below `root`, under the test transform.
+
+        With `failures`, unreadable images are put there by path and left out, instead of raised.
+        """
+        look, store = self.backbone.preprocess.look, self._store(self.backbone.preprocess.identity)
+        if failures is None:
+            return self._shared_out(root, items, [look], store)
+        features = self._collect(root, items, [look], store, failures)
+        return features.subset([row for row, item in enumerate(items) if item.path not in failures])
+
+    def encode_files(
+        self, batches: Iterable[tuple[Mark, Sequence[Record]]]
+    ) -> Iterator[tuple[Mark, Encoding]]:
+        """As `encode_records`, of records whose images are files of this machine."""
+        for mark, records in batches:
+            failures: dict[str, InputError] = {}
+            paths = [str(record.content) for record in records]
+            features = self.encode(Path(), [Item(path, 0) for path in paths], failures)
+            told = {place: failures[path] for place, path in enumerate(paths) if path in failures}
+            yield mark, Encoding(records, told, features.global_, features.patches)
+
+    def views(self, root: Path, items: Sequence[Item], *, seed: int, epoch: int) -> Features:
+        """One fresh training view an item: a pure function of (seed, epoch, item), not stored.
+
+        On a GPU with room for it they stay there.
+        """
+        return self._shared_out(root, items, [self.backbone.preprocess.view(seed, epoch)], None)
+
+    def fixed_views(self, root: Path, items: Sequence[Item], *, seed: int, views: int) -> Features:
+        """The training views of epochs 0 to views − 1, stored; row v·n + i is view v of item i of n."""
+        test = self.backbone.preprocess
+        looks = [test.view(seed, epoch) for epoch in range(views)]
+        return self._shared_out(root, items, looks, self._store(test.identity_of(test.view(seed, 0))))
+
+    def _store(self, transform: str) -> FeatureStore:
+        return FeatureStore(
+            self.cache,
+            backbone=self.backbone.config.name,
+            fingerprint=self.backbone.fingerprint,
+            precision=str(self.backbone.dtype).removeprefix("torch."),
+            transform=transform,
+        )
+
+    def _shared_out(
+        self,
+        root: Path,
+        items: Sequence[Item],
+        looks: Sequence[Crop | TrainingView],
+        store: FeatureStore | None,
+    ) -> Features:
+        """All items under each look; of several processes each encodes its share, and all get everything."""
+        if distributed.world()[1] == 1:
+            return self._collect(root, items, looks, store)
+        parts = []
+        for look in looks:
+            work = partial(self._collect, root, distributed.own(items), [look], store)
+            mine = distributed.agreed(work)
+            parts.append(
+                Features(
+                    distributed.gather(mine.global_.to(self.backbone.device), len(items)).cpu(),
+                    distributed.gather(mine.patches.to(self.backbone.device), len(items)).cpu(),
+                    torch.tensor([item.label for item in items]),
+                )
+            )
+        return Features.concatenate(parts)
+
+    def _collect(
+        self,
+        root: Path,
+        items: Sequence[Item],
+        looks: Sequence[Crop | TrainingView],
+        store: FeatureStore | None,
+        told: dict[str, InputError] | None = None,
+    ) -> Features:
+        """All items under the first look, then under the next one; unreadable ones are `told` or raised."""
+        root, count = Path(root), len(items)
+        features = self._allocate([item.label for item in items] * len(looks), kept=store is not None)
+        failures = {} if told is None else told
+        digests: dict[str, str] = {}
+        if store is not None:
+            for path, digest in file_hashes(self.cache, root, [item.path for item in items]).items():
+                if isinstance(digest, InputError):
+                    failures[path] = digest
+                else:
+                    digests[path] = digest
+        encoded = 0
+        with Progress("encoding images", shown=self.progress) as progress:
+            for number, look in enumerate(looks):
+                rows = features.subset(slice(number * count, (number + 1) * count))
+                encoded += self._fill(rows, root, items, look, store, digests, failures, progress)
+        if store is not None and encoded and total_bytes(self.cache) > DEFAULT_LIMIT_GIB * GIB:
+            with contextlib.suppress(OSError):  # a cache that cannot be changed
+                prune(self.cache, DEFAULT_LIMIT_GIB * GIB, spare=in_use)
+        self.last_report = Report(encoded, len(features) - encoded - len(failures) * len(looks))
+        if failures and told is None:
+            raise _unreadable(list(failures.values()), len({item.path for item in items}))
+        return features
+
+    def _fill(
+        self,
+        rows: Features,
+        root: Path,
+        items: Sequence[Item],
+        look: Crop | TrainingView,
+        store: FeatureStore | None,
+        digests: dict[str, str],
+        failures: dict[str, InputError],
+        progress: Progress,
+    ) -> int:
+        """Read what is stored into the rows, encode the rest; return how many were encoded."""
+        # Without a store nothing was hashed: an item is known by its path.
+        keys = [_key(look, digests.get(item.path, item.path), item) for item in items]
+        missing = list(range(len(items))) if store is None else store.read(keys, rows.global_, rows.patches)
+        first: dict[str, int] = {}  # the same image twice is encoded once
+        for row in missing:
+            if items[row].path not in failures:
+                first.setdefault(keys[row], row)
+
+        def content(path: str) -> Path | Hashed:
+            return Hashed(root / path, digests[path]) if store else root / path
+
+        def encode(some: list[int], writer: ShardWriter) -> int:
+            size = share_of_batch(self.backbone, self.batch, len(some))
+            batches = (
+                (part, [Record(items[row].path, content(items[row].path)) for row in part])
+                for part in (some[at : at + size] for at in range(0, len(some), size))
+            )
+            bad = 0
+            for part, found in encode_records(self.backbone, batches, self._decoder(len(some)), look):
+                for place, error in found.failures.items():
+                    if isinstance(error, NoNumberError):  # of the weights, and not of this image alone
+                        raise error
+                    failures[items[part[place]].path] = error
+                bad += len(found.failures)
+                targets = [row for place, row in enumerate(part) if place not in found.failures]
+                global_, patches = (one.to(rows.patches.device) for one in (found.global_, found.patches))
+                rows.global_[targets], rows.patches[targets] = global_, patches
+                writer.add([keys[row] for row in targets], global_, patches)
+                progress.advance(len(targets))
+            return len(some) - bad
+
+        def encode_shared(wanted: list[int]) -> int:
+            encoded = 0
+            if store is None:
+                return encode(wanted, ShardWriter(None))
+            with Claims(self.cache, store.folder) as claims, ShardWriter(store) as writer:
+                # every beginning of a portion costs a GPU more than a CPU
+                portions = PORTIONS if self.backbone.device.type == "cpu" else PORTIONS // 4
+                for places in claims.share([keys[row] for row in wanted], portions):
+                    portion = [wanted[place] for place in places]
+                    # others may have been faster
+                    left = store.read(keys, rows.global_, rows.patches, portion)
+                    progress.advance(len(portion) - len(left))
+                    encoded += encode(left, writer)
+                    writer.flush()  # while the portion is still claimed
+            return encoded
+
+        encoded, wanted = 0, list(first.values())
+        while wanted:
+            progress.expect(len(wanted))
+            encoded += encode_shared(wanted)
+            unknown = rows.global_[:, 0].isnan().tolist()  # what a tower makes is finite, or an error
+            for row in missing:
+                source = first.get(keys[row], row)
+                if unknown[row] and not unknown[source]:
+                    rows.global_[row], rows.patches[row] = rows.global_[source], rows.patches[source]
+                    unknown[row] = False
+            # where the first of some that are the same was not to be had, each is looked at by itself
+            wanted = [row for row in missing if unknown[row] and items[row].path not in failures]
+        return encoded
+
+    def _decoder(self, images: int) -> Decoder:
+        """Processes to decode with beside a GPU; on a CPU the tower needs the processors itself."""
+        self._images_seen += images
+        processes = None
+        alone = self.workers is None and distributed.world()[1] == 1  # nobody else has these processors
+        if alone and self.backbone.device.type == "cuda":
+            processes = worthwhile_processes(self._images_seen)
+        return processes or Decoder(self.workers or available_cpus())
+
+    def _allocate(self, labels: list[int], *, kept: bool) -> Features:
+        side, dim = self.backbone.grid, self.backbone.embed_dim
+        shape = (len(labels), side[0] * side[1], self.backbone.patch_width)
+        size = 2 * shape[0] * shape[1] * shape[2]
+        device = self.backbone.device
+        if not kept and device.type == "cuda" and size < torch.cuda.mem_get_info(device)[0] // 4:
+            patches = torch.zeros(shape, dtype=torch.float16, device=device)  # a second epoch fits beside it
+        elif size > MEMORY_GIB * GIB:
+            patches = _mapped(shape, self.cache)
+        else:
+            patches = torch.zeros(shape, dtype=torch.float16)
+        global_ = torch.full((len(labels), dim), torch.nan, device=patches.device)  # until it is known
+        return Features(global_, patches, torch.tensor(labels, dtype=torch.long, device=patches.device))
+
+
+def _key(look: Crop | TrainingView, digest: str, item: Item) -> str:
+    """What beside weights and transform decides the features of an item."""
+    if isinstance(look, Crop):
+        return digest
+    return hashlib.sha256(json.dumps([digest, look.seed, look.epoch, item.path]).encode()).hexdigest()
+
+
+def _mapped(shape: tuple[int, int, int], folder: Path) -> Tensor:
+    """A float16 tensor in a temporary file that goes away with it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        folder = Path(tempfile.gettempdir())
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".patches.") as file:
+        flat = torch.from_file(
+            file.name, shared=True, size=shape[0] * shape[1] * shape[2], dtype=torch.float16
+        )
+    return flat.view(shape)  # the name is gone, the mapping keeps the file until the tensor is freed
+
+
+def _unreadable(errors: list[InputError], of: int) -> InputError:
+    if len(errors) == 1:
+        return InputError(f"{errors[0]}: fix or remove it")
+    shown = "; ".join(str(error) for error in errors[:5])
+    more = f"; and {len(errors) - 5:,} more" if len(errors) > 5 else ""
+    return InputError(
+        f"{len(errors):,} of {of:,} images cannot be read: {shown}{more}: fix or remove "
+        "them (`pbprompt look` lists all)"
+    )

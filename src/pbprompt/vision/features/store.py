@@ -1,0 +1,235 @@
+"""Features on disk: shards of many images, and an index that says which image is in which shard.
+
+    features/
+      .lock                      held for every append and every prune
+      .claims                    what is being encoded, as locks of single bytes; empty
+      hashes/<root>.jsonl        SHA-256 of files, remembered while what the disk says of them stays the same
+      <weights and transform>/
+        about.json               backbone, fingerprint, precision, transform
+        index.jsonl              one line a shard: its name, and the keys and checksums of its rows
+        <name>.safetensors       global [k, d] float32, patches [k, m, d] float16
+
+A shard is complete before it has its name, and is named before the index tells of it. So a kill leaves at
+worst a shard nobody knows, which pruning removes; a line whose shard is gone is a miss, and so is a shard
+that no longer holds what was written.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+import uuid
+import warnings
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from pbprompt import files
+from pbprompt.errors import InputError
+from pbprompt.files import facts_of, write_bytes, write_text
+from pbprompt.vision.images.workers import available_cpus
+
+FORMAT = 1  # part of the folder's name: raise it when stored values would no longer mean the same
+SHARD_IMAGES = 512
+SHARD_BYTES = 128 * 2**20
+
+# A file that changed this recently may change again without its times showing it: it is not remembered.
+SETTLED_NS = 2_000_000_000
+
+Seen = tuple[int, ...]  # as `files.facts_of` has it
+
+# Shards this process has read or written: its own pruning spares them.
+in_use: set[Path] = set()
+
+
+def index_lines(folder: Path) -> Iterator[dict[str, Any]]:
+    """The lines of an index that are what they should be; an index that cannot be read has none."""
+    with contextlib.suppress(OSError):
+        for line in files.read_records(folder / "index.jsonl"):
+            match line:
+                case {"shard": str(shard), "keys": [*keys], "sums": [*_]} if Path(shard).name == shard:
+                    if all(isinstance(key, str) for key in keys):
+                        yield line
+
+
+def checksums(global_: Tensor, patches: Tensor) -> list[int]:
+    """CRC-32 of each row."""
+    rows = zip(*(part.cpu().contiguous().numpy() for part in (global_, patches)), strict=True)
+    return [zlib.crc32(patch, zlib.crc32(vector)) for vector, patch in rows]
+
+
+class FeatureStore:
+    """The stored features of one backbone at one precision under one transform."""
+
+    def __init__(self, cache: Path, *, backbone: str, fingerprint: str, precision: str, transform: str):
+        self.cache = cache
+        self.about = {
+            "backbone": backbone,
+            "fingerprint": fingerprint,
+            "precision": precision,
+            "transform": transform,
+        }
+        identity = json.dumps([FORMAT, fingerprint, precision, transform])
+        self.folder = cache / hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+    def read(
+        self, keys: Sequence[str], global_: Tensor, patches: Tensor, rows: Sequence[int] | None = None
+    ) -> list[int]:
+        """Fill those of the rows (all, by default) whose key is stored; return the others."""
+        places: dict[str, tuple[str, int, int]] = {}
+        for line in index_lines(self.folder):
+            stored = enumerate(zip(line["keys"], line["sums"], strict=False))
+            places.update((key, (line["shard"], at, checksum)) for at, (key, checksum) in stored)
+        missing = []
+        shards: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+        for row in range(len(keys)) if rows is None else rows:
+            if keys[row] in places:
+                shard, at, checksum = places[keys[row]]
+                shards[shard].append((at, row, checksum))
+            else:
+                missing.append(row)
+        for shard, wanted in shards.items():
+            if not self._read_shard(self.folder / shard, wanted, global_, patches):
+                missing += [row for _, row, _ in wanted]
+        return sorted(missing)
+
+    @staticmethod
+    def _read_shard(
+        shard: Path, wanted: list[tuple[int, int, int]], global_: Tensor, patches: Tensor
+    ) -> bool:
+        source, target, sums = zip(*wanted, strict=True)
+        try:
+            with contextlib.suppress(OSError):
+                os.utime(shard)  # its time is when it was last used
+            with safe_open(shard, framework="pt") as file:  # mapped: only the wanted rows are read
+                rows = [file.get_tensor(name)[list(source)] for name in ("global", "patches")]
+            whole = checksums(*rows) == list(sums)
+            if whole:
+                global_[list(target)], patches[list(target)] = rows
+        except OSError:
+            return False
+        except (SafetensorError, IndexError, RuntimeError):
+            whole = False
+        if not whole:  # damaged from outside; what it held is encoded again
+            with contextlib.suppress(OSError):
+                shard.unlink(missing_ok=True)
+            return False
+        in_use.add(shard)
+        return True
+
+    def write(self, keys: list[str], global_: Tensor, patches: Tensor) -> None:
+        """Add one shard."""
+        shard = self.folder / f"{uuid.uuid4().hex}.safetensors"
+        try:
+            if not (self.folder / "about.json").exists():
+                write_text(self.folder / "about.json", json.dumps(self.about, indent=1) + "\n")
+            write_bytes(shard, save({"global": global_, "patches": patches}))
+            with files.locked(self.cache):
+                line = {"shard": shard.name, "keys": keys, "sums": checksums(global_, patches)}
+                files.append_records(self.folder / "index.jsonl", [line])
+        except OSError as error:
+            why = error.strerror or error
+            raise InputError(
+                f"cannot write features to {self.folder}: {why}: free space or set PBPROMPT_CACHE"
+            ) from error
+        in_use.add(shard)
+
+
+class ShardWriter(contextlib.AbstractContextManager["ShardWriter"]):
+    """Collects rows and writes a shard whenever enough are there, and the rest at the end, Ctrl-C included.
+
+    Without a store, or one that cannot be written, nothing is kept.
+    """
+
+    def __init__(self, store: FeatureStore | None) -> None:
+        self.store = store
+        self.keys: list[str] = []
+        self.parts: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, keys: list[str], global_: Tensor, patches: Tensor) -> None:
+        if self.store is None or not keys:
+            return
+        self.keys += keys
+        self.parts.append((global_, patches))
+        size = len(self.keys) * patches[0].nbytes
+        if len(self.keys) >= SHARD_IMAGES or size >= SHARD_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        if self.store is None or not self.keys:
+            return
+        keys, parts = self.keys, self.parts
+        self.keys, self.parts = [], []
+        global_, patches = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        try:
+            self.store.write(keys, global_, patches)
+        except InputError as error:  # the features are there all the same
+            self.store = None
+            warnings.warn(f"{error}; until then images are encoded each time", stacklevel=2)
+
+    def __exit__(self, *_: object) -> None:
+        self.flush()
+
+
+def memory_file(cache: Path, root: Path) -> Path:
+    """Where the hashes of the files below `root` are remembered."""
+    name = hashlib.sha256(os.path.abspath(root).encode("utf-8", "surrogateescape")).hexdigest()[:16]  # noqa: PTH100 - resolve() would follow links
+    return cache / "hashes" / f"{name}.jsonl"
+
+
+def file_hashes(cache: Path, root: Path, paths: Sequence[str]) -> dict[str, str | InputError]:
+    """Path relative to `root` -> its file's hash, or why it cannot be read."""
+    memory = memory_file(cache, root)
+    known: dict[str, tuple[Seen, str]] = {}
+    with contextlib.suppress(OSError):
+        for line in files.read_records(memory):
+            match line:
+                case [str(path), [*facts], str(digest)]:
+                    known[path] = tuple(facts), digest
+    found: dict[str, str | InputError] = {}
+    unknown: dict[str, Seen] = {}
+    for path in dict.fromkeys(paths):
+        try:
+            stat = os.stat(root / path)  # noqa: PTH116 - twice as fast over many files
+        except (OSError, ValueError) as error:  # ValueError: a name that no file has
+            why = getattr(error, "strerror", None) or error
+            found[path] = InputError(f"cannot read image {root / path}: {why}")
+            continue
+        if not S_ISREG(stat.st_mode):  # the reader of a pipe or device may wait for ever
+            found[path] = InputError(f"cannot read image {root / path}: not a regular file")
+            continue
+        seen = facts_of(stat)
+        if path in known and known[path][0] == seen:
+            found[path] = known[path][1]
+        else:
+            unknown[path] = seen
+    settled = time.time_ns() - SETTLED_NS
+    with ThreadPoolExecutor(available_cpus()) as pool:  # hashing lets go of the interpreter
+        found.update(zip(unknown, pool.map(lambda path: _hash(root / path), unknown), strict=True))
+    fresh = [
+        [path, seen, found[path]]
+        for path, seen in unknown.items()
+        if isinstance(found[path], str) and max(seen[1:3]) < settled
+    ]
+    if fresh:
+        with contextlib.suppress(OSError), files.locked(cache):  # what cannot be kept is hashed again
+            files.append_records(memory, fresh)
+    return found
+
+
+def _hash(file: Path) -> str | InputError:
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        return InputError(f"cannot read image {file}: {error.strerror or error}")

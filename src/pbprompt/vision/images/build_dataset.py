@@ -1,0 +1,186 @@
+"""From rows (path, labels, split, domain) to a dataset: labels, names and, where there is none, a split."""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pbprompt.errors import InputError, suggest
+from pbprompt.files import as_text, is_special
+from pbprompt.vision.images import names
+from pbprompt.vision.images.images import HEIC, head_of, is_heic, looks_like_image
+from pbprompt.vision.images.items import DEFAULT_TEMPLATE, SPLITS, Dataset, Item
+
+Skipped = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One image as a source lists it: the class is still a folder name or a label, the split may be open."""
+
+    path: str
+    key: str
+    split: str = ""
+    domain: str = ""
+    description: str = field(default="", compare=False)  # of its class
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the user may choose about a source of their own."""
+
+    seed: int = 1
+    template: str = DEFAULT_TEMPLATE
+    mapping: dict[str, str] | None = None  # what the classes file says
+    mapping_from: str = ""
+
+    @classmethod
+    def of(
+        cls, classes_file: str | Path | None = None, *, seed: int = 1, template: str | None = None
+    ) -> "Choices":
+        """With the names of a classes file."""
+        mapping = None if classes_file is None else names.read_classes_file(classes_file)
+        return cls(seed, template or DEFAULT_TEMPLATE, mapping, str(classes_file))
+
+    def names(
+        self, keys: Sequence[str], where: str, naming: Callable[[str], str] = names.from_label
+    ) -> tuple[str, ...]:
+        """What classes are called: as `naming` reads their keys, or as the classes file has them; a key of
+        the file that no class has is an error."""
+        named = [as_text(naming(key)) for key in keys]
+        if self.mapping is not None:
+            if unknown := sorted(set(self.mapping) - set(keys)):
+                near = suggest(unknown[0], sorted(keys))
+                raise InputError(f"{self.mapping_from}: no class {unknown[0]!r} in the data: {near}")
+            named = [self.mapping.get(key, name) for key, name in zip(keys, named, strict=True)]
+        names.check_distinct(keys, named, where)
+        return tuple(named)
+
+
+def keep_images(root: Path, rows: Iterable[Row]) -> tuple[list[Row], list[Skipped]]:
+    """The rows whose file is there and begins as an image does, and the others with the reason."""
+    kept: list[Row] = []
+    skipped: list[Skipped] = []
+    for row in rows:
+        file = root / row.path
+        if looks_like_image(file):
+            kept.append(row)
+        else:
+            skipped.append((row.path, _why_skipped(file)))
+    return kept, skipped
+
+
+def _why_skipped(file: Path) -> str:
+    if not file.is_file():
+        return "not a regular file" if is_special(file) else "not found"
+    if file.stat().st_size == 0:
+        return "empty"
+    return HEIC if is_heic(head_of(file)) else "not an image"
+
+
+def assemble(
+    name: str,
+    root: Path,
+    rows: Sequence[Row],
+    choices: Choices,
+    *,
+    where: str,
+    naming: Callable[[str], str] = names.from_label,
+    notes: Sequence[str] = (),
+    skipped: Sequence[Skipped] = (),
+    remedy: str = "check the folder the paths are relative to",
+    labels_in: Callable[[str], set[str]] | None = None,
+) -> Dataset:
+    """The dataset of the rows; classes are sorted by key, numbers as numbers, items by path.
+
+    `labels_in` tells the labels in a row's key, of which a multi-label dataset has any number.
+    """
+    if not rows:
+        left_out = f" ({len(skipped)} files left out: {skipped[0][0]} is {skipped[0][1]})" if skipped else ""
+        raise InputError(f"{where}: no images in it{left_out}: {remedy}")
+    keys = sorted_keys({key for row in rows for key in (labels_in(row.key) if labels_in else (row.key,))})
+    if not keys:
+        raise InputError(f"{where}: no image has a label: fill in the column 'labels', as in beach|dog")
+    if len(keys) < 2 and labels_in is None:
+        raise InputError(f"{where}: only one class, {keys[0]!r}: a classifier needs at least two")
+    class_names = choices.names(keys, where, naming)
+    numbers = {key: label for label, key in enumerate(keys)}
+
+    def item(row: Row) -> Item:
+        if labels_in is None:
+            return Item(row.path, numbers[row.key], row.domain)
+        return Item(row.path, 0, labels=tuple(numbers[key] for key in sorted_keys(labels_in(row.key))))
+
+    notes = list(notes)
+    if all(not row.split for row in rows):
+        seed = choices.seed
+        split = split_labels(map(item, rows), seed) if labels_in else split_classes(rows, seed)
+        rows = [replace(row, split=split[row.path]) for row in rows]
+        each = "class and domain" if any(row.domain for row in rows) else "class"
+        shares = "70/30 % per label" if labels_in else f"50/20/30 % per {each}"
+        notes.append(f"Split {shares} with seed {seed}")
+    splits = {row.split for row in rows}
+    if "test" not in splits and "val" in splits:
+        rows = [replace(row, split="test") if row.split == "val" else row for row in rows]
+        notes.append("No test split: val is the test set")
+    rows = sorted(rows, key=lambda row: row.path)
+    train, val, test = (tuple(item(row) for row in rows if row.split == split) for split in SPLITS)
+    return Dataset(
+        name,
+        root,
+        class_names,
+        train,
+        val,
+        test,
+        choices.template,
+        notes=tuple(notes),
+        skipped=tuple(skipped),
+        multi_label=labels_in is not None,
+    )
+
+
+def sorted_keys(keys: Iterable[str]) -> list[str]:
+    """Sorted by code point, or as numbers where all are numbers (so that 10 comes after 9)."""
+    keys = list(keys)
+    if all(key.isascii() and key.isdigit() for key in keys):
+        return sorted(keys, key=lambda key: (int(key), key))
+    return sorted(keys)
+
+
+def split_classes(rows: Sequence[Row], seed: int) -> dict[str, str]:
+    """The split of each image: half train, a fifth val, the rest test, within each class and domain.
+
+    Each class is shuffled by a generator of its own, seeded with (seed, domain, class), so that adding a
+    class leaves the others' splits alone. A class of one image trains; one of two or three also tests.
+    """
+    classes: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        classes.setdefault((row.domain, row.key), []).append(row.path)
+    split: dict[str, str] = {}
+    for (domain, key), paths in classes.items():
+        paths.sort()
+        random.Random(as_text(f"{seed}\n{domain}\n{key}")).shuffle(paths)
+        train = max(1, round(0.5 * len(paths)))
+        val = max(0, min(round(0.2 * len(paths)), len(paths) - train - 1))
+        for place, path in enumerate(paths):
+            split[path] = "train" if place < train else "val" if place < train + val else "test"
+    return split
+
+
+def split_labels(items: Iterable[Item], seed: int) -> dict[str, str]:
+    """The split of each image: of each label, rarest first, 70 % of the images that have none yet train.
+
+    So a rare label is in both, as far as it can be; one of a single image trains. Each label is shuffled by a
+    generator of its own. There is no val, since thresholds come from the training images.
+    """
+    of_label: dict[int, list[str]] = {}
+    for item in items:
+        for label in item.labels or (-1,):
+            of_label.setdefault(label, []).append(item.path)
+    split: dict[str, str] = {}
+    for label, paths in sorted(of_label.items(), key=lambda pair: (len(pair[1]), pair[0])):
+        left = sorted(path for path in paths if path not in split)
+        random.Random(f"{seed}\n{label}").shuffle(left)
+        train = max(1, round(0.7 * len(left)))
+        split |= {path: "train" if place < train else "test" for place, path in enumerate(left)}
+    return split

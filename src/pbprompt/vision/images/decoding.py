@@ -1,0 +1,199 @@
+"""The one decoder: images of any source to squares, some ahead of whoever takes them, in bounded memory.
+
+In threads, since Pillow decodes and resizes outside the interpreter's lock, so that a few keep as many
+processors busy. Or in processes: for many processors, for images of anybody's making, and for formats whose
+decoders a hostile file may keep busy or bring down, since nobody can end a thread.
+"""
+
+import atexit
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from queue import LifoQueue
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pbprompt.errors import InputError
+from pbprompt.vision.images import crops as squares
+from pbprompt.vision.images.crops import Content, Hashed, Look, Shared, nameless_file, square_of
+from pbprompt.vision.images.fast_resize import finished
+from pbprompt.vision.images.images import decodes_quickly, head_of
+from pbprompt.vision.images.stream.records import Record
+from pbprompt.vision.images.workers import AVAILABLE, Workers, available_cpus
+
+SECONDS = 30.0  # for the images of one question to a process
+MEMORY = 4 << 30  # of one process: an image of the most pixels that Pillow opens, and its copies
+QUESTION = 8  # images that a process is asked for at once
+WEIGHT = 16 << 20  # bytes of images that count for a question
+READERS = 8  # threads beside one a process: they wait for files, which may come from far away
+MANY_PROCESSORS, MOST_PROCESSES = 8, 16  # from where on processes decode faster than threads beside a GPU
+MANY_IMAGES = 10_000  # that pay for starting them
+
+Square = NDArray[np.uint8]  # [size, size, 3]
+Squares = list[Square | InputError]
+Mark = TypeVar("Mark")
+One = TypeVar("One")
+
+
+class Decoder:
+    """Makes squares of records' images: in `count` processes, or else in as many threads of this program."""
+
+    def __init__(self, count: int, *, processes: bool = False) -> None:
+        self.processes = processes and AVAILABLE
+        self.askers = count + READERS if processes else count  # more than there are processes: none waits
+        self.question = QUESTION if processes else 1
+        self.ahead = 2 * self.askers if processes else 4 * count  # questions that may wait for the taker
+        # Squares come back in memory that both sides see: through the line each would be copied five times,
+        # most of that under the interpreter's lock.
+        self._places = [Shared(nameless_file()) for _ in range(2 * count)] if self.processes else []
+        self._free: LifoQueue[Shared] = LifoQueue()
+        for place in self._places:
+            self._free.put(place)
+        self.workers = Workers(
+            count,
+            memory=MEMORY,
+            seconds=SECONDS,
+            prepare=squares.__name__,
+            handles=[place.handle for place in self._places],
+        )
+
+    def decode(self, records: Sequence[Record], look: Look) -> Squares:
+        """The square of each image, or why it has none."""
+        if not self.processes:
+            return [self._one(record, _content(record), look) for record in records]
+        try:
+            return self._asked(records, look)
+        except (TimeoutError, EOFError) as error:
+            if len(records) > 1:  # one of them is to blame, and the others are innocent
+                return [self.decode([record], look)[0] for record in records]
+            late = isinstance(error, TimeoutError)
+            why = f"decoding took over {SECONDS:g} seconds" if late else "its decoder broke down"
+            return [InputError(f"cannot read image {records[0].name}: {why}")]
+
+    def _one(self, record: Record, content: Content, look: Look) -> Square | InputError:
+        """In this thread where that is soon done; what may take for ever, in a process that can be ended."""
+        file = content.path if isinstance(content, Hashed) else content
+        head = file[:32] if isinstance(file, bytes) else isinstance(file, Path) and head_of(file)
+        if not head or decodes_quickly(head) or not AVAILABLE:
+            square = square_of(record.name, content, look)
+            return square if isinstance(square, InputError) else finished(np.array(square), look)
+        processes = shared_processes(min(available_cpus(), MOST_PROCESSES))
+        return processes.decode([replace(record, content=content)], look)[0]
+
+    def _asked(self, records: Sequence[Record], look: Look) -> Squares:
+        names, contents = [record.name for record in records], [_content(record) for record in records]
+        found, end = Squares(), 0
+        place = self._free.get()
+        try:
+            for told in self.workers.ask(squares.squares_into, place.handle, names, contents, look):
+                if isinstance(told, InputError):
+                    found.append(told)
+                    continue
+                (width, height), begin = told, end
+                end += 3 * width * height
+                pixels = np.frombuffer(place.memory(end)[begin:], np.uint8).reshape(height, width, 3)
+                found.append(finished(pixels, look))  # in other memory: the next answer goes here
+        finally:
+            self._free.put(place)
+        return found
+
+    def decoded(
+        self, batches: Iterable[tuple[Mark, Sequence[Record]]], look: Look
+    ) -> Generator[tuple[Mark, Sequence[Record], Squares], None, None]:
+        """Batches in order, the next ones decoded meanwhile; a thread of its own reads the source."""
+        pool = ThreadPoolExecutor(self.askers, thread_name_prefix="decode")
+        pending: deque[tuple[Mark, Sequence[Record], list[Future[Squares]]]] = deque()
+        source = _read_ahead(iter(batches))
+
+        def first() -> tuple[Mark, Sequence[Record], Squares]:
+            mark, records, asked = pending.popleft()
+            return mark, records, [square for future in asked for square in future.result()]
+
+        try:
+            for mark, records in source:
+                questions = [records[at : at + self.question] for at in range(0, len(records), self.question)]
+                pending.append((mark, records, [pool.submit(self.decode, some, look) for some in questions]))
+                while sum(len(asked) + _weight(some) for _, some, asked in pending) > self.ahead:
+                    yield first()
+            while pending:
+                yield first()
+        finally:
+            source.close()
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def close(self) -> None:
+        """End all processes, whatever they do."""
+        self.workers.close()
+        while self._places:
+            self._places.pop().close()
+
+
+def _weight(records: Sequence[Record]) -> float:
+    """Large files of an archive count for many questions: they are held until they are decoded."""
+    return sum(len(one.content) for one in records if isinstance(one.content, bytes)) / WEIGHT
+
+
+def _content(record: Record) -> Content:
+    """A file here is read by who decodes it."""
+    if not isinstance(record.content, str):
+        return record.content
+    try:
+        return record.read()
+    except InputError as error:
+        return error
+
+
+def _read_ahead(items: Iterator[One]) -> Generator[One, None, None]:
+    """The same, one ahead in a thread, so that a slow source is waited for while other work is done."""
+    ahead = begun(lambda: next(items, None))
+    try:
+        while (item := ahead.result()) is not None:
+            ahead = begun(lambda: next(items, None))
+            yield item
+    finally:
+        wait([ahead], timeout=1.0)  # no longer: its source may be far away
+
+
+def begun(work: Callable[[], One]) -> Future[One]:
+    """What is made, or raised, meanwhile; by a thread that the program does not wait for when it ends."""
+    made: Future[One] = Future()
+
+    def do() -> None:
+        try:
+            made.set_result(work())
+        except BaseException as error:
+            made.set_exception(error)
+
+    threading.Thread(target=do, name="ahead", daemon=True).start()
+    return made
+
+
+def squares_of(
+    paths: Sequence[str | Path], look: Look, *, threads: int | None = None
+) -> Iterator[Square | InputError]:
+    """The squares of files in order, decoded in threads; in place of one that cannot be read, why."""
+    files = ((None, [Record(str(path), Path(path))]) for path in paths)
+    for _, _, found in Decoder(threads or available_cpus()).decoded(files, look):
+        yield from found
+
+
+def worthwhile_processes(images: int) -> Decoder | None:
+    """A process a processor, where there are many of them, once so many images pay for starting them."""
+    processors = available_cpus()
+    if AVAILABLE and processors >= MANY_PROCESSORS and images >= MANY_IMAGES:
+        return shared_processes(min(processors, MOST_PROCESSES))
+    return None
+
+
+@cache
+def shared_processes(count: int) -> Decoder:
+    """Started once, and kept until the program ends."""
+    decoder = Decoder(count, processes=True)
+    atexit.register(decoder.close)
+    return decoder

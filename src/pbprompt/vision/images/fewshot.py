@@ -1,0 +1,180 @@
+"""Few-shot draws as the field makes them, base and new halves, and files that keep a draw.
+
+One generator, seeded once. Training items are grouped by label in order of first appearance, and k are
+sampled from each group; then the same for val with min(k, 4), the generator running on.
+"""
+
+import hashlib
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pbprompt.errors import InputError
+from pbprompt.files import as_name, as_text, read_text, write_text
+from pbprompt.vision.images.items import Dataset, Item, some
+
+_FORMAT = "pbprompt-draw"
+_VAL_SHOTS = 4
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The items drawn from a dataset."""
+
+    dataset: str
+    content_hash: str
+    shots: int
+    seed: int
+    classes: tuple[str, ...]
+    train: tuple[Item, ...]
+    val: tuple[Item, ...]
+
+    @property
+    def short(self) -> tuple[tuple[str, int], ...]:
+        """The classes with fewer than `shots` training items, and how many these are."""
+        counts = Counter(item.label for item in self.train)
+        sizes = ((name, counts[label]) for label, name in enumerate(self.classes))
+        return tuple((name, count) for name, count in sizes if count < self.shots)
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the item lines of the draw's file: equal for equal items in equal order."""
+        return hashlib.sha256("".join(self.lines()).encode()).hexdigest()
+
+    def lines(self) -> list[str]:
+        """The item lines of the draw's file."""
+        return [
+            json.dumps(
+                {
+                    "split": split,
+                    "image": as_text(item.path),
+                    "label": item.label,
+                    "class": self.classes[item.label],
+                    "domain": as_text(item.domain),
+                },
+                ensure_ascii=False,
+            )
+            + "\n"
+            for split, items in (("train", self.train), ("val", self.val))
+            for item in items
+        ]
+
+    def apply(self, dataset: Dataset) -> Dataset:
+        """The dataset with the drawn items as train and val; its test items stay."""
+        return replace(dataset, train=self.train, val=self.val, drawn=self, drawn_from=dataset)
+
+    def describe(self) -> str:
+        """One line: sizes, and the classes that have fewer items than shots."""
+        sizes = f"{len(self.train):,} train, {len(self.val):,} val"
+        text = f"{self.dataset}, {shots_in_words(self.shots)}, seed {self.seed}: {sizes}"
+        if self.short:
+            names = some([f"{name} {count}" for name, count in self.short])
+            classes = "1 class has" if len(self.short) == 1 else f"{len(self.short)} classes have"
+            text += f"; {classes} fewer training items than shots ({names})"
+        return text
+
+
+def shots_in_words(shots: int) -> str:
+    """1 shot, 2 shots."""
+    return "1 shot" if shots == 1 else f"{shots} shots"
+
+
+def draw(dataset: Dataset, shots: int, seed: int) -> Draw:
+    """Draw `shots` training items and min(shots, 4) val items of every class; all where there are fewer."""
+    if shots < 1:
+        raise InputError(f"shots is {shots}: give 1 or more")
+    if dataset.multi_label:
+        raise InputError(f"{dataset.name} is multi-label: all its training images are used, so draw none")
+    if not dataset.train:
+        raise InputError(f"{dataset.name} has no training items to draw from: it is for testing only")
+    source = random.Random(seed)
+    train = _sample(dataset.train, shots, source)
+    val = _sample(dataset.val, min(shots, _VAL_SHOTS), source)
+    return Draw(dataset.name, dataset.content_hash, shots, seed, dataset.classes, train, val)
+
+
+def _sample(items: Sequence[Item], shots: int, source: random.Random) -> tuple[Item, ...]:
+    groups: dict[int, list[Item]] = {}
+    for item in items:
+        groups.setdefault(item.label, []).append(item)
+    drawn = (source.sample(group, shots) if len(group) >= shots else group for group in groups.values())
+    return tuple(item for group in drawn for item in group)
+
+
+def base_new(dataset: Dataset) -> tuple[Dataset, Dataset]:
+    """The first ⌈n/2⌉ classes and the rest, each a dataset with labels from 0.
+
+    Shots are drawn before: `base_new(draw.apply(dataset))`.
+    """
+    middle = (len(dataset.classes) + 1) // 2
+    return _classes(dataset, "base", 0, middle), _classes(dataset, "new", middle, len(dataset.classes))
+
+
+def _classes(dataset: Dataset, half: str, start: int, stop: int) -> Dataset:
+    def keep(items: tuple[Item, ...]) -> tuple[Item, ...]:
+        return tuple(replace(item, label=item.label - start) for item in items if start <= item.label < stop)
+
+    return replace(
+        dataset,
+        name=f"{dataset.name}/{half}",
+        classes=dataset.classes[start:stop],
+        train=keep(dataset.train),
+        val=keep(dataset.val),
+        test=keep(dataset.test),
+    )
+
+
+def write_draw(path: str | Path, drawn: Draw) -> None:
+    """Write the draw as JSONL: a header, then a line an item."""
+    header = {
+        "format": _FORMAT,
+        "version": 1,
+        "dataset": drawn.dataset,
+        "content_hash": drawn.content_hash,
+        "shots": drawn.shots,
+        "seed": drawn.seed,
+        "hash": drawn.hash,
+    }
+    write_text(path, json.dumps(header, ensure_ascii=False) + "\n" + "".join(drawn.lines()))
+
+
+def read_draw(path: str | Path, dataset: Dataset) -> Draw:
+    """Read a draw back; refused where it was altered, or drawn from other data than `dataset`."""
+    path = Path(path)
+    lines = [line for line in read_text(path).split("\n") if line.strip()]
+    header = _object(path, 1, lines[0] if lines else "")
+    if header.get("format") != _FORMAT or header.get("version") != 1:
+        raise InputError(f"{path} line 1: not the header of a draw file: draw anew and write it")
+    shots, seed = header.get("shots"), header.get("seed")
+    if type(shots) is not int or type(seed) is not int:
+        raise InputError(f"{path} line 1: shots and seed must be whole numbers: draw again")
+    if header.get("content_hash") != dataset.content_hash:
+        raise InputError(
+            f"{path}: drawn from other data ({header.get('dataset')}) than this {dataset.name}: draw again"
+        )
+    known = {split: {item.path: item for item in dataset.split(split)} for split in ("train", "val")}
+    items: dict[str, list[Item]] = {"train": [], "val": []}
+    for number, line in enumerate(lines[1:], start=2):
+        row = _object(path, number, line)
+        item = known.get(str(row.get("split")), {}).get(as_name(str(row.get("image"))))
+        if item is None:
+            raise InputError(f"{path} line {number}: {row.get('image')!r} is not in that split: draw again")
+        items[str(row["split"])].append(item)
+    train, val = (tuple(items[split]) for split in ("train", "val"))
+    drawn = Draw(dataset.name, dataset.content_hash, shots, seed, dataset.classes, train, val)
+    if drawn.hash != header.get("hash"):
+        raise InputError(f"{path}: its items do not match its hash, so it was altered: draw again")
+    return drawn
+
+
+def _object(path: Path, number: int, line: str) -> dict[str, object]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise InputError(f"{path} line {number}: not a JSON object: draw again")
+    return value

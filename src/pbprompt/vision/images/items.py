@@ -1,0 +1,158 @@
+"""The types that leave this package: an image with its label or labels, and a dataset of them."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pbprompt.errors import InputError
+
+if TYPE_CHECKING:
+    from pbprompt.vision.images.fewshot import Draw
+
+SPLITS = ("train", "val", "test")
+DEFAULT_TEMPLATE = "a photo of a {}."
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One image: its path relative to the dataset's root (with `/`), its label, its domain where known.
+
+    Of a multi-label dataset `labels` are its labels, perhaps none, and `label` is 0.
+    """
+
+    path: str
+    label: int
+    domain: str = ""
+    labels: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Images in three splits with the names of their classes; `label` is an index into `classes`.
+
+    `home` names the domain that is tuned on where a dataset holds several; `notes` say how the dataset was
+    read, `skipped` which files were left out and why; `descriptions` are classes with sentences about them.
+    `drawn`: where its train and val are a few-shot draw, of `drawn_from` if that is kept.
+    """
+
+    name: str
+    root: Path
+    classes: tuple[str, ...]
+    train: tuple[Item, ...] = ()
+    val: tuple[Item, ...] = ()
+    test: tuple[Item, ...] = ()
+    template: str = DEFAULT_TEMPLATE
+    home: str = ""
+    notes: tuple[str, ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()
+    multi_label: bool = False
+    descriptions: tuple[tuple[str, ...], ...] = ()
+    drawn: "Draw | None" = None
+    drawn_from: "Dataset | None" = None
+
+    def __post_init__(self) -> None:
+        for item in self.items:
+            for label in (item.label, *item.labels):
+                if not 0 <= label < len(self.classes):
+                    limit = len(self.classes) - 1
+                    raise InputError(f"{self.name}: {item.path} has label {label}: use 0 to {limit}")
+
+    @property
+    def whole(self) -> "Dataset":
+        """What it was drawn from; itself where it is no draw."""
+        return self.drawn_from or self
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """All items: train, then val, then test."""
+        return self.train + self.val + self.test
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The domains of the items, sorted; empty where there are none."""
+        return tuple(sorted({item.domain for item in self.items} - {""}))
+
+    @property
+    def split_by_seed(self) -> bool:
+        """Whether it had no split of its own."""
+        return any(note.startswith("Split ") for note in self.notes)
+
+    def single_label(self) -> "Dataset":
+        """Itself, refused where it is multi-label."""
+        if self.multi_label:
+            raise InputError(
+                f"{self.name}: its column 'labels' makes it multi-label, which this cannot use: name it "
+                "'label' and give one per image"
+            )
+        return self
+
+    def split(self, name: str) -> tuple[Item, ...]:
+        """The items of "train", "val" or "test"."""
+        if name not in SPLITS:
+            raise InputError(f"no split is named {name!r}: use train, val or test")
+        items: tuple[Item, ...] = getattr(self, name)
+        return items
+
+    def file(self, item: Item) -> Path:
+        """Where the item's image is on disk."""
+        return self.root / item.path
+
+    def only(self, domain: str) -> "Dataset":
+        """The same dataset with the items of one domain."""
+        if domain not in self.domains:
+            known = ", ".join(self.domains) or "none"
+            raise InputError(f"{self.name} has no domain {domain!r}: it has {known}")
+        train, val, test = (
+            tuple(item for item in self.split(split) if item.domain == domain) for split in SPLITS
+        )
+        return replace(self, name=f"{self.name}:{domain}", home=domain, train=train, val=val, test=test)
+
+    @cached_property
+    def content_hash(self) -> str:
+        """SHA-256 over class names and every split's paths, labels and domains; independent of the root."""
+        digest = hashlib.sha256(_line(list(self.classes)))
+        for name in SPLITS:
+            digest.update(_line(name))
+            for item in self.split(name):
+                label = list(item.labels) if self.multi_label else item.label
+                digest.update(_line([item.path, label, item.domain]))
+        return digest.hexdigest()
+
+    def describe(self) -> str:
+        """One paragraph: classes, splits, domains, how it was read, what was left out."""
+        counts = ", ".join(f"{len(self.split(name)):,} {name}" for name in SPLITS)
+        kinds = f"{len(self.classes):,} {'labels' if self.multi_label else 'classes'} ({some(self.classes)})"
+        if self.multi_label:
+            mean = sum(len(item.labels) for item in self.items) / len(self.items)
+            bare = sum(not item.labels for item in self.items)
+            kinds += f", {mean:.2f} per image, {bare:,} images without any"
+        text = [f"{self.name}: {kinds}; {counts}."]
+        if self.domains:
+            sizes = Counter(item.domain for item in self.items)
+            text.append("Domains: " + ", ".join(f"{name} {sizes[name]:,}" for name in self.domains) + ".")
+        text += [f"{note}." for note in self.notes]
+        if self.skipped:
+            text.append(self.describe_skipped())
+        return " ".join(text)
+
+    def describe_skipped(self) -> str:
+        """What was left out and why, in a sentence."""
+        reasons = Counter(reason for _, reason in self.skipped)
+        what = "; ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
+        files = "1 file" if len(self.skipped) == 1 else f"{len(self.skipped):,} files"
+        return f"Skipped {files}: {what} ({some([p for p, _ in self.skipped])})."
+
+
+def _line(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=True).encode() + b"\n"
+
+
+def some(names: Iterable[str], limit: int = 4) -> str:
+    """The first few names, for messages."""
+    names = list(names)
+    return ", ".join(names[:limit]) + (", …" if len(names) > limit else "")

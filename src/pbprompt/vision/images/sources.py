@@ -1,0 +1,151 @@
+"""`open_dataset`: one function that tells the kinds of dataset apart, and reads class folders itself."""
+
+import os
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from pbprompt.errors import InputError, suggest
+from pbprompt.vision.images import catalog
+from pbprompt.vision.images.build_dataset import Choices, Row, Skipped, assemble, keep_images
+from pbprompt.vision.images.catalog.benchmark import Benchmark
+from pbprompt.vision.images.huggingface import PREFIX, is_saved_dataset, open_huggingface
+from pbprompt.vision.images.items import Dataset, some
+from pbprompt.vision.images.names import from_folder
+from pbprompt.vision.images.stream.folders import UNLABELLED, Labels, files_in, subfolders
+from pbprompt.vision.images.stream.tables import TABLES
+from pbprompt.vision.images.tables import open_table, split_dataset
+
+ROOT_VARIABLE = "PBPROMPT_DATA"
+
+
+def open_dataset(
+    source: str | Path,
+    root: str | Path | None = None,
+    *,
+    classes_file: str | Path | None = None,
+    template: str | None = None,
+    seed: int = 1,
+) -> Dataset:
+    """The dataset behind a path or a name; `describe()` on it says what was found.
+
+    - a benchmark's name (`caltech101`), found under `root` or PBPROMPT_DATA; `sample` needs neither;
+      `pacs:photo` is one domain of it;
+    - a folder of class folders, split with `seed`, or of train, val and test folders that hold class folders;
+    - a .csv, .tsv or .jsonl table (image, label, and if you like split and domain), multi-label where its
+      column is called `labels`;
+    - a .json split file in the published format;
+    - `hf:owner/name`, or a folder written by the `datasets` library's `save_to_disk`.
+
+    `root` is otherwise the folder that a table's or split file's image paths are relative to. `classes_file`
+    renames classes of your own data; `template` replaces "a photo of a {}.", with {} for the class.
+    """
+    if template is not None and template.count("{}") != 1:
+        raise InputError(f"template {template!r}: write it with one {{}} where the class name goes")
+    choices = Choices.of(classes_file, seed=seed, template=template)
+    benchmark, domain, folder = _benchmark(source)
+    if benchmark is not None:
+        if choices.mapping is not None:
+            raise InputError(
+                f"{benchmark.title}: its class names are the protocol's: leave the classes file out"
+            )
+        given = root or folder or os.environ.get(ROOT_VARIABLE)
+        given = catalog.SAMPLE if benchmark.name == "sample" else given  # embedded, wherever the others are
+        if not given:
+            raise InputError(
+                f"{benchmark.title}: name the folder that has {benchmark.folder}/ as root, "
+                f"or set {ROOT_VARIABLE}"
+            )
+        dataset = benchmark.open(given)
+        dataset = dataset.only(domain) if domain else dataset
+        return dataset if template is None else replace(dataset, template=template)
+    if str(source).startswith(PREFIX):
+        return open_huggingface(str(source), choices)
+    path = Path(source).expanduser()
+    images = None if root is None else Path(root).expanduser()
+    if path.is_dir():
+        return open_huggingface(str(path), choices) if is_saved_dataset(path) else _folders(path, choices)
+    if path.is_file():
+        if path.suffix.lower() in TABLES:
+            return open_table(path, images, choices)
+        if path.suffix.lower() == ".json":
+            naming = partial(choices.names, where=str(path))
+            return split_dataset(path, images, path.stem, naming, choices.template)
+        raise InputError(f"{path}: not a dataset: give a folder, a .csv, .tsv, .jsonl or split .json file")
+    if path.suffix or len(path.parts) > 1:
+        raise InputError(f"{path} does not exist: give a folder, a table, a split file or a benchmark's name")
+    near = suggest(str(source), catalog.benchmarks())
+    raise InputError(f"{path}: no such folder or file here, and no benchmark of that name: {near}")
+
+
+def _benchmark(source: str | Path) -> tuple[Benchmark | None, str, Path | None]:
+    """A benchmark by its name, perhaps with `:domain`, or by the path of its own folder, which is then given.
+
+    A name wins over a folder of that name in the working folder; write `./name` for the folder.
+    """
+    if isinstance(source, str) and "/" not in source and os.sep not in source:
+        name, _, domain = source.partition(":")
+        named = catalog.lookup(name)
+        if named is not None:
+            return named, domain, None
+    path = Path(source).expanduser()
+    for entry in catalog.benchmarks().values():
+        if path.resolve().name == entry.folder and (path / entry.marker).exists():
+            return entry, "", path
+    return None, "", None
+
+
+def _folders(root: Path, choices: Choices) -> Dataset:
+    """Class folders: `<class>/…` with a seeded split, or `train|val|test/<class>/…`.
+
+    Images may lie at any depth below their class folder.
+    """
+    folders = subfolders(root)
+    if not folders:
+        raise InputError(f"{root}: no class folders in it: put each class's images in a folder of its own")
+    labels = Labels(folders)
+    rows: list[Row] = []
+    skipped: list[Skipped] = []
+    for _, path in files_in(root):
+        label, split = labels.of(path)
+        if label:
+            rows.append(Row(path, label, split))
+        else:
+            where = (
+                "without a label" if path.split("/")[0] in labels.unlabelled else "outside the class folders"
+            )
+            skipped.append((path, where))
+    kept, no_images = keep_images(root, rows)
+    return assemble(
+        root.resolve().name,
+        root,
+        kept,
+        choices,
+        where=str(root),
+        naming=from_folder,
+        notes=[
+            *_warn_of_codes(kept, choices),
+            *_warn_of_empty(root, kept, [*labels.splits] or [""]),
+            *(f"{name} is no class: --unlabelled {root / name} learns from it" for name in labels.unlabelled),
+        ],
+        skipped=[*no_images, *skipped],
+        remedy="put JPEG, PNG, WebP or similar files into its class folders",
+    )
+
+
+def _warn_of_codes(rows: list[Row], choices: Choices) -> list[str]:
+    """A note where most class folders are named by codes, which tell a text tower nothing."""
+    keys = {row.key for row in rows}
+    codes = [key for key in keys if sum(map(str.isalpha, key)) < 2]
+    if choices.mapping is None and 2 * len(codes) > len(keys):
+        return [f"Folder names such as {min(codes)!r} are codes: name the classes in a classes file"]
+    return []
+
+
+def _warn_of_empty(root: Path, rows: list[Row], parents: list[str]) -> list[str]:
+    """A note where a class folder holds no image in any split: it is no class of the dataset."""
+    found = {
+        name for parent in parents for name in subfolders(root / parent) if name.lower() not in UNLABELLED
+    }
+    empty = sorted(found - {row.key for row in rows})
+    return [f"Class folders without images: {some(empty)}"] if empty else []

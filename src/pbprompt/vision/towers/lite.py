@@ -1,0 +1,133 @@
+"""The embedded backbones' image towers: an EfficientNet-Lite trunk under a position-wise head, or under a
+vision transformer."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pbprompt.vision.towers.layers import PatchConfig
+from pbprompt.vision.towers.vit import VisionTransformer, VitConfig
+
+
+@dataclass(frozen=True)
+class LiteBlockConfig:
+    """One inverted-residual block."""
+
+    kernel: int
+    stride: int
+    expand: int
+    channels_in: int
+    channels_out: int
+    residual: bool
+
+
+@dataclass(frozen=True)
+class LiteConfig:
+    """Sizes of the trunk and its head."""
+
+    image_size: int
+    stem_channels: int
+    blocks: tuple[LiteBlockConfig, ...]
+    top: int
+    head_hidden: int
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        side = self.image_size
+        for stride in (2, *(block.stride for block in self.blocks)):
+            side = -(-side // stride)
+        return side, side
+
+
+@dataclass(frozen=True)
+class LiteVitConfig(PatchConfig):
+    """Sizes of the trunk, and of the transformer whose patches are the positions of the trunk's map."""
+
+    trunk: LiteConfig
+
+
+class SameConv2d(nn.Conv2d):
+    """A convolution with TensorFlow's "same" padding: the odd pixel goes right and bottom."""
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k i j"]:
+        kernel, stride = self.kernel_size[0], self.stride[0]
+        down, across = (max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in (x.shape[2], x.shape[3]))
+        padding = (down // 2, across // 2)
+        if down % 2 or across % 2:  # else the convolution pads by itself, without a copy
+            x = F.pad(x, (across // 2, across - across // 2, down // 2, down - down // 2))
+            padding = (0, 0)
+        return F.conv2d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+
+class InvertedResidual(nn.Module):
+    """1×1 expand, depthwise k×k, 1×1 project; ReLU6 after the first two, in place to spare memory traffic."""
+
+    def __init__(self, config: LiteBlockConfig) -> None:
+        super().__init__()
+        inner = config.channels_in * config.expand
+        self.residual = config.residual
+        self.expand = SameConv2d(config.channels_in, inner, 1) if config.expand > 1 else None
+        self.depthwise = SameConv2d(inner, inner, config.kernel, stride=config.stride, groups=inner)
+        self.project = SameConv2d(inner, config.channels_out, 1)
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k i j"]:
+        out = x if self.expand is None else F.relu6(self.expand(x), inplace=True)
+        out = self.project(F.relu6(self.depthwise(out), inplace=True))
+        return x + out if self.residual else out
+
+
+class LiteHead(nn.Module):
+    """skip(x) + fc2(relu(fc1(x))) at every position."""
+
+    def __init__(self, width: int, hidden: int, embed_dim: int) -> None:
+        super().__init__()
+        self.skip = nn.Linear(width, embed_dim, bias=False)
+        self.fc1 = nn.Linear(width, hidden)
+        self.fc2 = nn.Linear(hidden, embed_dim)
+
+    def forward(self, x: Float[Tensor, "b m k"]) -> Float[Tensor, "b m d"]:
+        return self.skip(x) + self.fc2(F.relu(self.fc1(x)))
+
+
+class LiteTrunk(nn.Module):
+    """Image -> a map of 7×7 positions."""
+
+    def __init__(self, config: LiteConfig) -> None:
+        super().__init__()
+        self.stem = SameConv2d(3, config.stem_channels, 3, stride=2)
+        self.blocks = nn.ModuleList(InvertedResidual(block) for block in config.blocks)
+        self.top = SameConv2d(config.blocks[-1].channels_out, config.top, 1)
+
+    def features(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b k i j"]:
+        x = F.relu6(self.stem(x.contiguous(memory_format=torch.channels_last)), inplace=True)
+        for block in self.blocks:
+            x = block(x)
+        return F.relu6(self.top(x), inplace=True)
+
+
+class LiteTower(LiteTrunk):
+    """Image -> 7×7 positions in the joint space; the image feature is their plain mean."""
+
+    def __init__(self, config: LiteConfig, embed_dim: int) -> None:
+        super().__init__(config)
+        self.head = LiteHead(config.top, config.head_hidden, embed_dim)
+
+    def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
+        patches = self.head(self.features(x).flatten(2).transpose(1, 2))
+        return patches.mean(dim=1), patches
+
+
+class LiteVitTower(VisionTransformer):
+    """CLIP's vision transformer, which looks at the trunk's map in place of the pixels."""
+
+    def __init__(self, config: LiteVitConfig, embed_dim: int, activation: str) -> None:
+        sizes = VitConfig(config.image_size, config.patch_size, config.width, config.layers, config.heads)
+        super().__init__(sizes, embed_dim, activation)
+        self.conv1 = nn.Conv2d(config.trunk.top, config.width, 1, bias=False)
+        self.trunk = LiteTrunk(config.trunk)
+
+    def enter(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b l k"]:
+        return super().enter(self.trunk.features(x))

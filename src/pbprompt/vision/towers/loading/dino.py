@@ -1,0 +1,163 @@
+"""DINOv2's and DINOv3's folders, as Hugging Face has them: config, preprocessing, tensors."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pbprompt.errors import InputError
+from pbprompt.vision.towers.backbone import BackboneConfig, Images
+from pbprompt.vision.towers.dino import DinoConfig
+from pbprompt.vision.towers.loading.checkpoint_files import (
+    HF_CONFIG,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    read_image_processor,
+    read_json,
+    read_preprocessor,
+)
+from pbprompt.vision.towers.loading.conversion import join_attention
+from pbprompt.vision.towers.loading.formats import read_tensors
+from pbprompt.vision.towers.loading.tensors import (
+    Names,
+    count,
+    fitting_together,
+    grid_side,
+    rename,
+    shape,
+    take,
+)
+
+CROPPED = Images(IMAGENET_MEAN, IMAGENET_STD, "crop", "bicubic", 256)
+SQUASHED = Images(IMAGENET_MEAN, IMAGENET_STD, "squash", "bilinear")
+PUBLISHED = {"dinov2": CROPPED, "dinov2_with_registers": CROPPED, "dinov3_vit": SQUASHED}
+ANTIALIASED = "dinov2_with_registers"  # its positions are made smaller with an antialiasing filter
+
+NOT_OF_THE_TOWER = re.compile(r"classifier\.|(.*\.)?mask_token$|(.*\.)?inv_freq$")
+NAMES: Names = (
+    (r"^(dinov2\.|dinov2_with_registers\.|dinov3_vit\.|model\.)*", "visual."),
+    (r"\.embeddings\.cls_token$", ".class_embedding"),
+    (r"\.embeddings\.register_tokens$", ".register_embedding"),
+    (r"\.embeddings\.position_embeddings$", ".positional_embedding"),
+    (r"\.embeddings\.patch_embeddings\.(projection\.)?", ".conv1."),
+    (r"^visual\.(layernorm|norm)\.", "visual.ln_post."),
+    (r"^visual\.(encoder\.)?layer\.", "visual.blocks."),
+    (r"\.norm([12])\.", r".ln_\1."),
+    (r"\.attention\.(attention\.)?(q_proj|query)\.", ".attn.q_proj."),
+    (r"\.attention\.(attention\.)?(k_proj|key)\.", ".attn.k_proj."),
+    (r"\.attention\.(attention\.)?(v_proj|value)\.", ".attn.v_proj."),
+    (r"\.attention\.(o_proj|output\.dense)\.", ".attn.out_proj."),
+    (r"\.mlp\.gate_proj\.", ".mlp.gate."),
+    (r"\.mlp\.(fc1|up_proj)\.", ".mlp.c_fc."),
+    (r"\.mlp\.(fc2|down_proj|weights_out)\.", ".mlp.c_proj."),
+)
+SCALES = (("layer_scale1", "attn.out_proj"), ("layer_scale2", "mlp.c_proj"))  # and the matrices before them
+
+
+def read_dino(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor], None]:
+    """The config and the tower's tensors, under `visual.`, of the weights in a Hugging Face folder."""
+    config_path = path.parent / HF_CONFIG
+    told = read_json(config_path)
+    size, images = _preprocessing(path.parent, PUBLISHED[told["model_type"]])
+    raw = {rename(key, NAMES): value for key, value in read_tensors(path)[0].items()}
+    state = {key: value for key, value in raw.items() if not NOT_OF_THE_TOWER.match(key, len("visual."))}
+    vision = _sizes(path, config_path, told, state, size)
+    with fitting_together(path):
+        _fold(path, state, vision)
+    if vision.rope_theta is None:
+        _fit_positions(path, state, vision, antialias=told["model_type"] == ANTIALIASED)
+    return BackboneConfig(name, vision.width, vision, None, "gelu", images), state, None
+
+
+def _preprocessing(folder: Path, published: Images) -> tuple[int, Images]:
+    """The side of images and how they are prepared, as published where no file says."""
+    path, told = read_image_processor(folder)
+    if told is None:
+        return 224, published
+    crops = told.get("do_center_crop", told.get("crop_size") is not None)
+    key = "crop_size" if crops else "size"
+    side = told.get(key)
+    if isinstance(side, dict) and side.get("height") == side.get("width"):
+        side = side.get("height")
+    if type(side) is not int or side < 1:
+        raise InputError(f"{path}: {key} is {told.get(key)!r}; a square of so many pixels is needed")
+    return side, read_preprocessor(folder, side, published)
+
+
+def _sizes(
+    path: Path, config_path: Path, told: dict[str, Any], state: dict[str, Tensor], size: int
+) -> DinoConfig:
+    """The architecture from the tensors, and from the config what they do not show; the two must agree."""
+    source, third, first = str(path), told["model_type"] == "dinov3_vit", "visual.blocks.0.mlp"
+    width, channels, patch, _ = shape(source, state, "visual.conv1.weight", 4)
+    gated = f"{first}.gate.weight" in state or f"{first}.weights_in.weight" in state
+    hidden = shape(source, state, f"{first}.c_proj.weight", 2)[1]
+    registers = state["visual.register_embedding"].shape[-2] if "visual.register_embedding" in state else 0
+    heads = told.get("num_attention_heads", 6 if third else 12)
+    if type(heads) is not int or heads < 1 or width % heads or (third and width // heads % 4):
+        raise InputError(f"{config_path}: num_attention_heads is {heads!r}, but the tower is {width} wide")
+    if size < patch:
+        raise InputError(f"{path.parent}: images of {size} pixels hold no patch of {patch}")
+    layers = count(state, "visual.blocks")
+    found = {
+        "hidden_size": width,
+        "patch_size": patch,
+        "num_hidden_layers": layers,
+        "num_channels": channels,
+        "num_register_tokens": registers,
+        "intermediate_size": hidden,
+        "use_swiglu_ffn": gated,
+        "use_gated_mlp": gated,
+    }
+    for key, value in found.items():
+        if told.get(key, value) != value:
+            raise InputError(f"{config_path}: {key} is {told[key]!r}, but the tensors say {value}")
+    if not gated and told.get("hidden_act", "gelu") != "gelu":
+        raise InputError(f"{config_path}: hidden_act is {told['hidden_act']!r}; only 'gelu' is supported")
+    theta = _number(config_path, told, "rope_theta", 100.0) if third else None
+    eps = _number(config_path, told, "layer_norm_eps", 1e-5 if third else 1e-6)
+    return DinoConfig(size, patch, width, layers, heads, hidden, registers, gated, theta, eps)
+
+
+def _number(path: Path, told: dict[str, Any], key: str, default: float) -> float:
+    value = told.get(key, default)
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise InputError(f"{path}: {key} is {value!r}; a number above 0 is needed")
+    return float(value)
+
+
+def _fold(path: Path, state: dict[str, Tensor], vision: DinoConfig) -> None:
+    """LayerScale in the matrices before it, queries, keys and values in one, biases where there were none."""
+    state.setdefault("visual.register_embedding", torch.zeros(0, vision.width))
+    for name in ("class_embedding", "positional_embedding", "register_embedding"):
+        if (key := f"visual.{name}") in state:  # stored for a batch of one
+            state[key] = state[key].reshape(-1, vision.width)
+    state["visual.class_embedding"] = take(path, state, "visual.class_embedding").flatten()
+    join_attention(path, state, without_bias="qkv")
+    for block in (f"visual.blocks.{layer}" for layer in range(vision.layers)):
+        if f"{block}.mlp.weights_in.weight" in state:
+            for part in ("weight", "bias"):
+                both = take(path, state, f"{block}.mlp.weights_in.{part}")
+                state[f"{block}.mlp.gate.{part}"], state[f"{block}.mlp.c_fc.{part}"] = both.chunk(2)
+        for scale, matrix in SCALES:
+            factor = take(path, state, f"{block}.{scale}.lambda1").float()
+            weight = take(path, state, f"{block}.{matrix}.weight").float()
+            bias = state.pop(f"{block}.{matrix}.bias", torch.zeros(len(weight))).float()
+            state[f"{block}.{matrix}.weight"] = weight * factor.view(len(weight), 1)
+            state[f"{block}.{matrix}.bias"] = bias * factor
+
+
+def _fit_positions(path: Path, state: dict[str, Tensor], vision: DinoConfig, antialias: bool) -> None:
+    """The learned positions on the grid of the images given, resampled as transformers does."""
+    key = "visual.positional_embedding"
+    side = grid_side(str(path), state, key)
+    if (side, side) == vision.grid:
+        return
+    table = state[key].float()
+    square = table[1:].T.reshape(1, vision.width, side, side)
+    smaller = F.interpolate(square, vision.grid, mode="bicubic", align_corners=False, antialias=antialias)
+    state[key] = torch.cat([table[:1], smaller.flatten(2)[0].T])

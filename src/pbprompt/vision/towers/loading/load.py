@@ -1,0 +1,157 @@
+"""Loading a backbone from any of the usual files."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from pbprompt import distributed
+from pbprompt.errors import InputError
+from pbprompt.vision.towers.backbone import Activation, Backbone, BackboneConfig
+from pbprompt.vision.towers.loading.architecture import check_tensors, family_of, find_architecture
+from pbprompt.vision.towers.loading.checkpoint_config import CheckpointConfig, read_told
+from pbprompt.vision.towers.loading.checkpoint_files import HF_CONFIG, INDEX, read_json
+from pbprompt.vision.towers.loading.conversion import is_hugging_face, to_openai
+from pbprompt.vision.towers.loading.dino import PUBLISHED, read_dino
+from pbprompt.vision.towers.loading.embedded import read_embedded
+from pbprompt.vision.towers.loading.formats import check_finite, read_tensors
+from pbprompt.vision.towers.loading.hub import EMBEDDED, OPENAI_MODELS, find_weights
+from pbprompt.vision.towers.loading.tensors import fingerprint, fitting_together
+from pbprompt.vision.towers.loading.timm_files import read_timm
+from pbprompt.vision.towers.loading.vocabulary import read_tokenizer
+from pbprompt.vision.towers.resnet import ResNetConfig, fold_batch_norms
+
+Reader = Callable[[Path, str], tuple[BackboneConfig, dict[str, Tensor], nn.Module | None]]
+HF_WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # or an index of the parts of one
+OTHER_TOWERS = (  # without text, and not read
+    *("beit", "convnext", "convnextv2", "deit", "dinov3_convnext"),
+    *("resnet", "swin", "swinv2", "vit", "vit_mae"),
+)
+WITHOUT_TEXT = 100.0  # the scale of cosines between images, which an image tower has none of: CLIP's
+
+
+def load_backbone(
+    name_or_path: str | Path = "lite",
+    *,
+    activation: str | None = None,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Backbone:
+    """A frozen backbone by name, path or hub id.
+
+    Args:
+        name_or_path: "lite" or "lite-vit", which are embedded; one of OpenAI's names ("RN50", "ViT-B/16", …)
+            or a hub id ("hf-hub:ORG/NAME"), downloaded once; or a path: an OpenAI `.pt`, an open_clip
+            `.safetensors` or `.bin`, or a Hugging Face folder of CLIP, MetaCLIP 2, SigLIP, DINOv2 or DINOv3
+            (the last two are image towers without text).
+        activation: "quick_gelu" or "gelu", where the file does not tell which the model uses.
+        device: "auto" is a GPU where there is one.
+        dtype: of the weights.
+
+    Example:
+        backbone = load_backbone("ViT-B/16", device="auto")
+        pixels = backbone.preprocess(Image.open("photo.jpg")).unsqueeze(0)
+        features = backbone.image(pixels.to(backbone.device)).global_
+    """
+    target = _device(device)
+    config, state, tokenizer, visual = _read(str(name_or_path), activation)
+    identity = fingerprint(config, state)
+    logit_scale = float(state["logit_scale"].double().exp()) if config.text else WITHOUT_TEXT
+    logit_bias = float(state["logit_bias"]) if "logit_bias" in state else None
+    folded = fold_batch_norms(state) if isinstance(config.vision, ResNetConfig) else state
+    towers = {}
+    for key, value in folded.items():
+        if key not in ("logit_scale", "logit_bias"):
+            place = key if key.startswith("visual.") else f"textual.{key}"
+            towers[place] = value.to(target, dtype if value.is_floating_point() else None).contiguous()
+    return Backbone(config, tokenizer, visual).load_weights(towers, logit_scale, identity, logit_bias)
+
+
+def backbone_fingerprint(name_or_path: str | Path = "lite", *, activation: str | None = None) -> str:
+    """That of `load_backbone`, without building the towers."""
+    config, state, *_ = _read(str(name_or_path), activation)
+    return fingerprint(config, state)
+
+
+def _read(name: str, activation: str | None) -> tuple[BackboneConfig, dict[str, Tensor], Any, Any]:
+    """Config, weights and, where they are not CLIP's, tokenizer and image tower."""
+    tokenizer, visual = None, None
+    if activation not in (None, *get_args(Activation)):
+        raise InputError(f"activation {activation!r} is unknown: use quick_gelu or gelu")
+    if name in EMBEDDED:
+        config, state = read_embedded(name)
+        _settle(name, config.activation, activation)
+    elif (read := image_only_reader(path := find_weights(name))) is not None:
+        config, state, visual = read(path, name)
+        _settle(str(path), config.activation, activation)
+        if visual is None:
+            check_tensors(str(path), config, state)
+        check_finite(path, state)
+    else:
+        state, told = read_checkpoint(path)
+        if name in OPENAI_MODELS:
+            told = replace(told, activation="quick_gelu")  # OpenAI trained every model with it
+        told = replace(told, activation=_settle(str(path), told.activation, activation))
+        config = find_architecture(str(path), name, state, told)
+        check_tensors(str(path), config, state)
+        check_finite(path, state)
+        if told.vocabulary != "clip":
+            assert config.text is not None
+            tokenizer = read_tokenizer(path.parent, config.text, told.vocabulary)
+    return config, state, tokenizer, visual
+
+
+def _device(wanted: str | torch.device) -> torch.device:
+    wanted = distributed.pick(wanted) if isinstance(wanted, str) else wanted
+    try:
+        torch.zeros(1, device=wanted).tolist()  # a meta device holds no values
+    except (RuntimeError, AssertionError):  # a name torch does not know, or a device that is not there
+        raise InputError(
+            f"device {str(wanted)!r} cannot be used here: use auto, cpu, or a CUDA device torch sees"
+        ) from None
+    return torch.device(wanted)
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], CheckpointConfig]:
+    """A file's tensors in OpenAI's layout, and what the file and the configs beside it tell of the model."""
+    raw, activation = read_tensors(path)
+    with fitting_together(path):
+        state = to_openai(path, raw)
+    for number in ("logit_scale", "logit_bias"):
+        if number in state and state[number].numel() == 1:
+            state[number] = state[number].reshape(())
+    return state, read_told(path, family_of(state), is_hugging_face(raw), activation)
+
+
+def _settle(source: str, told: str | None, asked: str | None) -> str:
+    if told and asked and told != asked:
+        raise InputError(f"{source}: the model uses {told}; leave out activation={asked} (--activation)")
+    if not told and not asked:
+        raise InputError(
+            f"{source}: the file does not tell its activation; say --activation quick_gelu (OpenAI's models) "
+            "or --activation gelu (most of open_clip's)"
+        )
+    return str(told or asked)
+
+
+def image_only_reader(path: Path) -> Reader | None:
+    """What reads the weights, where they are an image tower's alone: it gives the config, the tensors and,
+    where another library built it, the tower."""
+    beside = path.parent / HF_CONFIG
+    if path.name.removesuffix(INDEX) not in HF_WEIGHTS or not beside.is_file():
+        return None
+    config = read_json(beside)
+    kind = config.get("model_type")
+    if isinstance(config.get("architecture"), str) and "model_type" not in config:
+        return read_timm
+    if kind in PUBLISHED:
+        return read_dino
+    if kind in OTHER_TOWERS:
+        raise InputError(
+            f"{beside}: model_type is {kind!r}; of image towers without text DINOv2 and DINOv3 "
+            f"({', '.join(PUBLISHED)}) and timm's models (timm/NAME) are supported"
+        )
+    return None

@@ -1,0 +1,82 @@
+"""`pbprompt explain`, as a user runs it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import pbprompt
+
+SAMPLE = Path(pbprompt.__file__).parent / "vision" / "images" / "sample" / "images" / "fluent"
+CAT = SAMPLE / "mammal" / "1f408.webp"
+CLASSES = ("clock", "heart", "mammal")
+
+
+def test_picture_and_arrays(run, model, tmp_path):
+    heat, arrays = tmp_path / "heat.png", tmp_path / "heat.npz"
+    code, out, err = run("explain", CAT, "--model", model, "--samples", 2, "--out", heat, "--arrays", arrays)
+    assert code == 0, err
+    with np.load(arrays) as maps, Image.open(heat) as picture:
+        assert set(maps["classes"]) == set(CLASSES)
+        assert maps["prompt_to_patch"].shape == maps["patch_to_prompt"].shape == (2, 3, 7, 7)
+        assert (np.diff(maps["probabilities"]) <= 0).all()
+        assert picture.size == (6 + 4 * 174, 28 + 3 * 212)
+        shown = [f"{n} {p:.1%}" for n, p in zip(maps["classes"], maps["probabilities"], strict=True)]
+        assert out.splitlines() == shown
+    assert str(heat) in err and str(arrays) in err
+
+
+def test_a_new_name_is_added_and_told(run, model, tmp_path):
+    arrays = tmp_path / "a.npz"
+    options = ("--class", "zebra", "--class", "Heart", "--reading", "contribution", "--arrays", arrays)
+    code, out, err = run("explain", CAT, "--model", model, "--out", tmp_path / "a.png", *options)
+    assert code == 0, err
+    assert "new to the model, added by name: zebra" in err
+    assert [line.split()[0] for line in out.splitlines()] == ["zebra", "heart"]
+    with np.load(arrays) as maps:
+        assert maps["contribution"].shape == (4, 2, 7, 7)
+
+
+def test_the_seed_and_the_temperature_reach_the_maps(run, model, tmp_path):
+    kept = []
+    for name, options in (("a", ()), ("b", ()), ("c", ("--seed", 1)), ("d", ("--temperature", 0.01))):
+        file = tmp_path / f"{name}.npz"
+        assert not run(
+            "explain", CAT, "--model", model, "-o", tmp_path / "x.png", "--arrays", file, *options
+        )[0]
+        with np.load(file) as maps:
+            kept.append(maps["prompt_to_patch"])
+    assert np.array_equal(kept[0], kept[1]) and not np.array_equal(kept[0], kept[2])
+    assert kept[3].max() > 2 * kept[0].max()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--out", "heat.jpg"), "--out heat.jpg: is written as .png"),
+        (("--out", "h.png", "--arrays", "h.txt"), "is written as .npz"),
+        (("--out", "h.png", "--reading", "heat"), "prompt-to-patch"),
+        (("--out", "h.png", "--temperature", "-1"), "temperature"),
+        (("--out", "h.png", "--class", "  "), "class name"),
+    ],
+)
+def test_bad_options_are_one_line(run, model, options, says):
+    code, out, err = run("explain", CAT, "--model", model, *options)
+    assert code == 2 and says in err and not out
+    assert "Traceback" not in err
+
+
+def test_bad_files_are_one_line(run, tmp_path):
+    code, _, err = run("explain", tmp_path / "absent.jpg", "--model", tmp_path, "--out", "h.png")
+    assert code == 2 and "absent.jpg" in err and len(err.splitlines()) == 1
+    code, _, err = run("explain", CAT, "--model", tmp_path, "--out", "h.png")
+    assert code == 2 and "no model here" in err and len(err.splitlines()) == 1
+
+
+def test_an_even_plan_is_told(run, model, tmp_path):
+    options = ("explain", CAT, "--model", model, "--out", tmp_path / "a.png")
+    assert "near even" not in run(*options)[2]
+    code, _, err = run(*options, "--reading", "prompt-to-patch")
+    assert code == 0 and "prompt-to-patch is near even for" in err and "--reading contribution" in err
+    assert "near even" not in run(*options, "--reading", "prompt-to-patch", "--temperature", "0.005")[2]

@@ -1,0 +1,119 @@
+"""`pbprompt model`: photographs and classes that come, change and go."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import pbprompt
+from pbprompt.apps.batch import Job, answers
+from pbprompt.model.tuned import TunedModel
+from pbprompt.vision.images.stream import Stream
+
+SAMPLE = Path(pbprompt.__file__).parent / "vision" / "images" / "sample" / "images" / "fluent"
+
+
+def copied(place: Path, names, files=slice(0, 8)) -> Path:
+    for name in names:
+        (place / name).mkdir(parents=True, exist_ok=True)
+        for file in sorted((SAMPLE / name).iterdir())[files]:
+            shutil.copy(file, place / name)
+    return place
+
+
+@pytest.fixture
+def model(run, tmp_path) -> Path:
+    photos = copied(tmp_path / "photos", ("clock", "heart", "mammal"))
+    code, _, err = run("fit", photos, "--out", tmp_path / "model")
+    assert code == 0, err
+    return tmp_path / "model"
+
+
+def said_of(folder: Path) -> list[dict[str, float]]:
+    files = sorted((SAMPLE / "mammal").iterdir())[8:12]
+    return [one.said.scores for one in answers(Job.of(TunedModel.load(folder), Stream(files)))]
+
+
+def test_add_photographs_of_known_and_new_classes(run, model, tmp_path):
+    more = copied(tmp_path / "more", ("heart", "bird"), slice(8, 14))
+    code, out, err = run("model", "add", model, more)
+    assert code == 0, err
+    assert "added 12 photographs of bird, heart; new: bird" in out + err
+    assert "before: 3 classes, accuracy" in out + err and "now: 4 classes, accuracy" in out + err
+    changed = TunedModel.load(model)
+    assert changed.classes == ("clock", "heart", "mammal", "bird") and changed.calibrated
+    assert changed.info.data["changes"] == ["added 12 photographs of bird, heart; new: bird"]
+    alone = copied(tmp_path / "alone", ("bug",))  # a single class is enough
+    code, out, err = run("model", "add", model, alone, "--out", tmp_path / "other")
+    assert code == 0 and TunedModel.load(tmp_path / "other").classes[-1] == "bug"
+    assert TunedModel.load(model).classes == changed.classes
+
+
+def test_keep_a_class_by_its_name(run, model):
+    code, out, err = run("model", "keep", model, "red panda")
+    assert code == 0 and "kept by name: red panda" in out + err
+    assert TunedModel.load(model).classes[-1] == "red panda"
+    code, out, err = run("model", "keep", model, "clock")
+    assert code == 2 and "class 'clock' is there already" in out + err
+
+
+def test_regrouped_as_if_fitted_so(run, model, tmp_path):
+    """Merged, renamed and removed classes: the model is the one of folders that are so."""
+    code, out, err = run("model", "merge", model, "clock", "heart", "--into", "thing")
+    assert code == 0 and "merged clock, heart into thing" in out + err
+    assert TunedModel.load(model).classes == ("thing", "mammal")
+    dataset = pbprompt.open_dataset(tmp_path / "photos")
+    train = [dataset.root / item.path for item in dataset.train]
+    labels = ["mammal" if path.parent.name == "mammal" else "thing" for path in train]
+    again = pbprompt.PromptClassifier().fit(train, labels)
+    files = sorted((SAMPLE / "mammal").iterdir())[8:12]
+    expected = again.predict_proba(files)  # mammal, thing
+    for row, scores in zip(expected, said_of(model), strict=True):
+        assert [scores["mammal"], scores["thing"]] == pytest.approx(row.tolist(), abs=1e-4)
+    code, out, err = run("model", "remove", model, "thing")
+    assert code == 2 and "fewer than two classes would be left" in out + err
+    assert TunedModel.load(model).classes == ("thing", "mammal")
+
+
+def test_remove_and_rename(run, model, tmp_path):
+    assert run("model", "remove", model, "heart")[0] == 0
+    assert run("model", "rename", model, "clock", "watch")[0] == 0
+    assert TunedModel.load(model).classes == ("watch", "mammal")
+    dataset = pbprompt.open_dataset(tmp_path / "photos")
+    train = [dataset.root / item.path for item in dataset.train if "heart" not in item.path]
+    again = pbprompt.PromptClassifier().fit(train, [path.parent.name for path in train])
+    again = pbprompt.PromptClassifier(class_names={"clock": "watch", "mammal": "mammal"}).fit(
+        train, [path.parent.name for path in train]
+    )
+    files = sorted((SAMPLE / "mammal").iterdir())[8:12]
+    for row, scores in zip(again.predict_proba(files), said_of(model), strict=True):
+        assert list(scores.values()) == pytest.approx(row.tolist(), abs=1e-4)
+    code, out, err = run("model", "rename", model, "clok", "x")
+    assert code == 2 and "class 'clok' is none of the model's" in out + err
+
+
+def test_refit_from_the_same_sources(run, model, tmp_path, monkeypatch):
+    before = json.loads((model / "config.json").read_text())
+    assert before["data"]["options"] == {"data": str(tmp_path / "photos")}
+    copied(tmp_path / "photos", ("heart", "bird"), slice(8, 16))
+    assert run("model", "keep", model, "otter")[0] == 0
+    monkeypatch.chdir(tmp_path.parent)
+    code, out, err = run("model", "refit", model)
+    assert code == 0, err
+    assert "not in the new model: kept by name: otter" in out and "before: 4 classes" in out
+    assert [line for line in err.splitlines() if "saved" in line] == [f"saved: {model}"]
+    after = json.loads((model / "config.json").read_text())
+    assert after["classes"] == ["bird", "clock", "heart", "mammal"] and "changes" not in after["data"]
+    assert after["data"]["options"] == before["data"]["options"]
+    assert not list(tmp_path.glob(".refit-*"))
+
+
+def test_what_cannot_be_changed_stays(run, tmp_path):
+    photos = copied(tmp_path / "photos", ("clock", "heart"))
+    assert run("fit", photos, "--method", "nearest-mean", "--out", tmp_path / "model")[0] == 0
+    held = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    for command in (["add", photos], ["rename", "clock", "x"]):
+        code, out, err = run("model", command[0], tmp_path / "model", *command[1:])
+        assert code == 2 and "fit it again" in out + err
+    assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == held

@@ -1,0 +1,87 @@
+"""Suggestions from predictions."""
+
+import pytest
+import torch
+
+import pbprompt
+from pbprompt.apps.labelling.next_images import (
+    Row,
+    name_in_table,
+    next_images,
+    read_table,
+    table_root,
+    write_table,
+)
+from pbprompt.errors import InputError
+from pbprompt.model.predictions import Prediction
+
+
+def prediction(cat: float, epistemic: float) -> Prediction:
+    scores = {"cat": cat, "dog": 1 - cat}
+    label = max(scores, key=scores.__getitem__)
+    return Prediction(label, scores, dict.fromkeys(scores, 0.0), 0.5, epistemic, None, None, None, None)
+
+
+SAID = [prediction(0.9, 0.0), prediction(0.55, 0.1), prediction(0.2, 0.3)]
+FEATURES = torch.eye(3)
+
+
+def test_doubt_or_disagreement():
+    first, second = next_images(FEATURES, SAID, 2, "margin")
+    assert (first.row, first.label, first.probability) == (1, "cat", 0.55)
+    assert first.score == pytest.approx(0.9) and second.row == 2 and second.label == "dog"
+    assert [one.row for one in next_images(FEATURES, SAID, 3, "epistemic")] == [2, 1, 0]
+
+
+def test_as_many_features_as_predictions():
+    with pytest.raises(InputError, match="give as many"):
+        next_images(FEATURES[:2], SAID, 1)
+
+
+def test_more_than_there_are():
+    with pytest.raises(InputError, match="give 1 to 3"):
+        next_images(FEATURES, SAID, 4)
+
+
+def test_it_is_a_public_name():
+    assert pbprompt.next_images is next_images
+
+
+ROWS = [Row('a, "b".jpg', "", "red panda", "0.5000", "0.9000"), Row("c.jpg", "cat", "dog", "0.4", "0.8")]
+
+
+def test_there_and_back(tmp_path):
+    write_table(tmp_path / "next.csv", ROWS)
+    assert read_table(tmp_path / "next.csv") == ROWS
+
+
+def test_a_spreadsheet_may_change_the_separator(tmp_path):
+    path = tmp_path / "next.csv"
+    path.write_text(
+        "image;label;suggested;probability;score\nc.jpg; cat;dog;0.4;0.8\n\n", encoding="utf-8-sig"
+    )
+    assert read_table(path) == ROWS[1:]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("image,label\na.jpg,cat\n", "choose another name"),
+        ("", "choose another name"),
+        ("image,label,suggested,probability,score\na.jpg,cat\n", "line 2: 5 fields"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, text, says):
+    (tmp_path / "next.csv").write_text(text)
+    with pytest.raises(InputError, match=says):
+        read_table(tmp_path / "next.csv")
+
+
+def test_names_are_relative_to_the_table_or_to_the_folder_and_links_keep_theirs(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    (tmp_path / "elsewhere.png").touch()
+    (folder / "link.png").symlink_to(tmp_path / "elsewhere.png")
+    for table, name in ((tmp_path / "t.csv", "photos/link.png"), (tmp_path / "other" / "t.csv", "link.png")):
+        root = table_root(folder, table)
+        assert name_in_table(folder / "link.png", folder, root) == name and (root / name).exists()

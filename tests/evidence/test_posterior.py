@@ -1,0 +1,266 @@
+"""The fitted model against its equations, computed plainly from photographs and texts."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plain_posterior import (
+    PlainGaussians,
+    PlainKernel,
+    best_log_weights,
+    familiarity_statistic,
+    normal,
+    problem,
+)
+from scipy.special import log_softmax
+
+from pbprompt.evidence import posterior
+from pbprompt.evidence.evidence import Evidence
+from pbprompt.evidence.novelty import LeftOutPhotographs
+from pbprompt.evidence.posterior import Posterior, fit_posterior, mixed_with_names
+from pbprompt.evidence.text_map import learn_text_map, move
+
+SCALE = 20.0
+CASES = {
+    "equal": (6, [4, 4, 4]),
+    "unequal": (6, [3, 1, 6, 2]),
+    "single": (6, [1, 1, 1, 1]),
+    "wider than many": (24, [2, 3, 1]),
+    "two classes": (6, [3, 5]),
+    "two photographs": (6, [1, 1]),
+    "one class": (6, [4]),
+    "many": (8, [10, 12, 9, 11]),
+}
+cases = pytest.mark.parametrize(("width", "counts"), CASES.values(), ids=CASES)
+
+
+def fitted(images, labels, texts, weights=None) -> tuple[Posterior, LeftOutPhotographs]:
+    """With photographs kept as they are: in float32 their length is not quite 1."""
+    statistics, kept = Evidence.of(images, labels, len(texts), weights)
+    return fit_posterior(statistics, kept._replace(images=images), texts, SCALE)
+
+
+def moved_texts(images, labels, texts) -> torch.Tensor:
+    k = len(texts)
+    means = torch.stack([images[labels == c].double().mean(0) for c in range(k)])
+    counts = torch.tensor([float((labels == c).sum()) for c in range(k)], dtype=torch.float64)
+    return learn_text_map(means, counts, texts.double())[1]
+
+
+class Plain:
+    """`evidence/posterior.py` from the slow parts."""
+
+    def __init__(self, images, labels, texts):
+        self.x, self.y, self.t = images.double().numpy(), labels.numpy(), texts.double().numpy()
+        self.k = len(self.t)
+        self.gaussians = PlainGaussians(images, labels, moved_texts(images, labels, texts))
+        self.kernel = PlainKernel(images, labels, self.k)
+        self.names = SCALE * (self.t - self.t.mean(0))
+        self.left = np.stack([self.gaussians.left_out()[0], *self.kernel.left_out(), self.x @ self.names.T])
+        n = np.bincount(self.y)[self.y]
+        self.several = n > 1
+        self.reference = None
+        # ψ₀ and I
+        ones = np.ones(len(self.y))
+        if self.k > 1:
+            self.psi = math.exp(best_log_weights(self.left[3:], self.y, np.array([0.5]), ones)[0])
+            told = log_softmax(self.psi * self.left[3], axis=1)[np.arange(len(self.y)), self.y].mean()
+            self.information = max(0.0, 1 + told / math.log(self.k))
+        else:
+            self.psi, self.information = 1.0, 0.0
+        # w
+        rows = self.several if self.several.any() else np.ones_like(self.several)
+        if self.k > 2 or (self.k == 2 and self.several.any()):
+            spread = lambda table: math.sqrt(table[rows].var(1, ddof=1).mean())  # noqa: E731
+            sure = spread(self.left[3]) / spread(self.left[0])
+        else:
+            sure = 0.1
+        many = len(self.y) / (len(self.y) + 20)
+        usual = np.array([0.75 * many * sure, 2 * many, many, (1 - many) * self.psi])
+        judged = self.left[:, self.several], self.y[self.several]
+        self.log_weights = best_log_weights(*judged, usual, ones[self.several])
+        if self.several.any():
+            self.log_weights[0] += 0.25 * np.mean(np.log(n / np.maximum(1, n - 1))[self.several])
+
+    def experts(self, images):
+        x = images.double().numpy()
+        return np.stack([self.gaussians.judged(images)[0], *self.kernel.scores(x), x @ self.names.T])
+
+
+@cases
+def test_experts_weights_and_names(width, counts):
+    inputs = problem(width, counts)
+    (model, left), plain = fitted(*inputs), Plain(*inputs)
+    new = problem(width, [6], seed=9)[0]
+    np.testing.assert_allclose(model.experts(new), plain.experts(new), rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(left.experts, plain.left, rtol=1e-8, atol=1e-8)
+    assert left.several.tolist() == plain.several.tolist()
+    assert left.rows.tolist() == list(range(len(plain.y)))
+    np.testing.assert_allclose(model.name_scale, plain.psi, rtol=1e-5)
+    np.testing.assert_allclose(model.information, plain.information, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(model.weights.log, plain.log_weights, atol=1e-5)
+
+
+@cases
+def test_how_well_known_images_look(width, counts):
+    inputs = problem(width, counts)
+    (model, left), plain = fitted(*inputs), Plain(*inputs)
+    distances, scores = plain.gaussians.left_out()[1], plain.left[1]
+    best, nearest = scores.max(1)[plain.several], distances.min(1)[plain.several]
+    if len(best) < 2:
+        assert left.looks.abs().max() < 1e-20
+        return
+    reference = (best.mean(), max(1e-9, best.std(ddof=1)), nearest.mean(), nearest.std(ddof=1))
+    expected = familiarity_statistic(distances, scores, reference)
+    np.testing.assert_allclose(left.looks, expected, rtol=1e-7, atol=1e-6)
+    np.testing.assert_allclose(model.novelty.familiar, sorted(expected[plain.several]), rtol=1e-7, atol=1e-6)
+    new = problem(width, [6], seed=9)[0]
+    expected = familiarity_statistic(plain.gaussians.judged(new)[1], plain.experts(new)[1], reference)
+    np.testing.assert_allclose(model.strangeness(model.experts(new)), expected, rtol=1e-7, atol=1e-6)
+
+
+def test_log_odds_of_new_names():
+    images, labels, texts = problem(8, [10, 12, 9, 11])
+    model, left = fitted(images, labels, texts)
+    new_texts = torch.nn.functional.normalize(normal(3, 8, seed=5))
+    names = model.new_names(new_texts, SCALE)
+    moved = moved_texts(images, labels, texts)
+    place = SCALE * (move(model.text_map, new_texts) - moved.mean(0))
+    torch.testing.assert_close(names.direction, place)
+    new = problem(8, [6], seed=9)[0]
+    looks = model.strangeness(model.experts(new))
+    u, v, fit = model.novelty.odds
+    assert (names.reluctance >= u).all()
+    centre = torch.stack([images[labels == c].double().mean(0) for c in range(4)]).mean(0)
+    found = names.log_odds(model, new, looks)
+    for i in range(6):
+        for n in range(3):
+            expected = -names.reluctance[n] - v * looks[i] + fit * (new[i] - centre) @ place[n]
+            torch.testing.assert_close(found[i, n], expected, rtol=1e-8, atol=1e-8)
+    # of the left-out photographs themselves each takes no more than one in a hundred
+    logits = torch.tensordot(model.weights.best, left.experts, dims=1)
+    odds = names.log_odds(model, images.double(), left.looks) + logits.logsumexp(1, keepdim=True)
+    assert ((odds > logits.amax(1, keepdim=True)).double().mean(0) <= 0.01).all()
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 1000), st.floats(0.01, 30))
+def test_log_odds_fall_with_how_well_known_an_image_looks(seed, more):
+    model, _ = fitted(*problem(6, [4, 3, 5], seed=seed))
+    names = model.new_names(torch.nn.functional.normalize(normal(2, 6, seed=seed)), SCALE)
+    new, looks = torch.nn.functional.normalize(normal(5, 6, seed=seed + 1)), normal(5, seed=seed + 2)
+    assert (names.log_odds(model, new, looks + more) < names.log_odds(model, new, looks)).all()
+
+
+def test_images_far_from_all_are_left_to_the_names():
+    images, labels, texts = problem(16, [10, 12, 9, 11], noise=0.2)
+    model, _ = fitted(images, labels, texts)
+    assert 0.1 < model.information <= 1
+    new = torch.nn.functional.normalize(torch.cat([images[:20].double(), normal(20, 16, seed=3)]))
+    experts = model.experts(new)
+    looks = model.strangeness(experts)
+    logits = model.weights.draws(3).double() @ experts.flatten(1)
+    logits = logits.view(3, *experts.shape[1:])
+    share = (model.information * model.novelty.unlike(looks)).unsqueeze(1)
+    assert (share == 0).any() and (share > 0.5 * model.information).any()
+    found = mixed_with_names(model, logits, experts[3], looks)
+    expected = (1 - share) * logits.softmax(-1) + share * (model.name_scale * experts[3]).softmax(-1)
+    torch.testing.assert_close(found.exp(), expected, rtol=1e-8, atol=1e-12)
+    alike = (share == 0).squeeze(1)
+    torch.testing.assert_close(found[:, alike], logits.log_softmax(-1)[:, alike], rtol=1e-6, atol=1e-6)
+
+
+def test_the_order_of_images_and_classes_does_not_matter():
+    images, labels, texts = problem(8, [6, 4, 7, 5])
+    new = problem(8, [6], seed=9)[0]
+    model, _ = fitted(images, labels, texts)
+    rows = torch.randperm(len(labels), generator=torch.Generator().manual_seed(3))
+    columns = torch.tensor([2, 0, 3, 1])
+    other, _ = fitted(images[rows], columns.argsort()[labels[rows]], texts[columns])
+    torch.testing.assert_close(other.experts(new), model.experts(new)[:, :, columns], rtol=1e-7, atol=1e-7)
+    for name in ("weights/log", "weights/root", "novelty/familiar", "novelty/odds", "novelty/found"):
+        torch.testing.assert_close(other.tensors()[name], model.tensors()[name], rtol=1e-5, atol=1e-6)
+
+
+def test_tensors_are_all_of_it():
+    model, _ = fitted(*problem(8, [6, 4, 7, 5]))
+    flat = model.tensors()
+    assert all(isinstance(value, torch.Tensor) for value in flat.values())
+    assert {"gaussians/whiten", "kernel/bandwidth", "names", "novelty/odds", "open"} <= set(flat)
+    again = Posterior.from_tensors({name: value.clone() for name, value in flat.items()})
+    assert type(again.kernel) is type(model.kernel) and again.weights._fields == model.weights._fields
+    for name, value in again.tensors().items():
+        assert torch.equal(value, flat[name])
+    new = problem(8, [6], seed=9)[0]
+    assert torch.equal(again.experts(new), model.experts(new))
+    named, named_again = (each.new_names(normal(2, 8), SCALE) for each in (model, again))
+    assert torch.equal(named.reluctance, named_again.reluctance)
+
+
+def test_of_many_photographs_and_classes_some_are_judged(monkeypatch):
+    images, labels, texts = problem(8, [6, 4, 7, 5])
+    whole, _ = fitted(images, labels, texts)
+    monkeypatch.setattr(posterior, "CELLS", 4 * 8)
+    some, left = fitted(images, labels, texts)
+    assert left.rows.tolist() == list(range(0, 22, 3))
+    assert len(some.kernel.photographs) == len(some.open) == 8
+    for mine, theirs in zip(some.gaussians, whole.gaussians, strict=True):  # by the sums of all
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_the_blocks_it_is_judged_in_do_not_matter(monkeypatch):
+    inputs = problem(8, [6, 4, 7, 5])
+    whole, _ = fitted(*inputs)
+    monkeypatch.setattr(posterior, "BLOCK", 3 * 8)
+    parts, _ = fitted(*inputs)
+    for name, value in parts.tensors().items():
+        torch.testing.assert_close(value, whole.tensors()[name], rtol=1e-6, atol=1e-8)
+
+
+def test_names_tell_what_they_tell():
+    images, labels, texts = problem(16, [8] * 6, noise=0.1)
+    good, _ = fitted(images, labels, texts)
+    bad, _ = fitted(images, labels, texts.roll(1, 0))
+    silent, _ = fitted(images, labels, torch.zeros_like(texts))
+    assert good.information > 0.3 and bad.information < 0.1
+    assert float(silent.information) == pytest.approx(0, abs=1e-9)
+    assert good.weights.best[3] > bad.weights.best[3]
+
+
+def test_weighted_photographs_count_so_often_in_gaussians_and_sums():
+    images, labels, texts = problem(8, [4, 3, 5])
+    often = torch.arange(len(labels)) % 3 + 1
+    model, left = fitted(images, labels, texts, often.double())
+    twice, _ = fitted(images.repeat_interleave(often, 0), labels.repeat_interleave(often), texts)
+    new = problem(8, [6], seed=9)[0]
+    torch.testing.assert_close(model.experts(new)[0], twice.experts(new)[0], rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(model.name_scale, twice.name_scale, rtol=1e-6, atol=0)
+    assert left.experts.shape == (4, len(labels), 3)
+
+
+@pytest.mark.parametrize("counts", [[1, 1], [2, 1], [2, 2], [1, 1, 1], [1], [3], [2, 2, 2]], ids=str)
+@pytest.mark.parametrize("kind", ["usual", "equal images", "equal names", "no names", "copies"])
+def test_whatever_comes_stays_finite(counts, kind):
+    images, labels, texts = problem(6, counts)
+    if kind == "equal images":
+        images = images[:1].expand(len(labels), -1)
+    elif kind == "copies":
+        images = torch.stack([images[labels == c][0] for c in labels])
+    elif kind == "equal names":
+        texts = texts[:1].expand(len(counts), -1)
+    elif kind == "no names":
+        texts = torch.zeros_like(texts)
+    model, left = fitted(images, labels, texts)
+    for name, value in model.tensors().items():
+        assert value.float().isfinite().all(), name  # files hold nothing else
+    assert (model.weights.best > 0).all()
+    assert 0 <= model.information <= 1 + 1e-12
+    new = torch.cat([problem(6, [5], seed=9)[0], images[:1]]).double()
+    experts = model.experts(new)
+    looks = model.strangeness(experts)
+    assert experts.isfinite().all() and looks.isfinite().all() and left.experts.isfinite().all()
+    names = model.new_names(torch.nn.functional.normalize(normal(2, 6, seed=4)), SCALE)
+    assert names.log_odds(model, new, looks).isfinite().all()
