@@ -13,11 +13,11 @@ WORDS = {"accuracy": "Accuracy", "nll": "Negative log-likelihood"}
 FAR = 2.0  # a line that stays this many times above the first one's worst NLL would flatten all the others
 
 
-def draw_curves(study: Mapping[str, Any], folder: Path, stem: str) -> str:
-    """Draw into the folder; returns the Markdown that shows the figures."""
+def draw_curves(study: Mapping[str, Any], folder: Path, stem: str, only: str = "") -> str:
+    """Draw (of one group of columns, or of all) into the folder; the Markdown that shows the figures."""
     shown = []
     groups = list(dict.fromkeys(group for group, _ in study["parts"].get(PART, {"columns": []})["columns"]))
-    for group in groups:
+    for group in [only] if only else groups:
         for metric, words in WORDS.items():
             lines = _lines(study, group, metric)
             if not lines:

@@ -38,6 +38,7 @@ from benchmarks.study.tables import (
     marked_lead,
     none_of_these,
     number,
+    overview,
     plain_lead,
     tables,
 )
@@ -53,6 +54,7 @@ def write_page(study: Study, template: str, out: Path) -> None:
     """The page, and its figures in images/ beside it."""
     verbs: dict[str, Callable[..., str]] = {
         "table": tables,
+        "overview": overview,
         "differences": differences,
         "detection": detection,
         "diversity": diversity,
@@ -71,7 +73,7 @@ def write_page(study: Study, template: str, out: Path) -> None:
         "value": _value,
         "lead": _lead_value,
         "scores": lambda study: _scores(),
-        "curves": lambda study: draw_curves(study, out.parent / "images", out.stem),
+        "curves": lambda study, part="", only="": draw_curves(study, out.parent / "images", out.stem, only),
         "maps": lambda study: draw_maps(out.parent / "images"),
     }
 
@@ -171,11 +173,11 @@ def _machines(study: Study) -> str:
 
 
 def _missing(study: Study) -> str:
-    lines = [
-        f"- {part}, {row}: {'; '.join(gaps)}"
-        for part, summary in study["parts"].items()
-        for row, gaps in summary["missing"].items()
-    ]
+    rows: dict[tuple[str, str], list[str]] = {}
+    for part, summary in study["parts"].items():
+        for row, gaps in summary["missing"].items():
+            rows.setdefault((part, "; ".join(gaps)), []).append(row)
+    lines = [f"- {part}, {', '.join(names)}: {gaps}" for (part, gaps), names in rows.items()]
     lines += [
         f"- {part}: not in this summary" for part in STUDIES[study["study"]] if part not in study["parts"]
     ]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from benchmarks.study.claims import HIGHER_IS_BETTER, Lead, find_lead
+from benchmarks.study.claims import HIGHER_IS_BETTER, Lead, find_lead, first_row
 from benchmarks.study.parts import AVERAGE, TASKS
 from pbprompt import markdown
 
@@ -70,6 +70,33 @@ def tables(study: Study, part: str, only: str = "") -> str:
         for group, columns in groups.items()
         for metric in ("accuracy", "nll", "ece")
     )
+
+
+def overview(study: Study, part: str, *wanted: str) -> str:
+    """One table of accuracy / NLL / ECE in the columns, or groups of them, that are named; else in all."""
+    columns = [
+        (", ".join(filter(None, (group * (len(wanted) > 1), heading))), key)
+        for group, some in _columns(study, part).items()
+        for heading, key in some
+        if not wanted or {group, key} & set(wanted)
+    ]
+    first = first_row(study, part)
+    rows = []
+    for label in study["parts"][part]["rows"]:
+        cells = study["parts"][part]["cells"].get(label, {})
+        texts = [" / ".join(_marked(cells.get(key), metric) for metric in TITLES) for _, key in columns]
+        if any(key in cells for _, key in columns):
+            rows.append([f"**{label}**" if label == first else label, *texts])
+    return markdown.table(["accuracy, % / NLL / ECE, %", *(heading for heading, _ in columns)], rows)
+
+
+def _marked(cell: Mapping[str, Any] | None, metric: str) -> str:
+    """The mean, with a sign where it differs from the first row's for sure."""
+    if cell is None:
+        return NOT_RUN
+    mean, _, *lead = cell[metric]
+    sign = SIGNS[Lead(metric, *lead).outcome()] if len(lead) == 3 else ""
+    return number(metric, mean) + sign + FORMER * ("former" in cell)
 
 
 def _table(study: Study, part: str, group: str, columns: Sequence[tuple[str, str]], metric: str) -> str:

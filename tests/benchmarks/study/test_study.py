@@ -241,7 +241,8 @@ def test_rows_that_were_not_run_leave_claims_open_and_are_named(tmp_path):
     assert not cut["parts"]["eta"]["missing"]
     page.write_page(cut, "{{missing}}\n{{claims}}\n{{standings}}", tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text()
-    assert "- base-to-new, SHIP: all of it" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("- base-to-new,")]
+    assert "SHIP" in line and line.endswith(": all of it")
     assert "- kl: not in this summary" in text
     assert "PBPrompt − SHIP, accuracy, points (base-to-new, average, H): not run: open" in text
     assert "not run: ProGrad, PLOT, CoPLOT, SHIP" in text
@@ -254,6 +255,19 @@ def test_a_row_measured_on_other_images_is_not_compared():
     found = summarise(store, load_parts(["few-shot"]), quiet, resamples=400)
     assert len(found["parts"]["few-shot"]["cells"]["CoOp"]["Caltech101, 1 shot"]["accuracy"]) == 2
     assert found["notes"] == [f"not compared: run {odd.id} was tested on other images of caltech101"]
+
+
+def test_an_overview_has_all_three_figures_of_the_columns_that_are_wanted(study):
+    cells = study["parts"]["few-shot"]["cells"]["CoOp"]["average, 4 shots"]
+    lines = page.overview(study, "few-shot", "average").splitlines()
+    assert lines[0].startswith("| accuracy, % / NLL / ECE, % | 1 shot | 2 shots | 4 shots |")
+    row = next(line for line in lines if line.startswith("| CoOp |")).split(" | ")
+    accuracy, nll, ece = row[3].split(" / ")
+    assert (
+        accuracy == f"{100 * cells['accuracy'][0]:.2f}↓" and nll.startswith(f"{cells['nll'][0]:.3f}") and ece
+    )
+    one = page.overview(study, "few-shot", "Caltech101, 1 shot").splitlines()[0]
+    assert one == "| accuracy, % / NLL / ECE, % | 1 shot |"
 
 
 def test_runs_of_older_code_do_not_mix_with_newer_ones():
