@@ -1,0 +1,196 @@
+"""Patches that look alike: which parts of an image are parts of a class's photographs.
+
+    v = Wᵀ(û − b) / ‖Wᵀ(û − b)‖,  û = u/‖u‖            a patch, centred and whitened within the classes
+    s_c(v) = max_{p ∈ P_c} v·p                          how like the class's prototype that is most like it
+    P_c(x) = 1/M Σ_m max(0, s_c(v_m) − s_(r)(v_m))      s_(r): of the class r places behind the best
+
+| symbol | name here    | meaning                                                                     |
+|--------|--------------|-----------------------------------------------------------------------------|
+| u      | `patches`    | the M patch features of an image                                            |
+| b      | `centre`     | mean over the classes of their mean patch                                   |
+| W      | `whiten`     | W Wᵀ = ((1 − h) S + h tr(S)/d I)⁻¹, S the covariance of û within classes     |
+| h      | `SPHERE`     | how far S is shrunk to a sphere                                             |
+| P_c    | `prototypes` | means of patches of class c that are alike (spherical k-means of û), placed |
+| r      | `RIVALS`     | so many classes at most does a patch speak for                              |
+
+A patch asks for its nearest neighbour in every class (NBNN, Boiman et al., CVPR 2008), and speaks for the
+near classes alone (local NBNN, McCann and Lowe, CVPR 2012). It is the forward half of conditional transport
+(`prompts/pbprompt/transport.py`) with a plan that is sharp.
+
+Prototypes are made part by part, the photographs of each class being dealt into parts: those of a part rest
+on its photographs alone. So a photograph is judged by the prototypes of the other parts, under b and S of the
+other parts, which is what a fit to them would say: nothing is clustered twice.
+"""
+
+from typing import NamedTuple, Self
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, Int8
+from torch import Tensor
+
+SPHERE = 0.1
+RIVALS = 10
+PROTOTYPES = 48  # of each class
+STEPS = 6  # of k-means
+ROUND = 127.0  # a prototype is kept in bytes: its direction is all that counts
+BLOCK = 1 << 24  # similarities at once
+
+
+class PatchSums(NamedTuple):
+    """What b and S are made of: sums of patches of length 1, which add up."""
+
+    counts: Float[Tensor, " k"]
+    sums: Float[Tensor, "k d"]
+    moment: Float[Tensor, "d d"]
+
+    @classmethod
+    def of(cls, patches: Float[Tensor, "n m d"], labels: Int[Tensor, " n"], classes: int) -> Self:
+        flat = patches.flatten(0, 1)
+        sums = patches.new_zeros(classes, patches.shape[2]).index_add_(0, labels, patches.sum(1))
+        counts = patches.shape[1] * labels.bincount(minlength=classes).double()
+        return cls(counts, sums.double(), (flat.T @ flat).double())
+
+    def merged(self, other: Self) -> Self:
+        """With the photographs of another part."""
+        return type(self)(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+class Frame(NamedTuple):
+    """Where patches are compared."""
+
+    centre: Float[Tensor, " d"]
+    whiten: Float[Tensor, "d d"]
+
+    @classmethod
+    def of(cls, sums: PatchSums) -> Self:
+        """b and W, of the classes that have photographs."""
+        has = sums.counts > 0
+        means = sums.sums[has] / sums.counts[has].unsqueeze(1)
+        within = sums.moment - sums.sums[has].T @ means
+        within = within / (sums.counts.sum() - has.sum()).clamp(min=1)
+        floor = 1e-6 * sums.moment.diagonal().mean() / sums.counts.sum()  # all patches may be equal
+        sphere = within.diagonal().mean().clamp(min=float(floor))
+        spectrum, basis = torch.linalg.eigh(within)
+        spectrum = (1 - SPHERE) * spectrum.clamp(min=0) + SPHERE * sphere
+        return cls(means.mean(0).float(), (basis / spectrum.sqrt()).float())
+
+    def place(self, patches: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
+        """v, of û."""
+        return F.normalize((patches - self.centre) @ self.whiten, dim=-1)
+
+
+class Patches(NamedTuple):
+    """What tells the classes by parts of images."""
+
+    centre: Float[Tensor, " d"]
+    whiten: Float[Tensor, "d d"]
+    prototypes: Int8[Tensor, "k p d"]
+    """of any length; a class of few has its first one several times"""
+    sources: Int[Tensor, "k p 2"]
+    """the photograph and the patch of it that is most like the prototype"""
+
+    def similar(self, patches: Float[Tensor, "b m d"]) -> Float[Tensor, "b m k p"]:
+        """v·p"""
+        classes, each = self.prototypes.shape[:2]
+        prototypes = F.normalize(self.prototypes.flatten(0, 1).float(), dim=-1)
+        placed = Frame(self.centre, self.whiten).place(unit(patches))
+        return (placed @ prototypes.T).unflatten(-1, (classes, each))
+
+    def scores(self, patches: Float[Tensor, "b m d"]) -> Float[Tensor, "b k"]:
+        """P_c of images, by their patches."""
+        return spoken_for(self.similar(patches).amax(-1)).mean(1)
+
+
+def unit(patches: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
+    """û"""
+    return F.normalize(patches.float(), dim=-1)
+
+
+def spoken_for(best: Float[Tensor, "*n k"]) -> Float[Tensor, "*n k"]:
+    """max(0, s_c − s_(r))"""
+    place = min(RIVALS, best.shape[-1] - 1)
+    return (best - best.topk(place + 1, dim=-1).values[..., place:]).clamp(min=0)
+
+
+def clusters(patches: Float[Tensor, "n d"], count: int) -> tuple[Float[Tensor, "p d"], Int[Tensor, " p"]]:
+    """Spherical k-means of û from evenly chosen ones: the means, and which patch is most like each."""
+    if len(patches) <= count:
+        return patches, torch.arange(len(patches), device=patches.device)
+    means = patches[torch.linspace(0, len(patches) - 1, count, device=patches.device).long()]
+    for step in range(STEPS):
+        similar = patches @ means.T
+        near = similar.argmax(1)
+        sums = torch.zeros_like(means).index_add_(0, near, patches)
+        empty = near.bincount(minlength=count).unsqueeze(1) == 0  # such stay where they are
+        means = torch.where(empty, means, sums if step == STEPS - 1 else F.normalize(sums, dim=-1))
+    own = near.unsqueeze(1) == torch.arange(count, device=near.device)
+    like = torch.where(own, similar, similar - 4).argmax(0)
+    return means / near.bincount(minlength=count).clamp(min=1).unsqueeze(1), like
+
+
+class Part(NamedTuple):
+    """Photographs of one part, as what was made of them alone."""
+
+    sums: PatchSums
+    means: list[Float[Tensor, "p d"]]
+    """of each class, in the space of û; none of a class without photographs"""
+    sources: list[Int[Tensor, "p 2"]]
+
+    @classmethod
+    def of(
+        cls,
+        patches: Float[Tensor, "n m d"],
+        labels: Int[Tensor, " n"],
+        rows: Int[Tensor, " r"],
+        classes: int,
+        count: int,
+    ) -> Self:
+        """Of some of the photographs; patches of half precision are widened a class at a time."""
+        width, found = patches.shape[2], []
+        sums = PatchSums.of(unit(patches[:0]), labels[:0], classes)
+        for label in range(classes):
+            own = rows[labels[rows] == label]
+            several = unit(patches[own])
+            sums = sums.merged(PatchSums.of(several, labels[own], classes))
+            means, like = clusters(several.reshape(-1, width), count)
+            each = patches.shape[1]
+            found.append((means, torch.stack([own[like // each], like % each], dim=1)))
+        return cls(sums, [means for means, _ in found], [sources for _, sources in found])
+
+
+def joined(parts: list[Part]) -> Patches:
+    """The expert that rests on these parts."""
+    sums = parts[0].sums
+    for part in parts[1:]:
+        sums = sums.merged(part.sums)
+    frame = Frame.of(sums)
+    means = [torch.cat(each) for each in zip(*(part.means for part in parts), strict=True)]
+    sources = [torch.cat(each) for each in zip(*(part.sources for part in parts), strict=True)]
+    most = max(1, *map(len, means))
+    prototypes = frame.centre.new_zeros(len(means), most, len(frame.centre))
+    places = torch.full((len(means), most, 2), -1, device=prototypes.device)
+    for label, (own, origin) in enumerate(zip(means, sources, strict=True)):
+        if len(own):  # else it stays 0, which is like nothing
+            again = torch.arange(most, device=own.device) % len(own)
+            prototypes[label], places[label] = frame.place(own)[again], origin[again]
+    longest = prototypes.abs().amax(-1, keepdim=True).clamp(min=1e-12)
+    return Patches(*frame, (ROUND / longest * prototypes).round().to(torch.int8), places)
+
+
+def fit_patches(
+    patches: Float[Tensor, "n m d"], labels: Int[Tensor, " n"], parts: Int[Tensor, " n"], classes: int
+) -> tuple[Patches, Float[Tensor, "n k"]]:
+    """From photographs and the part that each is dealt into; with P_c of each by the other parts."""
+    count = int(parts.max()) + 1
+    each = -(-PROTOTYPES // count)
+    made = [
+        Part.of(patches, labels, (parts == part).nonzero().squeeze(1), classes, each) for part in range(count)
+    ]
+    held_out = torch.zeros(len(labels), classes, dtype=torch.float64, device=labels.device)
+    for part in range(count if count > 1 else 0):
+        others = joined(made[:part] + made[part + 1 :])
+        at_once = max(1, BLOCK // (patches.shape[1] * others.prototypes.shape[:2].numel()))
+        for rows in (parts == part).nonzero().squeeze(1).split(at_once):
+            held_out[rows] = others.scores(patches[rows]).double()
+    return joined(made), held_out

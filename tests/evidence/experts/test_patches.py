@@ -1,0 +1,145 @@
+"""Patches that look alike, against plain NumPy and real refits."""
+
+import numpy as np
+import pytest
+import torch
+
+from pbprompt.evidence.experts import patches as expert
+from pbprompt.evidence.experts.patches import (
+    Frame,
+    PatchSums,
+    clusters,
+    fit_patches,
+    joined,
+    spoken_for,
+    unit,
+)
+
+
+def photographs(counts, seed=0, m=6, width=5):
+    chance = torch.Generator().manual_seed(seed)
+    labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    means = 2 * torch.randn(len(counts), 1, width, generator=chance)
+    return means[labels] + torch.randn(len(labels), m, width, generator=chance), labels
+
+
+def plain_frame(patches, labels):
+    """b and W Wᵀ by loops over the patches."""
+    rows = [
+        (u / np.linalg.norm(u), label) for image, label in zip(patches, labels, strict=True) for u in image
+    ]
+    means = {label: np.mean([u for u, own in rows if own == label], axis=0) for label in sorted(set(labels))}
+    within = sum(np.outer(u - means[label], u - means[label]) for u, label in rows) / (len(rows) - len(means))
+    sphere = np.trace(within) / len(within) * np.eye(len(within))
+    shrunk = (1 - expert.SPHERE) * within + expert.SPHERE * sphere
+    return np.mean(list(means.values()), axis=0), np.linalg.inv(shrunk)
+
+
+def plain_scores(image, centre, precision, prototypes):
+    """P_c of one image; `prototypes`: of each class, in the space of û."""
+    root = np.linalg.cholesky(precision)
+
+    def place(u):
+        v = (u - centre) @ root
+        return v / np.linalg.norm(v)
+
+    scores = np.zeros(len(prototypes))
+    for u in image:
+        v = place(u / np.linalg.norm(u))
+        best = np.array([max(v @ place(p) for p in own) for own in prototypes])
+        behind = np.sort(best)[::-1][min(expert.RIVALS, len(best) - 1)]
+        scores += np.maximum(0, best - behind) / len(image)
+    return scores
+
+
+def test_where_patches_are_compared():
+    patches, labels = photographs([3, 2, 4])
+    frame = Frame.of(PatchSums.of(unit(patches), labels, 3))
+    centre, precision = plain_frame(patches.double().numpy(), labels.numpy())
+    np.testing.assert_allclose(frame.centre, centre, atol=1e-5)
+    np.testing.assert_allclose(frame.whiten @ frame.whiten.T, precision, rtol=1e-3, atol=1e-3)
+    parts = [PatchSums.of(unit(patches[some]), labels[some], 3) for some in (slice(0, 4), slice(4, 9))]
+    again = Frame.of(parts[0].merged(parts[1]))
+    np.testing.assert_allclose(again.centre, frame.centre, atol=1e-6)
+
+
+def test_scores_against_loops(monkeypatch):
+    monkeypatch.setattr(expert, "RIVALS", 2)
+    patches, labels = photographs([2, 2, 2, 2])
+    fitted, _ = fit_patches(patches, labels, torch.zeros_like(labels), 4)  # 12 patches a class: all are kept
+    new, _ = photographs([1, 1, 1], seed=4)
+    centre, precision = plain_frame(patches.double().numpy(), labels.numpy())
+    own = [unit(patches[labels == label]).flatten(0, 1).double().numpy() for label in range(4)]
+    plain = [plain_scores(image, centre, precision, own) for image in new.double().numpy()]
+    found = fitted.scores(new)
+    np.testing.assert_allclose(found, plain, atol=0.01)  # prototypes are rounded to bytes
+    assert ((found > 0).sum(1) <= 4).all()
+
+
+def test_a_patch_speaks_for_its_nearest_classes_alone(monkeypatch):
+    monkeypatch.setattr(expert, "RIVALS", 2)
+    best = torch.tensor([0.5, 0.1, 0.4, 0.3, 0.2])
+    np.testing.assert_allclose(spoken_for(best), [0.2, 0, 0.1, 0, 0], atol=1e-7)
+    np.testing.assert_allclose(spoken_for(best[:2]), [0.4, 0], atol=1e-7)
+    assert spoken_for(best[:1]).tolist() == [0]
+
+
+@pytest.mark.parametrize("counts", [[4, 4, 4], [5, 1, 3], [2, 2], [16, 3]])
+def test_held_out_photographs_against_refits(counts):
+    patches, labels = photographs(counts)
+    parts = torch.cat([torch.arange(count) % min(4, max(counts)) for count in counts])
+    _, held_out = fit_patches(patches.half(), labels, parts, len(counts))
+    for part in parts.unique():
+        rest, gone = parts != part, parts == part
+        apart = torch.unique(parts[rest], return_inverse=True)[1]
+        each = -(-expert.PROTOTYPES // (int(parts.max()) + 1))
+        made = [
+            expert.Part.of(
+                patches[rest].half(), labels[rest], (apart == one).nonzero().squeeze(1), len(counts), each
+            )
+            for one in apart.unique()
+        ]
+        np.testing.assert_allclose(held_out[gone], joined(made).scores(patches[gone].half()), atol=1e-6)
+
+
+def test_nothing_of_a_photograph_is_in_what_judges_it():
+    """Whatever the photographs of a part show, the prototypes and the frame that judge them stay."""
+    patches, labels = photographs([4, 4])
+    parts = torch.arange(8) % 4
+    changed = patches.clone()
+    changed[parts == 2] = 9 * torch.randn(2, *patches.shape[1:])
+    # another photograph in the place of the first of part 2, judged by what never saw either
+    seen = [fit_patches(some, labels, parts, 2)[1][parts != 2] for some in (patches, changed)]
+    assert not torch.equal(*seen)
+    changed[parts == 2] = patches[parts == 2]
+    changed[6] = patches[2]
+    assert torch.equal(*(fit_patches(some, labels, parts, 2)[1][2] for some in (patches, changed)))
+
+
+def test_clusters_find_what_is_alike():
+    ends = unit(torch.eye(3)).repeat_interleave(20, 0)
+    noisy = unit(ends + 0.05 * torch.randn(60, 3, generator=torch.Generator().manual_seed(0)))
+    means, like = clusters(noisy, 3)
+    assert sorted(unit(means).argmax(1).tolist()) == [0, 1, 2]
+    assert (noisy[like] * unit(means)).sum(1).min() > 0.99
+    few, like = clusters(noisy[:2], 3)
+    assert torch.equal(few, noisy[:2])
+    assert like.tolist() == [0, 1]
+
+
+def test_prototypes_know_where_they_are_from():
+    patches, labels = photographs([3, 1])
+    fitted, _ = fit_patches(patches, labels, torch.zeros_like(labels), 2)
+    image, place = fitted.sources[0, 0].tolist()
+    itself = fitted.similar(patches[image : image + 1])[0, place, 0, 0]
+    assert itself > 0.999
+    assert set(fitted.sources[1, :, 0].tolist()) == {3}
+
+
+def test_photographs_that_say_nothing():
+    patches = torch.ones(4, 3, 5)
+    fitted, held_out = fit_patches(patches, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1]), 2)
+    assert held_out.isfinite().all()
+    assert fitted.scores(torch.randn(2, 3, 5)).isfinite().all()
+    _, alone = fit_patches(torch.randn(2, 3, 5), torch.tensor([0, 1]), torch.tensor([0, 0]), 2)
+    assert not alone.any()  # nothing is left to judge by
