@@ -15,7 +15,7 @@ from pbprompt.vision.similarity import (
     log_likelihood,
     mean_features,
     mean_probabilities,
-    sampled_cosine,
+    pair_cosine,
     uncertainty,
     unit,
 )
@@ -218,7 +218,7 @@ def test_independent_certainty_is_no_doubt():
 
 def test_sampled_cosine_is_a_loop_over_pairs():
     prompts = torch.randn(5, 3, 8, generator=torch.Generator().manual_seed(0))
-    found = sampled_cosine(prompts)
+    found = pair_cosine(prompts)
     for c in range(3):
         rows = prompts[:, c].double().numpy()
         pairs = [
@@ -231,5 +231,5 @@ def test_sampled_cosine_is_a_loop_over_pairs():
 
 def test_equal_draws_are_a_collapse_and_one_draw_has_no_pair():
     one = torch.randn(1, 2, 8, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(sampled_cosine(one.expand(4, -1, -1)), torch.ones(2))
-    assert sampled_cosine(one).isnan().all()
+    torch.testing.assert_close(pair_cosine(one.expand(4, -1, -1)), torch.ones(2))
+    assert pair_cosine(one).isnan().all()

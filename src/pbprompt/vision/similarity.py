@@ -132,12 +132,12 @@ def independent(logits: Float[Tensor, "1 b c"], bias: float) -> Uncertainty:
     return Uncertainty(p, entropy, entropy, torch.zeros_like(entropy), torch.zeros_like(p))
 
 
-def sampled_cosine(prompts: Float[Tensor, "s c d"]) -> Float[Tensor, " c"]:
-    """How alike are the S prompts drawn for a class? D_c = 2 / (S·(S − 1)) · Σ_{s<t} cos(g_c^(s), g_c^(t))
+def pair_cosine(vectors: Float[Tensor, "s *c d"]) -> Float[Tensor, "*c"]:
+    """How alike are S vectors? D = 2 / (S·(S − 1)) · Σ_{s<t} cos(x^(s), x^(t)); of one there is no pair: NaN.
 
-    1 is mode collapse: every draw says the same. One draw has no pair: NaN.
+    Of prompts drawn for a class 1 is mode collapse: every draw says the same.
     """
-    drawn = unit(prompts)
-    pairs = torch.einsum("scd,tcd->cst", drawn, drawn)
-    first, second = torch.triu_indices(len(drawn), len(drawn), 1, device=drawn.device)
-    return pairs[:, first, second].mean(-1)
+    own = unit(vectors)
+    pairs = torch.einsum("s...d,t...d->...st", own, own)
+    first, second = torch.triu_indices(len(own), len(own), 1, device=own.device)
+    return pairs[..., first, second].mean(-1)

@@ -17,6 +17,7 @@ from pbprompt.prompts.pbprompt.variational import (
     reparameterise,
     sample,
 )
+from pbprompt.vision.images.names import name_key
 
 C, W = 3, 5
 
@@ -139,7 +140,7 @@ def test_noise_belongs_to_a_name():
     """To the bit, whatever the other classes are; a seed, a draw and a name have noise of their own."""
 
     def noise(*names: str, seed: int = 3) -> dict[str, torch.Tensor]:
-        drawn = noise_of_names(names, 4, 50, torch.Generator().manual_seed(seed))
+        drawn = noise_of_names([*map(name_key, names)], 4, 50, torch.Generator().manual_seed(seed))
         return dict(zip(names, drawn.unbind(1), strict=True))
 
     alone = noise("cat", "red panda")

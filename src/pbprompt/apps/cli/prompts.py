@@ -52,7 +52,7 @@ def prompts(
     from pbprompt.apps.pages.plots import save
     from pbprompt.files import write_text
     from pbprompt.vision.images.names import class_rows
-    from pbprompt.vision.similarity import sampled_cosine
+    from pbprompt.vision.similarity import pair_cosine
 
     if map_file is not None and map_file.suffix.lower() not in (".png", ".svg", ".csv"):
         raise InputError(f"--map {map_file}: is written as .png, .svg or .csv: give a name that ends so")
@@ -63,7 +63,7 @@ def prompts(
     rows = class_rows(method.classes, names or method.classes)
     drawn = sampled_prompts(method, samples, seed)[:, rows]
     chosen = [method.classes[row] for row in rows]
-    alike = sampled_cosine(drawn).tolist() if len(drawn) > 1 else [None] * len(rows)
+    alike = pair_cosine(drawn).tolist() if len(drawn) > 1 else [None] * len(rows)
     spoken = _words(method, rows, words, samples, seed) if words else [[] for _ in rows]
     if as_json:
         for name, cosine, own in zip(chosen, alike, spoken, strict=True):

@@ -40,7 +40,7 @@ from pbprompt.errors import InputError
 from pbprompt.files import write_bytes
 from pbprompt.learners.abilities import NamesSources, can
 from pbprompt.model.predictor import Predictor
-from pbprompt.prompts.pbprompt.transport import patch_cosines, transport_plans
+from pbprompt.prompts.pbprompt.transport import plan_similarity, transport_plans
 from pbprompt.vision.images.crops import Fit
 from pbprompt.vision.images.names import class_rows
 from pbprompt.vision.towers.backbone import Encoded
@@ -118,7 +118,8 @@ def heat_maps(
     heat = method.plan_temperature if temperature is None else temperature
     log_weights = method.sample_logits(encoded, bank).log_softmax(-1)
     log_weights = log_weights.expand(len(prompts), -1, -1)  # prompts that make one classifier share its p_c
-    plans = transport_plans(patch_cosines(encoded.patches, prompts), log_weights, heat)
+    similarity = plan_similarity(encoded.patches, prompts, getattr(method.config, "ct_plan", "cosine"))
+    plans = transport_plans(similarity, log_weights, heat)
 
     def maps(values: Float[Tensor, "s 1 m c"]) -> Maps:
         chosen = values[:, 0, :, rows].transpose(1, 2).unflatten(-1, backbone.grid)

@@ -9,12 +9,15 @@
 | r_c      | `latent`      | sampled label vector, [*s, c, w]                                 |
 | w_1..w_b | `words`       | learnable initial prefix, b = `tokens`                           |
 | PE       | `positions`   | learnable position embeddings, b + 1 of them                     |
-| φ        | the module    | one multi-head self-attention layer: biases, no norm, no MLP     |
+| φ        | the module    | one multi-head self-attention layer: biases, no norm, no MLP;    |
+|          | `layer`       | or a whole transformer layer with residuals, norms and an MLP    |
 | r̂_c      | `keep_latent` | the latent's own output: first token of the prefix, or left out  |
 | v_c      | the result    | prefix token embeddings, [*s, c, n, w], n = b + 1 (or b)         |
 
 The text engine puts the prefix between the start token and the class name (the rest of Eq. 3).
 """
+
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -24,6 +27,7 @@ from pbprompt.errors import InputError
 from pbprompt.vision.towers import kernels
 
 INITIAL_STD = 0.02
+Layer = Literal["attention", "pre-norm", "post-norm"]
 
 
 class PromptGenerator(nn.Module):
@@ -38,8 +42,10 @@ class PromptGenerator(nn.Module):
         residual: the output is s + Self-Attn(s) instead of Self-Attn(s). The output projection then starts
             at zero, and the prefix as s itself: the latent vector followed by exactly the words of `init`.
         keep_latent: r̂ is the first token of the prefix.
+        layer: what "single-layer self-attention" is: bare attention, or a transformer layer, whose norms come
+            before its parts (as in CLIP's towers) or behind (Vaswani et al., 2017).
         init: token embeddings [b, W] that the words start from, such as those of "a photo of a"; the
-            positions then start at zero. Without it both are drawn from N(0, 0.02²).
+            positions then start at zero. Without it both are drawn from N(0, std²).
     """
 
     def __init__(
@@ -50,7 +56,9 @@ class PromptGenerator(nn.Module):
         *,
         residual: bool = False,
         keep_latent: bool = True,
+        layer: Layer = "attention",
         init: Float[Tensor, "b w"] | None = None,
+        std: float = INITIAL_STD,
     ) -> None:
         super().__init__()
         if width % heads:
@@ -64,14 +72,22 @@ class PromptGenerator(nn.Module):
         self.keep_latent = keep_latent
         self.words = nn.Parameter(torch.empty(tokens, width))
         self.positions = nn.Parameter(torch.empty(tokens + 1, width))
-        self.in_proj = nn.Linear(width, 3 * width)
-        self.out_proj = nn.Linear(width, width)
+        self.layer = None
+        if layer != "attention":
+            self.layer = nn.TransformerEncoderLayer(
+                width, heads, 4 * width, dropout=0, batch_first=True, norm_first=layer == "pre-norm"
+            )
+        else:
+            self.in_proj = nn.Linear(width, 3 * width)
+            self.out_proj = nn.Linear(width, width)
         if init is None:
-            nn.init.normal_(self.words, std=INITIAL_STD)
-            nn.init.normal_(self.positions, std=INITIAL_STD)
+            nn.init.normal_(self.words, std=std)
+            nn.init.normal_(self.positions, std=std)
         else:
             self.words.data.copy_(init)
             nn.init.zeros_(self.positions)
+        if layer != "attention":
+            return
         nn.init.xavier_uniform_(self.in_proj.weight)
         nn.init.zeros_(self.in_proj.bias)
         (nn.init.zeros_ if residual else nn.init.xavier_uniform_)(self.out_proj.weight)
@@ -85,6 +101,9 @@ class PromptGenerator(nn.Module):
     def forward(self, latent: Float[Tensor, "*s c w"]) -> Float[Tensor, "*s c n w"]:
         first = latent.reshape(-1, latent.shape[-1]).to(self.words.dtype) + self.positions[0]
         rest = self.words + self.positions[1:]
+        if self.layer is not None:
+            whole = self.layer(self._sequence(first, rest))
+            return whole[:, 0 if self.keep_latent else 1 :].unflatten(0, latent.shape[:-1])
         prefix = self.out_proj(self._attended(first, rest))
         if self.residual:
             prefix = prefix + (self._sequence(first, rest) if self.keep_latent else rest)

@@ -5,13 +5,15 @@
     g_c = text tower([SOS] prefix_c name_c [.] [EOT])
     loss = E_q[−log p(y|x)] + β·KL[q‖p] + η·L_CT(patches, prompts)    combined ELBO
 
-The equations are in the files beside this one; it puts them together. Every open reading of the paper is a
-setting. The preset `paper` is the literal text; the defaults are what measured best (docs/readings.md).
+The equations are in `pbprompt.core`; this file puts them together. Where the paper can be read in several
+ways the reading is a setting, but for one: which patch features u_m are (docs/readings.md). The presets are
+`literal`, what is printed; `paper`, the readings nearest to the text that learn; and `default`, what measured
+best.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -22,8 +24,8 @@ from pbprompt.learners.abilities import ShowsTokens
 from pbprompt.learners.method import Batch, MethodConfig, Terms, accuracy, setting
 from pbprompt.learners.zeroshot import sentence_features
 from pbprompt.prompts.pbprompt.elbo import combined_elbo
-from pbprompt.prompts.pbprompt.generator import PromptGenerator
-from pbprompt.prompts.pbprompt.transport import conditional_transport, entropic_transport
+from pbprompt.prompts.pbprompt.generator import INITIAL_STD, Layer, PromptGenerator
+from pbprompt.prompts.pbprompt.transport import Plan, conditional_transport, entropic_transport, plan_entropy
 from pbprompt.prompts.pbprompt.variational import (
     GaussianPosterior,
     gaussian_kl,
@@ -34,10 +36,17 @@ from pbprompt.prompts.pbprompt.variational import (
 )
 from pbprompt.prompts.rivals.coop import start_context, word_embeddings
 from pbprompt.registry import register
-from pbprompt.vision.similarity import class_logits, log_likelihood, mean_features, sampled_cosine
+from pbprompt.vision.images.names import name_key
+from pbprompt.vision.similarity import (
+    at_least_float32,
+    class_logits,
+    log_likelihood,
+    mean_features,
+    pair_cosine,
+)
 from pbprompt.vision.towers.backbone import Backbone
 from pbprompt.vision.towers.engine import TextEngine
-from pbprompt.vision.towers.prompts import name_tokens, named_prompts
+from pbprompt.vision.towers.prompts import name_tokens, named_prompts, slot_prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +65,18 @@ class PBPromptConfig(MethodConfig):
     label_embedding: Literal["tokens", "tower"] = setting(
         "tokens", "e: the mean of a name's token embeddings, or the text tower's output for it", later=True
     )
+    name_tokens: Literal["own", "mean"] = setting(
+        "own", "what stands for a name in its prompt: the name's own tokens, or e alone", later=True
+    )
     prompts: Literal["generated", "free"] = setting("generated", "free: CoOp's plain context (P-Prompt)")
     keep_latent: bool = setting(True, "the generator's output for r is part of the prefix")
     residual: bool = setting(True, "the generator adds its input: the words start as they are")
+    layer: Layer = setting(
+        "attention", "bare attention, or a transformer layer (pre-norm, post-norm)", later=True
+    )
+    words_std: float = setting(
+        INITIAL_STD, "deviation of random words; 0.1414: the paper's 0.02 as variance", least=0, later=True
+    )
     mean_residual: bool = setting(True, "μ(e) = e + Linear(e), started at e")
     initial_std: float = setting(1.56, "σ at the start, in units; 0: as the linear layer gives it", least=0)
     sampling: bool = setting(True, "draw r from q; false: r = μ(e) and no KL (w/o-S)")
@@ -74,6 +92,10 @@ class PBPromptConfig(MethodConfig):
     transport: Literal["ct", "ot"] = setting("ct", "conditional or entropic optimal transport")
     ct_weight: float = setting(1.0, "η; 0: no transport (B-Prompt)")
     ct_balance: float = setting(0.5, "λ: patch to prompt; 1 − λ: prompt to patch")
+    ct_sum: bool = setting(False, "both directions in full, without λ", later=True)
+    ct_plan: Plan = setting(
+        "cosine", "the plans' exponents: cosines of patches and prompts, or their products", later=True
+    )
     ct_temperature: float = setting(1.0, "T of the plans; 0: 1/logit scale", least=0)
     ct_gradient: bool = setting(
         False, "let the gradient through the class probabilities p_c in the transport"
@@ -95,6 +117,37 @@ class PBPromptConfig(MethodConfig):
                 raise InputError(f"setting {key!r} is {getattr(self, key)}: it takes a number above 0")
 
 
+LOOKED_AT = 8  # images whose plans are looked at
+LITERAL: dict[str, Any] = {
+    "optimiser": "sgd",
+    "learning_rate": 0.002,
+    "weight_decay": 5e-4,
+    "batch_size": 1,
+    "epochs": 0,
+    "words": "",
+    "name_tokens": "mean",
+    "residual": False,
+    "mean_residual": False,
+    "initial_std": 0.0,
+    "train_samples": 1,
+    "likelihood": "mean_of_logs",
+    "prior_std": 1.0,
+    "std_unit": "one",
+    "kl_weight": 1.0,
+    "ct_weight": 0.01,
+    "ct_sum": True,
+    "ct_plan": "product",
+    "ct_gradient": True,
+}
+THAT_LEARN: dict[str, Any] = {
+    "batch_size": 32,
+    "label_embedding": "tower",
+    "name_tokens": "own",
+    "ct_sum": False,
+    "ct_plan": "cosine",
+}
+
+
 @register("pbprompt")
 class PBPrompt(ShowsTokens):
     """A distribution over prompts for each class, from its name alone."""
@@ -103,24 +156,8 @@ class PBPrompt(ShowsTokens):
     presets = {
         # For names that come later: stays nearer to the words, and trusts its guesses less.
         "new-classes": {"weight_decay": 1.0, "prediction_temperature": 1.4},
-        "paper": {
-            "optimiser": "sgd",
-            "learning_rate": 0.002,
-            "weight_decay": 5e-4,
-            "epochs": 0,
-            "words": "",
-            "label_embedding": "tower",
-            "residual": False,
-            "mean_residual": False,
-            "initial_std": 0.0,
-            "train_samples": 1,
-            "likelihood": "mean_of_logs",
-            "prior_std": 1.0,
-            "std_unit": "one",
-            "kl_weight": 1.0,
-            "ct_weight": 0.01,
-            "ct_gradient": True,
-        },
+        "literal": LITERAL,
+        "paper": {**LITERAL, **THAT_LEARN},
     }
     variants = {
         "b-prompt": {"ct_weight": 0.0},
@@ -137,6 +174,7 @@ class PBPrompt(ShowsTokens):
 
     def __init__(self, config: PBPromptConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
+        self._seen: Float[Tensor, "b m d"] | None = None  # patches of a step, to look at the plans
         width = backbone.text_width
         if config.prompts == "free":
             self.context = nn.Parameter(start_context(backbone, config.tokens, config.words))
@@ -152,7 +190,9 @@ class PBPrompt(ShowsTokens):
             config.tokens,
             residual=config.residual,
             keep_latent=config.keep_latent,
+            layer=config.layer,
             init=words,
+            std=config.words_std,
         )
 
     @property
@@ -168,11 +208,15 @@ class PBPrompt(ShowsTokens):
         free = self.config.prompts == "free"
         slots = self.config.tokens if free else self.generator.prefix_length
         ending = template.partition("{}")[2] if self.config.ending == "template" else "."
-        prompts = named_prompts(self.backbone.tokenizer, classes, slots, ending=ending)
+        tokenizer, own = self.backbone.tokenizer, self.config.name_tokens == "own"
+        if own:
+            prompts = named_prompts(tokenizer, classes, slots, ending=ending)
+        else:
+            prompts = [slot_prompt(tokenizer, slots + 1, ending) for _ in classes]
         self._engine = TextEngine(
             self.backbone, prompts, rough_training=self.config.text_products == "bfloat16"
         )
-        if not free:
+        if not (free and own):
             embed = name_features if self.config.label_embedding == "tower" else name_embeddings
             self._names = embed(self.backbone, classes)
 
@@ -187,7 +231,8 @@ class PBPrompt(ShowsTokens):
                 gaussian_kl(mean, log_variance, self._names, self.prior_std), config.kl_reduction, examples
             )
             drawn = sample(mean, log_variance, config.train_samples, generator, antithetic=config.antithetic)
-            features = self._engine(self.generator(drawn))
+            features = self._engine(self._named(self.generator(drawn)))
+        self._seen = batch.images.patches
         logits = class_logits(batch.images.global_, features, self.backbone.logit_scale)
         elbo = combined_elbo(
             log_likelihood(logits, batch.labels),
@@ -209,12 +254,20 @@ class PBPrompt(ShowsTokens):
             log_weights = log_weights.detach()
         if config.transport == "ot":
             return entropic_transport(batch.images.patches, features, log_weights)
+        balance = None if config.ct_sum else config.ct_balance
         return conditional_transport(
-            batch.images.patches, features, log_weights, config.ct_balance, self.plan_temperature
+            batch.images.patches, features, log_weights, balance, self.plan_temperature, config.ct_plan
         ).total
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
-        return self._engine(self.prompt_vectors(samples, generator))
+        return self._engine(self._named(self.prompt_vectors(samples, generator)))
+
+    def _named(self, prefix: Float[Tensor, "s k b w"]) -> Float[Tensor, "s c n w"]:
+        """t_c = [v_c, e_c], where e_c stands for the name; else the prefix, before the name's own tokens."""
+        if self.config.name_tokens == "own":
+            return prefix
+        names = self._names.to(prefix)[:, None].expand(len(prefix), -1, -1, -1)
+        return torch.cat([prefix.expand(-1, len(self._names), -1, -1), names], dim=2)
 
     def combine(self, features: Float[Tensor, "s c d"]) -> Float[Tensor, "k c d"]:
         return mean_features(features).unsqueeze(0) if self.config.reading == "features" else features
@@ -225,7 +278,7 @@ class PBPrompt(ShowsTokens):
         mean, log_variance = self.posterior(self._names)
         if not self.config.sampling or self.config.reading == "mean":
             return self.generator(mean[None])
-        noise = noise_of_names(self.classes, samples, mean.shape[1], generator)
+        noise = noise_of_names([*map(name_key, self.classes)], samples, mean.shape[1], generator)
         return self.generator(reparameterise(mean, log_variance, noise))
 
     def batch_for(self, examples: int) -> int:
@@ -237,14 +290,27 @@ class PBPrompt(ShowsTokens):
 
     @torch.no_grad()
     def diagnostics(self, generator: torch.Generator) -> dict[str, float]:
-        """Posterior σ, and the mean cosine between two sampled prompts of one class: 1 is mode collapse."""
-        if self.config.prompts == "free" or not self.config.sampling:
-            return {}
-        log_variance = self.posterior(self._names)[1]
-        return {
-            "posterior_std": (0.5 * log_variance).exp().mean().item(),
-            "sampled_cosine": sampled_cosine(self.class_features(4, generator)).mean().item(),
-        }
+        """Whether the parts of the method do anything.
+
+        `posterior_std`: σ. `sampled_cosine`: of two sampled prompts of one class; 1 is mode collapse.
+        `token_cosine`: of two prefix tokens v of one prompt; 1: they are copies, and b is as good as 1.
+        `plan_entropy`: of π(u|g) on the last batch, in nats; ln M: the transport looks nowhere.
+        """
+        config, found = self.config, {}
+        prefix = self.prompt_vectors(4, generator)
+        tokens = prefix[:, :, int(config.prompts == "generated" and config.keep_latent) :]
+        features = self._engine(self._named(prefix))
+        if config.prompts == "generated" and config.sampling:
+            found["posterior_std"] = (0.5 * self.posterior(self._names)[1]).exp().mean().item()
+            if len(features) > 1:
+                found["sampled_cosine"] = pair_cosine(features).mean().item()
+        if config.tokens > 1:
+            found["token_cosine"] = pair_cosine(tokens.movedim(2, 0)).mean().item()
+        if self._seen is not None:
+            patches = self._seen[:LOOKED_AT].to(features.device)
+            entropy = plan_entropy(patches, features, self.plan_temperature, config.ct_plan)
+            found["plan_entropy"] = entropy.item()
+        return found
 
     def counted_parameters(self) -> int:
         positions = 0 if self.config.prompts == "free" else self.generator.positions.numel()
@@ -256,7 +322,8 @@ def name_embeddings(backbone: Backbone, classes: Sequence[str]) -> Float[Tensor,
     rows = []
     for name in classes:
         ids = name_tokens(backbone.tokenizer, name)
-        rows.append(backbone.token_embedding(torch.tensor(ids, device=backbone.device)).float().mean(dim=0))
+        own = backbone.token_embedding(torch.tensor(ids, device=backbone.device))
+        rows.append(at_least_float32(own).mean(dim=0))
     return torch.stack(rows)
 
 
@@ -266,11 +333,12 @@ def name_features(backbone: Backbone, classes: Sequence[str]) -> Float[Tensor, "
 
     Where that has not the tokens' width (RN50: 1,024 for 512) it is taken back through its projection.
     """
-    tower, features = backbone.textual, sentence_features(backbone, classes, "{}").double()
+    tower, said = backbone.textual, at_least_float32(sentence_features(backbone, classes, "{}"))
     if backbone.embed_dim == backbone.text_width:
-        return features.float()
+        return said
+    features = said.double()
     if tower.reads_last:  # SigLIP's head is a linear layer
         features, projection = features - tower.text_head.bias, tower.text_head.weight.T
     else:
         projection = tower.text_projection
-    return (features @ torch.linalg.pinv(projection.double())).float()
+    return (features @ torch.linalg.pinv(projection.double())).to(said)

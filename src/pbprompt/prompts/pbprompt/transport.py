@@ -1,9 +1,9 @@
 """How far are an image's patches from the prompts (Eq. 5 to 8)?
 
     P = Σ_m (1/M) δ(u_m),  Q = Σ_c p_c δ(g_c)                                      (Eq. 5)
-    L_CT    = λ·L_{u→g} + (1 − λ)·L_{g→u}                                          (Eq. 6 and 12)
-    L_{u→g} = (1/M) Σ_m Σ_c C(u_m, g_c) π(g_c | u_m),  π(g_c | u_m) ∝ p_c exp(cos(u_m, g_c) / T)   (Eq. 7)
-    L_{g→u} = Σ_c p_c Σ_m C(g_c, u_m) π(u_m | g_c),    π(u_m | g_c) ∝ exp(cos(u_m, g_c) / T)       (Eq. 8)
+    L_CT    = L_{u→g} + L_{g→u}, or λ·L_{u→g} + (1 − λ)·L_{g→u}                    (Eq. 6; Eq. 12)
+    L_{u→g} = (1/M) Σ_m Σ_c C(u_m, g_c) π(g_c | u_m),  π(g_c | u_m) ∝ p_c exp(u_m·g_c / T)         (Eq. 7)
+    L_{g→u} = Σ_c p_c Σ_m C(g_c, u_m) π(u_m | g_c),    π(u_m | g_c) ∝ exp(u_m·g_c / T)             (Eq. 8)
 
 | symbol     | name here            | meaning                                                   |
 |------------|----------------------|-----------------------------------------------------------|
@@ -11,9 +11,10 @@
 | g_c        | `prompts`            | text features, [*s, c, d]                                 |
 | p_c        | `log_weights`        | log p(y = c | x) of Eq. 1, [*s, b, c]                     |
 | C(u, g)    | 1 − cosine           | cost                                                      |
+| u·g        | `plan`               | of the towers' outputs, or of these at length 1: cosines  |
 | π(g_c|u_m) | `prompt_given_patch` | sums to one over the prompts                              |
 | π(u_m|g_c) | `patch_given_prompt` | sums to one over the patches                              |
-| λ          | `balance`            | share of the patch-to-prompt direction                    |
+| λ          | `balance`            | share of the patch-to-prompt direction; None: the sum     |
 | T          | `temperature`        | of the plans; none is written in the paper, so 1 there    |
 
 Weights come as logarithms, so that a class whose probability underflows keeps a finite value and a
@@ -24,7 +25,7 @@ where that is too much they go a few at a time, and the backward pass computes e
 
 import math
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -33,11 +34,12 @@ from torch.utils.checkpoint import checkpoint
 
 from pbprompt.errors import InputError
 from pbprompt.vision.similarity import at_least_float32, cosines
-from pbprompt.vision.towers import kernels
+from pbprompt.vision.towers import kernels as gpu
 
 CELLS_AT_ONCE = 1 << 26  # samples × images × patches × prompts: 256 MiB for each tensor
 HIGHEST_COST = 2.0  # of 1 − cosine
 SAFE_EXPONENT = 40.0  # exp(−40) and its sums are far from the smallest float32
+Plan = Literal["cosine", "product"]
 CHECK_EVERY = 10  # Sinkhorn iterations between two looks at the tolerance: each makes a GPU wait
 
 
@@ -59,10 +61,21 @@ def patch_cosines(
     return cosines(patches.flatten(0, 1), prompts).unflatten(-2, patches.shape[:2])
 
 
+def plan_similarity(
+    patches: Float[Tensor, "b m d"], prompts: Float[Tensor, "*s c d"], plan: Plan
+) -> Float[Tensor, "*s b m c"]:
+    """u_m·g_c of the plans' exponents: of vectors as the towers give them (`product`), or at length 1."""
+    if plan == "cosine":
+        return patch_cosines(patches, prompts)
+    u, g = at_least_float32(patches), at_least_float32(prompts)
+    with torch.autocast(u.device.type, enabled=False), gpu.float32_products(tensor_cores=False):
+        return torch.einsum("bmd,...cd->...bmc", u, g)
+
+
 def transport_plans(
     similarity: Float[Tensor, "*s b m c"], log_weights: Float[Tensor, "*s b c"], temperature: float = 1.0
 ) -> Plans:
-    """Both conditional plans, from the cosines of patches and prompts."""
+    """Both conditional plans, from the cosines or the products of patches and prompts."""
     if not temperature > 0:
         raise InputError(f"transport temperature: {temperature} should be above 0")
     exponents = similarity / temperature
@@ -73,20 +86,21 @@ def conditional_transport(
     patches: Float[Tensor, "b m d"],
     prompts: Float[Tensor, "*s c d"],
     log_weights: Float[Tensor, "*s b c"],
-    balance: float = 0.5,
+    balance: float | None = 0.5,
     temperature: float = 1.0,
+    plan: Plan = "cosine",
 ) -> Transport:
-    """L_CT and its two directions, for every sample and image; each lies in [0, 2].
+    """L_CT and its two directions, for every sample and image; each direction lies in [0, 2].
 
     The gradient reaches the plans and p_c as well as the cost: detach `log_weights` to keep p_c out.
     """
     images, cells = len(patches), log_weights.numel() * patches.shape[1]
     if cells <= CELLS_AT_ONCE or images == 1:
-        return _transport(patches, prompts, log_weights, balance, temperature)
+        return _transport(patches, prompts, log_weights, balance, temperature, plan)
     at_once = max(1, images * CELLS_AT_ONCE // cells)
     again = partial(checkpoint, _transport, use_reentrant=False, preserve_rng_state=False)
     parts = [
-        again(some, prompts, weights, balance, temperature)
+        again(some, prompts, weights, balance, temperature, plan)
         for some, weights in zip(patches.split(at_once), log_weights.split(at_once, dim=-2), strict=True)
     ]
     return Transport(*(torch.cat(values, dim=-1) for values in zip(*parts, strict=True)))
@@ -96,23 +110,38 @@ def _transport(
     patches: Float[Tensor, "b m d"],
     prompts: Float[Tensor, "*s c d"],
     log_weights: Float[Tensor, "*s b c"],
-    balance: float,
+    balance: float | None,
     temperature: float,
+    plan: Plan,
 ) -> Transport:
-    safe = SAFE_EXPONENT * temperature >= HIGHEST_COST
-    if safe and kernels.takes(patches, prompts) and not patches.requires_grad:
+    safe = plan == "cosine" and SAFE_EXPONENT * temperature >= HIGHEST_COST
+    if safe and gpu.takes(patches, prompts) and not patches.requires_grad:
         from pbprompt.vision.towers.kernels.transport import both_directions
 
         patch_to_prompt, prompt_to_patch = both_directions(patches, prompts, log_weights, temperature)
     else:
         similarity = patch_cosines(patches, prompts)
-        to_prompts, to_patches = transport_plans(similarity, log_weights, temperature)
+        exponents = similarity if plan == "cosine" else plan_similarity(patches, prompts, plan)
+        to_prompts, to_patches = transport_plans(exponents, log_weights, temperature)
         weights = at_least_float32(log_weights).exp()
         # A plan sums to one, so the expected cost is one minus the expected cosine: no tensor of costs.
         patch_to_prompt = 1 - (to_prompts * similarity).sum(-1).mean(-1)
         prompt_to_patch = (weights * (1 - (to_patches * similarity).sum(-2))).sum(-1)
-    total = balance * patch_to_prompt + (1 - balance) * prompt_to_patch
+    there, back = (1.0, 1.0) if balance is None else (balance, 1 - balance)
+    total = there * patch_to_prompt + back * prompt_to_patch
     return Transport(patch_to_prompt, prompt_to_patch, total)
+
+
+@torch.no_grad()
+def plan_entropy(
+    patches: Float[Tensor, "b m d"],
+    prompts: Float[Tensor, "*s c d"],
+    temperature: float = 1.0,
+    plan: Plan = "cosine",
+) -> Float[Tensor, ""]:
+    """H[π(u_m | g_c)] in nats, on average over samples, images and classes; ln M: it looks nowhere."""
+    exponents = plan_similarity(patches, prompts, plan) / temperature
+    return torch.special.entr(exponents.softmax(-2)).sum(-2).mean()
 
 
 @torch.no_grad()

@@ -28,9 +28,8 @@ from torch import Tensor, nn
 
 from pbprompt.errors import InputError
 from pbprompt.seeding import stream
-from pbprompt.vision.images.names import name_key
 from pbprompt.vision.similarity import at_least_float32
-from pbprompt.vision.towers import kernels
+from pbprompt.vision.towers import kernels as gpu
 
 KLReduction = Literal["elbo", "mean", "sum"]
 
@@ -74,18 +73,18 @@ def draw_noise(shape: tuple[int, ...], generator: torch.Generator) -> Float[Tens
 
 
 def noise_of_names(
-    names: Sequence[str], samples: int, width: int, generator: torch.Generator
+    keys: Sequence[str], samples: int, width: int, generator: torch.Generator
 ) -> Float[Tensor, "s c w"]:
     """ε ~ N(0, I) for classes, a stream of its own for each name: other classes change nothing about it.
 
-    The generator gives one number, which is the seed of all streams: equal generators give equal noise, and
-    a class keeps its own whatever is added, removed or put in another order. Of a name that comes twice the
-    second has a stream of its own too.
+    `keys`: the names as they are compared (`data.names.name_key`). The generator gives one number, which is
+    the seed of all streams: equal generators give equal noise, and a class keeps its own whatever is added,
+    removed or put in another order. Of a name that comes twice the second has a stream of its own too.
     """
     seed = int(torch.randint(1 << 62, (1,), generator=generator, device=generator.device))
     before: Counter[str] = Counter()
     rows = []
-    for key in map(name_key, names):
+    for key in keys:
         rows.append(torch.randn(samples, width, generator=stream(seed, key, before[key])))
         before[key] += 1
     return torch.stack(rows, dim=1)
@@ -95,7 +94,7 @@ def reparameterise(
     mean: Float[Tensor, "c w"], log_variance: Float[Tensor, "c w"], noise: Float[Tensor, "s c w"]
 ) -> Float[Tensor, "s c w"]:
     """r = μ + σ·ε, differentiable in μ and log σ²."""
-    if kernels.takes(mean, log_variance):
+    if gpu.takes(mean, log_variance):
         from pbprompt.vision.towers.kernels.gaussian import Draw
 
         return Draw.apply(mean, log_variance, noise.to(mean))  # type: ignore[no-untyped-call]
@@ -128,7 +127,7 @@ def gaussian_kl(
     prior_std: float = 1.0,
 ) -> Float[Tensor, "c w"]:
     """KL[q ‖ p] of every class and dimension, in nats; `reduce_kl` makes one number of it."""
-    if kernels.takes(mean, log_variance, prior_mean) and not prior_mean.requires_grad:
+    if gpu.takes(mean, log_variance, prior_mean) and not prior_mean.requires_grad:
         from pbprompt.vision.towers.kernels.gaussian import Divergence
 
         return Divergence.apply(mean, log_variance, prior_mean, prior_std)  # type: ignore[no-untyped-call]

@@ -37,6 +37,12 @@ def named_prompts(
     return prompts
 
 
+def slot_prompt(tokenizer: AnyTokenizer, slots: int, ending: str = ".") -> Prompt:
+    """[SOS] slots, the ending [EOT]: what stands for the name comes in a slot too."""
+    body = [*(-(k + 1) for k in range(slots)), *tokenizer.encode(ending)]
+    return _enclosed(tokenizer, body, f"a prompt of {slots} vectors")
+
+
 def name_tokens(tokenizer: AnyTokenizer, name: str, inside: bool = True) -> list[int]:
     """A class name's token ids. Inside a sentence a space goes before it, which Gemma's tokens show."""
     words = name.replace("_", " ").strip()
