@@ -154,7 +154,7 @@ def test_published_figures_have_the_settings_they_were_made_with():
 @pytest.mark.parametrize("name", PAPER)
 def test_every_row_of_the_papers_own_method_has_a_literal_one(name):
     rows = [row for row in load_recipe(name).rows if row.method == "pbprompt"]
-    literal = {(row.variant, row.samples) for row in rows if row.preset == "paper"}
+    literal = {(row.variant, row.samples) for row in rows if row.preset == "literal"}
     assert literal == {(row.variant, row.samples) for row in rows}
 
 
@@ -164,7 +164,7 @@ def test_printed_figures_of_the_papers_method_stand_beside_the_papers_settings_a
     for row in recipe.rows:
         printed = {figure.method for table in recipe.published for figure in published(table)}
         if row.method == "pbprompt" and (row.published or row.label) in printed:
-            assert row.preset == "paper", row.label
+            assert row.preset == "literal", row.label
 
 
 @pytest.mark.parametrize(
