@@ -5,7 +5,7 @@
     g_c = text tower([SOS] prefix_c name_c [.] [EOT])
     loss = E_q[−log p(y|x)] + β·KL[q‖p] + η·L_CT(patches, prompts)    combined ELBO
 
-The equations are in `pbprompt.core`; this file puts them together. Where the paper can be read in several
+The equations are in the files beside this one; it puts them together. Where the paper can be read in several
 ways the reading is a setting, but for one: which patch features u_m are (docs/readings.md). The presets are
 `literal`, what is printed; `paper`, the readings nearest to the text that learn; and `default`, what measured
 best.

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from pbprompt.clip.backbone import Encoded
-from pbprompt.core.transport import plan_similarity, transport_plans
-from pbprompt.methods.base import Batch, build_method, make_config
-from pbprompt.methods.pbprompt import PBPrompt
+from pbprompt.learners.method import Batch, build_method, make_config
+from pbprompt.prompts.pbprompt.model import PBPrompt
+from pbprompt.prompts.pbprompt.transport import plan_similarity, transport_plans
+from pbprompt.vision.towers.backbone import Encoded
 
-FILE = Path(__file__).parents[1] / "examples" / "pbprompt_in_one_file.py"
+FILE = Path(__file__).parents[3] / "examples" / "pbprompt_in_one_file.py"
 spec = importlib.util.spec_from_file_location("pbprompt_in_one_file", FILE)
 one_file = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(one_file)
