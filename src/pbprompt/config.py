@@ -74,8 +74,8 @@ def _fit(key: str, value: Any, hint: Any, noun: str = "setting") -> Any:
                 continue
     elif hint is Any:
         return value
-    elif origin is tuple and isinstance(value, list | tuple):  # tuple[kind, ...]
-        return tuple(_fit(key, one, get_args(hint)[0], noun) for one in value)
+    elif origin in (tuple, list) and isinstance(value, list | tuple):  # tuple[kind, ...]
+        return origin(_fit(key, one, get_args(hint)[0], noun) for one in value)
     elif origin in (Mapping, dict) and isinstance(value, Mapping):
         return {name: _fit(f"{key}.{name}", one, get_args(hint)[1], noun) for name, one in value.items()}
     elif is_dataclass(hint) and isinstance(value, Mapping):

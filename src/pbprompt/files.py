@@ -13,6 +13,7 @@ import os
 import re
 import stat
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -199,10 +200,22 @@ def locked(folder: Path) -> Iterator[None]:
         yield  # closing the file lets go
 
 
+_holding = threading.local()
+
+
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder itself, so that nothing is left in it; other than `locked`'s."""
+    """Hold the lock of a folder itself, so that nothing is left in it; other than `locked`'s.
+
+    One that this thread holds already is held on.
+    """
+    mine, real = _holding.__dict__, os.path.realpath(folder)
+    if real in mine:
+        yield
+        return
     with contextlib.ExitStack() as stack:
+        mine[real] = True
+        stack.callback(mine.pop, real)
         with contextlib.suppress(OSError):  # Windows opens no folders
             handle = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, handle)

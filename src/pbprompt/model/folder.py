@@ -125,11 +125,24 @@ def read_info(folder: Path | ModelFiles) -> ModelInfo:
             raise ValueError("the backbone's identity is missing")
         if not 0 < info.temperature < math.inf:
             raise ValueError(f"temperature is {info.temperature}: it must be above 0")
+        if not info.classes:
+            raise ValueError("it has no classes")
+        _check_kept(info.data)
+        model_card(info, "", thresholds=(0.5,))  # whose figures anybody may have written
         if given_hash != names_hash(info.classes):
             raise ValueError("its class names are not those that it was saved with")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: not a model of pbprompt ({error}): fit it again") from None
     return info
+
+
+def _check_kept(data: Mapping[str, Any]) -> None:
+    """What is read back of how a model was made: its options, and its changes in words."""
+    changes = data.get("changes", [])
+    if not isinstance(changes, list) or not all(isinstance(one, str) for one in changes):
+        raise ValueError("data.changes is no list of sentences")
+    if not isinstance(data.get("options", {}), dict):
+        raise ValueError("data.options is no object")
 
 
 def names_hash(names: Sequence[str]) -> str:

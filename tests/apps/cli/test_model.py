@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,13 +102,78 @@ def test_refit_from_the_same_sources(run, model, tmp_path, monkeypatch):
     assert run("model", "keep", model, "otter")[0] == 0
     monkeypatch.chdir(tmp_path.parent)
     code, out, err = run("model", "refit", model)
+    assert code == 2 and f"names as its data: '{tmp_path / 'photos'}': add --yes to read" in err
+    (tmp_path / ".model.refit").mkdir()  # as a kill leaves it
+    (tmp_path / ".model.refit" / "half").write_bytes(b"half")
+    code, out, err = run("model", "refit", model, "--yes")
     assert code == 0, err
     assert "not in the new model: kept by name: otter" in out and "before: 4 classes" in out
     assert [line for line in err.splitlines() if "saved" in line] == [f"saved: {model}"]
     after = json.loads((model / "config.json").read_text())
     assert after["classes"] == ["bird", "clock", "heart", "mammal"] and "changes" not in after["data"]
     assert after["data"]["options"] == before["data"]["options"]
-    assert not list(tmp_path.glob(".refit-*"))
+    assert not list(tmp_path.glob(".*refit*"))
+
+
+def edited(model: Path, **changes) -> None:
+    """The config as whoever hands the model on could have written it."""
+    config = json.loads((model / "config.json").read_text())
+    for place, value in changes.items():
+        at = config
+        *path, last = place.split("__")
+        for key in path:
+            at = at.setdefault(key, {})
+        at[last] = value
+    (model / "config.json").write_text(json.dumps(config))
+
+
+def test_a_model_of_others_writes_nothing_fetches_nothing_and_allows_nothing(run, model, tmp_path):
+    evil, profile = copied(tmp_path / "evil", ("bird",), slice(0, 4)), tmp_path / "profile"
+    profile.write_text("mine")
+    named = {"pseudo_labels": str(profile), "unlabelled": [str(evil)], "allow_urls": True, "out": str(evil)}
+    edited(model, data__options={**named, "data": str(tmp_path / "photos"), "dry_run": True})
+    code, _, err = run("model", "refit", model)
+    assert code == 2 and str(evil) in err and "add --yes" in err and profile.read_text() == "mine"
+    code, _, err = run("model", "refit", model, "--yes", "--out", tmp_path / "new")
+    assert code == 0 and profile.read_text() == "mine" and (tmp_path / "new").is_dir()
+    assert "pseudo_labels" not in TunedModel.load(tmp_path / "new").info.data["options"]
+    edited(model, data__options={"data": "http://127.0.0.1:9/x.tar", "allow_urls": True})
+    code, _, err = run("model", "refit", model, "--yes")
+    assert code == 2 and "add --allow-urls" in err
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"classes": []}, "no classes"),
+        ({"seed": "NaN"}, "'seed' is 'NaN'"),
+        ({"metrics__accuracy": "<b>"}, "not a model of pbprompt"),
+        ({"metrics__zero_shot": 5}, "not a model of pbprompt"),
+        ({"data__changes": 5}, "data.changes is no list"),
+        ({"data__changes": [5]}, "data.changes is no list"),
+        ({"data__options": 5}, "data.options is no object"),
+        ({"data__options__seed": "NaN"}, "'seed' is 'NaN'"),
+        ({"data__options__root": 5}, "'root' is 5"),
+        ({"data__options__unlabelled": "x"}, "'unlabelled' is 'x'"),
+        ({"data__options__data": "a\0b"}, "a\\x00b"),
+    ],
+)
+def test_a_config_that_somebody_wrote_is_refused_in_a_sentence(run, model, changes, says):
+    edited(model, **changes)
+    code, _, err = run("model", "refit", model)
+    assert code == 2 and says in err and len(err.splitlines()) == 1
+
+
+def test_two_changes_at_once_are_both_made(run, model, tmp_path):
+    """The second waits for the first, and changes what that made."""
+    folders = [copied(tmp_path / name, (name,)) for name in ("bird", "bug", "hand")]
+    command = [sys.executable, "-m", "pbprompt", "model", "add", str(model)]
+    several = [subprocess.Popen([*command, str(folder)]) for folder in folders]
+    assert [one.wait(120) for one in several] == [0, 0, 0]
+    assert set(TunedModel.load(model).classes) == {"clock", "heart", "mammal", "bird", "bug", "hand"}
+    out = [*command, str(folders[0]), "--out", str(tmp_path / "new")]
+    both = [subprocess.Popen(out, stderr=subprocess.DEVNULL) for _ in range(2)]
+    assert sorted(one.wait(120) for one in both) == [0, 2]  # nobody's model is written over
 
 
 def test_what_cannot_be_changed_stays(run, tmp_path):

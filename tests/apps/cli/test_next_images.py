@@ -10,6 +10,7 @@ import pytest
 
 import pbprompt
 from pbprompt.apps.cli import main
+from pbprompt.vision.features.cache import FeatureBank
 
 SAMPLE = Path(pbprompt.__file__).parent / "vision" / "images" / "sample" / "images" / "fluent"
 CLASSES = ("clock", "heart", "mammal")
@@ -72,6 +73,24 @@ def test_the_whole_loop(run, fitted, tmp_path, monkeypatch):
 
     code, _, err = run(*next_, "-n", "1")
     assert code == 2 and "nothing to label" in err
+
+
+def test_what_is_filled_in_while_it_chooses_stays(run, fitted, tmp_path, monkeypatch):
+    loose = Path(shutil.copytree(fitted / "loose", tmp_path / "loose"))
+    table = tmp_path / "labels.csv"
+    command = ("next", loose, "--model", fitted / "model", "--out", table)
+    assert run(*command, "-n", "3")[0] == 0
+    first, encode = rows(table), FeatureBank.encode
+
+    def meanwhile(self, root, items, failures=None):
+        found = encode(self, root, items, failures)
+        table.write_text(table.read_text().replace(",,", ",clock,"))
+        return found
+
+    monkeypatch.setattr(FeatureBank, "encode", meanwhile)
+    assert run(*command, "-n", "2")[0] == 0
+    assert [row["label"] for row in rows(table)] == ["clock"] * 3 + [""] * 2
+    assert [row["image"] for row in rows(table)][:3] == [row["image"] for row in first]
 
 
 def test_a_table_elsewhere_says_where_the_images_are(run, fitted, tmp_path):

@@ -173,6 +173,68 @@ def test_a_table_that_cannot_be_written_teaches_nothing(served, folder, monkeypa
     assert client.get("/labelling").json() == before
 
 
+def test_what_a_person_writes_into_the_table_meanwhile_stays_and_is_learned(served, folder):
+    client, table = served(), folder / "labels.csv"
+    state = client.get("/labelling").json()
+    first = state["image"]
+    state = say(client, first, truth(first))
+    mine = next(name for name in ("more/cat-5.png", "more/cat-10.png") if name not in (first, state["image"]))
+    edited = [row._replace(label="by hand") if row.image == first else row for row in read_table(table)]
+    write_table(table, [*edited, Row(mine, "cat", "", "", "")])
+    second = state["image"]
+    state = say(client, second, truth(second))
+    assert {row.image: row.label for row in read_table(table)} == {
+        first: "by hand",
+        mine: "cat",
+        second: truth(second),
+    }
+    assert state["labelled"] == 3 and "by hand" in state["scores"]
+
+
+def test_two_servers_of_one_table_lose_no_label_and_neither_does_the_second_say(served, folder):
+    one, two = served(), served()
+    name = one.get("/labelling").json()["image"]
+    assert two.get("/labelling").json()["image"] == name
+    say(one, name, "cat")
+    answer = two.post("/labelling", json={"image": name, "label": "guitar"})
+    assert answer.status_code == 409
+    assert all(word in answer.json()["error"] for word in (name, "'cat'", "'guitar'", "labels.csv"))
+    state = two.get("/labelling").json()
+    assert state["image"] != name and state["labelled"] == 1
+    say(two, state["image"], truth(state["image"]))
+    third = one.get("/labelling").json()["image"]
+    if third == state["image"]:
+        assert one.post("/labelling", json={"image": third, "label": "x"}).status_code == 409
+        third = one.get("/labelling").json()["image"]
+    say(one, third, truth(third))
+    assert [row.image for row in read_table(folder / "labels.csv")] == [name, state["image"], third]
+
+
+def test_what_was_corrected_by_hand_is_not_taken_back(served, folder):
+    client, table = served(), folder / "labels.csv"
+    name = client.get("/labelling").json()["image"]
+    say(client, name, "cat")
+    write_table(table, [row._replace(label="guitar") for row in read_table(table)])
+    answer = client.post("/labelling/undo")
+    assert answer.status_code == 409 and "'guitar'" in answer.json()["error"]
+    assert [row.label for row in read_table(table)] == ["guitar"]
+
+
+def test_a_table_that_is_gone_or_half_edited_is_not_written(served, folder):
+    client, table = served(), folder / "labels.csv"
+    state = say(client, client.get("/labelling").json()["image"], "cat")
+    text = table.read_text()
+    table.unlink()
+    answer = client.post("/labelling", json={"image": state["image"], "label": "cat"})
+    assert answer.status_code == 409 and "is gone" in answer.json()["error"] and not table.exists()
+    table.write_text(text + "half a line\n")
+    answer = client.post("/labelling", json={"image": state["image"], "label": "cat"})
+    assert answer.status_code == 422 and "labels.csv line 3" in answer.json()["error"]
+    assert table.read_text() == text + "half a line\n"
+    table.write_text(text)
+    assert say(client, state["image"], "cat")["labelled"] == 2
+
+
 def test_images_of_every_kind_are_shown_as_jpeg(served):
     client = served()
     for name in ("cat-20.tif", "more/cat-5.png"):

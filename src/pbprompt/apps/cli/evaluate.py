@@ -75,7 +75,7 @@ def evaluate(
     # data without a split is split by seed: another seed would test on what was trained on
     dataset = open_dataset(data, root, classes_file=classes_file, seed=tuned.info.seed)
     decided = tuned.info.data.get("options", {}).get("corrections")
-    if decided and tuned.info.data.get("dataset") == dataset.name and Path(decided).exists():
+    if isinstance(decided, str) and tuned.info.data.get("dataset") == dataset.name and Path(decided).exists():
         dataset = corrected(dataset, Path(decided))[0]
     bank = FeatureBank(tuned.backbone, progress=distributed.is_main() and not as_json)
     other = ""

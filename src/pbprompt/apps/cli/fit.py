@@ -11,13 +11,14 @@ import typer
 
 from pbprompt.apps.cli.options import with_options
 from pbprompt.apps.cli.output import importing, refuse
-from pbprompt.errors import InputError
+from pbprompt.config import from_dict
 
 if TYPE_CHECKING:
     from pbprompt.learners.method import Method, MethodConfig
     from pbprompt.vision.towers.backbone import Backbone
 
 AUTO = "auto"
+NOT_KEPT = ("out", "device", "dry_run", "pseudo_labels", "allow_urls")  # what to write, and what is allowed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,21 +101,28 @@ class FitOptions:
         given: dict[str, object] = {}
         for name, usual in _defaults().items():
             value = getattr(self, name)
-            if name not in ("out", "device", "dry_run") and value != usual:
+            if name not in NOT_KEPT and value != usual:
                 given[name] = str(value.absolute()) if isinstance(value, Path) else value
         if Path(self.data).expanduser().exists():
             given["data"] = str(Path(self.data).expanduser().absolute())
         return given
 
+    @property
+    def sources(self) -> list[str]:
+        """What it reads, by its names."""
+        paths = (getattr(self, name) for name in _paths() - {"out", "pseudo_labels"})
+        return [*filter(None, (self.data, *self.unlabelled)), *sorted(str(path) for path in paths if path)]
+
     @classmethod
-    def of(cls, kept: Mapping[str, object]) -> "FitOptions":
-        """From what was kept; paths may be text."""
-        if unknown := set(kept) - set(_defaults()):
-            raise InputError(f"option {min(unknown)!r} is none of `pbprompt fit`: use `pbprompt fit`")
-        paths = {field.name for field in fields(cls) if field.type in (Path, Path | None)}
-        given: dict[str, Any] = dict(kept)
-        given |= {name: Path(given[name]) for name in paths & set(given)}
-        return cls(**{**_defaults(), **given})
+    def of(cls, kept: Mapping[str, object], **given: object) -> "FitOptions":
+        """From what a model has kept, which anybody may have written: names of data, and settings, alone."""
+        taken: dict[str, Any] = {name: value for name, value in kept.items() if name not in NOT_KEPT}
+        taken |= {name: Path(taken[name]) for name in _paths() & set(taken) if isinstance(taken[name], str)}
+        return from_dict(cls, {**_defaults(), **taken, **given}, "option")
+
+
+def _paths() -> set[str]:
+    return {field.name for field in fields(FitOptions) if field.type in (Path, Path | None)}
 
 
 def _defaults() -> dict[str, Any]:

@@ -1,16 +1,19 @@
 """`pbprompt model`: a saved model's life after its first fit. Each change is written whole or not at all."""
 
 import math
+import os
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from pbprompt.errors import InputError
+from pbprompt.files import held
 
 if TYPE_CHECKING:
     from pbprompt.model.tuned import TunedModel
@@ -113,33 +116,63 @@ def remove(
 
 
 @app.command()
-def refit(model: Path = MODEL, out: Path | None = OUT) -> None:
+def refit(
+    model: Path = MODEL,
+    out: Path | None = OUT,
+    yes: bool = typer.Option(False, "--yes", "-y", help="Read what the model names, without a question."),
+    allow_urls: bool = typer.Option(False, "--allow-urls", help="Fetch the data where it is an address."),
+) -> None:
     """Fit again from the same sources and by the same options, as the photographs are now.
 
     [bold]pbprompt model refit model/[/bold]
 
     What `add`, `keep`, `rename`, `merge` and `remove` changed is in no source, so it is not in the new model.
+    Where the sources lie is asked first: whoever made the model may have named any file of this machine.
     """
     from pbprompt.apps.cli.fit import FitOptions
     from pbprompt.apps.cli.fitting import fit_options
     from pbprompt.model.tuned import TunedModel
+    from pbprompt.vision.towers.loading.hub import EMBEDDED
 
-    before = TunedModel.load(model, device="auto")
-    given = before.info.data.get("options")
-    if not isinstance(given, dict):
-        raise InputError(f"{model}: does not say what it was fitted to: use `pbprompt fit`")
-    for change in before.info.data.get("changes", ()):
-        print(f"note: not in the sources, so not in the new model: {change}")
-    with TemporaryDirectory(dir=(out or model).absolute().parent, prefix=".refit-") as place:
-        fit_options(FitOptions.of({**given, "out": Path(place) / "model"}))
-        after = TunedModel.load(Path(place) / "model", before.backbone)
-        _save(after, model, out)
-    print(f"saved: {out or model}", file=sys.stderr)
+    with _written(model, out) as place:
+        before = TunedModel.load(model, device="auto")
+        given = before.info.data.get("options")
+        if given is None:
+            raise InputError(f"{model}: does not say what it was fitted to: use `pbprompt fit`")
+        towers = {name: before.info.backbone[name] for name in ("name", "activation")}
+        activation = None if towers["name"] in EMBEDDED else towers["activation"]
+        work = place.absolute().parent / f".{place.absolute().name}.refit"  # what a kill leaves is replaced
+        options = FitOptions.of(
+            given, out=work, backbone=towers["name"], activation=activation, allow_urls=allow_urls
+        )
+        _ask(options.sources, model, yes)
+        for change in before.info.data.get("changes", ()):
+            print(f"note: not in the sources, so not in the new model: {change}")
+        try:
+            shutil.rmtree(work, ignore_errors=True)
+            fit_options(options)
+            after = TunedModel.load(work, before.backbone)
+            after.save(place)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    print(f"saved: {place}", file=sys.stderr)
     print(_difference(before, after))
     former, now = (one.info.metrics.get("accuracy") for one in (before, after))
-    if former is not None and now is not None:
+    if isinstance(former, float) and isinstance(now, float):
         split = after.info.metrics["split"]
         print(f"on the {split} split: accuracy {former:.2%} before, {now:.2%} now")
+
+
+def _ask(sources: Sequence[str], model: Path, yes: bool) -> None:
+    """Let the person see what is read where it lies outside the model's folder."""
+    home = os.path.realpath(model)
+    away = [one for one in sources if "\0" in one or not Path(os.path.realpath(one)).is_relative_to(home)]
+    if yes or not away:
+        return
+    named = f"{model} names as its data: {', '.join(map(repr, away))}"
+    if not sys.stdin.isatty():
+        raise InputError(f"{named}: add --yes to read what it names")
+    typer.confirm(f"{named}\nRead it?", abort=True, err=True)
 
 
 def _regroup(model: Path, out: Path | None, named: dict[str, Any], words: str) -> None:
@@ -153,21 +186,25 @@ def _change(model: Path, out: Path | None, change: "Callable[[TunedModel], tuple
     """Load, change, save, and say what became of the figures."""
     from pbprompt.model.tuned import TunedModel
 
-    before = TunedModel.load(model, device="auto")
-    after, words = change(before)
-    data = {**after.info.data, "changes": [*after.info.data.get("changes", ()), words]}
-    after = replace(after, info=replace(after.info, data=data))
-    _save(after, model, out)
+    with _written(model, out) as place:
+        before = TunedModel.load(model, device="auto")
+        after, words = change(before)
+        data = {**after.info.data, "changes": [*before.info.data.get("changes", ()), words]}
+        after = replace(after, info=replace(after.info, data=data))
+        after.save(place)
     print(words)
     print(_difference(before, after))
 
 
-def _save(changed: "TunedModel", model: Path, out: Path | None) -> None:
-    from pbprompt.model.manifest import check_free
+@contextmanager
+def _written(model: Path, out: Path | None) -> Iterator[Path]:
+    """Where the changed model goes, held from before it is read: of two at once the second waits."""
+    from pbprompt.model.manifest import claim
 
-    if out is not None:
-        check_free(out)
-    changed.save(out or model)
+    if out is None and not model.is_dir():
+        raise InputError(f"{model}: no such folder: give one that `fit` wrote")
+    with held(model) if out is None else claim(out):
+        yield out or model
 
 
 def _difference(before: "TunedModel", after: "TunedModel") -> str:

@@ -36,7 +36,7 @@ def next_images(
     from pbprompt.apps.labelling.acquisition import RULES
     from pbprompt.apps.labelling.next_images import Row, name_in_table, read_table, table_root, write_table
     from pbprompt.apps.labelling.next_images import next_images as choose
-    from pbprompt.files import as_text
+    from pbprompt.files import as_text, held
     from pbprompt.model.tuned import TunedModel
     from pbprompt.vision.features.cache import FeatureBank
     from pbprompt.vision.images.items import Item
@@ -71,7 +71,11 @@ def next_images(
         Row(items[one.row].path, "", one.label, f"{one.probability:.4f}", f"{one.score:.4f}")
         for one in chosen
     ]
-    write_table(out, [*former, *new], multi_label=tuned.multi_label)
+    with held(out.parent):  # who fills the table in meanwhile has changed it since it was read
+        former = read_table(out) if out.exists() else []
+        listed = {row.image for row in former}
+        new = [row for row in new if row.image not in listed]
+        write_table(out, [*former, *new], multi_label=tuned.multi_label)
     columns = ("image", "suggested", "probability", "score")
     told = [(as_text(items[one.row].path), one.label, one.probability, one.score) for one in chosen]
     if as_json:

@@ -1,7 +1,8 @@
 """A person labels a folder's images, the most instructive first; the model learns each at once.
 
 A table keeps the labels, written whole after every one, so that ending the server loses nothing and the same
-command goes on from there.
+command goes on from there. It is read before it is written: what a person or another server put into it
+meanwhile stays, and is learned.
 """
 
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from pbprompt.apps.serve.schemas import BUSY, KEY, UNUSABLE, Estimate, Label, To
 from pbprompt.apps.serve.service import Service
 from pbprompt.apps.serve.uploads import receive
 from pbprompt.errors import InputError
+from pbprompt.files import held
 from pbprompt.learners.abilities import LearnsOn, can
 from pbprompt.model.calibration import calibrate_left_out
 from pbprompt.model.tuned import TunedModel
@@ -58,7 +60,8 @@ class Labelling:
         self._queue = [row for row in self.rows.values() if not row.label and row.image in self._place]
         self._asked = {row.image for row in self._queue}  # they stay in the table whatever happens
         self._skipped: set[str] = set()
-        self._done: list[str] = []  # labelled or skipped since the server started
+        self._done: list[tuple[str, str]] = []  # labelled, or skipped (""), since the server started
+        self._behind = False  # what others said is in `rows`, and not yet in the model
         self._first = self._estimate(self.start)
         self.model = self._from_start()
         self.shown = self._next_to_show(self.model)
@@ -113,35 +116,59 @@ class Labelling:
         row = next((row for row in self._queue if row.image == name), None)
         if row is None:
             raise Refused(409, "this image is not waiting for a label: reload the page")
-        if label is None:
-            self._skipped.add(name)
-        else:
-            label = single_spaced(label)
-            model = with_examples(model, self._encoded([name]), [label], limits)
-            if self.shown.image == name and self.shown.suggested is not None:
-                sure = f"{self.shown.scores[self.shown.suggested]:.4f}"
-                row = row._replace(suggested=self.shown.suggested, probability=sure)
-            self._write(self.rows | {name: row._replace(label=label)})
+        label = label if label is None else single_spaced(label)
+        with held(self.table.parent):
+            model = self._with_others(model)
+            if name in self.labels:
+                self.shown = self._next_to_show(model)
+                raise Refused(409, self._said_meanwhile(name, label or "to skip it"))
+            if label is None:
+                self._skipped.add(name)
+            else:
+                model = with_examples(model, self._encoded([name]), [label], limits)
+                if self.shown.image == name and self.shown.suggested is not None:
+                    sure = f"{self.shown.scores[self.shown.suggested]:.4f}"
+                    row = row._replace(suggested=self.shown.suggested, probability=sure)
+                self._write(self.rows | {name: row._replace(label=label)})
         self._queue = [other for other in self._queue if other.image != name]
-        self._done.append(name)
-        self.shown = self._next_to_show(model)
+        self._done.append((name, label or ""))
+        self._behind, self.shown = False, self._next_to_show(model)
         return model
 
     def undo(self) -> TunedModel:
         """The model without what was said last; that image comes next."""
         if not self._done:
             raise Refused(409, "nothing was labelled since the server started: correct the table itself")
-        name = self._done[-1]
-        row = self.rows.get(name, Row(name, "", "", "", ""))._replace(label="")
-        if name in self.rows:
-            left = {other: row for other, row in self.rows.items() if other != name}
-            self._write(left | {name: row} if name in self._asked else left)
+        name, label = self._done[-1]
+        with held(self.table.parent):
+            self._with_others(self.start)
+            if self.labels.get(name, "") != label:
+                raise Refused(409, self._said_meanwhile(name, "to take that back"))
+            row = self.rows.get(name, Row(name, "", "", "", ""))._replace(label="")
+            if name in self.rows:
+                left = {other: row for other, row in self.rows.items() if other != name}
+                self._write(left | {name: row} if name in self._asked else left)
         self._done.pop()
         self._skipped.discard(name)
         self._queue.insert(0, row)
         model = self._from_start()
-        self.shown = self._next_to_show(model)
+        self._behind, self.shown = False, self._next_to_show(model)
         return model
+
+    def _with_others(self, model: TunedModel) -> TunedModel:
+        """Take in what was written into the table by others; the model is then that of all labels."""
+        there = self.table.exists()
+        if self.rows and not there:
+            raise Refused(409, f"{self.table} is gone: put it back, or start the server again")
+        rows = {row.image: row for row in read_table(self.table)} if there else {}
+        if rows != self.rows:
+            self.rows, self._behind = rows, True
+            self._queue = [row for row in self._queue if row.image not in self.labels]
+        return self._from_start() if self._behind else model
+
+    def _said_meanwhile(self, name: str, wish: str) -> str:
+        now = self.labels.get(name, "")
+        return f"{self.table} has {now!r} for {name} by now, not this page's {wish!r}: nothing was written"
 
     def _write(self, rows: dict[str, Row]) -> None:
         try:
