@@ -105,6 +105,10 @@ class Calibration:
         kept = [right for best, right in zip(self.confidence, self.right, strict=True) if best >= threshold]
         return Accepted(len(kept), sum(kept))
 
+    def start(self, accuracy: float) -> float:
+        """Of how many images the first threshold is that is tried; infinite where there are too few."""
+        return start(self.confidence, accuracy, CERTAINTY)
+
     def surest(self, count: int) -> Accepted:
         """How those fare that it is surest of: `count` of them, or more where several are as sure."""
         return self.accepted(sorted(self.confidence, reverse=True)[count - 1])

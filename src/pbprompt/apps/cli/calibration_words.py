@@ -80,8 +80,8 @@ def promise_words(
     notes = []
     promised, threshold = calibration.promised(accuracy)
     if promised < accuracy:
-        if first := starts(images, accuracy, CERTAINTY):  # enough, but with sure mistakes
-            surest = calibration.surest(first[0])
+        if math.isfinite(first := calibration.start(accuracy)):  # enough, but with sure mistakes
+            surest = calibration.surest(int(first))
             wrong = surest.images - surest.right
             why = f"of the {surest.images} it is surest of, {wrong} {'is' if wrong == 1 else 'are'} wrong"
         else:

@@ -8,6 +8,8 @@ from numpy.typing import ArrayLike
 
 from pbprompt.model.metrics.arrays import Floats, flags, numbers
 
+TRIED = 64  # numbers of items, where to start
+
 
 def auroc(scores: ArrayLike, positives: ArrayLike) -> float:
     """The probability that a positive item scores higher than a negative one, ties counting half.
@@ -54,33 +56,47 @@ def sure_threshold(
 
         P( accuracy of what is accepted < wanted ) ≤ 1 − certainty         over draws of the judged items
 
-    A threshold passes where so few errors among its n accepted items would be rarer than δ if the accuracy
-    were no better than wanted: P(Bin(n, 1 − accuracy) ≤ errors) ≤ δ, which is Clopper and Pearson's bound.
-    Thresholds are tried one after the other, from few accepted items to many. Each start of `starts` brings
-    its share of δ = 1 − certainty, a threshold that passes hands on what it had, and one that fails loses it,
-    so that all of them together err no more often than δ (the fallback procedure; Wiens, 2003). Infinite
-    where nothing can be promised.
+    A threshold passes where so few errors among its n accepted items would be rarer than δ = 1 − certainty
+    if the accuracy were no better than wanted: P(Bin(n, 1 − accuracy) ≤ errors) ≤ δ, which is Clopper and
+    Pearson's bound. Thresholds are tried from `start`'s on, one after the other, until the first that fails:
+    testing in an order that was fixed beforehand takes no correction for their number (fixed-sequence testing
+    as in Learn then Test; Angelopoulos et al., 2021). Infinite where nothing can be promised.
 
-    The empirical choice (the lowest threshold at which the judged items are right often enough) breaks its
-    word about every other time: it is the luckiest of many thresholds.
+    The order may rest on the confidences, since the test is of which answers are right. So it begins where
+    the promise is likely to hold and a single sure mistake can be made up for: begun at the fewest items that
+    could promise it, one mistake among them would refuse all. The empirical choice (the lowest threshold at
+    which the judged items are right often enough) breaks its word about every other time: it is the luckiest
+    of many thresholds.
     """
     values = numbers(confidence, "confidence")
     levels, group = np.unique(-values, return_inverse=True)  # the surest first
     errors = np.bincount(group, weights=1 - flags(correct, "correct", len(values))).cumsum()
     accepted = np.bincount(group).cumsum()
-    waiting = starts(len(values), accuracy, certainty)
-    lowest, risk, passed = math.inf, 0.0, -1.0
-    share = (1 - certainty) / max(1, len(waiting))
-    for place, level in enumerate(levels):
-        while waiting and accepted[place] >= waiting[0]:
-            risk += share
-            waiting = waiting[1:]
-        if risk and errors[place] > passed:  # no more errors among more items pass as well
-            wrong = few_errors(accepted[place], errors[place], 1 - accuracy) > risk
-            risk, passed = (0.0, -1.0) if wrong else (risk, errors[place])
-        if risk:
-            lowest = -float(level)
+    first, lowest, passed = start(values, accuracy, certainty), math.inf, -1.0
+    for level, items, wrong in zip(levels, accepted, errors, strict=True):
+        if items < first:
+            continue
+        if wrong > passed:  # no more errors among more items pass as well
+            if few_errors(items, wrong, 1 - accuracy) > 1 - certainty:
+                break
+            passed = wrong
+        lowest = -float(level)
     return lowest
+
+
+def start(confidence: ArrayLike, accuracy: float, certainty: float = 0.9) -> float:
+    """Of how many items the first threshold is that `sure_threshold` tries; more than there are: none can be.
+
+    Half of the most items that could be accepted if each were right as often as its confidence says (with
+    half the risk), and no fewer than could promise it if all were right.
+    """
+    surest = np.sort(numbers(confidence, "confidence"))[::-1]
+    fewest, expected = fewest_right(accuracy, certainty), (1 - surest).cumsum()
+    if fewest > len(surest):
+        return math.inf
+    tried = np.unique(np.geomspace(fewest, len(surest), TRIED).round().astype(int))
+    could = [n for n in tried if few_errors(n, int(expected[n - 1]), 1 - accuracy) <= (1 - certainty) / 2]
+    return max(fewest, could[-1] // 2) if could else fewest
 
 
 def few_errors(items: int, errors: int, rate: float) -> float:
@@ -101,13 +117,3 @@ def _log_factorials(most: int) -> Floats:
 def fewest_right(accuracy: float, certainty: float = 0.9) -> float:
     """How many items, all of them right, promise an accuracy: the least n with accuracyⁿ ≤ 1 − certainty."""
     return math.ceil(math.log(1 - certainty) / math.log(accuracy)) if accuracy < 1 else math.inf
-
-
-def starts(items: int, accuracy: float, certainty: float = 0.9) -> list[int]:
-    """Where `sure_threshold` begins: at the fewest items that could promise it and, where that is less, at a
-    third of all items, of which some may be wrong. None where there are too few."""
-    halved = fewest_right(accuracy, 1 - (1 - certainty) / 2)
-    if halved < items // 3:
-        return [int(halved), items // 3]
-    first = fewest_right(accuracy, certainty)
-    return [int(first)] if first <= items else []
