@@ -19,6 +19,7 @@ from pbprompt.model.calibration import (
     calibrate,
     calibrate_left_out,
     calibration_text,
+    chosen,
     read_calibration,
 )
 from pbprompt.model.metrics.conformal import conformal_quantile
@@ -103,6 +104,26 @@ def test_the_best_that_can_be_promised():
     calibration = made([(0.9, True)] * 30)
     assert calibration.promised(0.9) == (0.9, 0.9) and calibration.promised(0.95) == (0.92, 0.9)
     assert made([(0.9, True)] * 2).promised(0.9) == (0.0, math.inf)
+
+
+def test_what_can_be_promised_for_how_many_images():
+    calibration = made([(0.9, True)] * 30 + [(0.5, True)] * 20 + [(0.5, False)] * 10)
+    assert all(one.threshold == calibration.threshold(one.accuracy) for one in calibration.promises)
+    assert [one.accuracy for one in calibration.promises][-1] == 0.92
+    assert calibration.instead(0.5) == (0.92, 0.9) and calibration.instead(0.9).accuracy == 0.75
+    rows = [one.kept([0.95, 0.9, 0.5, 0.5], [1, 0, 1, 1]) for one in calibration.promises]
+    assert [row["promised"] for row in chosen(rows)] == [0.9, 0.92]
+    assert rows[-1] == {"promised": 0.92, "threshold": 0.9, "answered": 0.5, "right": 0.5}
+    assert rows[0]["answered"] == 1 and rows[0]["right"] == 0.75
+    assert calibration.promises[-1].kept([0.1], [True])["right"] is None
+
+
+def test_how_many_times_as_many_images_a_promise_takes():
+    """0.9¹¹ > 0.1 ≥ 0.9²²; at one error in ten no number promises more than 90 %."""
+    assert (
+        made([(0.9, True)] * 11).times_as_many(0.9) == 2 and made([(0.9, True)] * 22).times_as_many(0.9) == 1
+    )
+    assert made([(0.9, True)] * 18 + [(0.9, False)] * 2).times_as_many(0.95) == 0
 
 
 def test_left_out_images_beside_validation_images():

@@ -7,14 +7,17 @@ had been left out: the model without it has an image less, so that what is promi
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from pbprompt.config import from_dict
@@ -31,9 +34,28 @@ from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.similarity import Uncertainty
 
 FORMAT, VERSION = "pbprompt-calibration", 2
+ACCURACIES = (0.9, 0.95, 0.99)  # that tables show
 CERTAINTY = 0.9  # with which a promised accuracy holds
 COLUMNS = ("confidence", "right", "true", "labels")
 MOST_HELD_OUT = 1000  # training images that were not drawn and are judged instead
+
+
+class Promise(NamedTuple):
+    """An accuracy, and the confidence from which on it is promised."""
+
+    accuracy: float
+    threshold: float
+
+    def kept(self, confidence: ArrayLike, right: ArrayLike) -> dict[str, float | None]:
+        """Counted on answers: the share at or above the threshold, and how many of these are right."""
+        above = np.asarray(confidence) >= self.threshold
+        share = float(np.asarray(right)[above].mean()) if above.any() else None
+        return {
+            "promised": self.accuracy,
+            "threshold": self.threshold,
+            "answered": float(above.mean()),
+            "right": share,
+        }
 
 
 class Accepted(NamedTuple):
@@ -85,14 +107,24 @@ class Calibration:
             raise InputError(f"accuracy is {accuracy:g}: give a share between 0 and 1, such as 0.9")
         return sure_threshold(self.confidence, self.right, accuracy, CERTAINTY)
 
-    def promised(self, accuracy: float) -> tuple[float, float]:
-        """The accuracy and its threshold; where it cannot be promised, the highest whole percentage below it
-        that can, and if there is none from a half on, no image is accepted."""
-        below = (percent / 100 for percent in range(math.ceil(100 * accuracy) - 1, 49, -1))
-        for share in (accuracy, *below):
-            if math.isfinite(threshold := self.threshold(share)):
-                return share, threshold
-        return 0.0, math.inf
+    def promised(self, accuracy: float) -> Promise:
+        """An accuracy or, where that cannot be promised, the highest whole percentage below it that can; if
+        there is none from a half on, no image is accepted."""
+        if math.isfinite(threshold := self.threshold(accuracy)):
+            return Promise(accuracy, threshold)
+        below = [one for one in self.promises if one.accuracy < accuracy]
+        return below[-1] if below else Promise(0.0, math.inf)
+
+    @cached_property
+    def promises(self) -> tuple[Promise, ...]:
+        """Whole percentages from a half on that can be promised, each by itself."""
+        found = (Promise(percent / 100, self.threshold(percent / 100)) for percent in range(50, 100))
+        return tuple(one for one in found if math.isfinite(one.threshold))
+
+    def instead(self, share: float) -> Promise | None:
+        """The most that can be promised of this share of images, or of more."""
+        few = [one for one in self.promises if self.accepted(one.threshold).images >= share * len(self)]
+        return few[-1] if few else None
 
     def with_left_out(self, other: "Calibration") -> "Calibration":
         """These answers, then those of training images that were left out."""
@@ -109,6 +141,10 @@ class Calibration:
         """Of how many images the first threshold is that is tried; infinite where there are too few."""
         return start(self.confidence, accuracy, CERTAINTY)
 
+    def times_as_many(self, accuracy: float) -> int:
+        """How many times the images it would take (`selective.times_as_many`)."""
+        return times_as_many(self.confidence, self.right, accuracy, CERTAINTY)
+
     def surest(self, count: int) -> Accepted:
         """How those fare that it is surest of: `count` of them, or more where several are as sure."""
         return self.accepted(sorted(self.confidence, reverse=True)[count - 1])
@@ -120,6 +156,12 @@ class Calibration:
     def class_quantiles(self, classes: Sequence[str], coverage: float) -> tuple[float, ...]:
         """q of each class, for sets that hold the true one this often whatever class it is."""
         return class_quantiles(self.true, self.labels, classes, coverage)
+
+
+def chosen(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of rows by what they promise, ascending, those of `ACCURACIES`, or the most below that can be."""
+    best = [[row for row in rows if row["promised"] <= wanted + 1e-9][-1:] for wanted in ACCURACIES]
+    return list({row["promised"]: row for few in best for row in few}.values())
 
 
 def calibrate(predictor: Predictor, features: Features, said: Uncertainty | None = None) -> Calibration:

@@ -1,7 +1,7 @@
 """What a saved model says about itself, to programs and to people."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -11,7 +11,7 @@ from pbprompt.markdown import escaped, table
 from pbprompt.model.calibration import CERTAINTY, Calibration
 from pbprompt.vision.towers.loading.hub import EMBEDDED
 
-ACCURACIES = (0.9, 0.95, 0.99)
+TRADE_HEADS = ("promised", "from top probability", "images answered", "of them right")
 
 
 @dataclass(frozen=True)
@@ -128,18 +128,18 @@ def _table(info: ModelInfo, head: Sequence[str], rows: Sequence[Sequence[str]]) 
     return f"\n{table(head, rows)}\n\nOn the {split} split, {count} images.{note}\n"
 
 
+def trade_cells(row: Mapping[str, Any]) -> list[str]:
+    """A row of `Promise.kept`, for tables."""
+    right = "–" if row["right"] is None else f"{row['right']:.1%}"
+    return [f"{row['promised']:.0%}", f"{row['threshold']:.3f}", f"{row['answered']:.1%}", right]
+
+
 def _thresholds(calibration: Calibration | None) -> str:
     """What rejecting unsure images buys."""
     if calibration is None:
         return ""
-    rows = []
-    for accuracy in ACCURACIES:
-        threshold = calibration.threshold(accuracy)
-        kept = calibration.accepted(threshold).images
-        share = f"{kept / len(calibration):.1%}"
-        cells = [f"{threshold:.3f}", share] if kept else ["cannot be promised", "none"]
-        rows.append([f"{accuracy:.0%}", *cells])
-    head = ["`--reject-at`", "top probability at least", "images accepted"]
+    found = chosen([one.kept(calibration.confidence, calibration.right) for one in calibration.promises])
+    rows = [trade_cells(row) for row in found] or [["cannot be promised", "", "none", ""]]
     source = f"{calibration.rests_on}, of {calibration.classes_seen} of {calibration.classes} classes"
     holds = f"Each accuracy is promised with a certainty of {CERTAINTY:.0%}, judged by {source}"
-    return f"\n{table(head, rows)}\n\n{holds}; `--coverage` rests on the same images.\n"
+    return f"\n{table(TRADE_HEADS, rows)}\n\n{holds}; `--coverage` rests on the same images.\n"

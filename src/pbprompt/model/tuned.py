@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, Unpack
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -36,7 +37,7 @@ from pbprompt.model.multi_label import (
     thresholds,
 )
 from pbprompt.model.predictions import NO_RULE, Prediction, Rule, predictions
-from pbprompt.model.predictor import SAMPLES, Predictor, predict_features, predictive, zero_shot
+from pbprompt.model.predictor import DIGITS, SAMPLES, Predictor, predict_features, predictive, zero_shot
 from pbprompt.model.scoring import rival_figures, score, set_figures, standard_figures
 from pbprompt.prompts.loop.tune import Bank, Training, bank_on, data_facts, takes_unlabelled, tune
 from pbprompt.vision.features.encode import default_batch
@@ -362,6 +363,8 @@ class TunedModel:
         if split == "test" and self.calibration is not None and self.calibrated:
             quantile = self.calibration.quantile(COVERAGE)
             figures["sets"] = set_figures(said, features, self.classes, COVERAGE, quantile)
+            shown = np.round(answers.confidence, DIGITS)
+            figures["trade"] = [one.kept(shown, answers.right) for one in self.calibration.promises]
         if rivals:
             train = untuned.encode(dataset.root, dataset.train)
             figures["rivals"] = rival_figures(given, self.classes, train, frozen, info.seed, info.method)

@@ -50,6 +50,16 @@ def test_the_page_is_whole_in_itself_and_takes_no_name_for_markup(tmp_path):
     assert len(ids) == len(set(ids))
 
 
+def test_what_is_promised_stands_beside_what_came_of_it(tmp_path, monkeypatch):
+    shares = (0.5, 0.9, 0.93)
+    rows = [{"promised": at, "threshold": at, "answered": 1.25 - at, "right": 0.97} for at in shares]
+    monkeypatch.setitem(FIGURES, "trade", rows)
+    text = page(answers(["cat", "dog", "cow"]), tmp_path)
+    shown = re.findall(r'<th scope="row">(9\d%)</th><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td>', text)
+    assert shown == [("90%", "0.900", "35.0%", "97.0%"), ("93%", "0.930", "32.0%", "97.0%")]
+    assert "promised" in text[text.index("<svg") :]
+
+
 @pytest.mark.usefixtures("without_plots")
 def test_it_says_what_is_wrong_weakest_first(tmp_path):
     said = answers(["cat", "dog", "cow"])

@@ -179,8 +179,8 @@ def test_the_promised_accuracy_is_broken_at_most_as_rarely_as_promised(items, ac
 
 
 def test_with_sure_mistakes_most_of_what_can_be_answered_is():
-    """Of images such as photographs of dishes: one in 65 of the surest is wrong, and 43 % could be answered at
-    90 %. A sequence that began at the fewest items, and at a third of all, answered 16 %."""
+    """One in 65 of the surest is wrong, and 43 % could be answered at 90 %. A sequence that began at the
+    fewest items, and at a third of all, answered 16 %."""
     generator, answered, broken, runs = np.random.default_rng(0), [], 0, 100
 
     def probability(confidence):

@@ -15,6 +15,7 @@ from pbprompt.model.metrics.selective import fewest_right, starts
 from pbprompt.model.tuned import TunedModel
 
 SHOWN_OF_A_SET = 5
+FEW_ANSWERED = 0.25  # share of images, below which it is said what else could be promised
 LITTLE = 0.05  # of what tells the classes apart
 
 
@@ -90,12 +91,20 @@ def promise_words(
             so = f"{promised:.0%} is the most that can be"
         else:
             so = "no image is marked unsure" if reject_at is None else "every image is marked unsure"
+        times = calibration.times_as_many(accuracy)
+        more = f"{times} times as many like these would do" if times else "better features would help"
         notes.append(
             f"warning: --reject-at {accuracy:g} cannot be promised with {CERTAINTY:.0%} certainty by "
-            f"{calibration.rests_on} ({why}): {so}; more labelled images would help"
+            f"{calibration.rests_on} ({why}): {so}; {more}"
         )
     if math.isfinite(threshold):
         accepted = calibration.accepted(threshold)
+        instead = calibration.instead(0.5)
+        if instead and accepted.images < FEW_ANSWERED * images:
+            notes.append(
+                f"note: {1 - accepted.images / images:.0%} of such images will be unsure; "
+                f"--reject-at {instead.accuracy:g} would answer half of them or more"
+            )
         notes.append(
             f"unsure: top probability below {threshold:.3f}; the others are right {promised:.0%} of the "
             f"time, with {CERTAINTY:.0%} certainty, by {calibration.rests_on} ({accepted.images} above, "

@@ -120,7 +120,8 @@ def evaluate(
         write_model_page(html, facts, figures, answers, dataset.root)
         told(f"wrote {html}")
     if figures_folder is not None and isinstance(answers, Answers):
-        told(f"wrote {figures_folder}: {', '.join(write_figures(answers, figures_folder))}")
+        files = write_figures(answers, figures_folder, figures.get("trade", ()))
+        told(f"wrote {figures_folder}: {', '.join(files)}")
         if not plots.available():
             told(f"pictures need matplotlib: {install_command('plots')}")
     if as_json:

@@ -8,6 +8,8 @@ from rich.console import Console
 
 from pbprompt.apps.cli.output import print_table, tell
 from pbprompt.files import as_text
+from pbprompt.model.calibration import chosen
+from pbprompt.model.card import TRADE_HEADS, trade_cells
 from pbprompt.model.scoring import RIVALS, against
 from pbprompt.prompts.loop.tune import Bank
 from pbprompt.vision.images.items import Dataset, some
@@ -61,6 +63,9 @@ def print_figures(metrics: dict[str, Any]) -> None:
             f"classes on average; worst class: {sets['worst_class']}, {sets['worst_class_coverage']:.1%} of "
             f"{sets['worst_class_images']}"
         )
+    if rows := chosen(metrics.get("trade", ())):
+        print("What --reject-at promises, and what came of it on these images")
+        print_table(TRADE_HEADS, map(trade_cells, rows), right=TRADE_HEADS)
 
 
 def compare(rows: Mapping[str, Mapping[str, Any]], console: Console | None = None) -> None:

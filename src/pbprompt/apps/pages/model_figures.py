@@ -1,8 +1,9 @@
 """A model's answers as figures and as tables: for the terminal, for files, and for its page."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
+from typing import Any
 
 import numpy as np
 from rich.table import Column, Table
@@ -60,15 +61,20 @@ def draw_confusion(answers: Answers) -> Drawing:
     )
 
 
-def draw_trust(answers: Answers) -> Iterator[Drawing]:
-    """Whether confidence means what it says, and what is gained by answering only the sure images."""
+def draw_trust(answers: Answers, trade: Sequence[Mapping[str, Any]] = ()) -> Iterator[Drawing]:
+    """Whether confidence means what it says, and what is gained by answering only the sure images; `trade`:
+    what was promised of it (`Promise.kept`)."""
     coverage, risk = answers.risk_coverage
     area = area_under_risk_coverage(answers.confidence, answers.right)
+    points = sorted((row["answered"], 1 - row["promised"]) for row in trade)
+    curves = {"this model": (coverage, risk)}
+    if points:
+        curves["promised"] = (np.array([x for x, _ in points]), np.array([y for _, y in points]))
     yield Drawing(
         "risk-coverage",
         "Risk against coverage: the share of errors among the surest images, from few of them to all.",
         f"Area under the curve {area:.1%}; with every image answered {risk[-1]:.1%} are wrong.",
-        plots.risk_coverage_curves({"this model": (coverage, risk)}),
+        plots.risk_coverage_curves(curves),
     )
     yield Drawing(
         "reliability",
@@ -108,7 +114,7 @@ def terminal_tables(answers: Answers, root: Path, width: int) -> Iterator[Table 
     yield pairs
 
 
-def write_figures(answers: Answers, folder: Path) -> list[str]:
+def write_figures(answers: Answers, folder: Path, trade: Sequence[Mapping[str, Any]] = ()) -> list[str]:
     """Write tables as CSV and, where matplotlib is, figures as SVG and PNG; the names of the files."""
     rows = [one.to_dict() for one in answers.per_class]
     tables: dict[str, Iterable[Iterable[object]]] = {
@@ -119,7 +125,7 @@ def write_figures(answers: Answers, folder: Path) -> list[str]:
         write_text(folder / name, as_csv(table))
     if not plots.available():
         return list(tables)
-    drawings = [draw_confusion(answers), *draw_trust(answers)]
+    drawings = [draw_confusion(answers), *draw_trust(answers, trade)]
     figures = {f"{one.name}.{kind}": one.figure for one in drawings for kind in ("svg", "png")}
     for name, figure in figures.items():
         plots.save(figure, folder / name)

@@ -47,7 +47,7 @@ def write_model_page(
 
 def _of_classes(figures: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
     """What model.html shows of a single-label model."""
-    drawn = plots.available()
+    drawn, trade = plots.available(), figures.get("trade", ())
     rows = [("zero-shot", figures["zero_shot"])] if "zero_shot" in figures else []
     rows.append(("this model", figures))
     return {
@@ -68,7 +68,12 @@ def _of_classes(figures: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
         "most": MOST_CLASSES,
         "confusion": _confusion(answers, drawn),
         "surest": _surest(answers),
-        "trust_drawings": list(draw_trust(answers)) if drawn else [],
+        "promised": {
+            "caption": "What --reject-at promises, and what came of it on these images",
+            "heads": TRADE_HEADS,
+            "rows": [trade_cells(row) for row in chosen(trade)],
+        },
+        "trust_drawings": list(draw_trust(answers, trade)) if drawn else [],
     }
 
 

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from pbprompt.model.metrics.arrays import Floats, flags, numbers
 
 TRIED = 64  # numbers of items, where to start
+MOST_TIMES = 10  # as many items
 
 
 def auroc(scores: ArrayLike, positives: ArrayLike) -> float:
@@ -97,6 +98,17 @@ def start(confidence: ArrayLike, accuracy: float, certainty: float = 0.9) -> flo
     tried = np.unique(np.geomspace(fewest, len(surest), TRIED).round().astype(int))
     could = [n for n in tried if few_errors(n, int(expected[n - 1]), 1 - accuracy) <= (1 - certainty) / 2]
     return max(fewest, could[-1] // 2) if could else fewest
+
+
+def times_as_many(confidence: ArrayLike, correct: ArrayLike, accuracy: float, certainty: float = 0.9) -> int:
+    """How many times the items it would take to promise an accuracy, were the others right as often as
+    these; 0 where `MOST_TIMES` would not do."""
+    values = numbers(confidence, "confidence")
+    right = flags(correct, "correct", len(values))
+    for times in range(1, MOST_TIMES + 1):
+        if math.isfinite(sure_threshold(np.tile(values, times), np.tile(right, times), accuracy, certainty)):
+            return times
+    return 0
 
 
 def few_errors(items: int, errors: int, rate: float) -> float:
