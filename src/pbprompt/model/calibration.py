@@ -27,7 +27,7 @@ from pbprompt.learners.abilities import LeavesOut, can
 from pbprompt.learners.method import Method
 from pbprompt.model.manifest import CALIBRATION, ModelFiles, opened
 from pbprompt.model.metrics.conformal import ByDifficulty, by_difficulty, class_quantiles
-from pbprompt.model.metrics.selective import sure_threshold
+from pbprompt.model.metrics.selective import start, sure_threshold, times_as_many
 from pbprompt.model.predictor import Predictor, predict_features, rounded
 from pbprompt.vision.features.cache import Features
 from pbprompt.vision.images.items import Dataset, Item

@@ -8,7 +8,7 @@ from typing import Any
 from pbprompt import __version__
 from pbprompt.learners.method import MethodConfig
 from pbprompt.markdown import escaped, table
-from pbprompt.model.calibration import CERTAINTY, Calibration
+from pbprompt.model.calibration import CERTAINTY, Calibration, chosen
 from pbprompt.vision.towers.loading.hub import EMBEDDED
 
 TRADE_HEADS = ("promised", "from top probability", "images answered", "of them right")

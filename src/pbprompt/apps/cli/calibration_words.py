@@ -11,7 +11,7 @@ from pbprompt.model import card
 from pbprompt.model.calibration import CERTAINTY, Calibration
 from pbprompt.model.manifest import CALIBRATION
 from pbprompt.model.metrics.conformal import fewest_images
-from pbprompt.model.metrics.selective import fewest_right, starts
+from pbprompt.model.metrics.selective import fewest_right
 from pbprompt.model.tuned import TunedModel
 
 SHOWN_OF_A_SET = 5

@@ -10,6 +10,8 @@ from pbprompt.apps.pages import plots
 from pbprompt.apps.pages.html_page import notices, page
 from pbprompt.apps.pages.model_figures import class_cells, draw_confusion, draw_trust, percent
 from pbprompt.files import write_text
+from pbprompt.model.calibration import chosen
+from pbprompt.model.card import TRADE_HEADS, trade_cells
 from pbprompt.model.metrics.answers import MOST_PAIRS, Answers
 from pbprompt.model.metrics.confusion import ConfusedPair, most_involved, worst_first
 from pbprompt.model.metrics.multi_label import LabelAnswers
