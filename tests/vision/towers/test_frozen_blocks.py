@@ -52,3 +52,8 @@ def test_equals_the_plain_blocks(activation, width, heads, layers, own, samples,
     assert len(by_hand) == 2
     for ours, plain in zip(*found, strict=True):
         assert relative(ours, plain) <= 1e-5
+
+
+def test_a_program_takes_a_power_of_two_of_rows():
+    found = {frozen_blocks._rows_at_once(rows) for rows in range(0, 40_000, 7)}
+    assert found == {1, 2, 4}, "Triton refuses any other number of warps"

@@ -131,9 +131,14 @@ def _norm_backward(
 def _over_rows(kernel: Any, norm: nn.LayerNorm, *tensors: Tensor) -> None:
     width = tensors[0].shape[-1]
     rows, tile = tensors[0].numel() // width, 1 << (width - 1).bit_length()
-    at_once = max(1, min(4, rows // 4096))
+    at_once = _rows_at_once(rows)
     grid = (-(-rows // at_once),)
     kernel[grid](*tensors, rows, norm.eps, WIDTH=width, TILE=tile, ROWS=at_once, num_warps=at_once)
+
+
+def _rows_at_once(rows: int) -> int:
+    """1, 2 or 4 of a program, a warp each: Triton takes powers of two alone."""
+    return 4 if rows >= 16_384 else 2 if rows >= 8192 else 1
 
 
 def _activate(hidden: Float[Tensor, "s n k"], mlp: Mlp) -> Float[Tensor, "s n k"]:
