@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from pbprompt.research import recipes
 from pbprompt.research.runs import protocol
 
 ROOT = Path(__file__).parents[1]
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S | re.M)
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", TEXT, re.S | re.M)
 COMMANDS = [line for kind, body in BLOCKS if kind == "sh" for line in body.splitlines()]
 PBPROMPT = [command for command in COMMANDS if command.startswith("pbprompt ")]
 
@@ -95,11 +97,26 @@ def test_a_command_in_a_process_of_its_own(folder: Path):
     assert run.stdout.strip()
 
 
-def test_all_other_commands_are_make_targets():
+def test_the_package_is_installed_with_extras_that_it_has():
+    others = [command for command in COMMANDS if command not in PBPROMPT]
+    (extras,) = re.fullmatch(r"pip install -c constraints.txt '\.\[([\w,]+)\]'", *others).groups()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+    assert (ROOT / "constraints.txt").exists()
+
+
+def test_what_make_is_said_to_make_is_a_target():
     targets = re.findall(r"^(\w+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
-    others = {command for command in COMMANDS if command not in PBPROMPT}
-    assert others <= {f"make {target}" for target in targets}
-    assert {"make demo", "make test"} <= others
+    assert {"demo", "test"} <= set(re.findall(r"`make (\w+)`", TEXT)) <= set(targets)
+
+
+def test_it_is_short_and_has_two_doors_of_equal_size():
+    assert len(TEXT.splitlines()) < 150
+    doors = [
+        TEXT.split(f"## {title}\n")[1].split("\n## ")[0]
+        for title in ("I have photographs", "I have the paper")
+    ]
+    assert 2 / 3 < len(doors[0]) / len(doors[1]) < 3 / 2
 
 
 @pytest.mark.parametrize("code", [body for kind, body in BLOCKS if kind == "python"])
@@ -108,6 +125,6 @@ def test_code(code: str):
 
 
 def test_links_lead_somewhere():
-    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    links = re.findall(r"\]\(([^)#]+)\)", TEXT)
     assert links
     assert not [link for link in links if not link.startswith("http") and not (ROOT / link).exists()]

@@ -260,4 +260,4 @@ def reliability_words(bins: ReliabilityBins) -> str:
     """The diagram for those who do not see it."""
     full = bins.count > 0
     pairs = zip(bins.confidence[full], bins.accuracy[full], strict=True)
-    return _listed({f"{100 * confidence:.0f}": f"{100 * accuracy:.0f}" for confidence, accuracy in pairs})
+    return "; ".join(f"{100 * confidence:.0f}: {100 * accuracy:.0f}" for confidence, accuracy in pairs) + "."
