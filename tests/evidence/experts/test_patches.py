@@ -3,16 +3,18 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from pbprompt.evidence.experts import patches as expert
 from pbprompt.evidence.experts.patches import (
     Frame,
     PatchSums,
     clusters,
+    dealt,
     fit_patches,
     joined,
+    regions,
     spoken_for,
-    unit,
 )
 
 
@@ -54,11 +56,11 @@ def plain_scores(image, centre, precision, prototypes):
 
 def test_where_patches_are_compared():
     patches, labels = photographs([3, 2, 4])
-    frame = Frame.of(PatchSums.of(unit(patches), labels, 3))
+    frame = Frame.of(PatchSums.of(regions(patches), labels, 3))
     centre, precision = plain_frame(patches.double().numpy(), labels.numpy())
     np.testing.assert_allclose(frame.centre, centre, atol=1e-5)
     np.testing.assert_allclose(frame.whiten @ frame.whiten.T, precision, rtol=1e-3, atol=1e-3)
-    parts = [PatchSums.of(unit(patches[some]), labels[some], 3) for some in (slice(0, 4), slice(4, 9))]
+    parts = [PatchSums.of(regions(patches[some]), labels[some], 3) for some in (slice(0, 4), slice(4, 9))]
     again = Frame.of(parts[0].merged(parts[1]))
     np.testing.assert_allclose(again.centre, frame.centre, atol=1e-6)
 
@@ -69,9 +71,9 @@ def test_scores_against_loops(monkeypatch):
     fitted, _ = fit_patches(patches, labels, torch.zeros_like(labels), 4)  # 12 patches a class: all are kept
     new, _ = photographs([1, 1, 1], seed=4)
     centre, precision = plain_frame(patches.double().numpy(), labels.numpy())
-    own = [unit(patches[labels == label]).flatten(0, 1).double().numpy() for label in range(4)]
+    own = [regions(patches[labels == label]).flatten(0, 1).double().numpy() for label in range(4)]
     plain = [plain_scores(image, centre, precision, own) for image in new.double().numpy()]
-    found = fitted.scores(new)
+    found = fitted.spoken_for(new).sum(1) * fitted.spread
     np.testing.assert_allclose(found, plain, atol=0.01)  # prototypes are rounded to bytes
     assert ((found > 0).sum(1) <= 4).all()
 
@@ -87,19 +89,20 @@ def test_a_patch_speaks_for_its_nearest_classes_alone(monkeypatch):
 @pytest.mark.parametrize("counts", [[4, 4, 4], [5, 1, 3], [2, 2], [16, 3]])
 def test_held_out_photographs_against_refits(counts):
     patches, labels = photographs(counts)
+    half = patches.half()
     parts = torch.cat([torch.arange(count) % min(4, max(counts)) for count in counts])
-    _, held_out = fit_patches(patches.half(), labels, parts, len(counts))
+    fitted, held_out = fit_patches(half, labels, parts, len(counts))
+    np.testing.assert_allclose(held_out.var(1).mean().sqrt(), 1, rtol=1e-5)
     for part in parts.unique():
         rest, gone = parts != part, parts == part
         apart = torch.unique(parts[rest], return_inverse=True)[1]
         each = -(-expert.PROTOTYPES // (int(parts.max()) + 1))
         made = [
-            expert.Part.of(
-                patches[rest].half(), labels[rest], (apart == one).nonzero().squeeze(1), len(counts), each
-            )
+            expert.Part.of(half[rest], labels[rest], (apart == one).nonzero().squeeze(1), len(counts), each)
             for one in apart.unique()
         ]
-        np.testing.assert_allclose(held_out[gone], joined(made).scores(patches[gone].half()), atol=1e-6)
+        refit = joined(made)._replace(spread=fitted.spread)
+        np.testing.assert_allclose(held_out[gone], refit.spoken_for(half[gone]).sum(1), atol=1e-5)
 
 
 def test_nothing_of_a_photograph_is_in_what_judges_it():
@@ -109,19 +112,23 @@ def test_nothing_of_a_photograph_is_in_what_judges_it():
     changed = patches.clone()
     changed[parts == 2] = 9 * torch.randn(2, *patches.shape[1:])
     # another photograph in the place of the first of part 2, judged by what never saw either
-    seen = [fit_patches(some, labels, parts, 2)[1][parts != 2] for some in (patches, changed)]
-    assert not torch.equal(*seen)
+
+    def judged(some):
+        fitted, held_out = fit_patches(some, labels, parts, 2)
+        return held_out * fitted.spread
+
+    assert not torch.equal(*(judged(some)[parts != 2] for some in (patches, changed)))
     changed[parts == 2] = patches[parts == 2]
     changed[6] = patches[2]
-    assert torch.equal(*(fit_patches(some, labels, parts, 2)[1][2] for some in (patches, changed)))
+    torch.testing.assert_close(*(judged(some)[2] for some in (patches, changed)))
 
 
 def test_clusters_find_what_is_alike():
-    ends = unit(torch.eye(3)).repeat_interleave(20, 0)
-    noisy = unit(ends + 0.05 * torch.randn(60, 3, generator=torch.Generator().manual_seed(0)))
+    ends = F.normalize(torch.eye(3)).repeat_interleave(20, 0)
+    noisy = F.normalize(ends + 0.05 * torch.randn(60, 3, generator=torch.Generator().manual_seed(0)))
     means, like = clusters(noisy, 3)
-    assert sorted(unit(means).argmax(1).tolist()) == [0, 1, 2]
-    assert (noisy[like] * unit(means)).sum(1).min() > 0.99
+    assert sorted(F.normalize(means).argmax(1).tolist()) == [0, 1, 2]
+    assert (noisy[like] * F.normalize(means)).sum(1).min() > 0.99
     few, like = clusters(noisy[:2], 3)
     assert torch.equal(few, noisy[:2])
     assert like.tolist() == [0, 1]
@@ -140,6 +147,27 @@ def test_photographs_that_say_nothing():
     patches = torch.ones(4, 3, 5)
     fitted, held_out = fit_patches(patches, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1]), 2)
     assert held_out.isfinite().all()
-    assert fitted.scores(torch.randn(2, 3, 5)).isfinite().all()
-    _, alone = fit_patches(torch.randn(2, 3, 5), torch.tensor([0, 1]), torch.tensor([0, 0]), 2)
-    assert not alone.any()  # nothing is left to judge by
+    assert fitted.spoken_for(torch.randn(2, 3, 5)).isfinite().all()
+
+
+def test_of_single_photographs_none_speaks_for_its_own_class():
+    patches, labels = photographs([1, 1, 1])
+    fitted, held_out = fit_patches(patches, labels, dealt(labels), 3)
+    assert not held_out.diagonal().any()
+    assert held_out.any()
+    assert (fitted.spoken_for(patches).sum(1).argmax(1) == labels).all()
+
+
+def test_photographs_are_dealt_evenly():
+    labels = torch.tensor([0, 1, 0, 0, 1, 0, 0, 2])
+    assert dealt(labels).tolist() == [0, 0, 1, 2, 1, 3, 0, 0]
+    assert dealt(torch.tensor([0, 0, 1])).tolist() == [0, 1, 0]
+
+
+def test_a_fine_grid_is_read_in_squares():
+    grid = torch.randn(2, 14, 14, 5)
+    found = regions(grid.flatten(1, 2))
+    plain = grid.unflatten(2, (7, 2)).unflatten(1, (7, 2)).mean((2, 4)).flatten(1, 2)
+    np.testing.assert_allclose(found, F.normalize(plain, dim=-1), atol=1e-6)
+    assert regions(grid[:, :1, :5].flatten(1, 2)).shape == (2, 5, 5)
+    assert regions(torch.ones(1, 81, 5)).shape == (1, 25, 5)

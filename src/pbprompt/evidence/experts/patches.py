@@ -3,10 +3,11 @@
     v = Wᵀ(û − b) / ‖Wᵀ(û − b)‖,  û = u/‖u‖            a patch, centred and whitened within the classes
     s_c(v) = max_{p ∈ P_c} v·p                          how like the class's prototype that is most like it
     P_c(x) = 1/M Σ_m max(0, s_c(v_m) − s_(r)(v_m))      s_(r): of the class r places behind the best
+    E_c(x) = P_c(x) / spread                            of P over the classes, of photographs held out
 
 | symbol | name here    | meaning                                                                     |
 |--------|--------------|-----------------------------------------------------------------------------|
-| u      | `patches`    | the M patch features of an image                                            |
+| u      | `patches`    | the M patch features of an image; of a fine grid, the means of squares      |
 | b      | `centre`     | mean over the classes of their mean patch                                   |
 | W      | `whiten`     | W Wᵀ = ((1 − h) S + h tr(S)/d I)⁻¹, S the covariance of û within classes     |
 | h      | `SPHERE`     | how far S is shrunk to a sphere                                             |
@@ -22,6 +23,7 @@ on its photographs alone. So a photograph is judged by the prototypes of the oth
 other parts, which is what a fit to them would say: nothing is clustered twice.
 """
 
+import math
 from typing import NamedTuple, Self
 
 import torch
@@ -29,9 +31,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Int8
 from torch import Tensor
 
+from pbprompt.evidence.rivals.discriminant import places_in_class
+
 SPHERE = 0.1
 RIVALS = 10
 PROTOTYPES = 48  # of each class
+PARTS = 4  # into which photographs are dealt
+SIDE = 8  # patches down and across at most
 STEPS = 6  # of k-means
 ROUND = 127.0  # a prototype is kept in bytes: its direction is all that counts
 BLOCK = 1 << 24  # similarities at once
@@ -89,22 +95,37 @@ class Patches(NamedTuple):
     """of any length; a class of few has its first one several times"""
     sources: Int[Tensor, "k p 2"]
     """the photograph and the patch of it that is most like the prototype"""
+    spread: Float[Tensor, ""]
+    """of P over the classes: E = P / spread has no other scale"""
 
     def similar(self, patches: Float[Tensor, "b m d"]) -> Float[Tensor, "b m k p"]:
         """v·p"""
         classes, each = self.prototypes.shape[:2]
         prototypes = F.normalize(self.prototypes.flatten(0, 1).float(), dim=-1)
-        placed = Frame(self.centre, self.whiten).place(unit(patches))
+        placed = Frame(self.centre, self.whiten).place(regions(patches))
         return (placed @ prototypes.T).unflatten(-1, (classes, each))
 
-    def scores(self, patches: Float[Tensor, "b m d"]) -> Float[Tensor, "b k"]:
-        """P_c of images, by their patches."""
-        return spoken_for(self.similar(patches).amax(-1)).mean(1)
+    def spoken_for(self, patches: Float[Tensor, "b m d"]) -> Float[Tensor, "b m k"]:
+        """What each patch adds to E_c of its image."""
+        best = self.best(patches)
+        return spoken_for(best) / best.shape[1] / self.spread
+
+    def best(self, patches: Float[Tensor, "b m d"]) -> Float[Tensor, "b m k"]:
+        """s_c(v); of a class without prototypes that of the class least like it."""
+        at_once = max(1, BLOCK // (patches.shape[1] * self.prototypes.shape[:2].numel()))
+        parts = [patches] if torch.compiler.is_exporting() else patches.split(at_once)
+        best = torch.cat([self.similar(part).amax(-1) for part in parts])
+        return torch.where(self.sources[:, 0, 0] < 0, best.amin(-1, keepdim=True), best)
 
 
-def unit(patches: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
-    """û"""
-    return F.normalize(patches.float(), dim=-1)
+def regions(patches: Float[Tensor, "b m d"]) -> Float[Tensor, "b n d"]:
+    """û, of a square grid of more than `SIDE` patches a side the means of squares of them."""
+    side = math.isqrt(patches.shape[1])
+    patches = patches.float()
+    if side > SIDE and side * side == patches.shape[1]:
+        grid = patches.unflatten(1, (side, side)).permute(0, 3, 1, 2)
+        patches = F.avg_pool2d(grid, -(-side // SIDE), ceil_mode=True).flatten(2).mT
+    return F.normalize(patches, dim=-1)
 
 
 def spoken_for(best: Float[Tensor, "*n k"]) -> Float[Tensor, "*n k"]:
@@ -147,20 +168,20 @@ class Part(NamedTuple):
         count: int,
     ) -> Self:
         """Of some of the photographs; patches of half precision are widened a class at a time."""
-        width, found = patches.shape[2], []
-        sums = PatchSums.of(unit(patches[:0]), labels[:0], classes)
+        found = []
+        sums = PatchSums.of(regions(patches[:0]), labels[:0], classes)
         for label in range(classes):
             own = rows[labels[rows] == label]
-            several = unit(patches[own])
+            several = regions(patches[own])
             sums = sums.merged(PatchSums.of(several, labels[own], classes))
-            means, like = clusters(several.reshape(-1, width), count)
-            each = patches.shape[1]
+            means, like = clusters(several.flatten(0, 1), count)
+            each = several.shape[1]
             found.append((means, torch.stack([own[like // each], like % each], dim=1)))
         return cls(sums, [means for means, _ in found], [sources for _, sources in found])
 
 
 def joined(parts: list[Part]) -> Patches:
-    """The expert that rests on these parts."""
+    """The expert that rests on these parts, its spread not known yet."""
     sums = parts[0].sums
     for part in parts[1:]:
         sums = sums.merged(part.sums)
@@ -175,22 +196,39 @@ def joined(parts: list[Part]) -> Patches:
             again = torch.arange(most, device=own.device) % len(own)
             prototypes[label], places[label] = frame.place(own)[again], origin[again]
     longest = prototypes.abs().amax(-1, keepdim=True).clamp(min=1e-12)
-    return Patches(*frame, (ROUND / longest * prototypes).round().to(torch.int8), places)
+    rounded = (ROUND / longest * prototypes).round().to(torch.int8)
+    return Patches(*frame, rounded, places, frame.centre.new_ones(()))
 
 
 def fit_patches(
     patches: Float[Tensor, "n m d"], labels: Int[Tensor, " n"], parts: Int[Tensor, " n"], classes: int
 ) -> tuple[Patches, Float[Tensor, "n k"]]:
-    """From photographs and the part that each is dealt into; with P_c of each by the other parts."""
+    """From photographs and the part that each is dealt into; with E_c of each by the other parts.
+
+    Without other parts a photograph is judged by all other classes, and its own has nothing to say for it.
+    """
     count = int(parts.max()) + 1
     each = -(-PROTOTYPES // count)
     made = [
         Part.of(patches, labels, (parts == part).nonzero().squeeze(1), classes, each) for part in range(count)
     ]
-    held_out = torch.zeros(len(labels), classes, dtype=torch.float64, device=labels.device)
-    for part in range(count if count > 1 else 0):
-        others = joined(made[:part] + made[part + 1 :])
-        at_once = max(1, BLOCK // (patches.shape[1] * others.prototypes.shape[:2].numel()))
+    fitted = joined(made)
+    held_out = torch.zeros(len(labels), classes, device=labels.device)
+    for part in range(count):
+        others = joined(made[:part] + made[part + 1 :]) if count > 1 else fitted
+        at_once = max(1, BLOCK // (patches.shape[1] * classes * others.prototypes.shape[1]))
         for rows in (parts == part).nonzero().squeeze(1).split(at_once):
-            held_out[rows] = others.scores(patches[rows]).double()
-    return joined(made), held_out
+            best = others.best(patches[rows])
+            if count == 1:
+                own = labels[rows, None, None].expand(-1, best.shape[1], 1)
+                best = best.scatter(2, own, best.amin(-1, keepdim=True))
+            held_out[rows] = spoken_for(best).mean(1)
+    spread = held_out.var(1).mean().sqrt() if classes > 1 else held_out.new_zeros(())
+    fitted = fitted._replace(spread=spread.clamp(min=1e-6))
+    return fitted, (held_out / fitted.spread).double()
+
+
+def dealt(labels: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """The part of each photograph: of every class as many in each, as far as that goes."""
+    most = int(labels.bincount().max())
+    return places_in_class(labels) % min(PARTS, most)
