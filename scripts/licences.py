@@ -16,6 +16,8 @@ EXTRAS = ("serve", "onnx", "plots", "ray", "slurm", "parquet", "siglip", "remote
 UNKNOWN = "not said"
 INTRODUCTION = """# Licences of dependencies
 
+For those who deploy a model: the licence of everything that is installed with the package.
+
 What `pip install pbprompt` brings with it, and what the extras add, directly or through others, each with \
 the licence that its own metadata name. Written by `make lock` in the environment of the tests, on Linux: on \
 other systems, and with torch for a GPU, some more come; the extras `hf`, `track`, `s3`, `gs` and `timm` are \

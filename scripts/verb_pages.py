@@ -19,7 +19,7 @@ from pbprompt.apps.cli import app
 
 PAGES = Path(__file__).parents[1] / "docs" / "verbs"
 HEADING = "## Options\n"
-NOTE = "<!-- made by scripts/verb_pages.py: change the help in src/pbprompt/cli/ instead -->\n"
+NOTE = "<!-- made by scripts/verb_pages.py: change the help in src/pbprompt/apps/cli/ instead -->\n"
 
 
 def main() -> int:

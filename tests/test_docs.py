@@ -269,9 +269,21 @@ def test_every_verb_has_a_page_in_the_index():
         assert all(f"## {part}\n" in text for part in ("What comes out", "When it goes wrong", "Options"))
 
 
-def test_every_document_is_in_the_index():
+READERS = {  # of the index's parts, as the first line of a page calls them
+    "With photographs": "For people with photographs",
+    "With the paper": "For readers of the paper",
+    "Deploying": "For those who deploy a model",
+    "Contributing": "For contributors",
+}
+
+
+@pytest.mark.parametrize("page", [page for page in DOCS.glob("*.md") if page.name != "README.md"], ids=shown)
+def test_a_page_says_first_whom_it_is_for_and_is_listed_there(page: Path):
     index = (DOCS / "README.md").read_text(encoding="utf-8")
-    assert not [page.name for page in DOCS.glob("*.md") if f"({page.name})" not in index + "(README.md)"]
+    parts = dict(re.findall(r"^## ([^\n]*)\n(.*?)(?=^## |\Z)", index, re.S | re.M))
+    (part,) = [part for part in READERS if f"({page.name})" in parts[part]]
+    title, blank, first, *_ = page.read_text(encoding="utf-8").splitlines()
+    assert title.startswith("# ") and not blank and first.startswith(READERS[part]), first
 
 
 def test_outputs_of_the_example_are_replaced_not_added():

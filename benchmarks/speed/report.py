@@ -27,6 +27,8 @@ CONJUGATE_PLOT = Path("images") / "performance-conjugate.svg"
 INTRODUCTION = """\
 # Performance
 
+For those who deploy a model: what each part costs beside the plain way of doing it, measured.
+
 Written by `python -m benchmarks.speed report` from {files}: do not edit.
 `python -m benchmarks.speed measure --out FILE` measures anew; with 0.1.0 it was still `pbprompt bench`.
 
