@@ -29,7 +29,9 @@ from sklearn.svm import SVC
 from benchmarks.evidence_parts import figures
 from benchmarks.problems import BROAD, NARROW, Labelled, Problem, answers, fitted, problem, split
 from pbprompt import markdown
+from pbprompt.evidence.answers import NewNames
 from pbprompt.evidence.conjugate import Conjugate
+from pbprompt.evidence.expert import Seen
 from pbprompt.files import write_text
 from pbprompt.model.metrics.selective import auroc
 from pbprompt.research.runs.provenance import commit
@@ -95,13 +97,13 @@ def foreign(method: Conjugate, given: Problem) -> dict[str, float]:
     """What names of other things take of the known classes' images, in %, by the best weights."""
     posterior, scale = method.posterior(), float(method.backbone.logit_scale)
     x = unit(given.held_out.images)
-    experts = posterior.experts(x)
+    experts = posterior.scores(Seen(x))
     known, looks = torch.tensordot(posterior.weights.best, experts, dims=1), posterior.strangeness(experts)
     texts, level = method.texts(NOUNS), known.logsumexp(1)
     right = known.argmax(1) == given.held_out.labels
 
     def taken(places: list[int]) -> torch.Tensor:
-        odds = posterior.new_names(texts[places], scale).log_odds(posterior, x, looks)
+        odds = NewNames(posterior, [texts[places]], [scale]).log_odds([Seen(x)], looks)
         return level + odds.amax(1) > known.amax(1)
 
     shares = [100 * float(taken([place]).double().mean()) for place in range(len(NOUNS))]

@@ -23,7 +23,7 @@ from unittest import mock
 import torch
 
 from benchmarks.problems import DOMAINS, NARROW, Labelled, Problem, answers, fitted, problem, split
-from pbprompt.evidence import conjugate, novelty, posterior, text_map
+from pbprompt.evidence import experts, novelty, posterior, text_map, trust
 from pbprompt.evidence import weights as expert_weights
 from pbprompt.evidence.experts import gaussian, kernel
 from pbprompt.files import write_text
@@ -41,7 +41,7 @@ FOREIGN = ("red panda", "stapler", "volcano", "submarine")
 class Change(NamedTuple):
     """Values of modules, or settings, that make a row of the table."""
 
-    values: tuple[tuple[ModuleType, str, Any], ...] = ()
+    values: tuple[tuple[ModuleType | type, str, Any], ...] = ()
     settings: dict[str, str] = {}  # noqa: RUF012  (never written to)
 
 
@@ -59,10 +59,10 @@ def without_expert(place: int) -> Change:
         log[place], root[place] = -60.0, 0.0
         return expert_weights.Weights(log, root)
 
-    return Change(((posterior, "fit_weights", fit),))
+    return Change(((trust, "fit_weights", fit),))
 
 
-def not_mixed(whole: Any, logits: torch.Tensor, *rest: Any) -> torch.Tensor:
+def not_mixed(self: posterior.Posterior, logits: torch.Tensor, *rest: Any) -> torch.Tensor:
     return logits
 
 
@@ -80,12 +80,12 @@ PARTS: dict[str, Change] = {
     "names where their texts lie": Change(((text_map, "WORTH", 1e12),)),
     "the data's sentence alone": Change(settings={"prior": "sentence"}),
     "general sentences alone": Change(settings={"prior": "ensemble"}),
-    "no growth of w₁": Change(((posterior, "GROWTH", 0.0),)),
-    "no uncertainty of w": Change(((expert_weights.Weights, "draws", best_alone),)),  # type: ignore[arg-type]
-    "nothing left to the names": Change(((conjugate, "mixed_with_names", not_mixed),)),
+    "no growth of w₁": Change(((trust, "GROWTH", 0.0),)),
+    "no uncertainty of w": Change(((expert_weights.Weights, "draws", best_alone),)),
+    "nothing left to the names": Change(((posterior.Posterior, "mixed_with_names", not_mixed),)),
     "new names not bounded": Change(((novelty, "BY_ONE", 1.0), (novelty, "BY_TWENTY", 1.0))),
 }
-CONSTANTS: tuple[tuple[str, ModuleType, str], ...] = (
+CONSTANTS: tuple[tuple[str, ModuleType | type, str], ...] = (
     ("κ", gaussian, "KAPPA"),
     ("γ", gaussian, "GAMMA"),
     ("ν", gaussian, "SHRINKAGE"),
@@ -94,13 +94,11 @@ CONSTANTS: tuple[tuple[str, ModuleType, str], ...] = (
     ("λ", kernel, "RIDGE"),
     ("worth of w⁰", expert_weights, "WORTH"),
     ("doubt of w⁰", expert_weights, "DOUBT"),
-    ("w⁰₁", posterior, "TRUST"),
-    ("w⁰₂", posterior, "NEIGHBOURS"),
-    ("w⁰₃", posterior, "NEAREST"),
-    ("20 photographs in w⁰", posterior, "FEW"),
-    ("growth of w₁", posterior, "GROWTH"),
+    ("20 photographs in w⁰", trust, "FEW"),
+    ("growth of w₁", trust, "GROWTH"),
     ("worth of plain names", text_map, "WORTH"),
 )
+USUAL = (("w⁰₁", "gaussians"), ("w⁰₂", "kernel"), ("w⁰₃", "nearest"))
 TUPLES: tuple[tuple[str, ModuleType, str, int], ...] = (
     ("usual u", novelty, "USUAL", 0),
     ("usual v", novelty, "USUAL", 1),
@@ -114,6 +112,11 @@ def rows() -> Iterator[tuple[str, Change]]:
     for title, module, name in CONSTANTS:
         for word, factor in (("halved", 0.5), ("doubled", 2.0)):
             yield f"{title} {word}", Change(((module, name, factor * getattr(module, name)),))
+    for title, name in USUAL:
+        for word, factor in (("halved", 0.5), ("doubled", 2.0)):
+            kind = experts.EXPERTS[name]
+            other = {**experts.EXPERTS, name: kind._replace(usual=factor * kind.usual)}
+            yield f"{title} {word}", Change(((posterior, "EXPERTS", other),))
     for title, module, name, place in TUPLES:
         for word, factor in (("halved", 0.5), ("doubled", 2.0)):
             values = list(getattr(module, name))

@@ -3,12 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from experts import expert, scores
+from experts import photographs as shown
 from gather import gather
 
 from pbprompt.errors import InputError
-from pbprompt.evidence import evidence, posterior
+from pbprompt.evidence import evidence
+from pbprompt.evidence import expert as expert_module
+from pbprompt.evidence.answers import NewNames
 from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
-from pbprompt.evidence.evidence import Evidence, feature_keys
+from pbprompt.evidence.evidence import feature_keys
 from pbprompt.evidence.posterior import Posterior, fit_posterior
 from pbprompt.evidence.unlabelled import absorb
 from pbprompt.learners.abilities import LeavesOut, Streams, can
@@ -74,8 +78,7 @@ def ask(method: Conjugate, images: Encoded) -> Uncertainty:
 
 def fitted_core(backbone: Backbone, images: Encoded, labels, texts) -> Posterior:
     """What the core makes of the same photographs, in float64, of classes that all have some."""
-    known = Evidence.of(unit(images.global_), labels, len(texts))
-    return fit_posterior(*known, texts, float(backbone.logit_scale))[0]
+    return fit_posterior(shown(unit(images.global_), labels, texts, float(backbone.logit_scale)))[0]
 
 
 def usual_core(backbone: Backbone, counts=COUNTS, names=NAMES, texts=None) -> Posterior:
@@ -90,11 +93,11 @@ def usual_core(backbone: Backbone, counts=COUNTS, names=NAMES, texts=None) -> Po
 def answers(model: Posterior, images: Encoded, columns: list[int], texts, scale: float) -> np.ndarray:
     """p(c | x) by the equations: columns of known classes, −1 for one known by its text alone."""
     x = unit(images.global_).double()
-    experts = model.experts(x)
+    experts = scores(model, x)
     looks, v, psi = model.strangeness(experts), model.novelty.odds[1], model.novelty.odds[2]
     new = [place for place, column in enumerate(columns) if column < 0]
-    named = model.new_names(texts[new], scale)
-    cosines = (x - model.gaussians.centre) @ named.direction.T
+    named = NewNames(model, [texts[new]], [scale])
+    cosines = (x - model.views[0].centre) @ named.directions[0].T
     known = [column for column in columns if column >= 0]
     total = 0.0
     for draw in model.weights.draws(SAMPLES):
@@ -202,7 +205,7 @@ def test_photographs_that_count_unequally(tiny_vit):
     more = fit(tiny_vit, rows(images, index), labels[index])
     assert torch.equal(weighted.kept_weights, often.double()) and weighted.left_out() is not None
     x = unit(photographs(tiny_vit, NAMES, torch.arange(8) % 4, seed=2).global_)
-    mine, theirs = (each.posterior().gaussians.log_densities(x) for each in (weighted, more))
+    mine, theirs = (scores(each.posterior(), x)[0] for each in (weighted, more))
     torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
 
 
@@ -273,7 +276,7 @@ def test_sources_sum_up(tiny_vit, names):
     method.prepare(names, TEMPLATE)
     new = photographs(tiny_vit, NAMES, torch.arange(12) % 4, seed=2)
     logits = method.sample_logits(new, method.class_features(1, torch.Generator()))[0]
-    looks = method.posterior().strangeness(method.posterior().experts(unit(new.global_)))
+    looks = method.posterior().strangeness(scores(method.posterior(), unit(new.global_)))
     alike = method.posterior().novelty.unlike(looks) == 0  # others are left to the names
     assert alike.sum() > 5
     parts = method.sources(new)
@@ -293,19 +296,16 @@ def test_directions_are_slopes_at_the_centre(tiny_vit):
     method.prepare(names, TEMPLATE)
     bank = method.class_features(3, torch.Generator())
     found = method.directions(bank)
-    x = model.gaussians.centre.clone().requires_grad_()
-    similar = (model.kernel.photographs @ x - 1) / model.kernel.bandwidth
-    alike = similar.exp() @ model.kernel.coefficients
-    nearest = torch.stack([similar[model.kernel.labels == c].max() for c in range(4)])
-    experts = (model.gaussians.log_densities(x.unsqueeze(0))[0], alike, nearest, model.names @ x)
+    x = model.views[0].centre.clone().requires_grad_()
+    experts = scores(model, x.unsqueeze(0))[:, 0]
     for draw, weights in enumerate(bank[:, 0].double()):
         logits = sum(weight * expert for weight, expert in zip(weights, experts, strict=True))
         for place, column in zip((0, 2), columns, strict=True):
             (slope,) = torch.autograd.grad(logits[column], x, retain_graph=True)
             torch.testing.assert_close(found[draw, place].double(), slope, rtol=1e-3, atol=1e-3)
     texts = texts_of(tiny_vit, ("tree",))
-    named = model.new_names(texts, float(tiny_vit.logit_scale))
-    expected = model.novelty.odds[2] * named.direction[0]
+    named = NewNames(model, [texts], [float(tiny_vit.logit_scale)])
+    expected = model.novelty.odds[2] * named.directions[0][0]
     torch.testing.assert_close(found[0, 1].double(), expected, rtol=1e-3, atol=1e-3)
 
 
@@ -411,14 +411,14 @@ def test_it_streams(tiny_vit):
 
 
 def test_a_small_table_is_made_of_some_photographs(tiny_vit, monkeypatch):
-    monkeypatch.setattr(posterior, "CELLS", 4 * 5)
+    monkeypatch.setattr(expert_module, "CELLS", 4 * 5)
     method = usual(tiny_vit)
     rows = torch.arange(0, 14, 3)  # of 14, since 5 rows of 4 classes fit
-    assert torch.equal(method.posterior().kernel.photographs, method.kept[rows])
-    monkeypatch.setattr(posterior, "CELLS", 5)
+    assert torch.equal(expert(method.posterior(), "kernel").photographs, method.kept[rows])
+    monkeypatch.setattr(expert_module, "CELLS", 5)
     few = usual(tiny_vit, (5, 4), NAMES[:2])  # every fourth of nine
-    assert torch.equal(few.posterior().kernel.photographs, few.kept[[0, 4, 8]])
-    monkeypatch.setattr(posterior, "CELLS", 4 * 5)
+    assert torch.equal(expert(few.posterior(), "kernel").photographs, few.kept[[0, 4, 8]])
+    monkeypatch.setattr(expert_module, "CELLS", 4 * 5)
     new = photographs(tiny_vit, NAMES, torch.arange(8) % 4, seed=2)
     assert (ask(method, new).probabilities.argmax(1) == torch.arange(8) % 4).float().mean() > 0.7
 
@@ -677,7 +677,7 @@ def test_left_out_answers_know_what_is_left_to_the_names(tiny_vit):
         method.fitted_information.fill_(information)
         said.append(method.left_out()[0])
     model = method.posterior()
-    by_name = (model.name_scale * unit(images.global_) @ model.names.T).softmax(1)
+    by_name = (model.name_scale * unit(images.global_) @ expert(model, "names").directions.T).softmax(1)
     share = model.novelty.unlike(method._left.looks).unsqueeze(1)
     assert share[0] == 1 and (share == 0).sum() > 20
     close(said[1], (1 - share) * said[0] + share * by_name, 1e-4)
@@ -728,15 +728,16 @@ def test_unlabelled_are_absorbed_as_the_core_does(tiny_vit):
     found = method.absorbed
     assert found is not None and found.verdict is not None
     labels = labels_of((2, 2, 2, 2))
-    known = Evidence.of(unit(photographs(tiny_vit, NAMES, labels, seed=1, noise=1.2).global_), labels, 4)
+    known = unit(photographs(tiny_vit, NAMES, labels, seed=1, noise=1.2).global_)
     features = unit(others.global_).float()
     order = feature_keys(features).argsort(stable=True)
-    plain = absorb(*known, texts_of(tiny_vit, NAMES), float(tiny_vit.logit_scale), features[order])
+    evidence = shown(known, labels, texts_of(tiny_vit, NAMES), float(tiny_vit.logit_scale))
+    plain = absorb([evidence], [features[order]])
     assert found.weight == plain.weight and found.familiar[order].tolist() == plain.familiar.tolist()
     new = photographs(tiny_vit, NAMES, labels_of(), seed=4)
     x = unit(new.global_).double()
     torch.testing.assert_close(
-        method.posterior().experts(x.float()).double(), plain.posterior.experts(x), rtol=1e-3, atol=1e-3
+        scores(method.posterior(), x.float()).double(), scores(plain.posterior, x), rtol=1e-3, atol=1e-3
     )
     assert len(method.pool) == len(plain.kernel_rows)
 

@@ -16,11 +16,11 @@ from plain_posterior import (
 )
 from scipy.special import logsumexp
 
+from pbprompt.evidence.expert import HeldOutPhotographs, Seen
 from pbprompt.evidence.experts.gaussian import diagonalise, fit_gaussians
 from pbprompt.evidence.novelty import (
     FEWEST,
     USUAL,
-    LeftOutPhotographs,
     Novelty,
     fit_novelty,
     openness,
@@ -30,40 +30,54 @@ from pbprompt.evidence.statistics import Statistics
 
 
 def novelty_of(familiar: torch.Tensor, odds=(2.0, 1.0, 0.3)) -> Novelty:
-    reference = torch.tensor([0.4, 0.1, 30.0, 5.0], dtype=torch.float64)
+    reference = torch.tensor([[-30.0, 5.0], [0.4, 0.1]], dtype=torch.float64)
     return Novelty(reference, familiar, torch.tensor(odds).double(), torch.zeros(0).double())
 
 
+BEYOND = [True, False]  # distances, and kernel regression
+
+
 class Tables(NamedTuple):
-    left: LeftOutPhotographs
+    left: HeldOutPhotographs
+    distances: torch.Tensor
+    by_kernel: torch.Tensor
+    without_class: torch.Tensor
+    """by kernel regression"""
     logits: torch.Tensor
     cosines: torch.Tensor
 
+    def fitted(self, cosines: torch.Tensor | None = None) -> Novelty:
+        return fit_novelty(self.left, BEYOND, self.logits, self.cosines if cosines is None else cosines)
+
+
+def closeness(distances: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    return torch.stack([-distances.amin(1), scores.amax(1)])
+
 
 def judged(counts=(8, 6, 1, 7), seed: int = 0) -> Tables:
-    """Left-out photographs: near and like their own class, and fitting its name."""
+    """Held-out photographs: near and like their own class, and fitting its name."""
     labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
     n, k = len(labels), len(counts)
     own = torch.eye(k, dtype=torch.float64)[labels]
-    experts = torch.zeros(4, n, k, dtype=torch.float64)
-    experts[1] = 0.5 * own + 0.1 * normal(n, k, seed=seed + 1)
-    left = LeftOutPhotographs(
-        rows=torch.arange(n),
+    by_kernel = 0.5 * own + 0.1 * normal(n, k, seed=seed + 1)
+    distances, without_class = 30 - 12 * own + 3 * normal(n, k, seed=seed), 0.1 * normal(n, k, seed=seed + 2)
+    left = HeldOutPhotographs(
         labels=labels,
         shares=torch.ones(n, dtype=torch.float64),
-        experts=experts,
-        distances=30 - 12 * own + 3 * normal(n, k, seed=seed),
-        without_class=0.1 * normal(n, k, seed=seed + 2),
         several=torch.tensor(counts)[labels] > 1,
+        scores=torch.zeros(4, n, k, dtype=torch.float64),
+        closeness=closeness(distances, by_kernel),
+        without_class=closeness(distances + 1e9 * own, without_class - 1e9 * own),
         looks=torch.zeros(n, dtype=torch.float64),
     )
-    return Tables(left, 6 * own + normal(n, k, seed=seed + 3), 4 * own + normal(n, k, seed=seed + 4))
+    logits, cosines = 6 * own + normal(n, k, seed=seed + 3), 4 * own + normal(n, k, seed=seed + 4)
+    return Tables(left, distances, by_kernel, without_class, logits, cosines)
 
 
-def reference_of(left: LeftOutPhotographs) -> list[float]:
-    rows = left.several.nonzero().squeeze(1).tolist()
-    best = [float(left.experts[1, i].max()) for i in rows]
-    nearest = [float(left.distances[i].min()) for i in rows]
+def reference_of(tables: Tables) -> list[float]:
+    rows = tables.left.several.nonzero().squeeze(1).tolist()
+    best = [float(tables.by_kernel[i].max()) for i in rows]
+    nearest = [float(tables.distances[i].min()) for i in rows]
     return [np.mean(best), np.std(best, ddof=1), np.mean(nearest), np.std(nearest, ddof=1)]
 
 
@@ -71,12 +85,14 @@ def reference_of(left: LeftOutPhotographs) -> list[float]:
 
 
 def test_statistic_against_loops():
-    left, logits, cosines = judged()
-    novelty = fit_novelty(left, logits, torch.zeros_like(cosines))  # no name is read
-    expected = reference_of(left)
-    np.testing.assert_allclose(novelty.reference, expected, rtol=1e-8)
-    by_loop = familiarity_statistic(left.distances.numpy(), left.experts[1].numpy(), expected)
-    np.testing.assert_allclose(novelty.statistic(left.distances, left.experts[1]), by_loop, atol=1e-8)
+    tables = judged()
+    left = tables.left
+    novelty = tables.fitted(torch.zeros_like(tables.cosines))  # no name is read
+    expected = reference_of(tables)
+    (far, far_deviation), by_kernel = novelty.reference.tolist()
+    np.testing.assert_allclose([*by_kernel, -far, far_deviation], expected, rtol=1e-8)
+    by_loop = familiarity_statistic(tables.distances.numpy(), tables.by_kernel.numpy(), expected)
+    np.testing.assert_allclose(novelty.statistic(left.closeness, BEYOND), by_loop, atol=1e-8)
     np.testing.assert_allclose(novelty.familiar, sorted(by_loop[left.several.numpy()]), atol=1e-8)
     assert novelty.odds.tolist() == pytest.approx(USUAL) and len(novelty.found) == 0
 
@@ -86,8 +102,9 @@ def test_statistic_against_loops():
 def test_it_never_rises_with_distance_or_with_less_likeness(seed, farther, less):
     novelty = novelty_of(torch.zeros(0))
     distances, scores = 30 + 10 * normal(9, 4, seed=seed), 0.5 * normal(9, 4, seed=seed + 1)
-    before = novelty.statistic(distances, scores)
-    assert (novelty.statistic(distances + farther, scores - less) <= before).all()
+    before = novelty.statistic(closeness(distances, scores), BEYOND)
+    after = novelty.statistic(closeness(distances + farther, scores - less), BEYOND)
+    assert (after <= before).all()
 
 
 @settings(max_examples=30, deadline=None)
@@ -104,8 +121,8 @@ def test_it_never_rises_along_a_ray_away_from_all_photographs(seed):
     passed = max(0.0, *(precise @ (centre - plain.b) / (precise @ way.numpy()) for centre in centres))
     steps = passed + torch.linspace(0, 40, 60, dtype=torch.float64)
     ray = torch.from_numpy(plain.b) + steps.unsqueeze(1) * way
-    distances = gaussians.distances(gaussians.log_densities(ray))
-    looks = novelty_of(torch.zeros(0)).statistic(distances, torch.zeros_like(distances))
+    near = gaussians.closeness(gaussians.scores(Seen(ray)))
+    looks = novelty_of(torch.zeros(0)).statistic(torch.stack([near, torch.zeros_like(near)]), BEYOND)
     assert (looks.diff() <= 1e-9 * looks.abs().max()).all() and looks[-1] < looks[0]
 
 
@@ -135,9 +152,9 @@ def test_unlike_begins_at_a_tenth_and_is_whole_at_a_hundredth():
 
 
 def test_where_nothing_can_be_left_out_all_look_alike():
-    left, logits, cosines = judged((1, 1, 1))
-    novelty = fit_novelty(left, logits, cosines)
-    assert novelty.statistic(left.distances, left.experts[1]).abs().max() < 1e-20
+    tables = judged((1, 1, 1))
+    novelty = tables.fitted()
+    assert novelty.statistic(tables.left.closeness, BEYOND).abs().max() < 1e-20
     assert len(novelty.familiar) == 0
     assert (novelty.odds > 0).all() and novelty.odds.isfinite().all()
 
@@ -147,20 +164,22 @@ def test_where_nothing_can_be_left_out_all_look_alike():
 
 @pytest.mark.parametrize("counts", [(8, 6, 1, 7), (3, 3, 3), (1, 1, 1, 1)], ids=str)
 def test_odds_are_fitted_by_leaving_classes_out(counts):
-    left_out, logits, cosines = judged(counts)
-    novelty, labels = fit_novelty(left_out, logits, cosines), left_out.labels
+    tables = judged(counts)
+    left_out, logits, cosines = tables.left, tables.logits, tables.cosines
+    novelty, labels = tables.fitted(), left_out.labels
     rows = [i for i in range(len(labels)) if left_out.several[i] or not left_out.several.any()]
     each = [sum(1 for j in rows if labels[j] == labels[i]) for i in range(len(labels))]
-    reference = novelty.reference.tolist()
+    (far, far_deviation), by_kernel = novelty.reference.tolist()
+    reference = [*by_kernel, -far, far_deviation]
     asked, own, shares, found = [], [], [], {}
     pick = lambda table, i, columns: [table[i, columns].tolist()]  # noqa: E731
     for i in rows:
         every = list(range(len(counts)))
         for c in every:
             left = [other for other in every if other != c] if c == labels[i] else every
-            scores = left_out.without_class if c == labels[i] else left_out.experts[1]
+            scores = tables.without_class if c == labels[i] else tables.by_kernel
             look = familiarity_statistic(
-                pick(left_out.distances, i, left), pick(scores, i, left), reference
+                pick(tables.distances, i, left), pick(scores, i, left), reference
             ).item()
             asked.append([-1.0, -look, float(cosines[i, c])])
             own.append(int(c == labels[i]))
@@ -177,14 +196,14 @@ def test_odds_are_fitted_by_leaving_classes_out(counts):
 
 @pytest.mark.parametrize("counts", [(5, 5), (9,)], ids=str)
 def test_of_two_classes_none_can_be_left_out_whole(counts):
-    novelty = fit_novelty(*judged(counts))
+    novelty = judged(counts).fitted()
     assert novelty.odds.tolist() == pytest.approx(USUAL) and len(novelty.found) == 0
 
 
 def test_openness():
-    left, logits, cosines = judged()
-    novelty = fit_novelty(left, logits, cosines)
-    looks = novelty.statistic(left.distances, left.experts[1])
+    tables = judged()
+    novelty, logits, left = tables.fitted(), tables.logits, tables.left
+    looks = novelty.statistic(left.closeness, BEYOND)
     for i, found in enumerate(openness(novelty, looks, logits).tolist()):
         row = logits[i].numpy()
         assert found == pytest.approx(logsumexp(row) - row.max() - float(novelty.odds[1] * looks[i]))

@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from experts import expert, photographs
+from experts import scores as scores_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_posterior import (
@@ -17,10 +19,11 @@ from plain_posterior import (
 )
 from scipy.special import log_softmax
 
-from pbprompt.evidence import posterior
-from pbprompt.evidence.evidence import Evidence
-from pbprompt.evidence.novelty import LeftOutPhotographs
-from pbprompt.evidence.posterior import Posterior, fit_posterior, mixed_with_names
+from pbprompt.evidence import expert as expert_module
+from pbprompt.evidence.answers import NewNames
+from pbprompt.evidence.expert import HeldOutPhotographs, Seen
+from pbprompt.evidence.experts import gaussian
+from pbprompt.evidence.posterior import Posterior, fit_posterior
 from pbprompt.evidence.text_map import learn_text_map, move
 
 SCALE = 20.0
@@ -37,10 +40,8 @@ CASES = {
 cases = pytest.mark.parametrize(("width", "counts"), CASES.values(), ids=CASES)
 
 
-def fitted(images, labels, texts, weights=None) -> tuple[Posterior, LeftOutPhotographs]:
-    """With photographs kept as they are: in float32 their length is not quite 1."""
-    statistics, kept = Evidence.of(images, labels, len(texts), weights)
-    return fit_posterior(statistics, kept._replace(images=images), texts, SCALE)
+def fitted(images, labels, texts, weights=None) -> tuple[Posterior, HeldOutPhotographs]:
+    return fit_posterior(photographs(images, labels, texts, SCALE, weights))
 
 
 def moved_texts(images, labels, texts) -> torch.Tensor:
@@ -95,11 +96,10 @@ def test_experts_weights_and_names(width, counts):
     inputs = problem(width, counts)
     (model, left), plain = fitted(*inputs), Plain(*inputs)
     new = problem(width, [6], seed=9)[0]
-    np.testing.assert_allclose(model.experts(new), plain.experts(new), rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(left.experts, plain.left, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(scores_of(model, new), plain.experts(new), rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(left.scores, plain.left, rtol=1e-8, atol=1e-8)
     assert left.several.tolist() == plain.several.tolist()
-    assert left.rows.tolist() == list(range(len(plain.y)))
-    np.testing.assert_allclose(model.name_scale, plain.psi, rtol=1e-5)
+    np.testing.assert_allclose(float(model.name_scale), plain.psi, rtol=1e-5)
     np.testing.assert_allclose(model.information, plain.information, rtol=0, atol=1e-5)
     np.testing.assert_allclose(model.weights.log, plain.log_weights, atol=1e-5)
 
@@ -119,30 +119,30 @@ def test_how_well_known_images_look(width, counts):
     np.testing.assert_allclose(model.novelty.familiar, sorted(expected[plain.several]), rtol=1e-7, atol=1e-6)
     new = problem(width, [6], seed=9)[0]
     expected = familiarity_statistic(plain.gaussians.judged(new)[1], plain.experts(new)[1], reference)
-    np.testing.assert_allclose(model.strangeness(model.experts(new)), expected, rtol=1e-7, atol=1e-6)
+    np.testing.assert_allclose(model.strangeness(scores_of(model, new)), expected, rtol=1e-7, atol=1e-6)
 
 
 def test_log_odds_of_new_names():
     images, labels, texts = problem(8, [10, 12, 9, 11])
     model, left = fitted(images, labels, texts)
     new_texts = torch.nn.functional.normalize(normal(3, 8, seed=5))
-    names = model.new_names(new_texts, SCALE)
+    names = NewNames(model, [new_texts], [SCALE])
     moved = moved_texts(images, labels, texts)
-    place = SCALE * (move(model.text_map, new_texts) - moved.mean(0))
-    torch.testing.assert_close(names.direction, place)
+    place = SCALE * (move(model.views[0].text_map, new_texts) - moved.mean(0))
+    torch.testing.assert_close(names.directions[0], place)
     new = problem(8, [6], seed=9)[0]
-    looks = model.strangeness(model.experts(new))
+    looks = model.strangeness(scores_of(model, new))
     u, v, fit = model.novelty.odds
     assert (names.reluctance >= u).all()
     centre = torch.stack([images[labels == c].double().mean(0) for c in range(4)]).mean(0)
-    found = names.log_odds(model, new, looks)
+    found = names.log_odds([Seen(new)], looks)
     for i in range(6):
         for n in range(3):
             expected = -names.reluctance[n] - v * looks[i] + fit * (new[i] - centre) @ place[n]
             torch.testing.assert_close(found[i, n], expected, rtol=1e-8, atol=1e-8)
     # of the left-out photographs themselves each takes no more than one in a hundred
-    logits = torch.tensordot(model.weights.best, left.experts, dims=1)
-    odds = names.log_odds(model, images.double(), left.looks) + logits.logsumexp(1, keepdim=True)
+    logits = torch.tensordot(model.weights.best, left.scores, dims=1)
+    odds = names.log_odds([Seen(images.double())], left.looks) + logits.logsumexp(1, keepdim=True)
     assert ((odds > logits.amax(1, keepdim=True)).double().mean(0) <= 0.01).all()
 
 
@@ -150,9 +150,9 @@ def test_log_odds_of_new_names():
 @given(st.integers(0, 1000), st.floats(0.01, 30))
 def test_log_odds_fall_with_how_well_known_an_image_looks(seed, more):
     model, _ = fitted(*problem(6, [4, 3, 5], seed=seed))
-    names = model.new_names(torch.nn.functional.normalize(normal(2, 6, seed=seed)), SCALE)
+    names = NewNames(model, [torch.nn.functional.normalize(normal(2, 6, seed=seed))], [SCALE])
     new, looks = torch.nn.functional.normalize(normal(5, 6, seed=seed + 1)), normal(5, seed=seed + 2)
-    assert (names.log_odds(model, new, looks + more) < names.log_odds(model, new, looks)).all()
+    assert (names.log_odds([Seen(new)], looks + more) < names.log_odds([Seen(new)], looks)).all()
 
 
 def test_images_far_from_all_are_left_to_the_names():
@@ -160,13 +160,13 @@ def test_images_far_from_all_are_left_to_the_names():
     model, _ = fitted(images, labels, texts)
     assert 0.1 < model.information <= 1
     new = torch.nn.functional.normalize(torch.cat([images[:20].double(), normal(20, 16, seed=3)]))
-    experts = model.experts(new)
+    experts = scores_of(model, new)
     looks = model.strangeness(experts)
     logits = model.weights.draws(3).double() @ experts.flatten(1)
     logits = logits.view(3, *experts.shape[1:])
     share = (model.information * model.novelty.unlike(looks)).unsqueeze(1)
     assert (share == 0).any() and (share > 0.5 * model.information).any()
-    found = mixed_with_names(model, logits, experts[3], looks)
+    found = model.mixed_with_names(logits, model.by_name(experts), looks)
     expected = (1 - share) * logits.softmax(-1) + share * (model.name_scale * experts[3]).softmax(-1)
     torch.testing.assert_close(found.exp(), expected, rtol=1e-8, atol=1e-12)
     alike = (share == 0).squeeze(1)
@@ -180,7 +180,9 @@ def test_the_order_of_images_and_classes_does_not_matter():
     rows = torch.randperm(len(labels), generator=torch.Generator().manual_seed(3))
     columns = torch.tensor([2, 0, 3, 1])
     other, _ = fitted(images[rows], columns.argsort()[labels[rows]], texts[columns])
-    torch.testing.assert_close(other.experts(new), model.experts(new)[:, :, columns], rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(
+        scores_of(other, new), scores_of(model, new)[:, :, columns], rtol=1e-7, atol=1e-7
+    )
     for name in ("weights/log", "weights/root", "novelty/familiar", "novelty/odds", "novelty/found"):
         torch.testing.assert_close(other.tensors()[name], model.tensors()[name], rtol=1e-5, atol=1e-6)
 
@@ -189,32 +191,40 @@ def test_tensors_are_all_of_it():
     model, _ = fitted(*problem(8, [6, 4, 7, 5]))
     flat = model.tensors()
     assert all(isinstance(value, torch.Tensor) for value in flat.values())
-    assert {"gaussians/whiten", "kernel/bandwidth", "names", "novelty/odds", "open"} <= set(flat)
-    again = Posterior.from_tensors({name: value.clone() for name, value in flat.items()})
-    assert type(again.kernel) is type(model.kernel) and again.weights._fields == model.weights._fields
+    assert {"gaussians/whiten", "kernel/bandwidth", "names/directions", "novelty/odds", "open"} <= set(flat)
+    assert set(flat) == set(Posterior.saved())
+    again = Posterior.from_tensors(
+        {name: value.clone() for name, value in flat.items()}, [model.views[0].photographs], model.labels, 4
+    )
+    assert (
+        type(expert(again, "kernel")) is type(expert(model, "kernel"))
+        and again.weights._fields == model.weights._fields
+    )
     for name, value in again.tensors().items():
         assert torch.equal(value, flat[name])
     new = problem(8, [6], seed=9)[0]
-    assert torch.equal(again.experts(new), model.experts(new))
-    named, named_again = (each.new_names(normal(2, 8), SCALE) for each in (model, again))
+    assert torch.equal(scores_of(again, new), scores_of(model, new))
+    named, named_again = (NewNames(each, [normal(2, 8)], [SCALE]) for each in (model, again))
     assert torch.equal(named.reluctance, named_again.reluctance)
 
 
 def test_of_many_photographs_and_classes_some_are_judged(monkeypatch):
     images, labels, texts = problem(8, [6, 4, 7, 5])
     whole, _ = fitted(images, labels, texts)
-    monkeypatch.setattr(posterior, "CELLS", 4 * 8)
+    monkeypatch.setattr(expert_module, "CELLS", 4 * 8)
     some, left = fitted(images, labels, texts)
-    assert left.rows.tolist() == list(range(0, 22, 3))
-    assert len(some.kernel.photographs) == len(some.open) == 8
-    for mine, theirs in zip(some.gaussians, whole.gaussians, strict=True):  # by the sums of all
+    assert left.labels.tolist() == labels[::3].tolist()
+    assert len(expert(some, "kernel").photographs) == len(some.open) == 8
+    for mine, theirs in zip(
+        expert(some, "gaussians"), expert(whole, "gaussians"), strict=True
+    ):  # by the sums of all
         torch.testing.assert_close(mine, theirs)
 
 
 def test_the_blocks_it_is_judged_in_do_not_matter(monkeypatch):
     inputs = problem(8, [6, 4, 7, 5])
     whole, _ = fitted(*inputs)
-    monkeypatch.setattr(posterior, "BLOCK", 3 * 8)
+    monkeypatch.setattr(gaussian, "BLOCK", 3 * 8)
     parts, _ = fitted(*inputs)
     for name, value in parts.tensors().items():
         torch.testing.assert_close(value, whole.tensors()[name], rtol=1e-6, atol=1e-8)
@@ -236,9 +246,9 @@ def test_weighted_photographs_count_so_often_in_gaussians_and_sums():
     model, left = fitted(images, labels, texts, often.double())
     twice, _ = fitted(images.repeat_interleave(often, 0), labels.repeat_interleave(often), texts)
     new = problem(8, [6], seed=9)[0]
-    torch.testing.assert_close(model.experts(new)[0], twice.experts(new)[0], rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(scores_of(model, new)[0], scores_of(twice, new)[0], rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(model.name_scale, twice.name_scale, rtol=1e-6, atol=0)
-    assert left.experts.shape == (4, len(labels), 3)
+    assert left.scores.shape == (4, len(labels), 3)
 
 
 @pytest.mark.parametrize("counts", [[1, 1], [2, 1], [2, 2], [1, 1, 1], [1], [3], [2, 2, 2]], ids=str)
@@ -259,8 +269,8 @@ def test_whatever_comes_stays_finite(counts, kind):
     assert (model.weights.best > 0).all()
     assert 0 <= model.information <= 1 + 1e-12
     new = torch.cat([problem(6, [5], seed=9)[0], images[:1]]).double()
-    experts = model.experts(new)
+    experts = scores_of(model, new)
     looks = model.strangeness(experts)
-    assert experts.isfinite().all() and looks.isfinite().all() and left.experts.isfinite().all()
-    names = model.new_names(torch.nn.functional.normalize(normal(2, 6, seed=4)), SCALE)
-    assert names.log_odds(model, new, looks).isfinite().all()
+    assert experts.isfinite().all() and looks.isfinite().all() and left.scores.isfinite().all()
+    names = NewNames(model, [torch.nn.functional.normalize(normal(2, 6, seed=4))], [SCALE])
+    assert names.log_odds([Seen(new)], looks).isfinite().all()

@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from experts import expert, photographs, scores
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_posterior import PlainGaussians, PlainKernel, normal, problem
 from scipy.special import softmax
 
 from pbprompt.evidence import unlabelled
-from pbprompt.evidence.evidence import Evidence, Kept
+from pbprompt.evidence.evidence import Evidence
+from pbprompt.evidence.expert import Photographs, Seen
 from pbprompt.evidence.posterior import fit_posterior
 from pbprompt.evidence.text_map import learn_text_map
 from pbprompt.evidence.unlabelled import absorb, absorb_by_names, folds, seen, shared_out, with_pool
@@ -23,8 +25,7 @@ def labelled(width, counts, pool, seed=0, noise=0.4):
     taken = torch.cat([(labels == c).nonzero().squeeze(1)[:n] for c, n in enumerate(counts)])
     rest = torch.ones(len(labels), dtype=torch.bool)
     rest[taken] = False
-    statistics, kept = Evidence.of(images[taken], labels[taken], len(texts))
-    return (statistics, kept._replace(images=images[taken]), texts), images[rest], labels[rest]
+    return photographs(images[taken], labels[taken], texts, SCALE), images[rest], labels[rest]
 
 
 def plainly_shared_out(logits: np.ndarray) -> np.ndarray:
@@ -56,7 +57,8 @@ def test_shares_are_pulled_to_equal_sizes():
 @given(st.integers(2, 6), st.integers(1, 30), st.integers(0, 99))
 @settings(max_examples=25, deadline=None)
 def test_sums_with_a_pool_are_those_of_weighted_photographs(classes, pool, seed):
-    (statistics, _, _), images, _ = labelled(5, [2] * classes, pool, seed)
+    shown, images, _ = labelled(5, [2] * classes, pool, seed)
+    statistics = shown.statistics
     shares = torch.rand(len(images), classes, generator=torch.Generator().manual_seed(seed)).double()
     most = 4 * statistics.counts
     found, weight = with_pool(statistics, images, shares, most)
@@ -73,9 +75,9 @@ class Plain:
     """Three passes by the equations, with real refits of Gaussians on weighted photographs: the last shares,
     and what the Gaussians `said` that they are made of."""
 
-    def __init__(self, statistics, kept, texts, pool, weights, experts):
-        self.kept, self.pool, self.k = kept, pool, len(texts)
-        self.moved = learn_text_map(statistics.means, statistics.counts, texts.double())[1]
+    def __init__(self, shown: Photographs, pool, weights, experts):
+        self.pool, self.k, statistics = pool, shown.classes, shown.statistics
+        self.moved = learn_text_map(statistics.means, statistics.counts, shown.texts)[1]
         self.fixed = sum(w * e for w, e in zip(weights[1:], experts[1:], strict=True)).numpy()
         self.first = float(weights[0])
         said = experts[0].numpy()
@@ -84,10 +86,10 @@ class Plain:
             limit = 4 * statistics.counts.numpy() / self.shares.sum(0)
             capped = torch.from_numpy(self.shares * np.minimum(1, limit))
             self.gaussians = PlainGaussians(
-                torch.cat([kept.images.double(), pool.repeat_interleave(self.k, 0)]),
-                torch.cat([kept.labels, torch.arange(self.k).repeat(len(pool))]),
+                torch.cat([shown.images, pool.repeat_interleave(self.k, 0)]),
+                torch.cat([shown.labels, torch.arange(self.k).repeat(len(pool))]),
                 self.moved,
-                torch.cat([kept.weights, capped.flatten()]),
+                torch.cat([shown.shares, capped.flatten()]),
             )
             self.said, said = said, self.gaussians.judged(pool)[0]
 
@@ -96,16 +98,17 @@ class Plain:
 def test_passes_against_real_refits(counts, monkeypatch):
     monkeypatch.setattr(unlabelled, "STRANGE", 0.0)  # all are of a class
     evidence, pool, _ = labelled(6, counts, 7)
-    base, left = fit_posterior(*evidence, SCALE)
-    far = left.distances.amin(1).max()
-    pool = pool[base.gaussians.distances(base.gaussians.log_densities(pool)).amin(1) <= far]
+    base, left = fit_posterior(evidence)
+    near, gaussians = left.closeness[0].min(), expert(base, "gaussians")
+    pool = pool[gaussians.closeness(gaussians.scores(Seen(pool))) >= near]
     weights = base.weights.best * torch.tensor([1.5, 1.5, 1.5, 1.0])
-    moved = learn_text_map(evidence[0].means, evidence[0].counts, evidence[2].double())[1]
-    experts = base.experts(pool)
-    gaussians, shares, _ = unlabelled._passes(base.gaussians, experts[1:], weights, evidence[0], pool, moved)
-    plain = Plain(*evidence, pool, weights, experts)
+    said = scores(base, pool)
+    (gaussians,), shares, _ = unlabelled._passes(
+        base.views, said, weights, [evidence.statistics], [pool], [evidence.placed[1]]
+    )
+    plain = Plain(evidence, pool, weights, said)
     np.testing.assert_allclose(shares, plain.shares, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(gaussians.log_densities(pool), plain.said, rtol=1e-7, atol=1e-6)
+    np.testing.assert_allclose(gaussians.scores(Seen(pool)), plain.said, rtol=1e-7, atol=1e-6)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8))
@@ -120,45 +123,37 @@ def test_folds_leave_no_class_without_photographs(counts):
 
 def test_folds_are_refits_without_their_photographs():
     evidence, pool, _ = labelled(6, [4, 3, 5], 10)
-    statistics, kept, texts = evidence
-    base, left = fit_posterior(*evidence, SCALE)
-    together = unlabelled._Together.of(base.kernel, left.shares, pool)
-    joint, _ = unlabelled._by_folds(base, left, statistics, texts.double(), together, pool)
+    kept, texts = evidence, evidence.texts
+    base, left = fit_posterior(evidence)
+    together = unlabelled._Together.of(expert(base, "kernel"), left.shares, pool)
+    joint, _ = unlabelled._by_folds(base, left, [evidence], [together], [pool])
     fold = folds(kept.labels, left.several)
     out, rest = fold == 1, fold != 1
-    fewer = Evidence.of(kept.images[rest], kept.labels[rest], 3)
-    moved = learn_text_map(fewer.statistics.means, fewer.statistics.counts, texts.double())[1]
-    kernel = PlainKernel(kept.images[rest], kept.labels[rest], 3, bandwidth=float(base.kernel.bandwidth))
+    fewer = photographs(kept.images[rest], kept.labels[rest], texts, SCALE)
+    moved = fewer.placed[1]
+    h = float(expert(base, "kernel").bandwidth)
+    kernel = PlainKernel(kept.images[rest], kept.labels[rest], 3, bandwidth=h)
     gaussians = PlainGaussians(kept.images[rest], kept.labels[rest], moved)
-    experts = torch.from_numpy(
-        np.stack([gaussians.judged(pool)[0], *kernel.scores(pool.numpy()), pool @ base.names.T])
-    )
-    plain = Plain(
-        fewer.statistics,
-        fewer.kept._replace(images=kept.images[rest]),
-        texts,
-        pool,
-        base.weights.best,
-        experts,
-    )
+    by_name = pool @ expert(base, "names").directions.T
+    tables = np.stack([gaussians.judged(pool)[0], *kernel.scores(pool.numpy()), by_name])
+    plain = Plain(fewer, pool, base.weights.best, torch.from_numpy(tables))
     targets = np.concatenate(
         [np.eye(3)[kept.labels[rest]], plain.shares + (1 - plain.shares.sum(1, keepdims=True)) / 3]
     )
     every = np.concatenate([kept.images[rest].double(), pool])
-    h = float(base.kernel.bandwidth)
     near = lambda a, b: np.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / (2 * h))  # noqa: E731
     ridge = np.diag(np.concatenate([np.full(int(rest.sum()), 0.1), np.full(len(pool), 0.1 / 0.3)]))
     alpha = np.linalg.solve(near(every, every) + ridge, targets - 1 / 3)
     x = kept.images[out].double().numpy()
-    np.testing.assert_allclose(joint.experts[1, out], near(x, every) @ alpha, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(joint.scores[1, out], near(x, every) @ alpha, rtol=1e-6, atol=1e-8)
     likely = np.concatenate([kept.labels[rest].numpy(), plain.shares.argmax(1)])
     closest = np.stack([np.log(near(x, every[likely == c]).max(1)) for c in range(3)], axis=1)
-    np.testing.assert_allclose(joint.experts[2, out], closest, rtol=1e-8, atol=1e-8)
-    torch.testing.assert_close(joint.experts[3], left.experts[3])
+    np.testing.assert_allclose(joint.scores[2, out], closest, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(joint.scores[3], left.scores[3])
 
 
 def accuracy(posterior, images, labels) -> float:
-    said = torch.tensordot(posterior.weights.best, posterior.experts(images), dims=1)
+    said = torch.tensordot(posterior.weights.best, scores(posterior, images), dims=1)
     return float((said.argmax(1) == labels).double().mean())
 
 
@@ -166,55 +161,53 @@ def accuracy(posterior, images, labels) -> float:
 def test_helps_where_classes_are_clusters(shots):
     evidence, pool, _ = labelled(12, [shots] * 25, 20, seed=3, noise=0.3)
     _, new, labels = labelled(12, [shots] * 25, 20, seed=3, noise=0.3)
-    found = absorb(*evidence, SCALE, pool)
-    base, _ = fit_posterior(*evidence, SCALE)
+    found = absorb([evidence], [pool])
+    base, _ = fit_posterior(evidence)
     assert found.weight > 0 and found.familiar.double().mean() > 0.6
     assert (found.verdict is None) == (shots == 1)
     assert accuracy(found.posterior, new, labels) > accuracy(base, new, labels)
-    assert len(found.posterior.kernel.labels) == 25 * shots + len(found.kernel_rows)
+    assert len(found.posterior.labels) == 25 * shots + len(found.kernel_rows)
 
 
 def test_what_shows_none_of_the_classes_takes_no_part():
     evidence, pool, _ = labelled(12, [4] * 10, 15, seed=3, noise=0.3)
     foreign = torch.nn.functional.normalize(normal(100, 12, seed=77) - 2.0)
-    found = absorb(*evidence, SCALE, torch.cat([pool, foreign]))
-    alone = absorb(*evidence, SCALE, pool)
+    found = absorb([evidence], [torch.cat([pool, foreign])])
+    alone = absorb([evidence], [pool])
     assert not found.familiar[len(pool) :].any()
     assert found.familiar[: len(pool)].tolist() == alone.familiar.tolist()
     new = problem(12, [5] * 10, seed=8)[0]
-    torch.testing.assert_close(found.posterior.experts(new), alone.posterior.experts(new))
+    torch.testing.assert_close(scores(found.posterior, new), scores(alone.posterior, new))
 
 
 def test_not_used_where_left_out_photographs_gain_nothing():
     """Labels that have nothing to do with what is seen."""
     images, _, texts = problem(12, [20] * 5, seed=3)
     labels = torch.arange(100) % 5
-    evidence = Evidence.of(images[:40], labels[:40], 5)
-    found = absorb(evidence.statistics, evidence.kept, texts, SCALE, images[40:])
+    evidence = photographs(images[:40], labels[:40], texts, SCALE)
+    found = absorb([evidence], [images[40:]])
     assert found.verdict is not None and not found.verdict.helps and found.weight == 0
-    base, left = fit_posterior(evidence.statistics, evidence.kept, texts, SCALE)
+    base, left = fit_posterior(evidence)
     for mine, theirs in zip(found.posterior.tensors().values(), base.tensors().values(), strict=True):
         assert torch.equal(mine, theirs)
-    assert torch.equal(found.left.experts, left.experts)
+    assert torch.equal(found.left.scores, left.scores)
 
 
 @pytest.mark.parametrize("pool", [0, 1, 20])
 def test_few_or_none(pool):
     """Of twenty photographs for as many classes nothing can be told, nor of none."""
     evidence, images, _ = labelled(8, [1] * 12, 3)
-    found = absorb(*evidence, SCALE, images[:pool])
+    found = absorb([evidence], [images[:pool]])
     assert found.weight == 0 and len(found.familiar) == pool and not len(found.kernel_rows)
 
 
 def test_one_class_and_equal_images():
-    statistics, kept = Evidence.of(
-        torch.eye(4).double()[:1].repeat(3, 1), torch.zeros(3, dtype=torch.long), 1
-    )
-    found = absorb(statistics, kept, torch.eye(4)[:1], SCALE, torch.eye(4).double()[:1].repeat(9, 1))
+    one = torch.eye(4).double()[:1]
+    alone = photographs(one.repeat(3, 1), torch.zeros(3, dtype=torch.long), one, SCALE)
+    found = absorb([alone], [one.repeat(9, 1)])
     assert found.weight == 0
     same = torch.eye(4).double()[:1].repeat(6, 1)
-    statistics, kept = Evidence.of(same, torch.arange(6) % 2, 2)
-    found = absorb(statistics, kept, torch.eye(4)[:2], SCALE, same)
+    found = absorb([photographs(same, torch.arange(6) % 2, torch.eye(4)[:2], SCALE)], [same])
     assert all(torch.isfinite(value).all() for value in found.posterior.tensors().values())
 
 
@@ -231,11 +224,15 @@ def test_by_names_alone():
 
 def test_images_that_are_asked_for_do_not_vouch_for_themselves():
     evidence, pool, _ = labelled(12, [2] * 25, 20, seed=3, noise=0.3)
-    found = absorb(*evidence, SCALE, pool, in_kernel=0)
-    base, _ = fit_posterior(*evidence, SCALE)
+    found = absorb([evidence], [pool], in_kernel=0)
+    base, _ = fit_posterior(evidence)
     assert found.weight > 0 and not len(found.kernel_rows)
-    torch.testing.assert_close(found.posterior.kernel.coefficients, base.kernel.coefficients)
-    assert not torch.allclose(found.posterior.gaussians.direction, base.gaussians.direction)
+    torch.testing.assert_close(
+        expert(found.posterior, "kernel").coefficients, expert(base, "kernel").coefficients
+    )
+    assert not torch.allclose(
+        expert(found.posterior, "gaussians").direction, expert(base, "gaussians").direction
+    )
 
 
 def test_a_pool_is_bounded():
@@ -244,9 +241,9 @@ def test_a_pool_is_bounded():
 
 def test_more_labelled_photographs_than_are_judged(monkeypatch):
     """The sums of all, and folds of those that are kept."""
-    (_, _, texts), pool, _ = labelled(8, [1, 1, 1], 40)
+    shown, pool, _ = labelled(8, [1, 1, 1], 40)
     images, labels, _ = problem(8, [30, 30, 30])
     everything = Evidence.of(images, labels, 3)
-    few = Kept(*(part[:30] for part in everything.kept))
-    found = absorb(everything.statistics, few, texts, SCALE, pool)
+    few = everything.kept._at(torch.arange(30))
+    found = absorb([Photographs.of(everything.statistics, few, shown.texts, SCALE)], [pool])
     assert found.verdict is not None and found.verdict.photographs == 30

@@ -1,4 +1,4 @@
-"""Names as prior, photographs as evidence: the closed-form classifier (`evidence/posterior.py`).
+"""Names as prior, photographs as evidence: the closed-form classifier (`posterior.py`).
 
 A name (its sentences) says where a class lies among images, the labelled photographs correct it, and how much
 names, class means and single photographs count is what left-out photographs say. Nothing is trained, and no
@@ -16,11 +16,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pbprompt.errors import InputError
+from pbprompt.evidence.answers import Answers
 from pbprompt.evidence.evidence import Evidence, Kept, feature_keys, unit_features
-from pbprompt.evidence.experts.kernel import log_kernel
+from pbprompt.evidence.expert import HeldOutPhotographs, Photographs, Seen, judged_rows
 from pbprompt.evidence.label_head import LabelHead, fit_label_head
-from pbprompt.evidence.novelty import LeftOutPhotographs
-from pbprompt.evidence.posterior import Posterior, fit_posterior, judged_rows, mixed_with_names, stacked
+from pbprompt.evidence.posterior import Posterior, fit_posterior
 from pbprompt.evidence.statistics import Statistics
 from pbprompt.evidence.unlabelled import IN_KERNEL, PER_CLASS, Absorbed, absorb, absorb_by_names, seen
 from pbprompt.learners.abilities import (
@@ -41,12 +41,12 @@ from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 SENTENCES: Mapping[str, Templates] = {"sentence": "single", "ensemble": "ensemble", "sentences": "both"}
 LEFT_OUT_DRAWS = 16  # of the experts' weights
-# the posterior's tensors, and what they are saved as; the kernel's photographs are those that are kept
+# the posterior's tensors, and what they have been saved as since revision 3
 FITTED = {
-    name: f"fitted_{name.replace('/', '_')}"
-    for whole, kind in Posterior.__annotations__.items()
-    for name in ([f"{whole}/{part}" for part in kind._fields] if hasattr(kind, "_fields") else [whole])
-    if name not in ("kernel/photographs", "kernel/labels")
+    **{name: f"fitted_{name.replace('/', '_')}" for name in Posterior.saved()},
+    "centre": "fitted_gaussians_centre",
+    "nearest/bandwidth": "fitted_kernel_bandwidth",
+    "names/directions": "fitted_names",
 }
 
 
@@ -106,7 +106,7 @@ class Conjugate(
         self.pool, self.pool_labels = nn.Buffer(torch.empty(0, d)), nn.Buffer(torch.empty(0).long())
         for saved in FITTED.values():
             self.register_buffer(saved, torch.empty(0))
-        self._left: LeftOutPhotographs | None = None
+        self._left: HeldOutPhotographs | None = None
         self._beside: Tensor | None = None
         self._places = torch.arange(0)  # of them, among those that were given and those of before
         self._asked = 0  # how many were given
@@ -152,7 +152,7 @@ class Conjugate(
         """Fit, once all photographs are there."""
         self.absorbed = None
         if self._beside is None or not len(self._beside):
-            posterior, self._left = fit_posterior(*self._known_evidence())
+            posterior, self._left = fit_posterior(self._known_evidence())
         else:
             looked_at = self._beside[: seen(len(self.seen))]
             found = self._absorbed(looked_at)
@@ -160,9 +160,10 @@ class Conjugate(
             familiar[self._places[: len(looked_at)]] = found.familiar
             self.absorbed = found._replace(familiar=familiar[: self._asked])
             posterior, self._left = found.posterior, found.left
-        labelled = len(posterior.kernel.labels) - (len(self.absorbed.kernel_rows) if self.absorbed else 0)
-        self.pool.data = posterior.kernel.photographs[labelled:].to(self.pool)
-        self.pool_labels.data = self._known()[posterior.kernel.labels[labelled:]]
+        photographs, labels = posterior.views[0].photographs, posterior.labels
+        labelled = len(labels) - (len(self.absorbed.kernel_rows) if self.absorbed else 0)
+        self.pool.data = photographs[labelled:].to(self.pool)
+        self.pool_labels.data = self._known()[labels[labelled:]]
         self._beside = None
         tensors = posterior.tensors()
         for name, saved in FITTED.items():
@@ -228,18 +229,18 @@ class Conjugate(
         """Labels of the classes with photographs: the posterior's columns."""
         return (self.counts > 0).nonzero().squeeze(1)
 
-    def _known_evidence(self) -> tuple[Statistics, Kept, Float[Tensor, "k d"], float]:
+    def _known_evidence(self) -> Photographs:
         """Of the classes with photographs: all that the posterior is made of."""
         known = self._known()
         statistics, kept = self._evidence()
         few = Statistics(statistics.counts[known], statistics.sums[known], statistics.moment)
         texts = self.texts([self.seen[label] for label in known.tolist()])
         kept = kept._replace(labels=torch.searchsorted(known, kept.labels))
-        return few, kept, texts, float(self.backbone.logit_scale)
+        return Photographs.of(few, kept, texts, float(self.backbone.logit_scale))
 
     def _absorbed(self, pool: Float[Tensor, "m d"]) -> Absorbed:
         if self.counts.any():
-            return absorb(*self._known_evidence(), pool, self._in_kernel)
+            return absorb([self._known_evidence()], [pool], self._in_kernel)
         found, statistics = absorb_by_names(self.texts(self.seen), float(self.backbone.logit_scale), pool)
         self._keep(Evidence(statistics, self._evidence().kept))
         return found
@@ -263,27 +264,27 @@ class Conjugate(
         """What was fitted, as it is saved."""
         if not self.seen:
             raise InputError(f"{self.name} has no photographs yet: fit it on images first")
-        tensors = {name: getattr(self, saved) for name, saved in FITTED.items()}
-        rows = judged_rows(len(self.kept), len(tensors["names"]))
+        tensors, known = {name: getattr(self, saved) for name, saved in FITTED.items()}, self._known()
+        rows = judged_rows(len(self.kept), len(known))
         photographs = torch.cat([self.kept[rows], self.pool])
-        labels = torch.searchsorted(self._known(), torch.cat([self.kept_labels[rows], self.pool_labels]))
-        return Posterior.from_tensors({**tensors, "kernel/photographs": photographs, "kernel/labels": labels})
+        labels = torch.searchsorted(known, torch.cat([self.kept_labels[rows], self.pool_labels]))
+        return Posterior.from_tensors(tensors, [photographs], labels, len(known))
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c k"]:
         """Draws of the experts' weights, the same for every class; the classes themselves are looked up."""
-        self._answers = _Answers(self)
+        self._answers = self._asked_for()
         draws = self._answers.posterior.weights.draws(samples).to(self.kept)
         return draws.unsqueeze(1).expand(-1, len(self.classes), -1)
 
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s b c"]:
-        x = unit(images.global_).float()
-        experts = self._answers.posterior.experts(x)
-        return self._answers.logits(x, experts, self._answers.posterior.strangeness(experts), features[:, 0])
+        x, posterior = Seen(unit(images.global_).float()), self._answers.posterior
+        scores = posterior.scores(x)
+        return self._answers.logits([x], scores, posterior.strangeness(scores), features[:, 0])
 
     def familiarity(self, images: Encoded) -> Float[Tensor, " b"] | None:
         """All classes with photographs count, whichever are asked for."""
         posterior = self.posterior()
-        looks = posterior.strangeness(posterior.experts(unit(images.global_).float()))
+        looks = posterior.strangeness(posterior.scores(Seen(unit(images.global_).float())))
         return posterior.novelty.familiarity(looks)
 
     def found_by_name(self) -> float | None:
@@ -302,16 +303,17 @@ class Conjugate(
         left = self._left
         if left is None:
             evidence = self._known_evidence()
-            left = absorb(*evidence, self.pool).left if len(self.pool) else fit_posterior(*evidence)[1]
+            left = absorb([evidence], [self.pool]).left if len(self.pool) else fit_posterior(evidence)[1]
         labels = torch.tensor(self.labels_of_classes(), device=self.counts.device)
-        own = self.kept_labels[left.rows]
+        every = judged_rows(len(self.kept), len(self._known()))
+        own = self.kept_labels[every]
         rows = (left.several & torch.isin(own, labels)).nonzero().squeeze(1)
         if not len(rows) or len(self._known()) < 2:
             return None
-        answers = _Answers(self)
-        draws = answers.posterior.weights.draws(LEFT_OUT_DRAWS).to(left.experts)
-        x = self.kept[left.rows[rows]].double()
-        logits = answers.logits(x, left.experts[:, rows], left.looks[rows], draws)
+        answers = self._asked_for()
+        draws = answers.posterior.weights.draws(LEFT_OUT_DRAWS).to(left.scores)
+        x = Seen(self.kept[every[rows]].double())
+        logits = answers.logits([x], left.scores[:, rows], left.looks[rows], draws)
         said = logits.softmax(-1).mean(0)
         return said.float(), (own[rows].unsqueeze(1) == labels).int().argmax(1)
 
@@ -327,72 +329,13 @@ class Conjugate(
     def sources(self, images: Encoded) -> dict[str, Float[Tensor, "b c"]]:
         """What the class's mean, single photographs and the name add to a class's logit, by the best weights;
         of a name without photographs, what all photographs say against it."""
-        return self._answers.sources(unit(images.global_).float())
+        return self._answers.sources(Seen(unit(images.global_).float()))
 
-
-class _Answers:
-    """The posterior for the classes that are asked for: known ones by their columns, others by name."""
-
-    def __init__(self, method: Conjugate) -> None:
-        self.posterior, known = method.posterior(), method._known()
-        labels = torch.tensor(method.labels_of_classes(), device=known.device)
+    def _asked_for(self) -> Answers:
+        """The posterior for the classes that are asked for."""
+        posterior, known = self.posterior(), self._known()
+        labels = torch.tensor(self.labels_of_classes(), device=known.device)
         place = torch.searchsorted(known, labels.clamp(min=0)).clamp(max=len(known) - 1)
-        has = (labels >= 0) & (known[place] == labels)
-        self.columns, self.new = place[has], (~has).nonzero().squeeze(1)
-        self.order = torch.cat([has.nonzero().squeeze(1), self.new]).argsort()  # back to the classes' order
-        texts = method.texts([method.classes[at] for at in self.new.tolist()])
-        self.names = self.posterior.new_names(texts, float(method.backbone.logit_scale))
-
-    def logits(
-        self,
-        images: Float[Tensor, "b d"],
-        experts: Float[Tensor, "4 b k"],
-        looks: Float[Tensor, " b"],
-        draws: Float[Tensor, "s 4"],
-    ) -> Float[Tensor, "s b c"]:
-        """Of each draw of the weights; `looks`: F of the images."""
-        known = torch.einsum("se,ebk->sbk", draws.to(experts), experts[:, :, self.columns])
-        if not len(self.new):
-            by_name = experts[-1][:, self.columns]
-            return mixed_with_names(self.posterior, known, by_name, looks)[..., self.order]
-        odds = self.names.log_odds(self.posterior, images, looks)
-        if not len(self.columns):  # names among themselves
-            fit = self.posterior.novelty.odds[2].to(images)
-            offsets = images - self.posterior.gaussians.centre.to(images)
-            return (fit * offsets @ self.names.direction.to(images).T).expand(len(draws), -1, -1)
-        odds = known.logsumexp(-1, keepdim=True) + odds
-        return torch.cat([known, odds], dim=-1)[..., self.order]
-
-    def sources(self, images: Float[Tensor, "b d"]) -> dict[str, Float[Tensor, "b c"]]:
-        experts = self.posterior.experts(images)
-        known = self.posterior.weights.best[:, None, None] * experts[:, :, self.columns]
-        looks, left = self.posterior.strangeness(experts), known.sum(0)
-        if len(self.columns):  # against all of them together, as new names are
-            known[0] -= left.logsumexp(1, keepdim=True)
-        if not len(self.new):  # what an image unlike the photographs leaves to the names
-            left = mixed_with_names(self.posterior, left[None], experts[-1][:, self.columns], looks)[0] - left
-        odds = self.names.log_odds(self.posterior, images, looks)
-        fit = self.posterior.novelty.odds[2] * (images - self.posterior.gaussians.centre)
-        by_name = fit @ self.names.direction.to(images).T
-        against = odds - by_name if len(self.columns) else torch.zeros_like(odds)
-        nothing = torch.zeros_like(odds)
-        density, alike, nearest, name = torch.cat(
-            [known, torch.stack([nothing, against, nothing, by_name])], dim=2
-        )
-        parts = {"name": name, "class mean": density, "photographs": alike + nearest}
-        if not len(self.new):
-            parts["unlike the photographs"] = left - left.mean(1, keepdim=True)
-        return {key: part[:, self.order] for key, part in parts.items()}
-
-    def slopes(self, draws: Float[Tensor, "s 4"]) -> Float[Tensor, "s c d"]:
-        """∇ of the logits at b."""
-        gaussians, kernel = self.posterior.gaussians, self.posterior.kernel
-        similar = log_kernel(gaussians.centre.unsqueeze(0), kernel.photographs, kernel.bandwidth)
-        alike = kernel.coefficients.T @ (similar.T.exp() * kernel.photographs)
-        own = kernel.labels == torch.arange(len(self.posterior.names)).to(kernel.labels).unsqueeze(1)
-        nearest = kernel.photographs[torch.where(own, similar, -torch.inf).argmax(1)]
-        by_photographs = torch.stack([alike, nearest]) / kernel.bandwidth
-        known = stacked(gaussians.direction, by_photographs, self.posterior.names)[:, self.columns]
-        known = torch.einsum("se,ekd->skd", draws, known)
-        new = self.posterior.novelty.odds[2] * self.names.direction.to(known)
-        return torch.cat([known, new.expand(len(draws), -1, -1)], dim=1)[:, self.order]
+        columns = torch.where((labels >= 0) & (known[place] == labels), place, -1)
+        texts = self.texts([self.classes[at] for at in (columns < 0).nonzero().squeeze(1).tolist()])
+        return Answers(posterior, columns, [texts], [float(self.backbone.logit_scale)])

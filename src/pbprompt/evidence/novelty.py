@@ -2,13 +2,13 @@
 
 How well known an image looks falls with distance and with nothing else:
 
-    F(x) = (max_c R_c(x) − r̄) / ρ + min(0, 1 − (min_c D_c(x) − δ̄) / σ)
+    F(x) = Σ_e f_e((N_e(x) − N̄_e) / σ_e),   f(z) = z,  or min(0, 1 + z) where only distance tells
 
 | symbol  | name here   | meaning                                                                        |
 |---------|-------------|--------------------------------------------------------------------------------|
-| R_c     | `scores`    | what single photographs say for a class (`experts/kernel.py`), 0 far from all  |
-| D_c     | `distances` | squared distance to a class (`experts/gaussian.py`)                           |
-| r̄, ρ, δ̄, σ | `reference` | their means and deviations over left-out photographs                        |
+| N_e     | `closeness` | how near the nearest class is, to the experts that can tell: max_c R_c of kernel |
+|         |             | regression, and −min_c D_c of the Gaussians, of which only distance tells       |
+| N̄, σ    | `reference` | their means and deviations over held-out photographs                           |
 
 The familiarity of an image is the rank of F(x) among those of left-out photographs: a p-value.
 
@@ -23,12 +23,14 @@ raised until it takes at most 1 % of images like them, and up to 20 new names to
 counting, or by Student's t where they are too few to count so small a share.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
+from pbprompt.evidence.expert import HeldOutPhotographs
 from pbprompt.evidence.weights import fit_weights
 
 FEWEST = 19  # left-out photographs, before a p-value can be 0.05
@@ -42,8 +44,8 @@ GATE = (0.1, 0.01)  # familiarity at which an image begins to be left to the nam
 class Novelty(NamedTuple):
     """What it takes to tell the unknown."""
 
-    reference: Float[Tensor, "4"]
-    """r̄, ρ, δ̄, σ"""
+    reference: Float[Tensor, "m 2"]
+    """N̄, σ"""
     familiar: Float[Tensor, " m"]
     """F of left-out photographs, ascending; empty where nothing could be left out"""
     odds: Float[Tensor, "3"]
@@ -51,9 +53,11 @@ class Novelty(NamedTuple):
     found: Float[Tensor, " _"]
     """of classes left out whole, the share of images that their name is given; empty where not known"""
 
-    def statistic(self, distances: Float[Tensor, "b k"], scores: Float[Tensor, "b k"]) -> Float[Tensor, " b"]:
-        """F, from D and R of all known classes."""
-        return _statistic(self.reference, distances.amin(1), scores.amax(1))
+    def statistic(self, closeness: Float[Tensor, "m b"], beyond: Sequence[bool]) -> Float[Tensor, " b"]:
+        """F, from N, and of which only distance tells."""
+        mean, deviation = self.reference.to(closeness).unsqueeze(2).unbind(1)
+        steps = (closeness - mean) / deviation
+        return sum((1 + z).clamp(max=0) if far else z for z, far in zip(steps, beyond, strict=True))
 
     def familiarity(self, statistic: Float[Tensor, " b"]) -> Float[Tensor, " b"] | None:
         """(1 + #{F_i ≤ F}) / (m + 1); None where too few photographs could be left out."""
@@ -71,45 +75,27 @@ class Novelty(NamedTuple):
         return ((start - statistic) / (start - end).clamp(min=1e-9)).clamp(0, 1)
 
 
-class LeftOutPhotographs(NamedTuple):
-    """Photographs as the model without each of them sees them."""
-
-    rows: Int[Tensor, " n"]
-    """which of the kept ones"""
-    labels: Int[Tensor, " n"]
-    shares: Float[Tensor, " n"]
-    """how often each counts"""
-    experts: Float[Tensor, "4 n k"]
-    """E (`evidence/posterior.py`), of which R_c is the second"""
-    distances: Float[Tensor, "n k"]
-    """D_c"""
-    without_class: Float[Tensor, "n k"]
-    """R_c without all photographs of its class"""
-    several: Bool[Tensor, " n"]
-    """whether the class has photographs left: without, the answer is about its name"""
-    looks: Float[Tensor, " n"]
-    """F"""
-
-
 def fit_novelty(
-    left: LeftOutPhotographs, logits: Float[Tensor, "n k"], cosines: Float[Tensor, "n k"]
+    left: HeldOutPhotographs,
+    beyond: Sequence[bool],
+    logits: Float[Tensor, "n k"],
+    cosines: Float[Tensor, "n k"],
 ) -> Novelty:
     """From left-out photographs, whose F need not be known.
 
     `logits`: of the known classes; `cosines`: e^scale (x − b)·(t̂_c − t̄), all 0 where no name is read.
     """
     labels, several = left.labels, left.several
-    nearest, best = left.distances.amin(1), left.experts[1].amax(1)
-    reference = _reference(nearest[several], best[several])
-    familiar = _statistic(reference, nearest, best)
-    usual = reference.new_tensor(USUAL)
-    novelty = Novelty(reference, familiar[several].sort().values, usual, reference.new_tensor([]))
+    reference = _reference(left.closeness[:, several])
+    usual, none = reference.new_tensor(USUAL), reference.new_tensor([])
+    novelty = Novelty(reference, none, usual, none)
+    familiar = novelty.statistic(left.closeness, beyond)
+    novelty = novelty._replace(familiar=familiar[several].sort().values)
     if not (cosines.any() and cosines.shape[1] > 2):
         return novelty
     # of a class left out whole: what the others say of its photographs
     own = torch.zeros_like(cosines, dtype=torch.bool).scatter_(1, labels.unsqueeze(1), True)
-    others = left.distances.masked_fill(own, torch.inf).amin(1)
-    strange = _statistic(reference, others, left.without_class.masked_fill(own, -torch.inf).amax(1))
+    strange = novelty.statistic(left.without_class, beyond)
     rows = torch.arange(len(labels)).to(labels)
     if several.any():
         rows = rows[several]
@@ -158,17 +144,8 @@ def _upper(values: Float[Tensor, "n m"], share: float) -> Float[Tensor, " m"]:
     return counted.maximum(values.mean(0) + t * values.std(0) * (1 + 1 / len(values)) ** 0.5)
 
 
-def _reference(nearest: Float[Tensor, " m"], best: Float[Tensor, " m"]) -> Float[Tensor, "4"]:
+def _reference(closeness: Float[Tensor, "m n"]) -> Float[Tensor, "m 2"]:
     """Where nothing could be left out, F is 0 of every image."""
-    if len(nearest) < 2:
-        return nearest.new_tensor([0.0, HUGE, 0.0, HUGE])
-    deviations = [values.std().clamp(min=1e-9) for values in (best, nearest)]
-    return torch.stack([best.mean(), deviations[0], nearest.mean(), deviations[1]])
-
-
-def _statistic(
-    reference: Float[Tensor, "4"], nearest: Float[Tensor, " b"], best: Float[Tensor, " b"]
-) -> Float[Tensor, " b"]:
-    best_mean, best_deviation, near_mean, near_deviation = reference.to(nearest).unbind()
-    beyond = (1 - (nearest - near_mean) / near_deviation).clamp(max=0)
-    return (best - best_mean) / best_deviation + beyond
+    if closeness.shape[1] < 2:
+        return closeness.new_tensor([0.0, HUGE]).expand(len(closeness), -1).clone()
+    return torch.stack([closeness.mean(1), closeness.std(1).clamp(min=1e-9)], dim=1)

@@ -7,7 +7,7 @@ processes; memory grows with the classes and not with the photographs.
 
 S is what is left of M when the class means' part is taken away. In float64, and of features of length 1, that
 costs at most ε ‖x‖² / σ² of a variance σ², ε = 2e-16: nothing above the floor of the variance
-(`evidence/experts/gaussian.py`), however large the part that all images share.
+(`experts/gaussian.py`), however large the part that all images share.
 """
 
 from itertools import pairwise

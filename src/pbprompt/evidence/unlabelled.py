@@ -28,40 +28,27 @@ Where no class has a second photograph nothing can be judged: it is used where t
 per class or more, and either twenty photographs have labels or the names tell something.
 """
 
-from typing import NamedTuple, Self
+from collections.abc import Sequence
+from typing import NamedTuple, Self, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pbprompt.evidence.evidence import Kept
+from pbprompt.evidence.expert import Expert, HeldOutPhotographs, Photographs, Seen
+from pbprompt.evidence.experts import EXPERTS
 from pbprompt.evidence.experts.gaussian import Gaussians, diagonalise, fit_gaussians
-from pbprompt.evidence.experts.kernel import (
-    Kernel,
-    bandwidth_of,
-    inverse_kernel,
-    log_kernel,
-    nearest,
-    without_group,
-)
-from pbprompt.evidence.novelty import LeftOutPhotographs, fit_novelty
-from pbprompt.evidence.posterior import (
-    FEW,
-    NEAREST,
-    NEIGHBOURS,
-    TRUST,
-    UNNAMED,
-    Posterior,
-    enough,
-    fit_posterior,
-    fit_trust,
-    judged,
-)
+from pbprompt.evidence.experts.kernel import Kernel, bandwidth_of, inverse_kernel, log_kernel, without_group
+from pbprompt.evidence.experts.name import Names
+from pbprompt.evidence.experts.nearest import Nearest, nearest
+from pbprompt.evidence.novelty import fit_novelty
+from pbprompt.evidence.posterior import Posterior, View, beyond, fit_posterior, judged, kinds_of
 from pbprompt.evidence.rivals.discriminant import places_in_class
 from pbprompt.evidence.statistics import Statistics
 from pbprompt.evidence.text_map import learn_text_map
-from pbprompt.evidence.weights import fit_weights
+from pbprompt.evidence.trust import FEW, UNNAMED, enough, fit_trust
+from pbprompt.evidence.weights import combined, fit_weights
 
 STRANGE = 0.1
 SHARPNESS = 2.0
@@ -102,7 +89,7 @@ class Absorbed(NamedTuple):
     """What became of a pool."""
 
     posterior: Posterior
-    left: LeftOutPhotographs
+    left: HeldOutPhotographs
     familiar: Bool[Tensor, " m"]
     """those that are of a class; not those of a large pool that were not looked at"""
     kernel_rows: Int[Tensor, " p"]
@@ -119,46 +106,74 @@ def seen(classes: int) -> int:
 
 
 def absorb(
-    statistics: Statistics,
-    kept: Kept,
-    texts: Float[Tensor, "k d"],
-    scale: float,
-    pool: Float[Tensor, "m d"],
-    in_kernel: int = IN_KERNEL,
+    photographs: Sequence[Photographs], pools: Sequence[Float[Tensor, "m d"]], in_kernel: int = IN_KERNEL
 ) -> Absorbed:
-    """As `fit_posterior`, with a pool in an order of chance.
+    """As `fit_posterior`, with a pool in an order of chance; of each backbone its photographs and its pool.
 
     `in_kernel`: how many of it stand there at most; 0 where the pool itself is to be classified, or each
     would vouch for itself.
     """
-    base, left = fit_posterior(statistics, kept, texts, scale)
-    texts, pool = texts.double(), pool.double()
-    distances = base.gaussians.distances(base.gaussians.log_densities(pool)).amin(1)
-    familiar = distances <= left.distances.amin(1).quantile(1 - STRANGE)
+    base, left = fit_posterior(*photographs)
+    pools = [pool.double() for pool in pools]
+    familiar = _of_a_class(base, left, pools)
     rows = familiar.nonzero().squeeze(1)
     unused = Absorbed(base, left, familiar, rows[:0], 0.0, None)
-    if not len(rows) or len(texts) < 2:
+    first = photographs[0]
+    if not len(rows) or first.classes < 2:
         return unused
-    near, weights = pool[rows], base.weights.best
-    together = _Together.of(base.kernel, left.shares, near[:in_kernel])
+    near, weights = [pool[rows] for pool in pools], base.weights.best
+    together = [
+        _Together.of(cast(Kernel, view.experts["kernel"]), left.shares, pool[:in_kernel])
+        for view, pool in zip(base.views, near, strict=True)
+    ]
     if left.several.any():
-        left, verdict = _by_folds(base, left, statistics, texts, together, near[:AT_FOLDS])
+        left, verdict = _by_folds(base, left, photographs, together, [pool[:AT_FOLDS] for pool in near])
         unused = unused._replace(verdict=verdict)
         if not verdict.helps:
             return unused
     else:
-        count = float(statistics.counts.sum())
+        count = float(first.statistics.counts.sum())
         told = count >= FEW or float(base.information) >= NAMED
-        if not told or len(near) < PER_CLASS * len(texts):
+        if not told or len(rows) < PER_CLASS * first.classes:
             return unused
-        trust = enough(count + min(float(len(near)), MOST * count)) / enough(count)
-        weights = weights * weights.new_tensor([trust, trust, trust, 1.0])
-    placed = learn_text_map(statistics.means, statistics.counts, texts)
-    said = base.experts(near)[1:]
-    gaussians, shares, weight = _passes(base.gaussians, said, weights, statistics, near, placed[1])
-    kernel, counts = together.kernel(shares), statistics.counts
-    posterior, left = judged(gaussians, kernel, base.names, placed, left, counts, scale, weight)
+        trust = enough(count + min(float(len(rows)), MOST * count)) / enough(count)
+        weights = weights * weights.new_tensor(
+            [trust if kind.from_photographs else 1.0 for kind in base.kinds]
+        )
+    scores = base.scores(*(Seen(pool) for pool in near))
+    sums = [each.statistics for each in photographs]
+    moved = [each.placed[1] for each in photographs]
+    gaussians, shares, weight = _passes(base.views, scores, weights, sums, near, moved)
+    views = [
+        _with_pool(view, gauss, each.kernel(shares))
+        for view, gauss, each in zip(base.views, gaussians, together, strict=True)
+    ]
+    posterior, left = judged(views, photographs, left, weight)
     return unused._replace(posterior=posterior, left=left, kernel_rows=rows[:in_kernel], weight=weight)
+
+
+def _of_a_class(
+    base: Posterior, left: HeldOutPhotographs, pools: Sequence[Float[Tensor, "m d"]]
+) -> Bool[Tensor, " m"]:
+    """z > 0, to every backbone."""
+    familiar, before = torch.ones(len(pools[0]), dtype=torch.bool, device=pools[0].device), 0
+    for view, pool in zip(base.views, pools, strict=True):
+        gaussians = cast(Gaussians, view.experts["gaussians"])
+        usual = -left.closeness[before + _telling(view).index("gaussians")]
+        familiar &= -gaussians.closeness(gaussians.scores(Seen(pool))) <= usual.quantile(1 - STRANGE)
+        before += len(_telling(view))
+    return familiar
+
+
+def _with_pool(view: View, gaussians: Gaussians, kernel: Kernel) -> View:
+    """Experts that took a pool in; the others are as the labelled photographs have them."""
+    near = cast(Nearest, view.experts["nearest"])._replace(
+        photographs=kernel.photographs, labels=kernel.labels
+    )
+    return view._replace(
+        experts={**view.experts, "gaussians": gaussians, "kernel": kernel, "nearest": near},
+        photographs=kernel.photographs,
+    )
 
 
 def absorb_by_names(
@@ -167,27 +182,33 @@ def absorb_by_names(
     """Without any label: ℓ are the names' logits at first; the pool counts as four photographs per class at
     most. Also the sums, which labelled photographs can be added to later."""
     texts, pool = texts.double(), pool.double()
-    names = scale * (texts - texts.mean(0))
-    by_name, nothing = pool @ names.T, Statistics.none(len(texts), texts.shape[1], pool.device)
+    names = Names(scale * (texts - texts.mean(0)))
+    by_name, nothing = names.scores(Seen(pool)), Statistics.none(len(texts), texts.shape[1], pool.device)
     shares = shared_out(by_name)
     for _ in range(PASSES):
         statistics, weight = with_pool(nothing, pool, shares + TINY, torch.full_like(nothing.counts, MOST))
         text_map, moved = learn_text_map(statistics.means, statistics.counts, texts)
         gaussians = fit_gaussians(diagonalise(statistics, moved))
-        densities = gaussians.log_densities(pool)
+        densities = gaussians.scores(Seen(pool))
         spreads = [float(each.var(1).mean().sqrt()) for each in (by_name, densities)]
-        trust = TRUST * (spreads[0] / spreads[1] if min(spreads) > 0 else UNNAMED)
-        usual = pool.new_tensor([trust, NEIGHBOURS, NEAREST]) * enough(weight)
+        sure = EXPERTS["gaussians"].usual * (spreads[0] / spreads[1] if min(spreads) > 0 else UNNAMED)
+        by_photographs = [sure, EXPERTS["kernel"].usual, EXPERTS["nearest"].usual]
+        usual = pool.new_tensor(by_photographs) * enough(weight)
         shares = shared_out(usual[0] * densities + NAMES * by_name)
     rows, table, some = torch.arange(len(pool), device=pool.device), by_name[:0], pool[:IN_KERNEL]
     none, once = rows[:0], table[:, 0]
-    several, experts = none.bool(), table.expand(4, -1, -1)
-    left = LeftOutPhotographs(none, none, once, experts, table, table, several, once)
-    kernel = _Together.of(Kernel(pool[:0], none, table, bandwidth_of(some)), once, some).kernel(shares)
-    name_scale, information = pool.new_tensor(NAMES), pool.new_zeros(())
-    weights = fit_weights(experts, none, torch.cat([usual, name_scale.unsqueeze(0)]))
-    novelty, told = fit_novelty(left, table, table), (name_scale, information, once)
-    posterior = Posterior(gaussians, kernel, names, weights, novelty, text_map, moved.mean(0), *told)
+    width = bandwidth_of(some)
+    kernel = _Together.of(Kernel(pool[:0], none, table, width), once, some).kernel(shares)
+    near = Nearest(pool[:0], none, width, torch.arange(len(texts), device=pool.device))
+    experts: dict[str, Expert] = {"gaussians": gaussians, "kernel": kernel, "nearest": near, "names": names}
+    view = View(experts, pool[:0], text_map, moved.mean(0), statistics.means.mean(0))
+    view = _with_pool(view, gaussians, kernel)
+    scores, close = table.expand(4, -1, -1), table[:, :2].T
+    left = HeldOutPhotographs(none, once, none.bool(), scores, close, close, once)
+    name_scale = pool.new_full((1,), NAMES)
+    weights = fit_weights(scores, none, torch.cat([usual, name_scale]))
+    novelty = fit_novelty(left, beyond([view]), table, table)
+    posterior = Posterior([view], weights, novelty, name_scale, pool.new_zeros(()), once)
     familiar = torch.ones_like(rows, dtype=torch.bool)
     absorbed = Absorbed(posterior, left, familiar, rows[:IN_KERNEL], weight, None)
     return absorbed, statistics
@@ -227,52 +248,64 @@ class _Together(NamedTuple):
 
 def _by_folds(
     base: Posterior,
-    left: LeftOutPhotographs,
-    statistics: Statistics,
-    texts: Float[Tensor, "k d"],
-    together: _Together,
-    pool: Float[Tensor, "m d"],
-) -> tuple[LeftOutPhotographs, Verdict]:
+    left: HeldOutPhotographs,
+    photographs: Sequence[Photographs],
+    together: Sequence[_Together],
+    pools: Sequence[Float[Tensor, "m d"]],
+) -> tuple[HeldOutPhotographs, Verdict]:
     """Every photograph whose class has others judged without its label, with the pool and without."""
-    kernel, labels, classes = base.kernel, left.labels, len(texts)
-    images, by_name = kernel.photographs, pool @ base.names.T
-    alone = _Together.of(kernel, left.shares, pool[:0])
-    to_labelled = log_kernel(pool, images, kernel.bandwidth)
+    labels, classes = left.labels, photographs[0].classes
+    alone = [_Together.of(each.labelled, left.shares, each.photographs[:0]) for each in together]
+    to_labelled = [
+        log_kernel(p, each.labelled.photographs, each.labelled.bandwidth)
+        for p, each in zip(pools, alone, strict=True)
+    ]
+    said = base.scores(*(Seen(pool) for pool in pools))
     without, with_pool = (
-        left._replace(experts=left.experts.clone(), distances=left.distances.clone()) for _ in range(2)
+        left._replace(
+            **{name: getattr(left, name).clone() for name in ("scores", "closeness", "without_class")}
+        )
+        for _ in range(2)
     )
     fold = folds(labels, left.several)
     for number in range(FOLDS):
         out = (fold == number).nonzero().squeeze(1)
         if not len(out):
             continue
-        gone = Statistics.of(images[out], labels[out], classes, left.shares[out])
-        rest = Statistics(*(mine - its for mine, its in zip(statistics, gone, strict=True)))
-        _, moved = learn_text_map(rest.means, rest.counts, texts)
-        gaussians = fit_gaussians(diagonalise(rest, moved))
-        _put(without, out, gaussians, images, alone.left_out(kernel, out))
-        # what the labelled photographs of the other folds say of the pool: α less A_·G A_GG⁻¹ α_G
-        left_out = F.one_hot(labels[out], classes).to(images) - 1 / classes - without.experts[1, out]
-        fewer = kernel.coefficients - alone.inverse[:, out] @ left_out
-        near = to_labelled.index_fill(1, out, -torch.inf)
-        said = torch.stack([near.exp() @ fewer, nearest(near, labels, classes), by_name])
-        more, shares, _ = _passes(gaussians, said, base.weights.best, rest, pool, moved)
-        _put(with_pool, out, more, images, together.left_out(together.kernel(shares), out))
-    return with_pool, _verdict(base.name_scale, statistics.counts, without, with_pool)
+        scores, fewer, moved, gaussians = said.clone(), [], [], []
+        for place, (seen_, own) in enumerate(zip(photographs, alone, strict=True)):
+            gone = Statistics.of(seen_.images[out], labels[out], classes, left.shares[out])
+            rest = Statistics(*(mine - its for mine, its in zip(seen_.statistics, gone, strict=True)))
+            fewer.append(rest)
+            moved.append(learn_text_map(rest.means, rest.counts, seen_.texts)[1])
+            gaussians.append(fit_gaussians(diagonalise(rest, moved[-1])))
+            kernel = own.labelled
+            _put(without, base.views, place, out, gaussians[-1], seen_, own.left_out(kernel, out))
+            # what the labelled photographs of the other folds say of the pool: α less A_·G A_GG⁻¹ α_G
+            at = _row(base.views, place, "kernel")
+            lost = F.one_hot(labels[out], classes).to(scores) - 1 / classes - without.scores[at, out]
+            near = to_labelled[place].index_fill(1, out, -torch.inf)
+            scores[at] = near.exp() @ (kernel.coefficients - own.inverse[:, out] @ lost)
+            scores[_row(base.views, place, "nearest")] = nearest(near, labels, classes)
+            scores[_row(base.views, place, "gaussians")] = gaussians[-1].scores(Seen(pools[place]))
+        more, shares, _ = _passes(base.views, scores, base.weights.best, fewer, pools, moved)
+        for place, (seen_, each) in enumerate(zip(photographs, together, strict=True)):
+            by_kernel = each.left_out(each.kernel(shares), out)
+            _put(with_pool, base.views, place, out, more[place], seen_, by_kernel)
+    return with_pool, _verdict(base, photographs[0], without, with_pool)
 
 
 def _verdict(
-    name_scale: Float[Tensor, ""],
-    counts: Float[Tensor, " k"],
-    without: LeftOutPhotographs,
-    with_pool: LeftOutPhotographs,
+    base: Posterior, photographs: Photographs, without: HeldOutPhotographs, with_pool: HeldOutPhotographs
 ) -> Verdict:
     several = without.several
     own = without.labels[several].unsqueeze(1)
     likely, right = [], []
     for left in (without, with_pool):
-        draws = fit_trust(left, name_scale, counts).draws(DRAWS)
-        answers = torch.einsum("se,enk->snk", draws, left.experts[:, several]).softmax(-1).mean(0)
+        draws = fit_trust(kinds_of(base.views), left, base.name_scale, photographs.statistics.counts).draws(
+            DRAWS
+        )
+        answers = combined(left.scores[:, several], draws).softmax(-1).mean(0)
         likely.append(answers.gather(1, own).clamp(min=1e-37).log().squeeze(1))
         right.append(float((answers.argmax(1, keepdim=True) == own).double().mean()))
     gains = likely[1] - likely[0]
@@ -290,17 +323,37 @@ def folds(labels: Int[Tensor, " n"], several: Bool[Tensor, " n"]) -> Int[Tensor,
     return torch.where(several, (places_in_class(labels) + labels) % FOLDS, -1)
 
 
+def _row(views: Sequence[View], place: int, name: str) -> int:
+    """Of an expert of one backbone, among all."""
+    return sum(len(view.experts) for view in views[:place]) + list(views[place].experts).index(name)
+
+
+def _telling(view: View) -> list[str]:
+    """The experts that tell how near an image is."""
+    return [name for name in view.experts if EXPERTS[name].only_beyond is not None]
+
+
 def _put(
-    left: LeftOutPhotographs,
+    left: HeldOutPhotographs,
+    views: Sequence[View],
+    place: int,
     rows: Int[Tensor, " r"],
     gaussians: Gaussians,
-    images: Float[Tensor, "n d"],
+    photographs: Photographs,
     by_photographs: Float[Tensor, "2 r k"],
 ) -> None:
-    """What the experts say of left-out photographs; of the names nothing changes."""
-    densities = gaussians.log_densities(images[rows])
-    left.experts[:3, rows] = torch.cat([densities.unsqueeze(0), by_photographs])
-    left.distances[rows] = gaussians.distances(densities)
+    """What the experts that take a pool in say of held-out photographs; of the others nothing changes."""
+    densities = gaussians.scores(Seen(photographs.images[rows]))
+    for name, table in zip(("gaussians", "kernel", "nearest"), (densities, *by_photographs), strict=True):
+        left.scores[_row(views, place, name), rows] = table
+    before = sum(len(_telling(view)) for view in views[:place])
+    for at, name in enumerate(_telling(views[place]), before):
+        if name == "gaussians":
+            others = densities.masked_fill(photographs.own[rows], -torch.inf)
+            left.closeness[at, rows] = gaussians.closeness(densities)
+            left.without_class[at, rows] = gaussians.closeness(others)
+        elif name == "kernel":
+            left.closeness[at, rows] = by_photographs[0].amax(1)
 
 
 def shared_out(logits: Float[Tensor, "m k"]) -> Float[Tensor, "m k"]:
@@ -327,20 +380,24 @@ def with_pool(
 
 
 def _passes(
-    gaussians: Gaussians,
-    said: Float[Tensor, "3 m k"],
-    weights: Float[Tensor, "4"],
-    statistics: Statistics,
-    pool: Float[Tensor, "m d"],
-    moved: Float[Tensor, "k d"],
-) -> tuple[Gaussians, Float[Tensor, "m k"], float]:
-    """Gaussians with the pool, of which the other experts `said` what they say; r, and how many photographs
-    it counts as."""
-    fixed = torch.tensordot(weights[1:], said, dims=1)
-    shares = shared_out(weights[0] * gaussians.log_densities(pool) + fixed)
-    weight = 0.0
+    views: Sequence[View],
+    scores: Float[Tensor, "e m k"],
+    weights: Float[Tensor, " e"],
+    statistics: Sequence[Statistics],
+    pools: Sequence[Float[Tensor, "m d"]],
+    moved: Sequence[Float[Tensor, "k d"]],
+) -> tuple[list[Gaussians], Float[Tensor, "m k"], float]:
+    """Gaussians with the pool, of which the other experts say what they say in `scores`; r, and how many
+    photographs it counts as."""
+    rows, weight = [_row(views, place, "gaussians") for place in range(len(views))], 0.0
+    gaussians: list[Gaussians] = []
+    scores = scores.clone()
+    shares = shared_out(combined(scores, weights.unsqueeze(0))[0])
     for _ in range(PASSES):
-        more, weight = with_pool(statistics, pool, shares, MOST * statistics.counts)
-        gaussians = fit_gaussians(diagonalise(more, moved))
-        shares = shared_out(weights[0] * gaussians.log_densities(pool) + fixed)
+        gaussians = []
+        for row, sums, pool, names in zip(rows, statistics, pools, moved, strict=True):
+            more, weight = with_pool(sums, pool, shares, MOST * sums.counts)
+            gaussians.append(fit_gaussians(diagonalise(more, names)))
+            scores[row] = gaussians[-1].scores(Seen(pool))
+        shares = shared_out(combined(scores, weights.unsqueeze(0))[0])
     return gaussians, shares, weight

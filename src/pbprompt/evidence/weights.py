@@ -1,4 +1,4 @@
-"""How much each expert counts: a small convex fit on photographs that every expert has judged left out.
+"""How much each expert counts: a small convex fit on photographs that every expert has answered held out.
 
     p(c | x) = softmax_c Σ_k w_k E_k[x, c],   w > 0
     w = argmin  −Σ_i a_i ln p(y_i | x_i) + A Σ_k (w_k/w⁰_k − ln w_k/w⁰_k)            a Gamma prior about w⁰
@@ -49,6 +49,11 @@ class Weights(NamedTuple):
         cube = (0.5 + torch.arange(1, samples + 1, dtype=torch.float64).unsqueeze(1) * steps) % 1
         normal = torch.special.ndtri(cube).to(self.log)
         return (self.log + normal @ self.root.T).exp()
+
+
+def combined(scores: Float[Tensor, "e b k"], draws: Float[Tensor, "s e"]) -> Float[Tensor, "s b k"]:
+    """Σ_k w_k E_k, of each draw of the weights: all that is ever made of what several experts say."""
+    return torch.einsum("se,ebk->sbk", draws.to(scores), scores)
 
 
 def fit_weights(

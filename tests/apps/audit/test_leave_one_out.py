@@ -1,6 +1,7 @@
 """Judgements equal those of models that were really fitted without the image; what is concluded from them."""
 
 import torch
+from experts import photographs, scores
 
 from pbprompt.apps.audit import leave_one_out as judging
 from pbprompt.apps.audit.leave_one_out import (
@@ -12,9 +13,7 @@ from pbprompt.apps.audit.leave_one_out import (
     outliers,
     overlaps,
 )
-from pbprompt.evidence.evidence import Kept
-from pbprompt.evidence.posterior import fit_posterior, mixed_with_names
-from pbprompt.evidence.statistics import Statistics
+from pbprompt.evidence.posterior import fit_posterior
 from pbprompt.vision.similarity import unit
 
 LABELS = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2, 3])
@@ -33,16 +32,14 @@ def test_each_is_judged_by_a_model_without_it():
     said = judge(images, LABELS, texts, SCALE)
     assert said is not None
     x, plain = unit(images), unit(texts)
-    posterior, left = fit_posterior(Statistics.of(x, LABELS, 4), Kept.of(x, LABELS), plain, SCALE)
-    logits = torch.einsum("se,enk->snk", posterior.weights.draws(judging.DRAWS), left.experts)
-    expected = mixed_with_names(posterior, logits, left.experts[3], left.looks).softmax(-1).mean(0)
+    posterior, left = fit_posterior(photographs(x, LABELS, plain, SCALE))
+    expected = posterior.answers(left.scores, left.looks, judging.DRAWS)
     torch.testing.assert_close(said.probabilities, expected.float())
     torch.testing.assert_close(said.odds, left.looks.float())
     for row in range(len(LABELS) - 1):  # really fitted without it; of the tenth there is no other
         rest = torch.arange(len(LABELS)) != row
-        statistics = Statistics.of(x[rest], LABELS[rest], 4)
-        other, _ = fit_posterior(statistics, Kept.of(x[rest], LABELS[rest]), plain, SCALE)
-        experts = other.experts(x[row : row + 1].double())
+        other, _ = fit_posterior(photographs(x[rest], LABELS[rest], plain, SCALE))
+        experts = scores(other, x[row : row + 1].double())
         assert said.probabilities[row].argmax() == torch.tensordot(other.weights.best, experts, 1)[0].argmax()
 
 
@@ -67,15 +64,6 @@ def test_a_copy_does_not_vouch_for_a_label():
 def test_an_only_image_is_not_judged():
     said = judge(*_inputs(LABELS))
     assert said is not None and said.judged.tolist() == [True] * 9 + [False]
-
-
-def test_parts_give_what_the_whole_gives(monkeypatch):
-    whole = judge(*_inputs(LABELS))
-    monkeypatch.setattr(judging, "BLOCK", 192)  # three rows at once
-    parts = judge(*_inputs(LABELS))
-    assert whole is not None and parts is not None
-    for one, other in zip(whole, parts, strict=True):
-        torch.testing.assert_close(one, other)
 
 
 def test_one_class_leaves_nothing_to_tell():

@@ -5,6 +5,7 @@ import pytest
 import torch
 from plain_posterior import PlainGaussians, normal, problem, repeated
 
+from pbprompt.evidence.expert import Seen
 from pbprompt.evidence.experts.gaussian import (
     GAMMA,
     Eigenbasis,
@@ -72,10 +73,10 @@ def test_log_densities_are_those_of_gaussians(width, counts):
     images, labels, texts = problem(width, counts)
     gaussians = fit_gaussians(frame_of(images, labels, texts))
     new = problem(width, [7], seed=9)[0]
-    found = gaussians.log_densities(new)
+    found = gaussians.scores(Seen(new))
     densities, distances = PlainGaussians(images, labels, texts).judged(new)
     close(found, densities)
-    close(gaussians.distances(found), distances)
+    close(-gaussians.closeness(found), distances.min(1))
 
 
 @cases
@@ -112,7 +113,7 @@ def test_a_weight_counts_a_photograph_so_often():
     weighted = fit_gaussians(frame_of(images, labels, texts, often.double()))
     twice = fit_gaussians(frame_of(*repeated(images, labels, often), texts))
     new = problem(6, [5], seed=3)[0]
-    torch.testing.assert_close(weighted.log_densities(new), twice.log_densities(new), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(weighted.scores(Seen(new)), twice.scores(Seen(new)), rtol=1e-9, atol=1e-9)
 
 
 def test_names_that_point_away_are_not_followed():
@@ -128,7 +129,7 @@ def test_a_name_alone_is_the_text_classifier():
     frame, plain = frame_of(images, labels, texts), PlainGaussians(images, labels, texts)
     unseen = fit_gaussians(frame._replace(counts=torch.zeros_like(frame.counts)))
     new = problem(6, [9], seed=4)[0]
-    table = unseen.log_densities(new)
+    table = unseen.scores(Seen(new))
     by_text = GAMMA * plain.slope / 1.5 * new @ (texts[0] - texts[1])
     assert (table[:, 0] - table[:, 1] - by_text).std() < 1e-9 * by_text.std()
 
@@ -149,7 +150,7 @@ def test_equal_images_stay_finite(counts):
     images = images[:1].expand(len(labels), -1)
     frame = frame_of(images, labels, texts)
     assert (frame.sigma > 0).all()
-    table = fit_gaussians(frame).log_densities(images)
+    table = fit_gaussians(frame).scores(Seen(images))
     assert table.isfinite().all()
     torch.testing.assert_close(table, table[:, :1].expand_as(table), rtol=0, atol=1e-4)
     left = left_out(images, labels, texts)
@@ -165,5 +166,5 @@ def test_rotating_the_space_changes_nothing():
 
 def test_a_thousand_classes():
     images, labels, texts = problem(3, [2] * 1000)
-    found = fit_gaussians(frame_of(images, labels, texts)).log_densities(images[:3])
+    found = fit_gaussians(frame_of(images, labels, texts)).scores(Seen(images[:3]))
     close(found, PlainGaussians(images, labels, texts).judged(images[:3])[0])

@@ -25,11 +25,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pbprompt.evidence.evidence import KEPT, Kept
-from pbprompt.evidence.experts.gaussian import diagonalise, leave_one_out
+from pbprompt.evidence.expert import Photographs, Seen, judged_rows
 from pbprompt.evidence.label_head import fit_label_head
-from pbprompt.evidence.posterior import BLOCK, fit_posterior, mixed_with_names, stacked
+from pbprompt.evidence.posterior import fit_posterior
 from pbprompt.evidence.statistics import Statistics
-from pbprompt.evidence.text_map import learn_text_map
+from pbprompt.evidence.unlabelled import folds
 from pbprompt.vision.similarity import unit
 
 DRAWS = 16  # of these weights
@@ -82,29 +82,39 @@ def _left_out(
 ) -> tuple[Float[Tensor, "n k"], Float[Tensor, " n"], Bool[Tensor, " n"]]:
     """Of each image without it: p, how well known it looks, and whether its class has another.
 
-    Photographs that stand for all (`evidence/posterior.py`) make the kernel, which does not know the others.
+    Of very many images some are held out one by one (`evidence/expert.py`), and the others by quarters.
     """
-    statistics = Statistics.of(x, labels, len(texts))
     some = torch.arange(0, len(x), -(-len(x) // KEPT))
+    some = some[judged_rows(len(some), len(texts))]
+    several = (labels.bincount() > 1)[labels]
+    said = torch.full((len(x), len(texts)), 1 / len(texts), dtype=torch.float64)
+    looks = torch.zeros(len(x), dtype=torch.float64)
+    every = torch.ones(len(x), dtype=torch.bool)
+    posterior, left = fit_posterior(_photographs(x, labels, texts, scale, every, some))
+    said[some], looks[some] = posterior.answers(left.scores, left.looks, DRAWS), left.looks
+    every[some] = False
+    fold = torch.where(every, folds(labels, several), -1)
+    for number in fold[fold >= 0].unique().tolist():
+        out = fold == number
+        posterior, _ = fit_posterior(_photographs(x, labels, texts, scale, ~out, some))
+        scores = posterior.scores(Seen(x[out].double()))
+        looks[out] = posterior.strangeness(scores)
+        said[out] = posterior.answers(scores, looks[out], DRAWS)
+    return said, looks, several
+
+
+def _photographs(
+    x: Float[Tensor, "n d"],
+    labels: Int[Tensor, " n"],
+    texts: Float[Tensor, "k d"],
+    scale: float,
+    chosen: Bool[Tensor, " n"],
+    some: Int[Tensor, " m"],
+) -> Photographs:
+    """The sums of those that are chosen; `some` stand for them all."""
+    sums = Statistics.of(x[chosen], labels[chosen], len(texts))
     kept = Kept(x[some].float(), labels[some], torch.ones(len(some), dtype=torch.float64), some)
-    posterior, left = fit_posterior(statistics, kept, texts, scale)
-    _, moved = learn_text_map(statistics.means, statistics.counts, texts.double())
-    frame = diagonalise(statistics, moved)
-    parts = []
-    for rows in torch.arange(len(x)).split(max(1, BLOCK // max(len(texts), x.shape[1]))):
-        image = x[rows].double()
-        once = image.new_ones(len(rows))
-        distances, densities, several = leave_one_out(frame, image, labels[rows], once)
-        experts = stacked(densities, posterior.kernel.scores(image), image @ posterior.names.T)
-        judged = torch.isin(rows, some[left.rows])
-        experts[1:3, judged] = left.experts[1:3, torch.isin(some[left.rows], rows)]
-        looks = posterior.novelty.statistic(distances, experts[1])
-        logits = torch.einsum("se,enk->snk", posterior.weights.draws(DRAWS).to(experts), experts)
-        parts.append(
-            (mixed_with_names(posterior, logits, experts[-1], looks).softmax(-1).mean(0), looks, several)
-        )
-    said, known, several = (torch.cat(part) for part in zip(*parts, strict=True))
-    return said, known, several
+    return Photographs.of(sums, kept, texts, scale)
 
 
 class LabelError(NamedTuple):

@@ -1,1 +1,17 @@
-"""What scores an image for every class, and each labelled photograph left out; one a file."""
+"""The experts, in their order; a new kind of evidence is a new file and a line here.
+
+A model saves an expert's tensors under its name, and leaves out `photographs`, `labels` and `classes`: those
+are kept anyhow.
+"""
+
+from collections.abc import Mapping
+
+from pbprompt.evidence.expert import Kind
+from pbprompt.evidence.experts import gaussian, kernel, name, nearest
+
+EXPERTS: Mapping[str, Kind] = {
+    "gaussians": gaussian.EXPERT,
+    "kernel": kernel.EXPERT,
+    "nearest": nearest.EXPERT,
+    "names": name.EXPERT,
+}

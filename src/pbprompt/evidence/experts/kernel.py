@@ -1,8 +1,7 @@
-"""Photographs as they are, for classes that hold many things each: kernel regression, and the nearest one.
+"""Photographs as they are, for classes that hold many things each: kernel ridge regression on the labels.
 
     k(x, x') = exp(−‖x − x'‖² / 2h)                h = 0.2 of the median squared distance of two photographs
     R_c(x) = Σ_i k(x, x_i) α_ic                    α = A (Y − 1/K),   A = (k(X, X) + λ diag(1/w))⁻¹
-    Q_c(x) = max_{i ∈ c} ln k(x, x_i)              the mean over the other classes where c has no photograph
 
 | symbol   | name here      | meaning                                                               |
 |----------|----------------|-----------------------------------------------------------------------|
@@ -12,11 +11,11 @@
 | λ        | `RIDGE`        | the noise of a label                                                  |
 
 R_c is near 1 − 1/K among photographs of the class and falls to 0 far from all. A photograph that is left out,
-alone or with all others G of its class, is judged exactly, since A knows the way (h stays as it is):
+alone or with all others G of its class, is answered exactly, since A knows the way (h stays as it is):
 
     R⁻ⁱ(x_i) = Y_i − 1/K − α_i / A_ii              R⁻ᴳ(x_i) = Y_i − 1/K − (A_GG⁻¹ α_G)_i
 
-A photograph whose label is only likely has its probabilities in Y (`evidence/unlabelled.py`).
+A photograph whose label is only likely has its probabilities in Y (`unlabelled.py`).
 """
 
 from typing import NamedTuple
@@ -25,6 +24,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from pbprompt.evidence.expert import HeldOut, Kind, Photographs, Seen
 
 BANDWIDTH = 0.2
 RIDGE = 0.1
@@ -40,11 +41,16 @@ class Kernel(NamedTuple):
     coefficients: Float[Tensor, "n k"]
     bandwidth: Float[Tensor, ""]
 
-    def scores(self, images: Float[Tensor, "b d"]) -> Float[Tensor, "2 b k"]:
-        """R_c and Q_c of images of length 1."""
-        similar = log_kernel(images, self.photographs, self.bandwidth)
-        classes = self.coefficients.shape[1]
-        return torch.stack([similar.exp() @ self.coefficients, nearest(similar, self.labels, classes)])
+    def scores(self, images: Seen) -> Float[Tensor, "b k"]:
+        """R_c of images of length 1."""
+        return log_kernel(images.global_, self.photographs, self.bandwidth).exp() @ self.coefficients
+
+    def slopes(self, centre: Float[Tensor, " d"]) -> Float[Tensor, "k d"]:
+        similar = log_kernel(centre.unsqueeze(0), self.photographs, self.bandwidth).exp()
+        return self.coefficients.T @ (similar.T * self.photographs) / self.bandwidth
+
+    def closeness(self, scores: Float[Tensor, "b k"]) -> Float[Tensor, " b"]:
+        return scores.amax(1)
 
 
 def log_kernel(
@@ -54,26 +60,11 @@ def log_kernel(
     return (x @ y.T - 1) / bandwidth
 
 
-def nearest(similar: Float[Tensor, "b n"], labels: Int[Tensor, " n"], classes: int) -> Float[Tensor, "b k"]:
-    """Q_c, from ln k of images and photographs; −∞ of those that do not count."""
-    none = torch.full_like(similar[:, :1], -torch.inf).expand(-1, classes)
-    best = none.scatter_reduce(1, labels.expand_as(similar), similar, "amax")
-    has = best > -torch.inf
-    known = torch.where(has, best, 0)
-    return torch.where(has, best, known.sum(1, keepdim=True) / has.sum(1, keepdim=True).clamp(min=1))
-
-
-def fit_kernel(
-    images: Float[Tensor, "n d"], labels: Int[Tensor, " n"], classes: int, weights: Float[Tensor, " n"]
-) -> tuple[Kernel, Float[Tensor, "2 n k"], Float[Tensor, "n k"]]:
-    """From photographs of length 1, in float64; with R_c and Q_c of each without it, and R_c without all of
-    its class."""
+def fit(photographs: Photographs) -> tuple[Kernel, HeldOut]:
+    """In float64."""
+    images, labels, classes = photographs.images, photographs.labels, photographs.classes
     bandwidth = bandwidth_of(images)
-    similar = log_kernel(images, images, bandwidth)
-    itself = similar.diagonal().clone()
-    others = nearest(similar.fill_diagonal_(-torch.inf), labels, classes)
-    similar.diagonal().copy_(itself)
-    inverse = inverse_kernel(similar, weights)
+    inverse = inverse_kernel(log_kernel(images, images, bandwidth), photographs.shares)
     targets = F.one_hot(labels, classes).to(images)
     kernel = Kernel(images, labels, inverse @ (targets - 1 / classes), bandwidth)
     alone = targets - 1 / classes - kernel.coefficients / inverse.diagonal().unsqueeze(1)
@@ -81,7 +72,11 @@ def fit_kernel(
     for rows in labels.argsort(stable=True).split(labels.bincount().tolist()):
         if len(rows):
             without_class[rows] = without_group(kernel, inverse, rows)
-    return kernel, torch.stack([alone, others]), without_class
+    others = without_class.masked_fill(photographs.own, -torch.inf).amax(1)
+    return kernel, HeldOut(alone, alone.amax(1), others)
+
+
+EXPERT = Kind(fit, Kernel, says="photographs", usual=2.0, only_beyond=False)
 
 
 def bandwidth_of(images: Float[Tensor, "n d"]) -> Float[Tensor, ""]:

@@ -1,0 +1,121 @@
+"""The posterior, asked for some classes: known ones, and others of which there is only a name.
+
+A class known by name alone joins the others at its odds against all of them together (`novelty.py`):
+
+    logit_n(x) = ln Σ_c exp logit_c(x) + ln o_n(x)
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pbprompt.evidence.expert import Seen
+from pbprompt.evidence.novelty import HUGE, reluctance
+from pbprompt.evidence.posterior import Posterior
+from pbprompt.evidence.text_map import move
+from pbprompt.evidence.weights import combined
+
+
+class NewNames:
+    """Names without photographs beside the known classes of a posterior."""
+
+    def __init__(self, posterior: Posterior, texts: Sequence[Float[Tensor, "m d"]], scales: Sequence[float]):
+        """`texts`: of length 1, one table for each backbone; `scales`: their exp(logit scale)."""
+        self.posterior = posterior
+        self.directions = [
+            scale * (move(view.text_map, text.to(view.text_map.centre)) - view.moved_centre)
+            for view, text, scale in zip(posterior.views, texts, scales, strict=True)
+        ]
+        told = posterior.open > -HUGE
+        shown = [Seen(view.photographs[: len(told)][told]) for view in posterior.views]
+        self.reluctance = reluctance(posterior.novelty, posterior.open[told], self.cosines(shown))
+
+    def cosines(self, images: Sequence[Seen]) -> Float[Tensor, "b m"]:
+        """e^scale (x − b)·(t̂_n − t̄), the mean over the backbones."""
+        views = zip(self.posterior.views, images, self.directions, strict=True)
+        each = [
+            (seen.global_ - view.centre.to(seen.global_)) @ way.to(seen.global_).T
+            for view, seen, way in views
+        ]
+        return torch.stack(each).mean(0)
+
+    def fit(self, images: Sequence[Seen]) -> Float[Tensor, "b m"]:
+        """How well a name fits: ψ (x − b)·(t̂_n − t̄)."""
+        cosines = self.cosines(images)
+        return self.posterior.novelty.odds[2].to(cosines) * cosines
+
+    def log_odds(self, images: Sequence[Seen], looks: Float[Tensor, " b"]) -> Float[Tensor, "b m"]:
+        """ln o_n against all known classes together; `looks`: F."""
+        fit = self.fit(images)
+        away = self.posterior.novelty.odds[1].to(fit) * looks.to(fit).unsqueeze(1)
+        return fit - away - self.reluctance.to(fit)
+
+
+class Answers:
+    """What is said of the classes that are asked for."""
+
+    def __init__(
+        self,
+        posterior: Posterior,
+        columns: Int[Tensor, " c"],
+        texts: Sequence[Float[Tensor, "m d"]],
+        scales: Sequence[float],
+    ) -> None:
+        """`columns`: of each class its column among the known ones, or −1; `texts`: of those, in order."""
+        self.posterior = posterior
+        known, new = ((columns >= 0) == has for has in (True, False))
+        self.columns, self.new = columns[known], int(new.sum())
+        self.order = (
+            torch.cat([known.nonzero(), new.nonzero()]).squeeze(1).argsort()
+        )  # back to the order asked
+        self.names = NewNames(posterior, texts, scales)
+
+    def logits(
+        self,
+        images: Sequence[Seen],
+        scores: Float[Tensor, "e b k"],
+        looks: Float[Tensor, " b"],
+        draws: Float[Tensor, "s e"],
+    ) -> Float[Tensor, "s b c"]:
+        """Of each draw of the weights; `looks`: F of the images."""
+        mine = scores[:, :, self.columns]
+        known = combined(mine, draws)
+        if not self.new:
+            by_name = self.posterior.by_name(mine)
+            return self.posterior.mixed_with_names(known, by_name, looks)[..., self.order]
+        if not len(self.columns):  # names among themselves
+            return self.names.fit(images).expand(len(draws), -1, -1)
+        odds = known.logsumexp(-1, keepdim=True) + self.names.log_odds(images, looks)
+        return torch.cat([known, odds], dim=-1)[..., self.order]
+
+    def sources(self, *images: Seen) -> dict[str, Float[Tensor, "b c"]]:
+        """What adds up to a class's logit, by the best weights; of a name without photographs, what all
+        photographs say against it."""
+        posterior = self.posterior
+        scores = posterior.scores(*images)
+        looks = posterior.strangeness(scores)
+        mine = scores[:, :, self.columns]
+        known = posterior.weights.best[:, None, None] * mine
+        total = known.sum(0)
+        if len(self.columns):  # against all of them together, as new names are
+            known[0] -= total.logsumexp(1, keepdim=True)
+        by_name, odds = self.names.fit(images), self.names.log_odds(images, looks)
+        of_new = {"name": by_name, "photographs": odds - by_name if len(self.columns) else 0 * odds}
+        parts: dict[str, Tensor] = {}
+        for kind, table in zip(posterior.kinds, known, strict=True):
+            new = of_new.pop(kind.says, torch.zeros_like(odds))
+            parts[kind.says] = parts.get(kind.says, 0) + torch.cat([table, new], dim=1)[:, self.order]
+        if not self.new:  # what an image unlike the photographs leaves to the names
+            left = posterior.mixed_with_names(total[None], posterior.by_name(mine), looks)[0] - total
+            parts["unlike the photographs"] = (left - left.mean(1, keepdim=True))[:, self.order]
+        return parts
+
+    def slopes(self, draws: Float[Tensor, "s e"]) -> Float[Tensor, "s c d"]:
+        """∇ of the logits at b, by the first backbone's global feature."""
+        view = self.posterior.views[0]
+        each = torch.stack([one.slopes(view.centre) for one in view.experts.values()])
+        known = torch.einsum("se,ekd->skd", draws[:, : len(each)].to(each), each[:, self.columns])
+        new = self.posterior.novelty.odds[2] * self.names.directions[0].to(known)
+        return torch.cat([known, new.expand(len(draws), -1, -1)], dim=1)[:, self.order]

@@ -1,0 +1,159 @@
+"""What an expert is: one reading of labelled photographs, which scores every class of an image.
+
+An expert is a file with one function, `fit(photographs) -> (expert, held out)`, and its `Kind`:
+
+- the expert itself is a NamedTuple of tensors (they are what a model saves), with `scores`, `slopes` and
+  `closeness`, as `Expert` has them;
+- held out is what it would have said of each of its photographs had that one not been there. That is what
+  experts are weighed by: one that cheats here is trusted too much.
+
+`experts/__init__.py` lists them in their order; whatever stacks, weighs, saves or explains them
+(`posterior.py`, `weights.py`, `novelty.py`) knows none by name.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol, Self
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from pbprompt.evidence.evidence import Kept
+from pbprompt.evidence.statistics import Statistics
+from pbprompt.evidence.text_map import TextMap, learn_text_map
+
+CELLS = 1 << 22  # of a table of held-out photographs by classes
+
+
+class Seen(NamedTuple):
+    """Images as one backbone sees them."""
+
+    global_: Float[Tensor, "b d"]
+    """of length 1"""
+    patches: Float[Tensor, "b m e"] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Photographs:
+    """Labelled photographs and names as one backbone sees them: what an expert is fitted to.
+
+    Every class has photographs; the sums are of all of them, the rows of those that are held out in turn.
+    """
+
+    statistics: Statistics
+    images: Float[Tensor, "n d"]
+    """float64, of length 1"""
+    labels: Int[Tensor, " n"]
+    shares: Float[Tensor, " n"]
+    """how often each counts"""
+    texts: Float[Tensor, "k d"]
+    """float64, of length 1; 0 of names that nobody can read"""
+    scale: float
+    """exp(logit scale)"""
+    patches: Float[Tensor, "n m e"] | None = None
+
+    @classmethod
+    def of(cls, statistics: Statistics, kept: Kept, texts: Float[Tensor, "k d"], scale: float) -> Self:
+        """From the sums of all photographs, and those that are kept."""
+        rows = judged_rows(len(kept.labels), len(texts)).to(kept.labels)
+        images, shares = kept.images[rows].double(), kept.weights[rows]
+        return cls(statistics, images, kept.labels[rows], shares, texts.double(), scale)
+
+    @property
+    def classes(self) -> int:
+        return len(self.texts)
+
+    @cached_property
+    def placed(self) -> tuple[TextMap, Float[Tensor, "k d"]]:
+        """Where the names lie among images: how it was found, and t̂."""
+        return learn_text_map(self.statistics.means, self.statistics.counts, self.texts)
+
+    @cached_property
+    def several(self) -> Bool[Tensor, " n"]:
+        """Whether a photograph's class has others: without it, the answer is about its name."""
+        n = self.statistics.counts[self.labels]
+        return n - self.shares > 1e-9 * n  # sums of weights are rounded
+
+    @cached_property
+    def own(self) -> Bool[Tensor, "n k"]:
+        return self.labels.unsqueeze(1) == torch.arange(self.classes).to(self.labels)
+
+
+class HeldOut(NamedTuple):
+    """What an expert says of each of its photographs without it."""
+
+    scores: Float[Tensor, "n k"]
+    closeness: Float[Tensor, " n"] | None = None
+    without_class: Float[Tensor, " n"] | None = None
+    """its closeness to the other classes, without all photographs of its own"""
+
+
+class HeldOutPhotographs(NamedTuple):
+    """Photographs as the model without each of them sees them."""
+
+    labels: Int[Tensor, " n"]
+    shares: Float[Tensor, " n"]
+    """how often each counts"""
+    several: Bool[Tensor, " n"]
+    """whether the class has photographs left: without, the answer is about its name"""
+    scores: Float[Tensor, "e n k"]
+    """E"""
+    closeness: Float[Tensor, "m n"]
+    """N, of the experts that have it"""
+    without_class: Float[Tensor, "m n"]
+    """N of the other classes, without all photographs of the own one"""
+    looks: Float[Tensor, " n"]
+    """F (`novelty.py`)"""
+
+    @classmethod
+    def of(cls, photographs: Photographs, held_out: Sequence[HeldOut]) -> Self:
+        """What all experts say of them; F is not known yet."""
+        tables = ([getattr(held, name) for held in held_out] for name in HeldOut._fields)
+        found = (torch.stack([table for table in each if table is not None]) for each in tables)
+        shares = photographs.shares
+        scores, closeness, without_class = found
+        unknown, several = torch.zeros_like(shares), photographs.several
+        return cls(photographs.labels, shares, several, scores, closeness, without_class, unknown)
+
+
+class Expert(Protocol):
+    """What `Posterior` asks of an expert."""
+
+    def scores(self, images: Seen) -> Float[Tensor, "b k"]:
+        """E_c of images."""
+        ...
+
+    def slopes(self, centre: Float[Tensor, " d"]) -> Float[Tensor, "k d"]:
+        """∇ E_c at a global feature."""
+        ...
+
+    def closeness(self, scores: Float[Tensor, "b k"]) -> Float[Tensor, " b"] | None:
+        """How near the nearest class is, from E; None where that says nothing of what is unknown."""
+        ...
+
+    def _asdict(self) -> dict[str, Any]: ...
+
+
+class Kind(NamedTuple):
+    """An expert, as its file declares it."""
+
+    fit: Callable[[Photographs], tuple[Any, HeldOut]]
+    made: type[Any]
+    """what `fit` makes"""
+    says: str
+    """what an explanation calls it"""
+    usual: float
+    """its weight before any photograph is judged (`trust.py`)"""
+    in_spreads: bool = False
+    """whether that is in spreads of the names' scores: of scores that have no scale of their own"""
+    from_photographs: bool = True
+    """whether photographs made it: of what is not, none need be held out"""
+    only_beyond: bool | None = None
+    """of its closeness, whether being nearer than usual says nothing; None: it has none"""
+
+
+def judged_rows(photographs: int, classes: int) -> Int[Tensor, " n"]:
+    """Of the kept photographs those that are held out in turn, and that experts of single ones know."""
+    return torch.arange(0, photographs, max(1, -(-photographs * classes // CELLS)))

@@ -1,0 +1,93 @@
+"""How far to trust names, means and photographs: w⁰ before any is judged, w after.
+
+Before any photograph is judged, as where every class has a single one, the weights are
+
+    w⁰ = (¾ ρ T₀, 2 ρ, ρ, (1 − ρ) ψ₀)  ρ = N/(N + 20): few photographs say little
+                                       T₀ = spread of e^scale x·t_c over the classes / spread of L_c
+                                       ψ₀ = the temperature at which names alone tell the photographs best
+
+of Gaussians, kernel regression, nearest photographs and names; of those that photographs made, divided by the
+number of backbones. A held-out photograph is judged by n − 1 of its class, a new one by n, and means of more
+may be trusted more: w_1 grows by (n/(n − 1))^¼.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import chain
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pbprompt.evidence.expert import HeldOutPhotographs, Kind
+from pbprompt.evidence.weights import Weights, combined, fit_weights
+
+FEW = 20.0  # photographs, in w⁰
+UNNAMED = 0.1  # T₀ where names say nothing
+GROWTH = 0.25  # of ln w_1 by ln n
+
+Views = Sequence[Sequence[Kind]]  # the experts of each backbone
+
+
+def names_alone(experts: Views, left: HeldOutPhotographs) -> tuple[Float[Tensor, " v"], Float[Tensor, ""]]:
+    """ψ₀ and I: nothing of a name was fitted to its photographs, so that none need be held out."""
+    rows = [row for row, each in enumerate(chain.from_iterable(experts)) if not each.from_photographs]
+    by_name, labels, shares = left.scores[rows], left.labels, left.shares
+    if by_name.shape[2] < 2:
+        return by_name.new_ones(len(rows)), by_name.new_zeros(())
+    usual = by_name.new_full((len(rows),), 0.5 / len(rows))
+    scale = fit_weights(by_name, labels, usual, shares).best
+    told = combined(by_name, scale.unsqueeze(0))[0].log_softmax(1)
+    mean = (shares * told.gather(1, labels.unsqueeze(1)).squeeze(1)).sum() / shares.sum()
+    return scale, (1 + mean / math.log(by_name.shape[2])).clamp(min=0)
+
+
+def usual_weights(
+    experts: Views,
+    left: HeldOutPhotographs,
+    name_scale: Float[Tensor, " v"],
+    photographs: float,
+    absorbed: float = 0.0,
+) -> Float[Tensor, " e"]:
+    """w⁰"""
+    scores, several = left.scores, left.several
+    rows = several if several.any() else torch.ones_like(several)
+    told = scores.shape[2] > (1 if several.any() else 2)  # of two single photographs none is left to compare
+    spreads = scores[:, rows].var(2).mean(1).sqrt().tolist() if told else [0.0] * len(scores)
+    usual, row = [], 0
+    for view, by_name in zip(experts, name_scale.tolist(), strict=True):
+        mine = spreads[row : row + len(view)]
+        names = next((s for s, each in zip(mine, view, strict=True) if not each.from_photographs), 0.0)
+        for spread, each in zip(mine, view, strict=True):
+            if not each.from_photographs:
+                usual.append((1 - enough(photographs)) * by_name)
+                continue
+            as_sure = names / spread if names > 0 and spread > 0 else UNNAMED
+            often = each.usual * as_sure if each.in_spreads else each.usual
+            usual.append(enough(photographs + absorbed) * often / len(experts))
+        row += len(view)
+    return scores.new_tensor(usual).clamp(min=1e-6)
+
+
+def fit_trust(
+    experts: Views,
+    left: HeldOutPhotographs,
+    name_scale: Float[Tensor, " v"],
+    counts: Float[Tensor, " k"],
+    absorbed: float = 0.0,
+) -> Weights:
+    """w, from photographs whose class has others left."""
+    several, labels, shares = left.several, left.labels, left.shares
+    usual = usual_weights(experts, left, name_scale, float(counts.sum()), absorbed)
+    weights = fit_weights(left.scores[:, several], labels[several], usual, shares[several])
+    if not several.any():
+        return weights
+    n = counts[labels[several]]
+    grown = GROWTH * (n / (n - shares[several])).log().mean()
+    grows = [each.in_spreads for view in experts for each in view]
+    return weights._replace(log=weights.log + grown * weights.log.new_tensor(grows))
+
+
+def enough(photographs: float) -> float:
+    """ρ"""
+    return photographs / (photographs + FEW)
