@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbprompt.learners.abilities import TakesUnlabelled, can
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
 from pbprompt.model.metrics.metrics import harmonic_mean
 from pbprompt.model.metrics.resampling import image_counts, interval, resampled_mean
@@ -102,7 +103,7 @@ def run(given: argparse.Namespace) -> None:
                         preset, others = "", [preset, *others]
                     started = time.perf_counter(), time.process_time()
                     config = make_config(kind, preset, overrides=others)
-                    model = TunedModel.fit(replace(base, val=()), bank, kind, config, seed=seed)
+                    model = TunedModel.fit(replace(base, val=()), bank, kind, config, FitOptions(seed=seed))
                     row["seconds"] = round(time.perf_counter() - started[0])
                     row["processor_seconds"] = round(time.process_time() - started[1])
                     row["base"] = said_of(model, bank, base, given.part, given.most)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pbprompt import load_backbone
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
 from pbprompt.model.metrics.metrics import harmonic_mean
 from pbprompt.model.predictor import Predictor, predict_features, predictive, zero_shot
@@ -91,7 +92,7 @@ def main() -> None:
         began = time.perf_counter()
         console.print(f"{name}: fitting{' with ' + settings[0] if settings else ''} …")
         config = make_config(kind, preset, overrides=settings)
-        method, _ = tune(base, bank, kind, config, shots=SHOTS, seed=SEED)
+        method, _ = tune(base, bank, kind, config, FitOptions(shots=SHOTS, seed=SEED))
         console.print(f"{name}: fitted in {time.perf_counter() - began:.1f} s")
         scores[name] = []
         for half, features in tests:

@@ -11,6 +11,7 @@ import torch
 
 from pbprompt import registry
 from pbprompt.errors import InputError
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import build_method
 from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predictive
@@ -56,7 +57,12 @@ def test_it_is_a_method_like_any_other(plugin, tiny_vit, tmp_path):
     method.prepare(("cat", "dog"), "a {}.")
     images = Encoded(features.global_, features.patches)
     before = predictive(method)(images).probabilities
-    train(method, lambda epoch: features, len(features), Run(epochs=30, seed=1, progress=False))
+    train(
+        method,
+        lambda epoch: features,
+        len(features),
+        Run(options=FitOptions(seed=1, progress=False), epochs=30),
+    )
     after = predictive(method)(images).probabilities
     rows = torch.arange(8)
     assert after[rows, features.labels].mean() > before[rows, features.labels].mean()

@@ -133,7 +133,7 @@ def test_two_processes_share_a_pass_each_with_a_checkpoint_of_its_own(both, lite
     alone, shared = (TunedModel.load(root / name / "streamed", lite) for name in ("one", "two"))
     assert shared.classes == alone.classes and shared.info.data == alone.info.data
     wanted, found = alone.method.state_dict(), shared.method.state_dict()
-    assert alone.info.data["images"] == 21
+    assert alone.info.data.images == 21
     for key in ("counts", "sums", "moment", "fitted_kernel_bandwidth"):
         torch.testing.assert_close(found[key], wanted[key], rtol=1e-6, atol=1e-6)
     for key in ("fitted_names", "fitted_weights_log", "fitted_novelty_familiar"):  # texts are of 32 bits

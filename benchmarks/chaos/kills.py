@@ -29,6 +29,7 @@ from pbprompt.apps.batch import parts
 from pbprompt.apps.batch.output import Output
 from pbprompt.apps.export import export_onnx
 from pbprompt.executors.executor import Ended, Job, attempt
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
 from pbprompt.model.folder import describe_model
 from pbprompt.model.manifest import WEIGHTS, claim, is_model, opened
@@ -163,7 +164,7 @@ def _fit(folder: Path, photos: Path, backbone: Backbone) -> Killed:
         config = make_config(kind, overrides=["epochs=3", "batch_size=4"])
         with claim(out):
             model = TunedModel.fit(
-                open_dataset(photos), bank, kind, config, folder=out, samples=2, progress=False
+                open_dataset(photos), bank, kind, config, FitOptions(folder=out, progress=False), samples=2
             )
             model.save(out)
 

@@ -26,6 +26,7 @@ from benchmarks.speed.setups import (
     make_backbone,
     random_batch,
 )
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Batch, build_method, make_config
 from pbprompt.prompts.loop.loop import Run, train
 from pbprompt.prompts.loop.schedule import learning_rate
@@ -130,7 +131,7 @@ def fit_ours(fit: Fit) -> tuple[float, float]:
 
         def whole() -> dict[str, float]:
             bank = FeatureBank(backbone, cache=Path(cache), progress=False)
-            return tune(fit.dataset, bank, kind, config, shots=1, seed=SEED, progress=False)[1]
+            return tune(fit.dataset, bank, kind, config, FitOptions(shots=1, seed=SEED, progress=False))[1]
 
         seconds, terms = seconds_of(whole, fit.device)
     return seconds, terms["total"]
@@ -194,7 +195,7 @@ def cached_row(
     batch = method.images_a_step(len(features))
     steps = epochs * (len(features) // batch)
     measured = steps if options.whole or on_cuda(options.device) else min(steps, 100)
-    job = Run(epochs, SEED, max_steps=measured, progress=False)
+    job = Run(epochs, FitOptions(seed=SEED, max_steps=measured, progress=False))
     products = "bfloat16" if set(ROUGH_PRODUCTS) <= set(overrides) else dtype
     rate = matrix_rate(getattr(torch, products), options.device, options.quick)
     floor = steps * step_flops(method, batch, images.patches.shape[1]) / rate

@@ -9,6 +9,7 @@ from benchmarks.speed.measuring import GIB, apart, memory_now, memory_peak, on_c
 from benchmarks.speed.pictures import make_dataset
 from benchmarks.speed.rates import seconds_of
 from benchmarks.speed.setups import OVERRIDES, SHOTS, Options, make_backbone
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
 from pbprompt.prompts.loop.tune import tune
 from pbprompt.registry import find_method
@@ -42,7 +43,7 @@ def whole_run(name: str, device: str, dataset: Dataset, epochs: int) -> dict[str
 
         def whole() -> None:
             bank = FeatureBank(backbone, cache=Path(cache), progress=False)
-            tune(dataset, bank, kind, config, shots=SHOTS, seed=1, views="fresh", progress=False)
+            tune(dataset, bank, kind, config, FitOptions(shots=SHOTS, seed=1, views="fresh", progress=False))
 
         before = memory_now(device)
         seconds, _ = seconds_of(whole, device)

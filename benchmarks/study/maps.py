@@ -18,6 +18,7 @@ from torch import Tensor
 from pbprompt import markdown
 from pbprompt.apps.pages import plots
 from pbprompt.files import write_text
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Method, make_config
 from pbprompt.model.predictor import predictive
 from pbprompt.prompts.loop.tune import tune
@@ -58,7 +59,7 @@ def measure_maps(root: Path | None, say: Callable[[str], None]) -> None:
         for label, (variant, words, steps) in SETTINGS.items():
             config = make_config(kind, variant=variant, overrides=words)
             few = drawn.apply(dataset)
-            method, _ = tune(few, bank, kind, config, shots=SHOTS, seed=SEED, max_steps=steps)
+            method, _ = tune(few, bank, kind, config, FitOptions(shots=SHOTS, seed=SEED, max_steps=steps))
             found[name]["rows"][label] = look(method, test)
             say(f"{name}, {label}: {found[name]['rows'][label]['patches']:.1f} patches per prompt")
     results = about | {"machine": machine(bank.backbone.device), "datasets": found}

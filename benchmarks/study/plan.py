@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.study.parts import Part
-from pbprompt.learners.abilities import UsesUnseenNames, can
 from pbprompt.learners.method import Method, build_method, make_config
 from pbprompt.registry import find_method
 from pbprompt.research.runs.config import RunConfig
@@ -39,7 +38,7 @@ class Costs:
         config: Any = method.config
         images = self.images(run.task, run.dataset, run.shots, run.seed)
         steps = (config.epochs or method.epochs_for(run.shots)) * (images // method.images_a_step(images))
-        if run.task in ("base-to-new", "cross-dataset") and can(method, UsesUnseenNames):
+        if run.task in ("base-to-new", "cross-dataset") and method.uses_unseen_names:
             steps += config.synth_epochs * -(-images // config.synth_batch)
         return steps
 

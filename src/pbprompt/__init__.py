@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from pbprompt.learners.method import Method as Method
     from pbprompt.learners.method import MethodConfig as MethodConfig
     from pbprompt.learners.method import setting as setting
-    from pbprompt.model.predictions import Prediction as Prediction
+    from pbprompt.learners.predictive import Prediction as Prediction
+    from pbprompt.learners.predictive import Predictive as Predictive
     from pbprompt.model.tuned import TunedModel as TunedModel
     from pbprompt.registry import register as register
     from pbprompt.vision.images.sources import open_dataset as open_dataset
@@ -29,7 +30,8 @@ _PUBLIC = {
     "InputError": "pbprompt.errors",
     "Method": "pbprompt.learners.method",
     "MethodConfig": "pbprompt.learners.method",
-    "Prediction": "pbprompt.model.predictions",
+    "Prediction": "pbprompt.learners.predictive",
+    "Predictive": "pbprompt.learners.predictive",
     "PromptClassifier": "pbprompt.apps.classifier",
     "TextEngine": "pbprompt.vision.towers.engine",
     "TunedModel": "pbprompt.model.tuned",

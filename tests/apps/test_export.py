@@ -21,15 +21,14 @@ from pbprompt import __version__  # noqa: E402
 from pbprompt.apps import export  # noqa: E402
 from pbprompt.apps.export import export_onnx, thresholds  # noqa: E402
 from pbprompt.errors import InputError  # noqa: E402
-from pbprompt.evidence.temperature import tempered  # noqa: E402
 from pbprompt.learners.method import Method, build_method  # noqa: E402
+from pbprompt.learners.predictive import Predictive  # noqa: E402
 from pbprompt.model.calibration import Calibration  # noqa: E402
 from pbprompt.model.folder import describe_model  # noqa: E402
 from pbprompt.model.predictor import predictive  # noqa: E402
 from pbprompt.model.tuned import TunedModel  # noqa: E402
 from pbprompt.registry import methods  # noqa: E402
 from pbprompt.testing.fits import fitted, random_images  # noqa: E402
-from pbprompt.vision.similarity import Uncertainty  # noqa: E402
 from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, Encoded, random_backbone  # noqa: E402
 from pbprompt.vision.towers.text import TextConfig  # noqa: E402
 from pbprompt.vision.towers.vit import VitConfig  # noqa: E402
@@ -96,7 +95,7 @@ def pixels(backbone: Backbone, count: int) -> np.ndarray:
     return np.stack(images)
 
 
-def by_torch(method: Method, images: np.ndarray) -> Uncertainty:
+def by_torch(method: Method, images: np.ndarray) -> Predictive:
     """What `predict` computes."""
     preprocessed = [method.backbone.preprocess(Image.fromarray(image)) for image in images]
     with torch.inference_mode():
@@ -225,7 +224,7 @@ def test_a_prediction_that_cannot_be_traced_is_refused_in_words(plain, tmp_path)
 def test_a_model_that_differs_from_torch_is_not_written(coop, tmp_path, monkeypatch):
     path = tmp_path / "model.onnx"
     path.write_bytes(b"earlier")
-    broken = Uncertainty(*(torch.full((3, 4), torch.nan) for _ in Uncertainty._fields))
+    broken = Predictive.of_logits(torch.full((1, 3, 4), torch.nan))
     program = _program_that_says(broken)
     monkeypatch.setattr(export, "_program", lambda classifier: program)
     with pytest.raises(InputError, match=r"fp16 the probabilities are nan away.* use precision fp32"):
@@ -233,7 +232,7 @@ def test_a_model_that_differs_from_torch_is_not_written(coop, tmp_path, monkeypa
     assert path.read_bytes() == b"earlier" and list(tmp_path.iterdir()) == [path]
 
 
-def _program_that_says(said: Uncertainty) -> torch.onnx.ONNXProgram:
+def _program_that_says(said: Predictive) -> torch.onnx.ONNXProgram:
     """A graph of the right shape whose probabilities are always these."""
 
     class Fixed(torch.nn.Module):
@@ -323,7 +322,7 @@ def test_a_models_temperature_is_exported(plain, tmp_path):
     export_onnx(scaled, tmp_path / "model.onnx")
     images = pixels(plain, 4)
     said, untempered = by_onnx(tmp_path / "model.onnx", images), by_torch(cold.method, images)
-    wanted = tempered(untempered, 2.5)
+    wanted = untempered.tempered(2.5)
     np.testing.assert_allclose(said["probabilities"], wanted.probabilities, rtol=0, atol=SINGLE)
     np.testing.assert_allclose(said["entropy"], wanted.entropy, rtol=0, atol=SINGLE)
     np.testing.assert_allclose(said["epistemic"], wanted.mutual_information, rtol=0, atol=SINGLE)

@@ -17,6 +17,7 @@ pytest.importorskip("onnxruntime")
 from pbprompt.apps.export import export_onnx
 from pbprompt.errors import InputError
 from pbprompt.evidence.novelty import FEWEST
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
 from pbprompt.model.fitting import fit_into
 from pbprompt.model.tuned import TunedModel
@@ -71,7 +72,7 @@ def as_fit_leaves_it(name, photos, backbone, tmp_path, variant=""):
     kind, dataset = METHODS[name], open_dataset(photos)
     config = make_config(kind, "default", variant, QUICK.get(name, []))
     bank = FeatureBank(backbone, cache=tmp_path / "cache", progress=False)
-    fit_into(tmp_path / "model", dataset, bank, kind, config, max_steps=1, progress=False)
+    fit_into(tmp_path / "model", dataset, bank, kind, config, FitOptions(max_steps=1, progress=False))
     return TunedModel.load(tmp_path / "model", backbone)
 
 

@@ -16,14 +16,16 @@ from pbprompt.evidence.evidence import feature_keys
 from pbprompt.evidence.posterior import Posterior, fit_posterior
 from pbprompt.evidence.unlabelled import absorb
 from pbprompt.learners.abilities import LeavesOut, Streams, can
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Batch, build_method
+from pbprompt.learners.predictive import Predictive
 from pbprompt.learners.zeroshot import ENSEMBLE, sentence_features
 from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import SAMPLES, predictive
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.loop.loop import Run, train
 from pbprompt.vision.features.cache import Features
-from pbprompt.vision.similarity import Uncertainty, unit
+from pbprompt.vision.similarity import unit
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 NAMES = ("cat", "golden_retriever", "Ångström", "traffic light")
@@ -72,7 +74,7 @@ def usual(backbone: Backbone, counts=COUNTS, names=NAMES, **settings) -> Conjuga
     return fit(backbone, photographs(backbone, names, labels, seed=1), labels, names, **settings)
 
 
-def ask(method: Conjugate, images: Encoded) -> Uncertainty:
+def ask(method: Conjugate, images: Encoded) -> Predictive:
     return predictive(method)(images)
 
 
@@ -593,7 +595,7 @@ def test_trained_by_the_loop_and_resumed(tiny_vit, tmp_path):
     for _ in range(2):  # the second run goes on from the first one's checkpoint
         method = build_method(Conjugate, ConjugateConfig(prior="sentence"), tiny_vit, seed=0)
         method.prepare(NAMES, TEMPLATE)
-        run = Run(epochs=0, seed=0, identity="one", folder=tmp_path, progress=False)
+        run = Run(options=FitOptions(seed=0, folder=tmp_path, progress=False), epochs=0, identity="one")
         assert train(method, lambda epoch: data, len(labels), run) == {}
         results.append(ask(method, new).probabilities)
     assert torch.equal(*results)

@@ -7,8 +7,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 from pbprompt.errors import InputError
-from pbprompt.evidence.temperature import fit_temperature, tempered
-from pbprompt.vision.similarity import uncertainty
+from pbprompt.evidence.temperature import fit_temperature
 
 
 def drawn(n: int, c: int, scale: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -66,29 +65,3 @@ def test_a_handful_of_right_images_makes_nobody_certain():
     assert fit_temperature(logits, labels) < 0.1
     temperature = fit_temperature(logits, labels, smoothing=1 / 12)
     assert (logits / temperature).softmax(-1)[0, 0].item() == pytest.approx(1 - 0.5 / 12, abs=1e-4)
-
-
-def test_tempered_answers_keep_their_order_and_add_up():
-    logits = 3 * torch.randn(5, 40, 4, generator=torch.Generator().manual_seed(0))
-    said = uncertainty(logits)
-    assert tempered(said, 1.0) is said
-    for temperature in (0.5, 2.0):
-        scaled = tempered(said, temperature)
-        wanted = (said.probabilities.log() / temperature).softmax(-1)
-        assert torch.allclose(scaled.probabilities, wanted, atol=1e-6)
-        assert torch.equal(scaled.probabilities.argmax(-1), said.probabilities.argmax(-1))
-        assert torch.allclose(scaled.expected_entropy + scaled.mutual_information, scaled.entropy, atol=1e-5)
-        assert (scaled.expected_entropy >= 0).all()
-        shares = scaled.mutual_information / scaled.entropy
-        assert torch.allclose(shares, said.mutual_information / said.entropy, atol=1e-5)
-        assert (scaled.spreads >= 0).all() and (scaled.spreads <= 0.5).all()
-
-
-def test_tempered_spreads_are_those_of_tempered_draws_where_they_are_small():
-    """Of two classes and draws close together, the first order is all there is."""
-    logits = torch.tensor([0.7, 0.0]) + 1e-2 * torch.randn(
-        200, 1, 2, generator=torch.Generator().manual_seed(0)
-    )
-    assert torch.allclose(
-        tempered(uncertainty(logits), 2.5).spreads, uncertainty(logits / 2.5).spreads, rtol=1e-2
-    )

@@ -24,7 +24,7 @@ from pbprompt.model.calibration import (
 )
 from pbprompt.model.metrics.conformal import conformal_quantile
 from pbprompt.model.metrics.selective import few_errors, sure_threshold
-from pbprompt.model.predictor import predictive, rounded
+from pbprompt.model.predictor import predictive
 from pbprompt.prompts.pbprompt.model import PBPrompt
 from pbprompt.vision.features.cache import Features
 from pbprompt.vision.towers.backbone import Encoded
@@ -270,12 +270,3 @@ def test_impossible_answers_are_refused():
         replace(GOOD, right=(True,))
     with pytest.raises(ValueError, match="0 ≤ true"):
         replace(GOOD, true=(0.95, 0.1))
-
-
-@quickly
-@given(st.lists(st.floats(0, 1.5, width=32), min_size=1, max_size=20))
-def test_numbers_are_rounded_as_python_rounds_them(values):
-    halves = [(2 * step + 1) / 2**7 for step in range(8)]  # so are those that lie between two
-    values += halves
-    assert rounded(torch.tensor(values)) == [min(1.0, round(value, 6)) for value in values]
-    assert rounded(torch.tensor([values, values])) == [rounded(torch.tensor(values))] * 2

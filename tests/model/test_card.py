@@ -2,6 +2,7 @@
 
 from pbprompt.model.calibration import Calibration
 from pbprompt.model.card import ModelInfo, model_card
+from pbprompt.model.provenance import Provenance
 
 FIGURES = {
     "split": "test",
@@ -22,7 +23,7 @@ def info(**changes):
         "backbone": {"name": "lite", "activation": "quick_gelu", "fingerprint": "abc123"},
         "seed": 7,
         "shots": 4,
-        "data": {"dataset": "toys", "draw_hash": "d1e2"},
+        "data": Provenance(dataset="toys", draw_hash="d1e2"),
         "metrics": FIGURES,
     }
     return ModelInfo(**(facts | changes))
@@ -99,6 +100,6 @@ def test_many_classes_are_cut():
 
 def test_names_mean_nothing_in_markdown():
     names = ("[a](http://x)", "<script>", "*b*|c", "two\nlines")
-    card = model_card(info(classes=names, data={"dataset": "# <b>"}), "model")
+    card = model_card(info(classes=names, data=Provenance(dataset="# <b>")), "model")
     assert "4 classes: \\[a\\](http://x), \\<script\\>, \\*b\\*\\|c, two lines\n" in card
     assert "- dataset: \\# \\<b\\>" in card

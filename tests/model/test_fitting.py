@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 
 from pbprompt.errors import InputError
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.model.fitting import fit_into, fit_stream_into
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
@@ -30,7 +31,9 @@ def test_a_draw_is_fitted_judged_and_saved(photos, tiny_vit, tmp_path):
     dataset, kind, announced = open_dataset(photos), find_method("nearest-mean"), []
     bank = FeatureBank(tiny_vit, cache=tmp_path / "cache", progress=False)
     folder, few = tmp_path / "model", draw(dataset, 2, seed=1).apply(dataset)
-    model = fit_into(folder, few, bank, kind, kind.Config(), temperature=True, announce=announced.append)
+    model = fit_into(
+        folder, few, bank, kind, kind.Config(), FitOptions(announce=announced.append), temperature=True
+    )
     assert announced == [model.method] and (folder / "draw.jsonl").is_file()
     saved = TunedModel.load(folder, tiny_vit)
     assert saved.info == model.info and saved.info.temperature != 1

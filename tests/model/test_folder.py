@@ -18,6 +18,7 @@ from pbprompt.model import manifest
 from pbprompt.model.calibration import Calibration
 from pbprompt.model.folder import describe_model, read_info
 from pbprompt.model.predictor import predictive
+from pbprompt.model.provenance import Provenance
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.pbprompt.model import PBPrompt
 from pbprompt.vision.towers.backbone import Encoded, random_backbone
@@ -38,7 +39,7 @@ def made(backbone, *arguments):
 def saved(folder, method):
     metrics = dict.fromkeys(("accuracy", "nll", "ece"), 0.5)
     metrics = {**metrics, "zero_shot": {**metrics, "accuracy": 0.25}}
-    info = describe_model(method, seed=3, shots=4, data={"dataset": "toys", "draw_hash": "d"})
+    info = describe_model(method, seed=3, shots=4, data=Provenance(dataset="toys", draw_hash="d"))
     info = replace(info, metrics=metrics)
     TunedModel(method, info).save(folder, name="toys")
     return info

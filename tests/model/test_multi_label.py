@@ -13,6 +13,7 @@ from pbprompt.apps.batch import Job, answers
 from pbprompt.apps.classifier.tuning import GivenFeatures
 from pbprompt.errors import InputError, NoNumberError
 from pbprompt.learners.abilities import MultiLabel, can
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.model.card import model_card, threshold_words
 from pbprompt.model.folder import describe_model
 from pbprompt.model.multi_label import targets
@@ -36,7 +37,7 @@ def few(labels: torch.Tensor, start: int = 0) -> tuple[Item, ...]:
 
 
 def fitted(dataset, bank, kind=CONJUGATE, config=None) -> TunedModel:
-    return TunedModel.fit(dataset, bank, kind, config or kind.Config(), progress=False)
+    return TunedModel.fit(dataset, bank, kind, config or kind.Config(), FitOptions(progress=False))
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def test_the_same_after_a_round_trip(model, problem, tmp_path):
     model.save(str(tmp_path / "model"), "toy model")
     again = TunedModel.load(str(tmp_path / "model"), model.backbone)
     assert again.info == model.info and again.thresholds == model.thresholds
-    assert again.predict(problem[1].images) == model.predict(problem[1].images)
+    assert list(again.predict(problem[1].images)) == list(model.predict(problem[1].images))
     card = (tmp_path / "model" / "README.md").read_text()
     assert "conjugate, multi-label, on toys" in card and f"{model.info.metrics['map']:.2%}" in card
     assert "pbprompt predict IMAGE --model 'toy model'" in card
@@ -198,7 +199,7 @@ def test_an_image_tower_without_text_does_too(problem):
 def test_targets_and_the_description_of_a_model(model, problem):
     table = targets((Item("a", 0, labels=(0, 2)), Item("b", 0)), 3)
     assert table.tolist() == [[1, 0, 1], [0, 0, 0]]
-    assert model.info.data["images"] == 40 and model.info.multi_label
+    assert model.info.data.images == 40 and model.info.multi_label
     shown = f"TunedModel('conjugate', backbone={model.backbone.config.name!r}, {len(model.classes)} labels)"
     assert repr(model) == shown
     assert not describe_model(CONJUGATE(CONJUGATE.Config(), model.backbone)).multi_label

@@ -10,6 +10,7 @@ from PIL import Image
 
 from pbprompt.errors import InputError
 from pbprompt.evidence.streamed_statistics import Gathered
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.model import streamed
 from pbprompt.model.streamed import check_streams, fit_gathered, gather_stream, is_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
@@ -47,10 +48,10 @@ def test_it_is_the_fit_in_memory(photos, tiny_vit, fitted, tmp_path):
     kind = find_method("conjugate")
     bank = FeatureBank(tiny_vit, cache=tmp_path / "cache", progress=False)
     dataset = open_dataset(photos)
-    whole = TunedModel.fit(dataset, bank, kind, kind.Config(), progress=False)
+    whole = TunedModel.fit(dataset, bank, kind, kind.Config(), FitOptions(progress=False))
     model = fitted
     assert model.classes == whole.classes == ("Big Cat", "dog", "hen")
-    assert model.info.data["images"] == 15
+    assert model.info.data.images == 15
     features = bank.encode(dataset.root, dataset.train)
     images = Encoded(features.global_, features.patches)
     for _ in range(2):  # and after they learned one image more, of a new class

@@ -28,14 +28,13 @@ from torch import Tensor, nn
 from pbprompt import __version__
 from pbprompt.config import to_dict
 from pbprompt.errors import InputError, needing
-from pbprompt.evidence.temperature import tempered
 from pbprompt.files import held, write_bytes
 from pbprompt.learners.method import Method
+from pbprompt.learners.predictive import Predictive
 from pbprompt.model.calibration import CERTAINTY, Calibration
 from pbprompt.model.predictor import Predictor
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.transforms import Preprocess
-from pbprompt.vision.similarity import uncertainty
 from pbprompt.vision.towers.backbone import Encoded
 from pbprompt.vision.towers.taps import Tapped
 from pbprompt.vision.towers.vit import VitConfig
@@ -93,7 +92,7 @@ class ImageClassifier(nn.Module):
         pixels = (image.permute(0, 3, 1, 2).float() / 255 - self.pixel_mean) / self.pixel_std
         encoded = Encoded(*(part.float() for part in self.visual(pixels.to(self.tower_dtype))))
         logits = self.method.sample_logits(encoded, self.bank)
-        said = tempered(uncertainty(logits), self.temperature)
+        said = Predictive.of_logits(logits).tempered(self.temperature)
         return said.probabilities, said.entropy, said.mutual_information
 
 

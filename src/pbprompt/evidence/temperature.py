@@ -13,12 +13,10 @@ No image changes its class: T only says how far to trust the order. T > 1: the c
 
 import math
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.errors import InputError
-from pbprompt.vision.similarity import Uncertainty
 
 # where every image is right by a margin the best T is 0; where chance wins, infinity
 LOWEST, HIGHEST = 1e-3, 1e3
@@ -56,29 +54,3 @@ def _derivatives(z: Float[Tensor, "n c"], of_label: Float[Tensor, " n"], beta: f
     mean = (p * z).sum(-1)
     variance = (p * (z - mean.unsqueeze(-1)).square()).sum(-1)
     return (mean - of_label).mean().item(), beta * variance.mean().item()
-
-
-def tempered(said: Uncertainty, temperature: float) -> Uncertainty:
-    """The mean class distribution at a temperature: softmax(ln p̄ / T), with its entropy.
-
-    T is of the mean over the sampled prompts, not of each draw: p̄ is what decides and what T was fitted to.
-    The draws' share of the doubt (mutual information / entropy) stays, and spreads follow to first order:
-    dp/p(1 − p) becomes dp/(T p(1 − p)), at most √(p(1 − p)).
-    """
-    if temperature == 1:
-        return said
-    tiny = torch.finfo(torch.float32).tiny
-    p = said.probabilities
-    log_p = (p.clamp_min(tiny).log() / temperature).log_softmax(-1)
-    scaled = log_p.exp()
-    entropy = -(scaled * log_p).sum(-1)
-    disagreement = said.mutual_information / said.entropy.clamp_min(tiny) * entropy
-    most = scaled * (1 - scaled)
-    spreads = said.spreads / temperature * most / (p * (1 - p)).clamp_min(tiny)
-    return Uncertainty(
-        probabilities=scaled,
-        entropy=entropy,
-        expected_entropy=entropy - disagreement,
-        mutual_information=disagreement,
-        spreads=torch.minimum(spreads, most.clamp_min(0).sqrt()),
-    )

@@ -94,14 +94,6 @@ class LeavesOut(Method):
         raise NotImplementedError
 
 
-class ChoosesByValidation(Method):
-    """It sets some of its state by validation images, which training then needs."""
-
-    def choose(self, images: Encoded, labels: Int[Tensor, " n"]) -> None:
-        """Once after training; what it finds is kept as state."""
-        raise NotImplementedError
-
-
 class TellsFamiliarity(Method):
     """It knows whether an image shows any of its classes."""
 
@@ -138,9 +130,3 @@ class ShowsTokens(Method):
     def prompt_vectors(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s k b w"]:
         """The embeddings; k: the classes, or 1 where they share them."""
         raise NotImplementedError
-
-
-class UsesUnseenNames(Method):
-    """It trains for classes without images too: a task sets `unseen_names` before it is tuned."""
-
-    unseen_names: tuple[str, ...] = ()

@@ -99,6 +99,7 @@ class Method(nn.Module):
     revision: ClassVar[int] = 1  # raised when its results change, so that earlier runs do not count
     trains: ClassVar[bool] = True  # it learns from images; without, there is nothing to tune
     needs_text: ClassVar[bool] = True  # it cannot do without a text tower; without, images are enough
+    uses_unseen_names: ClassVar[bool] = False  # it trains for classes without images too
     tunes_towers: ClassVar[bool] = False  # it reaches into the image tower's blocks, and needs some there
     # Whether every step runs the same kernels: no value is looked at on the host, nothing is moved there, and
     # random numbers come from the given generator alone, on its device. A GPU then replays it as one graph.
@@ -128,6 +129,8 @@ class Method(nn.Module):
         self.template = ""
         # how often each training image counts, 1 on the average; set before training, where `takes_weights`
         self.image_weights: Tensor | None = None
+        # classes without images that will be asked about; set before training
+        self.unseen_names: tuple[str, ...] = ()
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         """Take the class names (and the sentence around them, where a method uses one)."""
@@ -186,6 +189,14 @@ class Method(nn.Module):
         return Batch(Encoded(images, patches), labels, frozen)
 
     # training
+
+    @classmethod
+    def needs_validation(cls, config: MethodConfig) -> bool:
+        """Whether with these settings it makes a choice by validation images after training (`choose`)."""
+        return False
+
+    def choose(self, images: Encoded, labels: Int[Tensor, " n"]) -> None:
+        """Once after training, where it needs validation images: what it finds in them is kept as state."""
 
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
         """Once before the first step, with all training images; what it makes is kept as state."""

@@ -25,13 +25,13 @@ from pbprompt.errors import InputError
 from pbprompt.evidence.temperature import fit_temperature
 from pbprompt.learners.abilities import LeavesOut, can
 from pbprompt.learners.method import Method
+from pbprompt.learners.predictive import Predictive, rounded
 from pbprompt.model.manifest import CALIBRATION, ModelFiles, opened
 from pbprompt.model.metrics.conformal import ByDifficulty, by_difficulty, class_quantiles
 from pbprompt.model.metrics.selective import start, sure_threshold, times_as_many
-from pbprompt.model.predictor import Predictor, predict_features, rounded
+from pbprompt.model.predictor import Predictor, predict_features
 from pbprompt.vision.features.cache import Features
 from pbprompt.vision.images.items import Dataset, Item
-from pbprompt.vision.similarity import Uncertainty
 
 FORMAT, VERSION = "pbprompt-calibration", 2
 ACCURACIES = (0.9, 0.95, 0.99)  # that tables show
@@ -164,7 +164,7 @@ def chosen(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return list({row["promised"]: row for few in best for row in few}.values())
 
 
-def calibrate(predictor: Predictor, features: Features, said: Uncertainty | None = None) -> Calibration:
+def calibrate(predictor: Predictor, features: Features, said: Predictive | None = None) -> Calibration:
     """Answer validation images with a tuned predictor; `said`: its answers, if made."""
     said = said or predict_features(predictor, features)
     return _judged(said.probabilities.cpu(), features.labels.cpu(), predictor)
@@ -226,7 +226,7 @@ def check_temperature(dataset: Dataset, kind: type[Method]) -> None:
         )
 
 
-def temperature_of(said: Uncertainty, features: Features) -> float:
+def temperature_of(said: Predictive, features: Features) -> float:
     """T for mean class distributions of temperature 1, of labelled images that nothing was tuned on.
 
     One number fitted to the images that thresholds and sets rest on too: what they promise then holds up to

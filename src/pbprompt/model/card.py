@@ -9,6 +9,7 @@ from pbprompt import __version__
 from pbprompt.learners.method import MethodConfig
 from pbprompt.markdown import escaped, table
 from pbprompt.model.calibration import CERTAINTY, Calibration, chosen
+from pbprompt.model.provenance import Provenance
 from pbprompt.vision.towers.loading.hub import EMBEDDED
 
 TRADE_HEADS = ("promised", "from top probability", "images answered", "of them right")
@@ -25,7 +26,7 @@ class ModelInfo:
     backbone: dict[str, str]  # name, activation, fingerprint
     seed: int
     shots: int
-    data: dict[str, Any] = field(default_factory=dict)  # dataset, content hash, draw hash
+    data: Provenance = field(default_factory=Provenance)
     metrics: dict[str, Any] = field(default_factory=dict)
     library: str = __version__
     temperature: float = 1.0  # of the probabilities; 1: as the method has them
@@ -42,12 +43,12 @@ def model_card(
     thresholds: Sequence[float] = (),
 ) -> str:
     """Markdown: what it is, how good it was on what, how to use it, what it rests on."""
-    folder, dataset = shlex.quote(folder), escaped(str(info.data.get("dataset", "own data")))
+    folder, dataset = shlex.quote(folder), escaped(info.data.dataset or "own data")
     names = ", ".join(map(escaped, info.classes[:20])) + (", …" if len(info.classes) > 20 else "")
     idle = () if takes_steps else {setting.name for setting in fields(MethodConfig)}  # of training alone
     shown = {key: value for key, value in info.config.items() if key not in idle}
     settings = "\n".join(f"- `{key}`: {value!r}" for key, value in shown.items()) or "None."
-    facts = {key: value for key, value in info.data.items() if key != "to_try"}
+    facts = {key: value for key, value in info.data.to_dict().items() if key != "to_try"}
     data = "\n".join(f"- {key.replace('_', ' ')}: {escaped(str(value))}" for key, value in facts.items())
     title, kinds, labelled, more = f"{info.method} on {dataset}", "classes", "DATA", ""
     if info.multi_label:

@@ -5,8 +5,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Unpack
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -14,11 +13,11 @@ from torch import Tensor
 from pbprompt import distributed
 from pbprompt.evidence.streamed_statistics import Gathered
 from pbprompt.files import file_hash
+from pbprompt.learners.fit_options import USUAL, FitOptions
 from pbprompt.learners.method import Method, MethodConfig
 from pbprompt.model.manifest import claim
 from pbprompt.model.streamed import check_streams, fit_gathered, gather_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
-from pbprompt.prompts.loop.tune import Training
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.build_dataset import Choices
 from pbprompt.vision.images.fewshot import write_draw
@@ -28,7 +27,6 @@ from pbprompt.vision.images.stream import Stream
 from pbprompt.vision.towers.backbone import Backbone
 
 TO_TRY = 6
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def fit_into(
@@ -37,16 +35,16 @@ def fit_into(
     bank: FeatureBank,
     kind: type[Method],
     config: MethodConfig,
+    options: FitOptions = USUAL,
     *,
     temperature: bool = False,
-    about: Mapping[str, Any] = NOTHING,
-    **training: Unpack[Training],
+    command: Mapping[str, Any] | None = None,
 ) -> TunedModel:
     """Fit to a dataset or a draw of it, judge by other images, and save the model with its figures.
 
     Training is checkpointed in the folder: after Ctrl-C or a kill the same call continues from there. Of
     several processes under torchrun, the first writes. `temperature`: scale the probabilities as the
-    validation images ask for; `about`: more facts to keep; the others are those of `TunedModel.fit`.
+    validation images ask for; `command`: options of the command line, to keep for another fit.
 
         dataset = open_dataset("photos/")
         bank = FeatureBank(load_backbone("lite"))
@@ -55,9 +53,9 @@ def fit_into(
     """
     main = distributed.is_main()
     with claim(folder) if main else nullcontext():
-        model = TunedModel.fit(dataset, bank, kind, config, folder=folder, **training)
+        model = TunedModel.fit(dataset, bank, kind, config, replace(options, folder=folder))
         model = model.assessed(dataset, bank, temperature=temperature)
-        model = _with_facts(model, {**about, "to_try": to_try(dataset)})
+        model = _with_facts(model, options=command or {}, to_try=to_try(dataset))
         if main:
             if dataset.drawn:
                 write_draw(folder / "draw.jsonl", dataset.drawn)
@@ -65,7 +63,7 @@ def fit_into(
     return model
 
 
-def to_try(dataset: Dataset) -> list[list[str]]:
+def to_try(dataset: Dataset) -> tuple[tuple[str, ...], ...]:
     """Class, file and hash of a few images that nothing is learned from, by which `serve` finds them."""
     firsts: dict[str, Path] = {}
     for item in dataset.val or dataset.test:
@@ -73,11 +71,11 @@ def to_try(dataset: Dataset) -> list[list[str]]:
         name = ", ".join(dataset.classes[label] for label in labels) or "no label"
         firsts.setdefault(name, dataset.file(item).absolute())
     few = islice(firsts.items(), TO_TRY)
-    return [[name, str(file), digest] for name, file in few if (digest := file_hash(file))]
+    return tuple((name, str(file), digest) for name, file in few if (digest := file_hash(file)))
 
 
-def _with_facts(model: TunedModel, about: Mapping[str, Any]) -> TunedModel:
-    return replace(model, info=replace(model.info, data={**model.info.data, **about}))
+def _with_facts(model: TunedModel, **facts: Any) -> TunedModel:
+    return replace(model, info=replace(model.info, data=replace(model.info.data, **facts)))
 
 
 def fit_stream_into(
@@ -90,7 +88,7 @@ def fit_stream_into(
     seed: int = 1,
     classes_file: Path | None = None,
     going_on: Callable[[int], None] = lambda images: None,
-    about: Mapping[str, Any] = NOTHING,
+    command: Mapping[str, Any] | None = None,
     unlabelled: Float[Tensor, "m d"] | None = None,
 ) -> tuple[TunedModel, Gathered]:
     """Fit in one pass over all images of a stream of one source, and save the model; also what was gathered.
@@ -116,7 +114,7 @@ def fit_stream_into(
         )  # fmt: skip
         model = model.with_left_out()
         if main:
-            _with_facts(model, about).save(folder)
+            _with_facts(model, options=command or {}).save(folder)
         distributed.agree_on_errors(None)  # which all wait for: now the model is written
         checkpoint.remove()
     return model, found

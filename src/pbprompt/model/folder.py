@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError
@@ -34,6 +34,7 @@ from pbprompt.model.manifest import (
     write_model,
 )
 from pbprompt.model.multi_label import thresholds
+from pbprompt.model.provenance import Provenance
 from pbprompt.prompts.loop.checkpoint import CHECKPOINT
 from pbprompt.registry import find_method
 from pbprompt.vision.towers.backbone import Backbone
@@ -53,7 +54,7 @@ def describe_model(
     *,
     seed: int = 0,
     shots: int = 0,
-    data: dict[str, Any] | None = None,
+    data: Provenance = Provenance(),  # noqa: B008 - frozen
     multi_label: bool = False,
 ) -> ModelInfo:
     """The facts of a freshly tuned method."""
@@ -70,7 +71,7 @@ def describe_model(
         },
         seed=seed,
         shots=shots,
-        data=data or {},
+        data=data,
         multi_label=multi_label,
     )
 
@@ -84,7 +85,7 @@ def save_model(folder: Path, model: "TunedModel", name: str, labels: str | None)
     parts = {WEIGHTS: save(saved_state(method, head))} | {
         name: text.encode() for name, text in texts.items() if text
     }
-    about = {"format": FORMAT, "version": VERSION, **asdict(info)}
+    about = {"format": FORMAT, "version": VERSION, **asdict(info), "data": info.data.to_dict()}
     about |= {CLASSES_HASH: names_hash(info.classes), HASHES: hashes(parts)}
     config = json.dumps(about, indent=1, ensure_ascii=False) + "\n"
     card = model_card(
@@ -127,22 +128,12 @@ def read_info(folder: Path | ModelFiles) -> ModelInfo:
             raise ValueError(f"temperature is {info.temperature}: it must be above 0")
         if not info.classes:
             raise ValueError("it has no classes")
-        _check_kept(info.data)
         model_card(info, "", thresholds=(0.5,))  # whose figures anybody may have written
         if given_hash != names_hash(info.classes):
             raise ValueError("its class names are not those that it was saved with")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: not a model of pbprompt ({error}): fit it again") from None
     return info
-
-
-def _check_kept(data: Mapping[str, Any]) -> None:
-    """What is read back of how a model was made: its options, and its changes in words."""
-    changes = data.get("changes", [])
-    if not isinstance(changes, list) or not all(isinstance(one, str) for one in changes):
-        raise ValueError("data.changes is no list of sentences")
-    if not isinstance(data.get("options", {}), dict):
-        raise ValueError("data.options is no object")
 
 
 def names_hash(names: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
 """The multi-label head of a `TunedModel`: fitted to a method's one-vs-rest, asked, and judged."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,9 +12,9 @@ from pbprompt.errors import InputError, NoNumberError, suggest
 from pbprompt.evidence.label_head import LabelHead
 from pbprompt.learners.abilities import MultiLabel, can
 from pbprompt.learners.method import Method
+from pbprompt.learners.predictive import DIGITS, Predictive
 from pbprompt.model.metrics.multi_label import LabelAnswers, mean_average_precision
-from pbprompt.model.predictions import Prediction
-from pbprompt.model.predictor import DIGITS, zero_shot
+from pbprompt.model.predictor import zero_shot
 from pbprompt.prompts.loop.tune import Bank
 from pbprompt.registry import methods
 from pbprompt.vision.features.cache import Features
@@ -21,8 +22,6 @@ from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.images.names import class_rows, missing_names
 from pbprompt.vision.similarity import unit
 from pbprompt.vision.towers.backbone import Encoded
-
-LEAST = 1e-6  # a probability of 0 or 1 has no logarithm
 
 
 def check_multi_label(method: Method | type[Method]) -> None:
@@ -57,30 +56,13 @@ def label_probabilities(head: LabelHead, images: Encoded) -> Float[Tensor, "n k"
     return said.double().cpu().round(decimals=DIGITS)
 
 
-def label_predictions(head: LabelHead, classes: Sequence[str], images: Encoded) -> list[Prediction]:
+def predict_labels(head: LabelHead, classes: Sequence[str], images: Encoded) -> Predictive:
     """Which labels each image has, perhaps none, with the probability of every label.
 
     Labels are independent, so that the doubt about an image is the sum of the doubts about its labels.
     """
-    probabilities = label_probabilities(head, images)
-    p = probabilities.clamp(LEAST, 1 - LEAST)
-    entropies = -(p * p.log() + (1 - p) * (1 - p).log()).sum(1)
-    levels = thresholds(head)
-    predictions = []
-    for row, entropy in zip(probabilities.tolist(), entropies.tolist(), strict=True):
-        scores = dict(zip(classes, row, strict=True))
-        given = [name for name, level in zip(classes, levels, strict=True) if scores[name] >= level]
-        predictions.append(
-            Prediction(
-                label=max(scores, key=scores.__getitem__),
-                scores=scores,
-                spreads=dict.fromkeys(classes, 0.0),
-                entropy=round(entropy, DIGITS),
-                epistemic=0.0,
-                labels=tuple(sorted(given, key=lambda name: -scores[name])),
-            )
-        )
-    return predictions
+    said = Predictive.of_independent(label_probabilities(head, images)).of_classes(classes)
+    return replace(said, given=said.probabilities >= said.probabilities.new_tensor(thresholds(head)))
 
 
 def thresholds(head: LabelHead) -> list[float]:

@@ -2,25 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from pbprompt import distributed
 from pbprompt.errors import InputError, NoNumberError
-from pbprompt.evidence.temperature import tempered
 from pbprompt.learners.method import Method
+from pbprompt.learners.predictive import Predictive
 from pbprompt.learners.zeroshot import ZeroShot
 from pbprompt.seeding import generator
 from pbprompt.vision.features.cache import Features
-from pbprompt.vision.similarity import Uncertainty, independent, uncertainty
+from pbprompt.vision.similarity import at_least_float32
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 SAMPLES = 20
-DIGITS = 6  # probabilities are compared as they are saved and shown, so that what is read is what decided
 MOST_SAMPLES = 10_000  # the figures of many fewer no longer move; more only fill the memory
 CHUNK = 1 << 26  # logits [S, B, C] held at once
 
@@ -34,11 +31,11 @@ class Predictor:
     classes: tuple[str, ...]
     seed: int = 0  # of the bank
     temperature: float = 1.0  # of the mean over the samples
-    independent: bool = False  # each name by itself, see `vision/similarity.py`
+    independent: bool = False  # each name by itself
 
     @torch.no_grad()
-    def __call__(self, images: Encoded) -> Uncertainty:
-        """Probabilities and their uncertainty for each image, exact for the bank's samples."""
+    def __call__(self, images: Encoded) -> Predictive:
+        """Probabilities and their doubt for each image, exact for the bank's samples."""
         if self.method.classes != self.classes:
             raise RuntimeError("the method was prepared for other classes since: make a new predictor")
         at_once = max(1, CHUNK // (self.bank.shape[0] * self.bank.shape[1]))
@@ -46,18 +43,20 @@ class Predictor:
             self._read(self.method.sample_logits(Encoded(*chunk), self.bank))
             for chunk in zip(images.global_.split(at_once), images.patches.split(at_once), strict=True)
         ]
-        said = Uncertainty(*(torch.cat(values) for values in zip(*parts, strict=True)))
+        said = Predictive.concatenate(parts).of_classes(self.classes)
         if not said.probabilities.isfinite().all():
             raise NoNumberError(
                 "the answer is NaN, since the towers' features or the model's weights are: "
                 "take float32, or fit the model again"
             )
-        return said if self.independent else tempered(said, self.temperature)
+        return said if self.independent else said.tempered(self.temperature)
 
-    def _read(self, logits: Float[Tensor, "s b c"]) -> Uncertainty:
-        if self.independent:
-            return independent(logits, self.method.backbone.logit_bias or 0.0)
-        return uncertainty(logits)
+    def _read(self, logits: Float[Tensor, "s b c"]) -> Predictive:
+        """`independent`: p(c | x) = sigmoid(logit + b), b the bias of a backbone trained with such a loss."""
+        if not self.independent:
+            return Predictive.of_logits(logits)
+        bias = self.method.backbone.logit_bias or 0.0
+        return Predictive.of_independent((at_least_float32(logits[0]) + bias).sigmoid())
 
 
 @torch.no_grad()
@@ -76,7 +75,7 @@ def zero_shot(backbone: Backbone, classes: Sequence[str], template: str) -> Pred
     return predictive(method)
 
 
-def predict_features(predictor: Predictor, features: Features) -> Uncertainty:
+def predict_features(predictor: Predictor, features: Features) -> Predictive:
     """Predictions for every image of a split, on the method's device.
 
     Several processes share the images, unless each image has its own prompts: then they share the classes.
@@ -85,14 +84,4 @@ def predict_features(predictor: Predictor, features: Features) -> Uncertainty:
     if predictor.method.image_conditioned:
         return predictor(features.images.to(device))
     mine = predictor(features.subset(distributed.own(range(len(features)))).images.to(device))
-    return Uncertainty(*(distributed.gather(values, len(features)) for values in mine))
-
-
-def rounded(probabilities: Float[Tensor, "*n"]) -> list[Any]:
-    """As they are saved, shown and compared; sums a hair above 1 are 1.
-
-    All at once, since it is most of what an answer on many classes takes. A number of 32 bits times a million
-    is exact in 64, so each is what Python's `round` gives.
-    """
-    values = probabilities.cpu().numpy().astype(np.float64)
-    return np.minimum(np.rint(values * 10**DIGITS) / 10**DIGITS, 1.0).tolist()
+    return mine.mapped(lambda values: distributed.gather(values, len(features)))

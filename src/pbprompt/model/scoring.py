@@ -12,12 +12,13 @@ from torch import Tensor
 from pbprompt.errors import InputError, needing
 from pbprompt.evidence.rivals.linear import held_out
 from pbprompt.learners.method import build_method, make_config
-from pbprompt.model.metrics.conformal import ByDifficulty
+from pbprompt.learners.predictive import Predictive, rounded
+from pbprompt.model.metrics.conformal import ByDifficulty, prediction_sets
 from pbprompt.model.metrics.metrics import summary
-from pbprompt.model.predictor import DIGITS, Predictor, predict_features, predictive
+from pbprompt.model.predictor import Predictor, predict_features, predictive
 from pbprompt.registry import find_method
 from pbprompt.vision.features.cache import Features
-from pbprompt.vision.similarity import Uncertainty, unit
+from pbprompt.vision.similarity import unit
 from pbprompt.vision.towers.backbone import Backbone
 
 # What the plainest classifiers make of the same training images: whether tuning bought anything. They need no
@@ -37,25 +38,22 @@ def score(predictor: Predictor, features: Features) -> dict[str, float]:
     return standard_figures(predict_features(predictor, features), features)
 
 
-def standard_figures(said: Uncertainty, features: Features) -> dict[str, float]:
+def standard_figures(said: Predictive, features: Features) -> dict[str, float]:
     """The same of what was said already."""
     return summary(log_probabilities(said), features.labels.cpu())
 
 
-def log_probabilities(said: Uncertainty) -> Float[Tensor, "n c"]:
+def log_probabilities(said: Predictive) -> Float[Tensor, "n c"]:
     """Finite, however sure and wrong the model is."""
     return said.probabilities.double().cpu().clamp_min(torch.finfo(torch.float32).tiny).log()
 
 
 def set_figures(
-    said: Uncertainty, features: Features, classes: Sequence[str], coverage: float, quantile: ByDifficulty
+    said: Predictive, features: Features, classes: Sequence[str], coverage: float, quantile: ByDifficulty
 ) -> dict[str, str | int | float]:
     """How often prediction sets hold the true class, how large they are, and the class that fares worst."""
-    shown = said.probabilities.cpu().double().numpy().round(DIGITS)
-    labels = features.labels.cpu().numpy()
-    top = shown.max(1)
-    likely = 1 - shown <= quantile(top)[:, None]
-    likely[np.arange(len(shown)), shown.argmax(1)] = True  # no set is empty
+    shown, labels = np.asarray(rounded(said.probabilities)), features.labels.cpu().numpy()
+    likely, top = prediction_sets(shown, quantile), shown.max(1)
     held = likely[np.arange(len(shown)), labels]
     images = np.bincount(labels, minlength=len(classes))
     shares = np.bincount(labels, weights=held, minlength=len(images)) / np.maximum(images, 1)

@@ -15,7 +15,8 @@ from pbprompt.evidence.streamed_statistics import Gathered, Pass, gather_units
 from pbprompt.learners.abilities import Streams, can
 from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.model.folder import describe_model
-from pbprompt.model.tuned import TunedModel, pool_facts
+from pbprompt.model.provenance import Provenance, pool_facts
+from pbprompt.model.tuned import TunedModel, absorbed_by
 from pbprompt.prompts.loop.tune import takes_unlabelled
 from pbprompt.vision.features.checkpoint import Checkpoint
 from pbprompt.vision.features.progress import Progress
@@ -124,7 +125,7 @@ def fit_gathered(
     if unlabelled is not None:
         takes_unlabelled(method).beside(unlabelled.to(backbone.device))
     method.finish()
-    data = {"dataset": source, "images": gathered.images} | pool_facts(method)
+    data = Provenance(dataset=source, images=gathered.images, **pool_facts(absorbed_by(method)))
     return TunedModel(method, describe_model(method, seed=seed, data=data))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -12,9 +12,18 @@ from torch import Tensor
 
 from pbprompt.errors import InputError, suggest
 from pbprompt.evidence.label_head import LabelHead
-from pbprompt.evidence.temperature import tempered
-from pbprompt.learners.abilities import ChoosesByValidation, LearnsOn, LeavesOut, TakesUnlabelled, can
+from pbprompt.evidence.unlabelled import Absorbed
+from pbprompt.learners.abilities import (
+    LearnsOn,
+    LeavesOut,
+    TakesUnlabelled,
+    TellsFamiliarity,
+    can,
+)
+from pbprompt.learners.fit_options import USUAL, FitOptions
+from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Method, MethodConfig, build_method
+from pbprompt.learners.predictive import DIGITS, Predictive
 from pbprompt.model.calibration import (
     Calibration,
     calibrate,
@@ -33,13 +42,14 @@ from pbprompt.model.multi_label import (
     check_multi_label,
     fit_head,
     judge_labels,
-    label_predictions,
+    predict_labels,
     thresholds,
 )
-from pbprompt.model.predictions import NO_RULE, Prediction, Rule, predictions
-from pbprompt.model.predictor import DIGITS, SAMPLES, Predictor, predict_features, predictive, zero_shot
+from pbprompt.model.predictor import SAMPLES, Predictor, predict_features, predictive, zero_shot
+from pbprompt.model.provenance import Provenance, pool_facts
+from pbprompt.model.rule import NO_RULE, Rule
 from pbprompt.model.scoring import rival_figures, score, set_figures, standard_figures
-from pbprompt.prompts.loop.tune import Bank, Training, bank_on, data_facts, takes_unlabelled, tune
+from pbprompt.prompts.loop.tune import Bank, bank_on, takes_unlabelled, tune
 from pbprompt.vision.features.encode import default_batch
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE, Dataset
 from pbprompt.vision.images.names import missing_names, name_key
@@ -88,7 +98,7 @@ class TunedModel:
         """Itself, refused where it is multi-label."""
         if self.multi_label:
             raise InputError(
-                f"the model of {self.info.data.get('dataset', 'own data')} is multi-label, and this needs a "
+                f"the model of {self.info.data.dataset or 'own data'} is multi-label, and this needs a "
                 "single-label one: fit a table with a column 'label'"
             )
         return self
@@ -118,30 +128,36 @@ class TunedModel:
         bank: Bank,
         kind: type[Method],
         config: MethodConfig,
+        options: FitOptions = USUAL,
         *,
         samples: int = SAMPLES,
-        folder: Path | None = None,
-        **training: Unpack[Training],
     ) -> Self:
         """Tune a method on a dataset's training items: all of them, unless it is a few-shot draw.
 
-        With a `folder` the training is logged and checkpointed there; `training` is what `tune` may be told.
         A multi-label dataset is fitted in one step, by methods that can.
+
+        Args:
+            dataset: the items, such as `open_dataset` gives.
+            bank: where the features of the dataset's items come from.
+            kind: the method, as `find_method` has it.
+            config: its settings.
+            options: how to fit: seed, crops, checkpoints and the like.
+            samples: prompts of each class to predict with.
         """
-        seed = training.get("seed", 1)
+        seed = options.seed
         if dataset.multi_label:
             check_multi_label(kind)
             method = build_method(kind, config, bank.backbone, seed)
             check_multi_label(method)
             method.prepare(dataset.classes, dataset.template)
-            if announce := training.get("announce"):
-                announce(method)
-            data = {**data_facts(dataset), "images": len(dataset.train)}
+            options.announce(method)
+            data = replace(Provenance.of(dataset), images=len(dataset.train))
             info = describe_model(method, seed=seed, data=data, multi_label=True)
             return cls(method, info, head=fit_head(dataset, bank, method))
-        method, terms = tune(dataset, bank, kind, config, folder=folder, **training)
+        method, terms = tune(dataset, bank, kind, config, options)
         shots = dataset.drawn.shots if dataset.drawn else 0
-        info = describe_model(method, seed=seed, shots=shots, data=data_facts(dataset) | pool_facts(method))
+        data = replace(Provenance.of(dataset), **pool_facts(absorbed_by(method)))
+        info = describe_model(method, seed=seed, shots=shots, data=data)
         return cls(method, info, samples=samples, terms=terms)
 
     @classmethod
@@ -162,7 +178,7 @@ class TunedModel:
         method.beside(unlabelled.to(backbone.device))
         method.begin_by_names()
         method.finish()
-        return cls(method, describe_model(method, seed=seed, data=pool_facts(method)))
+        return cls(method, describe_model(method, seed=seed, data=Provenance(**pool_facts(method.absorbed))))
 
     def together(self, images: Float[Tensor, "m d"]) -> Self:
         """The model having seen these images without labels too, such as those that it is to classify."""
@@ -278,7 +294,7 @@ class TunedModel:
     def _relearned(self, method: Method) -> Self:
         """With a method that knows more: figures, temperature and calibration are of before, so they go, and
         its training images, each left out, calibrate it anew."""
-        data = self.info.data | pool_facts(method)
+        data = replace(self.info.data, **pool_facts(absorbed_by(method)))
         info = replace(self.info, classes=method.classes, metrics={}, temperature=1.0, data=data)
         return replace(self, method=method, info=info, calibration=None, _drawn={}).with_left_out()
 
@@ -303,7 +319,7 @@ class TunedModel:
         if self.multi_label:
             metrics = {"split": "test", **self.judge(dataset, "test", bank)[0]} if whole.test else {}
             return replace(self, info=replace(self.info, metrics=metrics))
-        chooses = can(self.method, ChoosesByValidation)
+        chooses = self.method.needs_validation(self.method.config)
         model, calibration = self, None
         held_out = held_out_items(dataset, chooses=chooses)
         if held_out:
@@ -312,7 +328,7 @@ class TunedModel:
             if temperature or (can(self.method, LeavesOut) and len(held_out) >= ENOUGH):
                 scaled = temperature_of(said, features)
                 model = replace(self, info=replace(self.info, temperature=scaled))
-            calibration = calibrate(model.predictor, features, tempered(said, model.info.temperature))
+            calibration = calibrate(model.predictor, features, said.tempered(model.info.temperature))
         if whole.split_by_seed or len(held_out) < ENOUGH:  # the training images are as good witnesses
             left = calibrate_left_out(model.predictor)
             calibration = calibration.with_left_out(left) if calibration and left else calibration or left
@@ -403,23 +419,19 @@ class TunedModel:
             quantile = per.class_quantiles(self.classes, coverage) if per_class else per.quantile(coverage)
         return Rule(None if accuracy is None else self.calibration.promised(accuracy)[1], quantile, refusal)
 
-    def predict(self, images: Encoded, rule: Rule = NO_RULE) -> list[Prediction]:
+    def predict(self, images: Encoded, rule: Rule = NO_RULE) -> Predictive:
         """What is in each image, how sure that is and, by a rule, what to do with it."""
         if self.head is not None:
-            return label_predictions(self.head, self.classes, images)
-        return predictions(self.predictor, images.to(self.backbone.device), rule)
+            return predict_labels(self.head, self.classes, images)
+        images, method = images.to(self.backbone.device), self.method
+        said = self.predictor(images)
+        if can(method, TellsFamiliarity):
+            with torch.no_grad():
+                said = replace(said, familiarity=method.familiarity(images))
+        labels = method.labels_of_classes() if isinstance(method, Memory) else [0] * len(self.classes)
+        return rule.decide(said, [label < 0 for label in labels])
 
 
-def pool_facts(method: Method) -> dict[str, str | int]:
-    """What became of images without a label, for the card."""
-    if not can(method, TakesUnlabelled) or (found := method.absorbed) is None:
-        return {}
-    facts: dict[str, str | int] = {
-        "unlabelled": len(found.familiar),
-        "unlabelled_like_a_class": int(found.familiar.sum()),
-        "unlabelled_count_as": round(found.weight),
-    }
-    if found.verdict:
-        without, with_them = (f"{likely:.3f}" for likely in found.verdict.log_likelihood)
-        facts["left_out_log_likelihood"] = f"{without} without them, {with_them} with them"
-    return facts
+def absorbed_by(method: Method) -> Absorbed | None:
+    """What became of images without a label."""
+    return method.absorbed if can(method, TakesUnlabelled) else None

@@ -11,6 +11,7 @@ from pbprompt.apps.explain.heat_maps import heat_maps
 from pbprompt.apps.explain.prompts import nearest_captions
 from pbprompt.config import to_dict
 from pbprompt.errors import InputError
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
@@ -37,7 +38,7 @@ def make_picture(picture: Picture, bank: FeatureBank, root: Path | None = None) 
         dataset = open_dataset(name, root)
         few = draw(dataset, picture.shots, picture.seed).apply(dataset)
         model = TunedModel.fit(
-            few, bank, kind, config, seed=picture.seed, views=picture.views, progress=False
+            few, bank, kind, config, FitOptions(seed=picture.seed, views=picture.views, progress=False)
         )
         for label, item in _shown(picture, dataset):
             image = open_image(dataset.file(item))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pbprompt.config import describe
 from pbprompt.errors import InputError
-from pbprompt.learners.abilities import MultiLabel, UsesUnseenNames, can
+from pbprompt.learners.abilities import MultiLabel, can
 from pbprompt.learners.method import Method
 from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predictive, zero_shot
@@ -247,7 +247,7 @@ def keeps_classes_of_one_name_apart(kind: Kind, settings: Settings) -> None:
     images = random_images(backbone)
     method = fitted(kind, settings, backbone, twins, images)
     said = probabilities(method, images)
-    if method.takes_new_names and (kind.begin is Method.begin or can(kind, UsesUnseenNames)):
+    if method.takes_new_names and (kind.begin is Method.begin or kind.uses_unseen_names):
         return  # it knows classes by their names alone
     for label, twin in ((0, 2), (2, 0)):
         own = said[images.labels == label].mean(0)

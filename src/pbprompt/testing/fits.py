@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pbprompt.learners.abilities import UsesUnseenNames, can
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Batch, Method, build_method
 from pbprompt.model.predictor import predict_features, predictive
 from pbprompt.prompts.loop.loop import Run, train
@@ -146,8 +146,7 @@ def fitted(
 ) -> Method:
     """A method after a few steps, or as its names alone make it where it does not train."""
     method = prepared(kind, settings, backbone, classes)
-    if can(method, UsesUnseenNames):
-        method.unseen_names = unseen
+    method.unseen_names = unseen
     if kind.trains:
         images = random_images(backbone) if images is None else images
         losses = train_recorded(method, to_train_on(method, images), epochs=3, steps=steps)
@@ -166,7 +165,7 @@ def train_recorded(method: Method, images: Features, epochs: int, steps: int | N
         return terms
 
     method.loss = recorded  # type: ignore[method-assign, assignment]
-    run = Run(epochs if method.stepwise else 0, seed=1, max_steps=steps, progress=False)
+    run = Run(epochs if method.stepwise else 0, FitOptions(seed=1, max_steps=steps, progress=False))
     train(method, lambda epoch: images, len(images), run)
     del method.loss
     return [loss.item() for loss in losses]

@@ -11,7 +11,7 @@
 | S      | `s`        | posterior samples of every class prompt                  |
 
 With S samples the prediction is the mean of the S class distributions. How far they disagree is
-what the model does not know: see `Uncertainty`.
+what the model does not know: see `learners/predictive.py`.
 
 Half-precision features are welcome, but the arithmetic is done in float32 (float64 stays float64),
 under autocast too, and never on tensor cores: a cosine rounded to bfloat16 can be a fifth of a logit off at
@@ -19,7 +19,6 @@ scale 100.
 """
 
 import math
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -79,57 +78,6 @@ def mean_probabilities(logits: Float[Tensor, "s b c"]) -> Float[Tensor, "b c"]:
 def mean_features(prompts: Float[Tensor, "s c d"]) -> Float[Tensor, "c d"]:
     """One text feature per class: the mean direction of its S samples, each of which counts alike."""
     return unit(unit(prompts).mean(0))
-
-
-class Uncertainty(NamedTuple):
-    """What S sampled class distributions say about each image, in nats.
-
-    entropy = expected_entropy + mutual_information: the whole doubt is the doubt that every sampled
-    prompt shares (a blurred image) plus the disagreement between the prompts (an unfamiliar one).
-    """
-
-    probabilities: Float[Tensor, "b c"]
-    """p̄ = (1/S) Σ_s p_s"""
-    entropy: Float[Tensor, " b"]
-    """H[p̄], between 0 and log C"""
-    expected_entropy: Float[Tensor, " b"]
-    """(1/S) Σ_s H[p_s]"""
-    mutual_information: Float[Tensor, " b"]
-    """(1/S) Σ_s KL[p_s ‖ p̄], between 0 and min(log C, log S)"""
-    spreads: Float[Tensor, "b c"]
-    """standard deviation over the samples of each class's probability; 0 for one sample"""
-
-    @property
-    def spread(self) -> Float[Tensor, " b"]:
-        """That of the predicted class."""
-        return self.spreads.gather(-1, self.probabilities.argmax(-1, keepdim=True)).squeeze(-1)
-
-
-def uncertainty(logits: Float[Tensor, "s b c"]) -> Uncertainty:
-    """Entropies and disagreement of the S class distributions of every image."""
-    log_p = at_least_float32(logits).log_softmax(-1)
-    log_mean = log_p.logsumexp(0) - math.log(len(log_p))
-    p, mean = log_p.exp(), log_mean.exp()
-    return Uncertainty(
-        probabilities=mean,
-        entropy=-(mean * log_mean).sum(-1),
-        expected_entropy=-(p * log_p).sum(-1).mean(0),
-        # As a mean of divergences, not a difference of entropies: small values keep their digits.
-        mutual_information=(p * (log_p - log_mean)).sum(-1).mean(0).clamp_min(0),
-        spreads=(p - mean).square().mean(0).sqrt(),
-    )
-
-
-def independent(logits: Float[Tensor, "1 b c"], bias: float) -> Uncertainty:
-    """Each name by itself, for a backbone trained with a sigmoid loss: p(c | x) = sigmoid(logit + b).
-
-    b is the backbone's logit bias. The probabilities of an image need not sum to 1: it may show several of
-    the things named, or none. Its entropy is the sum over the names, each a question of yes or no; without
-    samples nothing can disagree.
-    """
-    p = (at_least_float32(logits[0]) + bias).sigmoid()
-    entropy = (torch.special.entr(p) + torch.special.entr(1 - p)).sum(-1)
-    return Uncertainty(p, entropy, entropy, torch.zeros_like(entropy), torch.zeros_like(p))
 
 
 def pair_cosine(vectors: Float[Tensor, "s *c d"]) -> Float[Tensor, "*c"]:

@@ -20,7 +20,7 @@ from pbprompt.apps.batch import on_ray as module
 from pbprompt.apps.batch.on_ray import on_ray, sent
 from pbprompt.apps.batch.output import Output
 from pbprompt.errors import InputError
-from pbprompt.model.predictions import Rule
+from pbprompt.model.rule import Rule
 from pbprompt.model.streamed import fit_gathered, gather_stream
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
@@ -101,7 +101,7 @@ def test_the_fit_of_the_page_is_that_of_one_process(cluster, lite, picture, tmp_
     found = gather_stream(Stream([tmp_path / "shards"]), lite, progress=False)
     alone = fit_gathered(found, lite, kind, kind.Config(), Choices())
     assert spread.classes == alone.classes == ("cat", "dog", "hen", "owl")
-    assert spread.info.data["images"] == alone.info.data["images"] == 8
+    assert spread.info.data.images == alone.info.data.images == 8
     images = Encoded(torch.randn(4, lite.embed_dim), torch.randn(4, 49, lite.embed_dim))
     torch.testing.assert_close(
         spread.predictor(images).probabilities, alone.predictor(images).probabilities, rtol=1e-4, atol=1e-5

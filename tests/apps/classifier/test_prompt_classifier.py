@@ -9,6 +9,7 @@ from PIL import Image
 
 from pbprompt import InputError, PromptClassifier
 from pbprompt.apps.cli.fit import fit
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
 from pbprompt.model.calibration import calibrate
 from pbprompt.model.predictor import predictive
@@ -59,12 +60,12 @@ def test_fit_on_images_is_the_librarys_tuning(photos, lite, fitted):
     dataset = Dataset("mine", Path("/"), NAMES, items)
     kind, bank = find_method("pbprompt"), FeatureBank(lite, progress=False)
     config = make_config(kind, overrides=BRIEF_WORDS)
-    method, _ = tune(dataset, bank, kind, config, shots=3, seed=3, progress=False)
+    method, _ = tune(dataset, bank, kind, config, FitOptions(shots=3, seed=3, progress=False))
     test, _ = paths(photos, "test")
     features = bank.encode(Path("/"), [Item(str(file), 0) for file in test])
     expected = predictive(method, 4)(Encoded(features.global_, features.patches))
     said = fitted.predict_uncertainty(test)
-    for name in said._fields[:5]:
+    for name in ("probabilities", "entropy", "expected_entropy", "mutual_information", "spread"):
         np.testing.assert_allclose(getattr(said, name), getattr(expected, name), atol=1e-5, err_msg=name)
     np.testing.assert_allclose(said.entropy, said.expected_entropy + said.mutual_information, atol=1e-5)
     np.testing.assert_array_equal(fitted.predict_proba(test), said.probabilities)
@@ -78,7 +79,7 @@ def test_fit_on_a_folder_is_what_the_command_line_does(photos, lite):
     drawn = draw(dataset, 2, 5)
     kind, bank = find_method("pbprompt"), FeatureBank(lite, progress=False)
     config = make_config(kind, variant="b-prompt", overrides=BRIEF_WORDS)
-    method, _ = tune(drawn.apply(dataset), bank, kind, config, shots=2, seed=5, progress=False)
+    method, _ = tune(drawn.apply(dataset), bank, kind, config, FitOptions(shots=2, seed=5, progress=False))
     predictor = predictive(method, 3)
     classifier = PromptClassifier(
         "pbprompt",

@@ -45,7 +45,7 @@ def test_add_photographs_of_known_and_new_classes(run, model, tmp_path):
     assert "before: 3 classes, accuracy" in out + err and "now: 4 classes, accuracy" in out + err
     changed = TunedModel.load(model)
     assert changed.classes == ("clock", "heart", "mammal", "bird") and changed.calibrated
-    assert changed.info.data["changes"] == ["added 12 photographs of bird, heart; new: bird"]
+    assert changed.info.data.changes == ("added 12 photographs of bird, heart; new: bird",)
     alone = copied(tmp_path / "alone", ("bug",))  # a single class is enough
     code, out, err = run("model", "add", model, alone, "--out", tmp_path / "other")
     assert code == 0 and TunedModel.load(tmp_path / "other").classes[-1] == "bug"
@@ -136,7 +136,7 @@ def test_a_model_of_others_writes_nothing_fetches_nothing_and_allows_nothing(run
     assert code == 2 and str(evil) in err and "add --yes" in err and profile.read_text() == "mine"
     code, _, err = run("model", "refit", model, "--yes", "--out", tmp_path / "new")
     assert code == 0 and profile.read_text() == "mine" and (tmp_path / "new").is_dir()
-    assert "pseudo_labels" not in TunedModel.load(tmp_path / "new").info.data["options"]
+    assert "pseudo_labels" not in TunedModel.load(tmp_path / "new").info.data.options
     edited(model, data__options={"data": "http://127.0.0.1:9/x.tar", "allow_urls": True})
     code, _, err = run("model", "refit", model, "--yes")
     assert code == 2 and "add --allow-urls" in err
@@ -149,9 +149,9 @@ def test_a_model_of_others_writes_nothing_fetches_nothing_and_allows_nothing(run
         ({"seed": "NaN"}, "'seed' is 'NaN'"),
         ({"metrics__accuracy": "<b>"}, "not a model of pbprompt"),
         ({"metrics__zero_shot": 5}, "not a model of pbprompt"),
-        ({"data__changes": 5}, "data.changes is no list"),
-        ({"data__changes": [5]}, "data.changes is no list"),
-        ({"data__options": 5}, "data.options is no object"),
+        ({"data__changes": 5}, "field 'data.changes' is"),
+        ({"data__changes": [5]}, "field 'data.changes' is"),
+        ({"data__options": 5}, "field 'data.options' is"),
         ({"data__options__seed": "NaN"}, "'seed' is 'NaN'"),
         ({"data__options__root": 5}, "'root' is 5"),
         ({"data__options__unlabelled": "x"}, "'unlabelled' is 'x'"),

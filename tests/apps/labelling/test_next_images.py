@@ -13,16 +13,10 @@ from pbprompt.apps.labelling.next_images import (
     write_table,
 )
 from pbprompt.errors import InputError
-from pbprompt.model.predictions import Prediction
+from pbprompt.learners.predictive import Predictive
 
-
-def prediction(cat: float, epistemic: float) -> Prediction:
-    scores = {"cat": cat, "dog": 1 - cat}
-    label = max(scores, key=scores.__getitem__)
-    return Prediction(label, scores, dict.fromkeys(scores, 0.0), 0.5, epistemic, None, None, None, None)
-
-
-SAID = [prediction(0.9, 0.0), prediction(0.55, 0.1), prediction(0.2, 0.3)]
+P = torch.tensor([[0.9, 0.1], [0.55, 0.45], [0.2, 0.8]])
+SAID = Predictive(P, torch.full((3,), 0.5), torch.tensor([0.0, 0.1, 0.3]), 0 * P, ("cat", "dog"))
 FEATURES = torch.eye(3)
 
 

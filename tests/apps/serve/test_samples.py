@@ -12,7 +12,9 @@ from PIL import Image
 
 from pbprompt.apps.serve.app import create_app
 from pbprompt.apps.serve.samples import SIDE, samples_of
+from pbprompt.config import from_dict
 from pbprompt.model.fitting import to_try
+from pbprompt.model.provenance import Provenance
 from pbprompt.vision.images.sources import open_dataset
 
 
@@ -28,11 +30,12 @@ def photos(tmp_path):
 
 def recorded(dataset):
     """As the model's folder gives it back."""
-    return json.loads(json.dumps({"to_try": to_try(dataset)}))
+    given = json.loads(json.dumps(Provenance(to_try=to_try(dataset)).to_dict()))
+    return from_dict(Provenance, given, "field")
 
 
 def test_images_that_were_kept_back_are_shown_small(photos):
-    found = samples_of(recorded(photos))
+    found = samples_of(recorded(photos).to_try)
     assert list(found.samples) == [f"class {n}" for n in range(6)] and not found.drawn
     kept_back = {str(photos.file(item)) for item in photos.val}
     assert {file for _, file, _ in to_try(photos)} <= kept_back
@@ -48,13 +51,13 @@ def test_several_labels_are_all_named(photos):
 
 def test_what_is_gone_or_was_changed_is_not_shown(photos, tmp_path):
     data = recorded(photos)
-    files = [photos.root / file for _, file, _ in data["to_try"]]
+    files = [photos.root / file for _, file, _ in data.to_try]
     files[0].unlink()
     Image.new("RGB", (600, 300), "blue").save(files[1])
-    assert list(samples_of(data).samples) == [f"class {n}" for n in range(2, 6)]
+    assert list(samples_of(data.to_try).samples) == [f"class {n}" for n in range(2, 6)]
     for file in files[2:]:
         file.unlink()
-    assert samples_of(data).drawn
+    assert samples_of(data.to_try).drawn
 
 
 def test_a_model_cannot_name_other_files_of_this_machine(tmp_path):
@@ -69,10 +72,9 @@ def test_a_model_cannot_name_other_files_of_this_machine(tmp_path):
         ["d", str(tmp_path), known],
         ["e", "a\0b", known],
         ["f"],
-        7,
     ]
-    for listed in (entries, 7, None, "text"):
-        found = samples_of({"to_try": listed})
+    for listed in (entries, ()):
+        found = samples_of(listed)
         assert found.drawn and list(found.samples)[:2] == ["cat", "guitar"]
 
 

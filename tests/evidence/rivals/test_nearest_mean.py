@@ -6,6 +6,7 @@ import torch
 
 from pbprompt.errors import InputError
 from pbprompt.evidence.rivals.nearest_mean import NearestMean
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Batch, MethodConfig, build_method
 from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predictive
@@ -92,7 +93,7 @@ def test_trained_by_no_step_and_resumed(tiny_vit, tmp_path):
         method = build_method(NearestMean, MethodConfig(), tiny_vit, seed=0)
         method.prepare(NAMES, TEMPLATE)
         assert method.epochs_for(4) == 0
-        run = Run(epochs=0, seed=0, identity="one", folder=tmp_path, progress=False)
+        run = Run(options=FitOptions(seed=0, folder=tmp_path, progress=False), epochs=0, identity="one")
         assert train(method, lambda epoch: Features(*images, y), 6, run) == {}
         results.append(predictive(method)(encoded(tiny_vit, 5, seed=2)).probabilities)
     assert torch.equal(*results)

@@ -9,7 +9,7 @@ import torch
 from pbprompt.errors import InputError
 from pbprompt.evidence.rivals import tip_adapter
 from pbprompt.evidence.rivals.tip_adapter import TipAdapter, TipAdapterConfig
-from pbprompt.learners.abilities import ChoosesByValidation, can
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Batch, build_method, make_config
 from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predictive
@@ -134,7 +134,11 @@ def test_finetuning_learns_and_goes_on_where_it_stood(tiny_vit, tmp_path):
         for stop in stops:
             method = build_method(TipAdapter, config, tiny_vit, seed=0)
             method.prepare(NAMES, TEMPLATE)
-            run = Run(epochs=6, seed=0, identity="one", folder=folder, max_steps=stop, progress=False)
+            run = Run(
+                options=FitOptions(seed=0, folder=folder, max_steps=stop, progress=False),
+                epochs=6,
+                identity="one",
+            )
             terms = train(method, lambda epoch: data, COUNT, run)
         return method, terms
 
@@ -235,15 +239,15 @@ def test_the_published_search_is_the_authors(tiny_vit):
     config = make_config(TipAdapter, "published")
     assert (config.search_beta, config.search_alpha, config.beta, config.alpha) == (7.0, 3.0, 1.0, 1.17)
     assert (tip_adapter.BETAS, tip_adapter.ALPHAS) == (200, 20)
-    assert can(build_method(TipAdapter, config, tiny_vit, 0), ChoosesByValidation)
-    assert not can(build_method(TipAdapter, make_config(TipAdapter), tiny_vit, 0), ChoosesByValidation)
+    assert TipAdapter.needs_validation(config)
+    assert not TipAdapter.needs_validation(make_config(TipAdapter))
 
 
 def test_the_search_on_images_left_out_is_that_of_caches_without_each(double_vit, monkeypatch):
     monkeypatch.setattr(tip_adapter, "BETAS", 9)
     monkeypatch.setattr(tip_adapter, "ALPHAS", 5)
     method = fitted(double_vit, search_beta=20.0, search_alpha=50.0, search_on="left-out")
-    assert not can(method, ChoosesByValidation)
+    assert not method.needs_validation(method.config)
     x = encoded(double_vit, COUNT, seed=1)
     keys = rows(x.global_)
     best, pair = -1, None
@@ -299,10 +303,10 @@ def test_tuning_searches_on_the_validation_images_alone(tiny_vit, tmp_path, vari
 
     config = make_config(TipAdapter, "published", variant, ["key_views=1", "epochs=1"] if variant else [])
     data = Dataset("three", tmp_path, NAMES, items("train", 6), items("val", 30), items("test", 9))
-    method, _ = tune(data, Given(tiny_vit), TipAdapter, config, seed=1, progress=False)
+    method, _ = tune(data, Given(tiny_vit), TipAdapter, config, FitOptions(seed=1, progress=False))
     found = method.found.tolist()
     held_out = Given(tiny_vit).encode(tmp_path, data.val)
     method.choose(Encoded(held_out.global_, held_out.patches), held_out.labels)
     assert method.found.tolist() == found != pytest.approx([1.17, 1.0])
     with pytest.raises(InputError, match="three has no validation images, on which tip-adapter chooses"):
-        tune(replace(data, val=()), Given(tiny_vit), TipAdapter, config, seed=1, progress=False)
+        tune(replace(data, val=()), Given(tiny_vit), TipAdapter, config, FitOptions(seed=1, progress=False))

@@ -15,7 +15,7 @@ from pbprompt.model.metrics.conformal import (
     class_quantiles,
     conformal_quantile,
     fewest_images,
-    prediction_set,
+    prediction_sets,
 )
 
 probability = st.integers(0, 50).map(lambda step: step / 50)  # coarse, so that ties are common
@@ -54,20 +54,24 @@ def test_ranks_by_hand(n, coverage, rank):
     assert conformal_quantile(true, coverage) == np.sort(1 - true)[rank - 1]
 
 
+def prediction_set(row, quantile) -> list[int]:
+    return np.flatnonzero(prediction_sets([row], quantile)[0]).tolist()
+
+
 @pytest.mark.parametrize(("coverage", "fewest"), [(0.9, 9), (0.95, 19), (0.99, 99), (0.5, 1), (0.1, 1)])
 def test_too_few_images_make_every_class_possible(coverage, fewest):
     assert fewest_images(coverage) == fewest
     assert math.isfinite(conformal_quantile([0.7] * fewest, coverage))
     if fewest > 1:
         assert conformal_quantile([0.7] * (fewest - 1), coverage) == math.inf
-    assert prediction_set([0.1, 0.9, 0.0], math.inf) == [1, 0, 2]
+    assert prediction_set([0.1, 0.9, 0.0], math.inf) == [0, 1, 2]
 
 
 def test_sets_by_hand():
     row = [0.05, 0.5, 0.15, 0.3]
     assert prediction_set(row, 0.7) == [1, 3]  # 1 − 0.3 ≤ 0.7: equality is in
     assert prediction_set(row, 0.69) == [1]
-    assert prediction_set(row, 0.85) == [1, 3, 2]
+    assert prediction_set(row, 0.85) == [1, 2, 3]
 
 
 def test_a_set_is_never_empty():
@@ -78,8 +82,7 @@ def test_a_set_is_never_empty():
 @given(st.lists(probability, min_size=2, max_size=12), st.lists(st.floats(0, 1), min_size=2, max_size=2))
 def test_sets_grow_with_the_quantile(row, quantiles):
     low, high = (prediction_set(row, quantile) for quantile in sorted(quantiles))
-    assert high[: len(low)] == low
-    assert [row[index] for index in high] == sorted((row[index] for index in high), reverse=True)
+    assert set(low) <= set(high)
 
 
 @pytest.mark.parametrize("coverage", [0, 1, 90, -0.1, math.nan])
@@ -106,9 +109,7 @@ def test_a_quantile_for_each_class_covers_each_class():
     hard = labels == 1
 
     def covered(quantile) -> np.ndarray:
-        return np.array(
-            [label in prediction_set(row, quantile) for row, label in zip(rows, labels, strict=True)]
-        )
+        return prediction_sets(rows, quantile)[np.arange(len(rows)), labels]
 
     assert covered(marginal).mean() > 0.88 and covered(marginal)[hard].mean() < 0.75
     assert covered(by_class[:2])[hard].mean() > 0.85 and covered(by_class[:2])[~hard].mean() > 0.85

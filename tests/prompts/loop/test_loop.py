@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load
 
 from pbprompt.errors import InputError
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Method, MethodConfig, build_method, make_config
 from pbprompt.prompts.loop import loop
 from pbprompt.prompts.loop import step as step_module
@@ -52,9 +53,9 @@ def made(backbone, *overrides, kind=PBPrompt):
 
 
 def run_of(folder=None, **options):
-    return Run(
-        **({"epochs": EPOCHS, "seed": 5, "identity": "this", "folder": folder, "progress": False} | options)
-    )
+    run = {name: options.pop(name) for name in ("epochs", "identity", "budget") if name in options}
+    given = FitOptions(**({"seed": 5, "folder": folder, "progress": False} | options))
+    return Run(**({"epochs": EPOCHS, "options": given, "identity": "this"} | run))
 
 
 def log_of(folder):
@@ -471,4 +472,4 @@ def test_a_method_without_steps_that_is_given_epochs_says_so(tiny_vit):
     x = torch.randn(4, tiny_vit.embed_dim)
     data = Features(x, x.unsqueeze(1), torch.tensor([0, 1, 0, 1]))
     with pytest.raises(InputError, match="leave epochs at 0"):
-        train(method, lambda epoch: data, 4, Run(epochs=1, seed=0, progress=False))
+        train(method, lambda epoch: data, 4, Run(options=FitOptions(seed=0, progress=False), epochs=1))

@@ -7,13 +7,12 @@ import torch
 from PIL import Image
 
 from pbprompt.errors import InputError
-from pbprompt.learners.abilities import UsesUnseenNames
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
 from pbprompt.prompts.loop.loop import Run
-from pbprompt.prompts.loop.tune import data_facts, epoch_features, run_identity, tune
+from pbprompt.prompts.loop.tune import epoch_features, run_identity, tune
 from pbprompt.prompts.pbprompt.model import PBPrompt
 from pbprompt.vision.features.cache import FeatureBank
-from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.towers.backbone import random_backbone
 
@@ -66,11 +65,13 @@ def test_tune_trains_and_announces_first(bank, dataset, tmp_path):
         bank,
         PBPrompt,
         config,
-        shots=3,
-        seed=1,
-        folder=tmp_path / "out",
-        progress=False,
-        announce=lambda method: announced.append(method.generator.words.detach().clone()),
+        FitOptions(
+            shots=3,
+            seed=1,
+            folder=tmp_path / "out",
+            progress=False,
+            announce=lambda method: announced.append(method.generator.words.detach().clone()),
+        ),
     )
     assert method.classes == ("cat", "dog") and method.template == dataset.template
     assert len(announced) == 1 and not torch.equal(announced[0], method.generator.words)
@@ -83,27 +84,23 @@ def test_epochs_come_from_the_settings_or_the_schedule(bank, dataset, monkeypatc
     monkeypatch.setattr("pbprompt.prompts.loop.tune.train", lambda *arguments: runs.append(arguments) or {})
     for overrides, shots in ((["epochs=7"], 1), (["epochs=0"], 1), (["epochs=0"], 16)):
         config = make_config(PBPrompt, overrides=overrides)
-        tune(dataset, bank, PBPrompt, config, shots=shots, seed=1)
+        tune(dataset, bank, PBPrompt, config, FitOptions(shots=shots, seed=1))
     assert [run.epochs for *_, run in runs] == [7, 100, 400]
     assert all(examples == COUNT and isinstance(run, Run) for *_, examples, run in runs)
 
 
 def test_nothing_to_tune_on(bank, dataset):
     with pytest.raises(InputError, match="toys has no training items"):
-        tune(replace(dataset, train=()), bank, PBPrompt, make_config(PBPrompt), shots=1, seed=1)
+        tune(replace(dataset, train=()), bank, PBPrompt, make_config(PBPrompt), FitOptions(shots=1, seed=1))
 
 
 def test_everything_that_changes_a_run_changes_its_name(tiny_vit, dataset):
     class Other(PBPrompt):
         name = "other"
 
-    class ForUnseen(PBPrompt, UsesUnseenNames):
-        pass
-
     def method(kind=PBPrompt, backbone=tiny_vit, unseen=(), **settings):
         made = kind(replace(make_config(PBPrompt), **settings), backbone)
-        if unseen:
-            made.unseen_names = unseen
+        made.unseen_names = unseen
         return made
 
     usual = (dataset, method(), 1, 60, "centre")
@@ -114,7 +111,7 @@ def test_everything_that_changes_a_run_changes_its_name(tiny_vit, dataset):
         (1, method(backbone=random_backbone(tiny_vit.config, seed=1))),
         (1, method(Other)),
         (1, method(ct_weight=0.5)),
-        (1, method(ForUnseen, unseen=("moon",))),
+        (1, method(unseen=("moon",))),
         (2, 2),
         (3, 61),
         (4, "fresh"),
@@ -126,15 +123,3 @@ def test_everything_that_changes_a_run_changes_its_name(tiny_vit, dataset):
     assert len(set(names)) == len(changes) + 1
     moved = replace(dataset, root=dataset.root.parent)
     assert run_identity(moved, *usual[1:]) == names[0]  # where the images lie does not matter
-
-
-def test_facts_of_the_draw(dataset):
-    drawn = draw(dataset, 1, seed=9)
-    assert data_facts(drawn.apply(dataset)) == {
-        "dataset": "toys",
-        "content_hash": dataset.content_hash,
-        "draw_hash": drawn.hash,
-        "draw_seed": 9,
-        "shots": 1,
-    }
-    assert "draw_hash" not in data_facts(dataset)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from pbprompt.errors import InputError
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Batch, build_method
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.loop import loop
@@ -43,7 +44,9 @@ def test_a_budget_in_steps_is_kept_to_and_annealed_over(tiny_vit, monkeypatch):
     config = CoOpConfig(batch_size=5, warmup_epochs=0, anneal="step", learning_rate=0.1)
     images = random_images(tiny_vit)
     steps = []
-    run = Run(4, seed=1, budget=7, progress=False, on_log=lambda record: steps.append(record["step"]))
+    run = Run(
+        4, FitOptions(seed=1, progress=False, on_log=lambda record: steps.append(record["step"])), budget=7
+    )
     train(made(CoOp, config, tiny_vit), lambda epoch: images, len(images), run)
     assert max(steps) == 7 and ends == [(0, 4), (1, 4), (2, 4), (3, 4)]
     wanted = [0.05 * (1 + math.cos(math.pi * step / 7)) for step in range(7)]
@@ -80,7 +83,7 @@ def test_images_are_encoded_once_up_to_the_first_touched_block(tiny_vit, few, tm
 
     def fit(**settings):
         config = CLIPLoRAConfig(batch_size=14, epochs=3, **settings)
-        return TunedModel.fit(few, bank, CLIPLoRA, config, views=views, progress=False)
+        return TunedModel.fit(few, bank, CLIPLoRA, config, FitOptions(views=views, progress=False))
 
     fit(last=1)
 
@@ -99,8 +102,8 @@ def test_a_run_goes_on_where_it_stopped(tiny_vit, few, tmp_path):
     config = CLIPLoRAConfig(batch_size=14, budget=5, learning_rate=0.05)
 
     def fit(folder, steps=None):
-        given = {"folder": folder, "max_steps": steps, "progress": False}
-        return TunedModel.fit(few, bank, CLIPLoRA, config, **given).method.state_dict()
+        given = FitOptions(folder=folder, max_steps=steps, progress=False)
+        return TunedModel.fit(few, bank, CLIPLoRA, config, given).method.state_dict()
 
     whole = fit(tmp_path / "whole")
     fit(tmp_path / "parts", steps=3)
@@ -117,4 +120,4 @@ def test_features_that_are_given_cannot_tune_a_tower(tiny_vit, few):
             return random_images(tiny_vit)
 
     with pytest.raises(InputError, match="this method tunes them: give a folder or a table of images"):
-        TunedModel.fit(few, Given(), CLIPLoRA, CLIPLoRAConfig(), progress=False)
+        TunedModel.fit(few, Given(), CLIPLoRA, CLIPLoRAConfig(), FitOptions(progress=False))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from pbprompt.learners.predictive import Predictive
 from pbprompt.prompts.pbprompt.elbo import combined_elbo
 from pbprompt.prompts.pbprompt.generator import PromptGenerator
 from pbprompt.prompts.pbprompt.transport import conditional_transport, entropic_transport
@@ -16,7 +17,7 @@ from pbprompt.prompts.pbprompt.variational import (
     reduce_kl,
     reparameterise,
 )
-from pbprompt.vision.similarity import class_logits, log_likelihood, mean_probabilities, uncertainty
+from pbprompt.vision.similarity import class_logits, log_likelihood, mean_probabilities
 
 S, B, M, C, W = 2, 4, 9, 5, 16
 
@@ -39,7 +40,7 @@ class Step(nn.Module):
         transport = transport + entropic_transport(patches, prompts, log_weights, 0.1, 5)
         kl = reduce_kl(gaussian_kl(mean, log_variance, embedding), "elbo", B)
         terms = combined_elbo(log_likelihood(logits, labels), kl, transport)
-        return terms, mean_probabilities(logits), uncertainty(logits)
+        return terms, mean_probabilities(logits), Predictive.of_logits(logits).entropy
 
 
 def inputs(dtype=torch.float32):

@@ -5,7 +5,7 @@ import torch
 from plain_text import named_prompt
 from torch import Tensor
 
-from pbprompt.learners.abilities import UsesUnseenNames, can
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Batch, build_method, make_config
 from pbprompt.model.predictor import predictive
 from pbprompt.prompts.loop.loop import Run, train
@@ -190,7 +190,11 @@ def test_the_loop_trains_the_context_alone_and_resumes(tiny_vit, tmp_path):
     def trained(folder, *stops):
         for stop in stops:
             method = made(tiny_vit, batch_size=3, learning_rate=0.1, warmup_epochs=0)
-            run = Run(epochs=3, seed=2, identity="one", folder=folder, max_steps=stop, progress=False)
+            run = Run(
+                options=FitOptions(seed=2, folder=folder, max_steps=stop, progress=False),
+                epochs=3,
+                identity="one",
+            )
             train(method, lambda epoch: features, 6, run)
         return method
 
@@ -226,7 +230,7 @@ def test_published_sizes_and_recipe(tiny_vit):
     shapes = [tuple(p.shape) for p in (*method.encoder.parameters(), *method.generator.parameters())]
     assert shapes == [(2048, 32), (2048,), (64, 2048), (64,), (4096, 32), (4096,), (64, 4096), (64,)]
     assert method.trainable() == [method.context]
-    assert can(method, UsesUnseenNames)
+    assert method.uses_unseen_names
 
 
 @pytest.mark.parametrize(("views", "asked"), [("first", [0]), ("fresh", [0, 1, 2])])

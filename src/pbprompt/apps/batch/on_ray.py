@@ -23,7 +23,7 @@ from pbprompt.apps.batch.parts import AnswerWith, Part, make_parts, streamed
 from pbprompt.errors import InputError
 from pbprompt.executors.ray_executor import RayExecutor
 from pbprompt.model.manifest import opened
-from pbprompt.model.predictions import Rule
+from pbprompt.model.rule import Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.features.encode import decoder_for
 from pbprompt.vision.images.decoding import Decoder

@@ -12,7 +12,7 @@ import torch
 from pbprompt.apps.batch.formats import FEATURES, encode
 from pbprompt.errors import InputError
 from pbprompt.files import as_text
-from pbprompt.model.predictions import Prediction
+from pbprompt.learners.predictive import Prediction, Predictive
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.features.encode import Encoding, default_batch, encode_records
 from pbprompt.vision.images.decoding import Decoder
@@ -44,7 +44,7 @@ class Mark(NamedTuple):
     last: bool
 
 
-AnswerWith = Callable[[Encoded], Sequence[Prediction]]  # a model's answers on some images
+AnswerWith = Callable[[Encoded], Predictive]  # a model's answers on some images
 
 
 class Answer(NamedTuple):

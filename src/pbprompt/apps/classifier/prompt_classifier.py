@@ -7,7 +7,7 @@ from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -27,14 +27,16 @@ from pbprompt.apps.classifier.inputs import (
 from pbprompt.apps.classifier.tuning import ClassWeight, item_weights
 from pbprompt.errors import InputError
 from pbprompt.files import read_records
-from pbprompt.learners.abilities import LearnsOn, TellsFamiliarity, can
+from pbprompt.learners.abilities import LearnsOn, can
+from pbprompt.learners.fit_options import FitOptions, OnLog
 from pbprompt.learners.method import Method
+from pbprompt.learners.predictive import Predictive
 from pbprompt.model.calibration import Calibration, check_temperature
 from pbprompt.model.folder import read_info
 from pbprompt.model.manifest import check_free, opened
 from pbprompt.model.predictor import SAMPLES
 from pbprompt.model.tuned import TunedModel
-from pbprompt.prompts.loop.journal import LOG, OnLog
+from pbprompt.prompts.loop.journal import LOG
 from pbprompt.registry import find_method
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.names import check_distinct
@@ -46,20 +48,6 @@ if TYPE_CHECKING:
     from pbprompt.apps.explain.heat_maps import HeatMaps
     from pbprompt.apps.labelling.acquisition import By
     from pbprompt.apps.labelling.next_images import Suggestion
-
-
-class PredictedUncertainty(NamedTuple):
-    """What the sampled prompts say of n images, in nats; entropy = expected entropy + mutual information."""
-
-    probabilities: NDArray[np.float32]  # [n, c], in the order of classes_
-    entropy: NDArray[np.float32]  # [n], the whole doubt
-    expected_entropy: NDArray[np.float32]  # [n], the part that every sampled prompt shares
-    mutual_information: NDArray[np.float32]  # [n], the part that they disagree on
-    spread: NDArray[np.float32]  # [n], standard deviation of the likeliest class's probability
-    unsure: NDArray[np.bool_] | None = None  # [n], with reject_at: not among those that are right so often
-    sets: list[list[Any]] | None = None  # with coverage: labels, likeliest first, that hold the true one
-    familiarity: NDArray[np.float32] | None = None  # [n], how much it looks like any class, if that is known
-    unknown: NDArray[np.bool_] | None = None  # [n], with none_at: it looks like none of the classes
 
 
 class PromptClassifier(Estimator):
@@ -179,12 +167,14 @@ class PromptClassifier(Estimator):
             bank,
             kind,
             config,
-            seed=seed,
+            FitOptions(
+                seed=seed,
+                progress=progress,
+                weights=item_weights(dataset.train, labels.tolist(), self.class_weight, weights),
+                on_log=log,
+                unlabelled=others,
+            ),
             samples=int(self.samples),
-            progress=progress,
-            weights=item_weights(dataset.train, labels.tolist(), self.class_weight, weights),
-            on_log=log,
-            unlabelled=others,
         ).assessed(dataset, bank, figures=eval_set is not None, temperature=bool(self.calibrate))
         if figures := model.info.metrics:
             told = {f"validation_{name}": figures[name] for name in ("accuracy", "nll", "ece")}
@@ -244,29 +234,16 @@ class PromptClassifier(Estimator):
         coverage: float | None = None,
         none_at: float | None = None,
         per_class: bool = False,
-    ) -> PredictedUncertainty:
-        """Probabilities of every class, and how unsure they are and why, for each image.
+    ) -> Predictive:
+        """Probabilities of every class, and how unsure they are and why, for each image, as arrays.
 
         `reject_at`, `coverage`, `none_at` and `per_class` ask for what they promise in `pbprompt predict`;
         `calibration_` says what it rests on.
         """
         model = self.model_
-        images = self._encoded(X).to(model.backbone.device)
-        said = model.predictor(images)
-        doubts = (said.entropy, said.expected_entropy, said.mutual_information, said.spread)
-        probabilities, *rest = (values.cpu().numpy() for values in (said.probabilities, *doubts))
-        told: dict[str, Any] = dict(zip(PredictedUncertainty._fields[1:5], rest, strict=True))
-        if can(model.method, TellsFamiliarity) and (looks := model.method.familiarity(images)) is not None:
-            told["familiarity"] = looks.cpu().numpy()
-        if any(asked is not None for asked in (reject_at, coverage, none_at)):
-            answers = model.predict(images, model.rule(reject_at, coverage, none_at, per_class=per_class))
-            named = dict(zip(model.classes, self._labels.tolist(), strict=True))
-            for name in ("unsure", "unknown"):
-                marks = [getattr(one, name) for one in answers]
-                told[name] = None if None in marks else np.array(marks)
-            if coverage is not None:
-                told["sets"] = [[named[name] for name in one.prediction_set or ()] for one in answers]
-        return PredictedUncertainty(probabilities[:, self._columns], **told)
+        rule = model.rule(reject_at, coverage, none_at, per_class=per_class)
+        said = model.predict(self._encoded(X), rule)
+        return said.of_classes(self.classes_.tolist(), self._columns.tolist()).numpy()
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """Probabilities [n, c], a column for each of `classes_`."""

@@ -20,7 +20,8 @@ from pbprompt.apps.cli.predict import REJECT_AT, PredictOptions
 from pbprompt.apps.cli.unlabelled import seen_together
 from pbprompt.errors import InputError, needing
 from pbprompt.learners.abilities import TellsFamiliarity, can
-from pbprompt.model.predictions import NO_RULE, Prediction, Rule
+from pbprompt.learners.predictive import Prediction
+from pbprompt.model.rule import NO_RULE, Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE
 from pbprompt.vision.images.names import distinct

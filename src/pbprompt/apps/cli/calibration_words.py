@@ -162,5 +162,5 @@ def threshold_words(model: TunedModel) -> str:
     least = card.threshold_words(list(model.thresholds.values()))
     return (
         f"{known}a label is given where its probability is at least {least}: that has the best F1 on the "
-        f"{model.info.data['images']:,} training images, each left out in turn"
+        f"{model.info.data.images:,} training images, each left out in turn"
     )

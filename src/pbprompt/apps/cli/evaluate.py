@@ -74,8 +74,9 @@ def evaluate(
         refuse(others_given, f"{model} is multi-label")
     # data without a split is split by seed: another seed would test on what was trained on
     dataset = open_dataset(data, root, classes_file=classes_file, seed=tuned.info.seed)
-    decided = tuned.info.data.get("options", {}).get("corrections")
-    if isinstance(decided, str) and tuned.info.data.get("dataset") == dataset.name and Path(decided).exists():
+    fitted = tuned.info.data
+    decided = fitted.options.get("corrections")
+    if isinstance(decided, str) and fitted.dataset == dataset.name and Path(decided).exists():
         dataset = corrected(dataset, Path(decided))[0]
     bank = FeatureBank(tuned.backbone, progress=distributed.is_main() and not as_json)
     other = ""
@@ -97,14 +98,13 @@ def evaluate(
     told = partial(print, file=sys.stderr)
     if other:
         told(f"note: {other}")
-    fitted = tuned.info.data
-    changed = fitted.get("dataset") == dataset.name and fitted.get("content_hash") != dataset.content_hash
+    changed = fitted.dataset == dataset.name and fitted.content_hash != dataset.content_hash
     if split != "train" and changed and dataset.split_by_seed:
         told(
             f"warning: {dataset.name} is not as it was when the model was fitted, and is split by seed: "
             "images that it was trained on may be among these"
         )
-    if split != "train" and fitted.get("content_hash") == dataset.whole.content_hash:
+    if split != "train" and fitted.content_hash == dataset.whole.content_hash:
         told(twin_words(twins(dataset, split, bank)), end="")
     if html is not None:
         kinds = "labels" if tuned.multi_label else "classes"

@@ -22,7 +22,7 @@ NOT_KEPT = ("out", "device", "dry_run", "pseudo_labels", "allow_urls")  # what t
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitOptions:
+class FitCommand:
     """What to fit, to what, and where to save it."""
 
     data: str = typer.Argument(
@@ -114,7 +114,7 @@ class FitOptions:
         return [*filter(None, (self.data, *self.unlabelled)), *sorted(str(path) for path in paths if path)]
 
     @classmethod
-    def of(cls, kept: Mapping[str, object], **given: object) -> "FitOptions":
+    def of(cls, kept: Mapping[str, object], **given: object) -> "FitCommand":
         """From what a model has kept, which anybody may have written: names of data, and settings, alone."""
         taken: dict[str, Any] = {name: value for name, value in kept.items() if name not in NOT_KEPT}
         taken |= {name: Path(taken[name]) for name in _paths() & set(taken) if isinstance(taken[name], str)}
@@ -122,16 +122,16 @@ class FitOptions:
 
 
 def _paths() -> set[str]:
-    return {field.name for field in fields(FitOptions) if field.type in (Path, Path | None)}
+    return {field.name for field in fields(FitCommand) if field.type in (Path, Path | None)}
 
 
 def _defaults() -> dict[str, Any]:
     """Of each option of `fit`; those of options that must be given mean nothing."""
-    return {field.name: getattr(field.default, "default", None) for field in fields(FitOptions)}
+    return {field.name: getattr(field.default, "default", None) for field in fields(FitCommand)}
 
 
-@with_options(FitOptions)
-def fit(options: FitOptions) -> None:
+@with_options(FitCommand)
+def fit(options: FitCommand) -> None:
     """Fit a classifier to a few labelled images and save it, with its figures on the test split.
 
     The default, `conjugate`, takes what a class's name says as a first guess and lets its photographs correct

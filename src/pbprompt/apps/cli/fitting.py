@@ -17,11 +17,12 @@ from pbprompt.apps.cli.calibration_words import (
     threshold_words,
 )
 from pbprompt.apps.cli.figures import compare, print_figures, twin_words
-from pbprompt.apps.cli.fit import AUTO, FitOptions
+from pbprompt.apps.cli.fit import AUTO, FitCommand
 from pbprompt.apps.cli.output import refuse
 from pbprompt.apps.cli.predict import class_names
 from pbprompt.apps.cli.unlabelled import read_unlabelled, tell_of_pool, without_copies
 from pbprompt.errors import InputError
+from pbprompt.learners.fit_options import FitOptions, Views
 from pbprompt.learners.method import Method, MethodConfig
 from pbprompt.model.calibration import check_temperature
 from pbprompt.model.fitting import fit_into, fit_stream_into
@@ -31,7 +32,6 @@ from pbprompt.model.scoring import leaderboard, probe_is_quick
 from pbprompt.model.streamed import is_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.loop.checkpoint import checkpoint_step
-from pbprompt.prompts.loop.tune import Training, Views
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.fewshot import draw, read_draw
 from pbprompt.vision.images.items import Dataset
@@ -40,7 +40,7 @@ from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.images.stream import Stream
 
 
-def fit_options(options: FitOptions) -> bool:
+def fit_options(options: FitCommand) -> bool:
     """Fit as the options say; whether this process is to say that a model was saved."""
     options = replace(options, device=distributed.start(options.device))
     main = distributed.is_main()
@@ -65,7 +65,7 @@ def fit_options(options: FitOptions) -> bool:
     return main and not options.dry_run
 
 
-def _refuse(options: FitOptions, why: str, **more: object) -> None:
+def _refuse(options: FitCommand, why: str, **more: object) -> None:
     """Refuse the options of step-by-step training on a draw, where there is no such thing."""
     given = {
         "--shots": options.shots or None,
@@ -78,7 +78,7 @@ def _refuse(options: FitOptions, why: str, **more: object) -> None:
     refuse({**more, **given}, why)
 
 
-def _fit_by_names(options: FitOptions, console: Console) -> None:
+def _fit_by_names(options: FitCommand, console: Console) -> None:
     """No labels at all: names and unlabelled images."""
     if not (options.unlabelled and options.classes):
         raise InputError("nothing to learn from: give DATA, or --unlabelled FOLDER and --classes cat,dog,car")
@@ -97,7 +97,7 @@ def _fit_by_names(options: FitOptions, console: Console) -> None:
     distributed.stop()
 
 
-def _fit_stream(options: FitOptions, console: Console) -> None:
+def _fit_stream(options: FitCommand, console: Console) -> None:
     """One pass over all images; Ctrl-C, or whatever ends it: the same command goes on."""
     _refuse(
         options,
@@ -115,7 +115,7 @@ def _fit_stream(options: FitOptions, console: Console) -> None:
         model, found = fit_stream_into(
             options.out, stream, options.tower, options.kind, options.config,
             seed=options.seed, classes_file=options.classes_file, going_on=going_on,
-            about={"options": options.kept}, unlabelled=pool.images if pool else None,
+            command=options.kept, unlabelled=pool.images if pool else None,
         )  # fmt: skip
     except KeyboardInterrupt:
         kept = kept_beside(options.out, stream, options.tower).path.exists()
@@ -136,7 +136,7 @@ def _fit_stream(options: FitOptions, console: Console) -> None:
     console.print(calibration_words(model.calibration))
 
 
-def _fit_dataset(options: FitOptions, console: Console) -> None:
+def _fit_dataset(options: FitCommand, console: Console) -> None:
     """A draw from a folder, table or benchmark; figures on its test split."""
     main, asked = distributed.is_main(), options.kept
     dataset = open_dataset(options.data, options.root, classes_file=options.classes_file, seed=options.seed)
@@ -171,11 +171,15 @@ def _fit_dataset(options: FitOptions, console: Console) -> None:
         _check_settings(options, method)
         console.print(parameters(method))
 
-    training: Training = {"seed": options.seed, "views": views, "announce": announce}
-    training["max_steps"] = 1 if options.dry_run else options.max_steps
-    training["unlabelled"] = pool.images if pool else None
+    training = FitOptions(
+        seed=options.seed,
+        views=views,
+        max_steps=1 if options.dry_run else options.max_steps,
+        announce=announce,
+        unlabelled=pool.images if pool else None,
+    )
     if options.dry_run:
-        model = TunedModel.fit(dataset, bank, options.kind, options.config, **training)
+        model = TunedModel.fit(dataset, bank, options.kind, options.config, training)
         distributed.stop()
         losses = ", ".join(f"{name} {value:.4g}" for name, value in model.terms.items())
         did = "one step taken" if model.method.stepwise else "fitted"
@@ -183,8 +187,8 @@ def _fit_dataset(options: FitOptions, console: Console) -> None:
         return
     try:
         model = fit_into(
-            options.out, dataset, bank, options.kind, options.config,
-            temperature=options.calibrate, about={"options": asked}, **training,
+            options.out, dataset, bank, options.kind, options.config, training,
+            temperature=options.calibrate, command=asked,
         )  # fmt: skip
     except KeyboardInterrupt:
         console.print(stopped_words(checkpoint_step(options.out)))
@@ -196,8 +200,8 @@ def _fit_dataset(options: FitOptions, console: Console) -> None:
 
 
 def _described(
-    options: FitOptions, classes: Sequence[str], told: tuple[tuple[str, ...], ...], console: Console
-) -> FitOptions:
+    options: FitCommand, classes: Sequence[str], told: tuple[tuple[str, ...], ...], console: Console
+) -> FitCommand:
     """With what is said of classes: in the file of --descriptions or else (`told`) in the data's table."""
     file = options.descriptions
     reads = options.method != AUTO and hasattr(options.config, "descriptions")
@@ -214,7 +218,7 @@ def _described(
     return replace(options, overrides=[*options.overrides, "descriptions=" + json.dumps(told)])
 
 
-def _check_multi_label(options: FitOptions) -> None:
+def _check_multi_label(options: FitCommand) -> None:
     """Refuse what means nothing to a multi-label dataset."""
     check_multi_label(options.kind)
     if distributed.world()[1] > 1:
@@ -226,7 +230,7 @@ def _check_multi_label(options: FitOptions) -> None:
     )
 
 
-def _check_settings(options: FitOptions, method: Method) -> None:
+def _check_settings(options: FitCommand, method: Method) -> None:
     """Refuse settings of training that would change nothing."""
     of_training = {field.name for field in fields(MethodConfig)}
     for word in options.overrides if not method.stepwise else ():
@@ -237,7 +241,7 @@ def _check_settings(options: FitOptions, method: Method) -> None:
             )
 
 
-def _best_method(options: FitOptions, dataset: Dataset, bank: FeatureBank, console: Console) -> str:
+def _best_method(options: FitCommand, dataset: Dataset, bank: FeatureBank, console: Console) -> str:
     """The best by left-out images; all are printed."""
     console.print("auto: fitting each method to four fifths of the training images, five times")
     train = bank.encode(dataset.root, dataset.train)
@@ -251,7 +255,7 @@ def _best_method(options: FitOptions, dataset: Dataset, bank: FeatureBank, conso
     return best
 
 
-def _print_outcome(options: FitOptions, model: TunedModel, few: Dataset, console: Console) -> None:
+def _print_outcome(options: FitCommand, model: TunedModel, few: Dataset, console: Console) -> None:
     """Figures, what they lack, and how far the model can be trusted."""
     if model.info.metrics:
         print_figures(model.info.metrics)

@@ -31,13 +31,13 @@ def methods(name: str = typer.Argument("", help="A method to explain; without on
 
 def _tags(kind: type["Method"]) -> tuple[str, ...]:
     """What is worth knowing in the list, in words."""
-    from pbprompt.learners.abilities import MultiLabel, UsesUnseenNames, can
+    from pbprompt.learners.abilities import MultiLabel, can
 
     facts = {
         "zero-shot": not kind.trains,
         "training-free": not kind.stepwise,
         "no new classes": not kind.takes_new_names,
-        "uses new names": can(kind, UsesUnseenNames),
+        "uses new names": kind.uses_unseen_names,
         "image-conditioned": kind.image_conditioned,
         "multi-label": can(kind, MultiLabel),
     }

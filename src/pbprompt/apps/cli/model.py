@@ -129,24 +129,24 @@ def refit(
     What `add`, `keep`, `rename`, `merge` and `remove` changed is in no source, so it is not in the new model.
     Where the sources lie is asked first: whoever made the model may have named any file of this machine.
     """
-    from pbprompt.apps.cli.fit import FitOptions
+    from pbprompt.apps.cli.fit import FitCommand
     from pbprompt.apps.cli.fitting import fit_options
     from pbprompt.model.tuned import TunedModel
     from pbprompt.vision.towers.loading.hub import EMBEDDED
 
     with _written(model, out) as place:
         before = TunedModel.load(model, device="auto")
-        given = before.info.data.get("options")
-        if given is None:
+        given = before.info.data.options
+        if not given:
             raise InputError(f"{model}: does not say what it was fitted to: use `pbprompt fit`")
         towers = {name: before.info.backbone[name] for name in ("name", "activation")}
         activation = None if towers["name"] in EMBEDDED else towers["activation"]
         work = place.absolute().parent / f".{place.absolute().name}.refit"  # what a kill leaves is replaced
-        options = FitOptions.of(
+        options = FitCommand.of(
             given, out=work, backbone=towers["name"], activation=activation, allow_urls=allow_urls
         )
         _ask(options.sources, model, yes)
-        for change in before.info.data.get("changes", ()):
+        for change in before.info.data.changes:
             print(f"note: not in the sources, so not in the new model: {change}")
         try:
             shutil.rmtree(work, ignore_errors=True)
@@ -189,7 +189,7 @@ def _change(model: Path, out: Path | None, change: "Callable[[TunedModel], tuple
     with _written(model, out) as place:
         before = TunedModel.load(model, device="auto")
         after, words = change(before)
-        data = {**after.info.data, "changes": [*before.info.data.get("changes", ()), words]}
+        data = replace(after.info.data, changes=(*before.info.data.changes, words))
         after = replace(after, info=replace(after.info, data=data))
         after.save(place)
     print(words)

@@ -5,12 +5,11 @@ from pathlib import Path
 from rich.console import Console
 
 from pbprompt.apps.batch.pool import Pool, read_pool
-from pbprompt.apps.cli.fit import FitOptions
+from pbprompt.apps.cli.fit import FitCommand
 from pbprompt.apps.cli.output import tell
-from pbprompt.evidence.unlabelled import SEEN, Absorbed, seen
+from pbprompt.evidence.unlabelled import SEEN, seen
 from pbprompt.files import as_csv, as_text, write_text
-from pbprompt.learners.abilities import TakesUnlabelled, can
-from pbprompt.model.tuned import TunedModel
+from pbprompt.model.tuned import TunedModel, absorbed_by
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.items import Dataset, some
 from pbprompt.vision.images.stream import Stream
@@ -18,7 +17,7 @@ from pbprompt.vision.images.stream import Stream
 NAMED = 3  # images that a sentence names
 
 
-def read_unlabelled(options: FitOptions) -> Pool | None:
+def read_unlabelled(options: FitCommand) -> Pool | None:
     """The images of --unlabelled; None where it was not given. Of the labelled data itself, those without."""
     if not options.unlabelled:
         return None
@@ -46,7 +45,7 @@ def tell_of_pool(pool: Pool | None, model: TunedModel, pseudo_labels: Path | Non
         return
     if pool.failures:
         console.print(f"left out, since unreadable: {len(pool.failures):,} images ({pool.failures[0]})")
-    found = absorbed_by(model)
+    found = absorbed_by(model.method)
     if found is None:
         console.print("no unlabelled images are left to learn from")
         return
@@ -85,7 +84,7 @@ def seen_together(model: TunedModel, stream: Stream) -> TunedModel:
     after = model.together(pool.images)
     labels = [[said.label for said in each.predict(pool.encoded)] for each in (model, after)]
     changed = sum(one != other for one, other in zip(*labels, strict=True))
-    found = absorbed_by(after)
+    found = absorbed_by(after.method)
     if found is None or not found.weight:
         tell(f"together: {len(pool.names):,} images would not help each other, so that nothing changes")
         return model
@@ -95,8 +94,3 @@ def seen_together(model: TunedModel, stream: Stream) -> TunedModel:
         "look like none of the classes, and take no part"
     )
     return after
-
-
-def absorbed_by(model: TunedModel) -> Absorbed | None:
-    """What became of unlabelled images."""
-    return model.method.absorbed if can(model.method, TakesUnlabelled) else None

@@ -18,7 +18,7 @@ from torch import Tensor
 from pbprompt.apps.labelling.acquisition import By, choose_rows, margin_doubt
 from pbprompt.errors import InputError
 from pbprompt.files import as_csv, as_name, as_text, read_text, write_text
-from pbprompt.model.predictions import Prediction
+from pbprompt.learners.predictive import Predictive
 from pbprompt.seeding import generator
 from pbprompt.vision.images.tables import SEPARATOR
 
@@ -38,7 +38,7 @@ class Suggestion:
 
 
 def next_images(
-    features: Float[Tensor, "n d"], predictions: Sequence[Prediction], n: int, by: By = DEFAULT, seed: int = 0
+    features: Float[Tensor, "n d"], predictions: Predictive, n: int, by: By = DEFAULT, seed: int = 0
 ) -> list[Suggestion]:
     """The `n` images to label next, in order; row i of the features is that of prediction i.
 
@@ -47,19 +47,19 @@ def next_images(
     """
     if len(features) != len(predictions):
         raise InputError(f"{len(features)} rows of features and {len(predictions)} predictions: give as many")
-    multi_label = any(said.labels is not None for said in predictions)
+    multi_label, every = predictions.given is not None, list(predictions)
     if multi_label and by == "epistemic":
         raise InputError("a multi-label model has no sampled classifiers that could disagree: use diverse")
     if multi_label:
-        scores = torch.tensor([said.entropy for said in predictions])
+        scores = torch.tensor([said.entropy for said in every])
     elif by == "epistemic":
-        scores = torch.tensor([said.epistemic for said in predictions])
+        scores = torch.tensor([said.epistemic for said in every])
     else:
-        scores = margin_doubt(torch.tensor([list(said.scores.values()) for said in predictions]))
+        scores = margin_doubt(torch.tensor([list(said.scores.values()) for said in every]))
     rows = choose_rows(features.cpu(), scores, n, by, generator(seed)).tolist()
     chosen = []
     for row in rows:
-        said = predictions[row]
+        said = every[row]
         label = said.label if said.labels is None else SEPARATOR.join(said.labels)  # as a table has it
         chosen.append(Suggestion(row, label, said.score, float(scores[row])))
     return chosen

@@ -88,7 +88,11 @@ def create_app(
         redoc_url=None,
     )
 
-    @app.post("/predict", **documented(UNUSABLE | BUSY | DAMAGED, Predict, form="files"))
+    @app.post(
+        "/predict",
+        response_model_exclude_unset=True,
+        **documented(UNUSABLE | BUSY | DAMAGED, Predict, form="files"),
+    )
     async def predict(request: Request) -> Predictions:
         """Name what is in each image, with probabilities and their uncertainty."""
         async with receive(request, Predict, limits, held, form="files") as asked:
@@ -134,7 +138,7 @@ def create_app(
         if not shared_classes:
             raise Refused(403, "this server keeps no classes: send them as `classes` with each request")
 
-    to_try = samples_of(model.info.data)  # once: no request for them reaches the file system
+    to_try = samples_of(model.info.data.to_try)  # once: no request for them reaches the file system
 
     @app.get("/samples", **documented(KEY))
     async def samples() -> Samples:

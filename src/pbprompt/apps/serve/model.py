@@ -10,7 +10,7 @@ from pbprompt.apps.explain.heat_maps import HeatMaps, heat_maps
 from pbprompt.apps.serve.limits import Limits, Refused
 from pbprompt.learners.abilities import LearnsOn, can
 from pbprompt.model.calibration import Calibration
-from pbprompt.model.predictions import Rule
+from pbprompt.model.rule import Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.names import name_key
 from pbprompt.vision.towers.backbone import Encoded

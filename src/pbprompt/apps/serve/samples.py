@@ -2,9 +2,8 @@
 
 import base64
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from pbprompt.apps.serve.schemas import Samples
 from pbprompt.errors import InputError
@@ -23,18 +22,18 @@ DRAWINGS = {
 }
 
 
-def samples_of(data: Mapping[str, Any]) -> Samples:
-    """Of what a model says of its data: small copies of the images it names."""
-    own = dict(_unchanged(data.get("to_try")))
+def samples_of(to_try: Sequence[Sequence[str]]) -> Samples:
+    """Small copies of the images that a model names: class, file and hash of each."""
+    own = dict(_unchanged(to_try))
     drawn = {name: _small(SAMPLE / "images" / "fluent" / file) for name, file in DRAWINGS.items()}
     return Samples(samples=own or drawn, drawn=not own)
 
 
-def _unchanged(listed: object) -> Iterator[tuple[str, str]]:
+def _unchanged(listed: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
     """Whoever made the model may have named any file of this machine: one whose hash it knew is taken."""
-    for entry in listed if isinstance(listed, list) else ():
+    for entry in listed:
         match entry:
-            case [str(name), str(file), str(digest)]:
+            case [name, file, digest]:
                 with contextlib.suppress(OSError, InputError):  # no image, or not to be read by us
                     if file_hash(Path(file)) == digest:
                         yield name, _small(Path(file))

@@ -139,38 +139,33 @@ def request_body(kind: type[RequestBody], form: str | None = None) -> dict[str, 
 
 
 class Prediction(BaseModel):
-    """The fields of `pbprompt predict --json`."""
+    """The fields of `pbprompt predict --json`; of a multi-label model image, labels and scores alone."""
 
-    image: str = Field(description="the name the client gave")
-    label: str = Field(description="the likeliest class")
-    score: float = Field(description="its probability, the mean over the sampled prompts")
-    spread: float = Field(description="standard deviation of the score over the sampled prompts")
+    image: str = Field(description="the name the client gave it, or its number")
+    label: str = Field("", description="the likeliest class")
+    score: float = Field(0, description="its probability, the mean over the sampled prompts")
+    spread: float = Field(0, description="standard deviation of the score over the sampled prompts")
+    labels: list[str] = Field(
+        [], description="multi-label: those at or above their thresholds, likeliest first; may be none"
+    )
     scores: dict[str, float] = Field(description="of every class, or of the top_k likeliest first")
-    spreads: dict[str, float] = Field(description="of the same classes")
-    entropy: float = Field(description="the whole doubt, in nats")
-    epistemic: float = Field(description="the part of it that the sampled prompts disagree on")
+    spreads: dict[str, float] = Field({}, description="of the same classes")
+    entropy: float = Field(0, description="the whole doubt, in nats")
+    epistemic: float = Field(0, description="the part of it that the sampled prompts disagree on")
     unsure: bool | None = Field(
-        description="less sure than accepted images must be for the accuracy reject_at; null: not calibrated"
+        None, description="less sure than images accepted for the accuracy reject_at; null: not calibrated"
     )
     prediction_set: list[str] | None = Field(
-        description="such sets hold the true class as often as coverage over all images; null: not calibrated"
+        None, description="such sets hold the true class as often as coverage says; null: not calibrated"
     )
     familiarity: float | None = Field(
-        description="share of images of the classes that look less like theirs; null: the method cannot tell"
+        None, description="share of images of the classes that look less like theirs; null: cannot be told"
     )
-    unknown: bool | None = Field(description="it looks like none of the classes: familiarity ≤ none_at")
-
-
-class MultiLabelPrediction(BaseModel):
-    image: str = Field(description="the name the client gave it, or its number")
-    labels: list[str] = Field(description="those at or above their thresholds, likeliest first; may be none")
-    scores: dict[str, float] = Field(description="probability of every label; they do not sum to 1")
+    unknown: bool | None = Field(None, description="it looks like none of the classes: familiarity ≤ none_at")
 
 
 class Predictions(BaseModel):
-    predictions: list[Prediction] | list[MultiLabelPrediction] = Field(
-        description="of a multi-label model, the latter"
-    )
+    predictions: list[Prediction] = Field(description="one for each image, in order")
     note: str | None = Field(
         description="why unsure or prediction_set are null, where they are, or what they cannot vouch for"
     )

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from PIL import Image
 
@@ -39,7 +39,8 @@ from pbprompt.apps.serve.schemas import (
     Predictions,
     Upload,
 )
-from pbprompt.model.predictions import Prediction, Rule
+from pbprompt.learners.predictive import Prediction
+from pbprompt.model.rule import Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.crops import Crop
 from pbprompt.vision.images.images import encoded_image
@@ -111,11 +112,10 @@ class Service:
                 rule, note = self._rule(model, self._fitted, self._own, *shares)
                 squares = await self._squares(asked.images)
                 said = await self.batcher.submit([Question(one, model, rule) for one in squares])
-        records: list[Any] = []
+        records = []
         for number, (image, one) in enumerate(zip(asked.images, said, strict=True), 1):
             name = image.name or f"image {number}"
-            kind = schemas.Prediction if one.labels is None else schemas.MultiLabelPrediction
-            records.append(kind(image=name, **one.to_dict(asked.top_k)))
+            records.append(schemas.Prediction(image=name, **one.to_dict(asked.top_k)))
         return Predictions(predictions=records, note=note)
 
     async def explain(self, asked: Explain) -> Explanation | bytes:

@@ -24,7 +24,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pbprompt.errors import InputError
-from pbprompt.learners.abilities import ChoosesByValidation
 from pbprompt.learners.memory import MemoryBesideText
 from pbprompt.learners.method import Batch, EpochViews, MethodConfig, Terms, setting
 from pbprompt.registry import register
@@ -61,9 +60,14 @@ class TipAdapterConfig(MethodConfig):
         "validation", "left-out: search on the training images instead, each left out", later=True
     )
 
+    @property
+    def searches(self) -> bool:
+        """Whether α or β is searched."""
+        return self.search_alpha > 0 or self.search_beta > 0
+
 
 @register("tip-adapter")
-class TipAdapter(MemoryBesideText, ChoosesByValidation):
+class TipAdapter(MemoryBesideText):
     """Text features for every name, and a vote of similar training images."""
 
     Config = TipAdapterConfig
@@ -91,11 +95,14 @@ class TipAdapter(MemoryBesideText, ChoosesByValidation):
         keys = torch.empty(0, backbone.embed_dim)
         self.keys = nn.Parameter(keys) if config.finetune else nn.Buffer(keys)
         self.labels = nn.Buffer(torch.empty(0, dtype=torch.long))
-        self.searched = config.search_alpha > 0 or config.search_beta > 0
+        self.searched = config.searches
         if self.searched:
             self.found = nn.Buffer(torch.tensor([config.alpha, config.beta], dtype=torch.float64))
-        if not self.searched or config.search_on == "left-out":
-            self.without |= {ChoosesByValidation}
+
+    @classmethod
+    def needs_validation(cls, config: MethodConfig) -> bool:
+        assert isinstance(config, TipAdapterConfig)
+        return config.searches and config.search_on == "validation"
 
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
         """Fill the cache."""

@@ -47,6 +47,11 @@ def log_probabilities_and_labels(log_probabilities: ArrayLike, labels: ArrayLike
     return rows, truth
 
 
+def scores(values: ArrayLike, name: str) -> Floats:
+    """A number of each class for each image, [n, C]."""
+    return _plain(values, name, dimensions=2)
+
+
 def numbers(values: ArrayLike, name: str) -> Floats:
     """A vector of numbers that can be ordered: infinities may stand in it, NaN may not."""
     return _plain(values, name, dimensions=1)

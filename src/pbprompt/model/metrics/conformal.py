@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from pbprompt.errors import InputError
-from pbprompt.model.metrics.arrays import Floats, numbers
+from pbprompt.model.metrics.arrays import Floats, numbers, scores
 
 ENOUGH = 3  # times as many images as q takes at least, before images of one difficulty have one of their own
 
@@ -81,17 +81,20 @@ def fewest_images(coverage: float) -> int:
     return max(1, math.ceil(wanted / (1 - wanted)))
 
 
-def prediction_set(probabilities: ArrayLike, quantile: float | tuple[float, ...] | ByDifficulty) -> list[int]:
-    """The classes of one image's set, likeliest first; `quantile`: one for all classes, one for each, or by
+def prediction_sets(
+    probabilities: ArrayLike, quantile: float | tuple[float, ...] | ByDifficulty
+) -> NDArray[np.bool_]:
+    """Which classes are in the set of each image [n, C]; `quantile`: one for all classes, one for each, or by
     how hard the image is.
 
     Where no class is likely enough the set is the likeliest class: an answer of nothing helps nobody, and a
     larger set covers no less.
     """
-    row = numbers(probabilities, "probabilities")
-    order = np.argsort(-row, kind="stable")
-    likely = 1 - row <= (quantile(row.max()) if isinstance(quantile, ByDifficulty) else np.asarray(quantile))
-    return [int(index) for index in order if likely[index]] or [int(order[0])]
+    rows = scores(probabilities, "probabilities")
+    held = 1 - rows <= (quantile(rows.max(1))[:, None] if isinstance(quantile, ByDifficulty) else quantile)
+    empty = ~held.any(1)
+    held[empty, rows[empty].argmax(1)] = True
+    return held
 
 
 def _exact(coverage: float) -> Fraction:

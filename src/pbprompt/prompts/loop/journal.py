@@ -4,15 +4,14 @@ A callback `on_log(record)` gets each line of the log as it is written: `{"step"
 """
 
 import json
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pbprompt.files import write_text
+from pbprompt.learners.fit_options import OnLog
 
 LOG = "log.jsonl"
-OnLog = Callable[[dict[str, float]], object]
 
 
 class Journal:

@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -15,16 +14,17 @@ from torch import Tensor
 from pbprompt import distributed
 from pbprompt.errors import InputError
 from pbprompt.files import write_bytes
+from pbprompt.learners.fit_options import USUAL, FitOptions
 from pbprompt.learners.method import Batch, Method, Terms
 from pbprompt.prompts.loop.checkpoint import CHECKPOINT, Tally, read_checkpoint, write_checkpoint
-from pbprompt.prompts.loop.journal import Journal, OnLog
+from pbprompt.prompts.loop.journal import Journal
 from pbprompt.prompts.loop.schedule import epoch_order, learning_rate
 from pbprompt.prompts.loop.step import Step
 from pbprompt.seeding import stream, stream_seed
 from pbprompt.vision.features.cache import Features
 from pbprompt.vision.features.progress import Lines, bar
 
-LOOP_REVISION = 1  # raised when the loop or the equations in core/ change every method's results
+LOOP_REVISION = 1  # raised when the loop or the equations change every method's results
 LOG_EVERY = 10  # steps
 LOOK_AFTER = 0.25  # seconds between looks at the loss beside a GPU, which has nothing to do meanwhile
 SAVE_EVERY = 10.0  # seconds between checkpoints
@@ -35,16 +35,12 @@ EpochFeatures = Callable[[int], Features]
 
 @dataclass(frozen=True)
 class Run:
-    """What to train: the epochs, the seed, where to keep it and how far to go."""
+    """What to train: the epochs, and how."""
 
     epochs: int
-    seed: int
+    options: FitOptions = USUAL
     identity: str = ""
     budget: int = 0  # steps in all, where they and not the epochs are the measure
-    folder: Path | None = None
-    max_steps: int | None = None
-    progress: bool = True
-    on_log: OnLog | None = None
 
 
 class DivergedError(InputError):
@@ -69,19 +65,21 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
     steps_an_epoch = examples // size  # as the field's loaders do, a short last batch is left out
     planned = total = run.budget or run.epochs * steps_an_epoch
     span = planned / steps_an_epoch  # epochs
-    if run.max_steps is not None:
-        total = min(total, run.max_steps)
-    checkpoint = run.folder / CHECKPOINT if run.folder else None
+    options, seed = run.options, run.options.seed
+    if options.max_steps is not None:
+        total = min(total, options.max_steps)
+    checkpoint = options.folder / CHECKPOINT if options.folder else None
     resumes, goes_back = checkpoint is not None and checkpoint.exists(), method.config.keep < 1
     if type(method).begin is not Method.begin and (goes_back or not resumes):
-        method.begin_on(views, run.seed)
+        method.begin_on(views, seed)
     start = [parameter.detach().clone() for parameter in method.trainable()] if goes_back else []
     done, tally = 0, Tally()
     if checkpoint and resumes:
         done, tally = read_checkpoint(checkpoint, method, optimiser, run.identity)
     if not distributed.is_main():
-        run, checkpoint = replace(run, folder=None, progress=False, on_log=None), None
-    journal = Journal(run.folder, done, run.on_log)
+        options, checkpoint = replace(options, folder=None, progress=False, on_log=None), None
+        run = replace(run, options=options)
+    journal = Journal(options.folder, done, options.on_log)
     watch = _Watch(method, journal, run, total, done, tally)
     saved = time.monotonic()
     noted = 0  # steps that are in the log: parameters, step and log belong together, not so within an update
@@ -94,13 +92,13 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
     try:
         for epoch in range(done // steps_an_epoch, -(-total // steps_an_epoch)):
             images = views(epoch)
-            order = epoch_order(len(images.labels), method.image_weights, stream(run.seed, "order", epoch))
+            order = epoch_order(len(images.labels), method.image_weights, stream(seed, "order", epoch))
             places, before = order.to(images.labels.device), epoch * steps_an_epoch
             for step in range(max(before, done), min(before + steps_an_epoch, total)):
                 rows = slice((step - before) * size, (step - before + 1) * size)
                 now = step / steps_an_epoch if method.config.anneal == "step" else epoch
                 rate = learning_rate(method.config, now, span)
-                terms = take(images, places[rows], stream_seed(run.seed, "noise", step), rate)
+                terms = take(images, places[rows], stream_seed(seed, "noise", step), rate)
                 done = step + 1
                 ends_epoch = done % steps_an_epoch == 0
                 if ends_epoch or done == planned:
@@ -139,9 +137,9 @@ class _Watch:
         self._due = False  # a line of the log
         self._good, self._looked = self._copy(), time.monotonic()
         self._total, self._text = total, "training"
-        console = Console(stderr=True, quiet=not run.progress)
-        self._lines = Lines(console, shown=run.progress)
-        self._bar = bar(console, shown=run.progress)
+        console = Console(stderr=True, quiet=not run.options.progress)
+        self._lines = Lines(console, shown=run.options.progress)
+        self._bar = bar(console, shown=run.options.progress)
         if done:
             console.print(f"continuing from step {done:,} of {total:,}", highlight=False)
         self._bar.start()
@@ -151,7 +149,7 @@ class _Watch:
         """Settle, if a line of the log is due and nothing waits, or the last time is long enough ago."""
         found: dict[str, float] = {}
         if ended and (ended["epoch"] % DIAGNOSE_EVERY == 0 or ended["epoch"] + 1 == self.run.epochs):
-            found = self.method.diagnostics(stream(self.run.seed, "diagnostics", int(ended["epoch"])))
+            found = self.method.diagnostics(stream(self.run.options.seed, "diagnostics", int(ended["epoch"])))
         self._pending.append((step, terms, chosen, ended, found))
         self._lines.say(lambda: f"step {step + 1:,} of {self._total:,}: {self._text}")
         self._due |= self._logged(step + 1, ended)
@@ -209,8 +207,8 @@ class _Watch:
     def _diverged(self, what: str, step: int, terms: dict[str, float], chosen: Tensor) -> None:
         self.method.load_state_dict(self._good)
         where = "in memory"
-        if self.run.folder:
-            where = str(self.run.folder / "last-good.safetensors")
+        if folder := self.run.options.folder:
+            where = str(folder / "last-good.safetensors")
             write_bytes(where, save({name: value.cpu() for name, value in self._good.items()}))
         digest = hashlib.sha256(chosen.numpy().tobytes()).hexdigest()[:12]
         raise DivergedError(

@@ -3,9 +3,9 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol, TypedDict
+from typing import Protocol
 
 import torch
 from jaxtyping import Float
@@ -14,17 +14,15 @@ from torch import Tensor
 from pbprompt import distributed
 from pbprompt.config import to_dict
 from pbprompt.errors import InputError
-from pbprompt.learners.abilities import ChoosesByValidation, TakesUnlabelled, UsesUnseenNames, can
+from pbprompt.learners.abilities import TakesUnlabelled, can
+from pbprompt.learners.fit_options import USUAL, FitOptions, Views
 from pbprompt.learners.method import Method, MethodConfig, build_method
-from pbprompt.prompts.loop.journal import OnLog
 from pbprompt.prompts.loop.loop import EpochFeatures, Run, train
 from pbprompt.prompts.loop.schedule import one_ahead
 from pbprompt.vision.features.cache import FeatureBank, Features
 from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.towers.backbone import Backbone
 from pbprompt.vision.towers.taps import Tapped, TappedTower
-
-Views = Literal["centre", "fresh"] | int
 
 
 class Bank(Protocol):
@@ -36,77 +34,46 @@ class Bank(Protocol):
     def encode(self, root: Path, items: Sequence[Item]) -> Features: ...
 
 
-class Training(TypedDict, total=False):
-    """What `tune` may be told besides, as all who fit a model hand it on."""
-
-    seed: int
-    views: Views
-    max_steps: int | None
-    progress: bool
-    announce: Callable[[Method], None]
-    weights: Mapping[str, float] | None
-    on_log: OnLog | None
-    unlabelled: Float[Tensor, "m d"] | None
-
-
 def tune(
-    dataset: Dataset,
-    bank: Bank,
-    kind: type[Method],
-    config: MethodConfig,
-    *,
-    shots: int | None = None,
-    seed: int = 1,
-    views: Views = "centre",
-    folder: Path | None = None,
-    max_steps: int | None = None,
-    progress: bool = True,
-    announce: Callable[[Method], None] = lambda method: None,
-    weights: Mapping[str, float] | None = None,
-    on_log: OnLog | None = None,
-    unlabelled: Float[Tensor, "m d"] | None = None,
+    dataset: Dataset, bank: Bank, kind: type[Method], config: MethodConfig, options: FitOptions = USUAL
 ) -> tuple[Method, dict[str, float]]:
     """Train a method on all of a dataset's training items; returns it with the last epoch's terms.
 
-    `views`: the centre crop alone, a number of augmented draws that the epochs take in turn, or fresh ones
-    each epoch. `shots` (None: those of the draw, or as many as the largest class has) chooses the method's
-    own number of epochs where its settings do not say. `announce` is called with the method before the first
-    step. What trains nothing only learns the names. A method that chooses by validation images does so on the
-    dataset's. `weights`: how much each training item counts, by its path. `on_log` is called with each record
-    of the log. `unlabelled`: features of images without a label, for a method that learns from them.
+    What trains nothing only learns the names. A method that chooses by validation images does so on the
+    dataset's.
     """
     if not dataset.train:
         raise InputError(f"{dataset.name} has no training items: nothing to tune on")
     backbone = bank.backbone
-    method = build_method(kind, config, backbone, seed)
+    method = build_method(kind, config, backbone, options.seed)
     method.prepare(dataset.classes, dataset.template)
-    if weights is not None:
-        method.image_weights = relative_weights(method, dataset.train, weights).to(backbone.device)
-    if unlabelled is not None:
-        takes_unlabelled(method).beside(unlabelled.to(backbone.device))
-    announce(method)
+    method.unseen_names = options.unseen_names
+    if options.weights is not None:
+        method.image_weights = relative_weights(method, dataset.train, options.weights).to(backbone.device)
+    if options.unlabelled is not None:
+        takes_unlabelled(method).beside(options.unlabelled.to(backbone.device))
+    options.announce(method)
     if not kind.trains:
         return method, {}
-    if can(method, ChoosesByValidation) and not dataset.val:
+    chooses = kind.needs_validation(config)
+    if chooses and not dataset.val:
         raise InputError(
             f"{dataset.name} has no validation images, on which {method.name} chooses by these settings: "
             "give it some, or take a preset that searches nothing"
         )
-    if shots is None and dataset.drawn:
-        shots = dataset.drawn.shots
+    shots = options.shots or (dataset.drawn.shots if dataset.drawn else 0)
     shots = shots or max(Counter(item.label for item in dataset.single_label().train).values())
     budget = config.budget or (0 if config.epochs else method.budget_for(shots))
     epochs = config.epochs or method.epochs_for(shots)
     if budget:
         epochs = -(-budget // (len(dataset.train) // method.images_a_step(len(dataset.train))))
-    identity = run_identity(dataset, method, seed, epochs, views, budget)
-    run = Run(epochs, seed, identity, budget, folder, max_steps, progress, on_log)
+    identity = run_identity(dataset, method, options.seed, epochs, options.views, budget)
     source = bank
     if isinstance(tapped := method.backbone, Tapped) and isinstance(tapped.visual, TappedTower):
         source = bank_on(bank, tapped.stem)
-    features = epoch_features(source, dataset, seed, views, epochs, method.crops)
-    terms = train(method, features, len(dataset.train), run)
-    if can(method, ChoosesByValidation):
+    features = epoch_features(source, dataset, options.seed, options.views, epochs, method.crops)
+    terms = train(method, features, len(dataset.train), Run(epochs, options, identity, budget))
+    if chooses:
         held_out = bank_on(bank, method.backbone).encode(dataset.root, dataset.val).to(backbone.device)
         method.choose(held_out.images, held_out.labels)
     return method, terms
@@ -182,7 +149,7 @@ def run_identity(
         method.given.fingerprint,
         method.name,
         to_dict(method.config),
-        method.unseen_names if can(method, UsesUnseenNames) else (),
+        method.unseen_names,
         seed,
         epochs,
         views,
@@ -192,12 +159,3 @@ def run_identity(
     if method.image_weights is not None:
         facts.append(method.image_weights.tolist())
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def data_facts(dataset: Dataset) -> dict[str, str | int]:
-    """Where the training items came from, for the record."""
-    facts: dict[str, str | int] = {"dataset": dataset.name, "content_hash": dataset.whole.content_hash}
-    if dataset.drawn is not None:
-        draw = dataset.drawn
-        facts |= {"draw_hash": draw.hash, "draw_seed": draw.seed, "shots": draw.shots}
-    return facts

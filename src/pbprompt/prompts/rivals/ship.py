@@ -32,7 +32,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pbprompt import distributed
-from pbprompt.learners.abilities import UsesUnseenNames
 from pbprompt.learners.method import Batch, EpochViews, Terms, accuracy, setting
 from pbprompt.prompts.pbprompt.variational import draw_noise, gaussian_kl, sample
 from pbprompt.prompts.rivals.cocoop import ShiftedContext, network
@@ -67,7 +66,7 @@ STAGE_2 = {"batch_size": 256, "warmup_epochs": 0, "anneal": "step", "synth_views
 
 
 @register("ship")
-class SHIP(ShiftedContext, UsesUnseenNames):
+class SHIP(ShiftedContext):
     """CoOp with synthetic features for the new classes' names."""
 
     Config = SHIPConfig
@@ -89,6 +88,7 @@ class SHIP(ShiftedContext, UsesUnseenNames):
         "cocoop": {"student": "cocoop", "batch_size": 1, "epochs": 10}  # CoCoOp's own recipe
     }
     paper = "Wang et al., ICCV 2023"
+    uses_unseen_names = True
     config: SHIPConfig
     _stage2: tuple[object, list[Prompt], TextEngine] | None = None
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pbprompt.errors import InputError, suggest
-from pbprompt.prompts.loop.tune import Views
+from pbprompt.learners.fit_options import Views
 from pbprompt.research.recipes.reading import check_positive, is_file, listed, names_in, parsed, read, words
 from pbprompt.research.runs.config import RunConfig, Split, Task
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pbprompt.prompts.loop.tune import Views
+from pbprompt.learners.fit_options import Views
 from pbprompt.research.recipes.reading import check_positive, is_file, listed, names_in, parsed, read, words
 
 Kind = Literal["heat-maps", "captions"]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from pbprompt.prompts.loop.tune import Views
+from pbprompt.learners.fit_options import Views
 from pbprompt.vision.images.fewshot import shots_in_words
 
 Task = Literal["few-shot", "base-to-new", "cross-dataset", "domain-shift"]

@@ -28,7 +28,8 @@ from pbprompt.config import to_dict
 from pbprompt.errors import InputError
 from pbprompt.evidence.rivals.linear import held_out
 from pbprompt.evidence.temperature import fit_temperature
-from pbprompt.learners.abilities import ChoosesByValidation, TellsFamiliarity, UsesUnseenNames, can
+from pbprompt.learners.abilities import TellsFamiliarity, can
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Method, MethodConfig, make_config
 from pbprompt.model.metrics.metrics import harmonic_mean
 from pbprompt.model.metrics.selective import auroc
@@ -183,26 +184,18 @@ def _domain(name: str, other: Dataset, source: str, few: Dataset) -> Dataset:
 
 
 def _tuned(run: Prepared, base: Dataset, new: Dataset | None, bank: FeatureBank) -> TunedModel:
-    def announce(method: Method) -> None:
-        if can(method, ChoosesByValidation) and run.config.split == "val":
-            raise InputError(
-                f"{method.name} chooses by validation images with these settings, so that it cannot be "
-                "tested on them: test it on the test split, or search nothing"
-            )
-        if can(method, UsesUnseenNames):
-            method.unseen_names = _names_without_images(run, new)
-
-    return TunedModel.fit(
-        base,
-        bank,
-        run.kind,
-        run.settings,
-        samples=run.config.samples,
+    if run.config.split == "val" and run.kind.needs_validation(run.settings):
+        raise InputError(
+            f"{run.kind.name} chooses by validation images with these settings, so that it cannot be tested "
+            "on them: test it on the test split, or search nothing"
+        )
+    options = FitOptions(
         seed=run.config.seed,
         views=run.config.views,
         progress=False,
-        announce=announce,
+        unseen_names=_names_without_images(run, new),
     )
+    return TunedModel.fit(base, bank, run.kind, run.settings, options, samples=run.config.samples)
 
 
 def _temperature(run: Prepared, base: Dataset, new: Dataset | None, bank: FeatureBank) -> float:

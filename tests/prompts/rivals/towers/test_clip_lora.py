@@ -11,6 +11,7 @@ from safetensors.torch import load, save
 from pbprompt.apps.batch import Job, answers
 from pbprompt.apps.export import ImageClassifier, export_towers
 from pbprompt.errors import InputError
+from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Batch, build_method, make_config
 from pbprompt.model.folder import describe_model
 from pbprompt.model.manifest import CONFIG, HASHES, WEIGHTS, hashes
@@ -112,7 +113,7 @@ def few():
 def tuned(few):
     settings = CLIPLoRAConfig(budget=3, learning_rate=0.02, last=1, batch_size=16)
     bank = FeatureBank(load_backbone("lite-vit"), progress=False)
-    model = TunedModel.fit(few, bank, CLIPLoRA, settings, progress=False)
+    model = TunedModel.fit(few, bank, CLIPLoRA, settings, FitOptions(progress=False))
     return model.assessed(few, bank)
 
 

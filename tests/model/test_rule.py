@@ -1,4 +1,4 @@
-"""The record of an image, against the predictor's own numbers."""
+"""What a rule decides of each image, against the predictor's own numbers."""
 
 import math
 
@@ -7,12 +7,19 @@ import torch
 
 from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.learners.method import build_method, make_config
-from pbprompt.model.predictions import Rule, predictions
+from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predictive
+from pbprompt.model.rule import NO_RULE, Rule
+from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.pbprompt.model import PBPrompt
 from pbprompt.vision.towers.backbone import Encoded
 
 CLASSES = ("cat", "dog", "car", "bus")
+
+
+def predictions(predictor, images, rule=NO_RULE):
+    model = TunedModel(predictor.method, describe_model(predictor.method), samples=len(predictor.bank))
+    return model.predict(images, rule)
 
 
 @pytest.fixture

@@ -1,0 +1,59 @@
+"""Where a saved model came from: its images, what it was asked for, what was changed since."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from pbprompt.config import to_dict
+from pbprompt.evidence.unlabelled import Absorbed
+from pbprompt.vision.images.items import Dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """What is known of it; what is not is left out of the file."""
+
+    dataset: str = ""
+    content_hash: str = ""  # of all of it
+    draw_hash: str = ""
+    draw_seed: int | None = None
+    shots: int = 0
+    images: int = 0  # that were learned from, where the dataset does not tell
+    unlabelled: int = 0
+    unlabelled_like_a_class: int | None = None
+    unlabelled_count_as: int | None = None
+    left_out_log_likelihood: str = ""  # without the unlabelled images, and with them
+    options: Mapping[str, Any] = field(default_factory=dict)  # of `pbprompt fit`, for another fit
+    to_try: tuple[tuple[str, ...], ...] = ()  # class, file and hash of images that nothing was learned from
+    changes: tuple[str, ...] = ()  # what `pbprompt model` did to it, in words
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> "Provenance":
+        """Of a dataset or a draw of it."""
+        name, content = dataset.name, dataset.whole.content_hash
+        if (draw := dataset.drawn) is None:
+            return cls(dataset=name, content_hash=content)
+        return cls(
+            dataset=name, content_hash=content, draw_hash=draw.hash, draw_seed=draw.seed, shots=draw.shots
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        usual = {part.name: getattr(Provenance(), part.name) for part in fields(self)}
+        known = {part.name for part in fields(self) if getattr(self, part.name) != usual[part.name]}
+        return {name: value for name, value in to_dict(self).items() if name in known}
+
+
+def pool_facts(found: Absorbed | None) -> dict[str, Any]:
+    """What became of images without a label; nothing where there were none."""
+    if found is None:
+        return {}
+    facts = {
+        "unlabelled": len(found.familiar),
+        "unlabelled_like_a_class": int(found.familiar.sum()),
+        "unlabelled_count_as": round(found.weight),
+    }
+    if not found.verdict:
+        return facts
+    without, with_them = (f"{likely:.3f}" for likely in found.verdict.log_likelihood)
+    return {**facts, "left_out_log_likelihood": f"{without} without them, {with_them} with them"}
