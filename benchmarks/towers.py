@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pbprompt.learners.abilities import TakesUnlabelled, can
 from pbprompt.learners.fit_options import FitOptions
+from pbprompt.learners.fitted import TakesUnlabelled
 from pbprompt.learners.method import make_config
 from pbprompt.model.metrics.metrics import harmonic_mean
 from pbprompt.model.metrics.resampling import image_counts, interval, resampled_mean
@@ -109,7 +109,7 @@ def run(given: argparse.Namespace) -> None:
                     row["base"] = said_of(model, bank, base, given.part, given.most)
                     if new:
                         row["new"] = said_of(model, bank, new, given.part, given.most)
-                    elif can(model.method, TakesUnlabelled):
+                    elif isinstance(model.method, TakesUnlabelled):
                         row["together"] = said_of(model, bank, base, given.part, given.most, together=True)
                     with given.out.open("a") as file:
                         file.write(json.dumps(row) + "\n")

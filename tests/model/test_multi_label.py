@@ -12,8 +12,8 @@ from scipy.stats import entropy
 from pbprompt.apps.batch import Job, answers
 from pbprompt.apps.classifier.tuning import GivenFeatures
 from pbprompt.errors import InputError, NoNumberError
-from pbprompt.learners.abilities import MultiLabel, can
 from pbprompt.learners.fit_options import FitOptions
+from pbprompt.learners.fitted import MultiLabel
 from pbprompt.model.card import model_card, threshold_words
 from pbprompt.model.folder import describe_model
 from pbprompt.model.multi_label import targets
@@ -128,20 +128,12 @@ def test_a_damaged_head_is_named(model, tmp_path):
             TunedModel.load(folder, model.backbone)
 
 
-@pytest.mark.parametrize("name", [name for name, kind in methods().items() if not can(kind, MultiLabel)])
+@pytest.mark.parametrize(
+    "name", [name for name, kind in methods().items() if not issubclass(kind, MultiLabel)]
+)
 def test_methods_of_one_label_refuse_and_name_the_others(problem, name):
     with pytest.raises(InputError, match="is single-label: to fit a multi-label table, use conjugate"):
         fitted(*problem, find_method(name))
-
-
-def test_settings_may_take_the_ability_away(problem):
-    class Single(CONJUGATE):
-        def __init__(self, config, backbone):
-            super().__init__(config, backbone)
-            self.without = frozenset({MultiLabel})
-
-    with pytest.raises(InputError, match="conjugate with these settings is single-label"):
-        fitted(*problem, Single)
 
 
 def test_labels_that_say_nothing(problem):

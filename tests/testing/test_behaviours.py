@@ -6,7 +6,7 @@ import torch
 from pbprompt import registry
 from pbprompt.errors import InputError
 from pbprompt.evidence.rivals.nearest_mean import NearestMean
-from pbprompt.learners.abilities import MultiLabel
+from pbprompt.learners.fitted import MultiLabel
 from pbprompt.learners.zeroshot import ZeroShot
 from pbprompt.prompts.rivals.coop import CoOp
 from pbprompt.testing import behaviours, check_method, method_checks

@@ -23,15 +23,6 @@ from pbprompt.evidence.label_head import LabelHead, fit_label_head
 from pbprompt.evidence.posterior import Posterior, fit_posterior
 from pbprompt.evidence.statistics import Statistics
 from pbprompt.evidence.unlabelled import IN_KERNEL, PER_CLASS, Absorbed, absorb, absorb_by_names, seen
-from pbprompt.learners.abilities import (
-    LearnsOn,
-    LeavesOut,
-    MultiLabel,
-    NamesSources,
-    Streams,
-    TakesUnlabelled,
-    TellsFamiliarity,
-)
 from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import MethodConfig, setting
 from pbprompt.learners.zeroshot import Templates, ZeroShot, ZeroShotConfig
@@ -70,9 +61,7 @@ class ConjugateConfig(MethodConfig):
 
 
 @register("conjugate")
-class Conjugate(
-    Memory, LearnsOn, Streams, TakesUnlabelled, MultiLabel, LeavesOut, TellsFamiliarity, NamesSources
-):
+class Conjugate(Memory):
     """Names place the classes, photographs move them; both in closed form."""
 
     Config = ConjugateConfig
@@ -83,6 +72,7 @@ class Conjugate(
     takes_weights = True
     paper = "this library, after Wang et al., ICLR 2024"
     config: ConjugateConfig
+    absorbed: Absorbed | None = None  # what became of images without a label; None: there were none
 
     def __init__(self, config: ConjugateConfig, backbone: Backbone) -> None:
         if not backbone.reads_text:

@@ -32,8 +32,15 @@ from pbprompt.errors import InputError
 from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.evidence.temperature import fit_temperature
 from pbprompt.evidence.unlabelled import Absorbed
-from pbprompt.learners.abilities import TakesUnlabelled, TellsFamiliarity
-from pbprompt.learners.method import Batch, EpochViews, MethodConfig, Terms, cross_entropy_terms, setting
+from pbprompt.learners.method import (
+    Batch,
+    EpochViews,
+    Method,
+    MethodConfig,
+    Terms,
+    cross_entropy_terms,
+    setting,
+)
 from pbprompt.registry import register
 from pbprompt.vision.similarity import unit
 from pbprompt.vision.towers.backbone import Backbone, Encoded
@@ -83,7 +90,7 @@ def left_out_terms(
 
 
 @register("tower-evidence")
-class TowerEvidence(TellsFamiliarity, TakesUnlabelled):
+class TowerEvidence(Method):
     """The closed form on a frozen tower, and on towers that photographs left out have tuned."""
 
     Config = TowerEvidenceConfig
@@ -162,7 +169,7 @@ class TowerEvidence(TellsFamiliarity, TakesUnlabelled):
         raise InputError(f"{self.name} tunes a tower by labelled images: without any, use conjugate")
 
     @property
-    def absorbed(self) -> Absorbed | None:  # type: ignore[override]
+    def absorbed(self) -> Absorbed | None:
         """By the frozen tower, which has not learned its photographs by heart."""
         return self._towers[-1].absorbed
 
@@ -181,3 +188,9 @@ class TowerEvidence(TellsFamiliarity, TakesUnlabelled):
 
     def found_by_name(self) -> float | None:
         return self._towers[-1].found_by_name()
+
+    def told_by_names(self) -> float | None:
+        return self._towers[-1].told_by_names()
+
+    def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
+        raise self.without_prompts("asks a reader for each tower")

@@ -84,7 +84,7 @@ class Method(nn.Module):
     A subclass sets `Config`, `presets` and `paper`, builds its parameters in `__init__`, and implements
     `prepare`, `class_features` and, where that is more than the cross-entropy, `loss`. Its parameters and
     buffers are all there is to save. The other hooks have defaults that suit most. What only some methods can
-    do, such as learning on, is a mixin of `learners/abilities.py`, which `can(method, ability)` asks for.
+    do, such as learning on, is a protocol of `learners/fitted.py`: who has its functions can.
 
     The attributes below are facts. One that depends on the settings is set again in `__init__`, so ask a
     built method rather than its class where there is one.
@@ -110,7 +110,6 @@ class Method(nn.Module):
     image_conditioned: bool = False  # each image has prompts of its own, so that there is no bank to look at
     crops: int = 0  # random ones of each image that it learns from beside the centre, unless told otherwise
     exportable: bool = True  # its prediction is one fixed computation on a bank, which ONNX can hold
-    without: frozenset[type["Method"]] = frozenset()  # abilities of its class that its settings take away
 
     def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
         super().__init__()
@@ -135,6 +134,10 @@ class Method(nn.Module):
     def prepare(self, classes: Sequence[str], template: str) -> None:
         """Take the class names (and the sentence around them, where a method uses one)."""
         self.classes, self.template = tuple(classes), template
+
+    def expect(self, classes: Sequence[str], template: str) -> None:
+        """`prepare` for classes of which it learns the first images next."""
+        self.prepare(classes, template)
 
     def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
         """Named terms of one step: `total` to minimise, the others to log. `examples`: training images.
@@ -275,8 +278,16 @@ class Method(nn.Module):
         return features
 
     def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
-        """The text features behind a bank, to look at."""
+        """The text features behind a bank, to look at; refused where it holds something else."""
+        if self.image_conditioned:
+            raise self.without_prompts("makes its prompts anew for every image")
         return features
+
+    def without_prompts(self, why: str) -> InputError:
+        """What `prompts_of` raises where a bank holds no text feature of each class."""
+        return InputError(
+            f"{self.name} {why} and has no class features to look into: use a model of pbprompt or coop"
+        )
 
     def directions(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
         """What a unit image feature is multiplied with for a class's logit, up to what all classes share."""

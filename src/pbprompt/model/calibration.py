@@ -23,7 +23,7 @@ from torch import Tensor
 from pbprompt.config import from_dict
 from pbprompt.errors import InputError
 from pbprompt.evidence.temperature import fit_temperature
-from pbprompt.learners.abilities import LeavesOut, can
+from pbprompt.learners.fitted import LeavesOut
 from pbprompt.learners.method import Method
 from pbprompt.learners.predictive import Predictive, rounded
 from pbprompt.model.manifest import CALIBRATION, ModelFiles, opened
@@ -173,7 +173,7 @@ def calibrate(predictor: Predictor, features: Features, said: Predictive | None 
 def calibrate_left_out(predictor: Predictor) -> Calibration | None:
     """The same of training images, each judged by the model without it; None where the method cannot."""
     method = predictor.method
-    said = method.left_out() if can(method, LeavesOut) else None
+    said = method.left_out() if isinstance(method, LeavesOut) else None
     if said is None:
         return None
     logits = said[0].cpu().clamp_min(torch.finfo(torch.float32).tiny).log()
@@ -219,7 +219,7 @@ def check_temperature(dataset: Dataset, kind: type[Method]) -> None:
 
     A method that leaves its own images out in turn needs none: its probabilities are calibrated by these.
     """
-    if not held_out_items(dataset) and not can(kind, LeavesOut):
+    if not held_out_items(dataset) and not issubclass(kind, LeavesOut):
         raise InputError(
             f"{dataset.name} has no validation images, which a temperature is fitted to: draw fewer shots, "
             "add a val/ folder, or fit `conjugate`, which is calibrated by its training images"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pbprompt.errors import InputError, NoNumberError, suggest
 from pbprompt.evidence.label_head import LabelHead
-from pbprompt.learners.abilities import MultiLabel, can
+from pbprompt.learners.fitted import MultiLabel
 from pbprompt.learners.method import Method
 from pbprompt.learners.predictive import DIGITS, Predictive
 from pbprompt.model.metrics.multi_label import LabelAnswers, mean_average_precision
@@ -24,13 +24,11 @@ from pbprompt.vision.similarity import unit
 from pbprompt.vision.towers.backbone import Encoded
 
 
-def check_multi_label(method: Method | type[Method]) -> None:
+def check_multi_label(kind: type[Method]) -> None:
     """Refuse a method that is single-label alone, and name those that are not."""
-    able = [name for name, kind in methods().items() if can(kind, MultiLabel)]
-    if method.name not in able:
-        raise InputError(f"{method.name} is single-label: to fit a multi-label table, use {', '.join(able)}")
-    if not can(method, MultiLabel):
-        raise InputError(f"{method.name} with these settings is single-label: use its default ones")
+    able = [name for name, other in methods().items() if issubclass(other, MultiLabel)]
+    if kind.name not in able:
+        raise InputError(f"{kind.name} is single-label: to fit a multi-label table, use {', '.join(able)}")
 
 
 def fit_head(dataset: Dataset, bank: Bank, method: Method) -> LabelHead:
@@ -42,7 +40,7 @@ def fit_head(dataset: Dataset, bank: Bank, method: Method) -> LabelHead:
     features = bank.encode(dataset.root, dataset.train)
     device = method.backbone.device
     images = Encoded(features.global_.to(device), features.patches)
-    assert can(method, MultiLabel)  # as `check_multi_label` saw to
+    assert isinstance(method, MultiLabel)  # as `check_multi_label` saw to
     return method.label_head(images, wanted.to(device))
 
 

@@ -12,12 +12,12 @@ from torch import Tensor
 from pbprompt import distributed
 from pbprompt.errors import InputError
 from pbprompt.evidence.streamed_statistics import Gathered, Pass, gather_units
-from pbprompt.learners.abilities import Streams, can
+from pbprompt.learners.fitted import Streams
 from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.model.folder import describe_model
 from pbprompt.model.provenance import Provenance, pool_facts
 from pbprompt.model.tuned import TunedModel, absorbed_by
-from pbprompt.prompts.loop.tune import takes_unlabelled
+from pbprompt.prompts.loop.tune import learn_beside
 from pbprompt.vision.features.checkpoint import Checkpoint
 from pbprompt.vision.features.progress import Progress
 from pbprompt.vision.images import catalog, names
@@ -120,10 +120,10 @@ def fit_gathered(
     if len(keys) < 2:
         raise InputError(f"{source}: only one class, {keys[0]!r}: a classifier needs at least two")
     method.prepare(choices.names(keys, source, naming), choices.template)
-    assert can(method, Streams)  # as `check_streams` saw to
+    assert isinstance(method, Streams)  # as `check_streams` saw to
     method.begin_with(gathered.under(keys))
     if unlabelled is not None:
-        takes_unlabelled(method).beside(unlabelled.to(backbone.device))
+        learn_beside(method, unlabelled)
     method.finish()
     data = Provenance(dataset=source, images=gathered.images, **pool_facts(absorbed_by(method)))
     return TunedModel(method, describe_model(method, seed=seed, data=data))
@@ -131,7 +131,7 @@ def fit_gathered(
 
 def check_streams(kind: type[Method], config: MethodConfig, backbone: Backbone) -> None:
     """Refuse, before anything is read, a method that needs all its images at once."""
-    if not can(build_method(kind, config, backbone, seed=0), Streams):
+    if not isinstance(build_method(kind, config, backbone, seed=0), Streams):
         raise InputError(
             f"{kind.name} needs all its training images at once with these settings: take `conjugate` as it "
             "is, draw some of a folder or table by --shots, or give fewer images"

@@ -13,14 +13,13 @@ from torch import Tensor
 from pbprompt.errors import InputError, suggest
 from pbprompt.evidence.label_head import LabelHead
 from pbprompt.evidence.unlabelled import Absorbed
-from pbprompt.learners.abilities import (
-    LearnsOn,
-    LeavesOut,
-    TakesUnlabelled,
-    TellsFamiliarity,
-    can,
-)
 from pbprompt.learners.fit_options import USUAL, FitOptions
+from pbprompt.learners.fitted import (
+    Familiar,
+    LeavesOut,
+    PartialFit,
+    TakesUnlabelled,
+)
 from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.learners.predictive import DIGITS, Predictive
@@ -49,7 +48,7 @@ from pbprompt.model.predictor import SAMPLES, Predictor, predict_features, predi
 from pbprompt.model.provenance import Provenance, pool_facts
 from pbprompt.model.rule import NO_RULE, Rule
 from pbprompt.model.scoring import rival_figures, score, set_figures, standard_figures
-from pbprompt.prompts.loop.tune import Bank, bank_on, takes_unlabelled, tune
+from pbprompt.prompts.loop.tune import Bank, bank_on, learn_beside, tune
 from pbprompt.vision.features.encode import default_batch
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE, Dataset
 from pbprompt.vision.images.names import missing_names, name_key
@@ -148,7 +147,6 @@ class TunedModel:
         if dataset.multi_label:
             check_multi_label(kind)
             method = build_method(kind, config, bank.backbone, seed)
-            check_multi_label(method)
             method.prepare(dataset.classes, dataset.template)
             options.announce(method)
             data = replace(Provenance.of(dataset), images=len(dataset.train))
@@ -173,17 +171,19 @@ class TunedModel:
         seed: int = 1,
     ) -> Self:
         """Without any label: names say where the classes lie, and features of other images correct them."""
-        method = takes_unlabelled(build_method(kind, config, backbone, seed))
+        method = build_method(kind, config, backbone, seed)
         method.prepare(classes, template)
-        method.beside(unlabelled.to(backbone.device))
+        learn_beside(method, unlabelled)
+        assert isinstance(method, TakesUnlabelled)  # as `learn_beside` saw to
         method.begin_by_names()
         method.finish()
-        return cls(method, describe_model(method, seed=seed, data=Provenance(**pool_facts(method.absorbed))))
+        data = Provenance(**pool_facts(absorbed_by(method)))
+        return cls(method, describe_model(method, seed=seed, data=data))
 
     def together(self, images: Float[Tensor, "m d"]) -> Self:
         """The model having seen these images without labels too, such as those that it is to classify."""
-        method = takes_unlabelled(copy_method(self.single_label().method))
-        method.beside(images.to(self.backbone.device), asked=True)
+        method = copy_method(self.single_label().method)
+        learn_beside(method, images, asked=True)
         method.finish()
         method.prepare(self.classes, method.template)
         return self._relearned(method)
@@ -260,6 +260,7 @@ class TunedModel:
     def partial_fit(self, images: Encoded, labels: Sequence[str]) -> Self:
         """The model having learned these images too, as if fitted on all; new labels are new classes."""
         method = self._learning("learn on: fit it again on all images")
+        assert isinstance(method, PartialFit)
         method.expect((*self.classes, *missing_names(self.classes, labels)), method.template)
         known = {name_key(name): place for place, name in enumerate(method.classes)}
         device = self.backbone.device
@@ -271,6 +272,7 @@ class TunedModel:
         """The model with classes called otherwise, several perhaps alike, or (None) forgotten: as if it had
         been fitted so."""
         method = self._learning("regroup its classes: fit it again")
+        assert isinstance(method, PartialFit)
         for name in named:
             if name not in self.classes:
                 raise InputError(f"class {name!r} is none of the model's: {suggest(name, self.classes)}")
@@ -282,14 +284,12 @@ class TunedModel:
         method.prepare(left, method.template)
         return self._relearned(method)
 
-    def _learning(self, what: str) -> LearnsOn:
+    def _learning(self, what: str) -> Method:
         """A copy of the method, which is to learn on; refused where it cannot."""
-        if self.multi_label or not can(self.method, LearnsOn):
+        if self.multi_label or not isinstance(self.method, PartialFit):
             kind = "a multi-label model" if self.multi_label else self.method.name
             raise InputError(f"{kind} cannot {what}")
-        method = copy_method(self.method)
-        assert can(method, LearnsOn)
-        return method
+        return copy_method(self.method)
 
     def _relearned(self, method: Method) -> Self:
         """With a method that knows more: figures, temperature and calibration are of before, so they go, and
@@ -325,7 +325,7 @@ class TunedModel:
         if held_out:
             features = bank_on(bank, self.backbone).encode(dataset.root, held_out)
             said = predict_features(replace(self.predictor, temperature=1.0), features)
-            if temperature or (can(self.method, LeavesOut) and len(held_out) >= ENOUGH):
+            if temperature or (isinstance(self.method, LeavesOut) and len(held_out) >= ENOUGH):
                 scaled = temperature_of(said, features)
                 model = replace(self, info=replace(self.info, temperature=scaled))
             calibration = calibrate(model.predictor, features, said.tempered(model.info.temperature))
@@ -425,7 +425,7 @@ class TunedModel:
             return predict_labels(self.head, self.classes, images)
         images, method = images.to(self.backbone.device), self.method
         said = self.predictor(images)
-        if can(method, TellsFamiliarity):
+        if isinstance(method, Familiar):
             with torch.no_grad():
                 said = replace(said, familiarity=method.familiarity(images))
         labels = method.labels_of_classes() if isinstance(method, Memory) else [0] * len(self.classes)
@@ -434,4 +434,4 @@ class TunedModel:
 
 def absorbed_by(method: Method) -> Absorbed | None:
     """What became of images without a label."""
-    return method.absorbed if can(method, TakesUnlabelled) else None
+    return method.absorbed if isinstance(method, TakesUnlabelled) else None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pbprompt.config import describe
 from pbprompt.errors import InputError
-from pbprompt.learners.abilities import MultiLabel, can
+from pbprompt.learners.fitted import MultiLabel
 from pbprompt.learners.method import Method
 from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predictive, zero_shot
@@ -280,7 +280,7 @@ def is_multi_label_where_it_says_so(kind: Kind, settings: Settings) -> None:
     """tell images of several labels each where it is `MultiLabel`"""
     backbone = tiny_vit()
     method, images = prepared(kind, settings, backbone), random_images(backbone)
-    if not can(method, MultiLabel):
+    if not isinstance(method, MultiLabel):
         return
     has = torch.nn.functional.one_hot(images.labels, len(NAMES)).float()
     has[images.labels == 0, 1] = 1

@@ -91,7 +91,7 @@ def test_labels_outlive_ctrl_c_and_a_method_that_cannot_learn_is_refused(lite, c
     import torch
     from PIL import Image
 
-    from pbprompt.learners.abilities import LearnsOn, can
+    from pbprompt.learners.fitted import PartialFit
     from pbprompt.learners.method import build_method, make_config
     from pbprompt.model.folder import describe_model
     from pbprompt.model.tuned import TunedModel
@@ -107,7 +107,7 @@ def test_labels_outlive_ctrl_c_and_a_method_that_cannot_learn_is_refused(lite, c
         method = build_method(kind, make_config(kind), lite, seed=1)
         method.prepare(("cat", "dog"), "a photo of a {}.")
         model = TunedModel(method, describe_model(method, seed=1, shots=1))
-        if can(model.method, LearnsOn):
+        if isinstance(model.method, PartialFit):
             images = torch.randn(2, lite.embed_dim, generator=torch.Generator().manual_seed(0))
             model = model.partial_fit(Encoded(images, images.unsqueeze(1)), ["cat", "dog"])
         model.save(tmp_path / name)

@@ -27,8 +27,8 @@ from pbprompt.apps.classifier.inputs import (
 from pbprompt.apps.classifier.tuning import ClassWeight, item_weights
 from pbprompt.errors import InputError
 from pbprompt.files import read_records
-from pbprompt.learners.abilities import LearnsOn, can
 from pbprompt.learners.fit_options import FitOptions, OnLog
+from pbprompt.learners.fitted import PartialFit
 from pbprompt.learners.method import Method
 from pbprompt.learners.predictive import Predictive
 from pbprompt.model.calibration import Calibration, check_temperature
@@ -298,7 +298,7 @@ class PromptClassifier(Estimator):
         Labels may be new, or of classes that were added by name; the first call is a fit. There is none for
         methods that cannot learn on, as scikit-learn expects.
         """
-        if not can(find_method(str(self.method)), LearnsOn):
+        if not issubclass(find_method(str(self.method)), PartialFit):
             raise AttributeError(f"{self.method} cannot learn on: fit it again, or use 'conjugate'")
         return self._partial_fit
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
 import typer
 
 from pbprompt.apps.batch import CACHED_UNITS, Executor, Job, answers, here, run
@@ -19,7 +20,7 @@ from pbprompt.apps.cli.output import print_json, print_table, refuse, tell
 from pbprompt.apps.cli.predict import REJECT_AT, PredictOptions
 from pbprompt.apps.cli.unlabelled import seen_together
 from pbprompt.errors import InputError, needing
-from pbprompt.learners.abilities import TellsFamiliarity, can
+from pbprompt.learners.fitted import Familiar
 from pbprompt.learners.predictive import Prediction
 from pbprompt.model.rule import NO_RULE, Rule
 from pbprompt.model.tuned import TunedModel
@@ -27,7 +28,7 @@ from pbprompt.vision.images.items import DEFAULT_TEMPLATE
 from pbprompt.vision.images.names import distinct
 from pbprompt.vision.images.stream import Record, Stream
 from pbprompt.vision.images.stream.locations import MOST_BYTES
-from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.backbone import Backbone, Encoded
 from pbprompt.vision.towers.loading.load import load_backbone
 from pbprompt.vision.towers.rounding import round_image_tower
 
@@ -85,9 +86,10 @@ def _tuned(options: PredictOptions, folder: Path, stream: Stream) -> tuple[Tuned
         refuse(options.of_one_label(), f"{folder} is multi-label: each label has a threshold of its own")
         return model, NO_RULE
     if options.none_at is not None:
-        if not can(model.method, TellsFamiliarity):
+        if not isinstance(model.method, Familiar):
             raise InputError(f"--none-at: {model.method.name} cannot tell: fit with --method conjugate")
-        if not model.method.has_enough_to_tell():
+        none = torch.empty(0, model.backbone.embed_dim, device=model.backbone.device)
+        if model.method.familiarity(Encoded(none, none.unsqueeze(1))) is None:
             raise InputError(
                 f"--none-at: {folder} was fitted on too few photographs to tell: it needs at least "
                 "19 that are not their class's only one"

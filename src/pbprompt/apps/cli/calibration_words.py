@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pbprompt.apps.cli.predict import REJECT_AT
 from pbprompt.errors import InputError
-from pbprompt.learners.abilities import LeavesOut, TellsFamiliarity, can
+from pbprompt.learners.fitted import LeavesOut, ReadsNames
 from pbprompt.learners.method import Method
 from pbprompt.model import card
 from pbprompt.model.calibration import CERTAINTY, Calibration
@@ -30,14 +30,14 @@ def temperature_words(model: TunedModel) -> str:
     return (
         f"no validation images to fit a temperature to: {model.info.method}'s probabilities are calibrated "
         "already, by its training images, each left out in turn"
-        if can(model.method, LeavesOut)
+        if isinstance(model.method, LeavesOut)
         else "no validation images to fit a temperature to: the probabilities stay as they are"
     )
 
 
 def name_words(method: Method) -> str:
     """How well a class known by its name alone would be found, where leaving classes out can tell."""
-    if not can(method, TellsFamiliarity):
+    if not isinstance(method, ReadsNames):
         return ""
     found, told = method.found_by_name(), method.told_by_names()
     lines = []

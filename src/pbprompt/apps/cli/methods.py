@@ -31,7 +31,7 @@ def methods(name: str = typer.Argument("", help="A method to explain; without on
 
 def _tags(kind: type["Method"]) -> tuple[str, ...]:
     """What is worth knowing in the list, in words."""
-    from pbprompt.learners.abilities import MultiLabel, can
+    from pbprompt.learners.fitted import MultiLabel
 
     facts = {
         "zero-shot": not kind.trains,
@@ -39,7 +39,7 @@ def _tags(kind: type["Method"]) -> tuple[str, ...]:
         "no new classes": not kind.takes_new_names,
         "uses new names": kind.uses_unseen_names,
         "image-conditioned": kind.image_conditioned,
-        "multi-label": can(kind, MultiLabel),
+        "multi-label": issubclass(kind, MultiLabel),
     }
     return (*(word for word, holds in facts.items() if holds), *kind.tags)
 

@@ -91,14 +91,15 @@ def _words(method: "Method", rows: Sequence[int], top_k: int, samples: int, seed
     import torch
 
     from pbprompt.apps.explain.prompts import nearest_words
-    from pbprompt.learners.abilities import ShowsTokens, can
+    from pbprompt.learners.fitted import ShowsTokens
     from pbprompt.seeding import generator
 
-    if not can(method, ShowsTokens):
+    with torch.no_grad():
+        none = torch.empty(0, 0, 0, 0)
+        vectors = method.prompt_vectors(samples, generator(seed)) if isinstance(method, ShowsTokens) else none
+    if not vectors.numel():
         tell(f"no words: {method.name} has no token embeddings to show: use a model of pbprompt or coop")
         return [[] for _ in rows]
-    with torch.no_grad():
-        vectors = method.prompt_vectors(samples, generator(seed))
     vectors = vectors.expand(-1, len(method.classes), -1, -1)[:, rows].transpose(0, 1)  # [c, s, b, w]
     found = iter(nearest_words(method.backbone, vectors.flatten(0, 2), top_k))
     drawn, tokens = vectors.shape[1:3]

@@ -35,10 +35,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from pbprompt.apps.explain.prompts import as_prompts
 from pbprompt.errors import InputError
 from pbprompt.files import write_bytes
-from pbprompt.learners.abilities import NamesSources, can
+from pbprompt.learners.fitted import Explains
 from pbprompt.model.predictor import Predictor
 from pbprompt.prompts.pbprompt.transport import plan_similarity, transport_plans
 from pbprompt.vision.images.crops import Fit
@@ -109,7 +108,7 @@ def heat_maps(
     `temperature`: T of the plans; the default is the one the model was trained with.
     """
     method, bank = predictor.method, predictor.bank[:samples]
-    backbone, prompts = method.backbone, as_prompts(method, bank)
+    backbone, prompts = method.backbone, method.prompts_of(bank)
     rows = None if names is None else class_rows(method.classes, names)
     encoded = backbone.image(backbone.preprocess(image).unsqueeze(0).to(backbone.device))
     probabilities = predictor(encoded).probabilities[0]
@@ -125,7 +124,7 @@ def heat_maps(
         chosen = values[:, 0, :, rows].transpose(1, 2).unflatten(-1, backbone.grid)
         return chosen.float().cpu().numpy()
 
-    sources = method.sources(encoded) if can(method, NamesSources) else {}
+    sources = method.sources(encoded) if isinstance(method, Explains) else {}
     return HeatMaps(
         patch_to_prompt=maps(plans.prompt_given_patch),
         prompt_to_patch=maps(plans.patch_given_prompt),

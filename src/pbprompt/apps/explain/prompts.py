@@ -33,21 +33,10 @@ Word = tuple[str, float]  # spelling, cosine
 @torch.no_grad()
 def sampled_prompts(method: Method, samples: int, seed: int) -> Float[Tensor, "s c d"]:
     """`samples` draws of every class's text feature (one where all are the same)."""
-    prompts = as_prompts(method, method.class_features(samples, generator(seed)))
+    prompts = method.prompts_of(method.class_features(samples, generator(seed)))
     if not prompts.any():
         raise InputError(f"{method.name} was fitted without class names and has no prompts: fit it with some")
     return prompts[:1] if torch.equal(prompts, prompts[:1].expand_as(prompts)) else prompts
-
-
-def as_prompts(method: Method, bank: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
-    """The text features behind a bank, refused where it holds something other than one per class."""
-    prompts = method.prompts_of(bank)
-    if method.image_conditioned or prompts.shape[-1] != method.given.embed_dim:
-        why = "makes its prompts anew for every image" if method.image_conditioned else "votes by its images"
-        raise InputError(
-            f"{method.name} {why} and has no class features to look into: use a model of pbprompt or coop"
-        )
-    return prompts
 
 
 @dataclass(frozen=True)

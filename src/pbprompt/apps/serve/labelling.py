@@ -27,7 +27,7 @@ from pbprompt.apps.serve.service import Service
 from pbprompt.apps.serve.uploads import receive
 from pbprompt.errors import InputError
 from pbprompt.files import held
-from pbprompt.learners.abilities import LearnsOn, can
+from pbprompt.learners.fitted import PartialFit
 from pbprompt.model.calibration import calibrate_left_out
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.features.cache import FeatureBank, Features
@@ -71,7 +71,7 @@ class Labelling:
         cls, model: TunedModel, folder: Path, table: Path | None = None, progress: bool = True
     ) -> "Labelling":
         """Look at every image of a folder once; labels that the table has already are learned again."""
-        if not can(model.single_label().method, LearnsOn):
+        if not isinstance(model.single_label().method, PartialFit):
             raise InputError(
                 f"{model.method.name} cannot learn while images are labelled: fit `conjugate`, which can, or "
                 "label a table that `pbprompt next` writes"

@@ -8,7 +8,7 @@ from PIL import Image
 
 from pbprompt.apps.explain.heat_maps import HeatMaps, heat_maps
 from pbprompt.apps.serve.limits import Limits, Refused
-from pbprompt.learners.abilities import LearnsOn, can
+from pbprompt.learners.fitted import PartialFit
 from pbprompt.model.calibration import Calibration
 from pbprompt.model.rule import Rule
 from pbprompt.model.tuned import TunedModel
@@ -99,7 +99,7 @@ def without_class(
 def with_examples(model: TunedModel, images: Encoded, labels: Sequence[str], limits: Limits) -> TunedModel:
     """The model having learned images too; labels that are no classes yet become classes."""
     check_single_label(model, "it cannot learn on; fit it again on all images")
-    if not can(model.method, LearnsOn):
+    if not isinstance(model.method, PartialFit):
         raise Refused(409, f"{model.method.name} cannot learn on: fit it again on all images")
     new_names(labels, model.classes, limits)
     return ready(model.partial_fit(images, [single_spaced(label) for label in labels]))

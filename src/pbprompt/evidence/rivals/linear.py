@@ -60,6 +60,9 @@ class LinearClassifier(MemoryBesideText):
         weights = self.weights[own] + self.text_scale[own].unsqueeze(1) * text
         return torch.cat([weights, self.bias[own].unsqueeze(1)], dim=1).unsqueeze(0)
 
+    def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
+        raise self.without_prompts("votes by its images")
+
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
         weights, bias = features.tensor_split([self.weights.shape[1]], dim=-1)
         x = unit(images.global_).to(weights)

@@ -49,6 +49,9 @@ class NearestNeighbours(Memory):
         self._k, self._spread = int(self.neighbours), 1 / len(self.seen)
         return (labels.unsqueeze(1) == self.photograph_labels).to(self.photographs).unsqueeze(0)
 
+    def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
+        raise self.without_prompts("votes by its images")
+
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c n"]) -> Float[Tensor, "s b c"]:
         alike = unit(images.global_).to(self.photographs) @ self.photographs.T
         nearest = alike.topk(self._k, dim=1).indices

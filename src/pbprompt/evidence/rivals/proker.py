@@ -90,6 +90,9 @@ class ProKeR(MemoryBesideText):
         coefficients = self.coefficients[self.labels_of_classes()]
         return torch.cat([unit(self._text).to(coefficients), coefficients], dim=1).unsqueeze(0)
 
+    def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
+        raise self.without_prompts("votes by its images")
+
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
         text, coefficients = features[0].tensor_split([self.keys.shape[1]], dim=1)
         parts = []

@@ -153,6 +153,9 @@ class TipAdapter(MemoryBesideText):
         votes = (own.unsqueeze(1) == self.labels).to(self.keys)
         return torch.cat([self._text.to(votes), votes], dim=1).unsqueeze(0)
 
+    def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
+        raise self.without_prompts("votes by its images")
+
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
         sentences, votes = features[0].tensor_split([self.keys.shape[1]], dim=1)
         alpha, beta = self.found.to(self.keys) if self.searched else (self.config.alpha, self.config.beta)

@@ -14,8 +14,8 @@ from torch import Tensor
 from pbprompt import distributed
 from pbprompt.config import to_dict
 from pbprompt.errors import InputError
-from pbprompt.learners.abilities import TakesUnlabelled, can
 from pbprompt.learners.fit_options import USUAL, FitOptions, Views
+from pbprompt.learners.fitted import TakesUnlabelled
 from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.prompts.loop.loop import EpochFeatures, Run, train
 from pbprompt.prompts.loop.schedule import one_ahead
@@ -51,7 +51,7 @@ def tune(
     if options.weights is not None:
         method.image_weights = relative_weights(method, dataset.train, options.weights).to(backbone.device)
     if options.unlabelled is not None:
-        takes_unlabelled(method).beside(options.unlabelled.to(backbone.device))
+        learn_beside(method, options.unlabelled)
     options.announce(method)
     if not kind.trains:
         return method, {}
@@ -91,13 +91,14 @@ def bank_on(bank: Bank, backbone: Backbone) -> Bank:
     return bank.on(backbone)
 
 
-def takes_unlabelled(method: Method) -> TakesUnlabelled:
-    """Itself, refused where it has no use for images without a label."""
-    if not can(method, TakesUnlabelled):
+def learn_beside(method: Method, unlabelled: Float[Tensor, "m d"], *, asked: bool = False) -> None:
+    """Give it images without a label to learn from (`asked`: those that it is to classify); refused where it
+    has no use for any."""
+    if not isinstance(method, TakesUnlabelled):
         raise InputError(
             f"{method.name} learns nothing from unlabelled images: leave them out, or use conjugate"
         )
-    return method
+    method.beside(unlabelled.to(method.given.device), asked=asked)
 
 
 def epoch_features(

@@ -20,8 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pbprompt.errors import InputError
-from pbprompt.learners.abilities import ShowsTokens
-from pbprompt.learners.method import Batch, MethodConfig, Terms, accuracy, setting
+from pbprompt.learners.method import Batch, Method, MethodConfig, Terms, accuracy, setting
 from pbprompt.learners.zeroshot import sentence_features
 from pbprompt.prompts.pbprompt.elbo import combined_elbo
 from pbprompt.prompts.pbprompt.generator import INITIAL_STD, Layer, PromptGenerator
@@ -149,7 +148,7 @@ THAT_LEARN: dict[str, Any] = {
 
 
 @register("pbprompt")
-class PBPrompt(ShowsTokens):
+class PBPrompt(Method):
     """A distribution over prompts for each class, from its name alone."""
 
     Config = PBPromptConfig

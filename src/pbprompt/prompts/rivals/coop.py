@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pbprompt.errors import InputError
-from pbprompt.learners.abilities import ShowsTokens
 from pbprompt.learners.method import Method, MethodConfig, setting
 from pbprompt.registry import register
 from pbprompt.vision.towers.backbone import Backbone
@@ -86,7 +85,7 @@ class NameInContext(Method):
 
 
 @register("coop")
-class CoOp(NameInContext, ShowsTokens):
+class CoOp(NameInContext):
     """One learned context in front of, around or behind each class name."""
 
     Config = CoOpConfig

@@ -28,8 +28,8 @@ from pbprompt.config import to_dict
 from pbprompt.errors import InputError
 from pbprompt.evidence.rivals.linear import held_out
 from pbprompt.evidence.temperature import fit_temperature
-from pbprompt.learners.abilities import TellsFamiliarity, can
 from pbprompt.learners.fit_options import FitOptions
+from pbprompt.learners.fitted import Familiar
 from pbprompt.learners.method import Method, MethodConfig, make_config
 from pbprompt.model.metrics.metrics import harmonic_mean
 from pbprompt.model.metrics.selective import auroc
@@ -250,7 +250,7 @@ def _none_of_these(
     By its own p-value where the method has one, with the shares refused at 5 %; else by its top probability.
     """
     method, refused, encoded = model.method, {}, images.images.to(model.backbone.device)
-    said = method.familiarity(encoded) if can(method, TellsFamiliarity) else None
+    said = method.familiarity(encoded) if isinstance(method, Familiar) else None
     if said is None:
         familiar = predict_features(model.predictor, images).probabilities.amax(1).cpu().numpy()
     else:

@@ -20,7 +20,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pbprompt.errors import InputError
-from pbprompt.learners.abilities import ShowsTokens
 from pbprompt.learners.method import MethodConfig, setting
 from pbprompt.learners.zeroshot import sentence_features
 from pbprompt.prompts.rivals.coop import ContextConfig, NameInContext, start_context
@@ -50,7 +49,7 @@ class IVLPConfig(DeepPromptsConfig):
     image_alone: bool = setting(False, "no tokens in the text: VPT-deep")
 
 
-class DeepPrompts(NameInContext, ShowsTokens):
+class DeepPrompts(NameInContext):
     """What methods share that have a context before each class name, and tokens inside both towers."""
 
     takes_weights = True
@@ -86,17 +85,16 @@ class IVLP(DeepPrompts):
     paper = "Rasheed et al., CVPR 2023"
     config: IVLPConfig
 
-    def __init__(self, config: IVLPConfig, backbone: Backbone) -> None:
-        super().__init__(config, backbone)
-        if config.image_alone:
-            self.without = frozenset({ShowsTokens})
-
     def prepare(self, classes: Sequence[str], template: str) -> None:
         super().prepare(classes, template)
         self._sentence = sentence_features(self.given, classes, template) if self.config.image_alone else None
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         return super().class_features(samples, generator) if self._sentence is None else self._sentence[None]
+
+    def prompt_vectors(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s k b w"]:
+        found = super().prompt_vectors(samples, generator)
+        return found[:, :, :0] if self.config.image_alone else found
 
     def reach_in(self, start: Float[Tensor, "b w"], image_depth: int, text_depth: int) -> None:
         config, (width, of_text) = self.config, (blocks_of(self.given, one)[1] for one in ("image", "text"))
