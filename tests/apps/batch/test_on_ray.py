@@ -114,7 +114,7 @@ def test_a_model_travels_as_its_files(lite):
     backbone, say = load()
     images = Encoded(torch.randn(2, lite.embed_dim), torch.randn(2, 49, lite.embed_dim))
     assert backbone.fingerprint == lite.fingerprint
-    assert say(images) == model.predict(images, Rule(threshold=0.9))
+    assert list(say(images)) == list(model.predict(images, Rule(threshold=0.9)))
 
 
 def test_what_a_user_can_mend_is_found_in_what_ray_wraps_around_it():
