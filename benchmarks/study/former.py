@@ -46,7 +46,8 @@ def with_former(study: Study, former: Study) -> dict[str, Any]:
 
 
 def _same_code(method: str, former: Study) -> bool:
-    return f"{method}: {code_revision(find_method(method))}" in former["identity"]["code"]
+    revision = f"{method}: {code_revision(find_method(method))}"
+    return any(code.partition(", code ")[0] == revision for code in former["identity"]["code"])
 
 
 def _compared(cell: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:

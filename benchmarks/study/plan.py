@@ -1,59 +1,22 @@
 """What the study costs: runs and training steps of every row, and what is left of them."""
 
-from functools import cache
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.study.parts import Part
-from pbprompt.learners.method import Method, build_method, make_config
-from pbprompt.registry import find_method
+from pbprompt.research.dry_run import DryRun
 from pbprompt.research.runs.config import RunConfig
 from pbprompt.research.runs.record import Record
 from pbprompt.research.runs.store import RunStore
-from pbprompt.vision.images.fewshot import base_new, draw
-from pbprompt.vision.images.sources import open_dataset
-from pbprompt.vision.towers.loading.load import load_backbone
-
-
-class Costs:
-    """Training steps by the methods' own schedules, from the draws of the datasets under a root."""
-
-    def __init__(self, root: Path | None) -> None:
-        self.root = root
-        self.backbone = load_backbone("lite")
-        self.method = cache(self._method)
-        self.images = cache(self._images)
-        self.dataset = cache(lambda name: open_dataset(name, root))
-
-    def steps(self, run: RunConfig) -> int:
-        """Epochs × (images // batch), as the training loop has it, and SHIP's first stage."""
-        method = self.method(run.method, run.preset, run.variant, run.overrides)
-        if not method.trains:
-            return 0
-        config: Any = method.config
-        images = self.images(run.task, run.dataset, run.shots, run.seed)
-        steps = (config.epochs or method.epochs_for(run.shots)) * (images // method.images_a_step(images))
-        if run.task in ("base-to-new", "cross-dataset") and method.uses_unseen_names:
-            steps += config.synth_epochs * -(-images // config.synth_batch)
-        return steps
-
-    def _method(self, name: str, preset: str, variant: str, overrides: tuple[str, ...]) -> Method:
-        kind = find_method(name)
-        return build_method(kind, make_config(kind, preset, variant, overrides), self.backbone, seed=1)
-
-    def _images(self, task: str, name: str, shots: int, seed: int) -> int:
-        few = draw(self.dataset(name), shots, seed).apply(self.dataset(name))
-        return len((base_new(few)[0] if task == "base-to-new" else few).train)
 
 
 def print_plan(parts: list[Part], root: Path | None, store: RunStore | None) -> None:
     """A line per row. Runs that an earlier line had count there alone; with a store, also what is left."""
-    costs = Costs(root)
+    costs = DryRun("lite", root)
     records = {record.config: record for record in store.records()} if store else {}
     seen: set[RunConfig] = set()
     columns = ("part", "row", "runs", "steps", "steps, most in a run")

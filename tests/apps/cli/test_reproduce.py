@@ -195,3 +195,47 @@ def test_the_table_of_costs(run, monkeypatch, style):
     result = run("computation-cost", "--format", style)
     assert result.exit_code == 0, result.output
     assert all(text in result.stdout for text in ("CoCoOp", "1,577,984", "12.3", "541", "images/s"))
+
+
+STALE = """
+from pbprompt import register
+from pbprompt.prompts.rivals.coop import CoOp
+
+
+@register("louder")
+class Louder(CoOp):
+    def prompt_vectors(self, samples, generator):
+        return 1 * self.context[None, None]
+"""
+
+
+def test_changed_code_prints_new_figures(run, tmp_path, monkeypatch):
+    """Of a plugin: what was run before is run again, and the old figures are listed, not shown."""
+    from pbprompt import registry
+    from pbprompt.research.runs import code
+
+    def forget():
+        monkeypatch.setattr(registry, "_methods", dict(known))
+        sys.modules.pop("pbprompt_plugin_louder", None)
+        code._parsed.cache_clear()
+        code._hash.cache_clear()
+
+    known, plugin = registry.methods(), tmp_path / "louder.py"
+    monkeypatch.setenv(registry.PLUGINS, str(plugin))
+    small = RECIPE.replace("method: coop", "method: louder").replace("[1, 2]", "[1]")
+    (tmp_path / "small.yaml").write_text(small, encoding="utf-8")
+    tables = []
+    for text in (STALE, "# the same\n" + STALE, STALE.replace("1 * self", "30 * self")):
+        plugin.write_text(text, encoding="utf-8")
+        forget()
+        result = run("small.yaml", "--device", "cpu", "--jobs", 1, "--format", "csv")
+        assert result.exit_code == 0, result.output
+        tables.append((result.stdout, result.stderr))
+    forget()
+    (first, said), (again, reused), (changed, mixed) = tables
+    assert "0 runs reused, 2 new" in said and "2 runs reused, 0 new" in reused and again == first
+    assert "1 runs reused, 1 new" in mixed and "1 runs of other code are left out" in mixed
+    ours, plain = ([line for line in first.splitlines() if word in line] for word in ("ours", "plain"))
+    assert ours and plain and not set(ours) & set(changed.splitlines())
+    assert ",".join(plain[0].split(",")[:5]) in changed  # what did not change is as it was
+    assert len(RunStore(tmp_path / "runs").records()) == 3

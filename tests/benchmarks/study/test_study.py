@@ -13,17 +13,18 @@ from benchmarks.study import claims as judging
 from benchmarks.study import maps as looking
 from benchmarks.study import page
 from benchmarks.study.parts import STUDIES, load_parts, shots_in_words, study_recipe
-from benchmarks.study.plan import Costs
 from benchmarks.study.summary import summarise
 from pbprompt.errors import InputError
 from pbprompt.learners.method import build_method, make_config
 from pbprompt.model.metrics.metrics import harmonic_mean
 from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
+from pbprompt.research.dry_run import DryRun
 from pbprompt.research.recipes import load_recipe
 from pbprompt.research.runs.record import BackboneFacts, DataFacts, Record
 from pbprompt.research.runs.store import RunStore
 from pbprompt.vision.features.cache import Features
+from pbprompt.vision.images.sources import open_dataset
 
 IMAGES = 120
 # What is taken from PBPrompt's accuracy; rows that are not here are not run.
@@ -363,12 +364,12 @@ def test_an_ablation_starts_at_the_default_and_its_labels_are_true(name):
 
 
 def test_steps_are_those_that_training_takes(tiny_runs=((4, "few-shot"), (2, "base-to-new"))):
-    costs = Costs(None)
+    costs = DryRun("lite")
     for shots, task in tiny_runs:
         recipe = load_recipe("sample-few-shot")
         (config,) = [c for label, c in recipe.narrowed(shots=[shots], seeds=[1]).expand() if label == "CoOp"]
         config = type(config)(**{**asdict(config), "task": task})
-        classes = len(costs.dataset("sample").classes)
+        classes = len(open_dataset("sample").classes)
         images = shots * (classes if task == "few-shot" else -(-classes // 2))
         assert costs.steps(config) == 50 * (images // min(32, images))
     assert shots_in_words([1, 2, 4]) == "1, 2 and 4 shots"

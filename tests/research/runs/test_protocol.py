@@ -15,9 +15,9 @@ from pbprompt.evidence.rivals.tip_adapter import TipAdapter
 from pbprompt.evidence.temperature import fit_temperature
 from pbprompt.model.metrics.metrics import harmonic_mean
 from pbprompt.model.metrics.selective import auroc
+from pbprompt.research.runs.code import code_of
 from pbprompt.research.runs.config import RunConfig
 from pbprompt.research.runs.protocol import prepare_run, run_id, run_task
-from pbprompt.research.runs.provenance import code_revision
 from pbprompt.research.runs.record import Record, read_line
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.sources import open_dataset
@@ -237,7 +237,7 @@ def test_settings_that_came_later_leave_the_names_of_earlier_runs(lite):
     prepared = prepare_run(RunConfig(task="few-shot", dataset=DATA, method="coop", shots=1))
     later = ("momentum", "adam_epsilon", "anneal")
     settings = {key: value for key, value in to_dict(prepared.settings).items() if key not in later}
-    facts = (prepared.data.draw, lite.fingerprint, code_revision(prepared.kind))
+    facts = (prepared.data.draw, lite.fingerprint, code_of(prepared.kind))
     assert prepared.id(lite.fingerprint) == run_id(prepared.config, settings, *facts)
     other = run_id(prepared.config, {**settings, "momentum": 0.5}, *facts)
     assert other != prepared.id(lite.fingerprint)

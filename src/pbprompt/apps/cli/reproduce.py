@@ -41,6 +41,7 @@ class ReproduceOptions:
     ray_address: str | None = typer.Option(None, help="A running cluster (default: one is started here).")
     style: str = typer.Option("terminal", "--format", help="terminal, markdown, csv or latex.")
     report: Path | None = typer.Option(None, help="Also write a page of tables and figures to this folder.")
+    dry_run: bool = typer.Option(False, help="Only say what it costs: runs, steps and hours, by row.")
     captions: Path | None = typer.Option(None, help="Captions for a picture of them, one per line.")
 
     def __post_init__(self) -> None:
@@ -69,6 +70,8 @@ def reproduce(options: ReproduceOptions) -> None:
 
     [bold]pbprompt reproduce few-shot-vit --root DATA --dataset dtd --shots 1,16 --device cuda[/bold]
 
+    [bold]pbprompt reproduce few-shot-vit --dry-run[/bold]
+
     [bold]pbprompt reproduce captions --dataset photos/ --captions captions.txt[/bold]
 
     Pictures are written to the folder of results, each with a JSON file of what was drawn.
@@ -91,6 +94,10 @@ def reproduce(options: ReproduceOptions) -> None:
     part = (options.dataset, options.numbers("shots"), options.numbers("seeds"), options.overrides)
     others = [*picture_names(), COST]
     recipes = [load_recipe(name, others).narrowed(*part) for name in measured]
+    if options.dry_run:
+        for recipe in recipes:
+            _print_dry_run(recipe, options)
+        return
     if COST in options.tables:
         _print_cost(options.device, options.style)
     for picture in pictures.values():
@@ -107,6 +114,7 @@ def reproduce(options: ReproduceOptions) -> None:
                 device=options.device,
             )  # fmt: skip
             failed += outcome.failed
+            typer.echo(f"{len(outcome.skipped):,} runs reused, {len(outcome.done):,} new", err=True)
     for recipe in recipes:
         _print_table(recipe, store, options.style)
     if options.report:
@@ -135,6 +143,31 @@ def _list_recipes() -> None:
             rows.append((name, "picture", picture.backbone, picture.title))
     rows.append((COST, "timing", "ViT-B/16", "Parameters, and images per second on this machine"))
     print_table(("table", "runs", "backbone", "what it is"), rows)
+
+
+def _print_dry_run(recipe: "Recipe", options: ReproduceOptions) -> None:
+    """What the recipe costs on this machine, by a few steps of each row."""
+    from pbprompt.research.dry_run import CLASSES, DryRun
+
+    dry = DryRun(recipe.backbone, options.root, options.device)
+    costs = dry.cost(recipe)
+
+    def hours(value: float | None) -> str:
+        return "not timed" if value is None else f"{value:,.1f}"
+
+    rows: list[tuple[object, ...]] = [
+        (cost.label, f"{cost.runs:,}", f"{cost.steps:,}", hours(cost.hours), hours(cost.most))
+        for cost in costs
+    ]
+    total = sum(cost.hours or 0 for cost in costs)
+    runs, steps = sum(cost.runs for cost in costs), sum(cost.steps for cost in costs)
+    rows.append(("all", f"{runs:,}", f"{steps:,}", hours(total), ""))
+    print(f"{recipe.name}: {recipe.title} ({recipe.backbone}, on {options.device})")
+    print_table(("row", "runs", "steps", "hours", "longest run"), rows)
+    few, more = CLASSES
+    print(f"hours of one process, by steps timed here with {few} and {more} classes; tests come on top")
+    if dry.reckoned:
+        print("data not found here: a draw is taken to have all its shots of every class")
 
 
 def _print_cost(device: str, style: str) -> None:
@@ -210,8 +243,14 @@ def _print_table(recipe: "Recipe", store: "RunStore", style: str) -> None:
 
     from pbprompt.research.report import render
     from pbprompt.research.report.tables import build_table
+    from pbprompt.research.runs.code import is_current
 
-    table = build_table(recipe, store.records(), store.arrays)
+    wanted = {config for _, config in recipe.expand()}
+    records = [record for record in store.records() if record.config in wanted]
+    current = [record for record in records if is_current(record)]
+    if others := len(records) - len(current):
+        typer.echo(f"{others:,} runs of other code are left out; `pbprompt runs` lists them", err=True)
+    table = build_table(recipe, current, store.arrays)
     if style == "terminal":
         Console().print(render.terminal(table))
     else:

@@ -39,14 +39,17 @@ def runs(
         if folder != DEFAULT or task or dataset or method or seed is not None:
             raise InputError(f"options go after the verb: pbprompt runs {context.invoked_subcommand} …")
         return
+    from pbprompt.research.runs.code import is_current
+
     store = _store(folder)
     found = _filtered(store.records(), task=task, dataset=dataset, method=method, seed=seed)
-    columns = ("id", "task", "dataset", "method", "shots", "seed", "result", "finished")
+    columns = ("id", "task", "dataset", "method", "shots", "seed", "result", "finished", "code")
     rows = []
     for record in found:
         config = record.config
         shown = (record.id, config.task, config.place, config.row(), config.shots, config.seed)
-        rows.append((*shown, record.headline, record.finished[:16]))
+        code = "present" if is_current(record) else "other"
+        rows.append((*shown, record.headline, record.finished[:16], code))
     print_table(columns, rows, console=Console(width=1000))  # an id that is broken cannot be copied
     failed = len({failure.id for failure in store.failures()})
     print(f"{len(found)} of {len(store.finished())} runs in {folder}, {failed} failed")

@@ -38,8 +38,9 @@ from pbprompt.model.scoring import log_probabilities, standard_figures
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.loop.tune import Bank, bank_on
 from pbprompt.registry import find_method
+from pbprompt.research.runs.code import code_of
 from pbprompt.research.runs.config import RunConfig, Split
-from pbprompt.research.runs.provenance import code_revision, commit, machine
+from pbprompt.research.runs.provenance import commit, machine
 from pbprompt.research.runs.record import BackboneFacts, DataFacts, Record, telling_settings
 from pbprompt.vision.features.cache import FeatureBank, Features
 from pbprompt.vision.images.fewshot import base_new, draw
@@ -100,7 +101,7 @@ class Prepared:
 
     def id(self, fingerprint: str) -> str:
         """The run's name: a hash of settings, draw, weights (by their fingerprint) and code."""
-        code = code_revision(self.kind)
+        code = code_of(self.kind)
         return run_id(self.config, to_dict(self.settings), self.data.draw, fingerprint, code)
 
 
@@ -157,7 +158,7 @@ def run_task(run: Prepared, bank: FeatureBank) -> tuple[Record, Arrays]:
         settings=to_dict(run.settings),
         data=run.data,
         backbone=BackboneFacts(bank.backbone.config.name, bank.backbone.fingerprint),
-        code=code_revision(run.kind),
+        code=code_of(run.kind),
         library=__version__,
         commit=commit(),
         machine={

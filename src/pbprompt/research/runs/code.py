@@ -1,0 +1,110 @@
+"""The code that a run rests on, as a hash: a method's file, the loop, and all that these import.
+
+    hash = SHA-256 over the lines of the files in the import closure
+
+Comments, blank lines and docstrings are left out of it. Imports inside functions are followed, those
+for type checkers are not; nor is what comes from outside the package and the folder of the method's own file.
+What is imported by a name made at run time is not seen.
+"""
+
+import ast
+import hashlib
+import io
+import sys
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pbprompt
+from pbprompt.learners.method import Method
+from pbprompt.registry import methods
+from pbprompt.research.runs.provenance import code_revision
+from pbprompt.research.runs.record import Record
+
+PACKAGE = Path(pbprompt.__file__).resolve().parent
+ALWAYS = tuple(PACKAGE / path for path in ("prompts/loop/tune.py", "model/predictor.py"))
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def code_of(kind: type[Method]) -> str:
+    """A method's revision, the loop's, and the hash of the code: runs of other code are other runs.
+
+    "pbprompt 2, loop 1, code 0f3a…"
+    """
+    homes = [getattr(sys.modules[base.__module__], "__file__", None) for base in kind.__mro__]
+    beside = Path(homes[0] or PACKAGE).resolve().parent
+    files = {Path(home).resolve() for home in homes if home}
+    own = sorted(file for file in files if file.is_relative_to(PACKAGE) or file.parent == beside)
+    return f"{code_revision(kind)}, code {_hash((*own, *ALWAYS))}"
+
+
+def is_current(record: Record) -> bool:
+    """Whether a run was made by the code that is here now."""
+    kind = methods().get(record.config.method)
+    return kind is not None and record.code == code_of(kind)
+
+
+@cache
+def _hash(files: tuple[Path, ...]) -> str:
+    digest = hashlib.sha256()
+    for file in sorted(closure(files)):
+        place = file.relative_to(PACKAGE) if file.is_relative_to(PACKAGE) else Path(file.name)
+        digest.update(f"{place.as_posix()}\n{_parsed(file)[0]}\n".encode())
+    return digest.hexdigest()[:12]
+
+
+def closure(files: tuple[Path, ...]) -> set[Path]:
+    """The files, and all that they import of the package or of their own folder."""
+    found: set[Path] = set()
+    waiting = list(files)
+    while waiting:
+        file = waiting.pop()
+        if file not in found:
+            found.add(file)
+            waiting += _parsed(file)[1]
+    return found
+
+
+@cache
+def _parsed(file: Path) -> tuple[str, tuple[Path, ...]]:
+    """A file's lines of code, the same under every version of Python, and the files that it imports."""
+    text = file.read_text(encoding="utf-8")
+    tree, lines = ast.parse(text, str(file)), text.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(tree):
+        if isinstance(node, Documented) and ast.get_docstring(node, clean=False) is not None:
+            said = node.body[0]
+            for row in range(said.lineno, (said.end_lineno or said.lineno) + 1):
+                lines[row - 1] = ""
+    code = "\n".join(filter(None, map(str.rstrip, lines)))
+    return code, tuple(path for name in _names(tree) for path in [_file(name, file.parent)] if path)
+
+
+def _names(tree: ast.AST) -> Iterator[str]:
+    """Every module imported, and every name that may be one: `a.b` and `a.b.c` of `from a.b import c`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            public = pbprompt._PUBLIC if module == "pbprompt" else {}
+            for alias in node.names:
+                yield public.get(alias.name) or f"{module}.{alias.name}".strip(".")
+            yield module
+        else:
+            yield from _names(node)
+
+
+def _file(name: str, beside: Path) -> Path | None:
+    """Where a module of the package is, or one beside the file that imports it; None for any other."""
+    first, *rest = name.split(".")
+    for base in [PACKAGE.joinpath(*rest)] if first == "pbprompt" else [beside.joinpath(first, *rest)]:
+        if (found := base.with_suffix(".py")).is_file() or (found := base / "__init__.py").is_file():
+            return found
+    return None
