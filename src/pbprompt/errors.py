@@ -43,6 +43,13 @@ class InputError(ValueError):
     """What the user gave cannot be used. The message is one line: the file, the field and the fix.
 
     The command line prints it without a traceback and exits with code 2.
+
+    Example:
+        >>> try:
+        ...     open_dataset("no-such-folder/")
+        ... except InputError as error:
+        ...     print(str(error).partition(":")[0])
+        no-such-folder
     """
 
     def __init__(self, message: str = "") -> None:

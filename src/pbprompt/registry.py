@@ -30,7 +30,18 @@ _methods: dict[str, type] = {}
 
 
 def register(name: str) -> Callable[[T], T]:
-    """Class decorator: make a method known by `name`; a name is given once."""
+    """Class decorator: make a method known by `name`; a name is given once.
+
+    Args:
+        name: what `fit --method` and `PromptClassifier` call it.
+
+    Example:
+        >>> @register("my-names")
+        ... class MyNames(Method):
+        ...     trains = False
+        >>> MyNames.name
+        'my-names'
+    """
 
     def keep(kind: T) -> T:
         known = _methods.get(name)

@@ -102,9 +102,18 @@ def export_onnx(
 ) -> Exported:
     """Write a tuned model (or the folder of one) as ONNX, checked by onnxruntime.
 
-    `fp16`: the image tower's weights and arithmetic are float16. The model's calibration goes into the
-    metadata as thresholds where it was made for these classes, samples and seed. An earlier file `out` is
-    replaced only by a whole new one.
+    The model's calibration goes into the metadata as thresholds where it was made for these classes, samples
+    and seed.
+
+    Args:
+        model: the model, or its folder.
+        out: the file; an earlier one is replaced only by a whole new one.
+        precision: `fp16`: the image tower's weights and arithmetic are float16.
+
+    Example:
+        >>> model = TunedModel.zero_shot(load_backbone("lite"), ["cat", "dog"])
+        >>> [file.name for file in export_onnx(model, "model.onnx").files]
+        ['model.onnx']
     """
     with needing("ONNX export needs onnx, onnxruntime and onnxscript", "onnx"):
         import onnx  # noqa: F401

@@ -23,7 +23,22 @@ from pbprompt.vision.towers.taps import Tapped, TappedTower, Taps
 def setting(
     default: Any, text: str, *, least: float | None = None, most: float = math.inf, later: bool = False
 ) -> Any:
-    """A config field, its help and bounds. `later`: runs from before there was a choice keep their names."""
+    """A config field, its help and bounds.
+
+    Args:
+        default: its value unless given.
+        text: its help.
+        least: the smallest value that is taken.
+        most: the largest.
+        later: runs from before there was a choice keep their names.
+
+    Example:
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class MyConfig(MethodConfig):
+        ...     weight: float = setting(0.5, "of the residual", least=0)
+        >>> MyConfig(weight=0.2).weight
+        0.2
+    """
     return field(default=default, metadata={"help": text, "least": least, "most": most, "later": later})
 
 
@@ -32,6 +47,10 @@ class MethodConfig:
     """How a method is trained; each method adds its own settings. The defaults are the field's protocol.
 
     A setting that a method gives another default keeps its bounds.
+
+    Example:
+        >>> MethodConfig(epochs=20, optimiser="adamw").learning_rate
+        0.002
     """
 
     optimiser: Literal["sgd", "adam", "adamw"] = setting("sgd", "sgd, adam or adamw")
@@ -88,6 +107,18 @@ class Method(nn.Module):
 
     The attributes below are facts. One that depends on the settings is set again in `__init__`, so ask a
     built method rather than its class where there is one.
+
+    Args:
+        config: the settings.
+        backbone: the frozen towers.
+
+    Example:
+        >>> from pbprompt.registry import find_method
+        >>> kind = find_method("zeroshot")
+        >>> method = kind(kind.Config(), load_backbone("lite"))
+        >>> method.prepare(["cat", "dog"], "a photo of a {}.")
+        >>> method.classes
+        ('cat', 'dog')
     """
 
     name: ClassVar[str]

@@ -30,6 +30,11 @@ class Prediction:
 
     Of a multi-label model `labels` are those at or above their thresholds, and `label` is the likeliest,
     given or not; the probabilities do not sum to 1.
+
+    Example:
+        >>> said = Prediction("cat", {"cat": 0.9, "dog": 0.1}, {"cat": 0.02, "dog": 0.02}, 0.33, 0.01)
+        >>> said.score, said.likeliest(1)
+        (0.9, [('cat', 0.9)])
     """
 
     label: str

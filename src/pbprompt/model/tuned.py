@@ -64,6 +64,14 @@ class TunedModel:
 
     With a `head` it is multi-label: an image has those classes whose probability is at or above their
     thresholds, perhaps none.
+
+    Example:
+        >>> from PIL import Image
+        >>> model = TunedModel.zero_shot(load_backbone("lite"), ["cat", "dog"]).with_classes(["zebra"])
+        >>> images = model.encode([model.backbone.preprocess(Image.new("RGB", (64, 64)))])
+        >>> said = model.predict(images)[0]
+        >>> list(said.scores), round(sum(said.scores.values()), 3)
+        (['cat', 'dog', 'zebra'], 1.0)
     """
 
     method: Method
@@ -227,7 +235,17 @@ class TunedModel:
     ) -> Self:
         """A saved model, of its folder or of what was read of that.
 
-        `backbone`: one that is loaded already, or where its weights are if they moved.
+        Args:
+            folder: the model's, or what `opened` read of it.
+            backbone: one that is loaded already, or where its weights are if they moved.
+            device: of a backbone that is loaded here.
+            samples: prompts of each class to predict with.
+            seed: of the sampled prompts.
+
+        Example:
+            >>> TunedModel.zero_shot(load_backbone("lite"), ["cat", "dog"]).save("model")
+            >>> TunedModel.load("model").classes
+            ('cat', 'dog')
         """
         files = opened(folder)
         method, info, head = load_model(files, backbone, device)
@@ -420,7 +438,12 @@ class TunedModel:
         return Rule(None if accuracy is None else self.calibration.promised(accuracy)[1], quantile, refusal)
 
     def predict(self, images: Encoded, rule: Rule = NO_RULE) -> Predictive:
-        """What is in each image, how sure that is and, by a rule, what to do with it."""
+        """What is in each image, how sure that is and, by a rule, what to do with it.
+
+        Args:
+            images: what `encode` gives.
+            rule: what to mark and which sets to give, as `self.rule` makes it.
+        """
         if self.head is not None:
             return predict_labels(self.head, self.classes, images)
         images, method = images.to(self.backbone.device), self.method

@@ -201,6 +201,20 @@ def look(
     """Look at a folder, table, split file or benchmark, or at a folder of images without labels.
 
     Nothing is trained and nothing is changed. Features come from the cache where they are there.
+
+    Args:
+        source: what `open_dataset` takes, or a dataset of it.
+        root: where benchmarks are, or what a table's paths are relative to.
+        backbone: by which images look alike, or its name.
+        device: of a backbone that is given by name.
+        classes_file: renames classes of your own data.
+        progress: show a bar.
+
+    Example:
+        >>> sample = open_dataset("sample")
+        >>> found = look(replace(sample, train=sample.train[::32], val=(), test=()))
+        >>> len(found.images), found.unreadable
+        (28, ())
     """
     opened = (source, True) if isinstance(source, Dataset) else open_images(source, root, classes_file)
     dataset, labelled = opened

@@ -54,14 +54,31 @@ class PromptClassifier(Estimator):
     """An image classifier tuned on a few labelled images, which says what it does not know.
 
     `fit(X, y)` takes images or features (`pbprompt.apps.classifier.inputs` lists what X may be) and labels;
-    `fit(folder)` takes what `pbprompt fit` takes. `settings` changes the method's own settings, such as
-    {"epochs": 20}; a search sets them one by one, as `settings__epochs`. The text tower reads the labels as
-    names, or what `class_names` has for them: {label: name}, or a list for the labels 0, 1, …. At most
-    `shots` images per class are drawn; 0: all are used.
-    Each class gets `samples` prompts to predict with. `calibrate` scales the probabilities by a temperature
-    fitted to validation images. `class_weight` says how much images of a class count: {label: weight}, or
-    "balanced" for all classes alike. `random_state` seeds the draw, the start values and the training.
-    `verbose=1` shows bars for what takes long.
+    `fit(folder)` takes what `pbprompt fit` takes.
+
+    Args:
+        method: what `pbprompt methods` lists, or one of your own.
+        preset: of the method's presets.
+        variant: of the method's variants.
+        settings: changes the method's own, such as {"epochs": 20}; a search sets them as `settings__epochs`.
+        backbone: what `load_backbone` takes, or gives.
+        activation: "quick_gelu" or "gelu", where a backbone's file does not tell.
+        device: "auto" is a GPU where there is one.
+        template: a sentence with {} for the class.
+        class_names: what the text tower reads in place of the labels: {label: name}, or a list for 0, 1, ….
+        shots: images of each class to draw at most; 0: all are used.
+        samples: prompts of each class to predict with.
+        calibrate: scale the probabilities by a temperature fitted to validation images.
+        class_weight: how much images of a class count: {label: weight}, or "balanced" for all classes alike.
+        random_state: seeds the draw, the start values and the training.
+        verbose: 1 shows bars for what takes long.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).normal(size=(8, load_backbone("lite").embed_dim)).astype(np.float32)
+        >>> classifier = PromptClassifier().fit(X, ["cat", "dog"] * 4)  # or paths, images, a folder
+        >>> classifier.add_classes(["zebra"]).predict_proba(X).shape
+        (8, 3)
 
     After `fit`: `classes_` (sorted), `method_` (the tuned method), `calibration_` (None without validation
     images), `history_` (the records of the training's log), and `n_features_in_` where X was features.

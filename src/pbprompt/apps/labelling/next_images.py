@@ -42,8 +42,18 @@ def next_images(
 ) -> list[Suggestion]:
     """The `n` images to label next, in order; row i of the features is that of prediction i.
 
-    `margin` and `epistemic` take the largest doubt and the largest disagreement, `diverse` doubt among images
-    that are unlike each other, `random` any. The seed matters to the last two.
+    Args:
+        features: of the unlabelled images.
+        predictions: a model's, of the same images.
+        n: how many to choose.
+        by: `margin` and `epistemic` take the largest doubt and the largest disagreement, `diverse` doubt
+            among images that are unlike each other, `random` any.
+        seed: matters to the last two.
+
+    Example:
+        >>> said = Predictive.of_logits(torch.tensor([[[4.0, 0.0], [0.1, 0.0], [0.0, 3.0]]]))
+        >>> [one.row for one in next_images(torch.eye(3), said.of_classes(["cat", "dog"]), 1, by="margin")]
+        [1]
     """
     if len(features) != len(predictions):
         raise InputError(f"{len(features)} rows of features and {len(predictions)} predictions: give as many")

@@ -37,8 +37,17 @@ def open_dataset(
     - a .json split file in the published format;
     - `hf:owner/name`, or a folder written by the `datasets` library's `save_to_disk`.
 
-    `root` is otherwise the folder that a table's or split file's image paths are relative to. `classes_file`
-    renames classes of your own data; `template` replaces "a photo of a {}.", with {} for the class.
+    Args:
+        source: the path or the name.
+        root: where benchmarks are; else the folder that a table's or split file's paths are relative to.
+        classes_file: renames classes of your own data.
+        template: replaces "a photo of a {}.", with {} for the class.
+        seed: of the split, where the data have none.
+
+    Example:
+        >>> dataset = open_dataset("sample")
+        >>> len(dataset.classes), len(dataset.train), len(dataset.test)
+        (28, 896, 640)
     """
     if template is not None and template.count("{}") != 1:
         raise InputError(f"template {template!r}: write it with one {{}} where the class name goes")

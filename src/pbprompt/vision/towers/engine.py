@@ -57,6 +57,25 @@ class TextEngine:
     `engine(context)` takes [*batch, C or 1, b, w] (b vectors per class, or one set for all), or [b, w],
     and returns [*batch, C, d] (for [b, w]: [C, d]) with gradients to the context. Prompts without slots need
     none.
+
+    Args:
+        backbone: the towers, as `load_backbone` gives them.
+        prompts: of each class, with as many slots each, such as `named_prompts` writes.
+        pack: encode no position behind the end of a prompt.
+        share: encode what prompts begin with alike once.
+        eot_only: leave out of the last block what is not read.
+        graph: record the work on a GPU once, and repeat it.
+        memory_budget: bytes that one pass may take.
+        rough_training: lower precision while gradients are asked for.
+
+    Example:
+        >>> from pbprompt.vision.towers.prompts import named_prompts
+        >>> backbone = load_backbone("lite")
+        >>> engine = TextEngine(backbone, named_prompts(backbone.tokenizer, ["cat", "dog"], context=4))
+        >>> context = torch.zeros(4, backbone.text_width, requires_grad=True)
+        >>> features = engine(context)
+        >>> features.shape[0], features.requires_grad
+        (2, True)
     """
 
     def __init__(

@@ -52,9 +52,12 @@ def load_backbone(
         dtype: of the weights.
 
     Example:
-        backbone = load_backbone("ViT-B/16", device="auto")
-        pixels = backbone.preprocess(Image.open("photo.jpg")).unsqueeze(0)
-        features = backbone.image(pixels.to(backbone.device)).global_
+        >>> from PIL import Image
+        >>> backbone = load_backbone("lite")
+        >>> pixels = backbone.preprocess(Image.new("RGB", (200, 100))).unsqueeze(0)
+        >>> features = backbone.image(pixels.to(backbone.device)).global_  # of length 1
+        >>> features.shape[1] == backbone.embed_dim
+        True
     """
     target = _device(device)
     config, state, tokenizer, visual = _read(str(name_or_path), activation)
