@@ -51,6 +51,8 @@ def options(name: str, command: Any) -> str:
     """The tables of a verb and of the verbs below it."""
     parts = [usage(name, command), *table(command)]
     for below, nested in getattr(command, "commands", {}).items():
+        if nested.hidden:
+            continue
         parts += [f"### `{name} {below}`", first_line(nested.help), options(f"{name} {below}", nested)]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 

@@ -181,6 +181,12 @@ def calibrate_left_out(predictor: Predictor) -> Calibration | None:
     return replace(judged, left_out=len(judged))
 
 
+def calibrate_folds(predictor: Predictor, features: Features, said: Predictive) -> Calibration:
+    """By answers on training images, of models fitted without them."""
+    judged = calibrate(predictor, features, said)
+    return replace(judged, left_out=len(judged))
+
+
 def _judged(
     probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], predictor: Predictor
 ) -> Calibration:

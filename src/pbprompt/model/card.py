@@ -48,7 +48,7 @@ def model_card(
     idle = () if takes_steps else {setting.name for setting in fields(MethodConfig)}  # of training alone
     shown = {key: value for key, value in info.config.items() if key not in idle}
     settings = "\n".join(f"- `{key}`: {value!r}" for key, value in shown.items()) or "None."
-    facts = {key: value for key, value in info.data.to_dict().items() if key != "to_try"}
+    facts = {key: value for key, value in info.data.to_dict().items() if key not in ("to_try", "added")}
     data = "\n".join(f"- {key.replace('_', ' ')}: {escaped(str(value))}" for key, value in facts.items())
     title, kinds, labelled, more = f"{info.method} on {dataset}", "classes", "DATA", ""
     if info.multi_label:
@@ -74,7 +74,7 @@ Tuned with pbprompt {info.library} on the frozen backbone `{info.backbone["name"
 
 ```sh
 pbprompt predict IMAGE --model {folder}{more}
-pbprompt evaluate {folder} {labelled} --split test
+pbprompt evaluate {folder} {labelled}
 ```
 
 ## Data
@@ -122,11 +122,19 @@ def _label_figures(info: ModelInfo) -> str:
     return _table(info, ["", "mAP", "micro F1", "macro F1"], rows)
 
 
+def judged_on(metrics: Mapping[str, Any]) -> str:
+    """Which images the figures are of."""
+    count = metrics.get("images", 0)
+    if metrics.get("split") == "left-out":
+        return f"the {count:,} training images, each fifth judged by a model fitted to the other four"
+    part = metrics.get("split", "test")
+    return f"all {count:,} images" if part == "all" else f"the {part} split, {count:,} images"
+
+
 def _table(info: ModelInfo, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    split, count = info.metrics.get("split", "test"), info.metrics.get("images", 0)
     name = info.backbone["name"]
     note = f" `{name}` is not CLIP: not comparable with papers on CLIP." if name in EMBEDDED else ""
-    return f"\n{table(head, rows)}\n\nOn the {split} split, {count} images.{note}\n"
+    return f"\n{table(head, rows)}\n\nOn {judged_on(info.metrics)}.{note}\n"
 
 
 def trade_cells(row: Mapping[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from pbprompt.model.manifest import claim
 from pbprompt.model.streamed import check_streams, fit_gathered, gather_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.features.cache import FeatureBank
-from pbprompt.vision.images.build_dataset import Choices
+from pbprompt.vision.images.build_dataset import NONE, OF_A_DRAW, Choices, Shares
 from pbprompt.vision.images.fewshot import write_draw
 from pbprompt.vision.images.items import Dataset
 from pbprompt.vision.images.names import from_folder, from_label
@@ -27,6 +27,8 @@ from pbprompt.vision.images.stream import Stream
 from pbprompt.vision.towers.backbone import Backbone
 
 TO_TRY = 6
+ASIDE = 0.2  # of each class to validate, and as many to test, for methods that nothing can be left out of
+LABELS_TO_TEST = 0.3  # of each label
 
 
 def fit_into(
@@ -54,13 +56,25 @@ def fit_into(
     main = distributed.is_main()
     with claim(folder) if main else nullcontext():
         model = TunedModel.fit(dataset, bank, kind, config, replace(options, folder=folder))
-        model = model.assessed(dataset, bank, temperature=temperature)
+        model = model.assessed(dataset, bank, temperature=temperature, unlabelled=options.unlabelled)
         model = _with_facts(model, options=command or {}, to_try=to_try(dataset))
         if main:
             if dataset.drawn:
                 write_draw(folder / "draw.jsonl", dataset.drawn)
             model.save(folder)
     return model
+
+
+def usual_shares(
+    kind: type[Method], config: MethodConfig, *, few: bool = False, multi_label: bool = False
+) -> Shares:
+    """What of data without a split is kept aside to validate and to test: nothing, where a method can be
+    judged by leaving images out and learns from all of them."""
+    if few:
+        return OF_A_DRAW
+    if multi_label:
+        return (0.0, LABELS_TO_TEST)
+    return (ASIDE, ASIDE) if kind.stepwise or kind.needs_validation(config) else NONE
 
 
 def to_try(dataset: Dataset) -> tuple[tuple[str, ...], ...]:

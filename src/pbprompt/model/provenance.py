@@ -1,7 +1,7 @@
 """Where a saved model came from: its images, what it was asked for, what was changed since."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from pbprompt.config import to_dict
@@ -18,24 +18,33 @@ class Provenance:
     draw_hash: str = ""
     draw_seed: int | None = None
     shots: int = 0
-    images: int = 0  # that were learned from, where the dataset does not tell
+    images: int = 0  # that were learned from
+    test_images: int = 0  # that were kept aside
+    held_out: tuple[float, ...] = ()  # shares of each class to validate and to test, drawn by the seed
     unlabelled: int = 0
     unlabelled_like_a_class: int | None = None
     unlabelled_count_as: int | None = None
     left_out_log_likelihood: str = ""  # without the unlabelled images, and with them
     options: Mapping[str, Any] = field(default_factory=dict)  # of `pbprompt fit`, for another fit
     to_try: tuple[tuple[str, ...], ...] = ()  # class, file and hash of images that nothing was learned from
+    added: tuple[str, ...] = ()  # hashes of the photographs that `pbprompt model add` brought
+    regrouped: Mapping[str, str | None] = field(default_factory=dict)  # what classes are called since
     changes: tuple[str, ...] = ()  # what `pbprompt model` did to it, in words
 
     @classmethod
     def of(cls, dataset: Dataset) -> "Provenance":
         """Of a dataset or a draw of it."""
-        name, content = dataset.name, dataset.whole.content_hash
-        if (draw := dataset.drawn) is None:
-            return cls(dataset=name, content_hash=content)
-        return cls(
-            dataset=name, content_hash=content, draw_hash=draw.hash, draw_seed=draw.seed, shots=draw.shots
+        whole = dataset.whole
+        facts = cls(
+            dataset=dataset.name,
+            content_hash=whole.content_hash,
+            images=len(dataset.train),
+            test_images=len(whole.test),
+            held_out=whole.held_out if whole.split_by_seed else (),
         )
+        if (draw := dataset.drawn) is None:
+            return facts
+        return replace(facts, draw_hash=draw.hash, draw_seed=draw.seed, shots=draw.shots)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.errors import InputError, needing
 from pbprompt.evidence.rivals.linear import held_out
-from pbprompt.learners.method import build_method, make_config
+from pbprompt.learners.fitted import TakesUnlabelled
+from pbprompt.learners.method import Method, MethodConfig, build_method, make_config
 from pbprompt.learners.predictive import Predictive, rounded
 from pbprompt.model.metrics.conformal import ByDifficulty, prediction_sets
 from pbprompt.model.metrics.metrics import summary
@@ -30,6 +31,7 @@ RIVALS = {
 }
 CHEAP = ("conjugate", *RIVALS)  # what `auto` chooses from
 HARD = 0.25  # share of images that the model is least sure of
+STRENGTHS = [0.1, 1, 10, 100, 1000]  # of logistic regression: C
 MOST_PRODUCTS = 40_000_000  # images × classes × dimensions up to which the probe takes some seconds
 
 
@@ -69,26 +71,66 @@ def set_figures(
     }
 
 
+def fold_answers(
+    kind: type[Method],
+    config: MethodConfig,
+    backbone: Backbone,
+    classes: Sequence[str],
+    template: str,
+    images: Features,
+    seed: int,
+    unlabelled: Float[Tensor, "m d"] | None = None,
+) -> tuple[Int[Tensor, " n"], Predictive] | None:
+    """Which training images could be left out, and what a model fitted to four fifths says of the others.
+
+    None where nothing can: no class has two images.
+    """
+    folds = held_out(images.labels.cpu())
+    if not folds:
+        return None
+    said = [
+        fitted_answers(
+            kind, config, backbone, classes, template,
+            images.subset((~held).nonzero().flatten()), images.subset(held.nonzero().flatten()),
+            seed, unlabelled,
+        )
+        for held in folds
+    ]  # fmt: skip
+    rows = torch.cat([held.nonzero().flatten() for held in folds])
+    order = rows.argsort()
+    return rows[order], Predictive.concatenate(said).mapped(lambda values: values[order.to(values.device)])
+
+
 def rival_figures(
     backbone: Backbone, classes: Sequence[str], train: Features, test: Features, seed: int, own: str = ""
 ) -> dict[str, dict[str, float]]:
     """The standard figures of each rival but a model's `own` method, fitted to its training images."""
-    names = [name for name in _able(RIVALS, backbone, classes, train) if name != own]
-    return {name: fitted_figures(name, backbone, classes, "{}", [(train, test)], seed) for name in names}
+    found = {}
+    for name in _able(RIVALS, backbone, classes, train):
+        if name != own:
+            kind = find_method(name)
+            said = fitted_answers(kind, make_config(kind), backbone, classes, "{}", train, test, seed)
+            found[name] = standard_figures(said, test)
+    return found
 
 
 def leaderboard(
-    backbone: Backbone, classes: Sequence[str], template: str, train: Features, seed: int
+    backbone: Backbone,
+    classes: Sequence[str],
+    template: str,
+    train: Features,
+    seed: int,
+    names: Iterable[str] = CHEAP,
 ) -> dict[str, dict[str, float]]:
     """The standard figures of each cheap method, on training images that it was not fitted to: five folds,
     the same for all. The best by likelihood comes first; empty where no class has two images.
     """
-    folds = [
-        (train.subset((~held).nonzero().flatten()), train.subset(held.nonzero().flatten()))
-        for held in held_out(train.labels.cpu())
-    ]
-    names = _able(CHEAP, backbone, classes, train) if folds else []
-    found = {name: fitted_figures(name, backbone, classes, template, folds, seed) for name in names}
+    found = {}
+    for name in _able(names, backbone, classes, train):
+        kind = find_method(name)
+        said = fold_answers(kind, make_config(kind), backbone, classes, template, train, seed)
+        if said is not None:
+            found[name] = standard_figures(said[1], train.subset(said[0]))
     return dict(sorted(found.items(), key=lambda pair: pair[1]["nll"]))
 
 
@@ -100,25 +142,26 @@ def _able(names: Iterable[str], backbone: Backbone, classes: Sequence[str], trai
     return [name for name in names if quick or name != "linear-probe"]
 
 
-def fitted_figures(
-    name: str,
+def fitted_answers(
+    kind: type[Method],
+    config: MethodConfig,
     backbone: Backbone,
     classes: Sequence[str],
     template: str,
-    folds: Sequence[tuple[Features, Features]],
+    train: Features,
+    test: Features,
     seed: int,
-) -> dict[str, float]:
-    """Of a method that takes no steps, with its own settings: fitted to the first of each pair, asked about
-    the second."""
-    kind, said = find_method(name), []
-    for train, test in folds:
-        method = build_method(kind, make_config(kind), backbone, seed)
-        method.prepare(classes, template)
-        here = train.to(backbone.device)
-        method.begin(here.images, here.labels, seed)
-        method.finish()
-        said.append(log_probabilities(predict_features(predictive(method), test)))
-    return summary(torch.cat(said), torch.cat([test.labels.cpu() for _, test in folds]))
+    unlabelled: Float[Tensor, "m d"] | None = None,
+) -> Predictive:
+    """What a method that takes no steps, fitted to some images, says of others."""
+    method = build_method(kind, config, backbone, seed)
+    method.prepare(classes, template)
+    if unlabelled is not None and isinstance(method, TakesUnlabelled):
+        method.beside(unlabelled.to(backbone.device))
+    here = train.to(backbone.device)
+    method.begin(here.images, here.labels, seed)
+    method.finish()
+    return predict_features(predictive(method), test)
 
 
 def probe_is_quick(images: int, classes: int, width: int) -> bool:
@@ -126,11 +169,12 @@ def probe_is_quick(images: int, classes: int, width: int) -> bool:
     return images * classes * width <= MOST_PRODUCTS
 
 
-def against(train: Features, test: Features, seed: int = 1) -> Iterator[tuple[str, dict[str, float]]]:
+def against(train: Features, test: Features | None, seed: int = 1) -> Iterator[tuple[str, dict[str, float]]]:
     """What scikit-learn's users would take instead: each classifier's name and its figures, as they are made.
 
     Settings are chosen by five-fold cross-validation within the training images, by likelihood where a
-    classifier has probabilities of its own; those of the support vector machine are Platt's.
+    classifier has probabilities of its own; those of the support vector machine are Platt's. Without test
+    images, as `fold_answers` has it: each fifth is judged by a classifier of the other four.
     """
     with needing("--against needs scikit-learn", "against"):
         from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
@@ -138,28 +182,36 @@ def against(train: Features, test: Features, seed: int = 1) -> Iterator[tuple[st
         from sklearn.model_selection import GridSearchCV
         from sklearn.neighbors import KNeighborsClassifier
         from sklearn.svm import SVC
-    x, new = (unit(part.global_.float()).cpu().double().numpy() for part in (train, test))
-    y, labels = train.labels.cpu().numpy(), test.labels.cpu()
-    folds = min(5, int(np.bincount(y)[np.bincount(y) > 0].min()))
-    if folds < 2 or len(np.unique(y)) <= int(labels.max()):
-        raise InputError("--against: a class has fewer than two training images, so nothing can be left out")
-    most = len(y) - -(-len(y) // folds)
-    strengths = [0.1, 1, 10, 100, 1000]
+    parts = [(train, test)] if test is not None else [
+        (train.subset((~held).nonzero().flatten()), train.subset(held.nonzero().flatten()))
+        for held in held_out(train.labels.cpu())
+    ]  # fmt: skip
+    counts = [part.labels.cpu().bincount() for part, _ in parts]
+    folds = min(5, *(int(count[count > 0].min()) for count in counts)) if parts else 0
+    most = max(int(new.labels.max()) for _, new in parts) if parts else 0
+    if folds < 2 or any(int((count > 0).sum()) <= most for count in counts):
+        raise InputError("--against: a class has too few training images, so that nothing can be left out")
+    fewest = min(len(part) - -(-len(part) // folds) for part, _ in parts)
     searched: dict[str, tuple[Any, dict[str, list[Any]], str]] = {
-        "logistic regression (CV)": (LogisticRegression(max_iter=500), {"C": strengths}, "neg_log_loss"),
+        "logistic regression (CV)": (LogisticRegression(max_iter=500), {"C": STRENGTHS}, "neg_log_loss"),
         "LDA (shrinkage)": (LinearDiscriminantAnalysis(solver="lsqr"), {"shrinkage": ["auto"]}, "accuracy"),
         "k nearest neighbours (CV)": (
             KNeighborsClassifier(weights="distance", metric="cosine"),
-            {"n_neighbors": [k for k in (1, 3, 5, 10, 20) if k <= most]},
+            {"n_neighbors": [k for k in (1, 3, 5, 10, 20) if k <= fewest]},
             "accuracy",
         ),
         "SVM, rbf (CV)": (SVC(random_state=seed), {"C": [1, 10, 100], "gamma": [1, 3]}, "accuracy"),
     }
     for name, (kind, grid, by) in searched.items():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of fits that stop early, and folds without a rare class
-            best = GridSearchCV(kind, grid, cv=folds, scoring=by).fit(x, y).best_estimator_
-            if isinstance(best, SVC):
-                best = best.set_params(probability=True).fit(x, y)
-            said = np.clip(best.predict_proba(new), 1e-38, 1)
-        yield name, summary(torch.from_numpy(np.log(said / said.sum(1, keepdims=True))), labels)
+        logs = []
+        for part, new in parts:
+            x, asked = (unit(one.global_.float()).cpu().double().numpy() for one in (part, new))
+            y = part.labels.cpu().numpy()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of fits that stop early, and folds without a rare class
+                best = GridSearchCV(kind, grid, cv=folds, scoring=by).fit(x, y).best_estimator_
+                if isinstance(best, SVC):
+                    best = best.set_params(probability=True).fit(x, y)
+                said = np.clip(best.predict_proba(asked), 1e-38, 1)
+            logs.append(torch.from_numpy(np.log(said / said.sum(1, keepdims=True))))
+        yield name, summary(torch.cat(logs), torch.cat([new.labels.cpu() for _, new in parts]))

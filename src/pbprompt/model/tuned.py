@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.errors import InputError, suggest
@@ -26,6 +26,7 @@ from pbprompt.learners.predictive import DIGITS, Predictive
 from pbprompt.model.calibration import (
     Calibration,
     calibrate,
+    calibrate_folds,
     calibrate_left_out,
     held_out_items,
     read_calibration,
@@ -47,14 +48,29 @@ from pbprompt.model.multi_label import (
 from pbprompt.model.predictor import SAMPLES, Predictor, predict_features, predictive, zero_shot
 from pbprompt.model.provenance import Provenance, pool_facts
 from pbprompt.model.rule import NO_RULE, Rule
-from pbprompt.model.scoring import rival_figures, score, set_figures, standard_figures
-from pbprompt.prompts.loop.tune import Bank, bank_on, learn_beside, tune
+from pbprompt.model.scoring import (
+    RIVALS,
+    fold_answers,
+    leaderboard,
+    rival_figures,
+    score,
+    set_figures,
+    standard_figures,
+)
+from pbprompt.prompts.loop.tune import (
+    Bank,
+    bank_on,
+    learn_beside,
+    tune,
+)
+from pbprompt.vision.features.cache import Features
 from pbprompt.vision.features.encode import default_batch
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE, Dataset
 from pbprompt.vision.images.names import missing_names, name_key
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 ENOUGH = 100  # validation images, for a temperature that nobody asked for, or to be calibrated by alone
+LEFT_OUT = "left-out"  # in place of a split: training images, each judged by a model that did not see it
 COVERAGE = 0.9  # of the sets whose figures `evaluate` gives
 
 
@@ -157,8 +173,7 @@ class TunedModel:
             method = build_method(kind, config, bank.backbone, seed)
             method.prepare(dataset.classes, dataset.template)
             options.announce(method)
-            data = replace(Provenance.of(dataset), images=len(dataset.train))
-            info = describe_model(method, seed=seed, data=data, multi_label=True)
+            info = describe_model(method, seed=seed, data=Provenance.of(dataset), multi_label=True)
             return cls(method, info, head=fit_head(dataset, bank, method))
         method, terms = tune(dataset, bank, kind, config, options)
         shots = dataset.drawn.shots if dataset.drawn else 0
@@ -317,7 +332,13 @@ class TunedModel:
         return replace(self, method=method, info=info, calibration=None, _drawn={}).with_left_out()
 
     def assessed(
-        self, dataset: Dataset, bank: Bank, *, figures: bool = True, temperature: bool = False
+        self,
+        dataset: Dataset,
+        bank: Bank,
+        *,
+        figures: bool = True,
+        temperature: bool = False,
+        unlabelled: Float[Tensor, "m d"] | None = None,
     ) -> Self:
         """With its answers on images that it was not tuned on and, unless left out, its figures.
 
@@ -326,14 +347,15 @@ class TunedModel:
         validation images of its own, which may be more like those to come.
 
         The figures are of the test split, or of the validation split where there is no other and it chose
-        nothing there; under `rivals`, what plain classifiers make of the same training images.
+        nothing there, or else of the training images by models fitted without them (`judge`), where that
+        takes no steps; under `rivals`, what plain classifiers make of the same training images.
 
         With `temperature` (and of a method that leaves images out, wherever a hundred validation images are
         at hand) its probabilities are scaled first, as the validation images ask for; without such
         images they stay. A multi-label model has its thresholds already, and gets figures alone.
         """
         whole = dataset.whole
-        split = "test" if whole.test else "val"
+        split = "test" if whole.test else "val" if whole.val else LEFT_OUT
         if self.multi_label:
             metrics = {"split": "test", **self.judge(dataset, "test", bank)[0]} if whole.test else {}
             return replace(self, info=replace(self.info, metrics=metrics))
@@ -351,9 +373,21 @@ class TunedModel:
             left = calibrate_left_out(model.predictor)
             calibration = calibration.with_left_out(left) if calibration and left else calibration or left
         model, metrics = replace(model, calibration=calibration), {}
-        if figures and whole.split(split) and not (split == "val" and chooses):
-            metrics = {"split": split, **model.judge(dataset, split, bank, rivals=True)[0]}
+        judged = model.can_leave_out(dataset) if split == LEFT_OUT else not (split == "val" and chooses)
+        if figures and judged:
+            if calibration is None and split == LEFT_OUT:
+                features = bank_on(bank, self.backbone).encode(dataset.root, dataset.train)
+                _, features, said = model._left_out(features, unlabelled)
+                model = replace(model, calibration=calibrate_folds(model.predictor, features, said))
+            found = model.judge(dataset, split, bank, rivals=True, unlabelled=unlabelled)[0]
+            metrics = {"split": split, **found}
         return replace(model, info=replace(model.info, metrics=metrics))
+
+    def can_leave_out(self, dataset: Dataset) -> bool:
+        """Whether `judge` can judge its training images: it takes no steps, and a class has two of them."""
+        fitted = type(self.method).trains and not self.method.stepwise and not self.multi_label
+        several = len({item.label for item in dataset.train}) < len(dataset.train)
+        return fitted and several and not self.method.needs_validation(self.method.config)
 
     def with_left_out(self) -> Self:
         """Calibrated for its present classes by its training images, each left out, where its method does so.
@@ -364,9 +398,19 @@ class TunedModel:
         return self if calibration is None else replace(self, calibration=calibration)
 
     def judge(
-        self, dataset: Dataset, split: str, bank: Bank, *, rivals: bool = False
+        self,
+        dataset: Dataset,
+        split: str,
+        bank: Bank,
+        *,
+        rivals: bool = False,
+        unlabelled: Float[Tensor, "m d"] | None = None,
     ) -> tuple[dict[str, Any], Answers | LabelAnswers]:
         """Its figures on a split, and what it said of each image.
+
+        Of the split `left-out` they are those of its training images, each fifth of which is judged by a
+        model fitted to the other four; an image that is its class's only one is not judged. `unlabelled`: the
+        images without a label that it was fitted to beside them.
 
         Under `zero_shot` those of the untuned backbone, if that reads names; under `rivals`, if wanted, what
         plain classifiers make of the same training images; under `sets`, of the test split and where it is
@@ -378,13 +422,19 @@ class TunedModel:
                 f"{dataset.name} is single-label, and the model multi-label: give a table with a column "
                 "'labels', as in beach|dog"
             )
-        items = (dataset if self.multi_label else dataset.single_label()).whole.split(split)
+        whole = (dataset if self.multi_label else dataset.single_label()).whole
+        items = dataset.train if split == LEFT_OUT else whole.split(split)
         if not items:
             raise InputError(f"{dataset.name} has no {split} images: choose another split")
         features = bank_on(bank, self.backbone).encode(dataset.root, items)
         if self.head is not None:
             return judge_labels(self.head, self.method, dataset, items, features)
-        said = predict_features(self.predictor, features)
+        train = features
+        if split == LEFT_OUT:
+            rows, features, said = self._left_out(features, unlabelled)
+            items = tuple(items[row] for row in rows.tolist())
+        else:
+            said = predict_features(self.predictor, features)
         paths = [item.path for item in items]
         answers = Answers.of(said.probabilities.cpu(), features.labels.cpu(), self.classes, paths)
         given, info = self.method.given, self.info
@@ -399,10 +449,27 @@ class TunedModel:
             figures["sets"] = set_figures(said, features, self.classes, COVERAGE, quantile)
             shown = np.round(answers.confidence, DIGITS)
             figures["trade"] = [one.kept(shown, answers.right) for one in self.calibration.promises]
-        if rivals:
+        if rivals and split == LEFT_OUT:
+            plain = [name for name in RIVALS if name != info.method]
+            figures["rivals"] = leaderboard(given, self.classes, "{}", train, info.seed, plain)
+        elif rivals:
             train = untuned.encode(dataset.root, dataset.train)
             figures["rivals"] = rival_figures(given, self.classes, train, frozen, info.seed, info.method)
         return figures, answers
+
+    def _left_out(
+        self, features: Features, unlabelled: Float[Tensor, "m d"] | None
+    ) -> tuple[Int[Tensor, " n"], Features, Predictive]:
+        """Which training images can be left out, their features, and what is said of them then."""
+        method = self.method
+        found = fold_answers(
+            type(method), method.config, self.backbone, self.classes, method.template, features,
+            self.info.seed, unlabelled,
+        )  # fmt: skip
+        if found is None:
+            raise InputError("no class has two images, so that none can be left out: add images")
+        rows, said = found
+        return rows, features.subset(rows), said.tempered(self.info.temperature)
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[Float[Tensor, "3 size size"]]) -> Encoded:

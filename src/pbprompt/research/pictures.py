@@ -17,6 +17,7 @@ from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.research.recipes.pictures import Picture
 from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.images.build_dataset import OF_A_DRAW
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.images import open_image
 from pbprompt.vision.images.items import Dataset, Item
@@ -35,7 +36,7 @@ def make_picture(picture: Picture, bank: FeatureBank, root: Path | None = None) 
     config = make_config(kind, picture.preset, overrides=picture.overrides)
     parts, panels = [], []
     for name in picture.datasets:
-        dataset = open_dataset(name, root)
+        dataset = open_dataset(name, root, held_out=OF_A_DRAW)
         few = draw(dataset, picture.shots, picture.seed).apply(dataset)
         model = TunedModel.fit(
             few, bank, kind, config, FitOptions(seed=picture.seed, views=picture.views, progress=False)

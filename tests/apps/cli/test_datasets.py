@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from pbprompt.apps.cli.datasets import app
 from pbprompt.errors import InputError
+from pbprompt.vision.images.build_dataset import OF_A_DRAW
 from pbprompt.vision.images.fewshot import read_draw
 from pbprompt.vision.images.sources import open_dataset
 
@@ -61,7 +62,7 @@ def test_show(photos):
     (photos / "tram" / "note.txt").write_text("x")
     result = run("show", photos)
     assert result.exit_code == 0
-    for word in ("2 classes (red fox, tram); 10 train, 4 val, 6 test", "skipped tram/note.txt: not an image"):
+    for word in ("2 classes (red fox, tram); 20 images", "skipped tram/note.txt: not an image"):
         assert word in result.output
     assert open_dataset(photos).content_hash in result.output
 
@@ -77,7 +78,7 @@ def test_show_decodes_where_asked(photos):
 def test_draw(photos, tmp_path):
     out = tmp_path / "draw.jsonl"
     result = run("draw", photos, "--shots", 2, "--seed", 3, "--out", out)
-    drawn = read_draw(out, open_dataset(photos, seed=3))
+    drawn = read_draw(out, open_dataset(photos, seed=3, held_out=OF_A_DRAW))
     assert result.exit_code == 0 and drawn.hash in result.output and len(drawn.train) == 4
 
 

@@ -20,7 +20,7 @@ def test_one_run_prints_the_classes_and_writes_the_page_and_the_files(judged, mo
     assert code == 0, err
     assert "recall" in out and "heart" in out and "Confusion matrix" in out
     page = (tmp_path / "r.html").read_text()
-    assert page.startswith("<!DOCTYPE html>") and "train, " in page and "lite is not CLIP" in page
+    assert page.startswith("<!DOCTYPE html>") and "train images of" in page and "lite is not CLIP" in page
     assert {"confusion.csv", "classes.csv"} < {path.name for path in (tmp_path / "made").iterdir()}
     assert f"wrote {tmp_path / 'r.html'}" in err and "--html FILE" not in err
 
@@ -58,7 +58,7 @@ def test_other_classes_than_the_models_are_told(run, model, tmp_path):
 
 def test_a_folder_that_has_changed_may_test_on_what_was_trained_on(run, model, tmp_path):
     photos = shutil.copytree(model.parent / "photos", tmp_path / "photos")
-    says = "images that it was trained on may be among these"
+    says = "images that it was fitted to may be among these"
     assert says not in run("evaluate", model, photos, "--samples", "2")[2]
     first = min((photos / "clock").iterdir())
     shutil.copy(first, first.with_name(f"again{first.suffix}"))

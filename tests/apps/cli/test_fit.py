@@ -52,11 +52,11 @@ def test_fit_then_evaluate(run, photos, tmp_path):
     model = tmp_path / "model"
     code, out, err = run("fit", photos, *QUICK, "--seed", "3", "--out", model)
     assert code == 0, err
-    assert "fitting to 6 of 12 training images; 6 are left (--shots 0 takes all)" in err
+    assert "learning from 6 of 24 images; the others are kept aside: 6 validation, 6 test, 6 not drawn" in err
     assert "3 classes" in err and "6 train" in err and "learnable parameters as the paper counts" in err
     names = ("zero-shot", "class mean", "nearest neighbours", "linear probe", "tuned")
     assert [line.split("  ")[0].strip() for line in out.splitlines()[1:6]] == list(names)
-    assert "test split, 6 images" in out and "no linear probe" not in err
+    assert "on the test split, 6 images" in out and "no linear probe" not in err
     assert set(contents(model)) == {
         "README.md",
         "calibration.json",
@@ -89,12 +89,73 @@ def test_fit_then_evaluate(run, photos, tmp_path):
     assert code == 2 and "holds a finished model" in err
 
 
+def test_all_images_are_learned_from_and_each_is_judged_without_it(run, photos, tmp_path):
+    model = tmp_path / "model"
+    code, out, err = run("fit", photos, "--out", model)
+    assert code == 0 and "learning from all 24 images" in err, err
+    assert f"next: pbprompt evaluate {model} {photos}" in err
+    assert "on the 24 training images, each fifth judged by a model fitted to the other four" in out
+    assert [line.split("  ")[0].strip() for line in out.splitlines()[1:6]][-1] == "tuned"
+    figures = json.loads((model / "config.json").read_text())["metrics"]
+    assert figures["split"] == "left-out" and figures["images"] == 24
+
+    code, out, err = run("evaluate", model, photos, "--json")
+    again = json.loads(out)
+    assert code == 0 and "the 24 images that it was fitted to, each judged by a model that did" in err
+    assert {key: again[key] for key in ("accuracy", "nll", "ece")} == {
+        key: figures[key] for key in ("accuracy", "nll", "ece")
+    }
+    code, out, err = run("evaluate", model, photos, "--split", "all")
+    assert "on all 24 images" in out and "so that the figures flatter" in err
+    code, _, err = run("evaluate", model, photos, "--split", "test")
+    assert code == 2 and "has no test images: leave --split out" in err
+
+    elsewhere = shutil.copytree(photos, tmp_path / "elsewhere")
+    (elsewhere / "clock" / min(path.name for path in (elsewhere / "clock").iterdir())).unlink()
+    code, out, err = run("evaluate", model, elsewhere)
+    assert code == 0 and "elsewhere: all 23 images" in err and "on all 23 images" in out
+
+
+def test_a_method_without_left_out_images_of_its_own_is_calibrated_by_folds(run, photos, tmp_path):
+    code, _, err = run("fit", photos, "--method", "nearest-mean", "--out", tmp_path / "model")
+    assert code == 0 and "rest on 24 training images, each left out in turn" in err
+
+
+def test_images_are_held_out_where_a_test_is_wanted(run, photos, tmp_path):
+    code, out, err = run("fit", photos, "--hold-out", "0.25", "--out", tmp_path / "model")
+    assert code == 0 and "on the test split, 6 images" in out
+    assert "learning from 18 of 24 images; the others are kept aside: 6 test" in err
+    code, out, err = run("evaluate", tmp_path / "model", photos)
+    assert code == 0 and "6 test images of 24 (--split all judges every one)" in err and "warning" not in err
+    assert "on the test split, 6 images" in out
+
+    split = tmp_path / "split"
+    for part, at in (("train", slice(0, 6)), ("test", slice(6, 8))):
+        for name in CLASSES:
+            (split / part / name).mkdir(parents=True)
+            for file in sorted((photos / name).iterdir())[at]:
+                shutil.copy(file, split / part / name)
+    code, _, err = run("fit", split, "--hold-out", "0.2", "--out", tmp_path / "other")
+    assert code == 2 and "has a test split of its own" in err
+    code, out, err = run("fit", split, "--hold-out", "0", "--out", tmp_path / "other")
+    assert code == 0 and "learning from all 24 images" in err and "on the 24 training images" in out
+    code, _, err = run("evaluate", tmp_path / "other", split)
+    assert code == 0 and "each judged by a model that did not see it" in err
+
+
+def test_train_alone_gets_figures(run, photos, tmp_path):
+    shutil.copytree(photos, tmp_path / "alone" / "train")
+    code, out, err = run("fit", tmp_path / "alone", "--out", tmp_path / "model")
+    assert code == 0 and "learning from all 24 images" in err and "on the 24 training images" in out
+
+
 def test_the_validation_images_are_answered_and_kept(run, photos, tmp_path):
     """All of the val split, not the few that a draw takes; the same numbers as from the saved model."""
     from pbprompt.model.calibration import calibrate, read_calibration
     from pbprompt.model.predictor import predictive
     from pbprompt.model.tuned import TunedModel
     from pbprompt.vision.features.cache import FeatureBank
+    from pbprompt.vision.images.build_dataset import OF_A_DRAW
     from pbprompt.vision.images.sources import open_dataset
 
     model = tmp_path / "model"
@@ -103,7 +164,7 @@ def test_the_validation_images_are_answered_and_kept(run, photos, tmp_path):
     kept = read_calibration(model)
     assert kept is not None and len(kept) == 6
     assert (kept.classes, kept.classes_seen, kept.samples, kept.seed) == (3, 3, 20, 0)
-    dataset, method = open_dataset(str(photos), seed=1), TunedModel.load(model).method
+    dataset, method = open_dataset(str(photos), seed=1, held_out=OF_A_DRAW), TunedModel.load(model).method
     features = FeatureBank(method.backbone, progress=False).encode(dataset.root, dataset.val)
     assert calibrate(predictive(method), features) == kept
     assert "6 validation images, of 3 of 3 classes" in (model / "README.md").read_text()

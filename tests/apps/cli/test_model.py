@@ -54,7 +54,11 @@ def test_add_photographs_of_known_and_new_classes(run, model, tmp_path):
 
 def test_keep_a_class_by_its_name(run, model):
     code, out, err = run("model", "keep", model, "red panda")
-    assert code == 0 and "kept by name: red panda" in out + err
+    assert (
+        code == 0
+        and "known by name: red panda" in out
+        and "`model keep` is called `model add --name` now" in err
+    )
     assert TunedModel.load(model).classes[-1] == "red panda"
     code, out, err = run("model", "keep", model, "clock")
     assert code == 2 and "class 'clock' is there already" in out + err
@@ -107,7 +111,7 @@ def test_refit_from_the_same_sources(run, model, tmp_path, monkeypatch):
     (tmp_path / ".model.refit" / "half").write_bytes(b"half")
     code, out, err = run("model", "refit", model, "--yes")
     assert code == 0, err
-    assert "not in the new model: kept by name: otter" in out and "before: 4 classes" in out
+    assert "not in the new model: known by name: otter" in out and "before: 4 classes" in out
     assert [line for line in err.splitlines() if "saved" in line] == [f"saved: {model}"]
     after = json.loads((model / "config.json").read_text())
     assert after["classes"] == ["bird", "clock", "heart", "mammal"] and "changes" not in after["data"]
@@ -171,7 +175,7 @@ def test_two_changes_at_once_are_both_made(run, model, tmp_path):
     several = [subprocess.Popen([*command, str(folder)]) for folder in folders]
     assert [one.wait(120) for one in several] == [0, 0, 0]
     assert set(TunedModel.load(model).classes) == {"clock", "heart", "mammal", "bird", "bug", "hand"}
-    out = [*command, str(folders[0]), "--out", str(tmp_path / "new")]
+    out = [*command, str(copied(tmp_path / "tool", ("tool",))), "--out", str(tmp_path / "new")]
     both = [subprocess.Popen(out, stderr=subprocess.DEVNULL) for _ in range(2)]
     assert sorted(one.wait(120) for one in both) == [0, 2]  # nobody's model is written over
 

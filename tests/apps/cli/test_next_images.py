@@ -51,7 +51,8 @@ def test_the_whole_loop(run, fitted, tmp_path, monkeypatch):
     next_ = ("next", loose, "--model", fitted / "model", "--out", table)
     code, out, err = run(*next_, "-n", "6")
     assert code == 0, err
-    assert f"pbprompt fit {table} --out" in err and max(map(len, out.splitlines())) <= 60
+    assert f"next: pbprompt model add {fitted / 'model'} {table} --out" in err
+    assert max(map(len, out.splitlines())) <= 60
     first = rows(table)
     assert len(first) == 6 and all((tmp_path / row["image"]).is_file() for row in first)
     assert {row["label"] for row in first} == {""} and {row["suggested"] for row in first} <= set(CLASSES)
@@ -106,7 +107,7 @@ def test_a_table_elsewhere_says_where_the_images_are(run, fitted, tmp_path):
         "-o",
         tmp_path / "my labels.csv",
     )
-    assert code == 0 and f"fit '{tmp_path / 'my labels.csv'}' --root {fitted / 'loose'}" in err
+    assert code == 0 and f"model '{tmp_path / 'my labels.csv'}' --root {fitted / 'loose'}" in err
     assert all((fitted / "loose" / row["image"]).is_file() for row in rows(tmp_path / "my labels.csv"))
 
 

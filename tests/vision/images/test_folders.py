@@ -32,7 +32,9 @@ def test_flat_folders(tmp_path):
     (tmp_path / "empty").mkdir()
     data = open_dataset(tmp_path)
     assert data.classes == ("Annual Crop", "red fox") and data.name == tmp_path.name
-    assert (len(data.train), len(data.val), len(data.test)) == (11, 4, 6)
+    assert (len(data.train), len(data.val), len(data.test)) == (21, 0, 0) and not data.split_by_seed
+    split = open_dataset(tmp_path, held_out=(0.2, 0.3))
+    assert (len(split.train), len(split.val), len(split.test)) == (11, 4, 6) and split.split_by_seed
     assert len(set(paths(data.items))) == 21 and "red_fox/deep/er/x" in paths(data.items)
     assert all(
         data.classes[item.label].replace(" ", "").lower() in item.path.replace("_", "").lower()
@@ -43,8 +45,8 @@ def test_flat_folders(tmp_path):
         ("red_fox/zero.jpg", "empty"),
         ("loose.png", "outside the class folders"),
     }
-    assert "seed 1" in data.describe()
-    assert open_dataset(tmp_path, seed=2).train != data.train
+    assert "seed 1" in split.describe()
+    assert open_dataset(tmp_path, seed=2, held_out=(0.2, 0.3)).train != split.train
     assert open_dataset(str(tmp_path)).content_hash == data.content_hash
 
 

@@ -86,10 +86,11 @@ def test_splits_and_names(hub, tmp_path):
     assert open_dataset("hf:me/pets") == data
 
 
-def test_a_single_split_is_split_by_seed(hub):
+def test_a_single_split_is_all_to_train_on_but_for_a_test(hub):
     hub["me/one"] = {"train": part(20)}
-    data = open_dataset("hf:me/one")
-    assert [len(items) for items in (data.train, data.val, data.test)] == [10, 4, 6]
+    for held_out, wanted in (((0.0, 0.0), [20, 0, 0]), ((0.2, 0.3), [10, 4, 6])):
+        data = open_dataset("hf:me/one", held_out=held_out)
+        assert [len(items) for items in (data.train, data.val, data.test)] == wanted
 
 
 def test_a_saved_folder(hub, tmp_path):

@@ -123,9 +123,9 @@ def test_every_label_trains_and_tests_where_it_can():
         for number in range(60)
     ]
     items.append(Item("once.png", 0, labels=(4,)))
-    split = split_labels(items, seed=1)
+    split = split_labels(items, seed=1, test=0.3)
     assert set(split) == {item.path for item in items} and split["once.png"] == "train"
     for label in range(4):
         own = [split[item.path] for item in items if label in item.labels]
         assert 0.5 < own.count("train") / len(own) < 0.9
-    assert split == split_labels(items[::-1], seed=1) != split_labels(items, seed=2)
+    assert split == split_labels(items[::-1], seed=1, test=0.3) != split_labels(items, seed=2, test=0.3)

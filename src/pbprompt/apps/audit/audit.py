@@ -298,7 +298,10 @@ def _places(features: Float[Tensor, "n d"]) -> tuple[tuple[float, float], ...]:
 
 
 def open_images(
-    source: str | Path, root: str | Path | None = None, classes_file: str | Path | None = None
+    source: str | Path,
+    root: str | Path | None = None,
+    classes_file: str | Path | None = None,
+    fewest: int = 2,
 ) -> tuple[Dataset, bool]:
     """The images as a dataset, and whether they are labelled: what `fit` takes, and folders without labels.
 
@@ -311,7 +314,7 @@ def open_images(
             items = [Item(file.relative_to(path).as_posix(), 0) for file in list_images(path)]
             name = from_folder(folders[0]) if folders else "unlabelled"
             return Dataset(path.resolve().name, path, (name,), tuple(items)), bool(folders)
-    return open_dataset(source, root, classes_file=classes_file), True
+    return open_dataset(source, root, classes_file=classes_file, fewest=fewest), True
 
 
 def _notes(dataset: Dataset, labelled: bool, labels: Int[Tensor, " n"]) -> list[str]:

@@ -108,12 +108,14 @@ def _cutter() -> Float[Tensor, "w fine side"]:
 
 
 def twins(dataset: Dataset, split: str, bank: FeatureBank) -> list[str]:
-    """Images of a split of which a training image has the very features: the same picture."""
-    items = dataset.whole.split(split)
+    """Images of a split of which a training image (of `left-out`: another one) has the very features: the
+    same picture."""
+    alone = split == "left-out"
+    items = dataset.train if alone else dataset.whole.split(split)
     if not items or not dataset.train:
         return []
     mine, others = (unit(bank.encode(dataset.root, some).global_.float()) for some in (items, dataset.train))
-    same = [(part @ others.T).amax(1) > SAME for part in mine.split(ROWS_AT_ONCE)]
+    same = [((part @ others.T) > SAME).sum(1) > int(alone) for part in mine.split(ROWS_AT_ONCE)]
     return [item.path for item, twin in zip(items, torch.cat(same).tolist(), strict=True) if twin]
 
 

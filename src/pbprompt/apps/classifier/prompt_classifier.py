@@ -32,6 +32,7 @@ from pbprompt.learners.fitted import PartialFit
 from pbprompt.learners.method import Method
 from pbprompt.learners.predictive import Predictive
 from pbprompt.model.calibration import Calibration, check_temperature
+from pbprompt.model.fitting import usual_shares
 from pbprompt.model.folder import read_info
 from pbprompt.model.manifest import check_free, opened
 from pbprompt.model.predictor import SAMPLES
@@ -156,7 +157,9 @@ class PromptClassifier(Estimator):
                 progress=progress,
             )
         elif all(given is None for given in (y, self.class_names, sample_weight, eval_set)):
-            training = tuning.own_dataset(X, backbone, self.template, seed, progress)
+            training = tuning.own_dataset(
+                X, backbone, self.template, seed, progress, usual_shares(kind, config, few=bool(self.shots))
+            )
         else:
             raise InputError(
                 f"{X}: a dataset has its own labels, names and validation images: leave y, class_names, "

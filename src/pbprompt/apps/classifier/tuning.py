@@ -24,6 +24,7 @@ from pbprompt.learners.method import MethodConfig, make_config
 from pbprompt.prompts.loop.tune import Bank
 from pbprompt.registry import find_method
 from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.images.build_dataset import Shares
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE, Dataset, Item
 from pbprompt.vision.images.names import described
 from pbprompt.vision.images.sources import open_dataset
@@ -55,9 +56,11 @@ class Training(NamedTuple):
     unlabelled: Float[Tensor, "m d"] | None = None  # features of images whose label is None
 
 
-def own_dataset(X: Any, backbone: Backbone, template: str | None, seed: int, progress: bool) -> Training:
+def own_dataset(
+    X: Any, backbone: Backbone, template: str | None, seed: int, progress: bool, held_out: Shares
+) -> Training:
     """A folder, table or benchmark, as `pbprompt fit` takes it."""
-    dataset = open_dataset(X, template=template, seed=seed).single_label()
+    dataset = open_dataset(X, template=template, seed=seed, held_out=held_out).single_label()
     if dataset.skipped:
         warnings.warn(f"{X}: {dataset.describe_skipped()}", stacklevel=3)  # where `fit` was called
     return Training(dataset, FeatureBank(backbone, progress=progress), np.array(dataset.classes))

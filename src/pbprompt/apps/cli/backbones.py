@@ -41,8 +41,10 @@ def check(
 
     Of an image tower without text, the accuracy is that of the class means of the sample's training images.
     """
+    from pbprompt.learners.method import make_config
     from pbprompt.model.predictor import zero_shot
-    from pbprompt.model.scoring import fitted_figures, score
+    from pbprompt.model.scoring import fitted_answers, score, standard_figures
+    from pbprompt.registry import find_method
     from pbprompt.vision.features.cache import FeatureBank
     from pbprompt.vision.images.sources import open_dataset
     from pbprompt.vision.towers.loading.load import load_backbone
@@ -60,9 +62,9 @@ def check(
         how, accuracy = "zero-shot", score(zero_shot(towers, classes, template), features)["accuracy"]
     else:
         reads = "none: classes are known by their images alone"
-        folds = [(bank.encode(sample.root, sample.train), features)]
-        found = fitted_figures("nearest-mean", towers, classes, template, folds, seed=1)
-        how, accuracy = "class means", found["accuracy"]
+        kind, train = find_method("nearest-mean"), bank.encode(sample.root, sample.train)
+        answers = fitted_answers(kind, make_config(kind), towers, classes, template, train, features, seed=1)
+        how, accuracy = "class means", standard_figures(answers, features)["accuracy"]
     rows = {
         "images": f"{see.size} × {see.size}, {see.fit}, {see.interpolation}{resized}",
         "joint space": f"{towers.embed_dim} wide, {towers.grid[0]} × {towers.grid[1]} patches",

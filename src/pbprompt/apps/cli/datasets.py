@@ -111,11 +111,13 @@ def draw(
     classes_file: ClassesFile = None,
 ) -> None:
     """Draw a few-shot training set as the field's protocol does, and write it to a file."""
+    from pbprompt.vision.images.build_dataset import OF_A_DRAW
     from pbprompt.vision.images.fewshot import draw as draw_items
     from pbprompt.vision.images.fewshot import write_draw
     from pbprompt.vision.images.sources import open_dataset
 
-    drawn = draw_items(open_dataset(data, root, classes_file=classes_file, seed=seed), shots, seed)
+    dataset = open_dataset(data, root, classes_file=classes_file, seed=seed, held_out=OF_A_DRAW)
+    drawn = draw_items(dataset, shots, seed)
     write_draw(out, drawn)
     print(drawn.describe())
     print(f"{out}: hash {drawn.hash}")

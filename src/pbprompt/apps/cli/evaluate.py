@@ -1,20 +1,29 @@
 """`pbprompt evaluate`: the figures of a saved model on a split."""
 
 import sys
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
 import typer
 from rich.console import Console
 
-from pbprompt.apps.cli.output import print_json, refuse
-from pbprompt.errors import install_command
+from pbprompt.apps.cli.output import next_step, print_json, quote, refuse
+from pbprompt.errors import InputError, install_command
+
+
+class Part(StrEnum):
+    """Which of the images."""
+
+    train, val, test, all = "train", "val", "test", "all"
 
 
 def evaluate(
     model: Path = typer.Argument(..., help="A folder that `pbprompt fit` wrote."),
     data: str = typer.Argument(..., help="A folder, table or split file; or a benchmark's name with --root."),
-    split: str = typer.Option("test", help="train, val or test."),
+    split: Part | None = typer.Option(
+        None, help="train, val, test or all. [test; where the data has no split, all its images]"
+    ),
     samples: int = typer.Option(20, min=1, help="Prompts sampled for each class."),
     seed: int = typer.Option(0, help="Seed of the sampled prompts."),
     backbone: str | None = typer.Option(None, help="Where the model's backbone is now, if it has moved."),
@@ -33,6 +42,9 @@ def evaluate(
         help="Beside it what others make of the same training images: class mean, nearest neighbours, linear "
         "probe, and scikit-learn's LR, LDA, kNN and SVM by cross-validation.",
     ),
+    against_model: Path | None = typer.Option(
+        None, help="Beside it another model, such as an earlier one, on the same images."
+    ),
     together: bool = typer.Option(
         False, "--together", help="Also its figures where the images inform each other."
     ),
@@ -49,63 +61,70 @@ def evaluate(
 
     On the test split also how often prediction sets hold the true class, and of which class they do worst.
 
+    A folder without a split is judged whole. Where the model was fitted to that very folder, each image is
+    judged by a model that did not see it.
+
     The data's own class names are used: names the model was not tuned on need no training.
 
     Of a multi-label model: mAP, and precision, recall and F1 of all labels and of each.
     """
     from pbprompt import distributed
-    from pbprompt.apps.audit.corrections import corrected
     from pbprompt.apps.audit.duplicates import twins
-    from pbprompt.apps.cli.figures import other_classes, others, print_figures, twin_words
+    from pbprompt.apps.cli.figures import compare_models, other_classes, others, print_figures, twin_words
+    from pbprompt.apps.cli.judged_images import judged_images
     from pbprompt.apps.pages import plots
     from pbprompt.apps.pages.model_figures import terminal_tables, write_figures
     from pbprompt.apps.pages.model_page import write_model_page
     from pbprompt.model.metrics.answers import Answers
-    from pbprompt.model.tuned import TunedModel
+    from pbprompt.model.tuned import LEFT_OUT, TunedModel
     from pbprompt.prompts.loop.tune import bank_on
     from pbprompt.vision.features.cache import FeatureBank
     from pbprompt.vision.images.fewshot import draw
-    from pbprompt.vision.images.sources import open_dataset
 
     tuned = TunedModel.load(model, backbone, distributed.start(device), samples=samples, seed=seed)
     if tuned.multi_label:
         refuse({"--figures": figures_folder}, f"{model} is multi-label, which has no confusion matrix")
         others_given = {"--together": together or None, "--against": against_others or None}
         refuse(others_given, f"{model} is multi-label")
-    # data without a split is split by seed: another seed would test on what was trained on
-    dataset = open_dataset(data, root, classes_file=classes_file, seed=tuned.info.seed)
-    fitted = tuned.info.data
-    decided = fitted.options.get("corrections")
-    if isinstance(decided, str) and fitted.dataset == dataset.name and Path(decided).exists():
-        dataset = corrected(dataset, Path(decided))[0]
+    judged = judged_images(tuned, data, root, classes_file, split.value if split else None)
+    dataset, part = judged.dataset, judged.split
+    shown = "all" if judged.whole and part != LEFT_OUT else part
     bank = FeatureBank(tuned.backbone, progress=distributed.is_main() and not as_json)
-    other = ""
-    if not tuned.multi_label:
-        other = other_classes(tuned.classes, dataset.single_label().classes)
-        tuned = tuned.for_classes(dataset.classes, dataset.template)
+    other = "" if tuned.multi_label else other_classes(tuned.classes, dataset.classes)
+    tuned = judged.model
     seed, shots = tuned.info.seed, tuned.info.shots
     few = draw(dataset, shots, seed).apply(dataset) if against_others and shots else dataset
-    figures, answers = tuned.judge(few, split, bank, rivals=against_others)
+    if against_others and not few.train:
+        raise InputError(
+            "--against fits others to the model's own training images: give the data that it was fitted to"
+        )
+    figures, answers = tuned.judge(few, part, bank, rivals=against_others)
     if against_others:
-        figures["rivals"] |= others(few, split, bank_on(bank, tuned.method.given), seed)
+        figures["rivals"] |= others(few, part, bank_on(bank, tuned.method.given), seed)
     if together:
-        features = bank.encode(dataset.root, dataset.split(split))
-        figures["together"] = tuned.together(features.global_).judge(dataset, split, bank)[0]
+        refuse({"--together": True if part == LEFT_OUT else None}, "it takes images kept aside from the fit")
+        features = bank.encode(dataset.root, dataset.split(part))
+        figures["together"] = tuned.together(features.global_).judge(dataset, part, bank)[0]
+    compared = ""
+    if against_model is not None:
+        refuse(
+            {"--against-model": True if part == LEFT_OUT else None}, "it takes images that neither learned"
+        )
+        former = TunedModel.load(against_model, device=tuned.backbone.device, samples=samples, seed=0)
+        former = former if tuned.multi_label else former.for_classes(dataset.classes, dataset.template)
+        figures["models"], compared = compare_models(former, against_model, few, part, bank, answers)
     main = distributed.is_main()
     distributed.stop()
     if not main:
         return
     told = partial(print, file=sys.stderr)
+    told(judged.words)
     if other:
         told(f"note: {other}")
-    changed = fitted.dataset == dataset.name and fitted.content_hash != dataset.content_hash
-    if split != "train" and changed and dataset.split_by_seed:
-        told(
-            f"warning: {dataset.name} is not as it was when the model was fitted, and is split by seed: "
-            "images that it was trained on may be among these"
-        )
-    if split != "train" and fitted.content_hash == dataset.whole.content_hash:
-        told(twin_words(twins(dataset, split, bank)), end="")
+    if judged.warning:
+        told(f"warning: {judged.warning}")
+    elif tuned.info.data.dataset == dataset.name:
+        told(twin_words(twins(dataset, part, bank)), end="")
     if html is not None:
         kinds = "labels" if tuned.multi_label else "classes"
         facts = {
@@ -113,7 +132,7 @@ def evaluate(
             "Method": tuned.info.method,
             "Backbone": tuned.info.backbone["name"],
             "Data": dataset.name,
-            "Split": f"{split}, {len(answers):,} images of {len(tuned.classes)} {kinds}",
+            "Images": f"{judged.words}, of {len(tuned.classes)} {kinds}",
         }
         if other:
             facts["Classes"] = other
@@ -125,14 +144,18 @@ def evaluate(
         if not plots.available():
             told(f"pictures need matplotlib: {install_command('plots')}")
     if as_json:
-        facts = {"model": str(model), "data": dataset.name, "root": str(dataset.root), "split": split}
+        facts = {"model": str(model), "data": dataset.name, "root": str(dataset.root), "split": shown}
         more = answers.to_dict() if isinstance(answers, Answers) else {}
         print_json({**facts, **figures, **more})
         return
-    print_figures({"split": split, **figures})
+    print_figures({"split": shown, **figures})
+    if compared:
+        print(compared)
     console = Console(highlight=False)
     if isinstance(answers, Answers):
-        for part in terminal_tables(answers, dataset.root, console.width):
-            console.print(part)
+        for lines in terminal_tables(answers, dataset.root, console.width):
+            console.print(lines)
     if html is None:
         told("--html FILE writes all of this as one page, with pictures")
+    if against_model is None:
+        next_step(f"pbprompt next UNLABELLED/ --model {quote(model)}", "which images to label next")

@@ -1,6 +1,7 @@
 """What `evaluate` and `fit` print of a model's figures, and what they should be read with."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -9,9 +10,13 @@ from rich.console import Console
 from pbprompt.apps.cli.output import print_table, tell
 from pbprompt.files import as_text
 from pbprompt.model.calibration import chosen
-from pbprompt.model.card import TRADE_HEADS, trade_cells
+from pbprompt.model.card import TRADE_HEADS, judged_on, trade_cells
+from pbprompt.model.metrics.answers import Answers
+from pbprompt.model.metrics.multi_label import LabelAnswers
+from pbprompt.model.metrics.sign_test import sign_test
 from pbprompt.model.scoring import RIVALS, against
-from pbprompt.prompts.loop.tune import Bank
+from pbprompt.model.tuned import LEFT_OUT, TunedModel
+from pbprompt.prompts.loop.tune import Bank, bank_on
 from pbprompt.vision.images.items import Dataset, some
 from pbprompt.vision.images.names import missing_names
 
@@ -20,7 +25,8 @@ SHOWN_LABELS = 12
 
 def others(few: Dataset, split: str, bank: Bank, seed: int) -> dict[str, Any]:
     """scikit-learn's classifiers, each fitted to the training images that the model was."""
-    train, test = (bank.encode(few.root, items) for items in (few.train, few.whole.split(split)))
+    train = bank.encode(few.root, few.train)
+    test = None if split == LEFT_OUT else bank.encode(few.root, few.whole.split(split))
     found = {}
     for name, figures in against(train, test, seed):
         tell(f"{name}: done")
@@ -42,7 +48,7 @@ def twin_words(found: Sequence[str]) -> str:
     if not found:
         return ""
     return (
-        f"warning: {len(found):,} of these images are training images too, so that the figures flatter: "
+        f"warning: {len(found):,} of these images are among the others too, so that the figures flatter: "
         f"{some(map(as_text, found))} (`pbprompt look` lists duplicates)\n"
     )
 
@@ -54,8 +60,9 @@ def print_figures(metrics: dict[str, Any]) -> None:
         return
     plain = {"zero-shot": metrics["zero_shot"]} if "zero_shot" in metrics else {}
     joint = {"together": metrics["together"]} if "together" in metrics else {}
-    compare({**plain, **metrics.get("rivals", {}), "tuned": metrics, **joint})
-    typer.secho(f"{metrics['split']} split, {metrics['images']} images", dim=True)
+    models = metrics.get("models", {})
+    compare({**plain, **metrics.get("rivals", {}), **models, "tuned": metrics, **joint})
+    typer.secho(f"on {judged_on(metrics)}", dim=True)
     if sets := metrics.get("sets"):
         print(
             f"sets for --coverage {sets['asked']:g} hold the true class of {sets['coverage']:.1%} of them, "
@@ -66,6 +73,20 @@ def print_figures(metrics: dict[str, Any]) -> None:
     if rows := chosen(metrics.get("trade", ())):
         print("What --reject-at promises, and what came of it on these images")
         print_table(TRADE_HEADS, map(trade_cells, rows), right=TRADE_HEADS)
+
+
+def compare_models(
+    former: TunedModel, name: Path, dataset: Dataset, split: str, bank: Bank, now: Answers | LabelAnswers
+) -> tuple[dict[str, Any], str]:
+    """The figures of another model on the same images, and how sure the difference is, in words."""
+    figures, before = former.judge(dataset, split, bank_on(bank, former.backbone))
+    if not (isinstance(now, Answers) and isinstance(before, Answers)):
+        return {str(name): figures}, ""
+    better, worse = int((now.right & ~before.right).sum()), int((~now.right & before.right).sum())
+    words = f"right now and wrong by {name}: {better:,} images; the other way: {worse:,}"
+    if better != worse:
+        words += f" (chance alone makes such a difference in {sign_test(better, worse):.0%} of cases)"
+    return {str(name): figures}, words
 
 
 def compare(rows: Mapping[str, Mapping[str, Any]], console: Console | None = None) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pbprompt.apps.cli.options import with_options
-from pbprompt.apps.cli.output import importing, refuse
+from pbprompt.apps.cli.output import importing, next_step, quote, refuse
 from pbprompt.config import from_dict
 
 if TYPE_CHECKING:
@@ -37,6 +37,13 @@ class FitCommand:
         "of conjugate, class mean, nearest neighbours and linear probe by left-out images.",
     )
     shots: int = typer.Option(0, min=0, help="Training images per class, drawn by --seed; 0: all.")
+    hold_out: float | None = typer.Option(
+        None,
+        min=0,
+        max=0.9,
+        help="Share of each class's images to keep aside as a test; 0: learn from all of them, whatever "
+        "their split. [none, but for --shots and methods that train in steps]",
+    )
     seed: int = typer.Option(1, help="Seed of the draw, the start values and the training.")
     preset: str = typer.Option("default", help="A preset of the method, such as `paper`.")
     variant: str = typer.Option("", help="A variant of the method, such as `b-prompt`.")
@@ -167,3 +174,9 @@ def fit(options: FitCommand) -> None:
 
     if fit_options(options):
         print(f"saved: {options.out}", file=sys.stderr)
+        out = quote(options.out)
+        if options.data:
+            where = f" --root {quote(options.root)}" if options.root else ""
+            next_step(f"pbprompt evaluate {out} {quote(options.data)}{where} --html report.html")
+        else:
+            next_step(f"pbprompt predict IMAGES --model {out}")

@@ -25,7 +25,7 @@ from pbprompt.errors import InputError
 from pbprompt.learners.fit_options import FitOptions, Views
 from pbprompt.learners.method import Method, MethodConfig
 from pbprompt.model.calibration import check_temperature
-from pbprompt.model.fitting import fit_into, fit_stream_into
+from pbprompt.model.fitting import fit_into, fit_stream_into, usual_shares
 from pbprompt.model.manifest import check_free, claim
 from pbprompt.model.multi_label import check_multi_label
 from pbprompt.model.scoring import leaderboard, probe_is_quick
@@ -33,6 +33,7 @@ from pbprompt.model.streamed import is_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.loop.checkpoint import checkpoint_step
 from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.images.build_dataset import NONE, Shares
 from pbprompt.vision.images.fewshot import draw, read_draw
 from pbprompt.vision.images.items import Dataset
 from pbprompt.vision.images.names import described, distinct, read_descriptions
@@ -69,6 +70,7 @@ def _refuse(options: FitCommand, why: str, **more: object) -> None:
     """Refuse the options of step-by-step training on a draw, where there is no such thing."""
     given = {
         "--shots": options.shots or None,
+        "--hold-out": options.hold_out,
         "--corrections": options.corrections,
         "--draw": options.draw_file,
         "--views": None if options.views == "centre" else options.views,
@@ -139,7 +141,7 @@ def _fit_stream(options: FitCommand, console: Console) -> None:
 def _fit_dataset(options: FitCommand, console: Console) -> None:
     """A draw from a folder, table or benchmark; figures on its test split."""
     main, asked = distributed.is_main(), options.kept
-    dataset = open_dataset(options.data, options.root, classes_file=options.classes_file, seed=options.seed)
+    dataset = _opened(options)
     if dataset.multi_label:
         _check_multi_label(options)
     console.print(dataset.describe())
@@ -155,9 +157,7 @@ def _fit_dataset(options: FitCommand, console: Console) -> None:
     if drawn:
         console.print(drawn.describe())
         dataset = drawn.apply(dataset)
-    used, whole = len(dataset.train), len(dataset.whole.train)
-    left = f"; {whole - used:,} are left (--shots 0 takes all)" if used < whole else ""
-    console.print(f"fitting to {used:,} of {whole:,} training images{left}")
+    console.print(learning_words(dataset))
     if options.calibrate:
         check_temperature(dataset, options.kind)
     bank, views = FeatureBank(options.tower, progress=main), _views(options.views)
@@ -197,6 +197,29 @@ def _fit_dataset(options: FitCommand, console: Console) -> None:
     if main:
         tell_of_pool(pool, model, options.pseudo_labels, console)
         _print_outcome(options, model, dataset, console)
+
+
+def _opened(options: FitCommand) -> Dataset:
+    """The data, all to be learned from where it has no split: but for a test that is asked for, or without
+    which a method could not be judged."""
+
+    def read(held_out: Shares) -> Dataset:
+        file, seed = options.classes_file, options.seed
+        return open_dataset(options.data, options.root, classes_file=file, seed=seed, held_out=held_out)
+
+    if few := bool(options.shots or options.draw_file):
+        refuse({"--hold-out": options.hold_out}, "a draw leaves the other images to test by")
+    kind, dataset, test = options.kind, read(NONE), options.hold_out
+    if dataset.val or dataset.test:
+        if test:
+            raise InputError(f"--hold-out: {options.data} has a test split of its own: leave it out")
+        return dataset if test is None else replace(dataset, train=dataset.items, val=(), test=())
+    shares = usual_shares(kind, options.config, few=few, multi_label=dataset.multi_label)
+    if test is not None:
+        shares = (shares[0] if test else 0.0, test)
+    if sum(shares) >= 1:
+        raise InputError(f"--hold-out {test:g}: leaves {kind.name} no images to train on: give less")
+    return read(shares) if any(shares) else dataset
 
 
 def _described(
@@ -273,6 +296,16 @@ def _print_outcome(options: FitCommand, model: TunedModel, few: Dataset, console
     if not model.multi_label and (words := name_words(model.method)):
         console.print(words)
     console.print(threshold_words(model) if model.multi_label else calibration_words(model.calibration))
+
+
+def learning_words(dataset: Dataset) -> str:
+    """How many of the images are learned from, and what the others are for."""
+    used, whole = len(dataset.train), dataset.whole
+    if used == len(whole.items):
+        return f"learning from all {used:,} images"
+    others = {"validation": len(whole.val), "test": len(whole.test), "not drawn": len(whole.train) - used}
+    aside = ", ".join(f"{count:,} {what}" for what, count in others.items() if count)
+    return f"learning from {used:,} of {len(whole.items):,} images; the others are kept aside: {aside}"
 
 
 def stopped_words(step: int | None) -> str:

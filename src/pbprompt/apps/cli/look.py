@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
-from pbprompt.apps.cli.output import print_json, print_table
+from pbprompt.apps.cli.output import next_step, print_json, print_table, quote
 
 if TYPE_CHECKING:
     from pbprompt.apps.audit.audit import Look
@@ -61,6 +61,10 @@ def look(
         _show(found, most)
     for written in filter(None, (html, corrections)):
         print(f"wrote {written}", file=sys.stderr)
+    if found.labelled:
+        given = f"{quote(data)}{f' --root {quote(root)}' if root else ''}"
+        decided = f" --corrections {quote(corrections or 'corrections.csv')}" if corrections or html else ""
+        next_step(f"pbprompt fit {given}{decided} --out model/")
 
 
 def _show(found: "Look", most: int) -> None:

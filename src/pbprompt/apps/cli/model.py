@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from pbprompt.apps.cli.output import next_step, quote, tell
 from pbprompt.errors import InputError
 from pbprompt.files import held
 
@@ -19,58 +20,91 @@ if TYPE_CHECKING:
     from pbprompt.model.tuned import TunedModel
 
 app = typer.Typer(
-    help="Change a saved model: add photographs, keep, rename, merge and remove classes, refit.",
+    help="Change a saved model: add photographs and classes, rename, merge and remove classes, refit.",
     no_args_is_help=True,
 )
 
 MODEL = typer.Argument(..., help="A folder that `pbprompt fit` wrote.")
+HASH = 16  # of a file's hash, by which a photograph that was added is known again
 OUT = typer.Option(None, "--out", "-o", help="Write the changed model here. [in its place]")
 
 
 @app.command()
 def add(
     model: Path = MODEL,
-    data: str = typer.Argument(..., help="Class folders or a table: photographs of known or new classes."),
+    data: str = typer.Argument("", help="Class folders or a table: photographs of known or new classes."),
+    names: list[str] = typer.Option(
+        [],
+        "--name",
+        help="A class known by its name alone until photographs of it are added; may be repeated.",
+    ),
     out: Path | None = OUT,
+    root: Path | None = typer.Option(None, help="The folder that a table's paths are relative to."),
     classes_file: Path | None = typer.Option(None, help="Maps folder names or labels to class names."),
 ) -> None:
     """Learn more photographs, of known classes or of new ones, as if the model had been fitted on all.
 
     [bold]pbprompt model add model/ new-photos/[/bold]
+
+    [bold]pbprompt model add model/ next.csv --out model2/[/bold] learns what was labelled in a table of
+    `pbprompt next` or of `serve --label`. Photographs that were added before are left out.
+
+    [bold]pbprompt model add model/ --name "red panda"[/bold] keeps a class that is given by name, as `predict
+    --classes` adds it for one command.
     """
+    if not data and not names:
+        raise InputError("nothing to add: give a folder or table of photographs, or --name with a class name")
+    if not data:
+        words = f"known by name: {', '.join(names)}"
+        _change(model, out, lambda tuned: (tuned.with_classes(names).with_left_out(), words))
+        return
+
+    def learned(tuned: "TunedModel") -> "tuple[TunedModel, str]":
+        return _taught(tuned.with_classes(names) if names else tuned, data, root, classes_file)
+
+    after = _change(model, out, learned)
+    fitted = after.info.data
+    tested = fitted.options.get("data") if fitted.test_images else "KEPT-ASIDE/"
+    if out and tested:
+        next_step(f"pbprompt evaluate {quote(out)} {quote(tested)} --against-model {quote(model)}")
+
+
+def _taught(
+    tuned: "TunedModel", data: str, root: Path | None, classes_file: Path | None
+) -> "tuple[TunedModel, str]":
     from pbprompt.apps.audit.audit import open_images
+    from pbprompt.files import file_hash
     from pbprompt.vision.features.cache import FeatureBank
     from pbprompt.vision.images.items import some
 
-    def learned(tuned: "TunedModel") -> "tuple[TunedModel, str]":
-        dataset, labelled = open_images(data, classes_file=classes_file)
-        if not labelled:
-            raise InputError(
-                f"{data}: no class folders in it: put each class's images in a folder of its own"
-            )
-        items = dataset.single_label().items
-        features = FeatureBank(tuned.backbone).encode(dataset.root, items)
-        labels = [dataset.classes[item.label] for item in items]
-        taught = tuned.partial_fit(features.images, labels)
-        new = [name for name in taught.classes if name not in tuned.classes]
-        said = f"; new: {some(new)}" if new else ""
-        return taught, f"added {len(items):,} photographs of {some(dict.fromkeys(labels))}{said}"
+    dataset, labelled = open_images(data, root, classes_file=classes_file, fewest=1)
+    if not labelled:
+        raise InputError(f"{data}: no class folders in it: put each class's images in a folder of its own")
+    known = set(tuned.info.data.added)
+    hashes = {str(file_hash(dataset.file(item)))[:HASH]: item for item in dataset.single_label().items}
+    items = [item for digest, item in hashes.items() if digest not in known]
+    if not items:
+        raise InputError(f"{data}: all of its {len(hashes):,} photographs were added before")
+    features = FeatureBank(tuned.backbone).encode(dataset.root, items)
+    labels = [dataset.classes[item.label] for item in items]
+    taught = tuned.partial_fit(features.images, labels)
+    facts = replace(taught.info.data, added=tuple(sorted({*known, *hashes})))
+    taught = replace(taught, info=replace(taught.info, data=facts))
+    new = [name for name in taught.classes if name not in tuned.classes]
+    said = f"; new: {some(new)}" if new else ""
+    before = f"; {len(hashes) - len(items):,} were added before" if len(items) < len(hashes) else ""
+    return taught, f"added {len(items):,} photographs of {some(dict.fromkeys(labels))}{said}{before}"
 
-    _change(model, out, learned)
 
-
-@app.command()
+@app.command(hidden=True)
 def keep(
     model: Path = MODEL,
     names: list[str] = typer.Argument(..., help="Classes, known by their names alone until `add`."),
     out: Path | None = OUT,
 ) -> None:
-    """Keep classes that are given by name, as `predict --classes` adds them for one command.
-
-    [bold]pbprompt model keep model/ "red panda" otter[/bold]
-    """
-    words = f"kept by name: {', '.join(names)}"
-    _change(model, out, lambda tuned: (tuned.with_classes(names).with_left_out(), words))
+    """The former word for `pbprompt model add --name`."""
+    tell("`model keep` is called `model add --name` now")
+    add(model, "", names, out, None, None)
 
 
 @app.command()
@@ -126,11 +160,12 @@ def refit(
 
     [bold]pbprompt model refit model/[/bold]
 
-    What `add`, `keep`, `rename`, `merge` and `remove` changed is in no source, so it is not in the new model.
+    What `add`, `rename`, `merge` and `remove` changed is in no source, so it is not in the new model.
     Where the sources lie is asked first: whoever made the model may have named any file of this machine.
     """
     from pbprompt.apps.cli.fit import FitCommand
     from pbprompt.apps.cli.fitting import fit_options
+    from pbprompt.model.card import judged_on
     from pbprompt.model.tuned import TunedModel
     from pbprompt.vision.towers.loading.hub import EMBEDDED
 
@@ -159,8 +194,7 @@ def refit(
     print(_difference(before, after))
     former, now = (one.info.metrics.get("accuracy") for one in (before, after))
     if isinstance(former, float) and isinstance(now, float):
-        split = after.info.metrics["split"]
-        print(f"on the {split} split: accuracy {former:.2%} before, {now:.2%} now")
+        print(f"on {judged_on(after.info.metrics)}: accuracy {former:.2%} before, {now:.2%} now")
 
 
 def _ask(sources: Sequence[str], model: Path, yes: bool) -> None:
@@ -179,10 +213,19 @@ def _regroup(model: Path, out: Path | None, named: dict[str, Any], words: str) -
     for new in filter(None, named.values()):
         if not new.strip():
             raise InputError("a class name is empty: give one")
-    _change(model, out, lambda tuned: (tuned.regrouped(named), words))
+
+    def called(tuned: "TunedModel") -> "tuple[TunedModel, str]":
+        changed, former = tuned.regrouped(named), tuned.info.data.regrouped
+        known = {**{old: named.get(new, new) if new else None for old, new in former.items()}, **named}
+        data = replace(changed.info.data, regrouped=known)
+        return replace(changed, info=replace(changed.info, data=data)), words
+
+    _change(model, out, called)
 
 
-def _change(model: Path, out: Path | None, change: "Callable[[TunedModel], tuple[TunedModel, str]]") -> None:
+def _change(
+    model: Path, out: Path | None, change: "Callable[[TunedModel], tuple[TunedModel, str]]"
+) -> "TunedModel":
     """Load, change, save, and say what became of the figures."""
     from pbprompt.model.tuned import TunedModel
 
@@ -194,6 +237,7 @@ def _change(model: Path, out: Path | None, change: "Callable[[TunedModel], tuple
         after.save(place)
     print(words)
     print(_difference(before, after))
+    return after
 
 
 @contextmanager

@@ -1,11 +1,10 @@
 """`pbprompt next`: which unlabelled images to label next."""
 
-import shlex
 from pathlib import Path
 
 import typer
 
-from pbprompt.apps.cli.output import print_json, print_table, tell
+from pbprompt.apps.cli.output import next_step, print_json, print_table, quote, tell
 from pbprompt.errors import InputError, suggest
 
 
@@ -24,9 +23,9 @@ def next_images(
 
     [bold]pbprompt next unlabelled/ --model model/ -n 20 --out labels.csv[/bold]
 
-    Fill in the column `label` (`suggested` is what the model would say), then fit to the table:
-    [bold]pbprompt fit labels.csv --root unlabelled/ --out model2/[/bold]. The same command with the new model
-    adds further images below those that are there.
+    Fill in the column `label` (`suggested` is what the model would say), then let the model learn them:
+    [bold]pbprompt model add model/ labels.csv --root unlabelled/ --out model2/[/bold]. The same command with
+    the new model adds further images below those that are there.
 
     `diverse` takes images that the model is in doubt about and that are unlike each other, `margin` those
     where one class leads the next by the least, `epistemic` those on which the sampled classifiers disagree
@@ -37,6 +36,7 @@ def next_images(
     from pbprompt.apps.labelling.next_images import Row, name_in_table, read_table, table_root, write_table
     from pbprompt.apps.labelling.next_images import next_images as choose
     from pbprompt.files import as_text, held
+    from pbprompt.learners.fitted import PartialFit
     from pbprompt.model.tuned import TunedModel
     from pbprompt.vision.features.cache import FeatureBank
     from pbprompt.vision.images.items import Item
@@ -87,10 +87,14 @@ def next_images(
     empty = sum(not row.label for row in former)
     if empty and not tuned.multi_label:
         tell(f"{empty} earlier rows of {out} have no label yet")
-    option = "" if root == out.parent.resolve() else f" --root {shlex.quote(str(folder))}"
-    command = f"pbprompt fit {shlex.quote(str(out))}{option} --out NEW-MODEL"
     hint = " (as in beach|dog; an empty cell says none of them)" if tuned.multi_label else ""
-    tell(f"wrote {out}: fill in its column `{column}`{hint}, then: {command}")
+    tell(f"wrote {out}: fill in its column `{column}`{hint}")
+    if tuned.multi_label or not isinstance(tuned.method, PartialFit):
+        tell(f"add these images, labelled, to the data that {model} was fitted to")
+        next_step(f"pbprompt model refit {quote(model)} --out NEW-MODEL")
+    else:
+        where = "" if root == out.parent.resolve() else f" --root {quote(folder)}"
+        next_step(f"pbprompt model add {quote(model)} {quote(out)}{where} --out NEW-MODEL")
 
 
 def _check_enough(wanted: int, there: int, folder: Path, out: Path) -> None:

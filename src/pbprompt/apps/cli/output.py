@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import shlex
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,16 @@ def importing() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def quote(path: object) -> str:
+    """A path as it is typed."""
+    return shlex.quote(str(path))
+
+
+def next_step(command: str, why: str = "") -> None:
+    """The command that goes on from here, on standard error."""
+    print(f"next: {command}{f'   # {why}' if why else ''}", file=sys.stderr)
 
 
 def tell(message: object) -> None:

@@ -43,6 +43,7 @@ from pbprompt.research.runs.config import RunConfig, Split
 from pbprompt.research.runs.provenance import commit, machine
 from pbprompt.research.runs.record import BackboneFacts, DataFacts, Record, telling_settings
 from pbprompt.vision.features.cache import FeatureBank, Features
+from pbprompt.vision.images.build_dataset import OF_A_DRAW
 from pbprompt.vision.images.fewshot import base_new, draw
 from pbprompt.vision.images.items import Dataset
 from pbprompt.vision.images.sources import open_dataset
@@ -55,7 +56,7 @@ class Datasets:
     """The data of runs under a root: each dataset is opened once, each draw made once."""
 
     def __init__(self, root: Path | None = None) -> None:
-        self.open = cache(lambda name: open_dataset(name, root))
+        self.open = cache(lambda name: open_dataset(name, root, held_out=OF_A_DRAW))
         self.tested = cache(self._tested)
         self.drawn = cache(self._drawn)
 

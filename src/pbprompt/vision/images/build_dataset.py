@@ -12,6 +12,9 @@ from pbprompt.vision.images.images import HEIC, head_of, is_heic, looks_like_ima
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE, SPLITS, Dataset, Item
 
 Skipped = tuple[str, str]
+Shares = tuple[float, float]  # held out for validation and for testing
+NONE: Shares = (0.0, 0.0)
+OF_A_DRAW: Shares = (0.2, 0.3)  # where few images are drawn to train on, the others are there to test by
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +36,22 @@ class Choices:
     template: str = DEFAULT_TEMPLATE
     mapping: dict[str, str] | None = None  # what the classes file says
     mapping_from: str = ""
+    held_out: Shares = NONE  # of each class, where the data has no split of its own
+    fewest: int = 2  # classes
 
     @classmethod
     def of(
-        cls, classes_file: str | Path | None = None, *, seed: int = 1, template: str | None = None
+        cls,
+        classes_file: str | Path | None = None,
+        *,
+        seed: int = 1,
+        template: str | None = None,
+        held_out: Shares = NONE,
+        fewest: int = 2,
     ) -> "Choices":
         """With the names of a classes file."""
         mapping = None if classes_file is None else names.read_classes_file(classes_file)
-        return cls(seed, template or DEFAULT_TEMPLATE, mapping, str(classes_file))
+        return cls(seed, template or DEFAULT_TEMPLATE, mapping, str(classes_file), held_out, fewest)
 
     def names(
         self, keys: Sequence[str], where: str, naming: Callable[[str], str] = names.from_label
@@ -101,7 +112,7 @@ def assemble(
     keys = sorted_keys({key for row in rows for key in (labels_in(row.key) if labels_in else (row.key,))})
     if not keys:
         raise InputError(f"{where}: no image has a label: fill in the column 'labels', as in beach|dog")
-    if len(keys) < 2 and labels_in is None:
+    if len(keys) < choices.fewest and labels_in is None:
         raise InputError(f"{where}: only one class, {keys[0]!r}: a classifier needs at least two")
     class_names = choices.names(keys, where, naming)
     numbers = {key: label for label, key in enumerate(keys)}
@@ -111,14 +122,20 @@ def assemble(
             return Item(row.path, numbers[row.key], row.domain)
         return Item(row.path, 0, labels=tuple(numbers[key] for key in sorted_keys(labels_in(row.key))))
 
-    notes = list(notes)
-    if all(not row.split for row in rows):
-        seed = choices.seed
-        split = split_labels(map(item, rows), seed) if labels_in else split_classes(rows, seed)
+    notes, held_out = list(notes), NONE
+    if all(row.split in ("", "train") for row in rows):
+        seed, held_out = choices.seed, choices.held_out
+        split = dict.fromkeys((row.path for row in rows), "train")
+        if held_out[1] and labels_in:
+            share = held_out[1]
+            split = split_labels(map(item, rows), seed, share)
+            notes.append(f"Split {100 * (1 - share):.0f}/{100 * share:.0f} % per label with seed {seed}")
+        elif held_out[1]:
+            split = split_classes(rows, seed, *held_out)
+            each = "class and domain" if any(row.domain for row in rows) else "class"
+            shares = "/".join(f"{100 * share:.0f}" for share in (1 - sum(held_out), *held_out))
+            notes.append(f"Split {shares} % per {each} with seed {seed}")
         rows = [replace(row, split=split[row.path]) for row in rows]
-        each = "class and domain" if any(row.domain for row in rows) else "class"
-        shares = "70/30 % per label" if labels_in else f"50/20/30 % per {each}"
-        notes.append(f"Split {shares} with seed {seed}")
     splits = {row.split for row in rows}
     if "test" not in splits and "val" in splits:
         rows = [replace(row, split="test") if row.split == "val" else row for row in rows]
@@ -136,6 +153,7 @@ def assemble(
         notes=tuple(notes),
         skipped=tuple(skipped),
         multi_label=labels_in is not None,
+        held_out=held_out,
     )
 
 
@@ -147,8 +165,8 @@ def sorted_keys(keys: Iterable[str]) -> list[str]:
     return sorted(keys)
 
 
-def split_classes(rows: Sequence[Row], seed: int) -> dict[str, str]:
-    """The split of each image: half train, a fifth val, the rest test, within each class and domain.
+def split_classes(rows: Sequence[Row], seed: int, val: float, test: float) -> dict[str, str]:
+    """The split of each image: shares of each class and domain are val and test, the rest is train.
 
     Each class is shuffled by a generator of its own, seeded with (seed, domain, class), so that adding a
     class leaves the others' splits alone. A class of one image trains; one of two or three also tests.
@@ -160,15 +178,15 @@ def split_classes(rows: Sequence[Row], seed: int) -> dict[str, str]:
     for (domain, key), paths in classes.items():
         paths.sort()
         random.Random(as_text(f"{seed}\n{domain}\n{key}")).shuffle(paths)
-        train = max(1, round(0.5 * len(paths)))
-        val = max(0, min(round(0.2 * len(paths)), len(paths) - train - 1))
+        train = max(1, min(round((1 - (val + test)) * len(paths)), len(paths) - 1))
+        middle = train + max(0, min(round(val * len(paths)), len(paths) - train - 1))
         for place, path in enumerate(paths):
-            split[path] = "train" if place < train else "val" if place < train + val else "test"
+            split[path] = "train" if place < train else "val" if place < middle else "test"
     return split
 
 
-def split_labels(items: Iterable[Item], seed: int) -> dict[str, str]:
-    """The split of each image: of each label, rarest first, 70 % of the images that have none yet train.
+def split_labels(items: Iterable[Item], seed: int, test: float) -> dict[str, str]:
+    """The split of each image: of each label, rarest first, a share of the images that have none yet is test.
 
     So a rare label is in both, as far as it can be; one of a single image trains. Each label is shuffled by a
     generator of its own. There is no val, since thresholds come from the training images.
@@ -181,6 +199,6 @@ def split_labels(items: Iterable[Item], seed: int) -> dict[str, str]:
     for label, paths in sorted(of_label.items(), key=lambda pair: (len(pair[1]), pair[0])):
         left = sorted(path for path in paths if path not in split)
         random.Random(f"{seed}\n{label}").shuffle(left)
-        train = max(1, round(0.7 * len(left)))
+        train = max(1, round((1 - test) * len(left)))
         split |= {path: "train" if place < train else "test" for place, path in enumerate(left)}
     return split

@@ -37,6 +37,7 @@ class Dataset:
 
     `home` names the domain that is tuned on where a dataset holds several; `notes` say how the dataset was
     read, `skipped` which files were left out and why; `descriptions` are classes with sentences about them.
+    `held_out`: shares of each class that a seed drew for val and test, where it had no split of its own.
     `drawn`: where its train and val are a few-shot draw, of `drawn_from` if that is kept.
     """
 
@@ -52,6 +53,7 @@ class Dataset:
     skipped: tuple[tuple[str, str], ...] = ()
     multi_label: bool = False
     descriptions: tuple[tuple[str, ...], ...] = ()
+    held_out: tuple[float, float] = (0.0, 0.0)
     drawn: "Draw | None" = None
     drawn_from: "Dataset | None" = None
 
@@ -80,7 +82,7 @@ class Dataset:
     @property
     def split_by_seed(self) -> bool:
         """Whether it had no split of its own."""
-        return any(note.startswith("Split ") for note in self.notes)
+        return any(self.held_out)
 
     def single_label(self) -> "Dataset":
         """Itself, refused where it is multi-label."""
@@ -126,6 +128,8 @@ class Dataset:
     def describe(self) -> str:
         """One paragraph: classes, splits, domains, how it was read, what was left out."""
         counts = ", ".join(f"{len(self.split(name)):,} {name}" for name in SPLITS)
+        if len(self.train) == len(self.items):
+            counts = f"{len(self.train):,} images"
         kinds = f"{len(self.classes):,} {'labels' if self.multi_label else 'classes'} ({some(self.classes)})"
         if self.multi_label:
             mean = sum(len(item.labels) for item in self.items) / len(self.items)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pbprompt.errors import InputError, suggest
 from pbprompt.vision.images import catalog
-from pbprompt.vision.images.build_dataset import Choices, Row, Skipped, assemble, keep_images
+from pbprompt.vision.images.build_dataset import NONE, Choices, Row, Shares, Skipped, assemble, keep_images
 from pbprompt.vision.images.catalog.benchmark import Benchmark
 from pbprompt.vision.images.huggingface import PREFIX, is_saved_dataset, open_huggingface
 from pbprompt.vision.images.items import Dataset, some
@@ -26,12 +26,14 @@ def open_dataset(
     classes_file: str | Path | None = None,
     template: str | None = None,
     seed: int = 1,
+    held_out: Shares = NONE,
+    fewest: int = 2,
 ) -> Dataset:
     """The dataset behind a path or a name; `describe()` on it says what was found.
 
     - a benchmark's name (`caltech101`), found under `root` or PBPROMPT_DATA; `sample` needs neither;
       `pacs:photo` is one domain of it;
-    - a folder of class folders, split with `seed`, or of train, val and test folders that hold class folders;
+    - a folder of class folders, or of train, val and test folders that hold class folders;
     - a .csv, .tsv or .jsonl table (image, label, and if you like split and domain), multi-label where its
       column is called `labels`;
     - a .json split file in the published format;
@@ -42,7 +44,10 @@ def open_dataset(
         root: where benchmarks are; else the folder that a table's or split file's paths are relative to.
         classes_file: renames classes of your own data.
         template: replaces "a photo of a {}.", with {} for the class.
-        seed: of the split, where the data have none.
+        seed: of what is held out.
+        held_out: shares of each class to validate and to test, where the data has no split; without them
+            all of it is to be trained on.
+        fewest: classes that it must have.
 
     Example:
         >>> dataset = open_dataset("sample")
@@ -51,7 +56,7 @@ def open_dataset(
     """
     if template is not None and template.count("{}") != 1:
         raise InputError(f"template {template!r}: write it with one {{}} where the class name goes")
-    choices = Choices.of(classes_file, seed=seed, template=template)
+    choices = Choices.of(classes_file, seed=seed, template=template, held_out=held_out, fewest=fewest)
     benchmark, domain, folder = _benchmark(source)
     if benchmark is not None:
         if choices.mapping is not None:
@@ -105,7 +110,7 @@ def _benchmark(source: str | Path) -> tuple[Benchmark | None, str, Path | None]:
 
 
 def _folders(root: Path, choices: Choices) -> Dataset:
-    """Class folders: `<class>/…` with a seeded split, or `train|val|test/<class>/…`.
+    """Class folders: `<class>/…`, or `train|val|test/<class>/…`.
 
     Images may lie at any depth below their class folder.
     """

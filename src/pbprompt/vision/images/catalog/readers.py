@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pbprompt.errors import BrokenInstallError, InputError
 from pbprompt.files import inside, read_text
-from pbprompt.vision.images.build_dataset import Choices, Row, assemble
+from pbprompt.vision.images.build_dataset import OF_A_DRAW, Choices, Row, assemble
 from pbprompt.vision.images.catalog.benchmark import Benchmark, list_lines
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
 from pbprompt.vision.images.names import from_folder, from_label
@@ -106,7 +106,7 @@ def pacs(benchmark: Benchmark, folder: Path) -> Dataset:
         for name in subfolders(folder / domain)
         for _, path in files_in(folder / domain / name)
     ]
-    choices = Choices(seed=1, template=benchmark.template)
+    choices = Choices(seed=1, template=benchmark.template, held_out=OF_A_DRAW)
     return replace(assemble(benchmark.name, folder, rows, choices, where=str(folder)), home="photo")
 
 

@@ -1,0 +1,109 @@
+"""Which images `pbprompt evaluate` judges a model by, and what is to be said of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from pbprompt.apps.audit.corrections import corrected
+from pbprompt.errors import InputError
+from pbprompt.model.provenance import Provenance
+from pbprompt.model.tuned import LEFT_OUT, TunedModel
+from pbprompt.vision.images.build_dataset import NONE, Shares
+from pbprompt.vision.images.items import SPLITS, Dataset, Item
+from pbprompt.vision.images.sources import open_dataset
+
+ALL = "all"
+
+
+class Judged(NamedTuple):
+    """The images, and how they stand to the model."""
+
+    model: TunedModel
+    """prepared for the data's classes"""
+    dataset: Dataset
+    split: str
+    """of the dataset, or left-out"""
+    words: str
+    whole: bool
+    """whether it is all of the data"""
+    warning: str
+
+
+def judged_images(
+    model: TunedModel, data: str, root: Path | None, classes_file: Path | None, split: str | None
+) -> Judged:
+    """Those of a split that is asked for; else the test split; else, where data has none, all of them.
+
+    What a model was fitted to whole is judged by leaving out, where that can be done.
+    """
+    info = model.info
+    seed, fitted = info.seed, info.data
+    dataset, own = _as_fitted(fitted, data, root, classes_file, seed)
+    dataset, dropped = regrouped(dataset, fitted.regrouped)
+    if not model.multi_label:
+        model = model.for_classes(dataset.single_label().classes, dataset.template)
+    whole, undivided = len(dataset.items), len(dataset.train) == len(dataset.items)
+    notes = [dropped] if dropped else []
+    if undivided and split is None and own and not fitted.added and model.can_leave_out(dataset):
+        words = f"the {whole:,} images that it was fitted to, each judged by a model that did not see it"
+        return Judged(model, dataset, LEFT_OUT, f"{dataset.name}: {words}", True, "; ".join(notes))
+    part = split or (ALL if undivided else "test")
+    if part == ALL:
+        dataset = replace(dataset, train=(), val=(), test=dataset.items, held_out=NONE)
+    count = len(dataset.split("test" if part == ALL else part))
+    if not count:
+        raise InputError(f"{data} has no {part} images: leave --split out to judge them all")
+    words = f"all {count:,} images" if count == whole else f"{count:,} {part} images of {whole:,}"
+    words += "" if count == whole else " (--split all judges every one)"
+    if own and (part in (ALL, "train")):
+        notes.append("the model was fitted to images that are among these, so that the figures flatter")
+    elif not own and fitted.dataset == dataset.name and (undivided or dataset.split_by_seed):
+        notes.append(
+            f"{dataset.name} is not as it was when the model was fitted: images that it was fitted to may be "
+            "among these"
+        )
+    part = "test" if part == ALL else part
+    return Judged(model, dataset, part, f"{dataset.name}: {words}", count == whole, "; ".join(notes))
+
+
+def _as_fitted(
+    fitted: Provenance, data: str, root: Path | None, classes_file: Path | None, seed: int
+) -> tuple[Dataset, bool]:
+    """The data, split as when the model was fitted to it; and whether it is what the model was fitted to."""
+
+    def read(held_out: Shares) -> Dataset:
+        dataset = open_dataset(data, root, classes_file=classes_file, seed=seed, held_out=held_out)
+        decided = fitted.options.get("corrections")
+        if isinstance(decided, str) and fitted.dataset == dataset.name and Path(decided).exists():
+            dataset = corrected(dataset, Path(decided))[0]
+        return dataset
+
+    def ways() -> Iterator[Dataset]:
+        yield first
+        if len(first.train) == len(first.items) and (shares := fitted.held_out):
+            yield read((shares[0], shares[1]))
+        yield replace(first, train=first.items, val=(), test=())  # as --hold-out 0 has it
+
+    first = read(NONE)
+    for dataset in ways():
+        if dataset.content_hash == fitted.content_hash:
+            return dataset, True
+    return first, False
+
+
+def regrouped(dataset: Dataset, named: Mapping[str, str | None]) -> tuple[Dataset, str]:
+    """The dataset with its classes called as `pbprompt model` has them since; without those it removed."""
+    if not any(name in named for name in dataset.classes):
+        return dataset, ""
+    names = [named.get(name, name) for name in dataset.classes]
+    classes = tuple(dict.fromkeys(name for name in names if name is not None))
+    place = [None if name is None else classes.index(name) for name in names]
+
+    def items(of: Sequence[Item]) -> tuple[Item, ...]:
+        return tuple(replace(item, label=label) for item in of if (label := place[item.label]) is not None)
+
+    train, val, test = (items(dataset.split(split)) for split in SPLITS)
+    gone = len(dataset.items) - len(train) - len(val) - len(test)
+    words = f"{gone:,} images of classes that were removed from the model are left out" if gone else ""
+    return replace(dataset, classes=classes, train=train, val=val, test=test), words
