@@ -136,3 +136,10 @@ def test_an_empty_key_is_no_key(tmp_path, monkeypatch):
     monkeypatch.setenv("PBPROMPT_API_KEY", "")
     error = run(str(tmp_path), "--host", "0.0.0.0").exception
     assert isinstance(error, InputError) and "is empty: give a key, or unset it" in str(error)
+
+
+@pytest.mark.parametrize("option", ["--max-upload-mb", "--max-megapixels"])
+@pytest.mark.parametrize("value", ["inf", "nan", "-1"])
+def test_sizes_that_are_no_numbers_are_refused(run, option, value):
+    code, _, err = run("serve", "model", option, value)
+    assert code == 2 and "Traceback" not in err and option in err

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -520,3 +521,18 @@ def test_the_schema_describes_every_endpoint(client):
         assert "401" in schema["paths"][path][verb]["responses"], (path, verb)
     docs = client.get("/docs").text
     assert all(f"{verb.upper()} {path}" in docs for path, verb in paths)
+
+
+def test_a_charset_that_nobody_knows_is_the_clients_fault(client):
+    for charset in ("undefined", "no-such-thing"):
+        body = b'--b\r\nContent-Disposition: form-data; name="top_k"\r\n\r\n1\r\n--b--\r\n'
+        kind = {"content-type": f"multipart/form-data; boundary=b; charset={charset}"}
+        assert client.post("/predict", content=body, headers=kind).status_code in (400, 422)
+
+
+def test_health_does_not_tell_where_a_backbone_lies(model, tmp_path):
+    (tmp_path / "weights.pt").touch()
+    towers = {**model.info.backbone, "name": str(tmp_path / "weights.pt")}
+    moved = replace(model, info=replace(model.info, backbone=towers))
+    with TestClient(create_app(moved), "http://localhost") as other:
+        assert other.get("/healthz").json()["backbone"] == "weights.pt"

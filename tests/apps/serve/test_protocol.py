@@ -1,12 +1,17 @@
 """Connections that send nothing, or too much, against a real server."""
 
+import asyncio
 import logging
 import socket
 from urllib.parse import urlsplit
 
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
 from pbprompt.apps.serve import protocol
+from pbprompt.apps.serve.app import server_config
+from pbprompt.apps.serve.fairness import client_of
 from pbprompt.apps.serve.protocol import Seldom
 
 
@@ -80,3 +85,132 @@ def test_a_kind_of_warning_is_logged_a_few_times_only(monkeypatch):
     assert seldom.filter(record("other")) and seldom.filter(record("bad", logging.INFO))
     monkeypatch.setattr(protocol, "LOGGED_SECONDS", 0.0)
     assert seldom.filter(record("bad"))
+
+
+CHUNKED = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+class Wire:
+    """A connection's transport, and what was written to it."""
+
+    def __init__(self, address: str) -> None:
+        self.address, self.written, self.ended, self.paused = (address, 1), b"", False, False
+
+    def get_extra_info(self, name: str) -> object:
+        return {"peername": self.address, "sockname": ("127.0.0.1", 2)}.get(name)
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.ended = True
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self.ended
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+
+async def _read_all(scope, receive, send) -> None:
+    """An app that reads whatever comes, and answers."""
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"read"})
+
+
+def lines(*addresses: str) -> list[tuple[protocol.GuardedProtocol, Wire]]:
+    """Connections to one server, made within its loop."""
+    config, state = uvicorn.Config(_read_all, http=protocol.GuardedProtocol), ServerState()
+    config.load()
+    made = []
+    for address in addresses:
+        line, wire = protocol.GuardedProtocol(config, state, {}), Wire(address)
+        line.connection_made(wire)
+        made.append((line, wire))
+    return made
+
+
+def test_crumbs_of_many_connections_hold_up_another_client_by_a_turn_each(monkeypatch):
+    """Of a client's connections that send chunks of a byte, one is gone on with before another's request."""
+    monkeypatch.setattr(protocol, "TURN_SECONDS", 0.0)  # one connection a turn
+    monkeypatch.setattr(protocol, "PIECES", 10**9)
+
+    async def run() -> tuple[bytes, int]:
+        many = lines(*["10.0.0.2"] * 20, "10.0.0.1")
+        *greedy, (line, wire) = many
+        turns, go_on = [], protocol.GuardedProtocol.go_on
+        monkeypatch.setattr(protocol.GuardedProtocol, "go_on", lambda self: (turns.append(self), go_on(self)))
+        for other, its_wire in greedy:
+            other.data_received(CHUNKED + b"1\r\nx\r\n" * 1000)
+            assert its_wire.paused
+        line.data_received(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        while not wire.written:
+            await asyncio.sleep(0)
+        return wire.written, len(turns)
+
+    written, turns = asyncio.run(run())
+    assert written.startswith(b"HTTP/1.1 200") and turns < 10
+
+
+def test_a_body_in_crumbs_is_refused_and_one_in_pieces_is_read(monkeypatch):
+    async def run(pieces: int, size: int) -> bytes:
+        ((line, wire),) = lines("10.0.0.1")
+        line.data_received(CHUNKED + b"%x\r\n%b\r\n" % (size, bytes(size)) * pieces + b"0\r\n\r\n")
+        while not wire.written:
+            await asyncio.sleep(0)
+        return wire.written
+
+    monkeypatch.setattr(protocol, "PIECES", 100)
+    assert asyncio.run(run(101, 1)).startswith(b"HTTP/1.1 400")
+    assert asyncio.run(run(100, 1)).startswith(b"HTTP/1.1 200")
+    assert asyncio.run(run(1000, protocol.PIECE_BYTES)).startswith(b"HTTP/1.1 200")
+
+
+def test_requests_one_behind_the_other_take_turns_with_other_clients(monkeypatch):
+    monkeypatch.setattr(protocol, "TURN_SECONDS", 0.0)
+    ask = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+    async def run() -> int:
+        *greedy, (line, wire) = lines(*["10.0.0.2"] * 20, "10.0.0.1")
+        for other, _ in greedy:
+            other.data_received(ask * 100)
+        line.data_received(ask)
+        while not wire.written:
+            await asyncio.sleep(0)
+        return sum(its_wire.written.count(b"200 OK") for _, its_wire in greedy)
+
+    assert asyncio.run(run()) < 20
+
+
+def test_a_body_without_the_key_is_not_read(serve_at, model):
+    parts = urlsplit(serve_at(model, api_key="k"))
+    for length in (b"Transfer-Encoding: chunked", b"Content-Length: 60000000"):
+        with socket.create_connection((parts.hostname, parts.port)) as connection:
+            connection.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\n" + length + b"\r\n\r\n")
+            answer = b""
+            while more := connection.recv(4096):  # not one byte of the body was sent
+                answer += more
+        assert answer.startswith(b"HTTP/1.1 401") and b"connection: close" in answer.lower()
+
+
+@pytest.mark.parametrize(("proxy", "seen"), [(None, "127.0.0.1"), ("127.0.0.1", "10.0.0.7")])
+def test_who_passes_requests_on_is_believed_only_where_that_was_told(proxy, seen):
+    clients = []
+
+    async def app(scope, receive, send) -> None:
+        clients.append(client_of(scope["client"]))
+
+    config = server_config(app, "127.0.0.1", 0, proxy)
+    config.lifespan = "off"
+    config.load()
+    headers = [(b"x-forwarded-for", b"10.0.0.7")]
+    scope = {"type": "http", "client": ("127.0.0.1", 5), "scheme": "http", "headers": headers}
+    asyncio.run(config.loaded_app(scope, None, None))
+    assert clients == [seen]

@@ -1,5 +1,6 @@
 """`pbprompt serve`: a tuned model behind HTTP, with a web page to try it."""
 
+import math
 import os
 from pathlib import Path
 
@@ -26,10 +27,13 @@ def serve(
     label_out: Path | None = typer.Option(
         None, help="Table that keeps the labels; default: labels.csv in that folder."
     ),
+    behind_proxy: str | None = typer.Option(
+        None, help="Address of a proxy in front, whose X-Forwarded-For tells clients apart; default: none."
+    ),
     max_queue: int = typer.Option(1024, min=1, help="Images that may wait; beyond that clients get a 429."),
     max_batch: int = typer.Option(32, min=1, help="Images that go through the tower at once."),
-    max_upload_mb: float = typer.Option(10.0, min=0.01, help="Size of one image, in MiB."),
-    max_megapixels: float = typer.Option(40.0, min=0.01, help="Pixels of one image, in millions."),
+    max_upload_mb: float = typer.Option(10.0, min=0.01, max=1024, help="Size of one image, in MiB."),
+    max_megapixels: float = typer.Option(40.0, min=0.01, max=1000, help="Pixels of one image, in millions."),
 ) -> None:
     """Serve a tuned model: POST /predict and /explain, GET /classes, and a web page at /.
 
@@ -51,6 +55,8 @@ def serve(
         raise InputError("PBPROMPT_API_KEY or --api-key is empty: give a key, or unset it to serve without")
     if api_key and not (api_key.isascii() and api_key.isprintable()):
         raise InputError("--api-key: use plain letters, digits and signs, since it travels in a header")
+    if math.isnan(max_upload_mb) or math.isnan(max_megapixels):
+        raise InputError("--max-upload-mb and --max-megapixels: give numbers")
     if label_out and not label:
         raise InputError("--label-out: give the folder of images too, with --label")
     if label and (examples or shared_classes):
@@ -92,4 +98,4 @@ def serve(
         for note in labelling.notes:
             tell(note)
         tell(f"{labelling.shown.labelled:,} images labelled, {labelling.shown.left:,} to go: open /label")
-    uvicorn.Server(server_config(app, host, port)).run()
+    uvicorn.Server(server_config(app, host, port, behind_proxy)).run()

@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
+from pathlib import Path
 from socket import gethostname
 
 import uvicorn
@@ -138,6 +139,7 @@ def create_app(
         if not shared_classes:
             raise Refused(403, "this server keeps no classes: send them as `classes` with each request")
 
+    tower = model.info.backbone["name"]
     to_try = samples_of(model.info.data.to_try)  # once: no request for them reaches the file system
 
     @app.get("/samples", **documented(KEY))
@@ -163,7 +165,7 @@ def create_app(
         return Health(
             status="ok",
             method=model.info.method,
-            backbone=model.info.backbone["name"],
+            backbone=tower if not Path(tower).exists() else Path(tower).name,  # nobody's business where it is
             classes=len(service.model.classes),
             shared_classes=shared_classes,
             labelling=labelling is not None,
@@ -188,8 +190,8 @@ def create_app(
     return app
 
 
-def server_config(app: FastAPI, host: str, port: int) -> uvicorn.Config:
-    """How uvicorn runs the app."""
+def server_config(app: FastAPI, host: str, port: int, proxy: str | None = None) -> uvicorn.Config:
+    """How uvicorn runs the app; the proxy at that address, and no other, says whose requests it passes on."""
     config = uvicorn.Config(
         app,
         host=host,
@@ -200,6 +202,8 @@ def server_config(app: FastAPI, host: str, port: int) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=30,
+        proxy_headers=proxy is not None,  # or whoever is on this machine could pass for many
+        forwarded_allow_ips=proxy,
     )
     for name in ("uvicorn.error", "pbprompt.apps.serve"):
         logging.getLogger(name).addFilter(SELDOM)

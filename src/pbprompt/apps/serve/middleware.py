@@ -31,7 +31,8 @@ HEADERS = {
 GUARDED = frozenset({"/predict", "/explain", "/classes", "/examples", "/metrics", "/samples"})
 GUARDED |= {"/labelling", "/labelling/undo", "/labelling/image"}
 HEADER_BYTES = 16 << 10
-DRAIN_BYTES, DRAIN_SECONDS = 256 << 20, 10.0
+DRAIN_BYTES, DRAIN_SECONDS = 256 << 20, 10.0  # of a body that is not used, before it is answered
+REFUSED_BYTES = 1 << 20
 
 
 class Metrics:
@@ -80,7 +81,8 @@ class Middleware:
         started = time.perf_counter()
         endpoint = scope["path"] if scope["path"] in self.endpoints else "other"
         headers = Headers(scope=scope)
-        body = _Body(receive, headers)
+        refusal = self._refusal(scope["path"], headers)
+        body = _Body(receive, headers, refused=refusal is not None)
         answering = False
 
         async def send_safely(message: Message) -> None:
@@ -88,14 +90,13 @@ class Middleware:
             answering = True
             if message["type"] == "http.response.start":
                 await body.drain()
-                MutableHeaders(scope=message).update(HEADERS)
+                MutableHeaders(scope=message).update(HEADERS | ({"Connection": "close"} if body.more else {}))
                 self.metrics.requests.labels(endpoint, str(message["status"])).inc()
                 self.metrics.seconds.labels(endpoint).observe(time.perf_counter() - started)
             await send(message)
 
-        app = self._refusal(scope["path"], headers) or self.app
         try:
-            await app(scope, body.receive, send_safely)
+            await (refusal or self.app)(scope, body.receive, send_safely)
         except Exception:  # its insides are for the log, not for the client
             logging.getLogger("pbprompt.apps.serve").exception("%s failed", endpoint)
             failed = JSONResponse({"error": "the server failed: its log says why"}, 500)
@@ -142,21 +143,25 @@ def _given_key(headers: Mapping[str, str]) -> str:
 
 class _Body:
     """A request's body. A client that still sends when it is answered may lose the answer with its
-    connection, so the rest is read (and dropped, within bounds) first."""
+    connection, so the rest is read (and dropped) first, within bounds. Of a refused request that is a body
+    which is said to be small; any other is not read, and the connection ends.
+    """
 
-    def __init__(self, receive: Receive, headers: Headers) -> None:
+    def __init__(self, receive: Receive, headers: Mapping[str, str], refused: bool) -> None:
         self._receive = receive
-        self._more = True
-        self._asks_first = "expect" in headers  # it has not sent anything yet
+        declared, chunked = headers.get("content-length", "0"), "transfer-encoding" in headers
+        self.more = chunked or declared != "0"
+        small = not chunked and len(declared) < 10 and int(declared) <= REFUSED_BYTES
+        self._most = 0 if "expect" in headers or (refused and not small) else DRAIN_BYTES
 
     async def receive(self) -> Message:
         message = await self._receive()
-        self._more = message["type"] == "http.request" and message.get("more_body", False)
+        self.more = message["type"] == "http.request" and message.get("more_body", False)
         return message
 
     async def drain(self) -> None:
         dropped = 0
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_SECONDS):
-                while self._more and not self._asks_first and dropped < DRAIN_BYTES:
+                while self.more and dropped < self._most:
                     dropped += len((await self.receive()).get("body", b""))

@@ -1,10 +1,18 @@
-"""Connections: uvicorn's, with an end to those that send or read too slowly, and room for so many."""
+"""Connections: uvicorn's, with an end to those that send or read too slowly, room for so many, and turns.
+
+It rests on some of uvicorn's insides: that `handle_events` asks `conn.next_event` until that needs data, and
+that `flow` pauses and resumes reading. `tests/apps/serve/test_protocol.py` would see them change.
+"""
 
 import asyncio
 import logging
 import time
+from collections import OrderedDict, deque
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import h11
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pbprompt.apps.serve.fairness import client_of
@@ -12,6 +20,9 @@ from pbprompt.apps.serve.fairness import client_of
 CONNECTIONS = 512  # at once, half of them one client's at most; a process may often open 1,024 files
 HEADER_SECONDS = 10.0  # from a connection, or from the last answer, to the whole header of a request
 REQUEST_SECONDS = 120.0  # from then on: to send the rest, to be answered and to read the answer
+EVENTS, TURN_SECONDS = 64, 0.002  # of one connection at a time, and of all until the loop does other work
+PIECES, PIECE_BYTES = 4096, 512  # of a body: so many pieces are any size, more are so large on the average
+DEFAULT_HEADER = 64 << 10
 LOGGED, LOGGED_SECONDS = 10, 60.0  # warnings of one kind in so much time
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 5\r\n"
@@ -19,20 +30,110 @@ FULL = (
 )
 
 
+class Pump:
+    """Goes through what connections have received, a little at a time, while clients take turns.
+
+    h11 takes some 30 µs for a chunk, however small: what fills a socket's buffer would hold everybody up for
+    half a second.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: OrderedDict[str, deque[GuardedProtocol]] = OrderedDict()
+
+    def add(self, line: "GuardedProtocol") -> None:
+        """Let the connection go on when its client's turn has come."""
+        if not self._waiting:
+            self._loop.call_soon(self._turn)
+        self._waiting.setdefault(line.from_client, deque()).append(line)
+
+    def _turn(self) -> None:
+        until = time.monotonic() + TURN_SECONDS
+        while self._waiting:
+            client, lines = next(iter(self._waiting.items()))
+            line = lines.popleft()
+            if lines:
+                self._waiting.move_to_end(client)
+            else:
+                del self._waiting[client]
+            line.go_on()
+            if time.monotonic() >= until:
+                break
+        if self._waiting:
+            self._loop.call_soon(self._turn)
+
+
+_pumps: WeakKeyDictionary[asyncio.AbstractEventLoop, Pump] = WeakKeyDictionary()
+
+
+class Metered(h11.Connection):
+    """Gives so many events, then asks for data until there is room for more; refuses a body in crumbs."""
+
+    room = 0
+    _pieces = _bytes = 0
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        if not self.room:
+            return h11.NEED_DATA
+        self.room -= 1
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._pieces = self._bytes = 0
+        elif isinstance(event, h11.Data):
+            self._pieces, self._bytes = self._pieces + 1, self._bytes + len(event.data)
+            if self._pieces > PIECES + self._bytes // PIECE_BYTES:
+                raise h11.RemoteProtocolError("the body comes in too small pieces")
+        return event
+
+
+class _Flow(FlowControl):
+    """Reads no more while what was read waits for its turn."""
+
+    waits = False
+
+    def resume_reading(self) -> None:
+        if not self.waits:
+            super().resume_reading()
+
+
 class GuardedProtocol(H11Protocol):
-    """One connection. uvicorn itself waits without end for a header."""
+    """One connection. uvicorn itself waits without end for a header, and works on one until it is done."""
 
     _timer: asyncio.TimerHandle | None = None
+    flow: _Flow
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.from_client = client_of(self.client)
+        self.from_client, self.flow = client_of(self.client), _Flow(transport)
+        self.conn = Metered(h11.SERVER, self.config.h11_max_incomplete_event_size or DEFAULT_HEADER)
+        self._pump = _pumps.setdefault(self.loop, Pump(self.loop))
         own = sum(getattr(other, "from_client", None) == self.from_client for other in self.connections)
         if own - 1 > CONNECTIONS - len(self.connections):  # as `Shares` has it
             transport.write(FULL)
             transport.close()
         else:
             self._watch(HEADER_SECONDS, None)
+
+    def handle_events(self) -> None:
+        """What was received, or is still to be gone through, waits for its turn."""
+        if not self.flow.waits:
+            self.flow.pause_reading()
+            self.flow.waits = True
+            self._pump.add(self)
+
+    def go_on(self) -> None:
+        """Go through some of it."""
+        self.flow.waits = False
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        self.conn.room = EVENTS
+        try:
+            super().handle_events()
+        except h11.LocalProtocolError:  # it is past an answer that would say what is wrong
+            self.transport.abort()
+        if not self.conn.room:
+            self.handle_events()
 
     def on_response_complete(self) -> None:
         answered = self.cycle

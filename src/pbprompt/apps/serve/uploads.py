@@ -102,6 +102,10 @@ class FormReader(MultiPartParser):
             parts = (await self.parse()).multi_items()
         except MultiPartException as error:
             raise Refused(400, f"the form data cannot be used: {error.message}") from None
+        except (LookupError, UnicodeError):
+            raise Refused(
+                400, "the form data cannot be used: its charset is not known, or is another"
+            ) from None
         if not self._ended:
             raise Refused(400, "the form data ends too early")
         fields: dict[str, Any] = {}
