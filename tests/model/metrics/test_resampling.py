@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from pbprompt.model.metrics.resampling import image_counts, paired_difference, seed_shares
+from pbprompt.model.metrics.resampling import (
+    image_counts,
+    paired_difference,
+    paired_harmonic_difference,
+    seed_shares,
+)
 
 
 def two_models(seed: int, n: int = 200, a: float = 0.7, b: float = 0.6) -> tuple[np.ndarray, np.ndarray]:
@@ -22,6 +27,35 @@ def test_one_draw_agrees_with_drawing_the_items_one_by_one():
     assert found.difference == pytest.approx(a.mean() - b.mean())
     assert found.interval == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])), abs=0.006)
     assert found.probability == pytest.approx((means > 0).mean() + (means == 0).mean() / 2, abs=0.01)
+
+
+def test_h_agrees_with_drawing_the_items_of_both_halves_one_by_one():
+    base, new = two_models(0, a=0.9, b=0.8), two_models(1, n=150, a=0.6, b=0.7)
+    generator = np.random.default_rng(5)
+    rows = [generator.integers(0, len(half[0][0]), size=(20_000, len(half[0][0]))) for half in (base, new)]
+
+    def harmonic(b, n):
+        return 2 * b * n / (b + n)
+
+    drawn, means = [], []
+    for model in (0, 1):
+        b, n = (
+            half[model].astype(float)[0][some].mean(1) for half, some in zip((base, new), rows, strict=True)
+        )
+        drawn.append(harmonic(b, n))
+        means.append(harmonic(base[model].mean(), new[model].mean()))
+    found = paired_harmonic_difference((base[0], new[0]), (base[1], new[1]), resamples=20_000)
+    gaps = drawn[0] - drawn[1]
+    assert found.difference == pytest.approx(means[0] - means[1])
+    assert found.interval == pytest.approx(tuple(np.quantile(gaps, [0.025, 0.975])), abs=0.006)
+    assert found.probability == pytest.approx((gaps > 0).mean() + (gaps == 0).mean() / 2, abs=0.01)
+
+
+def test_h_is_that_of_the_means_over_draws():
+    base, new = np.array([[1, 1, 1, 0], [0, 0, 0, 0]]), np.array([[0, 0, 0, 0], [1, 1, 1, 0]])
+    never = (np.zeros((2, 4)), np.zeros((2, 4)))
+    assert paired_harmonic_difference((base, new), never).difference == pytest.approx(0.375)
+    assert paired_harmonic_difference(never, never) == (0.0, (0.0, 0.0), 0.5)
 
 
 def test_agrees_with_the_normal_approximation_for_many_items():

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from pbprompt.errors import InputError
 from pbprompt.model.metrics.metrics import harmonic_mean
-from pbprompt.model.metrics.resampling import paired_difference
+from pbprompt.model.metrics.resampling import paired_difference, paired_harmonic_difference
 from pbprompt.research.recipes import Recipe, Row, load_recipe
 from pbprompt.research.report import render
 from pbprompt.research.report.tables import build_table, title_of
@@ -84,6 +84,9 @@ def test_the_average_h_is_the_harmonic_mean_of_the_averages():
     table = build_table(own, found)
     base, new, both, _ = section(table, "Average").cells[0]
     assert both.mean == pytest.approx(harmonic_mean(base.mean, new.mean))
+    for part in table.sections:  # of the printed means, for a single dataset too
+        for printed in part.cells:
+            assert printed[2].mean == pytest.approx(harmonic_mean(printed[0].mean, printed[1].mean))
     plain = fmean(section(table, name).cells[0][2].mean for name in ("Caltech101", "DTD"))
     assert abs(both.mean - plain) > 0.1
     assert section(table, "DTD").columns == ("Base", "New", "H", "Joint")
@@ -261,3 +264,23 @@ def test_names_of_datasets():
     assert title_of("oxford_pets") == "OxfordPets"
     assert title_of("pacs:art_painting") == "PACS art painting"
     assert title_of("my-folder") == "my-folder"
+
+
+def test_h_has_an_interval_of_both_halves():
+    own = recipe("base-to-new", datasets=("dtd",), shots=(16,), rows=ROWS[:2])
+    found, generator = records(own), np.random.default_rng(0)
+    said = {}
+    for one in found:
+        said[one.id] = {}
+        for half in ("base", "new", "joint"):
+            said[one.id][f"{half}/label"] = np.zeros(60, dtype=np.int32)
+            said[one.id][f"{half}/predicted"] = generator.integers(0, 3, 60)
+    (only,) = build_table(own, found, said.__getitem__).sections
+    halves = [
+        tuple(
+            np.array([said[one.id][f"{half}/predicted"] == 0 for one in found if one.config.method == name])
+            for half in ("base", "new")
+        )
+        for name in ("pbprompt", "coop")
+    ]
+    assert only.leads[1][2] == paired_harmonic_difference(*halves)

@@ -36,11 +36,42 @@ def paired_difference(
     ties counting half.
     """
     gaps = np.asarray(correct_a, dtype=np.float64) - np.asarray(correct_b, dtype=np.float64)
-    seeds, images = gaps.shape
-    by_seed = resampled_mean(gaps.T, image_counts(images, resamples))
-    drawn = (seed_shares(seeds, resamples, seed=1) * by_seed).sum(1).round(12)  # what cancels is a tie
+    return _summary(float(gaps.mean()), resampled_accuracy(gaps, resamples))
+
+
+def paired_harmonic_difference(
+    correct_a: tuple[ArrayLike, ArrayLike], correct_b: tuple[ArrayLike, ArrayLike], resamples: int = RESAMPLES
+) -> PairedDifference:
+    """H of A less that of B, from (base, new) of each: which images [s, n] it is right about.
+
+    H = 2·b·n / (b + n) of the mean accuracies over seeds, in every resample: the images of base and of new
+    are drawn apart, the seeds together.
+    """
+
+    def harmonic(base: Floats, new: Floats) -> Floats:
+        return 2 * base * new / np.maximum(base + new, np.finfo(np.float64).tiny)
+
+    drawn, means = [], []
+    for halves in (correct_a, correct_b):
+        some = [np.asarray(half, dtype=np.float64) for half in halves]
+        parts = [resampled_accuracy(half, resamples, seed=2 * place) for place, half in enumerate(some)]
+        drawn.append(harmonic(*parts))
+        means.append(harmonic(*(half.mean(keepdims=True) for half in some)).item())
+    return _summary(means[0] - means[1], drawn[0] - drawn[1])
+
+
+def resampled_accuracy(correct: ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
+    """The mean over seeds and images of what is [s, n], in every resample; the seeds' shares are always the
+    same."""
+    values = np.asarray(correct, dtype=np.float64)
+    by_seed = resampled_mean(values.T, image_counts(values.shape[1], resamples, seed))
+    return (seed_shares(len(values), resamples, seed=1) * by_seed).sum(1)
+
+
+def _summary(difference: float, drawn: Floats) -> PairedDifference:
+    drawn = drawn.round(12)  # what cancels is a tie
     ahead = (drawn > 0).mean() + (drawn == 0).mean() / 2
-    return PairedDifference(float(gaps.mean()), interval(drawn), float(ahead))
+    return PairedDifference(difference, interval(drawn), float(ahead))
 
 
 def image_counts(images: int, resamples: int = RESAMPLES, seed: int = 0) -> Counts:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from pbprompt.model.metrics.metrics import harmonic_mean
 from pbprompt.registry import methods
 from pbprompt.research.recipes import Recipe
 from pbprompt.research.report.render import HTML, cell_text
@@ -102,6 +103,7 @@ class Column(NamedTuple):
     scale: int = 100
     digits: int = 2
     higher: bool | None = True
+    of_means: Callable[[Sequence[Record]], float] | None = None  # not the mean of the runs' own
 
     @property
     def title(self) -> str:
@@ -114,6 +116,8 @@ class Column(NamedTuple):
         for runs in lines:
             found = [self.scale * value for run in runs if (value := self.value(run)) is not None]
             mean = fmean(found) if found else float("nan")
+            if found and self.of_means:
+                mean = self.scale * self.of_means(runs)
             cells.append(Cell(mean, deviation(found), len(found), self.digits))
         return cells if self.higher is None else ranked(cells, self.higher)
 
@@ -147,7 +151,7 @@ def _columns(config: RunConfig) -> list[Column]:
         return [
             Column("Base %", of("base", "accuracy")),
             Column("New %", of("new", "accuracy")),
-            Column("H %", of("H", "accuracy")),
+            Column("H %", of("H", "accuracy"), of_means=_harmonic),
             Column("Joint %", of("joint", "accuracy")),
             Column("ECE base %", of("base", "ece"), higher=False),
             Column("ECE new %", of("new", "ece"), higher=False),
@@ -168,6 +172,12 @@ def _columns(config: RunConfig) -> list[Column]:
         Column("AURC %", of(test, "aurc"), higher=False),
         time,
     ]
+
+
+def _harmonic(runs: Sequence[Record]) -> float:
+    """H of the mean accuracies."""
+    base, new = (fmean(run.accuracy(half) for run in runs) for half in ("base", "new"))
+    return harmonic_mean(base, new)
 
 
 def _epochs(run: Record) -> str:

@@ -5,7 +5,7 @@ base-to-new    a section per dataset, with the columns Base, New, H and Joint
 transfer       a section for what was tuned on, a column for each test set
 
 All figures are percentages. An average is the plain mean over datasets (for transfer: over the targets,
-without the source); that of H is the harmonic mean of the average Base and the average New.
+without the source). H is everywhere that of the printed means: of Base and of New, each over its seeds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,11 @@ from numpy.typing import NDArray
 
 from pbprompt.errors import InputError
 from pbprompt.model.metrics.metrics import harmonic_mean
-from pbprompt.model.metrics.resampling import PairedDifference, paired_difference
+from pbprompt.model.metrics.resampling import (
+    PairedDifference,
+    paired_difference,
+    paired_harmonic_difference,
+)
 from pbprompt.research.recipes import Recipe, Row
 from pbprompt.research.report.published import AVERAGE, BACKBONES, Figure, published
 from pbprompt.research.runs.record import Record
@@ -145,7 +149,7 @@ class _Runs:
 
     def cell(self, row: Row, column: Column) -> Cell:
         """The mean and the deviation over seeds."""
-        if column.metric == "H" and len(column.places) > 1:
+        if column.metric == "H":
             base, new = (_averaged(self.accuracies(row, column, half)) for half in ("base", "new"))
             if not (base and new):
                 return Cell(float("nan"))
@@ -213,7 +217,7 @@ def _lead(
     notes: dict[str, None],
 ) -> PairedDifference | None:
     """The first row against another on one test set, over its images and the seeds both have."""
-    if arrays is None or other is leader or len(column.places) > 1 or column.metric == "H":
+    if arrays is None or other is leader or len(column.places) > 1:
         return None
     (dataset, test), shots = column.places[0], column.shots
     ours, theirs = runs.of(leader, dataset, shots), runs.of(other, dataset, shots)
@@ -223,11 +227,21 @@ def _lead(
     except InputError as error:
         notes[f"No comparison for some rows: {error}."] = None
         return None
+    if column.metric == "H":
+        base, new = _right(said, "base"), _right(said, "new")
+        if base is None or new is None:
+            return None
+        return paired_harmonic_difference((base[0], new[0]), (base[1], new[1]))
+    right = _right(said, test)
+    return None if right is None else paired_difference(right[0], right[1])
+
+
+def _right(said: Sequence[Sequence[Arrays]], test: str) -> list[list[NDArray[np.bool_]]] | None:
+    """Of both sides and every seed, which images are right; None where they have nothing in common."""
     labels = [one[f"{test}/label"] for side in said for one in side]
     if not labels or not all(np.array_equal(labels[0], some) for some in labels):
-        return None  # nothing in common, or measured on other images
-    first, second = ([one[f"{test}/predicted"] == labels[0] for one in side] for side in said)
-    return paired_difference(first, second)
+        return None  # measured on other images
+    return [[one[f"{test}/predicted"] == labels[0] for one in side] for side in said]
 
 
 def title_of(dataset: str) -> str:
