@@ -151,3 +151,9 @@ def lite_vit() -> Backbone:
 def double_vit() -> Backbone:
     config = BackboneConfig("tiny-vit", 32, VitConfig(32, 8, 64, 2, 4), TINY_TEXT)
     return random_backbone(config).to(torch.float64)
+
+
+@pytest.fixture
+def stub_path(monkeypatch):
+    """For workers that do not take sys.path over."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "support"), prepend=os.pathsep)

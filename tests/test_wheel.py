@@ -79,7 +79,7 @@ def test_the_wheel_carries_the_embedded_backbones(built):
         names = set(archive.namelist())
     for name in EMBEDDED:
         for file in ("config.json", "model.safetensors"):
-            assert f"pbprompt/clip/assets/{name}/{file}" in names
+            assert f"pbprompt/vision/towers/assets/{name}/{file}" in names
 
 
 def test_the_wheel_carries_the_pages_templates(built):
