@@ -23,6 +23,7 @@ FOLDER = Path("benchmarks/results")
 TRIED = "tried.yaml"
 PLOT = Path("images") / "performance.svg"  # beside the document
 CONJUGATE_PLOT = Path("images") / "performance-conjugate.svg"
+SHOWN = ("steps", "fit", "predict", "stages")  # parts with a table here; the files have all of them
 
 INTRODUCTION = """\
 # Performance
@@ -42,7 +43,8 @@ prompt has 4 context vectors (PBPrompt's one more, the latent).
 Times are medians. **Difference** is the largest relative difference ‖a − b‖/‖b‖ between both ways over the
 loss and the gradient of every parameter. The **floor** is the fewest operations that an exact step needs
 (`benchmarks/speed/flops.py`) at the rate of a large matrix product of the same precision, measured in the
-same run. Memory is the peak above what the weights take; for very many classes the weights are in it.
+same run. Memory is the peak above what the weights take. Parts that have no table here, such as very many
+classes, are measured for the goals and the curves below; their rows are in the files.
 """
 
 
@@ -126,7 +128,7 @@ def _machine_section(parts: Mapping[str, Any]) -> Iterator[str]:
     if any(met != "–" for *_, met in goals):
         yield markdown.table(["goal", "measured", "met"], goals) + "\n"
     for name, part in parts.items():
-        if name != "growth" and part["rows"]:
+        if name in SHOWN and part["rows"]:
             yield f"### {TITLES.get(name, name)}\n\n{markdown.table(*table(name, part['rows']))}\n"
 
 
