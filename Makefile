@@ -20,12 +20,14 @@ $(VENV)/.run: $(BIN)/python pyproject.toml constraints.txt
 	touch $@
 
 # what the lock of this kind of machine names, by its hashes; then what it leaves to each machine
-$(VENV)/.dev: $(VENV)/.run $(wildcard locks/*.txt)
+# before anything else is installed: what is not in it could run code as it is built
+$(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt $(wildcard locks/*.txt)
 	@lock=$$($(BIN)/python scripts/lock.py --name); \
 	if [ -f $$lock ]; then $(PIP) --no-deps --require-hashes -r $$lock; \
 	else echo "$$lock is not there: packages are installed without a look at their hashes"; fi
-	$(INSTALL) -e '.[dev]'
-	touch $@
+	$(INSTALL) torch
+	$(INSTALL) --no-build-isolation -e '.[dev]'
+	touch $@ $(VENV)/.run
 
 demo: $(VENV)/.run ## the main job on the embedded model and sample
 	$(BIN)/python examples/demo.py

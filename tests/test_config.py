@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pbprompt.config import describe, from_dict, to_dict, with_overrides
+from pbprompt.config import describe, from_dict, read_yaml, to_dict, with_overrides
 from pbprompt.errors import InputError
 
 
@@ -126,3 +127,16 @@ def test_any_word_either_fits_or_is_an_input_error(key, text):
     name = f"{key}={text}".partition("=")[0]
     value = to_dict(found)[name]
     assert from_dict(Shape, to_dict(found)) == found or math.isnan(value)
+
+
+def test_aliases_that_write_out_to_gigabytes_are_refused_and_errors_quote_little():
+    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+    with pytest.raises(yaml.YAMLError, match="an alias"):
+        read_yaml("\n".join(levels))
+    deep = ["x" * 10_000] * 1000
+    for _ in range(20):
+        deep = [deep] * 10
+    with pytest.raises(InputError) as caught:
+        from_dict(Shape, {"epochs": deep})
+    assert len(str(caught.value)) < 500

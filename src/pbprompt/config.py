@@ -1,6 +1,7 @@
 """Settings: frozen dataclasses, to and from plain dictionaries, changed by `key=value`."""
 
 import json
+import reprlib
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass, replace
@@ -11,6 +12,22 @@ import yaml
 from pbprompt.errors import InputError, suggest
 
 C = TypeVar("C")
+_short = reprlib.Repr()  # what an error quotes
+_short.maxlevel, _short.maxstring, _short.maxother = 3, 200, 200
+
+
+class _Plain(yaml.SafeLoader):
+    """Without aliases, by which few bytes are gigabytes once they are written out."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("an alias (*name): write out what it stands for")
+        return super().compose_node(parent, index)
+
+
+def read_yaml(text: str) -> Any:
+    """What a text of YAML says; aliases are refused."""
+    return yaml.load(text, _Plain)
 
 
 def from_dict(kind: type[C], values: Mapping[str, Any], noun: str = "setting", inside: str = "") -> C:
@@ -44,7 +61,7 @@ def with_overrides(config: C, overrides: Iterable[str]) -> C:
         if key not in hints:
             raise InputError(f"override {word!r}: unknown setting {key!r}: {suggest(key, hints)}")
         try:
-            value = yaml.safe_load(text)
+            value = read_yaml(text)
         except (yaml.YAMLError, ValueError, RecursionError):  # a ValueError: 2024-13-45, no such day
             value = text
         if hints[key] is str and not isinstance(value, str):
@@ -64,7 +81,7 @@ def _fit(key: str, value: Any, hint: Any, noun: str = "setting") -> Any:
     if origin is Literal:
         if value not in get_args(hint):
             choices = ", ".join(map(str, get_args(hint)))
-            raise InputError(f"{noun} {key!r} is {value!r}: choose one of {choices}")
+            raise InputError(f"{noun} {key!r} is {_short.repr(value)}: choose one of {choices}")
         return value
     if origin in (Union, types.UnionType):
         for option in get_args(hint):
@@ -90,4 +107,4 @@ def _fit(key: str, value: Any, hint: Any, noun: str = "setting") -> Any:
     elif isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
         return value
     wanted = getattr(hint, "__name__", str(hint))
-    raise InputError(f"{noun} {key!r} is {value!r}: it takes {wanted}")
+    raise InputError(f"{noun} {key!r} is {_short.repr(value)}: it takes {wanted}")

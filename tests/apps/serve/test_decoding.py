@@ -1,6 +1,7 @@
 """Hostile images cannot hold the decoders, the answers or the server's end."""
 
 import io
+import os
 import time
 
 import pytest
@@ -53,3 +54,16 @@ def test_late_decoders_are_a_503_and_do_not_hold_the_end(model, cat, stuck):
     with TestClient(create_app(model, limits=limits), "http://localhost") as client:
         answer = client.post("/predict", files=[("files", ("a.jpg", cat))] * 3)
         assert answer.status_code == 503 and answer.headers["retry-after"] == "5"
+
+
+@pytest.mark.parametrize(("deaths", "status"), [(1, 200), (2, 503)])
+def test_a_decoder_that_was_killed_is_no_fault_of_the_image(model, cat, monkeypatch, deaths, status):
+    left, ask = [os._exit] * deaths, Workers.ask
+
+    def killed_at_first(self, decode, *given):
+        return ask(self, left.pop(), 137) if left else ask(self, decode, *given)
+
+    monkeypatch.setattr(Workers, "ask", killed_at_first)
+    with TestClient(create_app(model), "http://localhost") as client:
+        answer = client.post("/predict", files=[("files", ("a.jpg", cat))])
+        assert answer.status_code == status and ("retry-after" in answer.headers) == (status == 503)

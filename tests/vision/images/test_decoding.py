@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import subprocess
 import sys
 import threading
@@ -254,7 +255,7 @@ def test_formats_whose_decoders_may_take_for_ever_are_decoded_in_processes(one, 
 
     monkeypatch.setattr(decoding, "shared_processes", lambda count: Watched())
     assert_same(all_of(Decoder(2), files, SMALL), all_of(one, files, SMALL))
-    assert sorted(asked) == ["a.bmp", "a.ppm", "a.tiff", "none.png"]
+    assert sorted(asked) == ["a.bmp", "a.gif", "a.ppm", "a.tiff", "none.png"]
     asked.clear()
     content = files[4].read_bytes()
     assert isinstance(Decoder(1).decode([Record("b.bmp", content)], SMALL)[0], np.ndarray)
@@ -270,6 +271,20 @@ def test_a_decoder_that_takes_for_ever_is_ended_in_the_command_line_too(tmp_path
         monkeypatch.setattr(decoding, "shared_processes", lambda count: slow)
         (found,) = squares_of([tmp_path / "a.bmp"], SMALL)
     assert isinstance(found, InputError) and "decoding took over" in str(found)
+
+
+def test_an_image_is_asked_for_again_where_its_decoder_was_killed(tmp_path, monkeypatch):
+    photograph(1).save(tmp_path / "a.png")
+    with contextlib.closing(Decoder(1, processes=True)) as decoder:
+        ask, calls = decoder.workers.ask, []
+
+        def killed_at_first(function, *given):
+            calls.append(function)
+            return ask(os._exit, 137) if len(calls) == 1 else ask(function, *given)
+
+        monkeypatch.setattr(decoder.workers, "ask", killed_at_first)
+        (found,) = decoder.decode([Record("a", tmp_path / "a.png")], SMALL)
+    assert isinstance(found, np.ndarray) and len(calls) == 2
 
 
 def test_few_large_files_wait_to_be_decoded(monkeypatch):

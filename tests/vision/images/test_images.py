@@ -2,15 +2,18 @@
 
 import io
 import struct
+import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageFile
+from PIL import ExifTags, Image, ImageFile, JpegImagePlugin
 
 from pbprompt.errors import InputError
+from pbprompt.vision.images import images
 from pbprompt.vision.images.crops import Crop
 from pbprompt.vision.images.decoding import Decoder
 from pbprompt.vision.images.images import HEIC, head_of, is_heic, looks_like_image, open_image
@@ -277,3 +280,62 @@ def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded(tmp_path, monkeypa
     monkeypatch.setattr(Image.Image, "load", lambda image: 1 / 0)
     with pytest.raises(InputError, match=r"b\.jpg: 1,005 scans of 64 × 64 pixels take too long"):
         open_image(tmp_path / "b.jpg", draft=8)
+
+
+def jpeg_of(size=(32, 32)) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", size, "red").save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("filling", [b"\xff" * 300_000, b"\xff\xfe\x00\x02" * 150_000, b"\x00" * 300_000])
+def test_a_header_of_very_many_parts_is_refused(filling):
+    data, comment = jpeg_of(), b"\xff\xfe\x00\x02"
+    assert open_image(io.BytesIO(data[:2] + comment + b"\xff" * 50 + data[2:])).size == (32, 32)
+    with pytest.raises(InputError, match="its header has over 100,000 parts"):
+        open_image(io.BytesIO(data[:2] + comment + filling + data[2:]))
+
+
+def test_a_png_of_very_many_chunks_is_refused():
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(buffer, "PNG")
+    data = buffer.getvalue()
+    chunk = b"\x00\x00\x00\x00teXt" + zlib.crc32(b"teXt").to_bytes(4, "big")
+    assert open_image(io.BytesIO(data[:33] + chunk * 50 + data[33:])).size == (8, 8)
+    with pytest.raises(InputError, match="its header has over 100,000 parts"):
+        open_image(io.BytesIO(data[:33] + chunk * 100_001 + data[33:]))
+
+
+def test_entries_of_exif_that_overlap_are_not_read(monkeypatch):
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    for padding, size in ((b"", (4, 8)), (bytes(1 << 16), (8, 4))):
+        buffer = io.BytesIO()
+        Image.new("RGB", (8, 4)).save(buffer, "PNG", exif=exif.tobytes() + padding)
+        assert open_image(io.BytesIO(buffer.getvalue())).size == size
+
+
+def test_of_large_images_threads_decode_one_at_a_time(monkeypatch):
+    now, most = [], []
+    load = Image.Image.load
+
+    def slowly(self):
+        now.append(1)
+        most.append(len(now))
+        time.sleep(0.02)
+        now.pop()
+        return load(self)
+
+    data = jpeg_of((300, 300))
+    monkeypatch.setattr(images, "LARGE", 300 * 300)
+    monkeypatch.setattr(JpegImagePlugin.JpegImageFile, "load", slowly)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: open_image(io.BytesIO(data)), range(8)))
+    assert max(most) == 1
+
+
+def test_a_webp_counts_for_the_copies_that_its_decoder_makes():
+    head = b"RIFF\x16\x00\x00\x00WEBPVP8L\x0a\x00\x00\x00\x2f"
+    bits = (13_300 - 1) | (13_300 - 1) << 14
+    with pytest.raises(InputError, match="allowed: make it smaller"):
+        open_image(io.BytesIO(head + bits.to_bytes(4, "little") + bytes(5)))

@@ -8,7 +8,7 @@ from PIL import Image, UnidentifiedImageError
 from pbprompt.apps.serve.limits import Limits, Refused, too_large
 from pbprompt.errors import InputError
 from pbprompt.vision.images.crops import Crop
-from pbprompt.vision.images.images import open_image, small_jpeg
+from pbprompt.vision.images.images import check_header, open_image, small_jpeg
 
 TYPES = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 
@@ -45,11 +45,14 @@ def _check_header(data: bytes, limits: Limits) -> None:
     """Refuse what is, as the header says, of no allowed type or of too many pixels."""
     too_many = Refused(413, f"the image has more than {limits.image_pixels:,} pixels")
     try:
+        check_header(io.BytesIO(data))
         with Image.open(io.BytesIO(data), formats=TYPES) as image:
             width, height = image.size
     except UnidentifiedImageError:
         allowed = ", ".join(TYPES)
         raise Refused(415, f"the content is no image of these types: {allowed}") from None
+    except InputError as error:
+        raise Refused(422, f"the image cannot be used: {error}") from None
     except Image.DecompressionBombError:
         raise too_many from None
     except Exception:  # damaged headers make Pillow raise nearly anything

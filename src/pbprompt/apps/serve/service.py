@@ -207,12 +207,19 @@ class Service:
         """In another process, which is ended when it is late: no thread could be."""
         try:
             async with self._decoding_turns.turn():
-                return await asyncio.wrap_future(self._decoding.submit(self._decoders.ask, decode, *given))
+                return await asyncio.wrap_future(self._decoding.submit(self._asked, decode, *given))
         except TimeoutError:
             limit = self.limits.decode_seconds
             raise Refused(422, f"the image takes longer than {limit:g} s to decode") from None
         except EOFError:
-            raise Refused(422, "the image cannot be decoded: the decoder failed") from None
+            raise Refused(503, "the image was not decoded: the decoder failed twice", retry_after=5) from None
+
+    def _asked(self, decode: Callable[..., T], *given: object) -> T:
+        """Asked again where a decoder dies: the system may have ended it, whatever the image."""
+        try:
+            return self._decoders.ask(decode, *given)
+        except EOFError:
+            return self._decoders.ask(decode, *given)
 
     async def _aside(self, work: Callable[[], T]) -> T:
         """Rarer, longer work: one at a time, few in line."""

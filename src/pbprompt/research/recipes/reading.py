@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_origin, get_type_hints
 
 import yaml
 
-from pbprompt.config import from_dict
+from pbprompt.config import from_dict, read_yaml
 from pbprompt.errors import InputError, first_line
 from pbprompt.files import read_text
 
@@ -31,7 +31,7 @@ def parsed(name_or_path: str, fix: str, folder: str = "") -> tuple[dict[str, Any
     own, where = is_file(name_or_path), name_or_path if is_file(name_or_path) else f"{name_or_path}.yaml"
     text = read_text(Path(where)) if own else (_packaged(folder) / where).read_text(encoding="utf-8")
     try:
-        values = yaml.safe_load(text)
+        values = read_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a ValueError: 2024-13-45, no such day
         raise InputError(f"{where}: not YAML ({first_line(error)}): fix it") from None
     if not isinstance(values, dict):

@@ -63,7 +63,7 @@ class Decoder:
             handles=[place.handle for place in self._places],
         )
 
-    def decode(self, records: Sequence[Record], look: Look) -> Squares:
+    def decode(self, records: Sequence[Record], look: Look, again: bool = True) -> Squares:
         """The square of each image, or why it has none."""
         if not self.processes:
             return [self._one(record, _content(record), look) for record in records]
@@ -73,6 +73,10 @@ class Decoder:
             if len(records) > 1:  # one of them is to blame, and the others are innocent
                 return [self.decode([record], look)[0] for record in records]
             late = isinstance(error, TimeoutError)
+            if (
+                again and not late
+            ):  # the process may have been killed for what it had before, or by the system
+                return self.decode(records, look, again=False)
             why = f"decoding took over {SECONDS:g} seconds" if late else "its decoder broke down"
             return [InputError(f"cannot read image {records[0].name}: {why}")]
 

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,6 +26,10 @@ _HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")  # what telephone
 MOST_ASPECT = 200  # the centre of a longer line shows next to nothing
 MOST_MEMORY = 2 << 30  # bytes that an image and its copies may take, as its header tells
 MOST_SCANNED = 2_000_000_000  # pixels times scans of a JPEG, some 3 s; the largest photographs have ten scans
+LARGE = 256 << 20  # bytes: of images that take more, threads decode one at a time
+MOST_STEPS = 100_000  # of a JPEG's or PNG's header
+MOST_EXIF = 1 << 16  # bytes; a camera's fit into one segment of a JPEG
+_WITHOUT_LENGTH = [bytes([code]) for code in (0, 1, 0xFF, *range(0xD0, 0xDA))]  # markers of a JPEG
 HEIC = "HEIC, which the extra `heic` reads (or convert it to JPEG)"
 _BMP_HEADERS = {12, 16, 40, 52, 56, 64, 108, 124}
 
@@ -40,6 +45,9 @@ def _formats() -> list[str]:
     return [name for name in _FORMATS if name in Image.OPEN]
 
 
+_one_large = threading.Lock()
+
+
 def open_image(source: str | os.PathLike[str] | BinaryIO, *, draft: int | None = None) -> Image.Image:
     """The image as RGB: first frame, EXIF orientation applied, transparency laid on white.
 
@@ -51,12 +59,17 @@ def open_image(source: str | os.PathLike[str] | BinaryIO, *, draft: int | None =
     if isinstance(source, str | os.PathLike) and is_special(source):
         raise InputError(f"cannot read image {name}: a pipe, socket or device, no regular file")
     try:
-        with Image.open(source, formats=_formats()) as image:
+        with contextlib.ExitStack() as stack:
+            named = isinstance(source, str | os.PathLike)
+            file = stack.enter_context(Path(source).open("rb")) if named else source
+            check_header(file)
+            image = stack.enter_context(Image.open(file, formats=_formats()))
             _check_shape(image)  # by its header: a file of a few bytes may hold gigabytes
             _check_scans(image)
             if draft is not None:
                 image.draft(None, (draft, draft))
-            _check_memory(image)
+            if _memory(image) > LARGE:
+                stack.enter_context(_one_large)
             image.load()
             return upright_rgb(image)
     except UnidentifiedImageError:
@@ -97,7 +110,8 @@ def upright_rgb(image: Image.Image) -> Image.Image:
     """An image as the transforms take it: turned as its EXIF says, in RGB; no mere line."""
     _check_shape(image)
     with contextlib.suppress(Exception):  # a damaged EXIF block does not spoil the pixels
-        if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:  # else Pillow would only copy it
+        small = len(image.info.get("exif", b"")) <= MOST_EXIF  # whose entries may overlap, each a copy
+        if small and image.getexif().get(ExifTags.Base.Orientation, 1) != 1:  # else Pillow would only copy it
             image = ImageOps.exif_transpose(image)
     if _is_deep(image):
         return _from_deep(image).convert("RGB")
@@ -129,16 +143,44 @@ def _check_scans(image: Image.Image) -> None:
         raise InputError(f"{scans:,} scans of {width} × {height} pixels take too long: save it anew")
 
 
-def _check_memory(image: Image.Image) -> None:
-    """Pillow holds RGB in four bytes a pixel; see `upright_rgb` for the copies."""
+def check_header(file: BinaryIO) -> None:
+    """Pillow goes through the header of a JPEG byte by byte, and through a PNG chunk by chunk, however many
+    there are: refuse more than any camera or program writes."""
+    file.seek(0)
+    head, steps = file.read(8), 0
+    if head == b"\x89PNG\r\n\x1a\n":
+        while len(chunk := file.read(8)) == 8 and chunk[4:] != b"IEND" and steps <= MOST_STEPS:
+            file.seek(int.from_bytes(chunk[:4], "big") + 4, os.SEEK_CUR)
+            steps += 1
+    elif head.startswith(b"\xff\xd8\xff"):
+        file.seek(2)
+        byte = file.read(1)
+        while byte and steps <= MOST_STEPS:
+            steps += 1
+            last, byte = byte, file.read(1)
+            if last != b"\xff" or byte in _WITHOUT_LENGTH:
+                continue
+            if byte == b"\xda":  # the pixels
+                break
+            file.seek(max(0, int.from_bytes(file.read(2), "big") - 2), os.SEEK_CUR)
+            byte = file.read(1)
+    file.seek(0)
+    if steps > MOST_STEPS:
+        raise InputError(f"its header has over {MOST_STEPS:,} parts: save it anew")
+
+
+def _memory(image: Image.Image) -> int:
+    """The bytes that it takes, refused where they are too many: Pillow holds RGB in four bytes a pixel, and
+    libwebp several copies; see `upright_rgb` for ours."""
     width, height = image.size
-    costly = _is_deep(image) or image.has_transparency_data
+    costly = _is_deep(image) or image.has_transparency_data or image.format == "WEBP"
     needed = width * height * (16 if costly else 4 if image.mode == "RGB" else 8)
     if needed > MOST_MEMORY:
         raise InputError(
             f"{width} × {height} pixels of {image.mode} take {needed / 2**30:.1f} GiB to decode, over the "
             f"{MOST_MEMORY >> 30} GiB allowed: make it smaller"
         )
+    return needed
 
 
 def _is_deep(image: Image.Image) -> bool:
@@ -163,7 +205,7 @@ def decodes_quickly(head: bytes) -> bool:
 
     Pillow's decoders of other formats may take minutes over a few bytes of somebody's making.
     """
-    return head.startswith((b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF"))
+    return head.startswith((b"\xff\xd8\xff", b"\x89PNG", b"RIFF"))
 
 
 def looks_like_image(path: str | os.PathLike[str]) -> bool:

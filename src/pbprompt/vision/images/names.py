@@ -15,6 +15,7 @@ from pathlib import Path
 
 import yaml
 
+from pbprompt.config import read_yaml
 from pbprompt.errors import InputError, first_line, suggest
 from pbprompt.files import read_text
 
@@ -95,7 +96,7 @@ def read_classes_file(path: str | Path) -> dict[str, str]:
 def read_descriptions(path: Path) -> dict[str, list[str]]:
     """What people say of each class: a YAML file of `class: sentence`, or of a list of sentences."""
     try:
-        values = yaml.safe_load(read_text(path))
+        values = read_yaml(read_text(path))
     except yaml.YAMLError as error:
         raise InputError(f"{path}: no YAML ({first_line(error)}): write 'class: sentence'") from None
     if not isinstance(values, dict) or not values:

@@ -251,3 +251,11 @@ def test_an_archive_that_unpacks_to_far_more_than_it_is(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.pt", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/data.pkl", b"\0" * 2**24)
     assert "declares 16,777,216 bytes, many times its size" in refused(tmp_path / "a.pt", activation="gelu")
+
+
+def test_few_numbers_that_are_shown_as_very_many(tmp_path: Path) -> None:
+    """A tensor of strides 0 is few bytes in the file, and gigabytes once it is laid out."""
+    wide = {"visual.proj": torch.zeros(1).expand(50_000, 50_000)}
+    torch.save(wide, tmp_path / "a.pt")
+    assert (tmp_path / "a.pt").stat().st_size < 10_000
+    assert "its shapes take 10,000,000,000 bytes" in refused(tmp_path / "a.pt", activation="gelu")

@@ -39,9 +39,11 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str | None]:
         if head.startswith(b"PK\x03\x04"):
             _refuse_bombs(path)
             if is_torchscript(path):
-                return read_torchscript(path)
+                found, activation = read_torchscript(path)
+                return _of_its_size(path, found), activation
         if head.startswith((b"PK", b"\x80")):  # or a bare pickle: what torch.save wrote before zip files
-            return _only_tensors(path, torch.load(path, map_location="cpu", weights_only=True)), None
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
+            return _of_its_size(path, _only_tensors(path, loaded)), None
         if head[8:9] == b"{":
             return load_file(path), None
     except InputError:
@@ -79,6 +81,14 @@ def _refuse_bombs(path: Path) -> None:
         declared = sum(entry.file_size for entry in archive.infolist())
     if declared > MOST_UNPACKED * path.stat().st_size + 2**20:
         raise InputError(f"{path}: declares {declared:,} bytes, many times its size: no archive of weights")
+
+
+def _of_its_size(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Refuse tensors that show few stored numbers as very many: what they take is what their shapes say."""
+    taken = sum(value.numel() * value.element_size() for value in tensors.values())
+    if taken > MOST_UNPACKED * path.stat().st_size + 2**20:
+        raise InputError(f"{path}: its shapes take {taken:,} bytes, many times its size: no file of weights")
+    return tensors
 
 
 def _only_tensors(path: Path, content: Any) -> dict[str, Tensor]:
