@@ -126,6 +126,25 @@ def test_how_many_times_as_many_images_a_promise_takes():
     assert made([(0.9, True)] * 18 + [(0.9, False)] * 2).times_as_many(0.95) == 0
 
 
+def test_images_of_a_series_count_as_one():
+    """Twenty images of two series promise no more than two images do."""
+    calibration = replace(
+        made([(0.9, True)] * 40), groups=tuple(place // 20 for place in range(40)), left_out=20
+    )
+    assert len(calibration.single) == 2 and calibration.single.left_out == 1
+    assert calibration.accepted(0.5) == (2, 2) and math.isinf(calibration.threshold(0.9))
+    assert calibration.quantile(0.9).quantiles == (math.inf,)
+    told = "20 validation images and 20 training images in 2 series, each series left out in turn"
+    assert calibration.rests_on == told
+    each = replace(made([(0.9, True)] * 40), groups=tuple(range(40)))
+    assert each.threshold(0.9) == made([(0.9, True)] * 40).threshold(0.9)
+    more = made([(0.6, False)] * 2)
+    assert calibration.with_left_out(more).groups[-3:] == (1, 2, 3)
+    assert more.with_left_out(calibration).groups[:3] == (0, 1, 2)
+    with pytest.raises(ValueError, match="one value for each image"):
+        replace(more, groups=(1,))
+
+
 def test_left_out_images_beside_validation_images():
     given, left = made([(0.9, True)] * 2), replace(made([(0.6, False)] * 3), left_out=3)
     both = given.with_left_out(left)
@@ -238,7 +257,7 @@ GOOD = made([(0.9, True), (0.6, False)])
         ({"samples": 2.5}, "it takes int"),
         ({"classes": 3}, "counts"),
         ({"surprise": 1}, "surprise"),
-        ({"labels": ["cat"]}, "labels must have one value"),
+        ({"labels": ["cat"]}, "must have one value"),
         ({"labels": "drop"}, "labels"),
         ({"left_out": 3}, "left_out must be counts"),
     ],

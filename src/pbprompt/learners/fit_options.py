@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ class FitOptions:
         weights: how much each training item counts, by its path.
         unlabelled: features of images without a label, to learn from too.
         unseen_names: classes without images that will be asked about.
+        group: how series of photographs are told that the items do not name: near-duplicates, none or, unless
+            told, near-certain twins.
+        groups: the series of each training item, for a method that leaves its images out.
     """
 
     seed: int = 1
@@ -44,6 +47,8 @@ class FitOptions:
     weights: Mapping[str, float] | None = None
     unlabelled: Float[Tensor, "m d"] | None = None
     unseen_names: tuple[str, ...] = ()
+    group: str = ""
+    groups: Int[Tensor, " n"] | None = None
 
 
 USUAL = FitOptions()

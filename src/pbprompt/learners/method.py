@@ -159,6 +159,8 @@ class Method(nn.Module):
         self.template = ""
         # how often each training image counts, 1 on the average; set before training, where `takes_weights`
         self.image_weights: Tensor | None = None
+        # the series of each training image, for a method that leaves them out; set before training
+        self.image_groups: Tensor | None = None
         # classes without images that will be asked about; set before training
         self.unseen_names: tuple[str, ...] = ()
 

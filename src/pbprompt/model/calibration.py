@@ -32,6 +32,7 @@ from pbprompt.model.metrics.selective import start, sure_threshold, times_as_man
 from pbprompt.model.predictor import Predictor, predict_features
 from pbprompt.vision.features.cache import Features
 from pbprompt.vision.images.items import Dataset, Item
+from pbprompt.vision.images.series import apart
 
 FORMAT, VERSION = "pbprompt-calibration", 2
 ACCURACIES = (0.9, 0.95, 0.99)  # that tables show
@@ -78,11 +79,12 @@ class Calibration:
     seed: int  # of the sampled prompts
     labels: tuple[str, ...]  # the true class
     left_out: int = 0  # of them, the last so many: training images, each judged by the model without it
+    groups: tuple[int, ...] = ()  # the series each is of; none: each is by itself
 
     def __post_init__(self) -> None:
         n = len(self.confidence)
-        if n == 0 or {len(self.right), len(self.true), len(self.labels)} != {n}:
-            raise ValueError("confidence, right, true and labels must have one value for each image")
+        if n == 0 or {len(self.right), len(self.true), len(self.labels), len(self.groups) or n} != {n}:
+            raise ValueError("confidence, right, true, labels and groups must have one value for each image")
         if not all(0 <= true <= best <= 1 for true, best in zip(self.true, self.confidence, strict=True)):
             raise ValueError("there must be 0 ≤ true ≤ confidence ≤ 1 for each image")
         if not (1 <= self.classes_seen <= self.classes and self.samples >= 1 and 0 <= self.left_out <= n):
@@ -96,7 +98,23 @@ class Calibration:
         """Its images in words."""
         given = {"validation": len(self) - self.left_out, "training": self.left_out}
         parts = [f"{n:,} {kind} {'image' if n == 1 else 'images'}" for kind, n in given.items() if n]
-        return " and ".join(parts) + (", each left out in turn" if self.left_out else "")
+        single = len(self.single)
+        series = f" in {single:,} series" if single < len(self) else ""
+        each = ", each series left out in turn" if series else ", each left out in turn"
+        return " and ".join(parts) + series + (each if self.left_out else "")
+
+    @cached_property
+    def single(self) -> "Calibration":
+        """One image of each series, by chance: those of a series share their mistakes, so that together they
+        say no more of images of other series than one of them does (Dunn, Wasserman and Ramdas, 2022)."""
+        if not self.groups:
+            return self
+        places = list(range(len(self)))
+        Random(0).shuffle(places)
+        kept = sorted({self.groups[place]: place for place in places}.values())
+        columns: dict[str, Any] = {name: tuple(getattr(self, name)[at] for at in kept) for name in COLUMNS}
+        left_out = sum(place >= len(self) - self.left_out for place in kept)
+        return replace(self, **columns, left_out=left_out, groups=())
 
     def threshold(self, accuracy: float) -> float:
         """The confidence from which on images are this accurate, promised with `CERTAINTY`
@@ -105,7 +123,7 @@ class Calibration:
         """
         if not 0 < accuracy < 1:
             raise InputError(f"accuracy is {accuracy:g}: give a share between 0 and 1, such as 0.9")
-        return sure_threshold(self.confidence, self.right, accuracy, CERTAINTY)
+        return sure_threshold(self.single.confidence, self.single.right, accuracy, CERTAINTY)
 
     def promised(self, accuracy: float) -> Promise:
         """An accuracy or, where that cannot be promised, the highest whole percentage below it that can; if
@@ -123,39 +141,45 @@ class Calibration:
 
     def instead(self, share: float) -> Promise | None:
         """The most that can be promised of this share of images, or of more."""
-        few = [one for one in self.promises if self.accepted(one.threshold).images >= share * len(self)]
+        most = share * len(self.single)
+        few = [one for one in self.promises if self.accepted(one.threshold).images >= most]
         return few[-1] if few else None
 
     def with_left_out(self, other: "Calibration") -> "Calibration":
         """These answers, then those of training images that were left out."""
         both = {name: getattr(self, name) + getattr(other, name) for name in COLUMNS}
+        if self.groups or other.groups:
+            mine = self.groups or tuple(range(len(self)))
+            theirs = other.groups or range(len(other))
+            both["groups"] = mine + tuple(max(mine) + 1 + group for group in theirs)
         seen = len({*self.labels, *other.labels})
         return replace(self, **both, left_out=other.left_out, classes_seen=seen)
 
     def accepted(self, threshold: float) -> Accepted:
-        """How the validation images fare at a threshold."""
-        kept = [right for best, right in zip(self.confidence, self.right, strict=True) if best >= threshold]
+        """How the validation images fare at a threshold, one of each series."""
+        one = self.single
+        kept = [right for best, right in zip(one.confidence, one.right, strict=True) if best >= threshold]
         return Accepted(len(kept), sum(kept))
 
     def start(self, accuracy: float) -> float:
         """Of how many images the first threshold is that is tried; infinite where there are too few."""
-        return start(self.confidence, accuracy, CERTAINTY)
+        return start(self.single.confidence, accuracy, CERTAINTY)
 
     def times_as_many(self, accuracy: float) -> int:
         """How many times the images it would take (`selective.times_as_many`)."""
-        return times_as_many(self.confidence, self.right, accuracy, CERTAINTY)
+        return times_as_many(self.single.confidence, self.single.right, accuracy, CERTAINTY)
 
     def surest(self, count: int) -> Accepted:
         """How those fare that it is surest of: `count` of them, or more where several are as sure."""
-        return self.accepted(sorted(self.confidence, reverse=True)[count - 1])
+        return self.accepted(sorted(self.single.confidence, reverse=True)[count - 1])
 
     def quantile(self, coverage: float) -> ByDifficulty:
         """q of `conformal.py`, for `prediction_set`; infinite where n is too small for the coverage."""
-        return by_difficulty(self.confidence, self.true, coverage)
+        return by_difficulty(self.single.confidence, self.single.true, coverage)
 
     def class_quantiles(self, classes: Sequence[str], coverage: float) -> tuple[float, ...]:
         """q of each class, for sets that hold the true one this often whatever class it is."""
-        return class_quantiles(self.true, self.labels, classes, coverage)
+        return class_quantiles(self.single.true, self.single.labels, classes, coverage)
 
 
 def chosen(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -164,10 +188,15 @@ def chosen(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return list({row["promised"]: row for few in best for row in few}.values())
 
 
-def calibrate(predictor: Predictor, features: Features, said: Predictive | None = None) -> Calibration:
-    """Answer validation images with a tuned predictor; `said`: its answers, if made."""
+def calibrate(
+    predictor: Predictor,
+    features: Features,
+    said: Predictive | None = None,
+    groups: Int[Tensor, " n"] | None = None,
+) -> Calibration:
+    """Answer validation images with a tuned predictor; `said`: its answers, if made; `groups`: series."""
     said = said or predict_features(predictor, features)
-    return _judged(said.probabilities.cpu(), features.labels.cpu(), predictor)
+    return _judged(said.probabilities.cpu(), features.labels.cpu(), predictor, groups)
 
 
 def calibrate_left_out(predictor: Predictor) -> Calibration | None:
@@ -188,7 +217,10 @@ def calibrate_folds(predictor: Predictor, features: Features, said: Predictive) 
 
 
 def _judged(
-    probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], predictor: Predictor
+    probabilities: Float[Tensor, "n c"],
+    labels: Int[Tensor, " n"],
+    predictor: Predictor,
+    groups: Int[Tensor, " n"] | None = None,
 ) -> Calibration:
     best, predicted = probabilities.max(-1)
     true = probabilities.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
@@ -201,21 +233,24 @@ def _judged(
         samples=predictor.bank.shape[0],
         seed=predictor.seed,
         labels=tuple(predictor.classes[label] for label in labels.tolist()),
+        groups=() if groups is None or len(groups.unique()) == len(groups) else tuple(groups.tolist()),
     )
 
 
 def held_out_items(dataset: Dataset, *, chooses: bool = False) -> list[Item]:
-    """Labelled images that a model is not tuned on (nor `chooses` by), beside those of the test split.
+    """Labelled images that a model is not tuned on (nor `chooses` by), nor their series, beside those of the
+    test split.
 
     Those of the validation split, or else training images that were not drawn: any thousand of them, so that
     classes are as frequent among them as they are.
     """
     whole = dataset.whole
-    used = {item.path for item in (*dataset.train, *(dataset.val if chooses else ()))}
-    held_out = [item for item in whole.val if item.path not in used]
+    learned = (*dataset.train, *(dataset.val if chooses else ()))
+    used = {item.path for item in learned}
+    held_out = apart([item for item in whole.val if item.path not in used], learned)
     if held_out or dataset.drawn is None:
         return held_out
-    left = [item for item in whole.train if item.path not in used]
+    left = apart([item for item in whole.train if item.path not in used], learned)
     some = Random(dataset.drawn.seed).sample(range(len(left)), min(len(left), MOST_HELD_OUT))
     return [left[place] for place in sorted(some)]
 

@@ -25,6 +25,9 @@ class Provenance:
     unlabelled_like_a_class: int | None = None
     unlabelled_count_as: int | None = None
     left_out_log_likelihood: str = ""  # without the unlabelled images, and with them
+    group: str = ""  # how series were told
+    in_series: int = 0  # training photographs that are of a series of several
+    series: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)  # of `pbprompt fit`, for another fit
     to_try: tuple[tuple[str, ...], ...] = ()  # class, file and hash of images that nothing was learned from
     added: tuple[str, ...] = ()  # hashes of the photographs that `pbprompt model add` brought

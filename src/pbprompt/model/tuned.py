@@ -57,6 +57,7 @@ from pbprompt.model.scoring import (
     set_figures,
     standard_figures,
 )
+from pbprompt.model.series import apart_from, series_facts, series_of
 from pbprompt.prompts.loop.tune import (
     Bank,
     bank_on,
@@ -175,9 +176,13 @@ class TunedModel:
             options.announce(method)
             info = describe_model(method, seed=seed, data=Provenance.of(dataset), multi_label=True)
             return cls(method, info, head=fit_head(dataset, bank, method))
-        method, terms = tune(dataset, bank, kind, config, options)
+        groups = (
+            series_of(dataset, dataset.train, bank, options.group) if issubclass(kind, LeavesOut) else None
+        )
+        method, terms = tune(dataset, bank, kind, config, replace(options, groups=groups))
         shots = dataset.drawn.shots if dataset.drawn else 0
-        data = replace(Provenance.of(dataset), **pool_facts(absorbed_by(method)))
+        facts = pool_facts(absorbed_by(method)) | series_facts(groups, options.group)
+        data = replace(Provenance.of(dataset), **facts)
         info = describe_model(method, seed=seed, shots=shots, data=data)
         return cls(method, info, samples=samples, terms=terms)
 
@@ -363,12 +368,15 @@ class TunedModel:
         model, calibration = self, None
         held_out = held_out_items(dataset, chooses=chooses)
         if held_out:
+            held_out, groups = apart_from(dataset, held_out, bank, self.info.data.group)
+        if held_out:
             features = bank_on(bank, self.backbone).encode(dataset.root, held_out)
             said = predict_features(replace(self.predictor, temperature=1.0), features)
             if temperature or (isinstance(self.method, LeavesOut) and len(held_out) >= ENOUGH):
                 scaled = temperature_of(said, features)
                 model = replace(self, info=replace(self.info, temperature=scaled))
-            calibration = calibrate(model.predictor, features, said.tempered(model.info.temperature))
+            said = said.tempered(model.info.temperature)
+            calibration = calibrate(model.predictor, features, said, groups)
         if whole.split_by_seed or len(held_out) < ENOUGH:  # the training images are as good witnesses
             left = calibrate_left_out(model.predictor)
             calibration = calibration.with_left_out(left) if calibration and left else calibration or left

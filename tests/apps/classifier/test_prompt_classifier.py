@@ -266,7 +266,7 @@ def test_parameters_are_checked_by_fit(photos, parameters, message):
 
 def test_a_folder_has_its_own_labels(photos):
     for classifier, y in ((PromptClassifier(), ["a"]), (PromptClassifier(class_names={}), None)):
-        with pytest.raises(InputError, match="leave y, class_names, sample_weight and eval_set out"):
+        with pytest.raises(InputError, match="leave y, class_names, sample_weight, groups and eval_set out"):
             classifier.fit(photos, y)
 
 

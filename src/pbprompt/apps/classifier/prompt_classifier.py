@@ -128,6 +128,7 @@ class PromptClassifier(Estimator):
         y: Any = None,
         sample_weight: Any = None,
         *,
+        groups: Any = None,
         eval_set: tuple[Any, Any] | None = None,
         on_log: OnLog | None = None,
         unlabelled: Any = None,
@@ -137,9 +138,10 @@ class PromptClassifier(Estimator):
         Validation images, and images that were not drawn, are not trained on: they make `calibration_`.
         Without any, a method that leaves its images out in turn makes it of these. A folder has its own
         validation images; for images and labels they are `eval_set`, another pair (X, y). `sample_weight`
-        says how much each image counts. `on_log` is called with each record of the training's log, a dict
-        with `step`. `unlabelled` are images without a label, to learn from too; they may also stand in X with
-        the label None or, beside two whole numbers or more, −1.
+        says how much each image counts; `groups`, as scikit-learn has it, which series each is of, that
+        counts as one (unless told, near-certain twins are). `on_log` is called with each record of the
+        training's log, a dict with `step`. `unlabelled` are images without a label, to learn from too; they
+        may also stand in X with the label None or, beside two whole numbers or more, −1.
         """
         self._check_parameters()
         config = tuning.method_config(str(self.method), self.preset, self.variant, self.settings)
@@ -150,20 +152,21 @@ class PromptClassifier(Estimator):
                 X,
                 y,
                 backbone,
+                groups=groups,
                 eval_set=eval_set,
                 sample_weight=sample_weight,
                 class_names=self.class_names,
                 template=self.template,
                 progress=progress,
             )
-        elif all(given is None for given in (y, self.class_names, sample_weight, eval_set)):
+        elif all(given is None for given in (y, self.class_names, sample_weight, groups, eval_set)):
             training = tuning.own_dataset(
                 X, backbone, self.template, seed, progress, usual_shares(kind, config, few=bool(self.shots))
             )
         else:
             raise InputError(
                 f"{X}: a dataset has its own labels, names and validation images: leave y, class_names, "
-                "sample_weight and eval_set out"
+                "sample_weight, groups and eval_set out"
             )
         dataset, bank, labels, weights, others = training
         if dataset.descriptions and getattr(config, "descriptions", None) == ():

@@ -7,6 +7,7 @@ An image counts with its `sample_weight` times the weight of its class.
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,6 +72,7 @@ def own_images(
     y: Any,
     backbone: Backbone,
     *,
+    groups: Any = None,
     eval_set: Any = None,
     sample_weight: Any = None,
     class_names: ClassNames = None,
@@ -85,10 +87,12 @@ def own_images(
     if template is not None and template.count("{}") != 1:
         raise InputError(f"template {template!r}: write it with one {{}} where the class name goes")
     images, unlabelled = encode_inputs(X, backbone, progress=progress), None
+    series = None if groups is None else read_groups(groups, len(images.global_))
     if (bare := unlabelled_rows(y)).any():
         unlabelled = images.global_[bare]
         images = Encoded(*(part[~bare] for part in images))
         y = [label for label, left in zip(y, bare, strict=True) if not left]
+        series = None if series is None else series[~np.asarray(bare)]
     if not images.global_.any():
         raise InputError("X holds nothing but zeros: give the images' features")
     given = read_labels(y, len(images.global_))
@@ -96,6 +100,8 @@ def own_images(
     rows = np.arange(len(given)) if weights is None else np.flatnonzero(weights)
     labels = np.unique(read_labels(given[rows], len(rows)))
     train = _items(0, given, labels, rows)
+    if series is not None:
+        train = tuple(replace(item, group=series[int(item.path)]) for item in train)
     held_out: tuple[Item, ...] = ()
     if eval_set is not None:
         others, theirs = _read_eval_set(eval_set, backbone, labels, progress)
@@ -131,6 +137,14 @@ def _read_eval_set(
         first = (given if given.dtype.kind != labels.dtype.kind else strange).tolist()[0]
         raise InputError(f"eval_set has the label {first!r}, which y has not: give images of y's classes")
     return images, given
+
+
+def read_groups(given: Any, images: int) -> NDArray[Any]:
+    """The series of each image, as text."""
+    groups = np.asarray(given, dtype=object)
+    if groups.shape != (images,):
+        raise InputError(f"groups has the shape {groups.shape}: name the series of each of {images} images")
+    return np.array([str(group) for group in groups], dtype=object)
 
 
 def read_sample_weight(given: Any, images: int) -> NDArray[np.float64] | None:

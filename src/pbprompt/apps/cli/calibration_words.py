@@ -12,7 +12,9 @@ from pbprompt.model.calibration import CERTAINTY, Calibration
 from pbprompt.model.manifest import CALIBRATION
 from pbprompt.model.metrics.conformal import fewest_images
 from pbprompt.model.metrics.selective import fewest_right
+from pbprompt.model.provenance import Provenance
 from pbprompt.model.tuned import TunedModel
+from pbprompt.vision.images.series import ALIKE
 
 SHOWN_OF_A_SET = 5
 FEW_ANSWERED = 0.25  # share of images, below which it is said what else could be promised
@@ -52,6 +54,17 @@ def name_words(method: Method) -> str:
     return "\n".join(lines)
 
 
+def series_words(facts: Provenance) -> str:
+    """How many photographs count as one with others."""
+    if not facts.in_series:
+        return ""
+    found = facts.group in ("", ALIKE)
+    words = "have a twin in their class" if found else "are of a series with others"
+    more = "; --group says which are one, where more are" if not facts.group else ""
+    several, series = f"{facts.in_series:,} training photographs {words}", f"{facts.series:,}"
+    return f"{several}: all are judged by series, of which there are {series}{more}"
+
+
 def calibration_words(calibration: Calibration | None) -> str:
     """What `predict` can answer with this model, and how to get what it cannot."""
     if calibration is None:
@@ -77,7 +90,7 @@ def promise_words(
             )
         return [f"{model}: no {CALIBRATION} in it, so no image is marked unsure: {remedy}"]
     accuracy = REJECT_AT if reject_at is None else reject_at
-    images = len(calibration)
+    images = len(calibration.single)
     notes = []
     promised, threshold = calibration.promised(accuracy)
     if promised < accuracy:

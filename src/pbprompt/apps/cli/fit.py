@@ -64,6 +64,11 @@ class FitCommand:
     corrections: Path | None = typer.Option(
         None, help="A table that `look` or its page wrote: images to relabel or drop."
     )
+    group: str = typer.Option(
+        "",
+        help="What makes photographs a series, which counts as one: a column of the table, folder (one below "
+        "the class), exif (camera and minute), near-duplicates, or none. [certain twins]",
+    )
     calibrate: bool = typer.Option(
         False,
         "--calibrate",
@@ -154,6 +159,9 @@ def fit(options: FitCommand) -> None:
     [bold]pbprompt fit photos/ --out model/[/bold]
 
     [bold]pbprompt fit caltech101 --root DATA --method pbprompt --preset paper --out model/[/bold]
+
+    Photographs of one thing, place or moment share what new ones will not have: [bold]--group[/bold] says
+    which are a series, so that what is promised holds for photographs of other series (docs/promises.md).
 
     A table whose column is called `labels`, with cells such as beach|dog, is multi-label:
     [bold]pbprompt fit labels.csv --out model/[/bold] (docs/multi-label.md).

@@ -13,6 +13,7 @@ from pbprompt.apps.audit.duplicates import twins
 from pbprompt.apps.cli.calibration_words import (
     calibration_words,
     name_words,
+    series_words,
     temperature_words,
     threshold_words,
 )
@@ -37,6 +38,7 @@ from pbprompt.vision.images.build_dataset import NONE, Shares
 from pbprompt.vision.images.fewshot import draw, read_draw
 from pbprompt.vision.images.items import Dataset
 from pbprompt.vision.images.names import described, distinct, read_descriptions
+from pbprompt.vision.images.series import from_rows
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.images.stream import Stream
 
@@ -76,6 +78,7 @@ def _refuse(options: FitCommand, why: str, **more: object) -> None:
         "--views": None if options.views == "centre" else options.views,
         "--max-steps": options.max_steps,
         "--calibrate": options.calibrate or None,
+        "--group": options.group or None,
     }
     refuse({**more, **given}, why)
 
@@ -177,6 +180,7 @@ def _fit_dataset(options: FitCommand, console: Console) -> None:
         max_steps=1 if options.dry_run else options.max_steps,
         announce=announce,
         unlabelled=pool.images if pool else None,
+        group=options.group,
     )
     if options.dry_run:
         model = TunedModel.fit(dataset, bank, options.kind, options.config, training)
@@ -205,7 +209,10 @@ def _opened(options: FitCommand) -> Dataset:
 
     def read(held_out: Shares) -> Dataset:
         file, seed = options.classes_file, options.seed
-        return open_dataset(options.data, options.root, classes_file=file, seed=seed, held_out=held_out)
+        named = options.group if from_rows(options.group) else ""
+        return open_dataset(
+            options.data, options.root, classes_file=file, seed=seed, held_out=held_out, group=named
+        )
 
     if few := bool(options.shots or options.draw_file):
         refuse({"--hold-out": options.hold_out}, "a draw leaves the other images to test by")
@@ -293,6 +300,8 @@ def _print_outcome(options: FitCommand, model: TunedModel, few: Dataset, console
             )
     if options.calibrate or model.info.temperature != 1:
         console.print(temperature_words(model))
+    if words := series_words(model.info.data):
+        console.print(words)
     if not model.multi_label and (words := name_words(model.method)):
         console.print(words)
     console.print(threshold_words(model) if model.multi_label else calibration_words(model.calibration))

@@ -11,6 +11,7 @@ from pbprompt.model.provenance import Provenance
 from pbprompt.model.tuned import LEFT_OUT, TunedModel
 from pbprompt.vision.images.build_dataset import NONE, Shares
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
+from pbprompt.vision.images.series import from_rows
 from pbprompt.vision.images.sources import open_dataset
 
 ALL = "all"
@@ -72,8 +73,13 @@ def _as_fitted(
 ) -> tuple[Dataset, bool]:
     """The data, split as when the model was fitted to it; and whether it is what the model was fitted to."""
 
+    same = fitted.options.get("data") == str(Path(data).expanduser().absolute())
+    series = fitted.group if same and from_rows(fitted.group) else ""  # by which it was split
+
     def read(held_out: Shares) -> Dataset:
-        dataset = open_dataset(data, root, classes_file=classes_file, seed=seed, held_out=held_out)
+        dataset = open_dataset(
+            data, root, classes_file=classes_file, seed=seed, held_out=held_out, group=series
+        )
         decided = fitted.options.get("corrections")
         if isinstance(decided, str) and fitted.dataset == dataset.name and Path(decided).exists():
             dataset = corrected(dataset, Path(decided))[0]

@@ -50,6 +50,8 @@ def tune(
     method.unseen_names = options.unseen_names
     if options.weights is not None:
         method.image_weights = relative_weights(method, dataset.train, options.weights).to(backbone.device)
+    if options.groups is not None:
+        method.image_groups = options.groups.to(backbone.device)
     if options.unlabelled is not None:
         learn_beside(method, options.unlabelled)
     options.announce(method)

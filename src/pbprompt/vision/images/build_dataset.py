@@ -10,6 +10,7 @@ from pbprompt.files import as_text, is_special
 from pbprompt.vision.images import names
 from pbprompt.vision.images.images import HEIC, head_of, is_heic, looks_like_image
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE, SPLITS, Dataset, Item
+from pbprompt.vision.images.series import EXIF, FOLDER, folder_of, in_series, moment_of
 
 Skipped = tuple[str, str]
 Shares = tuple[float, float]  # held out for validation and for testing
@@ -25,6 +26,7 @@ class Row:
     key: str
     split: str = ""
     domain: str = ""
+    group: str = ""
     description: str = field(default="", compare=False)  # of its class
 
 
@@ -38,6 +40,7 @@ class Choices:
     mapping_from: str = ""
     held_out: Shares = NONE  # of each class, where the data has no split of its own
     fewest: int = 2  # classes
+    group: str = ""  # what makes a series: a column, folder or exif
 
     @classmethod
     def of(
@@ -48,10 +51,11 @@ class Choices:
         template: str | None = None,
         held_out: Shares = NONE,
         fewest: int = 2,
+        group: str = "",
     ) -> "Choices":
         """With the names of a classes file."""
         mapping = None if classes_file is None else names.read_classes_file(classes_file)
-        return cls(seed, template or DEFAULT_TEMPLATE, mapping, str(classes_file), held_out, fewest)
+        return cls(seed, template or DEFAULT_TEMPLATE, mapping, str(classes_file), held_out, fewest, group)
 
     def names(
         self, keys: Sequence[str], where: str, naming: Callable[[str], str] = names.from_label
@@ -119,10 +123,19 @@ def assemble(
 
     def item(row: Row) -> Item:
         if labels_in is None:
-            return Item(row.path, numbers[row.key], row.domain)
-        return Item(row.path, 0, labels=tuple(numbers[key] for key in sorted_keys(labels_in(row.key))))
+            return Item(row.path, numbers[row.key], row.domain, group=row.group)
+        return Item(
+            row.path,
+            0,
+            group=row.group,
+            labels=tuple(numbers[key] for key in sorted_keys(labels_in(row.key))),
+        )
 
     notes, held_out = list(notes), NONE
+    if choices.group == FOLDER:
+        rows = [replace(row, group=folder_of(row.path, row.key)) for row in rows]
+    elif choices.group == EXIF:
+        rows = [replace(row, group=moment_of(root / row.path)) for row in rows]
     if all(row.split in ("", "train") for row in rows):
         seed, held_out = choices.seed, choices.held_out
         split = dict.fromkeys((row.path for row in rows), "train")
@@ -166,7 +179,8 @@ def sorted_keys(keys: Iterable[str]) -> list[str]:
 
 
 def split_classes(rows: Sequence[Row], seed: int, val: float, test: float) -> dict[str, str]:
-    """The split of each image: shares of each class and domain are val and test, the rest is train.
+    """The split of each image: shares of each class and domain are val and test, the rest is train; a series
+    goes whole where its first image does.
 
     Each class is shuffled by a generator of its own, seeded with (seed, domain, class), so that adding a
     class leaves the others' splits alone. A class of one image trains; one of two or three also tests.
@@ -174,14 +188,23 @@ def split_classes(rows: Sequence[Row], seed: int, val: float, test: float) -> di
     classes: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         classes.setdefault((row.domain, row.key), []).append(row.path)
+    group = {row.path: row.group for row in rows}
     split: dict[str, str] = {}
+    taken: dict[str, str] = {}  # by series
     for (domain, key), paths in classes.items():
         paths.sort()
-        random.Random(as_text(f"{seed}\n{domain}\n{key}")).shuffle(paths)
+        source = random.Random(as_text(f"{seed}\n{domain}\n{key}"))
+        if any(group[path] for path in paths):
+            series = in_series(paths, [group[path] for path in paths], source)
+            paths = [path for some in series for path in some]
+        else:
+            source.shuffle(paths)
         train = max(1, min(round((1 - (val + test)) * len(paths)), len(paths) - 1))
         middle = train + max(0, min(round(val * len(paths)), len(paths) - train - 1))
         for place, path in enumerate(paths):
             split[path] = "train" if place < train else "val" if place < middle else "test"
+            if group[path]:
+                split[path] = taken.setdefault(group[path], split[path])
     return split
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from pbprompt.errors import InputError
 from pbprompt.files import as_name, as_text, read_text, write_text
 from pbprompt.vision.images.items import Dataset, Item, some
+from pbprompt.vision.images.series import in_series
 
 _FORMAT = "pbprompt-draw"
 _VAL_SHOTS = 4
@@ -100,8 +101,16 @@ def _sample(items: Sequence[Item], shots: int, source: random.Random) -> tuple[I
     groups: dict[int, list[Item]] = {}
     for item in items:
         groups.setdefault(item.label, []).append(item)
-    drawn = (source.sample(group, shots) if len(group) >= shots else group for group in groups.values())
-    return tuple(item for group in drawn for item in group)
+    drawn = []
+    for own in groups.values():
+        if any(item.group for item in own):  # whole series, but for the last
+            some = [
+                item for series in in_series(own, [item.group for item in own], source) for item in series
+            ]
+            drawn.append(some[:shots])
+        else:
+            drawn.append(source.sample(own, shots) if len(own) >= shots else own)
+    return tuple(item for own in drawn for item in own)
 
 
 def base_new(dataset: Dataset) -> tuple[Dataset, Dataset]:

@@ -20,7 +20,8 @@ DEFAULT_TEMPLATE = "a photo of a {}."
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One image: its path relative to the dataset's root (with `/`), its label, its domain where known.
+    """One image: its path relative to the dataset's root (with `/`), its label, its domain where known, and
+    the series it is of (`series.py`), if any.
 
     Of a multi-label dataset `labels` are its labels, perhaps none, and `label` is 0.
     """
@@ -29,6 +30,7 @@ class Item:
     label: int
     domain: str = ""
     labels: tuple[int, ...] = ()
+    group: str = ""
 
 
 @dataclass(frozen=True)

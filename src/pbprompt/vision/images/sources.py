@@ -12,6 +12,7 @@ from pbprompt.vision.images.catalog.benchmark import Benchmark
 from pbprompt.vision.images.huggingface import PREFIX, is_saved_dataset, open_huggingface
 from pbprompt.vision.images.items import Dataset, some
 from pbprompt.vision.images.names import from_folder
+from pbprompt.vision.images.series import check_groups
 from pbprompt.vision.images.stream.folders import UNLABELLED, Labels, files_in, subfolders
 from pbprompt.vision.images.stream.tables import TABLES
 from pbprompt.vision.images.tables import open_table, split_dataset
@@ -28,6 +29,7 @@ def open_dataset(
     seed: int = 1,
     held_out: Shares = NONE,
     fewest: int = 2,
+    group: str = "",
 ) -> Dataset:
     """The dataset behind a path or a name; `describe()` on it says what was found.
 
@@ -48,6 +50,7 @@ def open_dataset(
         held_out: shares of each class to validate and to test, where the data has no split; without them
             all of it is to be trained on.
         fewest: classes that it must have.
+        group: what makes photographs a series (`series.py`): `folder`, `exif` or a table's column.
 
     Example:
         >>> dataset = open_dataset("sample")
@@ -56,7 +59,15 @@ def open_dataset(
     """
     if template is not None and template.count("{}") != 1:
         raise InputError(f"template {template!r}: write it with one {{}} where the class name goes")
-    choices = Choices.of(classes_file, seed=seed, template=template, held_out=held_out, fewest=fewest)
+    choices = Choices.of(
+        classes_file, seed=seed, template=template, held_out=held_out, fewest=fewest, group=group
+    )
+    dataset = _opened(source, root, choices, template)
+    check_groups(dataset.items, group)
+    return dataset
+
+
+def _opened(source: str | Path, root: str | Path | None, choices: Choices, template: str | None) -> Dataset:
     benchmark, domain, folder = _benchmark(source)
     if benchmark is not None:
         if choices.mapping is not None:

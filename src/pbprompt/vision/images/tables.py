@@ -25,7 +25,7 @@ SEPARATOR = "|"  # between the labels of an image
 
 def open_table(path: Path, root: Path | None, choices: Choices) -> Dataset:
     """The dataset of a .csv, .tsv or .jsonl file, with paths relative to `root` or to its own folder."""
-    root, rows, several = root or path.parent, list(read_rows(path)), is_multi_label(path)
+    root, rows, several = root or path.parent, list(read_rows(path, choices.group)), is_multi_label(path)
     bare = [] if several else [(row.path, "without a label") for row in rows if not row.key]
     if bare and len(bare) == len(rows):
         raise InputError(f"{path}: every label is empty: give the classes' names in the column `label`")
@@ -85,13 +85,14 @@ def is_multi_label(path: Path) -> bool:
     return any("labels" in fields and "label" not in fields for _, fields in islice(_rows(path), 1))
 
 
-def read_rows(path: Path) -> Iterator[Row]:
-    """The rows of a table of either kind; of a multi-label one, a row's key is its whole cell.
+def read_rows(path: Path, group: str = "") -> Iterator[Row]:
+    """The rows of a table of either kind; of a multi-label one, a row's key is its whole cell. `group`: the
+    column that names a photograph's series, if any.
 
     A row without a label has an empty key.
     """
     field = ""
-    for where, fields in _rows(path):
+    for where, fields in _rows(path, group):
         field = field or ("labels" if "labels" in fields and "label" not in fields else "label")
         image, key = (_text(fields, name, where).strip() for name in ("image", field))
         word, domain, told = (
@@ -99,11 +100,13 @@ def read_rows(path: Path) -> Iterator[Row]:
         )
         if word and word.lower() not in SPLIT_WORDS:
             raise InputError(f"{where}: split {word.lower()!r} is unknown: write train, val or test")
-        yield Row(inside(image, where, absolute=True), key, SPLIT_WORDS.get(word.lower(), ""), domain, told)
+        series = _text(fields, group, where, "").strip() if group else ""
+        split = SPLIT_WORDS.get(word.lower(), "")
+        yield Row(inside(image, where, absolute=True), key, split, domain, series, told)
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Fields]]:
-    for where, fields in table_rows(path, io.StringIO(read_text(path), newline=""), labelled=True):
+def _rows(path: Path, also: str = "") -> Iterator[tuple[str, Fields]]:
+    for where, fields in table_rows(path, io.StringIO(read_text(path), newline=""), labelled=True, also=also):
         if isinstance(fields, InputError):
             raise fields
         yield where, fields

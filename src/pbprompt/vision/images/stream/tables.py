@@ -57,21 +57,26 @@ class Lines:
         self._row = 0
 
 
-def table_rows(table: Place, text: IO[str], labelled: bool) -> Iterator[tuple[str, Fields | InputError]]:
+def table_rows(
+    table: Place, text: IO[str], labelled: bool, also: str = ""
+) -> Iterator[tuple[str, Fields | InputError]]:
     """Each row, with the place to name where it is wrong; one that does not fit its header is its own error.
 
-    A header must name a column of images and, where the rows are to be `labelled`, one of labels.
+    A header must name a column of images and, where the rows are to be `labelled`, one of labels. `also`:
+    one more column to read.
     """
     lines = Lines(table, text)
     is_json = str(table).lower().endswith((".jsonl", ".ndjson"))
-    return _json_rows(table, lines) if is_json else _csv_rows(table, lines, labelled)
+    return _json_rows(table, lines, also) if is_json else _csv_rows(table, lines, labelled, also)
 
 
-def _csv_rows(table: Place, lines: Lines, labelled: bool) -> Iterator[tuple[str, Fields | InputError]]:
+def _csv_rows(
+    table: Place, lines: Lines, labelled: bool, also: str
+) -> Iterator[tuple[str, Fields | InputError]]:
     first = next(iter(lines), "").rstrip("\r\n")
     if len(first) > csv.field_size_limit():
         raise InputError(f"{table} line 1: a header of {len(first):,} characters: give a table with columns")
-    delimiter, header = _columns(first, labelled)
+    delimiter, header = _columns(first, labelled, also)
     if not header:
         missing = _NO_LABELS if labelled else ("no image column", _NEEDED)
         raise InputError(f"{table} line 1: {missing[0]} in {first[:60]!r}: {missing[1]}")
@@ -91,7 +96,7 @@ def _csv_rows(table: Place, lines: Lines, labelled: bool) -> Iterator[tuple[str,
         raise InputError(f"{table} line {reader.line_num + 1}: {error}: correct the quotes") from None
 
 
-def _columns(first: str, labelled: bool) -> tuple[str, list[str]]:
+def _columns(first: str, labelled: bool, also: str) -> tuple[str, list[str]]:
     """The separator, by what it makes of the header, and the field of each column, "" if none of ours.
 
     No fields at all where what is needed has no column.
@@ -100,14 +105,15 @@ def _columns(first: str, labelled: bool) -> tuple[str, list[str]]:
         header: list[str] = []
         for cell in next(csv.reader([first], delimiter=delimiter), []):
             word = cell.strip().lower()
-            field = next((field for field, words in COLUMNS.items() if word in words), "")
+            other = also if word == also.lower() else ""
+            field = next((field for field, words in COLUMNS.items() if word in words), other)
             header.append("" if field in header else field)
         if "image" in header and (not labelled or "label" in header or "labels" in header):
             return delimiter, header
     return "", []
 
 
-def _json_rows(table: Place, lines: Lines) -> Iterator[tuple[str, Fields]]:
+def _json_rows(table: Place, lines: Lines, also: str) -> Iterator[tuple[str, Fields]]:
     """The fields that each line's object has."""
     for number, line in enumerate(lines, start=1):
         lines.next_row()
@@ -123,6 +129,7 @@ def _json_rows(table: Place, lines: Lines) -> Iterator[tuple[str, Fields]]:
         named = {
             field: next((word for word in words if word in value), "") for field, words in COLUMNS.items()
         }
+        named[also] = also if also in value else ""
         yield where, {field: value[word] for field, word in named.items() if word}
 
 

@@ -1,0 +1,53 @@
+"""Which photographs of a dataset count as one: series as the user names them, or else found by features."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from pbprompt.evidence.series import find_series
+from pbprompt.prompts.loop.tune import Bank
+from pbprompt.vision.images.items import Dataset, Item
+from pbprompt.vision.images.series import ALIKE, NONE, numbered
+from pbprompt.vision.similarity import unit
+
+MOST = 8192  # photographs that are compared with each other
+ASKED_CHANCE = 1.0  # of `find_series`, where the user says that there are series
+
+
+def series_of(dataset: Dataset, items: Sequence[Item], bank: Bank, by: str) -> Int[Tensor, " n"] | None:
+    """A number for each item's series; None where each is by itself. `by`: what --group says."""
+    if by == NONE or dataset.multi_label:
+        return None
+    if (named := numbered(items)) is not None:
+        return torch.tensor(named)
+    if not 1 < len(items) <= MOST:
+        return None
+    features = bank.encode(dataset.root, items)
+    images, labels = unit(features.global_.float()).cpu(), features.labels.cpu()
+    return find_series(images, labels, ASKED_CHANCE) if by == ALIKE else find_series(images, labels)
+
+
+def apart_from(
+    dataset: Dataset, held_out: Sequence[Item], bank: Bank, by: str
+) -> tuple[list[Item], Int[Tensor, " n"] | None]:
+    """The held-out items that are of no training item's series, and their series."""
+    learned = len(dataset.train)
+    groups = series_of(dataset, [*dataset.train, *held_out], bank, by)
+    if groups is None:
+        return list(held_out), None
+    own = groups[learned:]
+    free = ~torch.isin(own, groups[:learned])
+    return [item for item, kept in zip(held_out, free.tolist(), strict=True) if kept], own[free]
+
+
+def series_facts(groups: Int[Tensor, " n"] | None, by: str) -> dict[str, Any]:
+    """What `fit` keeps of them: how they were told, how many photographs are of a series of several, and how
+    many series there are."""
+    facts: dict[str, Any] = {"group": by} if by else {}
+    if groups is not None:
+        _, place, size = groups.unique(return_inverse=True, return_counts=True)
+        facts |= {"in_series": int((size[place] > 1).sum()), "series": len(size)}
+    return facts
