@@ -17,7 +17,7 @@ from plain_posterior import (
 from scipy.special import logsumexp
 
 from pbprompt.evidence.expert import HeldOutPhotographs, Seen
-from pbprompt.evidence.experts.gaussian import diagonalise, fit_gaussians
+from pbprompt.evidence.experts.gaussian import fit_gaussians, whitened
 from pbprompt.evidence.novelty import (
     FEWEST,
     USUAL,
@@ -64,6 +64,7 @@ def judged(counts=(8, 6, 1, 7), seed: int = 0) -> Tables:
     left = HeldOutPhotographs(
         labels=labels,
         shares=torch.ones(n, dtype=torch.float64),
+        left=torch.ones(n, dtype=torch.float64),
         several=torch.tensor(counts)[labels] > 1,
         scores=torch.zeros(4, n, k, dtype=torch.float64),
         closeness=closeness(distances, by_kernel),
@@ -112,7 +113,7 @@ def test_it_never_rises_with_distance_or_with_less_likeness(seed, farther, less)
 def test_it_never_rises_along_a_ray_away_from_all_photographs(seed):
     """Far out single photographs say nothing more, and the distance to the nearest class only grows."""
     images, labels, texts = problem(5, [4, 3, 5], seed=seed)
-    gaussians = fit_gaussians(diagonalise(Statistics.of(images, labels, 3), texts))
+    gaussians = fit_gaussians(whitened(Statistics.of(images, labels, 3), texts))
     plain = PlainGaussians(images, labels, texts)
     way = normal(5, seed=seed + 1)
     precise = np.linalg.solve(plain.sigma, way.numpy())

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbprompt.evidence import statistics
-from pbprompt.evidence.experts.gaussian import diagonalise
+from pbprompt.evidence.experts.gaussian import whitened
 from pbprompt.evidence.statistics import Statistics
 
 unit = torch.nn.functional.normalize
@@ -116,13 +116,13 @@ def test_a_large_shared_part_leaves_the_spread_right():
     common = unit(torch.randn(6, generator=generator, dtype=torch.float64), dim=0)
     noise = torch.randn(5000, 6, generator=generator, dtype=torch.float64)
     images = unit(common + 1e-3 * noise + 1e-3 * labels.unsqueeze(1))
-    frame = diagonalise(Statistics.of(images, labels, 3), images[:3])
+    frame = whitened(Statistics.of(images, labels, 3), images[:3])
     x, y = images.numpy().astype(np.longdouble), labels.numpy()
     r = x - np.stack([x[y == c].mean(0) for c in range(3)])[y]
     expected = np.linalg.eigvalsh((r.T @ r).astype(float))
     scale = expected.max()
-    found = (frame.sigma - frame.sigma[0]).numpy() * frame.size  # Σ = (S + a I) / size
-    np.testing.assert_allclose(found / scale, (expected - expected[0]) / scale, atol=1e-8)
+    spectrum = np.linalg.eigvalsh(np.linalg.inv(frame.whiten @ frame.whiten.T)) * frame.size  # of S + a I
+    np.testing.assert_allclose((spectrum - spectrum[0]) / scale, (expected - expected[0]) / scale, atol=1e-8)
 
 
 def test_a_weight_counts_a_photograph_so_often():

@@ -65,7 +65,7 @@ class Conjugate(Memory):
     """Names place the classes, photographs move them; both in closed form."""
 
     Config = ConjugateConfig
-    revision = 3
+    revision = 4
     tags = ("closed form",)
     needs_text = False
     stepwise = False

@@ -20,10 +20,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pbprompt.evidence.evidence import Kept
+from pbprompt.evidence.evidence import Kept, feature_keys
+from pbprompt.evidence.rivals.discriminant import places_in_class
 from pbprompt.evidence.statistics import Statistics
 from pbprompt.evidence.text_map import TextMap, learn_text_map
 
+FOLDS = 16
+Folds = list[tuple[Int[Tensor, " g"], Int[Tensor, " a"]]]
 CELLS = 1 << 22  # of a table of held-out photographs by classes
 
 
@@ -80,12 +83,62 @@ class Photographs:
     def own(self) -> Bool[Tensor, "n k"]:
         return self.labels.unsqueeze(1) == torch.arange(self.classes).to(self.labels)
 
+    @cached_property
+    def places(self) -> Int[Tensor, " n"]:
+        """Of each photograph its place in its class, by chance and whatever the order they came in."""
+        order = feature_keys(self.images.float()).argsort(stable=True)
+        places = torch.empty_like(order)
+        places[order] = places_in_class(self.labels[order])
+        return places
+
+    @cached_property
+    def folds(self) -> Folds:
+        return self.dealt(FOLDS)
+
+    def dealt(self, number: int) -> Folds:
+        """Of each fold the photographs that are gone, and those of them that are asked about.
+
+        Every class that has others is without as many of its photographs, one at least; one that is gone in
+        several folds is asked about once. Photographs that are alone in their class stay.
+        """
+        most = self.labels.bincount(minlength=self.classes)[self.labels].clamp(max=number)
+        found = []
+        for fold in range(number):
+            asked = self.several & (self.places % number == fold)
+            if asked.any():
+                gone = self.several & (self.places % most == fold % most)
+                found.append((gone.nonzero().squeeze(1), asked.nonzero().squeeze(1)))
+        return found
+
+    @cached_property
+    def left(self) -> Float[Tensor, " n"]:
+        """Of each photograph's class the share that is left where it is held out."""
+        share = torch.ones_like(self.shares)
+        for gone, asked in self.folds:
+            lost = torch.zeros_like(self.statistics.counts).index_add_(
+                0, self.labels[gone], self.shares[gone]
+            )
+            share[asked] = (1 - lost / self.statistics.counts)[self.labels[asked]]
+        return share
+
+    def without(self, gone: Int[Tensor, " g"]) -> Self:
+        """The other photographs, and their sums."""
+        lost = Statistics.of(self.images[gone], self.labels[gone], self.classes, self.shares[gone])
+        sums = Statistics(*(mine - its for mine, its in zip(self.statistics, lost, strict=True)))
+        rest = torch.ones(len(self.labels), dtype=torch.bool).to(self.several)
+        rest[gone] = False
+        patches = None if self.patches is None else self.patches[rest]
+        few = self.images[rest], self.labels[rest], self.shares[rest]
+        return type(self)(sums, *few, self.texts, self.scale, patches)
+
 
 class HeldOut(NamedTuple):
     """What an expert says of each of its photographs without it."""
 
     scores: Float[Tensor, "n k"]
+    """by folds (`Photographs.folds`), all classes without as many; of a class's only one, without it"""
     closeness: Float[Tensor, " n"] | None = None
+    """without that photograph alone"""
     without_class: Float[Tensor, " n"] | None = None
     """its closeness to the other classes, without all photographs of its own"""
 
@@ -96,6 +149,8 @@ class HeldOutPhotographs(NamedTuple):
     labels: Int[Tensor, " n"]
     shares: Float[Tensor, " n"]
     """how often each counts"""
+    left: Float[Tensor, " n"]
+    """the share of its class that is left where it is held out"""
     several: Bool[Tensor, " n"]
     """whether the class has photographs left: without, the answer is about its name"""
     scores: Float[Tensor, "e n k"]
@@ -115,7 +170,9 @@ class HeldOutPhotographs(NamedTuple):
         shares = photographs.shares
         scores, closeness, without_class = found
         unknown, several = torch.zeros_like(shares), photographs.several
-        return cls(photographs.labels, shares, several, scores, closeness, without_class, unknown)
+        return cls(
+            photographs.labels, shares, photographs.left, several, scores, closeness, without_class, unknown
+        )
 
 
 class Expert(Protocol):

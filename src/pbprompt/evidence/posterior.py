@@ -9,8 +9,8 @@ Experts (`experts.py`) score every class, and what they say is added up:
     nearest      Q_c(x)                  the nearest photograph of the class
     names        e^scale x·(t_c − t̄)     the name alone, as zero-shot has it
 
-of each backbone, if there are several. Each expert answers every photograph as if it had been left out,
-exactly, and the weights w are fitted to that (`weights.py`).
+of each backbone, if there are several. Each expert answers every photograph as if it had not been there, with
+as many of the other classes (`expert.py`), and the weights w are fitted to that (`trust.py`, `weights.py`).
 
 An image unlike all photographs (`novelty.py`), such as a drawing where they are photos, is left to the
 names as far as they tell anything, g = I · unlike(x), I the share of ln K that names alone tell:
@@ -220,7 +220,7 @@ def judged(
     """
     kinds = kinds_of(views)
     name_scale, information = names_alone(kinds, left)
-    weights = fit_trust(kinds, left, name_scale, photographs[0].statistics.counts, absorbed)
+    weights = fit_trust(kinds, left, name_scale, information, photographs[0].statistics.counts, absorbed)
     logits = combined(left.scores, weights.draws(1))[0]
     cosines = [
         seen.scale * (seen.images - view.centre) @ (seen.placed[1] - view.moved_centre).T

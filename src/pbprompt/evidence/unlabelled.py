@@ -29,6 +29,7 @@ per class or more, and either twenty photographs have labels or the names tell s
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple, Self, cast
 
 import torch
@@ -38,16 +39,15 @@ from torch import Tensor
 
 from pbprompt.evidence.expert import Expert, HeldOutPhotographs, Photographs, Seen
 from pbprompt.evidence.experts import EXPERTS
-from pbprompt.evidence.experts.gaussian import Gaussians, diagonalise, fit_gaussians
+from pbprompt.evidence.experts.gaussian import Gaussians, fit_gaussians, whitened
 from pbprompt.evidence.experts.kernel import Kernel, bandwidth_of, inverse_kernel, log_kernel, without_group
 from pbprompt.evidence.experts.name import Names
 from pbprompt.evidence.experts.nearest import Nearest, nearest
 from pbprompt.evidence.novelty import fit_novelty
 from pbprompt.evidence.posterior import Posterior, View, beyond, fit_posterior, judged, kinds_of
-from pbprompt.evidence.rivals.discriminant import places_in_class
 from pbprompt.evidence.statistics import Statistics
 from pbprompt.evidence.text_map import learn_text_map
-from pbprompt.evidence.trust import FEW, UNNAMED, enough, fit_trust
+from pbprompt.evidence.trust import FEW, UNNAMED, YIELDS, enough, fit_trust
 from pbprompt.evidence.weights import combined, fit_weights
 
 STRANGE = 0.1
@@ -66,7 +66,7 @@ PER_CLASS = 2  # photographs of the pool, where nothing can be judged
 NAMED = 0.1  # of ln K, where nothing can be judged
 DRAWS = 16  # of the experts' weights
 TINY = 1e-12  # of each class's share: none is without any
-NAMES = 0.25  # of a name's logit, once a pool stands beside it and no label does
+NAMES = 1.0  # ψ₀, where no label can tell it: as the backbone was trained
 
 
 class Verdict(NamedTuple):
@@ -180,7 +180,8 @@ def absorb_by_names(
     texts: Float[Tensor, "k d"], scale: float, pool: Float[Tensor, "m d"]
 ) -> tuple[Absorbed, Statistics]:
     """Without any label: ℓ are the names' logits at first; the pool counts as four photographs per class at
-    most. Also the sums, which labelled photographs can be added to later."""
+    most, and weighs what it would beside names that tell all (U = 1), since nothing else can tell. Also the
+    sums, which labelled photographs can be added to later."""
     texts, pool = texts.double(), pool.double()
     names = Names(scale * (texts - texts.mean(0)))
     by_name, nothing = names.scores(Seen(pool)), Statistics.none(len(texts), texts.shape[1], pool.device)
@@ -188,12 +189,12 @@ def absorb_by_names(
     for _ in range(PASSES):
         statistics, weight = with_pool(nothing, pool, shares + TINY, torch.full_like(nothing.counts, MOST))
         text_map, moved = learn_text_map(statistics.means, statistics.counts, texts)
-        gaussians = fit_gaussians(diagonalise(statistics, moved))
+        gaussians = fit_gaussians(whitened(statistics, moved))
         densities = gaussians.scores(Seen(pool))
         spreads = [float(each.var(1).mean().sqrt()) for each in (by_name, densities)]
         sure = EXPERTS["gaussians"].usual * (spreads[0] / spreads[1] if min(spreads) > 0 else UNNAMED)
         by_photographs = [sure, EXPERTS["kernel"].usual, EXPERTS["nearest"].usual]
-        usual = pool.new_tensor(by_photographs) * enough(weight)
+        usual = pool.new_tensor(by_photographs) * enough(weight) * (1 - YIELDS * enough(weight))
         shares = shared_out(usual[0] * densities + NAMES * by_name)
     rows, table, some = torch.arange(len(pool), device=pool.device), by_name[:0], pool[:IN_KERNEL]
     none, once = rows[:0], table[:, 0]
@@ -204,7 +205,7 @@ def absorb_by_names(
     view = View(experts, pool[:0], text_map, moved.mean(0), statistics.means.mean(0))
     view = _with_pool(view, gaussians, kernel)
     scores, close = table.expand(4, -1, -1), table[:, :2].T
-    left = HeldOutPhotographs(none, once, none.bool(), scores, close, close, once)
+    left = HeldOutPhotographs(none, once, once, none.bool(), scores, close, close, once)
     name_scale = pool.new_full((1,), NAMES)
     weights = fit_weights(scores, none, torch.cat([usual, name_scale]))
     novelty = fit_novelty(left, beyond([view]), table, table)
@@ -253,46 +254,34 @@ def _by_folds(
     together: Sequence[_Together],
     pools: Sequence[Float[Tensor, "m d"]],
 ) -> tuple[HeldOutPhotographs, Verdict]:
-    """Every photograph whose class has others judged without its label, with the pool and without."""
+    """Every photograph whose class has others held out with the pool there, and what is gained by that."""
     labels, classes = left.labels, photographs[0].classes
     alone = [_Together.of(each.labelled, left.shares, each.photographs[:0]) for each in together]
     to_labelled = [
         log_kernel(p, each.labelled.photographs, each.labelled.bandwidth)
         for p, each in zip(pools, alone, strict=True)
     ]
-    said = base.scores(*(Seen(pool) for pool in pools))
-    without, with_pool = (
-        left._replace(
-            **{name: getattr(left, name).clone() for name in ("scores", "closeness", "without_class")}
-        )
-        for _ in range(2)
-    )
-    fold = folds(labels, left.several)
-    for number in range(FOLDS):
-        out = (fold == number).nonzero().squeeze(1)
-        if not len(out):
-            continue
-        scores, fewer, moved, gaussians = said.clone(), [], [], []
-        for place, (seen_, own) in enumerate(zip(photographs, alone, strict=True)):
-            gone = Statistics.of(seen_.images[out], labels[out], classes, left.shares[out])
-            rest = Statistics(*(mine - its for mine, its in zip(seen_.statistics, gone, strict=True)))
-            fewer.append(rest)
-            moved.append(learn_text_map(rest.means, rest.counts, seen_.texts)[1])
-            gaussians.append(fit_gaussians(diagonalise(rest, moved[-1])))
-            kernel = own.labelled
-            _put(without, base.views, place, out, gaussians[-1], seen_, own.left_out(kernel, out))
+    said, tables = base.scores(*(Seen(pool) for pool in pools)), ("scores", "closeness", "without_class")
+    with_pool = left._replace(**{name: getattr(left, name).clone() for name in tables})
+    with_pool = with_pool._replace(left=torch.ones_like(left.left))  # the pool stays
+    for gone, asked in photographs[0].dealt(FOLDS):
+        scores, rest = said.clone(), [each.without(gone) for each in photographs]
+        for place, (fewer, own) in enumerate(zip(rest, alone, strict=True)):
             # what the labelled photographs of the other folds say of the pool: α less A_·G A_GG⁻¹ α_G
-            at = _row(base.views, place, "kernel")
-            lost = F.one_hot(labels[out], classes).to(scores) - 1 / classes - without.scores[at, out]
-            near = to_labelled[place].index_fill(1, out, -torch.inf)
-            scores[at] = near.exp() @ (kernel.coefficients - own.inverse[:, out] @ lost)
-            scores[_row(base.views, place, "nearest")] = nearest(near, labels, classes)
-            scores[_row(base.views, place, "gaussians")] = gaussians[-1].scores(Seen(pools[place]))
-        more, shares, _ = _passes(base.views, scores, base.weights.best, fewer, pools, moved)
-        for place, (seen_, each) in enumerate(zip(photographs, together, strict=True)):
-            by_kernel = each.left_out(each.kernel(shares), out)
-            _put(with_pool, base.views, place, out, more[place], seen_, by_kernel)
-    return with_pool, _verdict(base, photographs[0], without, with_pool)
+            kernel, put = own.labelled, partial(_row, base.views, place)
+            lost = F.one_hot(labels[gone], classes).to(scores) - 1 / classes
+            lost -= without_group(kernel, own.inverse, gone)
+            near = to_labelled[place].index_fill(1, gone, -torch.inf)
+            scores[put("kernel")] = near.exp() @ (kernel.coefficients - own.inverse[:, gone] @ lost)
+            scores[put("nearest")] = nearest(near, labels, classes)
+            gaussians = fit_gaussians(whitened(fewer.statistics, fewer.placed[1]))
+            scores[put("gaussians")] = gaussians.scores(Seen(pools[place]))
+        sums, moved = [each.statistics for each in rest], [each.placed[1] for each in rest]
+        more, shares, _ = _passes(base.views, scores, base.weights.best, sums, pools, moved)
+        for place, each in enumerate(together):
+            by_kernel = each.left_out(each.kernel(shares), gone)[:, torch.isin(gone, asked)]
+            _put(with_pool, base.views, place, asked, more[place], photographs[place], by_kernel)
+    return with_pool, _verdict(base, photographs[0], left, with_pool)
 
 
 def _verdict(
@@ -302,9 +291,8 @@ def _verdict(
     own = without.labels[several].unsqueeze(1)
     likely, right = [], []
     for left in (without, with_pool):
-        draws = fit_trust(kinds_of(base.views), left, base.name_scale, photographs.statistics.counts).draws(
-            DRAWS
-        )
+        known = base.name_scale, base.information, photographs.statistics.counts
+        draws = fit_trust(kinds_of(base.views), left, *known).draws(DRAWS)
         answers = combined(left.scores[:, several], draws).softmax(-1).mean(0)
         likely.append(answers.gather(1, own).clamp(min=1e-37).log().squeeze(1))
         right.append(float((answers.argmax(1, keepdim=True) == own).double().mean()))
@@ -313,14 +301,6 @@ def _verdict(
     return Verdict(
         len(gains), (float(likely[0].mean()), float(likely[1].mean())), (right[0], right[1]), error
     )
-
-
-def folds(labels: Int[Tensor, " n"], several: Bool[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """Of each photograph the fold; −1 of a class's only one.
-
-    Those of a class go to the folds in turn, so that none is ever left without any; each begins at another.
-    """
-    return torch.where(several, (places_in_class(labels) + labels) % FOLDS, -1)
 
 
 def _row(views: Sequence[View], place: int, name: str) -> int:
@@ -397,7 +377,7 @@ def _passes(
         gaussians = []
         for row, sums, pool, names in zip(rows, statistics, pools, moved, strict=True):
             more, weight = with_pool(sums, pool, shares, MOST * sums.counts)
-            gaussians.append(fit_gaussians(diagonalise(more, names)))
+            gaussians.append(fit_gaussians(whitened(more, names)))
             scores[row] = gaussians[-1].scores(Seen(pool))
         shares = shared_out(combined(scores, weights.unsqueeze(0))[0])
     return gaussians, shares, weight

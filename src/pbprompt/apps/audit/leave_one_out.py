@@ -28,8 +28,8 @@ from pbprompt.evidence.evidence import KEPT, Kept
 from pbprompt.evidence.expert import Photographs, Seen, judged_rows
 from pbprompt.evidence.label_head import fit_label_head
 from pbprompt.evidence.posterior import fit_posterior
+from pbprompt.evidence.rivals.discriminant import places_in_class
 from pbprompt.evidence.statistics import Statistics
-from pbprompt.evidence.unlabelled import folds
 from pbprompt.vision.similarity import unit
 
 DRAWS = 16  # of these weights
@@ -93,7 +93,7 @@ def _left_out(
     posterior, left = fit_posterior(_photographs(x, labels, texts, scale, every, some))
     said[some], looks[some] = posterior.answers(left.scores, left.looks, DRAWS), left.looks
     every[some] = False
-    fold = torch.where(every, folds(labels, several), -1)
+    fold = torch.where(every & several, (places_in_class(labels) + labels) % FOLDS, -1)
     for number in fold[fold >= 0].unique().tolist():
         out = fold == number
         posterior, _ = fit_posterior(_photographs(x, labels, texts, scale, ~out, some))

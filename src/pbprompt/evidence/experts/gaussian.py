@@ -16,7 +16,7 @@
 | n_c, x̄_c  | `counts`, `means` | photographs of class c (at least one), and their mean                     |
 | t̃_c       | `texts`           | text feature of class c, less the mean over the classes                   |
 | b         | `centre`          | mean of the class means                                                   |
-| Σ, P      | `sigma`           | within-class covariance, shrunk to a sphere; P is its inverse             |
+| Σ, P      | `whiten`          | within-class covariance, shrunk to a sphere; P is its inverse             |
 | s, γ      | `slope`           | how far along Σ t̃ the classes lie, fitted; γ = 2 trusts the names more    |
 | κ         | `KAPPA`           | how many photographs a name is worth                                      |
 
@@ -24,11 +24,15 @@ The linear part of L_c under m_c alone is the text classifier itself, and s → 
 the backbone. Half of the spread of the class means counts as one more degree of freedom within the classes,
 which decides a where every class has a single photograph.
 
-S is diagonalised once; in its eigenbasis Σ and P are diagonal, so that everything after is a product of
-matrices: O(N d² + d³ + N K d) in all, in float64.
+All is computed in whitened coordinates, u W with W Wᵀ = P, so that everything after one Cholesky factor of Σ
+is a product of matrices: O(N d² + d³ + N K d) in all, in float64.
 
-Each photograph is also judged by the posterior without it, exactly: the prior (b, s, a) stays as it is. An
-image that counts w times leaves its class n − w photographs, and with r = x_i − x̄_y
+**Held out.** How the classes are told apart is judged by folds (`expert.py`): everything is fitted again to
+what is left, all classes having lost as many. Σ of fewer photographs has another scale, and with it L: scores
+held out are brought to the spread, over the other classes of the same photographs, of those of the whole.
+
+How near an image looks, D, is judged by the posterior without it alone, exactly: the prior (b, s, a) stays as
+it is. An image that counts w times leaves its class n − w photographs, and with r = x_i − x̄_y
 
     x̄_y⁻ = x̄_y − w r/(n − w)       S⁻ = S − β r rᵀ,  β = w n/(n − w)
     ‖e‖²_{P⁻} = (1 − w/M) [‖e‖²_P + g (rᵀPe)²],  g = (β/M)/(1 − (β/M) rᵀPr),  M = N − K + ν
@@ -53,39 +57,40 @@ BLOCK = 1 << 19  # cells of a table of held-out photographs that is made at once
 FLOOR = 1e-8  # of the variance, relative to an image's own square: all images may be equal
 
 
-class Eigenbasis(NamedTuple):
-    """The classes in the eigenbasis of S, where Σ is diagonal, about their centre."""
+class Frame(NamedTuple):
+    """The classes about their centre, in whitened coordinates."""
 
-    basis: Float[Tensor, "d d"]
-    sigma: Float[Tensor, " d"]
-    """the diagonal of Σ"""
+    whiten: Float[Tensor, "d d"]
+    """W"""
     size: float
     """N − K + ν"""
     centre: Float[Tensor, " d"]
+    """b, as it is"""
     counts: Float[Tensor, " k"]
     means: Float[Tensor, "k d"]
-    """x̄_c − b"""
+    """(x̄_c − b) W"""
     priors: Float[Tensor, "k d"]
-    """m_c − b"""
+    """(m_c − b) W"""
 
 
-def diagonalise(statistics: Statistics, texts: Float[Tensor, "k d"]) -> Eigenbasis:
-    """Of classes that all have photographs: S = Σ_i x_i x_iᵀ − Σ_c n_c x̄_c x̄_cᵀ, diagonalised."""
+def whitened(statistics: Statistics, texts: Float[Tensor, "k d"]) -> Frame:
+    """Of classes that all have photographs: S = Σ_i x_i x_iᵀ − Σ_c n_c x̄_c x̄_cᵀ."""
     counts, sums, moment = statistics
-    means = statistics.means
-    spectrum, basis = torch.linalg.eigh(moment - sums.T @ means)
-    spectrum, means, texts = spectrum.clamp(min=0), means @ basis, texts.double() @ basis
-    images, width = float(counts.sum()), len(spectrum)
+    means, width, images = statistics.means, len(moment), float(counts.sum())
+    scatter = moment - sums.T @ means
     freedom, strength = max(0.0, images - len(counts)), SHRINKAGE * width
     centre = means.mean(0)
-    means, texts = means - centre, texts - texts.mean(0)
+    means, texts = means - centre, texts.double() - texts.double().mean(0)
     spread = means.square().sum() / max(1, len(counts) - 1)
-    variance = (spectrum.sum() + SPREAD * spread) / (width * (freedom + 1))
-    variance = variance.clamp(min=FLOOR * float(moment.diagonal().sum()) / images / width)
-    sigma = (spectrum + strength * variance) / (freedom + strength)
-    length = (texts.square() * sigma).sum()
-    slope = ((texts * means).sum() / length).clamp(min=0) if length > 1e-12 * sigma.mean() else 0.0
-    return Eigenbasis(basis, sigma, freedom + strength, centre, counts, means, GAMMA * slope * sigma * texts)
+    variance = (scatter.trace().clamp(min=0) + SPREAD * spread) / (width * (freedom + 1))
+    variance = variance.clamp(min=FLOOR * float(moment.trace()) / images / width)
+    sigma = (scatter + strength * variance * torch.eye(width).to(scatter)) / (freedom + strength)
+    placed = texts @ sigma
+    length = (texts * placed).sum()
+    slope = ((texts * means).sum() / length).clamp(min=0) if length > 1e-12 * sigma.trace() / width else 0.0
+    lower = torch.linalg.cholesky(sigma)
+    whiten = torch.linalg.solve_triangular(lower, torch.eye(width).to(sigma), upper=False).T
+    return Frame(whiten, freedom + strength, centre, counts, means @ whiten, GAMMA * slope * placed @ whiten)
 
 
 def inflation(counts: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
@@ -130,45 +135,48 @@ class Gaussians(NamedTuple):
 
 
 def fit(photographs: Photographs) -> tuple[Gaussians, HeldOut]:
-    """With each photograph held out exactly; its closeness is −min_c D_c."""
-    frame, shown = diagonalise(photographs.statistics, photographs.placed[1]), photographs
+    """Its closeness is −min_c D_c."""
+    frame, shown = whitened(photographs.statistics, photographs.placed[1]), photographs
+    whole, several = fit_gaussians(frame), photographs.several
     rows = torch.arange(len(shown.labels)).to(shown.labels)
     blocks = rows.split(max(1, BLOCK // max(shown.classes, shown.images.shape[1])))
     parts = [leave_one_out(frame, shown.images[b], shown.labels[b], shown.shares[b]) for b in blocks]
-    distances, densities, _ = (torch.cat(part) for part in zip(*parts, strict=True))
+    distances, scores = (torch.cat(part) for part in zip(*parts, strict=True))
+    for gone, asked in shown.folds:
+        rest = shown.without(gone)
+        again = fit_gaussians(whitened(rest.statistics, rest.placed[1]))
+        scores[asked] = again.scores(Seen(shown.images[asked]))
+    if several.any() and shown.classes > 2:
+        tables = whole.scores(Seen(shown.images[several])), scores[several]
+        now, then = (_spread(table, ~shown.own[several]) for table in tables)
+        scores[several] *= torch.where(then > 0, now / then, 1.0)
     others = distances.masked_fill(shown.own, torch.inf)
-    return fit_gaussians(frame), HeldOut(densities, -distances.amin(1), -others.amin(1))
+    return whole, HeldOut(scores, -distances.amin(1), -others.amin(1))
 
 
 EXPERT = Kind(fit, Gaussians, says="class mean", usual=0.75, in_spreads=True, only_beyond=True)
 
 
-def fit_gaussians(frame: Eigenbasis) -> Gaussians:
+def _spread(table: Float[Tensor, "n k"], others: Bool[Tensor, "n k"]) -> Float[Tensor, ""]:
+    """Over a photograph's other classes: the root mean square of the deviations."""
+    return table[others].view(len(table), -1).var(1).mean().sqrt()
+
+
+def fit_gaussians(frame: Frame) -> Gaussians:
     """μ̂ and Σ of the classes of a frame."""
-    sigma, iota = frame.sigma, inflation(frame.counts)
+    iota, width = inflation(frame.counts), len(frame.centre)
     mean = posterior_means(frame.counts, frame.means, frame.priors)
-    constant = -0.5 * (mean.square() / sigma).sum(1) / iota - 0.5 * len(sigma) * iota.log()
-    direction = (mean / sigma / iota.unsqueeze(1)) @ frame.basis.T
-    return Gaussians(frame.basis @ frame.centre, frame.basis / sigma.sqrt(), direction, 1 / iota, constant)
-
-
-class LeftOut(NamedTuple):
-    """What the posterior without image i says of image i."""
-
-    distances: Float[Tensor, "n k"]
-    """D_c"""
-    log_densities: Float[Tensor, "n k"]
-    """L_c"""
-    several: Bool[Tensor, " n"]
-    """whether the image's class has photographs left"""
+    constant = -0.5 * mean.square().sum(1) / iota - 0.5 * width * iota.log()
+    direction = mean @ frame.whiten.T / iota.unsqueeze(1)
+    return Gaussians(frame.centre, frame.whiten, direction, 1 / iota, constant)
 
 
 def leave_one_out(
-    frame: Eigenbasis, images: Float[Tensor, "n d"], labels: Int[Tensor, " n"], weights: Float[Tensor, " n"]
-) -> LeftOut:
-    """For some of the photographs that the frame was made of, and how often each counts."""
-    precision, rows = 1 / frame.sigma, torch.arange(len(labels)).to(labels)
-    u = images.double() @ frame.basis - frame.centre
+    frame: Frame, images: Float[Tensor, "n d"], labels: Int[Tensor, " n"], weights: Float[Tensor, " n"]
+) -> tuple[Float[Tensor, "n k"], Float[Tensor, "n k"]]:
+    """D and L of some of the photographs, by the posterior without each; and how often each counts."""
+    rows = torch.arange(len(labels)).to(labels)
+    u = (images.double() - frame.centre) @ frame.whiten
     n, own_mean = frame.counts[labels], frame.means[labels]
     several = n - weights > 1e-9 * n  # sums of weights are rounded
     left = torch.where(several, n - weights, 0.0)
@@ -178,18 +186,17 @@ def leave_one_out(
     own = posterior_means(left, own_mean - share.unsqueeze(1) * r, frame.priors[labels])
     mean = posterior_means(frame.counts, frame.means, frame.priors)
 
-    wr, offset = precision * r, u - own
-    squared = (u.square() * precision).sum(1, keepdim=True) - 2 * (u * precision) @ mean.T
-    squared = squared + (mean.square() * precision).sum(1)
-    along = (wr * u).sum(1, keepdim=True) - wr @ mean.T
-    squared[rows, labels] = (offset.square() * precision).sum(1)
-    along[rows, labels] = (wr * offset).sum(1)
+    offset = u - own
+    squared = u.square().sum(1, keepdim=True) - 2 * u @ mean.T + mean.square().sum(1)
+    along = (r * u).sum(1, keepdim=True) - r @ mean.T
+    squared[rows, labels] = offset.square().sum(1)
+    along[rows, labels] = (r * offset).sum(1)
     beta = share * n / frame.size
-    g = beta / (1 - beta * (wr * r).sum(1))
+    g = beta / (1 - beta * r.square().sum(1))
     squared = (1 - gone / frame.size).unsqueeze(1) * (squared + g.unsqueeze(1) * along.square())
 
     counts = frame.counts.repeat(len(labels), 1)
     counts[rows, labels] = left
     iota = inflation(counts)
     distances = squared / iota
-    return LeftOut(distances, -0.5 * distances - 0.5 * len(precision) * iota.log(), several)
+    return distances, -0.5 * distances - 0.5 * len(frame.centre) * iota.log()

@@ -11,7 +11,8 @@
 | λ        | `RIDGE`        | the noise of a label                                                  |
 
 R_c is near 1 − 1/K among photographs of the class and falls to 0 far from all. A photograph that is left out,
-alone or with all others G of its class, is answered exactly, since A knows the way (h stays as it is):
+alone or with others G (of its fold, or all of its class), is answered exactly, since A knows the way (h stays
+as it is):
 
     R⁻ⁱ(x_i) = Y_i − 1/K − α_i / A_ii              R⁻ᴳ(x_i) = Y_i − 1/K − (A_GG⁻¹ α_G)_i
 
@@ -73,7 +74,10 @@ def fit(photographs: Photographs) -> tuple[Kernel, HeldOut]:
         if len(rows):
             without_class[rows] = without_group(kernel, inverse, rows)
     others = without_class.masked_fill(photographs.own, -torch.inf).amax(1)
-    return kernel, HeldOut(alone, alone.amax(1), others)
+    scores = alone.clone()
+    for gone, asked in photographs.folds:
+        scores[asked] = without_group(kernel, inverse, gone)[torch.isin(gone, asked)]
+    return kernel, HeldOut(scores, alone.amax(1), others)
 
 
 EXPERT = Kind(fit, Kernel, says="photographs", usual=2.0, only_beyond=False)

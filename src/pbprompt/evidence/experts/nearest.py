@@ -1,7 +1,7 @@
 """The nearest photograph of each class: Q_c(x) = max_{i ∈ c} ln k(x, x_i).
 
 k and h are those of `kernel.py`. Where a class has no photograph, Q_c is the mean over the other classes. A
-photograph that is held out is answered by the next one.
+photograph that is held out is answered by the nearest of those that are left.
 """
 
 from typing import NamedTuple
@@ -41,6 +41,8 @@ def fit(photographs: Photographs) -> tuple[Nearest, HeldOut]:
     classes = torch.arange(photographs.classes, device=labels.device)
     made = Nearest(x, labels, bandwidth_of(x), classes)
     others = log_kernel(x, x, made.bandwidth).fill_diagonal_(-torch.inf)
+    for gone, asked in photographs.folds:
+        others[asked] = others[asked].index_fill(1, gone, -torch.inf)
     return made, HeldOut(nearest(others, labels, len(classes)))
 
 
