@@ -48,6 +48,7 @@ def test_a_key_that_no_header_can_carry(tmp_path):
         (("--label-out", "labels.csv"), "with --label"),
         (("--label", ".", "--examples"), "leave out --examples"),
         (("--label", ".", "--shared-classes"), "leave out --examples and --shared-classes"),
+        (("--demo", "--label", "."), "leave out --label"),
     ],
 )
 def test_options_of_labelling_that_do_not_go_together(tmp_path, options, says):
@@ -127,6 +128,38 @@ def test_labels_outlive_ctrl_c_and_a_method_that_cannot_learn_is_refused(lite, c
         server.send_signal(signal.SIGINT)
         assert "Traceback" not in server.communicate()[1]
         assert (photos / "labels.csv").read_text().count(",dog,") == labelled + 1
+
+
+def test_a_tour_needs_the_samples_classes_and_leaves_nothing_behind(lite, child, tmp_path):
+    pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+    import torch
+
+    from pbprompt.learners.method import build_method, make_config
+    from pbprompt.model.folder import describe_model
+    from pbprompt.model.tuned import TunedModel
+    from pbprompt.registry import find_method
+    from pbprompt.vision.towers.backbone import Encoded
+
+    kind, images = find_method("conjugate"), torch.eye(2, lite.embed_dim)
+    for place, names in (("other", ("cat", "dog")), ("sample", ("mammal", "fruit"))):
+        method = build_method(kind, make_config(kind), lite, seed=1)
+        method.prepare(names, "a photo of a {}.")
+        model = TunedModel(method, describe_model(method, seed=1, shots=1))
+        model.partial_fit(Encoded(images, images.unsqueeze(1)), list(names)).save(tmp_path / place)
+    command = [sys.executable, "-c", RUN, str(tmp_path / "other"), "--port", "0", "--demo"]
+    refused = subprocess.run(command, capture_output=True, text=True)
+    assert refused.returncode and "pbprompt fit sample --shots 1" in refused.stderr
+    command[3] = str(tmp_path / "sample")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    server = child(command, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(scratch)})
+    address = next(m[0] for line in server.stderr if (m := re.search(r"http://127\.0\.0\.1:\d+", line)))
+    with urllib.request.urlopen(f"{address}/tour") as answer:
+        assert b"A tour in three steps" in answer.read()
+    assert len(list(scratch.glob("pbprompt-tour-*/*.webp"))) == 6
+    server.terminate()
+    server.communicate()
+    assert not list(scratch.glob("pbprompt-tour-*"))
 
 
 def test_an_empty_key_is_no_key(tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from pbprompt.apps.labelling.next_images import read_table
+from pbprompt.apps.serve.demo import write_drawings
 from pbprompt.apps.serve.images import decode_image
 from pbprompt.apps.serve.labelling import Labelling
 from pbprompt.apps.serve.limits import Limits
@@ -337,6 +338,39 @@ def test_labelling_by_key_by_pointer_and_by_a_new_name(browser, lite, cat, guita
     until(browser, lambda: by_id(browser, "done").is_displayed())
     assert not by_id(browser, "picture").is_displayed() and len(read_table(folder / "labels.csv")) == 5
     assert not browser.get_log("browser")
+
+
+@pytest.mark.parametrize("width", [1100, 390])
+def test_the_tour_counts_labels_and_fits_a_desk_and_a_telephone(
+    browser, lite, cat, guitar, serve_at, tmp_path, width
+):
+    model = taught(lite, cat, guitar).with_classes(["mammal", "fruit"])
+    write_drawings(model, tmp_path)
+    address = serve_at(model, labelling=Labelling.open(model, tmp_path, progress=False), tour=True)
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
+    )
+    try:
+        browser.get(f"{address}/tour")
+        until(browser, lambda: by_id(browser, "labelled").text == "0 of 3 labelled.")
+        assert by_id(browser, "change").text == "Label an image first."
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        browser.find_element(By.LINK_TEXT, "Label three images").click()
+        for count in (1, 2, 3):
+            until(browser, lambda: by_id(browser, "picture").is_displayed())
+            browser.find_element(By.TAG_NAME, "body").send_keys("3")
+            until(
+                browser, lambda count=count: by_id(browser, "progress").text.startswith(f"{count} labelled")
+            )
+        browser.back()
+        until(browser, lambda: by_id(browser, "labelled").text == "3 labelled: done.")
+        assert by_id(browser, "change").text.startswith("Right on ")
+        browser.find_element(By.LINK_TEXT, "Try a photograph").click()
+        until(browser, lambda: by_id(browser, "model").text)
+        assert not browser.get_log("browser")
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def taught(lite, cat, guitar) -> TunedModel:

@@ -2,7 +2,11 @@
 
 import math
 import os
+import signal
+import sys
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import typer
 
@@ -27,6 +31,7 @@ def serve(
     label_out: Path | None = typer.Option(
         None, help="Table that keeps the labels; default: labels.csv in that folder."
     ),
+    demo: bool = typer.Option(False, "--demo", help="A tour at /tour, of a model of the sample's classes."),
     behind_proxy: str | None = typer.Option(
         None, help="Address of a proxy in front, whose X-Forwarded-For tells clients apart; default: none."
     ),
@@ -50,6 +55,9 @@ def serve(
     most, one after another; it learns each as soon as you click its class. Every label is in the table at
     once, which `fit` reads, and the same command goes on from there. Only labels are kept: what the model has
     become lasts until the server stops.
+
+    [bold]pbprompt fit sample --shots 1 --out sample-model/[/bold] and then
+    [bold]pbprompt serve sample-model/ --demo[/bold] leads through labelling, learning and trying, at /tour.
     """
     if api_key == "" or (not api_key and os.environ.get("PBPROMPT_API_KEY") == ""):
         raise InputError("PBPROMPT_API_KEY or --api-key is empty: give a key, or unset it to serve without")
@@ -61,11 +69,14 @@ def serve(
         raise InputError("--label-out: give the folder of images too, with --label")
     if label and (examples or shared_classes):
         raise InputError("--label: leave out --examples and --shared-classes, so that a label can be undone")
+    if demo and (label or examples or shared_classes):
+        raise InputError("--demo: leave out --label, --examples and --shared-classes")
     try:
         with importing():
             import uvicorn
 
             from pbprompt.apps.serve.app import create_app, server_config
+            from pbprompt.apps.serve.demo import write_drawings
             from pbprompt.apps.serve.labelling import Labelling
             from pbprompt.apps.serve.limits import MIB, Limits
             from pbprompt.model.tuned import TunedModel
@@ -84,18 +95,26 @@ def serve(
         batch=max_batch,
     )
     tuned = TunedModel.load(model, backbone, device)
-    labelling = Labelling.open(tuned, label, label_out) if label else None
-    app = create_app(
-        tuned,
-        limits=limits,
-        api_key=api_key,
-        host=host,
-        examples=examples,
-        shared_classes=shared_classes,
-        labelling=labelling,
-    )
-    if labelling:
-        for note in labelling.notes:
-            tell(note)
-        tell(f"{labelling.shown.labelled:,} images labelled, {labelling.shown.left:,} to go: open /label")
-    uvicorn.Server(server_config(app, host, port, behind_proxy)).run()
+    with ExitStack() as leaving:
+        if demo:
+            label = Path(leaving.enter_context(TemporaryDirectory(prefix="pbprompt-tour-")))
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the folder goes then, too
+            write_drawings(tuned, label)
+        labelling = Labelling.open(tuned, label, label_out) if label else None
+        app = create_app(
+            tuned,
+            limits=limits,
+            api_key=api_key,
+            host=host,
+            examples=examples,
+            shared_classes=shared_classes,
+            labelling=labelling,
+            tour=demo,
+        )
+        if labelling:
+            for note in labelling.notes:
+                tell(note)
+            tell(f"{labelling.shown.labelled:,} images labelled, {labelling.shown.left:,} to go: open /label")
+        if demo:
+            tell("the tour starts at /tour")
+        uvicorn.Server(server_config(app, host, port, behind_proxy)).run()

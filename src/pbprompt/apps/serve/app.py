@@ -44,6 +44,7 @@ from pbprompt.model.tuned import TunedModel
 PAGE = {"/": ("index.html", "text/html"), "/style.css": ("style.css", "text/css")}
 PAGE |= {"/app.js": ("app.js", "text/javascript"), "/common.js": ("common.js", "text/javascript")}
 LABEL_PAGE = {"/label": ("label.html", "text/html"), "/label.js": ("label.js", "text/javascript")}
+TOUR_PAGE = {"/tour": ("tour.html", "text/html"), "/tour.js": ("tour.js", "text/javascript")}
 PNG = {"image/png": {"schema": {"type": "string", "format": "binary"}}}
 UNSHARED = {403: "the server keeps no classes: send `classes` with each request"}
 TAKEN = {409: "a class is there in another spelling, or the method cannot"}
@@ -59,6 +60,7 @@ def create_app(
     examples: bool = False,
     shared_classes: bool = False,
     labelling: Labelling | None = None,
+    tour: bool = False,
 ) -> FastAPI:
     """The app that serves a model.
 
@@ -66,7 +68,7 @@ def create_app(
     to an IP address, `localhost`, this machine's name or `host`. With `examples`, whoever may use it may
     teach it labelled images; with `shared_classes`, add classes and remove added ones for all. Without, a
     client sends its further classes with each request, and nothing of them is kept. With `labelling`, whoever
-    may use it may label a folder's images at /label.
+    may use it may label a folder's images at /label; `tour` adds a page that leads through it.
     """
     limits = limits or Limits()
     metrics = Metrics()
@@ -182,7 +184,7 @@ def create_app(
     async def docs() -> HTMLResponse:
         return HTMLResponse(page("endpoints.html", **app.openapi()))
 
-    _add_page(app, PAGE | (LABEL_PAGE if labelling else {}))
+    _add_page(app, PAGE | (LABEL_PAGE if labelling else {}) | (TOUR_PAGE if tour else {}))
     _add_error_handlers(app)
     endpoints = frozenset(getattr(route, "path", "") for route in app.routes)
     hosts = frozenset({"localhost", host.lower(), gethostname().lower()})
