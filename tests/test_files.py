@@ -1,13 +1,16 @@
 """Paths from files others wrote stay inside the root; files are written whole or not at all."""
 
+import csv
 import errno
 import os
+import re
 from pathlib import PurePosixPath
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pbprompt import files
 from pbprompt.errors import InputError
 from pbprompt.files import (
     append_records,
@@ -148,7 +151,7 @@ def test_a_name_as_text_is_utf_8_and_leads_back(name):
     text = as_text(name)
     text.encode()
     assert as_name(text) == name
-    assert text == name or "\\ud" in text
+    assert text == name or "\\u" in text
 
 
 def test_ordinary_names_stay_and_others_are_escaped():
@@ -157,3 +160,18 @@ def test_ordinary_names_stay_and_others_are_escaped():
     assert inside("d/caf\\udce9.png", "t.csv line 2") == "d/caf\udce9.png"
     with pytest.raises(InputError, match=r"t\.csv line 2: .* a character that no file name has"):
         inside("\ud800.png", "t.csv line 2")
+
+
+@pytest.mark.parametrize("name", ["a\x1b[2Jb", "line\nbreak", "\x9b31m", "back\\u001b", "\x7f", "\udcff\x00"])
+def test_control_characters_of_a_name_are_written_out_and_lead_back(name):
+    text = files.as_text(name)
+    assert text.isprintable() and files.as_name(text) == name
+
+
+@pytest.mark.parametrize(
+    "cell", ["=1+1", "@SUM(A1)", "+cmd|'/c calc'!A0", "-x", "'=1", "-0.5", "plain", "'quoted'", "12"]
+)
+def test_no_cell_is_a_formula_and_all_lead_back(cell):
+    ((written,),) = csv.reader([files.as_csv([[cell]]).strip()])
+    assert files.cell_text(written) == cell
+    assert not re.match(r"[=+@]|-(?![\d.]+$)", written)

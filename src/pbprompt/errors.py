@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -9,12 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LONGEST_MESSAGE = 500
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 SHOWN = 40  # known words, where none is near
 
 
 def one_line(message: str) -> str:
     """Without line breaks, its middle left out where it is very long."""
     line = " ".join(message.split()) if len(message.splitlines()) > 1 else message.strip()
+    line = CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", line)  # which a terminal would obey
     return line if len(line) <= LONGEST_MESSAGE else f"{line[:300]} … {line[-150:]}"
 
 

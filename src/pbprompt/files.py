@@ -26,7 +26,9 @@ except ImportError:  # Windows: an append is then still a single write, only ung
     fcntl = None  # type: ignore[assignment]
 
 CONTROL = re.compile(r"[\x00-\x1f]")
-ESCAPED = re.compile(r"\\ud[89a-f][0-9a-f]{2}")
+ESCAPED = re.compile(r"\\u(?:d[89a-f][0-9a-f]{2}|00[01][0-9a-f]|00[89][0-9a-f]|007f)")
+UNSHOWN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, and what is no text
+FORMULA = re.compile(r"'*[=+\-@](?![\d.]+%?$)")  # a cell that a spreadsheet would compute; numbers are none
 LONGEST_NAME = 255  # bytes, of a file; systems refuse longer ones with an error of their own
 
 
@@ -41,11 +43,12 @@ def as_text(name: str) -> str:
     """A name as every file format can hold it; `as_name` is the way back. Nearly all stay as they are.
 
     What is not UTF-8 in a file name is in Python a lone surrogate, which no format can hold: it is written
-    `\\udcff`, and then a backslash of the name itself is doubled.
+    `\\udcff`, and then a backslash of the name itself is doubled. So are control characters, which a terminal
+    obeys.
     """
-    if not ESCAPED.search(name) and not any("\ud800" <= letter <= "\udfff" for letter in name):
+    if not ESCAPED.search(name) and not UNSHOWN.search(name):
         return name
-    return name.replace("\\", "\\\\").encode("utf-8", "backslashreplace").decode()
+    return UNSHOWN.sub(lambda found: f"\\u{ord(found[0]):04x}", name.replace("\\", "\\\\"))
 
 
 def as_name(text: str) -> str:
@@ -116,10 +119,19 @@ def read_text(path: Path) -> str:
 
 
 def as_csv(rows: Iterable[Iterable[object]]) -> str:
-    """Rows as the text of a table."""
+    """Rows as the text of a table; `cell_text` is the way back of a cell that looks like a formula."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    writer = csv.writer(text, lineterminator="\n")
+    for row in rows:
+        writer.writerow(
+            [f"'{cell}" if isinstance(cell, str) and FORMULA.match(cell) else cell for cell in row]
+        )
     return text.getvalue()
+
+
+def cell_text(cell: str) -> str:
+    """A cell without the quote that keeps a spreadsheet from computing it."""
+    return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
 
 
 def write_text(path: str | Path, text: str) -> None:

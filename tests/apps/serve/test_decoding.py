@@ -6,7 +6,7 @@ import time
 
 import pytest
 from fastapi.testclient import TestClient
-from PIL import Image
+from PIL import Image, JpegImagePlugin
 
 from pbprompt.apps.serve.app import create_app
 from pbprompt.apps.serve.images import decode_image
@@ -33,7 +33,7 @@ def stuck(monkeypatch):
 def test_scans_are_counted_before_they_are_decoded(monkeypatch):
     data = many_scans(40_000)
     assert len(data) < 600_000
-    monkeypatch.setattr(Image.Image, "load", lambda image: 1 / 0)
+    monkeypatch.setattr(JpegImagePlugin.JpegImageFile, "load", lambda image: 1 / 0)
     with pytest.raises(Refused) as refused:
         decode_image(data, Limits())
     assert refused.value.status == 422 and "40,005 scans of 640 × 640" in refused.value.reason

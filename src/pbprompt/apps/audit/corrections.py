@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from pbprompt.apps.audit.audit import Look
 from pbprompt.errors import InputError, suggest
-from pbprompt.files import as_csv, as_text, read_text, write_text
+from pbprompt.files import as_csv, as_text, cell_text, read_text, write_text
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
 from pbprompt.vision.images.names import name_key
 
@@ -46,12 +46,16 @@ def proposals(found: Look) -> list[Proposal]:
 
 
 def write_corrections(found: Look, path: Path) -> None:
-    """The table, with no decision yet."""
-    rows = [HEADER]
+    """The table, with no decision yet; one that holds some, or another table, is not written over."""
+    if path.exists():
+        rows = csv.DictReader(io.StringIO(read_text(path)))
+        if "decision" not in (rows.fieldnames or ()) or any((row["decision"] or "").strip() for row in rows):
+            raise InputError(f"{path}: is no table of corrections, or holds decisions: give another name")
+    listed = [HEADER]
     for one in proposals(found):
         was = found.labelled_as(one.row) if found.labelled else ""
-        rows.append((as_text(found.images[one.row].path), "", one.label, was, one.why))
-    write_text(path, as_csv(rows))
+        listed.append((as_text(found.images[one.row].path), "", one.label, was, one.why))
+    write_text(path, as_csv(listed))
 
 
 def corrected(dataset: Dataset, path: Path) -> tuple[Dataset, str]:
@@ -63,7 +67,7 @@ def corrected(dataset: Dataset, path: Path) -> tuple[Dataset, str]:
     if not {"image", "decision", "label"} <= set(rows.fieldnames or ()):
         raise InputError(f"{path}: no table of corrections: `pbprompt look --corrections` writes one")
     for number, row in enumerate(rows, start=2):
-        image, decision, label = ((row[name] or "").strip() for name in HEADER[:3])
+        image, decision, label = (cell_text((row[name] or "").strip()) for name in HEADER[:3])
         where = f"{path} line {number}"
         if decision.lower() not in DECISIONS:
             raise InputError(f"{where}: decision {decision!r}: write keep, relabel or drop")

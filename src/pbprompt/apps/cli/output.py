@@ -14,6 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from pbprompt.errors import InputError
+from pbprompt.files import as_text
 
 
 def print_json(values: Any, indent: int | None = None) -> None:
@@ -23,6 +24,11 @@ def print_json(values: Any, indent: int | None = None) -> None:
     except ValueError:
         raise InputError("a figure is NaN or infinite, which JSON cannot say") from None
     print(text, flush=True)
+
+
+def shown(text: object) -> str:
+    """As a terminal may have it: lines of a cell stay, other control characters are written out."""
+    return "\n".join(map(as_text, str(text).split("\n")))
 
 
 @contextmanager
@@ -51,7 +57,7 @@ def next_step(command: str, why: str = "") -> None:
 
 def tell(message: object) -> None:
     """A line for people, on standard error."""
-    print(f"pbprompt: {message}", file=sys.stderr)
+    print(f"pbprompt: {shown(message)}", file=sys.stderr)
 
 
 def print_table(
@@ -66,7 +72,7 @@ def print_table(
     heads = [Column(name, overflow="fold", justify="right" if name in right else "left") for name in columns]
     table = Table(*heads, box=None, pad_edge=pad_edge)
     for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(shown(cell)) for cell in row))
     fits = sys.stdout.isatty() or "COLUMNS" in os.environ  # a file or a pipe has no screen to fit
     (console or Console(width=None if fits else 200)).print(table)
 

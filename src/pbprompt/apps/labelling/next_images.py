@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pbprompt.apps.labelling.acquisition import By, choose_rows, margin_doubt
 from pbprompt.errors import InputError
-from pbprompt.files import as_csv, as_name, as_text, read_text, write_text
+from pbprompt.files import as_csv, as_name, as_text, cell_text, read_text, write_text
 from pbprompt.learners.predictive import Predictive
 from pbprompt.seeding import generator
 from pbprompt.vision.images.tables import SEPARATOR
@@ -112,7 +112,7 @@ def read_table(path: Path) -> list[Row]:
             wrong = [at for at, line in enumerate(lines, 1) if line and len(line) != len(HEADER)]
             if wrong:
                 raise InputError(f"{path} line {wrong[0]}: {len(HEADER)} fields belong there: correct it")
-            rows = [Row(*(cell.strip() for cell in line)) for line in lines[1:] if any(line)]
+            rows = [Row(*(cell_text(cell.strip()) for cell in line)) for line in lines[1:] if any(line)]
             return [row._replace(image=as_name(row.image)) for row in rows]
     raise InputError(f"{path}: not a table of images to label ({','.join(HEADER)}): choose another name")
 

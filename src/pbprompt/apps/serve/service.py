@@ -197,7 +197,8 @@ class Service:
         for number, (image, result) in enumerate(zip(images, results, strict=True), 1):
             if isinstance(result, Refused):
                 shown = f"image {number}" + (f" ({image.name})" if image.name else "")
-                raise Refused(result.status, f"{shown}: {result.reason}")
+                later = int(result.headers.get("Retry-After", 0)) or None
+                raise Refused(result.status, f"{shown}: {result.reason}", retry_after=later)
             if isinstance(result, BaseException):
                 raise result
             decoded.append(result)

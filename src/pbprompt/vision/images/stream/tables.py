@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pbprompt.errors import InputError
-from pbprompt.files import as_name, inside
+from pbprompt.files import as_name, cell_text, inside
 from pbprompt.vision.images.stream.folders import SPLIT_WORDS
 from pbprompt.vision.images.stream.locations import WEB, Place, is_address, opened
 from pbprompt.vision.images.stream.records import Record
@@ -88,7 +88,10 @@ def _csv_rows(
             if not any(cell.strip() for cell in cells):
                 continue
             if len(cells) == len(header):
-                yield where, {field: cell for field, cell in zip(header, cells, strict=True) if field}
+                yield (
+                    where,
+                    {field: cell_text(cell) for field, cell in zip(header, cells, strict=True) if field},
+                )
             else:
                 count = f"{len(cells)} fields where the header has {len(header)}"
                 yield where, InputError(f"{where}: {count}: quote fields that contain the separator")
