@@ -33,7 +33,7 @@ from pbprompt.evidence.label_head import choose_thresholds
 from pbprompt.files import write_text
 from pbprompt.learners.method import build_method
 from pbprompt.markdown import table
-from pbprompt.model.metrics.multi_label import LabelAnswers, mean_average_precision
+from pbprompt.model.metrics.multi_label import MultiLabelEvaluation, mean_average_precision
 from pbprompt.model.predictor import zero_shot
 from pbprompt.research.runs.provenance import commit
 from pbprompt.vision.images.images import open_image
@@ -123,7 +123,7 @@ def encoded(backbone: Backbone, dataset: Dataset, made: Sequence[Collage]) -> tu
 def figures(said: Tensor, has: Tensor, thresholds: Tensor) -> dict[str, float]:
     """Probabilities of judged collages, by thresholds."""
     nameless = ("",) * has.shape[1], ("",) * len(has)
-    whole = LabelAnswers(*nameless, has, said, tuple(thresholds.tolist())).figures
+    whole = MultiLabelEvaluation(*nameless, has, said, tuple(thresholds.tolist())).figures
     loss = F.binary_cross_entropy(said.double().clamp(1e-7, 1 - 1e-7), has.double(), reduction="sum")
     return {
         "map": whole["map"],

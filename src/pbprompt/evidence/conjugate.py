@@ -97,10 +97,15 @@ class Conjugate(Memory):
         for saved in FITTED.values():
             self.register_buffer(saved, torch.empty(0))
         self._left: HeldOutPhotographs | None = None
+        self._answers: Answers | None = None  # for the present classes
         self._beside: Tensor | None = None
         self._places = torch.arange(0)  # of them, among those that were given and those of before
         self._asked = 0  # how many were given
         self._in_kernel = IN_KERNEL
+
+    def prepare(self, classes: Sequence[str], template: str) -> None:
+        super().prepare(classes, template)
+        self._answers = None
 
     # the evidence
 
@@ -140,7 +145,7 @@ class Conjugate(Memory):
 
     def finish(self) -> None:
         """Fit, once all photographs are there."""
-        self.absorbed = None
+        self.absorbed = self._answers = None
         if self._beside is None or not len(self._beside):
             posterior, self._left = fit_posterior(self._known_evidence())
         else:
@@ -236,7 +241,7 @@ class Conjugate(Memory):
         return found
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        self._left = None  # it is of other photographs
+        self._left = self._answers = None  # they are of other photographs
         for saved in FITTED.values():
             getattr(self, saved).data = self.kept.new_empty(state.get(prefix + saved, self.counts).shape)
         super()._load_from_state_dict(state, prefix, *rest)
@@ -262,20 +267,27 @@ class Conjugate(Memory):
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c k"]:
         """Draws of the experts' weights, the same for every class; the classes themselves are looked up."""
-        self._answers = self._asked_for()
-        draws = self._answers.posterior.weights.draws(samples).to(self.kept)
+        draws = self.answers().posterior.weights.draws(samples).to(self.kept)
         return draws.unsqueeze(1).expand(-1, len(self.classes), -1)
 
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s b c"]:
-        x, posterior = Seen(unit(images.global_).float()), self._answers.posterior
-        scores = posterior.scores(x)
-        return self._answers.logits([x], scores, posterior.strangeness(scores), features[:, 0])
+        return self.answers().logits(*self._scored(images), features[:, 0])
 
     def familiarity(self, images: Encoded) -> Float[Tensor, " b"] | None:
         """All classes with photographs count, whichever are asked for."""
-        posterior = self.posterior()
-        looks = posterior.strangeness(posterior.scores(Seen(unit(images.global_).float())))
-        return posterior.novelty.familiarity(looks)
+        return self.answers().posterior.novelty.familiarity(self._scored(images)[-1])
+
+    def answer(
+        self, images: Encoded, features: Float[Tensor, "s c k"]
+    ) -> tuple[Float[Tensor, "s b c"], Float[Tensor, " b"] | None]:
+        answers, scored = self.answers(), self._scored(images)
+        return answers.logits(*scored, features[:, 0]), answers.posterior.novelty.familiarity(scored[-1])
+
+    def _scored(self, images: Encoded) -> tuple[list[Seen], Float[Tensor, "e b k"], Float[Tensor, " b"]]:
+        """Images as the experts see them, their scores, and F."""
+        x, posterior = Seen(unit(images.global_).float()), self.answers().posterior
+        scores = posterior.scores(x)
+        return [x], scores, posterior.strangeness(scores)
 
     def found_by_name(self) -> float | None:
         """Share of classes left out whole, photographs and all, that their name alone was given images of."""
@@ -300,7 +312,7 @@ class Conjugate(Memory):
         rows = (left.several & torch.isin(own, labels)).nonzero().squeeze(1)
         if not len(rows) or len(self._known()) < 2:
             return None
-        answers = self._asked_for()
+        answers = self.answers()
         draws = answers.posterior.weights.draws(LEFT_OUT_DRAWS).to(left.scores)
         x = Seen(self.kept[every[rows]].double())
         logits = answers.logits([x], left.scores[:, rows], left.looks[rows], draws)
@@ -314,15 +326,20 @@ class Conjugate(Memory):
 
     def directions(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
         """The slope of a class's logit at the centre of all classes: the photographs' part is not linear."""
-        return self._answers.slopes(features[:, 0])
+        return self.answers().slopes(features[:, 0])
 
     def sources(self, images: Encoded) -> dict[str, Float[Tensor, "b c"]]:
         """What the class's mean, single photographs and the name add to a class's logit, by the best weights;
         of a name without photographs, what all photographs say against it."""
-        return self._answers.sources(Seen(unit(images.global_).float()))
+        return self.answers().sources(Seen(unit(images.global_).float()))
 
-    def _asked_for(self) -> Answers:
-        """The posterior for the classes that are asked for."""
+    def answers(self) -> Answers:
+        """The posterior for the present classes, made when it is first asked for."""
+        if self._answers is None:
+            self._answers = self._made()
+        return self._answers
+
+    def _made(self) -> Answers:
         posterior, known = self.posterior(), self._known()
         labels = torch.tensor(self.labels_of_classes(), device=known.device)
         place = torch.searchsorted(known, labels.clamp(min=0)).clamp(max=len(known) - 1)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pbprompt import distributed
 from pbprompt.config import with_overrides
 from pbprompt.errors import InputError
+from pbprompt.learners.fitted import Familiar
 from pbprompt.registry import methods
 from pbprompt.seeding import checked_seed
 from pbprompt.vision.similarity import class_logits, unit
@@ -305,6 +306,13 @@ class Method(nn.Module):
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
         """Logits of images under each draw of the class features: the bank of `class_features`."""
         return class_logits(images.global_, features, self.backbone.logit_scale * self.prediction_scale)
+
+    def answer(
+        self, images: Encoded, features: Float[Tensor, "s c d"]
+    ) -> tuple[Float[Tensor, "k b c"], Float[Tensor, " b"] | None]:
+        """Logits and, where it can be told, familiarity: of one pass, where both rest on the same."""
+        familiar = self.familiarity(images) if isinstance(self, Familiar) else None
+        return self.sample_logits(images, features), familiar
 
     def combine(self, features: Float[Tensor, "s c d"]) -> Float[Tensor, "k c d"]:
         """The classifiers a prediction uses, made of the draws: the draws themselves, unless overridden."""

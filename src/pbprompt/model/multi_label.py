@@ -13,7 +13,7 @@ from pbprompt.evidence.label_head import LabelHead
 from pbprompt.learners.fitted import MultiLabel
 from pbprompt.learners.method import Method
 from pbprompt.learners.predictive import DIGITS, Predictive
-from pbprompt.model.metrics.multi_label import LabelAnswers, mean_average_precision
+from pbprompt.model.metrics.multi_label import MultiLabelEvaluation, mean_average_precision
 from pbprompt.model.predictor import zero_shot
 from pbprompt.prompts.loop.tune import Bank
 from pbprompt.registry import methods
@@ -70,7 +70,7 @@ def thresholds(head: LabelHead) -> list[float]:
 
 def judge_labels(
     head: LabelHead, method: Method, dataset: Dataset, items: Sequence[Item], features: Features
-) -> tuple[dict[str, Any], LabelAnswers]:
+) -> tuple[dict[str, Any], MultiLabelEvaluation]:
     """Figures on labelled images, whose labels are found among the model's by name, and what is said of each.
 
     `zero_shot_map` is the mAP of ranking images by their cosine to the names, if the backbone reads names.
@@ -83,7 +83,7 @@ def judge_labels(
     has[:, class_rows(classes, dataset.classes)] = targets(items, len(dataset.classes)).bool()
     said = label_probabilities(head, features.images)
     paths = tuple(item.path for item in items)
-    answers = LabelAnswers(classes, paths, has, said, tuple(thresholds(head)))
+    answers = MultiLabelEvaluation(classes, paths, has, said, tuple(thresholds(head)))
     figures = dict(answers.figures)
     if backbone.reads_text:
         names = unit(zero_shot(backbone, classes, method.template).bank[0])

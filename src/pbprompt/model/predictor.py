@@ -1,7 +1,7 @@
 """Prediction: class features drawn once into a bank, then reused for every image."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -40,7 +40,7 @@ class Predictor:
             raise RuntimeError("the method was prepared for other classes since: make a new predictor")
         at_once = max(1, CHUNK // (self.bank.shape[0] * self.bank.shape[1]))
         parts = [
-            self._read(self.method.sample_logits(Encoded(*chunk), self.bank))
+            self._read(*self.method.answer(Encoded(*chunk), self.bank))
             for chunk in zip(images.global_.split(at_once), images.patches.split(at_once), strict=True)
         ]
         said = Predictive.concatenate(parts).of_classes(self.classes)
@@ -51,10 +51,10 @@ class Predictor:
             )
         return said if self.independent else said.tempered(self.temperature)
 
-    def _read(self, logits: Float[Tensor, "s b c"]) -> Predictive:
+    def _read(self, logits: Float[Tensor, "s b c"], familiarity: Float[Tensor, " b"] | None) -> Predictive:
         """`independent`: p(c | x) = sigmoid(logit + b), b the bias of a backbone trained with such a loss."""
         if not self.independent:
-            return Predictive.of_logits(logits)
+            return replace(Predictive.of_logits(logits), familiarity=familiarity)
         bias = self.method.backbone.logit_bias or 0.0
         return Predictive.of_independent((at_least_float32(logits[0]) + bias).sigmoid())
 

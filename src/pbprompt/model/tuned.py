@@ -15,7 +15,6 @@ from pbprompt.evidence.label_head import LabelHead
 from pbprompt.evidence.unlabelled import Absorbed
 from pbprompt.learners.fit_options import USUAL, FitOptions
 from pbprompt.learners.fitted import (
-    Familiar,
     LeavesOut,
     PartialFit,
     TakesUnlabelled,
@@ -35,9 +34,9 @@ from pbprompt.model.calibration import (
 from pbprompt.model.card import ModelInfo
 from pbprompt.model.folder import copy_method, describe_model, load_model, save_model
 from pbprompt.model.manifest import ModelFiles, opened
-from pbprompt.model.metrics.answers import Answers
 from pbprompt.model.metrics.conformal import ByDifficulty
-from pbprompt.model.metrics.multi_label import LabelAnswers
+from pbprompt.model.metrics.evaluation import Evaluation
+from pbprompt.model.metrics.multi_label import MultiLabelEvaluation
 from pbprompt.model.multi_label import (
     check_multi_label,
     fit_head,
@@ -413,7 +412,7 @@ class TunedModel:
         *,
         rivals: bool = False,
         unlabelled: Float[Tensor, "m d"] | None = None,
-    ) -> tuple[dict[str, Any], Answers | LabelAnswers]:
+    ) -> tuple[dict[str, Any], Evaluation | MultiLabelEvaluation]:
         """Its figures on a split, and what it said of each image.
 
         Of the split `left-out` they are those of its training images, each fifth of which is judged by a
@@ -444,7 +443,7 @@ class TunedModel:
         else:
             said = predict_features(self.predictor, features)
         paths = [item.path for item in items]
-        answers = Answers.of(said.probabilities.cpu(), features.labels.cpu(), self.classes, paths)
+        answers = Evaluation.of(said.probabilities.cpu(), features.labels.cpu(), self.classes, paths)
         given, info = self.method.given, self.info
         untuned = bank_on(bank, given)
         frozen = features if self.backbone is given else untuned.encode(dataset.root, items)
@@ -521,12 +520,9 @@ class TunedModel:
         """
         if self.head is not None:
             return predict_labels(self.head, self.classes, images)
-        images, method = images.to(self.backbone.device), self.method
-        said = self.predictor(images)
-        if isinstance(method, Familiar):
-            with torch.no_grad():
-                said = replace(said, familiarity=method.familiarity(images))
+        method = self.method
         labels = method.labels_of_classes() if isinstance(method, Memory) else [0] * len(self.classes)
+        said = self.predictor(images.to(self.backbone.device))
         return rule.decide(said, [label < 0 for label in labels])
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from pbprompt.apps.pages import plots
 from pbprompt.apps.pages.model_figures import MOST_CLASSES, terminal_tables, write_figures
-from pbprompt.model.metrics.answers import Answers
+from pbprompt.model.metrics.evaluation import Evaluation
 
 
 def answers(classes):
@@ -17,7 +17,7 @@ def answers(classes):
     rows = np.full((len(labels), len(classes)), 0.1 / (len(classes) - 1))
     rows[np.arange(len(labels)), labels] = 0.9
     rows[0] = rows[-1]
-    return Answers.of(rows, labels, classes, [f"{n}.png" for n in range(len(labels))])
+    return Evaluation.of(rows, labels, classes, [f"{n}.png" for n in range(len(labels))])
 
 
 def printed(said, root, width=80):

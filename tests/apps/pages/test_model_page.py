@@ -8,7 +8,7 @@ from PIL import Image
 
 from pbprompt.apps.pages import model_page, plots
 from pbprompt.apps.pages.model_page import MOST_CLASSES, MOST_IN_MATRIX, findings, write_model_page
-from pbprompt.model.metrics.answers import Answers
+from pbprompt.model.metrics.evaluation import Evaluation
 
 HOSTILE = "<script>alert('x')</script> & \"q\""
 FIGURES = {"accuracy": 0.75, "macro_f1": 0.7, "nll": 1.25, "ece": 0.1}
@@ -22,7 +22,7 @@ def answers(classes, wrong=((0, 1),), each=4, path="{}.png"):
         said[true * each] = taken_for
     rows = np.full((len(labels), len(classes)), 0.2 / (len(classes) - 1))
     rows[np.arange(len(labels)), said] = 0.8
-    return Answers.of(rows, labels, classes, [path.format(n) for n in range(len(labels))])
+    return Evaluation.of(rows, labels, classes, [path.format(n) for n in range(len(labels))])
 
 
 def page(said, tmp_path, facts=None):

@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 from sklearn.metrics import accuracy_score, f1_score, log_loss, top_k_accuracy_score
 
 from pbprompt.model.metrics import metrics
-from pbprompt.model.metrics.answers import Answers
+from pbprompt.model.metrics.evaluation import Evaluation
 from pbprompt.model.metrics.reliability import confidence_bins
 from pbprompt.model.metrics.selective import area_under_risk_coverage
 
@@ -157,7 +157,7 @@ def test_macro_f1_agrees_with_scikit_learn_where_classes_are_absent(items):
 
 
 def answers(probabilities, labels):
-    return Answers.of(probabilities, labels, ["a", "b"], ["1.jpg"])
+    return Evaluation.of(probabilities, labels, ["a", "b"], ["1.jpg"])
 
 
 @pytest.mark.parametrize("figure", [metrics.summary, answers])

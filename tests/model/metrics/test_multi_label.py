@@ -4,7 +4,7 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, f1_score, precision_score, recall_score
 
-from pbprompt.model.metrics.multi_label import LabelAnswers, average_precision, mean_average_precision
+from pbprompt.model.metrics.multi_label import MultiLabelEvaluation, average_precision, mean_average_precision
 
 NAMES = ("beach", "dog", "cat", "snow")
 LEVELS = (0.3, 0.5, 0.5, 0.9)
@@ -12,7 +12,7 @@ LEVELS = (0.3, 0.5, 0.5, 0.9)
 
 def figures_of(said, has):
     paths = tuple(f"{row}.jpg" for row in range(len(has)))
-    return LabelAnswers(NAMES[: has.shape[1]], paths, has, said, LEVELS[: has.shape[1]]).figures
+    return MultiLabelEvaluation(NAMES[: has.shape[1]], paths, has, said, LEVELS[: has.shape[1]]).figures
 
 
 @pytest.fixture(scope="module")

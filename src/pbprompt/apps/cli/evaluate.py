@@ -75,7 +75,7 @@ def evaluate(
     from pbprompt.apps.pages import plots
     from pbprompt.apps.pages.model_figures import terminal_tables, write_figures
     from pbprompt.apps.pages.model_page import write_model_page
-    from pbprompt.model.metrics.answers import Answers
+    from pbprompt.model.metrics.evaluation import Evaluation
     from pbprompt.model.tuned import LEFT_OUT, TunedModel
     from pbprompt.prompts.loop.tune import bank_on
     from pbprompt.vision.features.cache import FeatureBank
@@ -138,21 +138,21 @@ def evaluate(
             facts["Classes"] = other
         write_model_page(html, facts, figures, answers, dataset.root)
         told(f"wrote {html}")
-    if figures_folder is not None and isinstance(answers, Answers):
+    if figures_folder is not None and isinstance(answers, Evaluation):
         files = write_figures(answers, figures_folder, figures.get("trade", ()))
         told(f"wrote {figures_folder}: {', '.join(files)}")
         if not plots.available():
             told(f"pictures need matplotlib: {install_command('plots')}")
     if as_json:
         facts = {"model": str(model), "data": dataset.name, "root": str(dataset.root), "split": shown}
-        more = answers.to_dict() if isinstance(answers, Answers) else {}
+        more = answers.to_dict() if isinstance(answers, Evaluation) else {}
         print_json({**facts, **figures, **more})
         return
     print_figures({"split": shown, **figures})
     if compared:
         print(compared)
     console = Console(highlight=False)
-    if isinstance(answers, Answers):
+    if isinstance(answers, Evaluation):
         for lines in terminal_tables(answers, dataset.root, console.width):
             console.print(lines)
     if html is None:

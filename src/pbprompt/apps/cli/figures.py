@@ -11,8 +11,8 @@ from pbprompt.apps.cli.output import print_table, tell
 from pbprompt.files import as_text
 from pbprompt.model.calibration import chosen
 from pbprompt.model.card import TRADE_HEADS, judged_on, trade_cells
-from pbprompt.model.metrics.answers import Answers
-from pbprompt.model.metrics.multi_label import LabelAnswers
+from pbprompt.model.metrics.evaluation import Evaluation
+from pbprompt.model.metrics.multi_label import MultiLabelEvaluation
 from pbprompt.model.metrics.sign_test import sign_test
 from pbprompt.model.scoring import RIVALS, against
 from pbprompt.model.tuned import LEFT_OUT, TunedModel
@@ -76,11 +76,11 @@ def print_figures(metrics: dict[str, Any]) -> None:
 
 
 def compare_models(
-    former: TunedModel, name: Path, dataset: Dataset, split: str, bank: Bank, now: Answers | LabelAnswers
+    former: TunedModel, name: Path, dataset: Dataset, split: str, bank: Bank, now: Evaluation | MultiLabelEvaluation
 ) -> tuple[dict[str, Any], str]:
     """The figures of another model on the same images, and how sure the difference is, in words."""
     figures, before = former.judge(dataset, split, bank_on(bank, former.backbone))
-    if not (isinstance(now, Answers) and isinstance(before, Answers)):
+    if not (isinstance(now, Evaluation) and isinstance(before, Evaluation)):
         return {str(name): figures}, ""
     better, worse = int((now.right & ~before.right).sum()), int((~now.right & before.right).sum())
     words = f"right now and wrong by {name}: {better:,} images; the other way: {worse:,}"

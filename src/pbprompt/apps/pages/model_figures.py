@@ -12,8 +12,8 @@ from rich.text import Text
 from pbprompt.apps.pages import plots
 from pbprompt.apps.pages.plots import Drawing, reliability_words
 from pbprompt.files import as_csv, write_text
-from pbprompt.model.metrics.answers import Answers
 from pbprompt.model.metrics.confusion import ClassFigures, csv_rows, worst_first
+from pbprompt.model.metrics.evaluation import Evaluation
 from pbprompt.model.metrics.selective import area_under_risk_coverage
 
 MOST_NAMED = 60  # classes whose names fit beside the matrix
@@ -33,7 +33,7 @@ def class_cells(one: ClassFigures) -> list[str]:
 
 
 @plots.styled
-def draw_confusion(answers: Answers) -> Drawing:
+def draw_confusion(answers: Evaluation) -> Drawing:
     """Of all classes; up to `MOST_NAMED` by name, with counts for up to `MOST_COUNTED`; needs matplotlib."""
     counts, classes = answers.confusion, answers.classes
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
@@ -61,7 +61,7 @@ def draw_confusion(answers: Answers) -> Drawing:
     )
 
 
-def draw_trust(answers: Answers, trade: Sequence[Mapping[str, Any]] = ()) -> Iterator[Drawing]:
+def draw_trust(answers: Evaluation, trade: Sequence[Mapping[str, Any]] = ()) -> Iterator[Drawing]:
     """Whether confidence means what it says, and what is gained by answering only the sure images; `trade`:
     what was promised of it (`Promise.kept`)."""
     coverage, risk = answers.risk_coverage
@@ -85,7 +85,7 @@ def draw_trust(answers: Answers, trade: Sequence[Mapping[str, Any]] = ()) -> Ite
     )
 
 
-def terminal_tables(answers: Answers, root: Path, width: int) -> Iterator[Table | Text]:
+def terminal_tables(answers: Evaluation, root: Path, width: int) -> Iterator[Table | Text]:
     """Classes (the weakest of many), the confusion matrix of few, and the pairs confused most often."""
     shown = worst_first(answers.per_class)[:MOST_CLASSES]
     every = len(shown) == len(answers.classes)
@@ -114,7 +114,7 @@ def terminal_tables(answers: Answers, root: Path, width: int) -> Iterator[Table 
     yield pairs
 
 
-def write_figures(answers: Answers, folder: Path, trade: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+def write_figures(answers: Evaluation, folder: Path, trade: Sequence[Mapping[str, Any]] = ()) -> list[str]:
     """Write tables as CSV and, where matplotlib is, figures as SVG and PNG; the names of the files."""
     rows = [one.to_dict() for one in answers.per_class]
     tables: dict[str, Iterable[Iterable[object]]] = {
@@ -140,7 +140,7 @@ def _table(*heads: str, right: Sequence[str] = ("images", "recall", "precision",
     return Table(*columns, box=None, pad_edge=False)
 
 
-def _matrix(answers: Answers, width: int) -> Table | None:
+def _matrix(answers: Evaluation, width: int) -> Table | None:
     """The matrix under numbers that stand for the classes; None where it is wider than the terminal."""
     counts = answers.confusion
     cell = max(len(str(counts.max())), len(str(len(counts)))) + 2

@@ -12,9 +12,9 @@ from pbprompt.apps.pages.model_figures import class_cells, draw_confusion, draw_
 from pbprompt.files import write_text
 from pbprompt.model.calibration import chosen
 from pbprompt.model.card import TRADE_HEADS, trade_cells
-from pbprompt.model.metrics.answers import MOST_PAIRS, Answers
 from pbprompt.model.metrics.confusion import ConfusedPair, most_involved, worst_first
-from pbprompt.model.metrics.multi_label import LabelAnswers
+from pbprompt.model.metrics.evaluation import MOST_PAIRS, Evaluation
+from pbprompt.model.metrics.multi_label import MultiLabelEvaluation
 
 MOST_CLASSES = 30  # that stand open; the others are folded away
 MOST_IN_MATRIX = 20
@@ -27,7 +27,7 @@ def write_model_page(
     out: Path,
     facts: Mapping[str, str],
     figures: Mapping[str, Any],
-    answers: Answers | LabelAnswers,
+    answers: Evaluation | MultiLabelEvaluation,
     root: Path,
 ) -> None:
     """Write the page to the file `out`.
@@ -40,14 +40,14 @@ def write_model_page(
         "notices": notices([facts.get("Backbone", "")]),
         "root": root,
     }
-    if isinstance(answers, Answers):
+    if isinstance(answers, Evaluation):
         html = page("model.html", **judged, **_of_classes(figures, answers))
     else:
         html = page("labels.html", **judged, figures=figures, **_of_labels(figures, answers))
     write_text(out, html)
 
 
-def _of_classes(figures: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
+def _of_classes(figures: Mapping[str, Any], answers: Evaluation) -> dict[str, Any]:
     """What model.html shows of a single-label model."""
     drawn, trade = plots.available(), figures.get("trade", ())
     rows = [("zero-shot", figures["zero_shot"])] if "zero_shot" in figures else []
@@ -79,7 +79,7 @@ def _of_classes(figures: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
     }
 
 
-def _pair(pair: ConfusedPair, answers: Answers) -> dict[str, Any]:
+def _pair(pair: ConfusedPair, answers: Evaluation) -> dict[str, Any]:
     return {
         "true": answers.classes[pair.true],
         "taken_for": answers.classes[pair.taken_for],
@@ -89,7 +89,7 @@ def _pair(pair: ConfusedPair, answers: Answers) -> dict[str, Any]:
     }
 
 
-def _confusion(answers: Answers, drawn: bool) -> dict[str, Any]:
+def _confusion(answers: Evaluation, drawn: bool) -> dict[str, Any]:
     """The matrix as a table, of the classes with the most errors where there are many; then the picture."""
     places = list(range(len(answers.classes)))
     every = len(places) <= MOST_IN_MATRIX
@@ -111,7 +111,7 @@ def _confusion(answers: Answers, drawn: bool) -> dict[str, Any]:
     }
 
 
-def _surest(answers: Answers) -> Iterator[tuple[str, str]]:
+def _surest(answers: Evaluation) -> Iterator[tuple[str, str]]:
     """How right the surest images are named, by how many of them are answered."""
     coverage, risk = answers.risk_coverage
     for wanted in (0.5, 0.8, 0.9, 1.0):
@@ -119,7 +119,7 @@ def _surest(answers: Answers) -> Iterator[tuple[str, str]]:
         yield f"{wanted:.0%}", percent(1 - float(risk[min(at, len(risk) - 1)]))
 
 
-def findings(answers: Answers) -> list[str]:
+def findings(answers: Evaluation) -> list[str]:
     """How many are wrong, the weakest class, the worst pair, whether confidence leans, and what to doubt."""
     wrong = len(answers) - int(answers.right.sum())
     said = [f"{wrong:,} of {len(answers):,} images are named wrongly."]
@@ -153,7 +153,7 @@ def _lean(sure: float, right: float) -> str:
     return f"{average}: it is {lean} by {abs(gap):.1f} points."
 
 
-def _of_labels(figures: Mapping[str, Any], answers: LabelAnswers) -> dict[str, Any]:
+def _of_labels(figures: Mapping[str, Any], answers: MultiLabelEvaluation) -> dict[str, Any]:
     """What labels.html shows of a multi-label model."""
     there = [one for one in figures["labels"] if one["images"]]
     listed = sorted(there, key=lambda one: one["average_precision"])
@@ -172,7 +172,7 @@ def _of_labels(figures: Mapping[str, Any], answers: LabelAnswers) -> dict[str, A
 
 
 def _mistakes(
-    listed: Sequence[Mapping[str, Any]], answers: LabelAnswers
+    listed: Sequence[Mapping[str, Any]], answers: MultiLabelEvaluation
 ) -> list[tuple[str, str, dict[str, float]]]:
     """A label, what is wrong, and the images it is most wrong about with their probabilities."""
     found = []

@@ -42,7 +42,7 @@ def mean_average_precision(scores: Float[Tensor, "n k"], has: Bool[Tensor, "n k"
 
 
 @dataclass(frozen=True, eq=False)
-class LabelAnswers:
+class MultiLabelEvaluation:
     """What was said of n images by a multi-label model, and what is true of them."""
 
     classes: tuple[str, ...]

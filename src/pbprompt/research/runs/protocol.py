@@ -29,7 +29,6 @@ from pbprompt.errors import InputError
 from pbprompt.evidence.rivals.linear import held_out
 from pbprompt.evidence.temperature import fit_temperature
 from pbprompt.learners.fit_options import FitOptions
-from pbprompt.learners.fitted import Familiar
 from pbprompt.learners.method import Method, MethodConfig, make_config
 from pbprompt.model.metrics.metrics import harmonic_mean
 from pbprompt.model.metrics.selective import auroc
@@ -243,7 +242,6 @@ def _tested(model: TunedModel, test: Dataset, bank: Bank) -> tuple[dict[str, int
     return figures, arrays
 
 
-@torch.no_grad()
 def _none_of_these(
     model: TunedModel, images: Features, is_new: NDArray[np.bool_]
 ) -> tuple[dict[str, float], NDArray[np.float32]]:
@@ -251,12 +249,9 @@ def _none_of_these(
 
     By its own p-value where the method has one, with the shares refused at 5 %; else by its top probability.
     """
-    method, refused, encoded = model.method, {}, images.images.to(model.backbone.device)
-    said = method.familiarity(encoded) if isinstance(method, Familiar) else None
-    if said is None:
-        familiar = predict_features(model.predictor, images).probabilities.amax(1).cpu().numpy()
-    else:
-        familiar = said.cpu().numpy()
+    said, refused = predict_features(model.predictor, images).numpy(), {}
+    familiar = said.probabilities.max(1) if said.familiarity is None else said.familiarity
+    if said.familiarity is not None:
         refused = {
             "refused_known": float((familiar[~is_new] <= REFUSAL).mean()),
             "refused_new": float((familiar[is_new] <= REFUSAL).mean()),

@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from pbprompt.model.metrics.answers import MOST_POINTS, Answers
+from pbprompt.model.metrics.evaluation import MOST_POINTS, Evaluation
 from pbprompt.model.metrics.selective import risk_coverage
 
 
 def answers(probabilities, labels):
     rows = np.asarray(probabilities)
-    return Answers.of(
+    return Evaluation.of(
         rows, labels, [f"c{n}" for n in range(rows.shape[1])], [f"{n}.jpg" for n in range(len(rows))]
     )
 
@@ -54,4 +54,4 @@ def test_json_holds_all_of_it_without_nan():
 
 def test_paths_and_names_must_fit():
     with pytest.raises(ValueError, match="a path for each image"):
-        Answers.of([[0.5, 0.5]], [0], ["a", "b"], [])
+        Evaluation.of([[0.5, 0.5]], [0], ["a", "b"], [])

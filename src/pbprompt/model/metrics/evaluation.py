@@ -25,8 +25,8 @@ MOST_POINTS = 200  # of a curve
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
-    """What was said of n images, and what is true of them."""
+class Evaluation:
+    """What was said of n labelled images: of each, what was predicted and how surely."""
 
     classes: tuple[str, ...]
     paths: tuple[str, ...]
@@ -37,7 +37,7 @@ class Answers:
     @classmethod
     def of(
         cls, probabilities: ArrayLike, labels: ArrayLike, classes: Sequence[str], paths: Sequence[str]
-    ) -> "Answers":
+    ) -> "Evaluation":
         """From class probabilities [n, C] of images, and where these are."""
         rows, truth = probabilities_and_labels(probabilities, labels)
         if len(paths) != len(rows) or len(classes) != rows.shape[1]:
