@@ -9,6 +9,7 @@ import csv
 import ctypes
 import gzip
 import io
+import json
 import os
 import random
 import resource
@@ -223,6 +224,64 @@ def _changed_inputs(folder: Path, shared: Path, source: random.Random) -> tuple[
     return ("survived" if fresh else "stale"), ended.said
 
 
+def _swapped_picture(folder: Path, shared: Path, source: random.Random) -> tuple[Outcome, str]:
+    """After a finished job, two pictures of one size change places, and keep the times of the files."""
+    images = folder / "images"
+    shutil.copytree(shared / "photos", images)
+    first, *_, second = sorted(images.rglob("*.png"))
+    contents = [file.read_bytes() for file in (first, second)]
+    longest = max(map(len, contents))
+    for file, content in zip((first, second), contents, strict=True):
+        file.write_bytes(content.ljust(longest, b"\0"))
+    _predict(folder, shared, images, out="a.csv/")
+    before, times = _answers(folder / "a.csv"), [file.stat().st_mtime_ns for file in (first, second)]
+    if source.random() < 0.5:
+        first.rename(folder / "x")
+        second.rename(first)
+        (folder / "x").rename(second)
+    else:
+        first.write_bytes(contents[1].ljust(longest, b"\0"))
+        second.write_bytes(contents[0].ljust(longest, b"\0"))
+    for file, when in zip((first, second), times, strict=True):
+        os.utime(file, ns=(when, when))
+    ended = _predict(folder, shared, images, out="a.csv/")
+    if ended.outcome != "survived":
+        return ended.outcome, ended.said
+    return ("survived" if _answers(folder / "a.csv") != before else "stale"), ended.said
+
+
+def _copies_of_a_bad_image(folder: Path, shared: Path, source: random.Random) -> tuple[Outcome, str]:
+    """Copies of a file that is no image, or of half of one, are not images to label next."""
+    images = folder / "images"
+    shutil.copytree(shared / "photos", images)
+    good = sorted(images.rglob("*.png"))
+    half = good[0].read_bytes()[: source.randrange(60)]
+    for number in range(source.randrange(2, 20)):
+        (images / f"bad{number}.png").write_bytes(half)
+    ended = command(folder, "next", images, "--model", shared / "model", "-n", len(good) + 1)
+    return ("lost" if ended.code == 0 else ended.outcome), ended.said
+
+
+def _foreign_model(folder: Path, shared: Path, source: random.Random) -> tuple[Outcome, str]:
+    """A model whose config names files to write, and allows what nobody allowed, is fitted again."""
+    shutil.copytree(shared / "model", folder / "model")
+    victim = folder / "mine"
+    victim.write_text("mine")
+    config = json.loads((folder / "model" / "config.json").read_text())
+    photos = str(shared / "photos")
+    options = {
+        "data": photos,
+        "unlabelled": [photos + "/cat"],
+        "pseudo_labels": str(victim),
+        "allow_urls": True,
+    }
+    config["data"]["options"] = {**options, "out": str(folder / "other")}
+    (folder / "model" / "config.json").write_text(json.dumps(config))
+    ended = command(folder, "model", "refit", folder / "model", *source.choice(([], ["--yes"])))
+    whole = victim.read_text() == "mine" and not (folder / "other").exists()
+    return (ended.outcome if whole else "lost"), ended.said
+
+
 def _no_permission(folder: Path, shared: Path, source: random.Random) -> tuple[Outcome, str]:
     """Another user's image, folder or output: a sentence, or the other images answered."""
     images, where = folder / "images", folder / "out"
@@ -309,6 +368,9 @@ CASES: Sequence[tuple[Case, float]] = (
     (_odd_names, 1),
     (_damage_after_write, 2),
     (_changed_inputs, 2),
+    (_swapped_picture, 1),
+    (_copies_of_a_bad_image, 1),
+    (_foreign_model, 0.5),
     (_no_permission, 1),
     (_archive_bomb, 1),
     (_many_classes, 0),

@@ -65,6 +65,14 @@ ROUGH: dict[str, list[bytes]] = {  # what is sent a piece at a time, before the 
 }
 
 
+CRUMBS = {  # what is sent first, and then again and again, over so many connections
+    "chunks of a byte": [POST + JSON + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 5000],
+    "requests in a row": [b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500],
+    "headers that do not end": [b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"X: y\r\n" * 2000],
+}
+LINES = 32
+
+
 Found = tuple[str, Counter[str], list[float]]  # with the seconds that good requests took
 
 
@@ -82,6 +90,8 @@ def attack(url: str, requests: int, examples: int, seed: int = 0) -> Iterator[Fo
     good = [answer.seconds for case, answer in sent if case.good]
     yield "server, mixed load", Counter(_outcome(case, answer) for case, answer in sent), good
     yield from _unfair(url)
+    for kind, pieces in CRUMBS.items():
+        yield _beside(url, kind, pieces)
     if importlib.util.find_spec("schemathesis") is None:
         print("chaos: schemathesis is not installed: no requests are made of the schema", file=sys.stderr)
     else:
@@ -133,6 +143,45 @@ def _unfair(url: str) -> Iterator[Found]:
         thread.join()
     yield "server, greedy client", greedy, []
     yield "server, beside a greedy client", modest, seconds
+
+
+def _beside(url: str, kind: str, pieces: list[bytes]) -> Found:
+    """One client's connections send crumbs without end; another's small requests are answered meanwhile."""
+    stop, parts = threading.Event(), urlsplit(url)
+
+    def send_crumbs() -> None:
+        while not stop.is_set():
+            with (
+                suppress(OSError),
+                socket.create_connection(
+                    (parts.hostname, parts.port), PATIENCE, source_address=("127.0.0.2", 0)
+                ) as line,
+            ):
+                line.settimeout(1.0)
+                line.sendall(pieces[0])
+                while not stop.is_set():
+                    line.sendall(pieces[1])
+                    line.setblocking(False)
+                    with suppress(BlockingIOError):
+                        while line.recv(1 << 20):
+                            pass
+                    line.settimeout(1.0)
+
+    one = serve_load.Case("one", True, serve_load.form(serve_load.many_scans(100, 2000)))
+    small = serve_load.Case("small", True, serve_load.form(serve_load.photo("JPEG")))
+    patience = STARVED * serve_load.send(url, one, address="127.0.0.1").seconds
+    threads = [threading.Thread(target=send_crumbs, daemon=True) for _ in range(LINES)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    answers = [serve_load.send(url, small, address="127.0.0.1") for _ in range(SMALL // 2)]
+    stop.set()
+    for thread in threads:
+        thread.join()
+    seconds = [answer.seconds for answer in answers]
+    late = ("starved" if took > patience else "survived" for took in seconds)
+    outcomes = (how if answer.right else "lost" for how, answer in zip(late, answers, strict=True))
+    return f"server, beside {kind}", Counter(outcomes), seconds
 
 
 def labelled(times: int, seed: int = 0) -> Iterator[Found]:
