@@ -94,7 +94,7 @@ class TowerEvidence(Method):
     """The closed form on a frozen tower, and on towers that photographs left out have tuned."""
 
     Config = TowerEvidenceConfig
-    revision = 2
+    revision = 3
     tags = ("closed form",)
     paper = "this library"
     needs_text = False
