@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pbprompt.apps.audit.audit import look as look
+    from pbprompt.apps.classifier import EvidenceClassifier as EvidenceClassifier
     from pbprompt.apps.classifier import PromptClassifier as PromptClassifier
     from pbprompt.apps.export import export_onnx as export_onnx
     from pbprompt.apps.labelling.next_images import next_images as next_images
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0.dev0"
 
 _PUBLIC = {
+    "EvidenceClassifier": "pbprompt.apps.classifier",
     "InputError": "pbprompt.errors",
     "Method": "pbprompt.learners.method",
     "MethodConfig": "pbprompt.learners.method",

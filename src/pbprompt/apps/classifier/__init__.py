@@ -1,5 +1,6 @@
-"""A classifier with scikit-learn's verbs."""
+"""Classifiers with scikit-learn's verbs."""
 
+from pbprompt.apps.classifier.evidence_classifier import EvidenceClassifier
 from pbprompt.apps.classifier.prompt_classifier import PromptClassifier
 
-__all__ = ["PromptClassifier"]
+__all__ = ["EvidenceClassifier", "PromptClassifier"]

@@ -28,7 +28,8 @@ try:
 
         def get_params(self, deep: bool = True) -> dict[str, Any]:
             known: dict[str, Any] = super().get_params(deep)
-            own = self.settings.items() if deep and isinstance(self.settings, Mapping) else ()
+            settings = getattr(self, "settings", None)
+            own = settings.items() if deep and isinstance(settings, Mapping) else ()
             return known | {SETTING + name: value for name, value in own}
 
         def set_params(self, **params: Any) -> Self:

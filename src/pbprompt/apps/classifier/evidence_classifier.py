@@ -1,0 +1,356 @@
+"""`EvidenceClassifier`: the default model from features alone, without a backbone, a file or an image."""
+
+# ruff: noqa: N803 - X and Z are scikit-learn's and the model's names
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from pbprompt.apps.classifier.estimator import Estimator
+from pbprompt.apps.classifier.inputs import feature_table, read_labels
+from pbprompt.errors import InputError
+from pbprompt.evidence.answers import Answers
+from pbprompt.evidence.evidence import KEPT, Evidence, Kept, feature_keys, unit_features
+from pbprompt.evidence.expert import HeldOutPhotographs, Photographs, Seen, judged_rows
+from pbprompt.evidence.posterior import Posterior, fit_posterior
+from pbprompt.evidence.statistics import Statistics
+from pbprompt.evidence.unlabelled import PER_CLASS, absorb, absorb_by_names, seen
+from pbprompt.files import write_bytes
+from pbprompt.model.metrics.conformal import by_difficulty
+from pbprompt.vision.similarity import unit
+
+DRAWS = 16  # of the experts' weights
+FORMAT = "pbprompt-embeddings-1"
+
+
+class EvidenceClassifier(Estimator):
+    """A classifier of embeddings: names as prior, labelled examples as evidence, in closed form.
+
+    Args:
+        text_features: text embeddings of the class names by the same model: an array whose row c is of
+            `classes_[c]` (the sorted labels), or a mapping from a label to its embedding. Rows of NaN, labels
+            that are missing and None are names without a text. For several models a list of these, and
+            then X is a list of arrays.
+        logit_scale: exp of the model's logit scale, 100 for CLIP's; for several models one or a list.
+
+    Attributes:
+        classes_: the labels, sorted.
+        left_out_: probabilities [n, c] of each row of X held out; NaN where it could not be (unlabelled, the
+            only one of its class, or beyond the 4,096 that stand for all).
+        weights_: how much each expert counts, by name; of several models "1/name" is of the second.
+
+    Example:
+        >>> import numpy as np
+        >>> from pbprompt import EvidenceClassifier
+        >>> chance = np.random.default_rng(0)
+        >>> centres = chance.normal(size=(3, 16))
+        >>> y = np.repeat(["cat", "dog", "owl"], 5)
+        >>> X = centres.repeat(5, axis=0) + 0.3 * chance.normal(size=(15, 16))
+        >>> classifier = EvidenceClassifier(text_features=centres).fit(X, y)
+        >>> [str(label) for label in classifier.predict(centres)]
+        ['cat', 'dog', 'owl']
+    """
+
+    classes_: NDArray[Any]
+    n_features_in_: int
+    left_out_: NDArray[np.float64]
+    weights_: dict[str, float]
+    _widths: list[int]  # columns of each model
+    _evidence: Evidence  # of all models' features, each of length 1, side by side
+    _pool: Tensor  # the same of rows without a label
+    _posterior: Posterior
+    _answers: Answers
+    _held_out: NDArray[np.float64]
+    _held_labels: NDArray[np.int64]
+
+    def __init__(self, text_features: Any = None, logit_scale: float | Sequence[float] = 100.0) -> None:
+        self.text_features = text_features
+        self.logit_scale = logit_scale
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """From embeddings [n, d] and their labels; −1 among other numbers, or None, is an unlabelled one.
+
+        Args:
+            X: an array, or a list of arrays with the same rows, one for each model.
+            y: labels, strings or whole numbers. With None for all, `text_features` is a mapping.
+            sample_weight: how often each row counts; 0: not at all.
+        """
+        for name in ("_evidence", "_pool", "classes_", "n_features_in_", "left_out_"):
+            self.__dict__.pop(name, None)
+        return self._add(X, y, sample_weight, None)
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Learn these rows too, as if fitted on all of them; new labels make new classes.
+
+        `classes`: labels that may come later, known by their names until then.
+        """
+        self.__dict__.pop("left_out_", None)
+        return self._add(X, y, sample_weight, classes)
+
+    def predict_proba(self, Z: Any) -> NDArray[np.float64]:
+        """Probabilities [n, c], a column for each of `classes_`."""
+        self._check_is_fitted()
+        views, posterior = self._seen(Z), self._posterior
+        scores = posterior.scores(*views)
+        looks = posterior.strangeness(scores)
+        said = self._answers.logits(views, scores, looks, posterior.weights.draws(DRAWS))
+        return cast(NDArray[np.float64], said.softmax(-1).mean(0).numpy())
+
+    def predict(self, Z: Any) -> NDArray[Any]:
+        """The likeliest label of each row."""
+        likeliest = self.predict_proba(Z).argmax(axis=1)
+        return cast(NDArray[Any], self.classes_[likeliest])
+
+    def familiarity(self, Z: Any) -> NDArray[np.float64] | None:
+        """Of each row the share of examples that look no more familiar, held out: low is like none of them.
+
+        None with fewer than 19 examples whose class has another: too few for a share of 0.05.
+        """
+        self._check_is_fitted()
+        posterior = self._posterior
+        found = posterior.novelty.familiarity(posterior.strangeness(posterior.scores(*self._seen(Z))))
+        return None if found is None else found.double().numpy()
+
+    def predict_sets(self, Z: Any, coverage: float = 0.9) -> NDArray[np.bool_]:
+        """Whether each class is in the set [n, c] that holds the true one with a probability of `coverage`.
+
+        By the examples held out: where these are too few for that, every class is in every set.
+        """
+        if not 0 < coverage < 1:
+            raise InputError(f"coverage is {coverage!r}: give a share between 0 and 1, such as 0.9")
+        said = self.predict_proba(Z)
+        rows = np.isfinite(self._held_out).all(1)
+        if not rows.any():
+            return np.ones_like(said, dtype=bool)
+        known, own = self._held_out[rows], self._held_labels[rows]
+        quantile = by_difficulty(known.max(1), known[np.arange(len(own)), own], coverage)
+        return 1 - said <= quantile(said.max(1))[:, None] + 1e-12
+
+    def save(self, path: str | Path) -> None:
+        """One file of safetensors: sums, the examples that are kept, and texts; `load` reads it."""
+        self._check_is_fitted()
+        sums, kept = self._evidence
+        tensors = {**sums._asdict(), "images": kept.images, "labels": kept.labels, "weights": kept.weights}
+        texts = {f"text/{place}": text for place, text in enumerate(self._texts())}
+        about = {
+            "format": FORMAT,
+            "classes": json.dumps(self.classes_.tolist()),
+            "scales": json.dumps(self._scales()),
+            "widths": json.dumps(self._widths),
+        }
+        every = {name: part.contiguous() for name, part in {**tensors, **texts, "pool": self._pool}.items()}
+        write_bytes(path, save(every, about))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """What `save` wrote; `left_out_` is not in it."""
+        try:
+            with safe_open(path, "pt") as file:
+                about = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{path}: {error}: give a file that EvidenceClassifier.save wrote") from None
+        if about.get("format") != FORMAT:
+            raise InputError(f"{path} is no file of an EvidenceClassifier: give one that its save wrote")
+        classes, widths = np.array(json.loads(about["classes"])), json.loads(about["widths"])
+        texts = [tensors[f"text/{place}"].numpy() for place in range(len(widths))]
+        scales = json.loads(about["scales"])
+        several = len(widths) > 1
+        made = cls(texts if several else texts[0], scales if several else scales[0])
+        made.classes_, made._widths, made._pool = classes, widths, tensors["pool"]
+        made.n_features_in_ = sum(widths)
+        sums = Statistics(tensors["counts"], tensors["sums"], tensors["moment"])
+        kept = Kept.of(tensors["images"], tensors["labels"], tensors["weights"])
+        made._evidence = Evidence(sums, kept)
+        made._refit()
+        return made
+
+    # features and texts
+
+    def _tables(self, X: Any) -> list[NDArray[np.float32]]:
+        several = isinstance(self.text_features, list | tuple) or (
+            isinstance(X, list | tuple) and all(np.ndim(part) == 2 for part in X)
+        )
+        if several and not (isinstance(X, list | tuple) and all(np.ndim(part) == 2 for part in X)):
+            raise InputError("text_features is a list, one for each model: give X as a list of arrays too")
+        tables = [feature_table(part) for part in (X if several else [X])]
+        if any(table.ndim != 2 for table in tables):
+            raise InputError(f"X has the shape {tables[0].shape}: give embeddings [n, d]")
+        if len({len(table) for table in tables}) > 1:
+            raise InputError(f"X has {[len(t) for t in tables]} rows: give the same rows of each model")
+        widths, total = [table.shape[1] for table in tables], sum(table.shape[1] for table in tables)
+        if hasattr(self, "n_features_in_") and widths != self._widths:
+            raise InputError(
+                f"X has {total} features, but {type(self).__name__} is expecting {self.n_features_in_} "
+                f"features as input: give embeddings of {self._widths} columns"
+            )
+        self._widths, self.n_features_in_ = widths, total
+        return tables
+
+    def _joined(self, X: Any) -> Float[Tensor, "n d"]:
+        return torch.cat([unit_features(torch.from_numpy(table)) for table in self._tables(X)], dim=1)
+
+    def _split(self, joined: Float[Tensor, "*n d"]) -> list[Float[Tensor, "*n e"]]:
+        return list(joined.split(self._widths, dim=-1))
+
+    def _seen(self, Z: Any) -> list[Seen]:
+        return [Seen(part.double()) for part in self._split(self._joined(Z))]
+
+    def _scales(self) -> list[float]:
+        given = self.logit_scale
+        scales = [given] * len(self._widths) if isinstance(given, int | float) else list(given)
+        if len(scales) != len(self._widths) or not all(0 < scale < np.inf for scale in scales):
+            raise InputError(f"logit_scale is {given!r}: give a number above 0, or one for each model")
+        return [float(scale) for scale in scales]
+
+    def _texts(self) -> list[Float[Tensor, "k d"]]:
+        """Of all classes, of length 1; of those without a text the others' mean, which tells nothing."""
+        several = isinstance(self.text_features, list | tuple)
+        given = self.text_features if several else [self.text_features] * len(self._widths)
+        if len(given) != len(self._widths):
+            raise InputError(f"text_features has {len(given)} parts, and X {len(self._widths)}: one each")
+        return [self._text(each, width) for each, width in zip(given, self._widths, strict=True)]
+
+    def _text(self, given: Any, width: int) -> Float[Tensor, "k d"]:
+        rows = np.full((len(self.classes_), width), np.nan)
+        if isinstance(given, Mapping):
+            own = [(at, given[label]) for at, label in enumerate(self.classes_.tolist()) if label in given]
+            for at, row in own:
+                rows[at] = np.asarray(row, dtype=float).reshape(-1) if np.size(row) == width else np.inf
+        elif given is not None:
+            table = np.asarray(given, dtype=float)
+            if table.shape != rows.shape:
+                raise InputError(
+                    f"text_features has the shape {table.shape}: give [{len(rows)}, {width}], a row for "
+                    "each of classes_ (the sorted labels), or a mapping from label to embedding"
+                )
+            rows = table
+        if np.isinf(rows).any():
+            raise InputError(f"text_features holds infinity or rows that are not {width} wide: mend them")
+        known = torch.from_numpy(~np.isnan(rows).any(1) & (np.abs(np.nan_to_num(rows)).sum(1) > 0))
+        texts = unit(torch.nan_to_num(torch.from_numpy(rows)))
+        texts[~known] = texts[known].mean(0) if known.any() else 0.0
+        return texts.float()
+
+    # fitting
+
+    def _add(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> Self:
+        x = self._joined(X)
+        labels, labelled = self._labels(y, len(x))
+        weights = np.ones(len(x)) if sample_weight is None else np.asarray(sample_weight, dtype=float)
+        if weights.shape != (len(x),) or not (weights >= 0).all() or not np.isfinite(weights).all():
+            raise InputError("sample_weight: give a number of 0 or more for each row of X")
+        counted = labelled & (weights > 0)
+        if labelled.any() and not counted.any():
+            raise InputError("sample_weight is zero for every labelled row: give one a weight above 0")
+        old = getattr(self, "classes_", np.array([], dtype=labels.dtype))
+        names = self._named() if not counted.any() and not len(old) else []
+        known = [old, labels[counted], names, [] if classes is None else classes]
+        self.classes_ = np.unique(np.concatenate([each for each in known if len(each)] or [[]]))
+        if len(self.classes_) < 2:
+            raise InputError(f"y has {len(self.classes_)} class: a classifier needs at least two")
+        own = torch.from_numpy(np.searchsorted(self.classes_, labels[counted]))
+        more = Evidence.of(x[counted], own, len(self.classes_), torch.from_numpy(weights[counted]))
+        pool = x[~labelled]
+        if hasattr(self, "_evidence"):
+            place = torch.from_numpy(np.searchsorted(self.classes_, old))
+            more = self._evidence.relabelled(place, len(self.classes_)).merged(more)
+            pool = torch.cat([self._pool, pool])
+        self._evidence, self._pool = more, pool[feature_keys(pool).argsort(stable=True)]
+        self._refit()
+        if int(counted.sum()) == len(self._evidence.kept.labels) or len(old) == 0:
+            self.left_out_ = np.full((len(x), len(self.classes_)), np.nan)
+            rows = np.flatnonzero(counted)
+            if len(rows) > KEPT:
+                order = own.argsort(stable=True)
+                rows = rows[order[feature_keys(x[counted])[order].argsort(stable=True)][:KEPT].numpy()]
+            held = rows[judged_rows(len(rows), len(self.classes_)).numpy()]
+            self.left_out_[held] = self._held_out
+        return self
+
+    def _labels(self, y: Any, rows: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """As numbers or strings, and which rows have one."""
+        if y is None:
+            if not isinstance(self.text_features, Mapping):
+                raise InputError(
+                    "requires y to be passed, but the target y is None: give labels, or text_features as a "
+                    "mapping from label to embedding to fit by names and unlabelled rows alone"
+                )
+            return np.zeros(rows, dtype=int), np.zeros(rows, dtype=bool)
+        plain = y.tolist() if isinstance(y, np.ndarray) else y
+        listed = list(plain) if isinstance(plain, Sequence) and not isinstance(plain, str) else None
+        if listed is None or len(listed) != rows:
+            return read_labels(y, rows, fewest=1), np.ones(rows, dtype=bool)
+        has = np.array([each is not None and not (type(each) is int and each == -1) for each in listed])
+        if has.all():
+            return read_labels(y, rows, fewest=1), has
+        if not has.any():
+            return np.zeros(rows, dtype=int), has
+        known = [each for each, told in zip(listed, has, strict=True) if told]
+        some = read_labels(known, len(known), fewest=1)
+        labels = np.empty(rows, dtype=some.dtype)
+        labels[has], labels[~has] = some, some[0]
+        return labels, has
+
+    def _named(self) -> list[Any]:
+        if not isinstance(self.text_features, Mapping):
+            raise InputError("y has no label: give text_features as a mapping from label to embedding")
+        return list(self.text_features)
+
+    def _refit(self) -> None:
+        """The posterior and all that is asked of it, from what was learned."""
+        sums, kept = self._evidence
+        texts, scales = self._texts(), self._scales()
+        known = (sums.counts > 0).nonzero().squeeze(1)
+        pool = self._split(self._pool[: seen(len(self.classes_))])
+        if len(known):
+            labels = torch.searchsorted(known, kept.labels)
+            parts = zip(self._split(sums.sums[known]), self._split(kept.images), texts, scales, strict=True)
+            start, shown = 0, []
+            for sum_, images, text, scale in parts:
+                block = slice(start, start + images.shape[1])
+                few = Statistics(sums.counts[known], sum_, sums.moment[block, block])
+                start += images.shape[1]
+                own = kept._replace(images=images, labels=labels)
+                shown.append(Photographs.of(few, own, text[known], scale))
+            if len(self._pool):
+                found = absorb(shown, pool)
+                posterior, left = found.posterior, found.left
+            else:
+                posterior, left = fit_posterior(*shown)
+            columns = torch.full((len(self.classes_),), -1)
+            columns[known] = torch.arange(len(known))
+        else:
+            if len(texts) > 1 or len(self._pool) < PER_CLASS * len(self.classes_):
+                raise InputError(
+                    f"{len(self._pool)} unlabelled rows and no label: label some, or give {PER_CLASS} rows "
+                    "per class and one model"
+                )
+            absorbed, _ = absorb_by_names(texts[0], scales[0], pool[0])
+            posterior, left = absorbed.posterior, absorbed.left
+            columns = torch.arange(len(self.classes_))
+        self._posterior = posterior
+        new = columns < 0
+        self._answers = Answers(posterior, columns, [text[new] for text in texts], scales)
+        self._judge(posterior, left, known)
+        views = enumerate(posterior.views)
+        names = [f"{at}/{name}" if at else name for at, view in views for name in view.experts]
+        self.weights_ = dict(zip(names, posterior.weights.best.tolist(), strict=True))
+
+    def _judge(self, posterior: Posterior, left: HeldOutPhotographs, known: Int[Tensor, " k"]) -> None:
+        """Probabilities of examples held out, NaN of those that are alone."""
+        kept = self._evidence.kept
+        rows = judged_rows(len(kept.labels), max(1, len(known)))
+        draws = posterior.weights.draws(DRAWS)
+        images = [Seen(part.double()) for part in self._split(kept.images[rows])]
+        said = self._answers.logits(images, left.scores, left.looks, draws).softmax(-1).mean(0)
+        said[~left.several] = torch.nan
+        self._held_out, self._held_labels = said.numpy(), kept.labels[rows].numpy()
