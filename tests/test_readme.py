@@ -51,8 +51,8 @@ def short_recipes(monkeypatch):
     monkeypatch.setattr(recipes, "parsed", shortened)
     whole = protocol.open_dataset
 
-    def some(*of):
-        dataset = whole(*of)
+    def some(*of, **how):
+        dataset = whole(*of, **how)
         return replace(dataset, test=dataset.test[::10], val=dataset.val[::10])
 
     monkeypatch.setattr(protocol, "open_dataset", some)
