@@ -86,10 +86,10 @@ def evaluate(
         refuse({"--figures": figures_folder}, f"{model} is multi-label, which has no confusion matrix")
         others_given = {"--together": together or None, "--against": against_others or None}
         refuse(others_given, f"{model} is multi-label")
-    judged = judged_images(tuned, data, root, classes_file, split.value if split else None)
+    bank = FeatureBank(tuned.backbone, progress=distributed.is_main() and not as_json)
+    judged = judged_images(tuned, data, root, classes_file, split.value if split else None, bank)
     dataset, part = judged.dataset, judged.split
     shown = "all" if judged.whole and part != LEFT_OUT else part
-    bank = FeatureBank(tuned.backbone, progress=distributed.is_main() and not as_json)
     other = "" if tuned.multi_label else other_classes(tuned.classes, dataset.classes)
     tuned = judged.model
     seed, shots = tuned.info.seed, tuned.info.shots

@@ -61,6 +61,9 @@ class FitCommand:
     draw_file: Path | None = typer.Option(None, "--draw", help="A draw file to train on instead of drawing.")
     views: str = typer.Option("centre", help="Training crops: centre, a number of random draws, or fresh.")
     max_steps: int | None = typer.Option(None, min=1, help="Stop after so many steps.")
+    strict: bool = typer.Option(
+        False, "--strict", help="Refuse data with images that cannot be read, which are left out otherwise."
+    )
     corrections: Path | None = typer.Option(
         None, help="A table that `look` or its page wrote: images to relabel or drop."
     )

@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 
 from rich.console import Console
 
@@ -23,6 +24,7 @@ from pbprompt.apps.cli.output import refuse
 from pbprompt.apps.cli.predict import class_names
 from pbprompt.apps.cli.unlabelled import read_unlabelled, tell_of_pool, without_copies
 from pbprompt.errors import InputError
+from pbprompt.files import as_text
 from pbprompt.learners.fit_options import FitOptions, Views
 from pbprompt.learners.method import Method, MethodConfig
 from pbprompt.model.calibration import check_temperature
@@ -34,6 +36,7 @@ from pbprompt.model.streamed import is_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.loop.checkpoint import checkpoint_step
 from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.readable import without_unreadable
 from pbprompt.vision.images.build_dataset import NONE, Shares
 from pbprompt.vision.images.fewshot import draw, read_draw
 from pbprompt.vision.images.items import Dataset
@@ -151,6 +154,10 @@ def _fit_dataset(options: FitCommand, console: Console) -> None:
     if options.corrections:
         dataset, done = corrected(dataset, options.corrections)
         console.print(done)
+    bank = FeatureBank(options.tower, progress=main)
+    if Path(options.data).expanduser().exists() and distributed.world()[1] == 1:
+        dataset, failures = without_unreadable(dataset, bank)
+        tell_unreadable(failures, options.strict, console)
     options = _described(options, dataset.classes, dataset.descriptions, console)
     drawn = None
     if options.draw_file:
@@ -163,7 +170,7 @@ def _fit_dataset(options: FitCommand, console: Console) -> None:
     console.print(learning_words(dataset))
     if options.calibrate:
         check_temperature(dataset, options.kind)
-    bank, views = FeatureBank(options.tower, progress=main), _views(options.views)
+    views = _views(options.views)
     if options.method == AUTO and not dataset.multi_label:
         options = replace(options, method=_best_method(options, dataset, bank, console))
     pool = read_unlabelled(options)
@@ -201,6 +208,18 @@ def _fit_dataset(options: FitCommand, console: Console) -> None:
     if main:
         tell_of_pool(pool, model, options.pseudo_labels, console)
         _print_outcome(options, model, dataset, console)
+
+
+def tell_unreadable(failures: Mapping[str, InputError], strict: bool, console: Console) -> None:
+    """Name the images that cannot be read, each with its reason."""
+    if not failures:
+        return
+    count = "1 image" if len(failures) == 1 else f"{len(failures):,} images"
+    if strict:
+        raise InputError(f"{count} cannot be read ({', '.join(map(as_text, failures))}): mend or remove them")
+    console.print(f"left out, since unreadable: {count} (--strict refuses such data)")
+    for error in failures.values():
+        console.print(f"  {error}")
 
 
 def _opened(options: FitCommand) -> Dataset:

@@ -5,10 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from pbprompt import distributed
 from pbprompt.apps.audit.corrections import corrected
 from pbprompt.errors import InputError
 from pbprompt.model.provenance import Provenance
 from pbprompt.model.tuned import LEFT_OUT, TunedModel
+from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.features.readable import without_unreadable
 from pbprompt.vision.images.build_dataset import NONE, Shares
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
 from pbprompt.vision.images.series import from_rows
@@ -32,7 +35,12 @@ class Judged(NamedTuple):
 
 
 def judged_images(
-    model: TunedModel, data: str, root: Path | None, classes_file: Path | None, split: str | None
+    model: TunedModel,
+    data: str,
+    root: Path | None,
+    classes_file: Path | None,
+    split: str | None,
+    bank: FeatureBank,
 ) -> Judged:
     """Those of a split that is asked for; else the test split; else, where data has none, all of them.
 
@@ -40,12 +48,14 @@ def judged_images(
     """
     info = model.info
     seed, fitted = info.seed, info.data
-    dataset, own = _as_fitted(fitted, data, root, classes_file, seed)
+    dataset, own = _as_fitted(fitted, data, root, classes_file, seed, bank)
     dataset, dropped = regrouped(dataset, fitted.regrouped)
     if not model.multi_label:
         model = model.for_classes(dataset.single_label().classes, dataset.template)
     whole, undivided = len(dataset.items), len(dataset.train) == len(dataset.items)
     notes = [dropped] if dropped else []
+    if unreadable := sum(why == "unreadable" for _, why in dataset.skipped):
+        notes.append(f"{unreadable:,} images cannot be read and are left out (`pbprompt look` names them)")
     if undivided and split is None and own and not fitted.added and model.can_leave_out(dataset):
         words = f"the {whole:,} images that it was fitted to, each judged by a model that did not see it"
         return Judged(model, dataset, LEFT_OUT, f"{dataset.name}: {words}", True, "; ".join(notes))
@@ -69,7 +79,12 @@ def judged_images(
 
 
 def _as_fitted(
-    fitted: Provenance, data: str, root: Path | None, classes_file: Path | None, seed: int
+    fitted: Provenance,
+    data: str,
+    root: Path | None,
+    classes_file: Path | None,
+    seed: int,
+    bank: FeatureBank,
 ) -> tuple[Dataset, bool]:
     """The data, split as when the model was fitted to it; and whether it is what the model was fitted to."""
 
@@ -83,7 +98,8 @@ def _as_fitted(
         decided = fitted.options.get("corrections")
         if isinstance(decided, str) and fitted.dataset == dataset.name and Path(decided).exists():
             dataset = corrected(dataset, Path(decided))[0]
-        return dataset
+        own = Path(data).expanduser().exists() and distributed.world()[1] == 1
+        return without_unreadable(dataset, bank)[0] if own else dataset
 
     def ways() -> Iterator[Dataset]:
         yield first
