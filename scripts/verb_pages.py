@@ -37,9 +37,12 @@ def pages() -> dict[Path, str]:
     """Every page as it should be; that of a verb which has none yet holds its options alone."""
     found = {}
     for verb, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        if verb == "research":  # whose verbs have pages of their own
+            continue
+        name = f"pbprompt research {verb}" if command.hidden else f"pbprompt {verb}"
         path = PAGES / f"{verb}.md"
-        written = (read(path) or f"# `pbprompt {verb}`\n\n").partition(HEADING)[0]
-        found[path] = f"{written}{HEADING}{NOTE}\n{options(f'pbprompt {verb}', command)}"
+        written = (read(path) or f"# `{name}`\n\n").partition(HEADING)[0]
+        found[path] = f"{written}{HEADING}{NOTE}\n{options(name, command)}"
     return found
 
 

@@ -33,6 +33,8 @@ from pbprompt.apps.cli import (
 )
 from pbprompt.errors import BrokenInstallError, InputError, one_line, warn_in_sentences
 
+RESEARCH = "research"  # the group of verbs for those who study methods
+
 
 class _Commands(TyperGroup):
     """The verbs. A wrong option is repeated in what is said of it: however long it is, that is not."""
@@ -42,6 +44,12 @@ class _Commands(TyperGroup):
             return super().make_context(info_name, _plugins_first(args), *given, **named)
         except Exception as error:
             raise _shortened(error)  # noqa: B904 - it is the same
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None and command.hidden:
+            print(f"pbprompt: `{name}` is `pbprompt {RESEARCH} {name}` now", file=sys.stderr)
+        return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -110,15 +118,23 @@ def options(
         methods()  # what is wrong with a file is said before anything is done
 
 
-for verb in (predict.predict, look.look, fit.fit, evaluate.evaluate):
+for verb in (look.look, fit.fit, evaluate.evaluate, predict.predict):
     app.command()(verb)
 app.command("next")(next_images.next_images)
-for verb in (export.export, explain.explain, captions.captions, prompts.prompts, serve.serve):
+for verb in (explain.explain, export.export, serve.serve, doctor.doctor):
     app.command()(verb)
-for verb in (methods.methods, reproduce.reproduce, report.report, doctor.doctor):
-    app.command()(verb)
-for group in (model, datasets, backbones, runs, cache):
+for group in (model, backbones, cache):
     app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
+
+research = typer.Typer(
+    help="Methods, benchmarks, and the runs behind tables: for those who study them.", no_args_is_help=True
+)
+app.add_typer(research, name=RESEARCH)
+for place, former in ((research, False), (app, True)):
+    for verb in (methods.methods, reproduce.reproduce, report.report, captions.captions, prompts.prompts):
+        place.command(hidden=former)(verb)
+    for group in (datasets, runs):
+        place.add_typer(group.app, name=group.__name__.rpartition(".")[2], hidden=former)
 
 
 def _wrap_by_width(verbs: typer.Typer) -> None:

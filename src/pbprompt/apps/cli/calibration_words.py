@@ -45,12 +45,14 @@ def name_words(method: Method) -> str:
     lines = []
     if told is not None and told < LITTLE:
         lines.append(
-            f"the names say little here: by themselves they tell {told:.0%} of what tells the classes apart; "
-            "--descriptions says it in sentences"
+            "the class names say little to this backbone: describe them in sentences (--descriptions), "
+            "or leave them: the photographs tell them apart"
         )
     if found is not None:
-        advice = ": add photographs of new classes" if found < 0.5 else ""
-        lines.append(f"a class given by name alone was found in {found:.0%} of cases on your data{advice}")
+        advice = ": give new classes photographs" if found < 0.5 else ""
+        lines.append(
+            f"of a new class without photographs, its name would find {found:.0%} of the images{advice}"
+        )
     return "\n".join(lines)
 
 
@@ -74,7 +76,7 @@ def calibration_words(calibration: Calibration | None) -> str:
             "`conjugate` on two images per class or more"
         )
     missing = calibration.classes - calibration.classes_seen
-    note = f"; classes without one: {missing} (marks and sets may be too sure of them)" if missing else ""
+    note = f"; classes without one: {missing} (do not rely on marks and sets for them)" if missing else ""
     return f"`predict --reject-at` and `--coverage` rest on {calibration.rests_on}{note}"
 
 

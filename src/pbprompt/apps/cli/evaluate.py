@@ -22,7 +22,7 @@ def evaluate(
     model: Path = typer.Argument(..., help="A folder that `pbprompt fit` wrote."),
     data: str = typer.Argument(..., help="A folder, table or split file; or a benchmark's name with --root."),
     split: Part | None = typer.Option(
-        None, help="train, val, test or all. [test; where the data has no split, all its images]"
+        None, help="train, val, test or all; else test or, where the data has no split, all its images."
     ),
     samples: int = typer.Option(20, min=1, help="Prompts sampled for each class."),
     seed: int = typer.Option(0, help="Seed of the sampled prompts."),

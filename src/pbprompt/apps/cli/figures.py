@@ -53,7 +53,7 @@ def twin_words(found: Sequence[str]) -> str:
     )
 
 
-def print_figures(metrics: dict[str, Any]) -> None:
+def print_figures(metrics: dict[str, Any], *, verbose: bool = True) -> None:
     """Tuned beside zero-shot and, where they were fitted, plain classifiers of the same training images."""
     if "map" in metrics:
         print_label_figures(metrics)
@@ -61,9 +61,11 @@ def print_figures(metrics: dict[str, Any]) -> None:
     plain = {"zero-shot": metrics["zero_shot"]} if "zero_shot" in metrics else {}
     joint = {"together": metrics["together"]} if "together" in metrics else {}
     models = metrics.get("models", {})
-    compare({**plain, **metrics.get("rivals", {}), **models, "tuned": metrics, **joint})
+    compare({**plain, **metrics.get("rivals", {}), **models, "tuned": metrics, **joint}, verbose=verbose)
     typer.secho(f"on {judged_on(metrics)}", dim=True)
-    if sets := metrics.get("sets"):
+    if verbose:
+        typer.secho("NLL: surprise at the truth; ECE: stated certainty less truth; both best at 0", dim=True)
+    if verbose and (sets := metrics.get("sets")):
         print(
             f"sets for --coverage {sets['asked']:g} hold the true class of {sets['coverage']:.1%} of them, "
             f"and of {sets['hard_coverage']:.1%} of the hardest quarter, with {sets['mean_size']:.1f} "
@@ -89,13 +91,16 @@ def compare_models(
     return {str(name): figures}, words
 
 
-def compare(rows: Mapping[str, Mapping[str, Any]], console: Console | None = None) -> None:
-    """Print accuracy, NLL and ECE of each."""
+def compare(
+    rows: Mapping[str, Mapping[str, Any]], console: Console | None = None, *, verbose: bool = True
+) -> None:
+    """Print the accuracy of each and, of those who ask for it, NLL and ECE."""
     shown = [
         (RIVALS.get(name, name), f"{of['accuracy']:.2%}", f"{of['nll']:.3f}", f"{of['ece']:.2%}")
         for name, of in rows.items()
     ]
-    print_table(("", "accuracy", "NLL", "ECE"), shown, console=console)
+    columns = 4 if verbose else 2
+    print_table(("", "accuracy", "NLL", "ECE")[:columns], [row[:columns] for row in shown], console=console)
 
 
 def print_label_figures(figures: Mapping[str, Any]) -> None:

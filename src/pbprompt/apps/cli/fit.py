@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pbprompt.vision.towers.backbone import Backbone
 
 AUTO = "auto"
+ADVANCED = "Advanced"  # where the help has what few need
 NOT_KEPT = ("out", "device", "dry_run", "pseudo_labels", "allow_urls")  # what to write, and what is allowed
 
 
@@ -42,27 +43,51 @@ class FitCommand:
         min=0,
         max=0.9,
         help="Share of each class's images to keep aside as a test; 0: learn from all of them, whatever "
-        "their split. [none, but for --shots and methods that train in steps]",
+        "their split. Without it none, but for --shots and methods that train in steps.",
     )
-    seed: int = typer.Option(1, help="Seed of the draw, the start values and the training.")
-    preset: str = typer.Option("default", help="A preset of the method, such as `paper`.")
-    variant: str = typer.Option("", help="A variant of the method, such as `b-prompt`.")
-    overrides: list[str] = typer.Option([], "--set", help="A setting as key=value; may be repeated.")
+    seed: int = typer.Option(
+        1, help="Seed of the draw, the start values and the training.", rich_help_panel=ADVANCED
+    )
+    preset: str = typer.Option(
+        "default", help="A preset of the method, such as `paper`.", rich_help_panel=ADVANCED
+    )
+    variant: str = typer.Option(
+        "", help="A variant of the method, such as `b-prompt`.", rich_help_panel=ADVANCED
+    )
+    overrides: list[str] = typer.Option(
+        [], "--set", help="A setting as key=value; may be repeated.", rich_help_panel=ADVANCED
+    )
     backbone: str = typer.Option("lite", help="lite, lite-vit, an OpenAI name, a file, folder or hub id.")
-    activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell.")
-    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N.")
-    root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA).")
+    activation: str | None = typer.Option(
+        None, help="quick_gelu or gelu, for weights that do not tell.", rich_help_panel=ADVANCED
+    )
+    device: str = typer.Option(
+        "auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N.", rich_help_panel=ADVANCED
+    )
+    root: Path | None = typer.Option(
+        None, help="Where the benchmarks are (or $PBPROMPT_DATA).", rich_help_panel=ADVANCED
+    )
     classes_file: Path | None = typer.Option(None, help="Maps folder names or labels to class names.")
     descriptions: Path | None = typer.Option(
         None,
         help="A YAML file, `class: sentence` or a list of them: what is said of classes to the model. "
         "Without it: a table's column `description`.",
     )
-    draw_file: Path | None = typer.Option(None, "--draw", help="A draw file to train on instead of drawing.")
-    views: str = typer.Option("centre", help="Training crops: centre, a number of random draws, or fresh.")
-    max_steps: int | None = typer.Option(None, min=1, help="Stop after so many steps.")
+    draw_file: Path | None = typer.Option(
+        None, "--draw", help="A draw file to train on instead of drawing.", rich_help_panel=ADVANCED
+    )
+    views: str = typer.Option(
+        "centre", help="Training crops: centre, a number of random draws, or fresh.", rich_help_panel=ADVANCED
+    )
+    max_steps: int | None = typer.Option(
+        None, min=1, help="Stop after so many steps.", rich_help_panel=ADVANCED
+    )
+    verbose: bool = typer.Option(False, "--verbose", help="Also likelihood and calibration error (NLL, ECE).")
     strict: bool = typer.Option(
-        False, "--strict", help="Refuse data with images that cannot be read, which are left out otherwise."
+        False,
+        "--strict",
+        help="Refuse data with images that cannot be read, which are left out otherwise.",
+        rich_help_panel=ADVANCED,
     )
     corrections: Path | None = typer.Option(
         None, help="A table that `look` or its page wrote: images to relabel or drop."
@@ -77,16 +102,21 @@ class FitCommand:
         "--calibrate",
         help="Scale the probabilities by a temperature fitted to validation images; the default method does "
         "so by itself where a hundred are at hand.",
+        rich_help_panel=ADVANCED,
     )
     unlabelled: list[str] = typer.Option(
         [], help="Images without labels to learn from too, from wherever `predict` reads; may be repeated."
     )
     pseudo_labels: Path | None = typer.Option(
-        None, help="Write what each of --unlabelled is taken for to this CSV file."
+        None, help="Write what each of --unlabelled is taken for to this CSV file.", rich_help_panel=ADVANCED
     )
     classes: str = typer.Option("", "--classes", "-c", help="Without labelled images: names, by commas.")
-    allow_urls: bool = typer.Option(False, "--allow-urls", help="Fetch the data where it is an address.")
-    dry_run: bool = typer.Option(False, help="Say what would be trained, try one step, write nothing.")
+    allow_urls: bool = typer.Option(
+        False, "--allow-urls", help="Fetch the data where it is an address.", rich_help_panel=ADVANCED
+    )
+    dry_run: bool = typer.Option(
+        False, help="Say what would be trained, try one step, write nothing.", rich_help_panel=ADVANCED
+    )
 
     @cached_property
     def kind(self) -> "type[Method]":

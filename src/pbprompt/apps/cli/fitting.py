@@ -179,7 +179,8 @@ def _fit_dataset(options: FitCommand, console: Console) -> None:
 
     def announce(method: Method) -> None:
         _check_settings(options, method)
-        console.print(parameters(method))
+        if method.stepwise or not method.backbone.reads_text:
+            console.print(parameters(method))
 
     training = FitOptions(
         seed=options.seed,
@@ -307,7 +308,10 @@ def _best_method(options: FitCommand, dataset: Dataset, bank: FeatureBank, conso
 def _print_outcome(options: FitCommand, model: TunedModel, few: Dataset, console: Console) -> None:
     """Figures, what they lack, and how far the model can be trusted."""
     if model.info.metrics:
-        print_figures(model.info.metrics)
+        print_figures(model.info.metrics, verbose=options.verbose)
+        if "accuracy" in model.info.metrics:
+            right = round(100 * model.info.metrics["accuracy"])
+            console.print(f"of 100 images like these, about {right} are named right")
         bank = FeatureBank(model.backbone, progress=False)
         console.print(twin_words(twins(few, model.info.metrics["split"], bank)), end="")
         images, classes = len(few.train), len(few.classes)

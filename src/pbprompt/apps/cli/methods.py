@@ -1,6 +1,7 @@
 """`pbprompt methods`: what there is to choose from."""
 
 import sys
+from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -45,12 +46,15 @@ def _tags(kind: type["Method"]) -> tuple[str, ...]:
 
 
 def _explain(kind: type["Method"]) -> None:
+    from pbprompt.learners.method import MethodConfig
+
     print((sys.modules[kind.__module__].__doc__ or "").strip())
     print("\nf, g: image and text tower; s: exp(logit scale); x: image; c: class")
     counted, full = _counts(kind)
     figures = f"{counted:,} as the paper counts, {full:,} in full{WITHOUT}"
-    print(f"\nlearnable parameters at ViT-B/16: {figures}\n")
-    rows = [(setting, repr(value), text) for setting, value, text in describe(kind.Config())]
+    print(f"\nlearnable parameters at ViT-B/16: {figures}\n" if kind.stepwise else "")
+    idle = set() if kind.stepwise else {field.name for field in fields(MethodConfig)}  # of training alone
+    rows = [(name, repr(value), text) for name, value, text in describe(kind.Config()) if name not in idle]
     print_table(("setting", "default", "what it is"), rows)
     for what, named in (("preset", kind.presets), ("variant", kind.variants)):
         for label, values in named.items():
