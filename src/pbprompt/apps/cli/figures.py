@@ -78,7 +78,12 @@ def print_figures(metrics: dict[str, Any], *, verbose: bool = True) -> None:
 
 
 def compare_models(
-    former: TunedModel, name: Path, dataset: Dataset, split: str, bank: Bank, now: Evaluation | MultiLabelEvaluation
+    former: TunedModel,
+    name: Path,
+    dataset: Dataset,
+    split: str,
+    bank: Bank,
+    now: Evaluation | MultiLabelEvaluation,
 ) -> tuple[dict[str, Any], str]:
     """The figures of another model on the same images, and how sure the difference is, in words."""
     figures, before = former.judge(dataset, split, bank_on(bank, former.backbone))

@@ -101,6 +101,7 @@ class GuardedProtocol(H11Protocol):
 
     _timer: asyncio.TimerHandle | None = None
     flow: _Flow
+    conn: Metered
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

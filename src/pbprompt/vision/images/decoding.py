@@ -6,6 +6,7 @@ decoders a hostile file may keep busy or bring down, since nobody can end a thre
 """
 
 import atexit
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -63,7 +64,7 @@ class Decoder:
             handles=[place.handle for place in self._places],
         )
 
-    def decode(self, records: Sequence[Record], look: Look, again: bool = True) -> Squares:
+    def decode(self, records: Sequence[Record], look: Look) -> Squares:
         """The square of each image, or why it has none."""
         if not self.processes:
             return [self._one(record, _content(record), look) for record in records]
@@ -73,10 +74,9 @@ class Decoder:
             if len(records) > 1:  # one of them is to blame, and the others are innocent
                 return [self.decode([record], look)[0] for record in records]
             late = isinstance(error, TimeoutError)
-            if (
-                again and not late
-            ):  # the process may have been killed for what it had before, or by the system
-                return self.decode(records, look, again=False)
+            if not late:  # the system may have killed the process, whatever the image
+                with contextlib.suppress(TimeoutError, EOFError):
+                    return self._asked(records, look)
             why = f"decoding took over {SECONDS:g} seconds" if late else "its decoder broke down"
             return [InputError(f"cannot read image {records[0].name}: {why}")]
 

@@ -60,8 +60,9 @@ def open_image(source: str | os.PathLike[str] | BinaryIO, *, draft: int | None =
         raise InputError(f"cannot read image {name}: a pipe, socket or device, no regular file")
     try:
         with contextlib.ExitStack() as stack:
-            named = isinstance(source, str | os.PathLike)
-            file = stack.enter_context(Path(source).open("rb")) if named else source
+            file: Any = source
+            if isinstance(source, str | os.PathLike):
+                file = stack.enter_context(Path(source).open("rb"))
             check_header(file)
             image = stack.enter_context(Image.open(file, formats=_formats()))
             _check_shape(image)  # by its header: a file of a few bytes may hold gigabytes
