@@ -92,6 +92,7 @@ class Conjugate(Memory):
         self.sums, self.moment = (nn.Buffer(torch.empty(0, d, dtype=torch.float64)) for _ in range(2))
         self.kept, self.kept_labels = nn.Buffer(torch.empty(0, d)), nn.Buffer(torch.empty(0).long())
         self.kept_weights = nn.Buffer(torch.empty(0, dtype=torch.float64))
+        self.kept_groups = nn.Buffer(torch.empty(0).long())  # the series of each; empty: each is by itself
         # without a label, in the kernel; the labels are the likeliest ones
         self.pool, self.pool_labels = nn.Buffer(torch.empty(0, d)), nn.Buffer(torch.empty(0).long())
         for saved in FITTED.values():
@@ -110,9 +111,11 @@ class Conjugate(Memory):
     # the evidence
 
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
-        self.begin_with(
-            Evidence.of(unit_features(images.global_), labels, len(self.classes), self.image_weights)
-        )
+        x = unit_features(images.global_)
+        self.begin_with(Evidence.of(x, labels, len(self.classes), self.image_weights))
+        if self.image_groups is not None:
+            kept = Kept.of(x, torch.arange(len(x)).to(labels)).labels
+            self.kept_groups.data = self.image_groups.to(labels)[kept]
 
     def begin_with(self, evidence: Evidence) -> None:
         self.remember()
@@ -177,7 +180,11 @@ class Conjugate(Memory):
         new = [name for name, label in zip(asked, self.labels_of_classes(), strict=True) if label < 0]
         self.remember((*self.seen, *new))
         present = torch.tensor(self.labels_of_classes(), device=labels.device)[labels]
+        groups = self.kept_groups.data
         self._keep(self._evidence().merged(Evidence.of(x, present, len(self.seen))))
+        if len(groups) and len(self.kept) == len(groups) + len(x):  # each of the new ones is by itself
+            alone = torch.arange(len(x)).to(groups) + int(groups.max()) + 1
+            self.kept_groups.data = torch.cat([groups, alone])
         self.finish()
 
     def regroup(self, named: Mapping[str, str | None]) -> None:
@@ -200,9 +207,11 @@ class Conjugate(Memory):
             )
         self.beside(self.pool[:0])  # weighed anew
         self.remember(new)
+        groups = self.kept_groups[~lost] if len(self.kept_groups) else self.kept_groups
         self._keep(
             Evidence(few, kept._at((~lost).nonzero().squeeze(1))._replace(labels=place[kept.labels][~lost]))
         )
+        self.kept_groups.data = groups
         self.finish()
 
     def label_head(self, images: Encoded, targets: Float[Tensor, "n k"]) -> LabelHead:
@@ -219,6 +228,7 @@ class Conjugate(Memory):
         kept, device = evidence.kept, self.kept.device
         self.kept.data, self.kept_labels.data = kept.images.to(device), kept.labels.to(device)
         self.kept_weights.data = kept.weights.to(self.kept_weights)
+        self.kept_groups.data = self.kept_groups[:0]
 
     def _known(self) -> Int[Tensor, " k"]:
         """Labels of the classes with photographs: the posterior's columns."""
@@ -231,7 +241,13 @@ class Conjugate(Memory):
         few = Statistics(statistics.counts[known], statistics.sums[known], statistics.moment)
         texts = self.texts([self.seen[label] for label in known.tolist()])
         kept = kept._replace(labels=torch.searchsorted(known, kept.labels))
-        return Photographs.of(few, kept, texts, float(self.backbone.logit_scale))
+        photographs = Photographs.of(few, kept, texts, float(self.backbone.logit_scale))
+        return replace(photographs, groups=self._judged_groups())
+
+    def _judged_groups(self) -> Int[Tensor, " n"] | None:
+        """The series of the photographs that are held out in turn."""
+        rows = judged_rows(len(self.kept), len(self._known()))
+        return self.kept_groups[rows] if len(self.kept_groups) else None
 
     def _absorbed(self, pool: Float[Tensor, "m d"]) -> Absorbed:
         if self.counts.any():
@@ -240,8 +256,14 @@ class Conjugate(Memory):
         self._keep(Evidence(statistics, self._evidence().kept))
         return found
 
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if not len(self.kept_groups):  # as models were before there were series
+            del destination[prefix + "kept_groups"]
+
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         self._left = self._answers = None  # they are of other photographs
+        state.setdefault(prefix + "kept_groups", self.kept_groups.new_empty(0))
         for saved in FITTED.values():
             getattr(self, saved).data = self.kept.new_empty(state.get(prefix + saved, self.counts).shape)
         super()._load_from_state_dict(state, prefix, *rest)
@@ -300,24 +322,36 @@ class Conjugate(Memory):
     def left_out(self) -> "tuple[Float[Tensor, 'n c'], Int[Tensor, ' n']] | None":
         """Of photographs that are not their class's only ones; without these, nothing is known of how the
         model does. Classes known by their names alone take part as they do in predictions."""
-        if not len(self.kept):
+        if (found := self._left_rows()) is None:
             return None
-        left = self._left
-        if left is None:
-            evidence = self._known_evidence()
-            left = absorb([evidence], [self.pool]).left if len(self.pool) else fit_posterior(evidence)[1]
+        left, rows, every = found
         labels = torch.tensor(self.labels_of_classes(), device=self.counts.device)
-        every = judged_rows(len(self.kept), len(self._known()))
         own = self.kept_labels[every]
-        rows = (left.several & torch.isin(own, labels)).nonzero().squeeze(1)
-        if not len(rows) or len(self._known()) < 2:
-            return None
         answers = self.answers()
         draws = answers.posterior.weights.draws(LEFT_OUT_DRAWS).to(left.scores)
         x = Seen(self.kept[every[rows]].double())
         logits = answers.logits([x], left.scores[:, rows], left.looks[rows], draws)
         said = logits.softmax(-1).mean(0)
         return said.float(), (own[rows].unsqueeze(1) == labels).int().argmax(1)
+
+    def series_left_out(self) -> Int[Tensor, " n"] | None:
+        """The series of each of these photographs; None where each is by itself."""
+        found, groups = self._left_rows(), self._judged_groups()
+        return None if found is None or groups is None else groups[found[1]]
+
+    def _left_rows(self) -> tuple[HeldOutPhotographs, Tensor, Tensor] | None:
+        """What was held out, which of it can be judged for the classes asked for, and where it is kept."""
+        if not len(self.kept) or len(self._known()) < 2:
+            return None
+        if self._left is None:
+            evidence = self._known_evidence()
+            absorbed = len(self.pool) > 0
+            self._left = absorb([evidence], [self.pool]).left if absorbed else fit_posterior(evidence)[1]
+        labels = torch.tensor(self.labels_of_classes(), device=self.counts.device)
+        every = judged_rows(len(self.kept), len(self._known()))
+        own = torch.isin(self.kept_labels[every], labels)
+        rows = (self._left.several & own).nonzero().squeeze(1)
+        return (self._left, rows, every) if len(rows) else None
 
     # what it shows of itself
 

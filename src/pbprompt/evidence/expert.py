@@ -56,6 +56,8 @@ class Photographs:
     scale: float
     """exp(logit scale)"""
     patches: Float[Tensor, "n m e"] | None = None
+    groups: Int[Tensor, " n"] | None = None
+    """the series each is of; None: each is by itself"""
 
     @classmethod
     def of(cls, statistics: Statistics, kept: Kept, texts: Float[Tensor, "k d"], scale: float) -> Self:

@@ -28,6 +28,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pbprompt.evidence.by_series import held_out_by_series
 from pbprompt.evidence.expert import Expert, HeldOutPhotographs, Kind, Photographs, Seen
 from pbprompt.evidence.experts import EXPERTS
 from pbprompt.evidence.novelty import HUGE, Novelty, fit_novelty, openness
@@ -209,7 +210,10 @@ def fit_posterior(*photographs: Photographs) -> tuple[Posterior, HeldOutPhotogra
         )
         for experts, seen in zip(fitted, photographs, strict=True)
     ]
-    return judged(views, photographs, HeldOutPhotographs.of(photographs[0], held_out))
+    left, groups = HeldOutPhotographs.of(photographs[0], held_out), photographs[0].groups
+    if groups is not None:
+        left = held_out_by_series(photographs, kinds_of(views), left, groups)
+    return judged(views, photographs, left)
 
 
 def judged(

@@ -72,6 +72,14 @@ class LeavesOut(Protocol):
 
 
 @runtime_checkable
+class LeavesOutSeries(LeavesOut, Protocol):
+    """It judges them as if their whole series had been left out, where it knows series."""
+
+    def series_left_out(self) -> Int[Tensor, " n"] | None:
+        """The series of each image that `left_out` judges; None where each is by itself."""
+
+
+@runtime_checkable
 class Familiar(Protocol):
     """It knows whether an image shows any of its classes."""
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from pbprompt.config import from_dict
 from pbprompt.errors import InputError
 from pbprompt.evidence.temperature import fit_temperature
-from pbprompt.learners.fitted import LeavesOut
+from pbprompt.learners.fitted import LeavesOut, LeavesOutSeries
 from pbprompt.learners.method import Method
 from pbprompt.learners.predictive import Predictive, rounded
 from pbprompt.model.manifest import CALIBRATION, ModelFiles, opened
@@ -206,7 +206,9 @@ def calibrate_left_out(predictor: Predictor) -> Calibration | None:
     if said is None:
         return None
     logits = said[0].cpu().clamp_min(torch.finfo(torch.float32).tiny).log()
-    judged = _judged((logits / predictor.temperature).softmax(-1), said[1].cpu(), predictor)
+    groups = method.series_left_out() if isinstance(method, LeavesOutSeries) else None
+    probabilities = (logits / predictor.temperature).softmax(-1)
+    judged = _judged(probabilities, said[1].cpu(), predictor, None if groups is None else groups.cpu())
     return replace(judged, left_out=len(judged))
 
 

@@ -80,12 +80,13 @@ def fold_answers(
     images: Features,
     seed: int,
     unlabelled: Float[Tensor, "m d"] | None = None,
+    groups: Int[Tensor, " n"] | None = None,
 ) -> tuple[Int[Tensor, " n"], Predictive] | None:
     """Which training images could be left out, and what a model fitted to four fifths says of the others.
 
-    None where nothing can: no class has two images.
+    Whole series (`groups`) are left out. None where nothing can be: no class has two images, or two series.
     """
-    folds = held_out(images.labels.cpu())
+    folds = held_out(images.labels.cpu(), None if groups is None else groups.cpu())
     if not folds:
         return None
     said = [

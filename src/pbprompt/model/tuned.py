@@ -469,9 +469,11 @@ class TunedModel:
     ) -> tuple[Int[Tensor, " n"], Features, Predictive]:
         """Which training images can be left out, their features, and what is said of them then."""
         method = self.method
+        groups = getattr(method, "kept_groups", None)
+        groups = None if groups is None or len(groups) != len(features) else groups
         found = fold_answers(
             type(method), method.config, self.backbone, self.classes, method.template, features,
-            self.info.seed, unlabelled,
+            self.info.seed, unlabelled, groups,
         )  # fmt: skip
         if found is None:
             raise InputError("no class has two images, so that none can be left out: add images")
