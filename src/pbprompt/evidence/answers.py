@@ -21,7 +21,7 @@ from pbprompt.evidence.weights import combined
 class NewNames:
     """Names without photographs beside the known classes of a posterior."""
 
-    def __init__(self, posterior: Posterior, texts: Sequence[Float[Tensor, "m d"]], scales: Sequence[float]):
+    def __init__(self, posterior: Posterior, texts: Sequence[Float[Tensor, "m _"]], scales: Sequence[float]):
         """`texts`: of length 1, one table for each backbone; `scales`: their exp(logit scale)."""
         self.posterior = posterior
         self.directions = [
@@ -60,7 +60,7 @@ class Answers:
         self,
         posterior: Posterior,
         columns: Int[Tensor, " c"],
-        texts: Sequence[Float[Tensor, "m d"]],
+        texts: Sequence[Float[Tensor, "m _"]],
         scales: Sequence[float],
     ) -> None:
         """`columns`: of each class its column among the known ones, or −1; `texts`: of those, in order."""

@@ -143,7 +143,7 @@ class Posterior(NamedTuple):
     def from_tensors(
         cls,
         tensors: Mapping[str, Tensor],
-        photographs: Sequence[Float[Tensor, "n d"]],
+        photographs: Sequence[Float[Tensor, "n _"]],
         labels: Int[Tensor, " n"],
         classes: int,
     ) -> Self:

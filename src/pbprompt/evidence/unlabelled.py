@@ -106,7 +106,7 @@ def seen(classes: int) -> int:
 
 
 def absorb(
-    photographs: Sequence[Photographs], pools: Sequence[Float[Tensor, "m d"]], in_kernel: int = IN_KERNEL
+    photographs: Sequence[Photographs], pools: Sequence[Float[Tensor, "m _"]], in_kernel: int = IN_KERNEL
 ) -> Absorbed:
     """As `fit_posterior`, with a pool in an order of chance; of each backbone its photographs and its pool.
 
@@ -153,7 +153,7 @@ def absorb(
 
 
 def _of_a_class(
-    base: Posterior, left: HeldOutPhotographs, pools: Sequence[Float[Tensor, "m d"]]
+    base: Posterior, left: HeldOutPhotographs, pools: Sequence[Float[Tensor, "m _"]]
 ) -> Bool[Tensor, " m"]:
     """z > 0, to every backbone."""
     familiar, before = torch.ones(len(pools[0]), dtype=torch.bool, device=pools[0].device), 0
@@ -252,7 +252,7 @@ def _by_folds(
     left: HeldOutPhotographs,
     photographs: Sequence[Photographs],
     together: Sequence[_Together],
-    pools: Sequence[Float[Tensor, "m d"]],
+    pools: Sequence[Float[Tensor, "m _"]],
 ) -> tuple[HeldOutPhotographs, Verdict]:
     """Every photograph whose class has others held out with the pool there, and what is gained by that."""
     labels, classes = left.labels, photographs[0].classes
@@ -364,8 +364,8 @@ def _passes(
     scores: Float[Tensor, "e m k"],
     weights: Float[Tensor, " e"],
     statistics: Sequence[Statistics],
-    pools: Sequence[Float[Tensor, "m d"]],
-    moved: Sequence[Float[Tensor, "k d"]],
+    pools: Sequence[Float[Tensor, "m _"]],
+    moved: Sequence[Float[Tensor, "k _"]],
 ) -> tuple[list[Gaussians], Float[Tensor, "m k"], float]:
     """Gaussians with the pool, of which the other experts say what they say in `scores`; r, and how many
     photographs it counts as."""

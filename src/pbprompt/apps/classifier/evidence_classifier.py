@@ -198,7 +198,7 @@ class EvidenceClassifier(Estimator):
     def _joined(self, X: Any) -> Float[Tensor, "n d"]:
         return torch.cat([unit_features(torch.from_numpy(table)) for table in self._tables(X)], dim=1)
 
-    def _split(self, joined: Float[Tensor, "*n d"]) -> list[Float[Tensor, "*n e"]]:
+    def _split(self, joined: Float[Tensor, "*n d"]) -> list[Float[Tensor, "..."]]:
         return list(joined.split(self._widths, dim=-1))
 
     def _seen(self, Z: Any) -> list[Seen]:
@@ -211,7 +211,7 @@ class EvidenceClassifier(Estimator):
             raise InputError(f"logit_scale is {given!r}: give a number above 0, or one for each model")
         return [float(scale) for scale in scales]
 
-    def _texts(self) -> list[Float[Tensor, "k d"]]:
+    def _texts(self) -> list[Float[Tensor, "..."]]:
         """Of all classes, of length 1; of those without a text the others' mean, which tells nothing."""
         several = isinstance(self.text_features, list | tuple)
         given = self.text_features if several else [self.text_features] * len(self._widths)
