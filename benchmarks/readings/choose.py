@@ -51,7 +51,15 @@ def best(found: dict[Words, float]) -> Words:
 
 
 def overrides(words: Words) -> dict[str, Any]:
-    return {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in words)}
+    pairs = (word.partition("=") for word in words)
+    return {key: yaml.safe_load(value) if value else "" for key, _, value in pairs}
+
+
+class Plain(yaml.SafeDumper):
+    """Without aliases, which a recipe may not have."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 def main() -> None:
@@ -81,7 +89,9 @@ def main() -> None:
     def write(name: str, task: str, shots: list[int], rows: list[dict[str, Any]]) -> None:
         recipe = {"title": f"The paper's claims: {name}", "task": task, "backbone": "lite"}
         recipe |= {"datasets": options.dataset, "shots": shots, "seeds": [1, 2], "rows": rows, "note": NOTE}
-        text = yaml.safe_dump(recipe, allow_unicode=True, sort_keys=False, default_flow_style=None, width=200)
+        text = yaml.dump(
+            recipe, Dumper=Plain, allow_unicode=True, sort_keys=False, default_flow_style=None, width=200
+        )
         (options.out / f"claims-{name}.yaml").write_text(text, encoding="utf-8")
 
     families: dict[str, tuple[str, str, dict[str, Any]]] = {  # preset, that of new classes, settings

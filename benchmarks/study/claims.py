@@ -96,8 +96,8 @@ def judge(outcomes: Sequence[Outcome]) -> Outcome:
     return "yes" if outcomes and all(outcome == "yes" for outcome in outcomes) else "open"
 
 
-def claims(study: Study) -> list[Claim]:
-    """The seven, judged."""
+def claims(study: Study, few: str = FEW) -> list[Claim]:
+    """The seven, judged; `few`: the column of few-shot that averages over few shots."""
 
     def check(part: str, row: str, column: str, metric: str = "accuracy", slack: float = 0.0) -> Check:
         return Check(part, FIRST, row, column, metric, find_lead(study, part, row, column, metric), slack)
@@ -120,26 +120,26 @@ def claims(study: Study) -> list[Claim]:
 
     parts = ("B-Prompt", "P-Prompt")
     judged = [
-        ("PBPrompt is better than CoOp at few shots", [check("few-shot", "CoOp", FEW)]),
+        ("PBPrompt is better than CoOp at few shots", [check("few-shot", "CoOp", few)]),
         (
             "Its H of base and new accuracy is better than that of CoCoOp, ProDA, VPT and SHIP",
             [check("base-to-new", row, BOTH_HALVES) for row in ("CoCoOp", "ProDA", "VPT", "SHIP")],
         ),
         (
             "Both parts are needed: distribution alone (B-Prompt) and transport alone (P-Prompt) are worse",
-            [check("few-shot", row, FEW) for row in parts]
+            [check("few-shot", row, few) for row in parts]
             + [check("base-to-new", row, BOTH_HALVES) for row in parts],
         ),
         (
             "Conditional transport is at least as good as optimal transport",
             [
-                check("few-shot", "PBPrompt, OT", FEW, slack=NEAR),
+                check("few-shot", "PBPrompt, OT", few, slack=NEAR),
                 check("base-to-new", "PBPrompt, OT", BOTH_HALVES, slack=NEAR),
             ],
         ),
         (
             "Sampling matters, not the extra parameters: without it (w/o-S), the same network is worse",
-            [check("few-shot", "PBPrompt, w/o-S", FEW, metric) for metric in ("accuracy", "nll")],
+            [check("few-shot", "PBPrompt, w/o-S", few, metric) for metric in ("accuracy", "nll")],
         ),
         ("λ = 0.5 and η = 0.01 are near the best", near("lambda", "λ = 0.5") + near("eta", "η = 0.01")),
     ]
@@ -147,7 +147,7 @@ def claims(study: Study) -> list[Claim]:
         Claim(number, text, tuple(checks), judge([one.outcome for one in checks]))
         for number, (text, checks) in enumerate(judged, start=1)
     ]
-    return [*found, _diversity(study, check("few-shot", "B-Prompt", FEW, "sampled_cosine"))]
+    return [*found, _diversity(study, check("few-shot", "B-Prompt", few, "sampled_cosine"))]
 
 
 def _diversity(study: Study, transport: Check) -> Claim:

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.none_of_these import shown as shown_scores
+from benchmarks.study import presets
 from benchmarks.study.answers import answer, headline
 from benchmarks.study.claims import (
     NEAR,
     VERDICTS,
     Check,
-    Claim,
     claims,
     find_lead,
     first_row,
@@ -73,6 +73,7 @@ def write_page(study: Study, template: str, out: Path) -> None:
         "value": _value,
         "lead": _lead_value,
         "scores": lambda study: _scores(),
+        "presets": lambda study: presets.shown(),
         "curves": lambda study, part="", only="": draw_curves(study, out.parent / "images", out.stem, only),
         "maps": lambda study: draw_maps(out.parent / "images"),
     }
@@ -97,17 +98,12 @@ def write_page(study: Study, template: str, out: Path) -> None:
 
 
 def _claims(study: Study) -> str:
-    judged = claims(study)
-    summary = markdown.table(
-        ["", "claim", "verdict"], [[str(one.number), one.text, f"**{one.verdict}**"] for one in judged]
-    )
-    return "\n\n".join([summary, *map(_claim, judged)])
-
-
-def _claim(claim: Claim) -> str:
-    checks = "\n".join(f"- {_check(check)}" for check in claim.checks)
-    title = f"**{claim.number}. {claim.text}: {claim.verdict}.**"
-    return "\n\n".join(filter(None, (title, claim.remark, checks)))
+    rows = [
+        [str(one.number), one.text, f"**{one.verdict}**", "; ".join([one.remark] * bool(one.remark) + checks)]
+        for one in claims(study)
+        for checks in [[_check(check) for check in one.checks]]
+    ]
+    return markdown.table(["", "claim", "verdict", "by"], rows)
 
 
 def _check(check: Check) -> str:

@@ -5,7 +5,7 @@ from math import isfinite
 from typing import Any
 
 from benchmarks.study.claims import HIGHER_IS_BETTER, Lead, find_lead, first_row
-from benchmarks.study.parts import AVERAGE, TASKS
+from benchmarks.study.parts import AVERAGE
 from pbprompt import markdown
 
 Study = Mapping[str, Any]
@@ -213,11 +213,15 @@ def diversity(study: Study, part: str) -> str:
     return markdown.table(["posterior σ / cosine of two sampled prompts", *(h for h, _ in averages)], rows)
 
 
-def ablations(study: Study) -> str:
-    """The average of each ablation, one after another."""
-    names = [name for name in study["parts"] if name not in TASKS]
-    return "\n\n".join(
-        f"### {study['parts'][name]['title'].removesuffix(', embedded backbone')}\n\n"
-        f"{tables(study, name, AVERAGE)}\n\n{study['parts'][name]['note']}"
-        for name in names
-    )
+def ablations(study: Study, *names: str) -> str:
+    """The averages of the named ablations in one table; signs are against the first row of each."""
+    rows: list[list[str]] = []
+    heads: list[str] = []
+    for name in names:
+        columns = _columns(study, name)[AVERAGE]
+        heads = heads or [heading for heading, _ in columns]
+        for place, label in enumerate(study["parts"][name]["rows"]):
+            cells = study["parts"][name]["cells"].get(label, {})
+            texts = [" / ".join(_marked(cells.get(key), metric) for metric in TITLES) for _, key in columns]
+            rows.append(["" if place else name, label, *texts])
+    return markdown.table(["setting", "accuracy, % / NLL / ECE, %", *heads], rows)
