@@ -138,12 +138,11 @@ LITERAL: dict[str, Any] = {
     "ct_plan": "product",
     "ct_gradient": True,
 }
-THAT_LEARN: dict[str, Any] = {
+THAT_LEARN: dict[str, Any] = {  # of round 12 in docs/readings.md
     "batch_size": 32,
     "label_embedding": "tower",
     "name_tokens": "own",
-    "ct_sum": False,
-    "ct_plan": "cosine",
+    "layer": "post-norm",
 }
 
 
