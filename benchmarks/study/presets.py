@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.study.claims import FEW_ABLATION, claims
+from benchmarks.study.claims import FEW_ABLATION, FIRST, Claim, claims
 from benchmarks.study.parts import Part
-from benchmarks.study.summary import summarise
+from benchmarks.study.summary import find_runs, summarise
 from benchmarks.study.tables import NOT_RUN, plain_lead
 from pbprompt import markdown
 from pbprompt.files import write_text
@@ -38,7 +38,8 @@ def measure(store: RunStore, recipes: Path) -> dict[str, Any]:
     found = {}
     for family in FAMILIES:
         parts = [Part(part, (load_recipe(str(recipes / f"claims-{part}-{family}.yaml")),)) for part in PARTS]
-        found[family] = summarise(store, parts, lambda line: print(line, file=sys.stderr), study=family)
+        if any(find_runs(part, store.records()) for part in parts):
+            found[family] = summarise(store, parts, lambda line: print(line, file=sys.stderr), study=family)
     return {"chosen": json.loads((recipes / "chosen.json").read_text(encoding="utf-8")), "families": found}
 
 
@@ -47,11 +48,14 @@ def shown(file: Path = FILE) -> str:
     if not file.is_file():
         return "Not run."
     measured = json.loads(file.read_text(encoding="utf-8"))
-    families = measured["families"]
-    judged = {family: claims(families[family], FEW_ABLATION) for family in FAMILIES}
+    families = {
+        family: summary
+        for family, summary in measured["families"].items()
+        if FIRST in summary["parts"]["few-shot"]["cells"]  # not the rivals alone, which all share
+    }
+    judged = {family: claims(families[family], FEW_ABLATION) for family in families}
     verdicts = [
-        [str(own[0].number), own[0].text, *(f"**{one.verdict}**" for one in own)]
-        for own in zip(*judged.values(), strict=True)
+        [str(own[0].number), own[0].text, *map(_verdict, own)] for own in zip(*judged.values(), strict=True)
     ]
     why = [
         [
@@ -62,31 +66,39 @@ def shown(file: Path = FILE) -> str:
         if own[0].number != 6
         for checks in zip(*(one.checks for one in own), strict=True)
         for check in checks[:1]
+        if any(one.lead for one in checks)
     ]
     chosen = [
-        [name, ", ".join(f"{key}={value}" for key, value in one["settings"].items()), str(one["of"])]
+        [
+            name,
+            ", ".join(f"{key}={'' if value is None else value}" for key, value in one["settings"].items()),
+            str(one["of"]),
+        ]
         for name, one in measured["chosen"].items()
     ]
     return "\n\n".join(
         [
-            markdown.table(["", "claim", *FAMILIES], verdicts),
+            markdown.table(["", "claim", *families], verdicts),
             markdown.table(["accuracy, % / NLL", *COLUMNS], _figures(families)),
-            markdown.table(["difference, points or as named", *FAMILIES], why),
+            markdown.table(["difference", *families], why),
             markdown.table(["chosen on validation images", "settings", "of"], chosen),
         ]
     )
 
 
+def _verdict(claim: Claim) -> str:
+    return f"**{claim.verdict}**" if any(check.lead for check in claim.checks) else "not run"
+
+
 def _figures(families: dict[str, Any]) -> list[list[str]]:
-    rows = []
-    for family in FAMILIES:
-        for label in families[family]["parts"]["few-shot"]["rows"]:
-            if not label.startswith(RIVALS):
-                rows.append([f"{label}, {family}", *_cells(families[family], label)])
-    last = families["default"]
-    labels = [*last["parts"]["few-shot"]["rows"], *last["parts"]["base-to-new"]["rows"]]
-    rows += [[label, *_cells(last, label)] for label in labels if label.startswith(RIVALS)]
-    return [row for row in rows if any(cell != NOT_RUN for cell in row[1:])]
+    """The variants of every family, then the rivals, which all have in common."""
+    rows: dict[str, list[str]] = {}
+    for rivals in (False, True):
+        for family, summary in families.items():
+            for label in [label for part in summary["parts"].values() for label in part["rows"]]:
+                if label.startswith(RIVALS) == rivals and not label.startswith(("η", "λ")):
+                    rows[label if rivals else f"{label}, {family}"] = _cells(summary, label)
+    return [[label, *cells] for label, cells in rows.items() if any(cell != NOT_RUN for cell in cells)]
 
 
 def _cells(summary: dict[str, Any], label: str) -> list[str]:

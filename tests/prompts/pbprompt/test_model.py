@@ -377,7 +377,7 @@ def wide():
     return random_backbone(BackboneConfig("wide", 512, VitConfig(16, 16, 64, 1, 1), text))
 
 
-@pytest.mark.parametrize("preset", ["default", "paper"])
+@pytest.mark.parametrize("preset", ["default", "literal"])
 def test_the_papers_parameter_count(wide, preset):
     method = build_method(PBPrompt, make_config(PBPrompt, preset), wide, seed=0)
     assert method.counted_parameters() == 1_577_984
