@@ -16,6 +16,7 @@ import json
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +31,7 @@ b, S, eta = 4, 20, 0.01  # prefix tokens, samples in prediction, weight of the t
 class PBPrompt(nn.Module):
     """All that is learned; the towers f and g are frozen."""
 
-    def __init__(self, towers: nn.Module, names: list[str]) -> None:
+    def __init__(self, towers: Any, names: list[str]) -> None:
         super().__init__()
         d = towers.text_width
         self.g, self.tau = (towers,), 1 / towers.logit_scale  # a tuple: no part of what is learned
@@ -43,9 +44,7 @@ class PBPrompt(nn.Module):
         self.first = embed(torch.tensor([tokens.sos]))
         self.last = embed(torch.tensor([*tokens.encode("."), tokens.eot]))
 
-    def q(
-        self,
-    ) -> tuple[Tensor, Tensor]:  # q(r_c | c) = N(μ(e_c), Σ(e_c))                        text of Eq. 9
+    def q(self) -> tuple[Tensor, Tensor]:  # q(r_c | c) = N(μ(e_c), Σ(e_c))                   text of Eq. 9
         return self.mu(self.e), (0.5 * self.log_sigma2(self.e)).exp()
 
     def t(self, r: Tensor) -> Tensor:
@@ -112,7 +111,8 @@ def main(shots: int = 4, epochs: int = 10, plan: str = "plan.png") -> tuple[floa
     @torch.no_grad()
     def encode(some: list[Path]) -> tuple[Tensor, Tensor]:  # frozen: once is enough
         pixels = (towers.preprocess(Image.open(file).convert("RGB"))[None] for file in some)
-        return tuple(map(torch.cat, zip(*map(towers.image, pixels), strict=True)))
+        images, patches = zip(*map(towers.image, pixels), strict=True)
+        return torch.cat(images), torch.cat(patches)
 
     (f, u), (test_f, test_u) = encode(files), encode(test_files)
     model, N = PBPrompt(towers, names), len(y)

@@ -80,14 +80,14 @@ def main() -> None:
             found = scores(records, task, name)
             if not found:  # cut by time
                 continue
-            own = best(found)
-            chosen[name] = {"settings": overrides(own), "of": len(found), "by": found[own]}
-            rivals[task].append({"label": LABELS[name], "method": name, "overrides": overrides(own)})
+            tuned = best(found)
+            chosen[name] = {"settings": overrides(tuned), "of": len(found), "by": found[tuned]}
+            rivals[task].append({"label": LABELS[name], "method": name, "overrides": overrides(tuned)})
             rivals[task].append({"label": f"{LABELS[name]}, as published", "method": name})
     options.out.mkdir(parents=True, exist_ok=True)
 
     def write(name: str, task: str, shots: list[int], rows: list[dict[str, Any]]) -> None:
-        recipe = {"title": f"The paper's claims: {name}", "task": task, "backbone": "lite"}
+        recipe: dict[str, Any] = {"title": f"The paper's claims: {name}", "task": task, "backbone": "lite"}
         recipe |= {"datasets": options.dataset, "shots": shots, "seeds": [1, 2], "rows": rows, "note": NOTE}
         text = yaml.dump(
             recipe, Dumper=Plain, allow_unicode=True, sort_keys=False, default_flow_style=None, width=200
