@@ -3,11 +3,11 @@
     python -m benchmarks.on_clip --features FOLDER --out benchmarks/results/on-clip.json
 
 FOLDER holds `caltech101.npz` and `stanford_cars.npz`: image features of OpenAI's ViT-B/32 and ViT-B/16, of
-length 1 (`vitb32_val`, `val_y`, …), and text of the names (`vitb32_text`; `vitb32_named`: the classes that have
-one). On Caltech101 photographs are drawn from the validation split and the test split judges; cars have no test
-rows: drawn from the validation split, judged by the rest of it. Names alone have the temperature that suits the
-judging images best, and so has the mix of names and GDA its two weights: bounds that no one can know. Logistic
-regression has its C by cross-validation from two photographs per class on.
+length 1 (`vitb32_val`, `val_y`, …), and text of the names (`vitb32_text`; `vitb32_named`: the classes that
+have one). On Caltech101 photographs are drawn from the validation split and the test split judges; cars
+have no test rows: drawn from the validation split, judged by the rest of it. Names alone have the
+temperature that suits the judging images best, and so has the mix of names and GDA its two weights: bounds
+that no one can know. Logistic regression has its C by cross-validation from two photographs per class on.
 """
 
 import argparse
