@@ -47,7 +47,9 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
-        if command is not None and command.hidden:
+        if (
+            command is not None and command.hidden and sys.stderr.isatty()
+        ):  # what scripts read stays as it was
             print(f"pbprompt: `{name}` is `pbprompt {RESEARCH} {name}` now", file=sys.stderr)
         return name, command, rest
 
