@@ -25,7 +25,7 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt $(wildcard locks/*.tx
 	@lock=$$($(BIN)/python scripts/lock.py --name); \
 	if [ -f $$lock ]; then $(PIP) --no-deps --require-hashes -r $$lock; \
 	else echo "$$lock is not there: packages are installed without a look at their hashes"; fi
-	$(INSTALL) torch
+	$(INSTALL) torch hatchling editables
 	$(INSTALL) --no-build-isolation -e '.[dev]'
 	touch $@ $(VENV)/.run
 
