@@ -500,6 +500,8 @@ class TunedModel:
         promised, `Calibration.promised`), and fills sets that hold the
         true class this often (`per_class`: whatever class it is), judged by the validation images; and what
         marks one as none of the classes, wrongly so for this share of images of theirs."""
+        if refusal is not None and not 0 < refusal < 1:
+            raise InputError(f"none_at is {refusal:g}: give a share between 0 and 1, such as 0.05")
         if self.calibration is None:
             if accuracy is None and coverage is None:
                 return Rule(refusal=refusal)

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from pbprompt import EvidenceClassifier, PromptClassifier
 from pbprompt.apps.classifier.inputs import (
     as_image,
     as_pictures,
@@ -106,6 +107,18 @@ def test_what_cannot_be_used_is_told(tiny_vit, x, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("factor", [1e-40, 1e-20, 1e19, 1e37])
+def test_only_the_directions_of_features_count(factor):
+    """Though their squares are no numbers of float32."""
+    generator = np.random.default_rng(0)
+    y = np.arange(12) % 3
+    x = (np.eye(3, 256)[y] + 0.02 * generator.normal(size=(12, 256))).astype(np.float32)
+    for kind in (EvidenceClassifier, PromptClassifier):
+        plain = kind().fit(x, y).predict_proba(x)
+        far = (x * np.float64(factor)).astype(np.float32)
+        np.testing.assert_allclose(kind().fit(far, y).predict_proba(far), plain, atol=1e-3)
+
+
 @settings(deadline=None, max_examples=30)
 @given(
     st.integers(1, 5), st.integers(1, 4), st.sampled_from(["float32", "float64", "int32", "uint8", "object"])
@@ -129,6 +142,7 @@ def test_a_table_of_numbers_is_no_picture(rows, width, dtype):
         ([1.0, 2.0, np.nan, 1.0], "NaN"),
         ([1.0, 2.0, 1.5, 1.0], "Unknown label type: continuous"),
         (np.array(["a", 1, "b", 2], dtype=object), "Unknown label type: y holds int, str"),
+        ([1, "1", 2, 1], "Unknown label type: y holds int, str"),
         (np.array([None] * 4), "Unknown label type: y holds NoneType"),
         (["a"] * 4, "1 class"),
         (np.array([1j, 2, 1, 2]), "Complex"),
@@ -140,6 +154,7 @@ def test_labels_that_are_none_are_told(y, message):
 
 
 def test_labels_keep_their_values():
+    assert read_labels(list(np.array(["b", "a"])), 2).tolist() == ["b", "a"]
     for y in (["b", "a", "b"], [2, 1, 2], [True, False, True], [3.0, 4.0, 3.0]):
         assert read_labels(y, 3).tolist() == y
         assert read_labels(np.array(y, dtype=object), 3).tolist() == y

@@ -333,6 +333,10 @@ def test_the_promises_of_the_command_line():
     assert said.unknown.tolist() == [False, True] == (said.familiarity <= 0.05).tolist()
     threshold = classifier.calibration_.promised(0.9)[1]
     assert said.unsure.tolist() == (said.probabilities.max(1).round(6) < threshold).tolist()
+    for asked in ("reject_at", "coverage", "none_at"):
+        for share in (float("nan"), 0, 1.5):
+            with pytest.raises(InputError, match="give a share between 0 and 1"):
+                classifier.predict_uncertainty(new, **{asked: share})
     with pytest.raises(InputError, match="without validation images"):
         PromptClassifier("nearest-mean").fit(x, labels).predict_uncertainty(new, coverage=0.9)
 

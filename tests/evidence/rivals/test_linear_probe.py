@@ -7,6 +7,7 @@ from sklearn.linear_model import LogisticRegression
 
 from pbprompt.errors import InputError
 from pbprompt.evidence.rivals.linear_probe import LinearProbe, LinearProbeConfig, best_strength
+from pbprompt.vision.towers.backbone import Encoded
 
 
 def test_logits(frozen):
@@ -52,3 +53,14 @@ def test_other_names_and_settings_are_refused(frozen):
         method.prepare(("cat", "dog"), frozen.template)
     with pytest.raises(InputError, match="strength"):
         LinearProbeConfig(strength=-1)
+
+
+def test_an_offset_that_all_features_share_leaves_the_classes_apart(frozen):
+    """As the features of many towers have one: C is searched further, as far as it takes."""
+    offset = 2000 * torch.ones(frozen.backbone.embed_dim, dtype=torch.float64)
+    y = torch.arange(24) % 3
+    drawn = frozen.encoded(24, seed=4).global_
+    images = Encoded(offset + 20 * frozen.encoded(3, seed=3).global_[y] + drawn, drawn[:, None])
+    found = frozen.fit(LinearProbe, labels=y.tolist(), images=images)
+    p = torch.from_numpy(frozen.logits(found, images)).softmax(1)
+    assert p[torch.arange(24), y].min() > 0.9

@@ -226,7 +226,8 @@ def test_missing_arrays_are_said_and_do_not_stop_the_table():
 
 def test_latex_escapes_and_marks():
     own = recipe(shots=(4,))
-    text = render.latex(build_table(own, records(own)))
+    text = render.latex(build_table(replace(own, title="a\n\\input{x}"), records(own)))
+    assert text.startswith("% a \\input{x} (lite)\n") and render.latex_escaped("a\nb") == "a b"
     assert r"a\_b \& 50\%" in text and r"\textbf{" in text and r"\underline{" in text
     assert r"$\pm$" in text and "±" not in text
     assert text.count(r"\begin{tabular}{lrrr}") == text.count(r"\end{tabular}") == 1

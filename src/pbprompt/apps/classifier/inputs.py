@@ -40,6 +40,7 @@ from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 ClassNames = Mapping[Any, str] | Sequence[str] | None
 PATHS = (str, os.PathLike)
+LONGEST = 1e12  # entry of a feature whose square, summed, float32 holds with room to spare
 KINDS = "paths, PIL images, a uint8 array [n, h, w, 3] or features [n, d]"
 
 
@@ -113,6 +114,10 @@ def feature_table(X: Any, width: int | None = None) -> NDArray[np.float32]:
         raise InputError(f"X holds no numbers ({error}): give {KINDS}") from None
     if not np.isfinite(table).all():
         raise InputError("X contains NaN, inf or a value too large for float32: leave such images out")
+    axes = tuple(range(1, table.ndim))
+    size = np.maximum(table.max(axes, keepdims=True), -table.min(axes, keepdims=True))
+    if ((size > LONGEST) | ((size > 0) & (size < 1 / LONGEST))).any():  # directions alone count
+        table /= np.where(size, size, 1).astype(np.float32)
     if width is not None and table.shape[-1] != width:
         raise InputError(_width(table.shape[-1], width))
     if table.ndim == 3 and table.shape[1] < 2:
@@ -182,6 +187,9 @@ def read_labels(y: Any, images: int, fewest: int = 2) -> NDArray[Any]:
             "'labels' by `pbprompt fit`"
         )
     labels = np.asarray(y)
+    given = np.asarray(y, dtype=object)
+    if labels.dtype.kind == "U" and not all(isinstance(label, str) for label in given.ravel()):
+        labels = given  # a 1 beside a "1", of which numpy makes text
     if labels.ndim == 2 and labels.shape[1] == 1:
         warnings.warn(
             "A column-vector y was passed when a 1d array was expected: give y.ravel()",

@@ -5,7 +5,8 @@
 W, b are a weight vector and a bias per class; C says how far the images are trusted against W = 0.
 
 C is chosen by cross-validation within the training images (five folds or as many as the largest class has
-images; the mean log-likelihood decides) among s²/d·10^(−2, −1.5, …, 2). s²/d, with s = exp(logit scale), is
+images; the mean log-likelihood decides) among s²/d·10^(−2, −1.5, …), up to s²/(d v)·10², v the variance of f:
+where all features share a large offset, little is left to tell them by. s²/d, with s = exp(logit scale), is
 the C whose penalty is the prior under which a weight vector is as long as zero-shot's, ‖W_c‖² = s² on
 average. It is used as it is where cross-validation is impossible, with one image per class. The published
 probe searches C on validation images, on features that are not normalised.
@@ -13,6 +14,7 @@ probe searches C on validation images, on features that are not normalised.
 It has no use for a class name; a class without images has no chance, which is the limit of the fit.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +27,6 @@ from pbprompt.evidence.rivals.logistic import logistic_regression
 from pbprompt.learners.method import MethodConfig, setting
 from pbprompt.registry import register
 
-EXPONENTS = [half / 2 for half in range(-4, 5)]
 ROUGH = 1e-4  # gradient at which a fold's fit is good enough to be compared
 
 
@@ -45,6 +46,7 @@ class LinearProbe(LinearClassifier):
     Config = LinearProbeConfig
     needs_text = False
     takes_new_names = False
+    revision = 2  # C is searched further where features share an offset
     paper = "Radford et al., 2021"
     config: LinearProbeConfig
 
@@ -59,7 +61,8 @@ class LinearProbe(LinearClassifier):
 
 def best_strength(x: Float[Tensor, "n d"], labels: Int[Tensor, " n"], typical: float) -> float:
     """The C near `typical` with the best held-out log-likelihood; `typical` where nothing can be held out."""
-    strengths = [typical * 10**exponent for exponent in EXPONENTS]
+    variance = float((x - x.mean(0)).square().sum(1).mean().clamp(1e-12, 1))
+    strengths = [typical * 10 ** (half / 2) for half in range(-4, 5 + math.ceil(-2 * math.log10(variance)))]
     losses = torch.zeros(len(strengths), dtype=torch.float64)
     folds = held_out(labels)
     for held in folds:

@@ -3,7 +3,8 @@
     m_c = mean over the images of class c of f(x)/‖f(x)‖
     p(y = c | x) = softmax_c( s·cos(f(x), m_c) )
 
-m_c are `means`, [c, d]. It has no use for a name, and can tell only the classes that it has images of.
+m_c are `means`, [c, d]. It has no use for a name, and can tell only the classes that it has images of. An
+offset that all features share changes no order, but makes p flatter: `fit --calibrate` takes that back.
 """
 
 import torch

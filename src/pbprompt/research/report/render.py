@@ -40,6 +40,7 @@ LATEX = {
     "μ": r"$\mu$",
     "†": r"$^\dagger$",
     "–": "--",
+    "\n": " ",
 }
 CSV_FIELDS = (
     *("table", "section", "row", "column", "mean", "std", "seeds", "rank"),
@@ -113,7 +114,7 @@ def latex(table: Table) -> str:
     def line(cells: list[str]) -> str:
         return " & ".join(cells) + r" \\"
 
-    lines = [f"% {table.title}"]
+    lines = [f"% {' '.join(table.title.split())}"]
     for heads, rows, leads in _grids(table, TEX):
         lines += [rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}", r"\toprule"]
         lines += [line(heads), r"\midrule", *map(line, rows)]
