@@ -252,3 +252,14 @@ def test_the_title_names_a_dataset_that_is_none_of_the_recipes():
     recipe = load_recipe("sample-few-shot")
     assert recipe.narrowed(["photos/"]).title == f"{recipe.title}; here on photos/"
     assert recipe.narrowed(["sample"]).title == recipe.title
+
+
+def test_rows_have_the_precision_of_their_authors(tmp_path):
+    """Half before CoOp and those who build on it; PBPrompt's own code is not public."""
+    rows = {row.label: row.precision for row in load_recipe("few-shot-vit").rows}
+    assert rows["CoOp"] == rows["CoCoOp"] == rows["PLOT"] == "float16" and rows["PBPrompt"] == "float32"
+    whole = load_recipe("few-shot-vit").narrowed(precision="bfloat16")
+    assert {run.precision for _, run in whole.expand()} == {"bfloat16"}
+    (tmp_path / "own.yaml").write_text(GOOD.replace("method: coop,", "method: coop, precision: half,"))
+    with pytest.raises(InputError, match="row 1: precision is 'half': choose float32, bfloat16, float16"):
+        load_recipe(str(tmp_path / "own.yaml"))

@@ -50,6 +50,7 @@ def model_card(
     settings = "\n".join(f"- `{key}`: {value!r}" for key, value in shown.items()) or "None."
     facts = {key: value for key, value in info.data.to_dict().items() if key not in ("to_try", "added")}
     data = "\n".join(f"- {key.replace('_', ' ')}: {escaped(str(value))}" for key, value in facts.items())
+    bits = f"{info.backbone['precision']}, " if "precision" in info.backbone else ""
     title, kinds, labelled, more = f"{info.method} on {dataset}", "classes", "DATA", ""
     if info.multi_label:
         title, labelled = f"{info.method}, multi-label, on {dataset}", "labels.csv"
@@ -68,7 +69,8 @@ def model_card(
 {len(info.classes)} {kinds}: {names}
 
 Tuned with pbprompt {info.library} on the frozen backbone `{info.backbone["name"]}`
-(activation {info.backbone["activation"]}, fingerprint `{info.backbone["fingerprint"]}`), seed {info.seed}.
+({bits}activation {info.backbone["activation"]}, fingerprint `{info.backbone["fingerprint"]}`),
+seed {info.seed}.
 {trust}
 ## Use
 

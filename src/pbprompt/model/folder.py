@@ -14,6 +14,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from pbprompt.config import from_dict, to_dict
+from pbprompt.distributed import pick
 from pbprompt.errors import InputError, first_line
 from pbprompt.evidence.label_head import LabelHead
 from pbprompt.files import read_text
@@ -41,6 +42,7 @@ from pbprompt.vision.towers.backbone import Backbone
 from pbprompt.vision.towers.loading.formats import check_finite
 from pbprompt.vision.towers.loading.hub import EMBEDDED
 from pbprompt.vision.towers.loading.load import load_backbone
+from pbprompt.vision.towers.rounding import PRECISIONS
 
 if TYPE_CHECKING:
     from pbprompt.model.tuned import TunedModel
@@ -58,7 +60,7 @@ def describe_model(
     multi_label: bool = False,
 ) -> ModelInfo:
     """The facts of a freshly tuned method."""
-    backbone = method.given
+    backbone, precision = method.given, str(method.given.dtype).removeprefix("torch.")
     return ModelInfo(
         method=method.name,
         config=to_dict(method.config),
@@ -68,6 +70,7 @@ def describe_model(
             "name": backbone.config.name,
             "activation": backbone.config.activation,
             "fingerprint": backbone.fingerprint,
+            **({} if precision == "float32" else {"precision": precision}),
         },
         seed=seed,
         shots=shots,
@@ -177,11 +180,17 @@ def load_model(
 def _towers_of(
     folder: Path, info: ModelInfo, backbone: Backbone | str | None, device: str | torch.device
 ) -> Backbone:
-    """The frozen towers that a model was tuned on, and no others; loaded where they are not given."""
+    """The frozen towers that a model was tuned on, and no others; loaded where they are not given.
+
+    In the precision that they had, but for float16 on a CPU, which takes longer there than float32.
+    """
     if not isinstance(backbone, Backbone):
         name = backbone or info.backbone["name"]
         activation = None if name in EMBEDDED else info.backbone["activation"]
-        backbone = load_backbone(name, activation=activation, device=device)
+        dtype = PRECISIONS.get(info.backbone.get("precision", "float32"), torch.float32)
+        if dtype == torch.float16 and pick(str(device)) == "cpu":
+            dtype = torch.float32
+        backbone = load_backbone(name, activation=activation, device=device, dtype=dtype)
     if backbone.fingerprint != info.backbone["fingerprint"]:
         raise InputError(
             f"{folder}: tuned on {info.backbone['name']} with other weights than these "

@@ -31,6 +31,7 @@ from pbprompt.vision.towers.backbone import Backbone, Encoded, random_backbone
 from pbprompt.vision.towers.loading.hub import EMBEDDED
 from pbprompt.vision.towers.loading.load import load_backbone
 from pbprompt.vision.towers.resnet import ResNetConfig
+from pbprompt.vision.towers.rounding import PRECISIONS
 
 RN50 = replace(VIT_B16, name="RN50", embed_dim=1024, vision=ResNetConfig(224, (3, 4, 6, 3), 64, 32))
 LAYOUTS = {"ViT-B/16": VIT_B16, "RN50": RN50}
@@ -61,10 +62,6 @@ class DryRun:
         self.method = cache(self._method)
         self.second = cache(self._second)
         self.reckoned = False
-
-    @property
-    def backbone(self) -> Backbone:
-        return _towers(self._backbone, self._device)
 
     def cost(self, recipe: Recipe) -> list[Cost]:
         """A line for each row."""
@@ -103,7 +100,8 @@ class DryRun:
             return 0.0
         images, classes = self.sizes(run.task, run.dataset, run.shots, run.seed)
         words = tuple(word for word in run.overrides if not word.startswith("epochs="))
-        rates = [self.second(run.method, run.preset, run.variant, words, some) for some in CLASSES]
+        row = (run.method, run.preset, run.variant, words, run.precision)
+        rates = [self.second(*row, some) for some in CLASSES]
         few, more = rates
         if few is None or more is None:
             return None
@@ -129,9 +127,11 @@ class DryRun:
         few = base_new(few)[0] if task == "base-to-new" else few
         return len(few.train), len(few.classes)
 
-    def _method(self, name: str, preset: str, variant: str, overrides: tuple[str, ...]) -> Method:
-        kind = find_method(name)
-        return build_method(kind, make_config(kind, preset, variant, overrides), self.backbone, seed=1)
+    def _method(
+        self, name: str, preset: str, variant: str, words: tuple[str, ...], precision: str = "float32"
+    ) -> Method:
+        kind, towers = find_method(name), _towers(self._backbone, self._device, precision)
+        return build_method(kind, make_config(kind, preset, variant, words), towers, seed=1)
 
     def _second(self, *row: Any) -> float | None:
         """Seconds of a training step with so many classes; None where a step needs more than features."""
@@ -139,7 +139,7 @@ class DryRun:
         method = self.method(*which)
         if method.tunes_towers:
             return None
-        backbone = self.backbone
+        backbone = method.given
         batch = min(method.images_a_step(MOST_IN_A_BATCH), MOST_IN_A_BATCH)
         generator = torch.Generator().manual_seed(1)
         patches = backbone.grid[0] * backbone.grid[1]
@@ -155,13 +155,13 @@ class DryRun:
 
 
 @cache
-def _towers(name: str, device: str) -> Backbone:
+def _towers(name: str, device: str, precision: str = "float32") -> Backbone:
     """The towers, of random weights where they are not embedded: these take no other time."""
     if name in EMBEDDED:
-        return load_backbone(name, device=device)
+        return load_backbone(name, device=device, dtype=PRECISIONS[precision])
     if name not in LAYOUTS:
         raise InputError(f"--dry-run: towers of {name} are not laid out here: it knows {', '.join(LAYOUTS)}")
-    return random_backbone(LAYOUTS[name]).to(device)
+    return random_backbone(LAYOUTS[name]).to(device, PRECISIONS[precision])
 
 
 @cache

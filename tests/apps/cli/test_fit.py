@@ -15,7 +15,9 @@ import pbprompt
 from pbprompt.apps.cli import main
 from pbprompt.apps.cli.fitting import stopped_words
 from pbprompt.model.manifest import WEIGHTS
+from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.features.progress import Progress
+from pbprompt.vision.towers.loading.load import load_backbone
 
 SAMPLE = Path(pbprompt.__file__).parent / "vision" / "images" / "sample" / "images" / "fluent"
 CLASSES = ("clock", "heart", "mammal")
@@ -639,3 +641,30 @@ def test_an_address_is_fetched_only_when_allowed(run, tables, tmp_path):
     assert code == 0 and "3 classes; 12 images, in one pass" in told
     assert "unreadable: 1 image (" in told and "cut.tar: cut off after 0 images" in told
     memory.rm("/bucket", recursive=True)
+
+
+def test_a_model_of_half_precision_stays_one(run, photos, tmp_path, monkeypatch):
+    """Its towers come again as they were, and say what `fit` saw."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True}, raising=False)
+    assert run("fit", photos, *QUICK, "--precision", "bfloat16", "--out", tmp_path / "model")[0] == 0
+    model = TunedModel.load(tmp_path / "model")
+    assert model.backbone.dtype == torch.bfloat16
+    assert model.info.backbone["precision"] == "bfloat16" == model.info.data.options["precision"]
+    assert "bfloat16" in (tmp_path / "model" / "README.md").read_text()
+    code, out, err = run("evaluate", tmp_path / "model", photos, "--json")
+    assert code == 0, err
+    assert json.loads(out)["accuracy"] == model.info.metrics["accuracy"]
+
+
+def test_float16_is_for_a_gpu(run, photos, tmp_path):
+    code, _, err = run("fit", photos, *QUICK, "--precision", "float16", "--out", tmp_path / "model")
+    assert code == 2 and "--precision float16: that is for a GPU" in err and not (tmp_path / "model").exists()
+
+
+def test_a_float16_model_is_read_in_float32_on_a_cpu(whole, tmp_path):
+    given = load_backbone("lite", dtype=torch.float16)
+    TunedModel.load(whole, given).save(tmp_path / "half")
+    config = json.loads((tmp_path / "half" / "config.json").read_text())
+    config["backbone"]["precision"] = "float16"
+    (tmp_path / "half" / "config.json").write_text(json.dumps(config))
+    assert TunedModel.load(tmp_path / "half").backbone.dtype == torch.float32

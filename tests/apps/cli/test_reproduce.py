@@ -239,3 +239,18 @@ def test_changed_code_prints_new_figures(run, tmp_path, monkeypatch):
     assert ours and plain and not set(ours) & set(changed.splitlines())
     assert ",".join(plain[0].split(",")[:5]) in changed  # what did not change is as it was
     assert len(RunStore(tmp_path / "runs").records()) == 3
+
+
+def test_precision_is_part_of_a_runs_name_and_half_rows_run_in_float32_on_a_cpu(run, monkeypatch):
+    recipe = Path("small.yaml")
+    recipe.write_text(RECIPE.replace("method: coop,", "method: coop, precision: float16,"))
+    part = ("small.yaml", "--runs", "runs", "--shots", "1", "--seeds", "1", "--jobs", "1", "--device", "cpu")
+    result = run(*part)
+    assert result.exit_code == 0, result.output
+    assert "small: on a CPU 1 rows of half precision run in float32" in result.stderr
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx512_bf16": True}, raising=False)
+    result = run(*part, "--precision", "bfloat16")
+    assert result.exit_code == 0 and "0 runs reused, 2 new" in result.stderr
+    made = {(record.config.method, record.config.precision) for record in RunStore("runs").records()}
+    assert made == {(method, bits) for method in ("coop", "zeroshot") for bits in ("float32", "bfloat16")}
+    assert run(*part, "--precision", "float16").exit_code == 1

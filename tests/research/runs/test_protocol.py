@@ -253,6 +253,7 @@ def test_a_runs_name_depends_on_all_that_changes_its_result(lite, tiny_vit):
         replace(first, views="fresh"),
         replace(first, samples=5),
         replace(first, split="val"),
+        replace(first, precision="bfloat16"),
         replace(first, dataset="sample:twitter"),
     ]
     names = {prepare_run(config).id(lite.fingerprint) for config in (first, *others)} | {
@@ -264,7 +265,9 @@ def test_a_runs_name_depends_on_all_that_changes_its_result(lite, tiny_vit):
 
 def test_a_run_on_test_is_named_as_before_there_was_a_choice():
     config = RunConfig(task="few-shot", dataset=DATA, shots=1)
-    asked = {key: value for key, value in asdict(config).items() if key not in ("split", "temper")}
+    asked = {
+        key: value for key, value in asdict(config).items() if key not in ("split", "temper", "precision")
+    }
     facts = json.dumps([asked, {"epochs": 2}, "draw", "weights", "coop 1"], sort_keys=True)
     expected = hashlib.sha256(facts.encode()).hexdigest()[:16]
     assert run_id(config, {"epochs": 2}, "draw", "weights", "coop 1") == expected

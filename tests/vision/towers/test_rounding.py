@@ -11,7 +11,7 @@ from pbprompt.errors import InputError
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.towers.engine import encode_texts
 from pbprompt.vision.towers.loading.load import load_backbone
-from pbprompt.vision.towers.rounding import round_image_tower
+from pbprompt.vision.towers.rounding import precision_of, round_image_tower
 from pbprompt.vision.towers.taps import Tapped
 
 
@@ -53,3 +53,19 @@ def test_refused_without_instructions(tiny_vit, monkeypatch, capabilities):
 def test_refused_where_a_method_reaches_into_the_tower(tiny_vit, able):
     with pytest.raises(InputError, match="reaches into the image tower: leave it out"):
         round_image_tower(Tapped(tiny_vit))
+
+
+def test_both_towers_in_the_precision_asked_for(able):
+    assert precision_of("bfloat16", "cpu") == torch.bfloat16
+    assert precision_of("float16", "cuda:1") == torch.float16
+    with pytest.raises(InputError, match="--precision float16: that is for a GPU: use bfloat16"):
+        precision_of("float16", "cpu")
+    with pytest.raises(InputError, match="--precision half: choose float32, bfloat16, float16"):
+        precision_of("half", "cpu")
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_a_processor_that_gains_nothing_says_so(monkeypatch, name):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
+    with pytest.raises(InputError, match=f"--precision {name}: .*: leave it out"):
+        precision_of(name, "cpu")

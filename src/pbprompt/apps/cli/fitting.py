@@ -44,6 +44,7 @@ from pbprompt.vision.images.names import described, distinct, read_descriptions
 from pbprompt.vision.images.series import from_rows
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.images.stream import Stream
+from pbprompt.vision.towers.rounding import precision_of
 
 
 def fit_options(options: FitCommand) -> bool:
@@ -57,7 +58,7 @@ def fit_options(options: FitCommand) -> bool:
         raise InputError(
             f"--method {options.method}: has nothing to tune: use `pbprompt predict` with --classes"
         )
-    _ = options.config  # settings are refused before anything is read
+    _ = options.config, precision_of(options.precision, options.device)  # refused before anything is read
     if options.pseudo_labels and not options.unlabelled:
         raise InputError("--pseudo-labels tells of unlabelled images: give --unlabelled FOLDER too")
     if not options.data:

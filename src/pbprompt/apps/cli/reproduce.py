@@ -35,6 +35,9 @@ class ReproduceOptions:
     runs: Path = typer.Option(Path("runs"), help="The folder of results; finished runs are not run again.")
     root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA).")
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N.")
+    precision: str = typer.Option(
+        "", help="Of the towers, in every row: float32, bfloat16 or float16 (default: as each row's authors)."
+    )
     executor: str = typer.Option("local", help="What spreads the runs: local, ray or slurm.")
     jobs: int | None = typer.Option(None, min=1, help="Runs at a time (default: one per GPU, or up to 4).")
     gpus_per_run: float | None = typer.Option(None, min=0, help="Ray and Slurm; a fraction shares a GPU.")
@@ -93,7 +96,7 @@ def reproduce(options: ReproduceOptions) -> None:
     measured = [name for name in options.tables if name != COST and name not in pictures]
     part = (options.dataset, options.numbers("shots"), options.numbers("seeds"), options.overrides)
     others = [*picture_names(), COST]
-    recipes = [load_recipe(name, others).narrowed(*part) for name in measured]
+    recipes = [_precise(load_recipe(name, others).narrowed(*part), options) for name in measured]
     if options.dry_run:
         for recipe in recipes:
             _print_dry_run(recipe, options)
@@ -129,6 +132,20 @@ def reproduce(options: ReproduceOptions) -> None:
         there = store.folder / "failures.jsonl"
         typer.echo(f"tracebacks: {there}; the same command tries them again", err=True)
         raise typer.Exit(1)
+
+
+def _precise(recipe: "Recipe", options: ReproduceOptions) -> "Recipe":
+    """With towers as precise as asked for; else as each row has them, but on a CPU, where half is slower."""
+    from pbprompt.vision.towers.rounding import precision_of
+
+    if options.precision:
+        precision_of(options.precision, options.device)
+        return recipe.narrowed(precision=options.precision)
+    half = sum(row.precision != "float32" for row in recipe.rows)
+    if half and options.device == "cpu":
+        typer.echo(f"{recipe.name}: on a CPU {half} rows of half precision run in float32", err=True)
+        return recipe.narrowed(precision="float32")
+    return recipe
 
 
 def _list_recipes() -> None:

@@ -159,6 +159,8 @@ def run_identity(
     ]
     if budget:
         facts.append(budget)
+    if method.given.dtype != torch.float32:
+        facts.append(str(method.given.dtype))
     if method.image_weights is not None:
         facts.append(method.image_weights.tolist())
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -9,14 +9,16 @@ from pbprompt.errors import InputError, suggest
 from pbprompt.learners.fit_options import Views
 from pbprompt.research.recipes.reading import check_positive, is_file, listed, names_in, parsed, read, words
 from pbprompt.research.runs.config import RunConfig, Split, Task
+from pbprompt.vision.towers.rounding import PRECISIONS
 
 
 @dataclass(frozen=True)
 class Row:
     """One method of a table, under the name the table gives it; `published` is the paper's name for it.
 
-    `by_dataset` holds settings for single datasets, where a figure was made with others there; `temper`: the
-    probabilities are scaled by a temperature that five folds of the training images ask for.
+    `by_dataset` holds settings for single datasets, where a figure was made with others there; `precision` is
+    that of the towers, as its authors have it; `temper`: the probabilities are scaled by a temperature that
+    five folds of the training images ask for.
     """
 
     label: str
@@ -25,6 +27,7 @@ class Row:
     variant: str = ""
     overrides: tuple[str, ...] = ()
     samples: int = 20
+    precision: str = "float32"
     temper: bool = False
     published: str = ""
     by_dataset: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -73,10 +76,11 @@ class Recipe:
         shots: Sequence[int] = (),
         seeds: Sequence[int] = (),
         overrides: Sequence[str] = (),
+        precision: str = "",
     ) -> "Recipe":
         """The part of the table with these datasets, shots and seeds, as a table of its own; empty: all.
 
-        A dataset may be one's own; `overrides` are `key=value` settings of every row.
+        A dataset may be one's own; `overrides` are `key=value` settings of every row, and `precision` its.
         """
         other = any(name not in self.datasets for name in datasets)  # which the title does not speak of
         return replace(
@@ -85,7 +89,9 @@ class Recipe:
             datasets=tuple(datasets) or self.datasets,
             shots=tuple(shots) or self.shots,
             seeds=tuple(seeds) or self.seeds,
-            rows=tuple(row.changed(overrides) for row in self.rows),
+            rows=tuple(
+                replace(row.changed(overrides), precision=precision or row.precision) for row in self.rows
+            ),
         )
 
     def expand(self) -> list[tuple[str, RunConfig]]:
@@ -112,6 +118,7 @@ class Recipe:
             views=self.views,
             targets=self.targets,
             samples=row.samples,
+            precision=row.precision,
             split=self.split,
             temper=row.temper,
         )
@@ -159,6 +166,8 @@ def _row(values: Any, where: str) -> Row:
     if not isinstance(values, dict):
         raise InputError(f"{where}: is {values!r}: write it as {{label: …, method: …}}")
     check_positive(values, where, "samples")
+    if (precision := values.get("precision", "float32")) not in PRECISIONS:
+        raise InputError(f"{where}: precision is {precision!r}: choose {', '.join(PRECISIONS)}")
     own = values.get("by_dataset") or {}
     if not isinstance(own, dict):
         raise InputError(f"{where}: by_dataset is {own!r}: write it as {{dataset: {{setting: value}}}}")

@@ -26,6 +26,7 @@ class RunConfig:
     targets: tuple[str, ...] = ()  # what cross-dataset and domain-shift test on besides
     samples: int = 20
     split: Split = "test"  # val: settings are chosen, and no test image is read
+    precision: str = "float32"  # of the frozen towers
     temper: bool = False  # probabilities at a temperature that folds of the training images ask for
 
     @property
@@ -35,12 +36,13 @@ class RunConfig:
 
     def row(self, without: str = "") -> str:
         """The method and what was changed of it: "pbprompt, w/o-S, epochs=30". `without` leaves one out."""
-        choices = [key for key in ("preset", "variant", "views", "samples") if key != without]
+        options = ("preset", "variant", "views", "samples", "precision")
+        choices = [key for key in options if key != without]
         changed = {key: value for key in choices if (value := getattr(self, key)) != getattr(RunConfig, key)}
         words = [self.method, *(changed[key] for key in ("preset", "variant") if key in changed)]
         words += [word for word in self.overrides if word.partition("=")[0] != without]
         words += ["tempered"] * self.temper
-        words += [f"{key}={changed[key]}" for key in ("views", "samples") if key in changed]
+        words += [f"{key}={changed[key]}" for key in ("views", "samples", "precision") if key in changed]
         return ", ".join(words)
 
     def __str__(self) -> str:

@@ -108,7 +108,7 @@ class Prepared:
 def run_id(config: RunConfig, settings: Mapping[str, Any], draw: str, fingerprint: str, code: str) -> str:
     """A hash of all that changes a run's result."""
     asked = asdict(config)
-    for choice, usual in (("split", "test"), ("temper", False)):
+    for choice, usual in (("split", "test"), ("temper", False), ("precision", "float32")):
         if asked[choice] == usual:  # so that runs from before there was a choice keep their names
             del asked[choice]
     facts = [asked, telling_settings(config.method, settings), draw, fingerprint, code]

@@ -1,4 +1,4 @@
-"""Matrix products in bfloat16 on a CPU: twice as fast as float32, and approximate.
+"""Towers in fewer bits; on a CPU, matrix products in bfloat16: twice as fast as float32, and approximate.
 
 A product rounds its two factors and its result to 8 bits. Between products everything stays in float32:
 norms, attention (whose backward pass in bfloat16 takes longer than all that is gained) and the sums that
@@ -16,6 +16,20 @@ from pbprompt.vision.towers.backbone import Backbone
 from pbprompt.vision.towers.layers import Block
 
 INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def precision_of(name: str, device: str) -> torch.dtype:
+    """What --precision asks of both towers; refused where a CPU would take longer with it."""
+    if name not in PRECISIONS:
+        raise InputError(f"--precision {name}: choose {', '.join(PRECISIONS)}")
+    if device == "cpu" and name != "float32":
+        other, why = "leave it out", _why_not(torch.device("cpu"))
+        if name == "float16":
+            other, why = ("leave it out" if why else "use bfloat16"), "that is for a GPU"
+        if why:
+            raise InputError(f"--precision {name}: {why}: {other}")
+    return PRECISIONS[name]
 
 
 def rounded(block: Block, dtype: torch.dtype) -> Block:
