@@ -11,6 +11,7 @@ from pbprompt.vision.images.build_dataset import NONE, Choices, Row, Shares, Ski
 from pbprompt.vision.images.catalog.benchmark import Benchmark
 from pbprompt.vision.images.huggingface import PREFIX, is_saved_dataset, open_huggingface
 from pbprompt.vision.images.items import Dataset, some
+from pbprompt.vision.images.label_files import open_label_file
 from pbprompt.vision.images.names import from_folder
 from pbprompt.vision.images.series import check_groups
 from pbprompt.vision.images.stream.folders import UNLABELLED, Labels, files_in, subfolders
@@ -38,7 +39,7 @@ def open_dataset(
     - a folder of class folders, or of train, val and test folders that hold class folders;
     - a .csv, .tsv or .jsonl table (image, label, and if you like split and domain), multi-label where its
       column is called `labels`;
-    - a .json split file in the published format;
+    - a .json file: what Label Studio, FiftyOne or COCO write, or a split file in the published format;
     - `hf:owner/name`, or a folder written by the `datasets` library's `save_to_disk`.
 
     Args:
@@ -94,9 +95,11 @@ def _opened(source: str | Path, root: str | Path | None, choices: Choices, templ
         if path.suffix.lower() in TABLES:
             return open_table(path, images, choices)
         if path.suffix.lower() == ".json":
+            if (found := open_label_file(path, images, choices)) is not None:
+                return found
             naming = partial(choices.names, where=str(path))
             return split_dataset(path, images, path.stem, naming, choices.template)
-        raise InputError(f"{path}: not a dataset: give a folder, a .csv, .tsv, .jsonl or split .json file")
+        raise InputError(f"{path}: not a dataset: give a folder, a .csv, .tsv, .jsonl or .json file")
     if path.suffix or len(path.parts) > 1:
         raise InputError(f"{path} does not exist: give a folder, a table, a split file or a benchmark's name")
     near = suggest(str(source), catalog.benchmarks())

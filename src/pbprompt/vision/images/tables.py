@@ -12,36 +12,52 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from pbprompt.errors import InputError
 from pbprompt.files import inside, read_text
-from pbprompt.vision.images.build_dataset import Choices, Row, assemble, keep_images, sorted_keys
+from pbprompt.vision.images.build_dataset import Choices, Row, Skipped, assemble, keep_images, sorted_keys
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
 from pbprompt.vision.images.stream.folders import SPLIT_WORDS
 from pbprompt.vision.images.stream.tables import Fields, table_rows
 
 SEPARATOR = "|"  # between the labels of an image
+MOST_JSON = 1 << 29  # bytes; COCO's own file of 118,000 images has 448 MB
 
 
 def open_table(path: Path, root: Path | None, choices: Choices) -> Dataset:
     """The dataset of a .csv, .tsv or .jsonl file, with paths relative to `root` or to its own folder."""
-    root, rows, several = root or path.parent, list(read_rows(path, choices.group)), is_multi_label(path)
+    rows, several = list(read_rows(path, choices.group)), is_multi_label(path)
     bare = [] if several else [(row.path, "without a label") for row in rows if not row.key]
     if bare and len(bare) == len(rows):
         raise InputError(f"{path}: every label is empty: give the classes' names in the column `label`")
+    notes = [f"--unlabelled {path} learns from the images without a label"] if bare else []
     labelled = [row for row in rows if row.key or several]
-    kept, skipped = keep_images(root, _one_an_image(path, labelled, several))
+    return listed(path, root or path.parent, labelled, several, choices, bare, notes)
+
+
+def listed(
+    path: Path,
+    root: Path,
+    rows: list[Row],
+    several: bool,
+    choices: Choices,
+    bare: Sequence[Skipped] = (),
+    notes: Sequence[str] = (),
+) -> Dataset:
+    """The dataset of a file's rows, multi-label where there are `several`; `bare`: those without a label."""
+    kept, skipped = keep_images(root, _one_an_image(path, rows, several))
     dataset = assemble(
         path.stem,
         root,
         kept,
         choices,
         where=str(path),
-        notes=[f"--unlabelled {path} learns from the images without a label"] if bare else [],
+        notes=notes,
         skipped=[*skipped, *bare],
         labels_in=_labels if several else None,
     )
-    return dataset if several else replace(dataset, descriptions=_descriptions(kept, labelled, dataset))
+    return dataset if several else replace(dataset, descriptions=_descriptions(kept, rows, dataset))
 
 
 def _descriptions(kept: list[Row], rows: list[Row], dataset: Dataset) -> tuple[tuple[str, ...], ...]:
@@ -130,15 +146,24 @@ def _text(fields: Fields, field: str, where: str, default: str | None = None) ->
     return cell
 
 
-def read_split_json(path: Path) -> list[tuple[str, str, int, str]]:
-    """Split, image, label and class name of each entry of a split file, all checked."""
-    text = read_text(path)
+def read_json(path: Path) -> Any:
+    """A file's value, of so many bytes at most."""
+    if path.stat().st_size > MOST_JSON:
+        raise InputError(f"{path}: over {MOST_JSON >> 20} MiB of JSON: write a table, a .jsonl or .csv file")
     try:
-        value = json.loads(text)
+        return json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON ({error}): fetch the file again") from None
+
+
+def read_split_json(path: Path) -> list[tuple[str, str, int, str]]:
+    """Split, image, label and class name of each entry of a split file, all checked."""
+    value = read_json(path)
     if not isinstance(value, dict) or not any(split in value for split in SPLITS):
-        raise InputError(f"{path}: no 'train', 'val' or 'test' list in it: give a split file")
+        raise InputError(
+            f"{path}: no 'train', 'val' or 'test' list in it: give a split file, or what Label Studio, "
+            "FiftyOne or COCO write"
+        )
     listed = []
     for split in SPLITS:
         entries = value.get(split) or []
