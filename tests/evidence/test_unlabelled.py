@@ -205,7 +205,7 @@ def test_one_class_and_equal_images():
 
 def test_by_names_alone():
     images, labels, texts = problem(12, [30] * 6, seed=3, noise=0.35)
-    found, statistics = absorb_by_names(texts, SCALE, images[:120])
+    found, statistics = absorb_by_names([texts], [SCALE], [images[:120]])
     names = images[120:] @ (texts - texts.mean(0)).T
     zero_shot = float((names.argmax(1) == labels[120:]).double().mean())
     assert accuracy(found.posterior, images[120:], labels[120:]) >= zero_shot

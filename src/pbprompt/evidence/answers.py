@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pbprompt.evidence.expert import Seen
 from pbprompt.evidence.novelty import HUGE, reluctance
-from pbprompt.evidence.posterior import Posterior
+from pbprompt.evidence.posterior import Posterior, kinds_of
 from pbprompt.evidence.text_map import move
 from pbprompt.evidence.weights import combined
 
@@ -90,23 +90,28 @@ class Answers:
         odds = known.logsumexp(-1, keepdim=True) + self.names.log_odds(images, looks)
         return torch.cat([known, odds], dim=-1)[..., self.order]
 
-    def sources(self, *images: Seen) -> dict[str, Float[Tensor, "b c"]]:
+    def sources(self, images: Sequence[Seen], named: Sequence[str]) -> dict[str, Float[Tensor, "b c"]]:
         """What adds up to a class's logit, by the best weights; of a name without photographs, what all
-        photographs say against it."""
+        photographs say against it. `named`: the backbones; of several each speaks for itself."""
         posterior = self.posterior
         scores = posterior.scores(*images)
         looks = posterior.strangeness(scores)
         mine = scores[:, :, self.columns]
+        spoken = zip(named, kinds_of(posterior.views), strict=True)
+        says = [f"{kind.says}, {of}" if named[1:] else kind.says for of, kinds in spoken for kind in kinds]
         known = posterior.weights.best[:, None, None] * mine
         total = known.sum(0)
         if len(self.columns):  # against all of them together, as new names are
             known[0] -= total.logsumexp(1, keepdim=True)
         by_name, odds = self.names.fit(images), self.names.log_odds(images, looks)
         of_new = {"name": by_name, "photographs": odds - by_name if len(self.columns) else 0 * odds}
-        parts: dict[str, Tensor] = {}
-        for kind, table in zip(posterior.kinds, known, strict=True):
-            new = of_new.pop(kind.says, torch.zeros_like(odds))
-            parts[kind.says] = parts.get(kind.says, 0) + torch.cat([table, new], dim=1)[:, self.order]
+        of_known: dict[str, Tensor] = {}
+        for source, table in zip(says, known, strict=True):
+            of_known[source] = of_known.get(source, 0) + table
+        parts, none = {}, (torch.zeros_like(total), torch.zeros_like(odds))
+        for source in of_known | (of_new if self.new else {}):  # what is new is told by all backbones
+            tables = of_known.get(source, none[0]), of_new.get(source, none[1])
+            parts[source] = torch.cat(tables, dim=1)[:, self.order]
         if not self.new:  # what an image unlike the photographs leaves to the names
             left = posterior.mixed_with_names(total[None], posterior.by_name(mine), looks)[0] - total
             parts["unlike the photographs"] = (left - left.mean(1, keepdim=True))[:, self.order]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pbprompt.errors import InputError
 from pbprompt.evidence.answers import Answers
-from pbprompt.evidence.evidence import Evidence, Kept, feature_keys, unit_features
+from pbprompt.evidence.evidence import Evidence, Kept, apart, feature_keys, joined, unit_features
 from pbprompt.evidence.expert import HeldOutPhotographs, Photographs, Seen, judged_rows
 from pbprompt.evidence.label_head import LabelHead, fit_label_head
 from pbprompt.evidence.posterior import Posterior, fit_posterior
@@ -32,9 +32,7 @@ from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 SENTENCES: Mapping[str, Templates] = {"sentence": "single", "ensemble": "ensemble", "sentences": "both"}
 LEFT_OUT_DRAWS = 16  # of the experts' weights
-# the posterior's tensors, and what they have been saved as since revision 3
-FITTED = {
-    **{name: f"fitted_{name.replace('/', '_')}" for name in Posterior.saved()},
+SAVED_AS = {  # since revision 3, of the posterior's tensors
     "centre": "fitted_gaussians_centre",
     "nearest/bandwidth": "fitted_kernel_bandwidth",
     "names/directions": "fitted_names",
@@ -67,6 +65,7 @@ class Conjugate(Memory):
     Config = ConjugateConfig
     revision = 4
     tags = ("closed form",)
+    takes_several = True
     needs_text = False
     stepwise = False
     takes_weights = True
@@ -85,8 +84,14 @@ class Conjugate(Memory):
         super().__init__(config, backbone)
         sentences = SENTENCES.get(config.prior)
         told = ZeroShotConfig(templates=sentences or "single", descriptions=config.descriptions)
-        self.reader = ZeroShot(told, backbone) if sentences else None
-        self.takes_new_names = self.reader is not None
+        self.readers = [
+            ZeroShot(told, tower) if sentences and tower.reads_text else None for tower in backbone.towers
+        ]
+        self.takes_new_names = any(self.readers)
+        self.fitted = {
+            name: SAVED_AS.get(name, f"fitted_{name.replace('/', '_')}")
+            for name in Posterior.saved(len(backbone.towers))
+        }
         d = backbone.embed_dim
         self.counts = nn.Buffer(torch.empty(0, dtype=torch.float64))
         self.sums, self.moment = (nn.Buffer(torch.empty(0, d, dtype=torch.float64)) for _ in range(2))
@@ -95,7 +100,7 @@ class Conjugate(Memory):
         self.kept_groups = nn.Buffer(torch.empty(0).long())  # the series of each; empty: each is by itself
         # without a label, in the kernel; the labels are the likeliest ones
         self.pool, self.pool_labels = nn.Buffer(torch.empty(0, d)), nn.Buffer(torch.empty(0).long())
-        for saved in FITTED.values():
+        for saved in self.fitted.values():
             self.register_buffer(saved, torch.empty(0))
         self._left: HeldOutPhotographs | None = None
         self._answers: Answers | None = None  # for the present classes
@@ -111,7 +116,7 @@ class Conjugate(Memory):
     # the evidence
 
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
-        x = unit_features(images.global_)
+        x = unit_features(images.global_, self.widths)
         self.begin_with(Evidence.of(x, labels, len(self.classes), self.image_weights))
         if self.image_groups is not None:
             kept = Kept.of(x, torch.arange(len(x)).to(labels)).labels
@@ -128,13 +133,13 @@ class Conjugate(Memory):
                 "with all of them unlabelled, or with a few labels"
             )
         self._in_kernel = 0 if asked else IN_KERNEL
-        features = torch.cat([unit_features(images.to(self.kept)).float(), self.pool])
+        features = torch.cat([unit_features(images.to(self.kept), self.widths).float(), self.pool])
         order = feature_keys(features).argsort(stable=True)  # of chance, and the same for the same images
         self._beside, self._places, self._asked = features[order], order, len(images)
 
     def begin_by_names(self) -> None:
         """Names place the classes, images without a label move them."""
-        if self.reader is None or self._beside is None or len(self.classes) < 2:
+        if not self.takes_new_names or self._beside is None or len(self.classes) < 2:
             raise InputError(
                 "without labels it takes two names or more, a backbone that reads them, and images"
             )
@@ -150,7 +155,7 @@ class Conjugate(Memory):
         """Fit, once all photographs are there."""
         self.absorbed = self._answers = None
         if self._beside is None or not len(self._beside):
-            posterior, self._left = fit_posterior(self._known_evidence())
+            posterior, self._left = fit_posterior(*self._known_evidence())
         else:
             looked_at = self._beside[: seen(len(self.seen))]
             found = self._absorbed(looked_at)
@@ -158,13 +163,13 @@ class Conjugate(Memory):
             familiar[self._places[: len(looked_at)]] = found.familiar
             self.absorbed = found._replace(familiar=familiar[: self._asked])
             posterior, self._left = found.posterior, found.left
-        photographs, labels = posterior.views[0].photographs, posterior.labels
+        photographs, labels = joined([view.photographs for view in posterior.views]), posterior.labels
         labelled = len(labels) - (len(self.absorbed.kernel_rows) if self.absorbed else 0)
         self.pool.data = photographs[labelled:].to(self.pool)
         self.pool_labels.data = self._known()[labels[labelled:]]
         self._beside = None
         tensors = posterior.tensors()
-        for name, saved in FITTED.items():
+        for name, saved in self.fitted.items():
             # in the order of a file: products of what is loaded are then the same to the last bit
             getattr(self, saved).data = tensors[name].to(self.kept).contiguous()
 
@@ -176,7 +181,7 @@ class Conjugate(Memory):
             return
         if len(self.kept):  # those that were counted in are weighed anew, with more labels beside them
             self.beside(self.pool[:0])
-        x, asked = unit_features(images.global_), self.classes
+        x, asked = unit_features(images.global_, self.widths), self.classes
         new = [name for name, label in zip(asked, self.labels_of_classes(), strict=True) if label < 0]
         self.remember((*self.seen, *new))
         present = torch.tensor(self.labels_of_classes(), device=labels.device)[labels]
@@ -216,7 +221,7 @@ class Conjugate(Memory):
 
     def label_head(self, images: Encoded, targets: Float[Tensor, "n k"]) -> LabelHead:
         """One-vs-rest by the same statistics (`evidence/one_vs_rest.py`); its own state stays as it is."""
-        return fit_label_head(unit_features(images.global_), targets, self.texts(self.classes))
+        return fit_label_head(unit_features(images.global_, self.widths), targets, self.texts(self.classes))
 
     def _evidence(self) -> Evidence:
         kept = Kept.of(self.kept, self.kept_labels, self.kept_weights)
@@ -234,15 +239,12 @@ class Conjugate(Memory):
         """Labels of the classes with photographs: the posterior's columns."""
         return (self.counts > 0).nonzero().squeeze(1)
 
-    def _known_evidence(self) -> Photographs:
+    def _known_evidence(self) -> list[Photographs]:
         """Of the classes with photographs: all that the posterior is made of."""
-        known = self._known()
-        statistics, kept = self._evidence()
-        few = Statistics(statistics.counts[known], statistics.sums[known], statistics.moment)
+        known, groups = self._known(), self._judged_groups()
         texts = self.texts([self.seen[label] for label in known.tolist()])
-        kept = kept._replace(labels=torch.searchsorted(known, kept.labels))
-        photographs = Photographs.of(few, kept, texts, float(self.backbone.logit_scale))
-        return replace(photographs, groups=self._judged_groups())
+        shown = Photographs.by_each(self._evidence(), known, self.widths, texts, self._scales())
+        return [replace(each, groups=groups) for each in shown]
 
     def _judged_groups(self) -> Int[Tensor, " n"] | None:
         """The series of the photographs that are held out in turn."""
@@ -251,8 +253,9 @@ class Conjugate(Memory):
 
     def _absorbed(self, pool: Float[Tensor, "m d"]) -> Absorbed:
         if self.counts.any():
-            return absorb([self._known_evidence()], [pool], self._in_kernel)
-        found, statistics = absorb_by_names(self.texts(self.seen), float(self.backbone.logit_scale), pool)
+            return absorb(self._known_evidence(), apart(pool, self.widths), self._in_kernel)
+        texts = apart(self.texts(self.seen), self.widths)
+        found, statistics = absorb_by_names(texts, self._scales(), apart(pool, self.widths))
         self._keep(Evidence(statistics, self._evidence().kept))
         return found
 
@@ -264,16 +267,20 @@ class Conjugate(Memory):
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         self._left = self._answers = None  # they are of other photographs
         state.setdefault(prefix + "kept_groups", self.kept_groups.new_empty(0))
-        for saved in FITTED.values():
+        for saved in self.fitted.values():
             getattr(self, saved).data = self.kept.new_empty(state.get(prefix + saved, self.counts).shape)
         super()._load_from_state_dict(state, prefix, *rest)
 
     def texts(self, classes: Sequence[str]) -> Float[Tensor, "c d"]:
-        """Text features of length 1; zero where names say nothing."""
-        if self.reader is None or not classes:
-            return self.kept.new_zeros(len(classes), self.backbone.embed_dim)
-        self.reader.prepare(tuple(classes), self.template)
-        return unit(self.reader.class_features(1, torch.Generator()))[0].float()
+        """Text features of length 1, of several backbones side by side; zero where names say nothing."""
+        parts = []
+        for reader, width in zip(self.readers, self.widths, strict=True):
+            if reader is None or not classes:
+                parts.append(self.kept.new_zeros(len(classes), width))
+            else:
+                reader.prepare(tuple(classes), self.template)
+                parts.append(unit(reader.class_features(1, torch.Generator()))[0].float())
+        return joined(parts)
 
     # prediction
 
@@ -281,11 +288,11 @@ class Conjugate(Memory):
         """What was fitted, as it is saved."""
         if not self.seen:
             raise InputError(f"{self.name} has no photographs yet: fit it on images first")
-        tensors, known = {name: getattr(self, saved) for name, saved in FITTED.items()}, self._known()
+        tensors, known = {name: getattr(self, saved) for name, saved in self.fitted.items()}, self._known()
         rows = judged_rows(len(self.kept), len(known))
         photographs = torch.cat([self.kept[rows], self.pool])
         labels = torch.searchsorted(known, torch.cat([self.kept_labels[rows], self.pool_labels]))
-        return Posterior.from_tensors(tensors, [photographs], labels, len(known))
+        return Posterior.from_tensors(tensors, apart(photographs, self.widths), labels, len(known))
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c k"]:
         """Draws of the experts' weights, the same for every class; the classes themselves are looked up."""
@@ -307,9 +314,20 @@ class Conjugate(Memory):
 
     def _scored(self, images: Encoded) -> tuple[list[Seen], Float[Tensor, "e b k"], Float[Tensor, " b"]]:
         """Images as the experts see them, their scores, and F."""
-        x, posterior = Seen(unit(images.global_).float()), self.answers().posterior
-        scores = posterior.scores(x)
-        return [x], scores, posterior.strangeness(scores)
+        views, posterior = self._views(images), self.answers().posterior
+        scores = posterior.scores(*views)
+        return views, scores, posterior.strangeness(scores)
+
+    def _views(self, images: Encoded) -> list[Seen]:
+        """Images as each backbone sees them."""
+        return [Seen(unit(part).float()) for part in images.global_.split(self.widths, dim=1)]
+
+    @property
+    def widths(self) -> list[int]:
+        return self.backbone.widths
+
+    def _scales(self) -> list[float]:
+        return [float(tower.logit_scale) for tower in self.backbone.towers]
 
     def found_by_name(self) -> float | None:
         """Share of classes left out whole, photographs and all, that their name alone was given images of."""
@@ -317,7 +335,7 @@ class Conjugate(Memory):
         return float(found) if len(found) else None
 
     def told_by_names(self) -> float | None:
-        return float(self.posterior().information) if self.reader else None
+        return float(self.posterior().information) if self.takes_new_names else None
 
     def left_out(self) -> "tuple[Float[Tensor, 'n c'], Int[Tensor, ' n']] | None":
         """Of photographs that are not their class's only ones; without these, nothing is known of how the
@@ -329,8 +347,8 @@ class Conjugate(Memory):
         own = self.kept_labels[every]
         answers = self.answers()
         draws = answers.posterior.weights.draws(LEFT_OUT_DRAWS).to(left.scores)
-        x = Seen(self.kept[every[rows]].double())
-        logits = answers.logits([x], left.scores[:, rows], left.looks[rows], draws)
+        views = [Seen(part) for part in apart(self.kept[every[rows]].double(), self.widths)]
+        logits = answers.logits(views, left.scores[:, rows], left.looks[rows], draws)
         said = logits.softmax(-1).mean(0)
         return said.float(), (own[rows].unsqueeze(1) == labels).int().argmax(1)
 
@@ -344,9 +362,8 @@ class Conjugate(Memory):
         if not len(self.kept) or len(self._known()) < 2:
             return None
         if self._left is None:
-            evidence = self._known_evidence()
-            absorbed = len(self.pool) > 0
-            self._left = absorb([evidence], [self.pool]).left if absorbed else fit_posterior(evidence)[1]
+            evidence, pools = self._known_evidence(), apart(self.pool, self.widths)
+            self._left = absorb(evidence, pools).left if len(self.pool) else fit_posterior(*evidence)[1]
         labels = torch.tensor(self.labels_of_classes(), device=self.counts.device)
         every = judged_rows(len(self.kept), len(self._known()))
         own = torch.isin(self.kept_labels[every], labels)
@@ -356,7 +373,9 @@ class Conjugate(Memory):
     # what it shows of itself
 
     def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
-        return self.texts(self.classes).to(features).expand(len(features), -1, -1)
+        """The first backbone's."""
+        texts = apart(self.texts(self.classes), self.widths)[0]
+        return texts.to(features).expand(len(features), -1, -1)
 
     def directions(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
         """The slope of a class's logit at the centre of all classes: the photographs' part is not linear."""
@@ -365,7 +384,8 @@ class Conjugate(Memory):
     def sources(self, images: Encoded) -> dict[str, Float[Tensor, "b c"]]:
         """What the class's mean, single photographs and the name add to a class's logit, by the best weights;
         of a name without photographs, what all photographs say against it."""
-        return self.answers().sources(Seen(unit(images.global_).float()))
+        named = [tower.config.name for tower in self.backbone.towers]
+        return self.answers().sources(self._views(images), named)
 
     def answers(self) -> Answers:
         """The posterior for the present classes, made when it is first asked for."""
@@ -379,4 +399,4 @@ class Conjugate(Memory):
         place = torch.searchsorted(known, labels.clamp(min=0)).clamp(max=len(known) - 1)
         columns = torch.where((labels >= 0) & (known[place] == labels), place, -1)
         texts = self.texts([self.classes[at] for at in (columns < 0).nonzero().squeeze(1).tolist()])
-        return Answers(posterior, columns, [texts], [float(self.backbone.logit_scale)])
+        return Answers(posterior, columns, apart(texts, self.widths), self._scales())

@@ -9,7 +9,7 @@ Which these are depends on nothing but the photographs: not on their order, nor 
 The least of two parts are the least of the least of each, so that evidence adds up as sums do.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
 import torch
@@ -23,11 +23,26 @@ from pbprompt.vision.similarity import unit
 KEPT = 4096  # photographs that stand for all where there are more
 
 
-def unit_features(features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    """Image features of length 1; refused where one is no number, which its length then is not either."""
+def unit_features(features: Float[Tensor, "n d"], widths: Sequence[int] = ()) -> Float[Tensor, "n d"]:
+    """Image features of length 1; refused where one is no number, which its length then is not either.
+
+    `widths`: of the parts that several backbones have, of which each then counts alike.
+    """
     if not features.float().norm(dim=1).isfinite().all():
         raise InputError("the images' features hold NaN or infinity: encode them again, or leave them out")
-    return unit(features)
+    return joined([unit(part) for part in features.split(list(widths) or features.shape[1], dim=1)])
+
+
+def joined(parts: Sequence[Float[Tensor, "n _"]]) -> Float[Tensor, "n d"]:
+    """Features of length 1 of each backbone side by side, of length 1 together: [x_1, …, x_v]/√v."""
+    return torch.cat(list(parts), dim=1) / len(parts) ** 0.5 if len(parts) > 1 else parts[0]
+
+
+def apart(features: Float[Tensor, "n d"], widths: Sequence[int]) -> list[Float[Tensor, "n _"]]:
+    """What `joined` was made of."""
+    if len(widths) == 1:
+        return [features]
+    return [part * len(widths) ** 0.5 for part in features.split(list(widths), dim=1)]
 
 
 class Kept(NamedTuple):

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pbprompt.evidence.evidence import Kept, feature_keys
+from pbprompt.evidence.evidence import Evidence, Kept, apart, feature_keys
 from pbprompt.evidence.rivals.discriminant import places_in_class
 from pbprompt.evidence.statistics import Statistics
 from pbprompt.evidence.text_map import TextMap, learn_text_map
@@ -65,6 +65,25 @@ class Photographs:
         rows = judged_rows(len(kept.labels), len(texts)).to(kept.labels)
         images, shares = kept.images[rows].double(), kept.weights[rows]
         return cls(statistics, images, kept.labels[rows], shares, texts.double(), scale)
+
+    @classmethod
+    def by_each(
+        cls,
+        evidence: Evidence,
+        known: Int[Tensor, " k"],
+        widths: Sequence[int],
+        texts: Float[Tensor, "k d"],
+        scales: Sequence[float],
+    ) -> list[Self]:
+        """Of several backbones whose features are side by side, each; of the `known` classes alone."""
+        sums, kept = evidence
+        labels = torch.searchsorted(known, kept.labels)
+        few = sums._replace(counts=sums.counts[known], sums=sums.sums[known]).by_each(widths)
+        parts = zip(few, apart(kept.images, widths), apart(texts, widths), scales, strict=True)
+        return [
+            cls.of(own, kept._replace(images=images, labels=labels), text, scale)
+            for own, images, text, scale in parts
+        ]
 
     @property
     def classes(self) -> int:

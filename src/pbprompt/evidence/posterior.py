@@ -67,16 +67,14 @@ class Posterior(NamedTuple):
     say"""
 
     @classmethod
-    def saved(cls) -> list[str]:
-        """Of one backbone, the names of `tensors`."""
-        parts = {
-            **{name: kind.made for name, kind in EXPERTS.items()},
-            **cls.__annotations__,
-            **View.__annotations__,
-        }
+    def saved(cls, views: int = 1) -> list[str]:
+        """The names of `tensors`."""
+        experts = {name: kind.made for name, kind in EXPERTS.items()}
+        first = {**experts, **cls.__annotations__, **View.__annotations__}
         return [
-            f"{whole}/{part}" if part else whole
-            for whole, kind in parts.items()
+            (f"{place}/" if place else "") + (f"{whole}/{part}" if part else whole)
+            for place in range(views)
+            for whole, kind in ({**experts, **View.__annotations__} if place else first).items()
             if whole not in ("views", "experts", "photographs")
             for part in getattr(kind, "_fields", ("",))
             if part not in KEPT_ELSEWHERE

@@ -10,7 +10,8 @@ costs at most ε ‖x‖² / σ² of a variance σ², ε = 2e-16: nothing above 
 (`experts/gaussian.py`), however large the part that all images share.
 """
 
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple, Self
 
 import torch
@@ -80,6 +81,15 @@ class Statistics(NamedTuple):
     def merged(self, other: Self) -> Self:
         """With the photographs of another part."""
         return type(self)(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+    def by_each(self, widths: Sequence[int]) -> list[Self]:
+        """Of several backbones whose features are side by side (`evidence.joined`), each."""
+        several, ends = len(widths), [0, *accumulate(widths)]
+        blocks = [slice(*both) for both in pairwise(ends)]
+        return [
+            type(self)(self.counts, several**0.5 * self.sums[:, own], several * self.moment[own, own])
+            for own in blocks
+        ]
 
     def widened(self, classes: int) -> Self:
         """With room for so many classes at least, of which no photograph is known."""

@@ -70,7 +70,10 @@ def usual_weights(
     rows = several if several.any() else torch.ones_like(several)
     told = scores.shape[2] > (1 if several.any() else 2)  # of two single photographs none is left to compare
     spreads = scores[:, rows].var(2).mean(1).sqrt().tolist() if told else [0.0] * len(scores)
-    useful = float(information) * min(1.0, float(name_scale.sum()))
+    speak = scores[
+        [row for row, each in enumerate(chain.from_iterable(experts)) if not each.from_photographs]
+    ]
+    useful = float(information) * min(1.0, float(name_scale[speak.any(2).any(1).to(name_scale.device)].sum()))
     yields = 1 - YIELDS * enough(photographs) * useful**2
     usual, row = [], 0
     for view, by_name in zip(experts, name_scale.tolist(), strict=True):

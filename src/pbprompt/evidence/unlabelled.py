@@ -37,6 +37,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from pbprompt.evidence.evidence import joined
 from pbprompt.evidence.expert import Expert, HeldOutPhotographs, Photographs, Seen
 from pbprompt.evidence.experts import EXPERTS
 from pbprompt.evidence.experts.gaussian import Gaussians, fit_gaussians, whitened
@@ -177,39 +178,50 @@ def _with_pool(view: View, gaussians: Gaussians, kernel: Kernel) -> View:
 
 
 def absorb_by_names(
-    texts: Float[Tensor, "k d"], scale: float, pool: Float[Tensor, "m d"]
+    texts: Sequence[Float[Tensor, "k _"]], scales: Sequence[float], pools: Sequence[Float[Tensor, "m _"]]
 ) -> tuple[Absorbed, Statistics]:
-    """Without any label: ℓ are the names' logits at first; the pool counts as four photographs per class at
-    most, and weighs what it would beside names that tell all (U = 1), since nothing else can tell. Also the
-    sums, which labelled photographs can be added to later."""
-    texts, pool = texts.double(), pool.double()
-    names = Names(scale * (texts - texts.mean(0)))
-    by_name, nothing = names.scores(Seen(pool)), Statistics.none(len(texts), texts.shape[1], pool.device)
-    shares = shared_out(by_name)
+    """Without any label: ℓ are the names' logits at first, of several backbones their mean; the pool counts
+    as four photographs per class at most, and weighs what it would beside names that tell all (U = 1), since
+    nothing else can tell. Also the sums, which labelled photographs can be added to later."""
+    texts, pools = [each.double() for each in texts], [pool.double() for pool in pools]
+    pool, classes, widths = joined(pools), len(texts[0]), [each.shape[1] for each in texts]
+    read = pool.new_tensor([bool(each.any()) for each in texts])
+    name_scale = NAMES * read / read.sum().clamp(min=1)
+    names = [Names(scale * (each - each.mean(0))) for scale, each in zip(scales, texts, strict=True)]
+    by_name = torch.stack([each.scores(Seen(own)) for each, own in zip(names, pools, strict=True)])
+    told = torch.einsum("v,vmk->mk", name_scale, by_name)
+    nothing, shares = Statistics.none(classes, pool.shape[1], pool.device), shared_out(told)
     for _ in range(PASSES):
         statistics, weight = with_pool(nothing, pool, shares + TINY, torch.full_like(nothing.counts, MOST))
-        text_map, moved = learn_text_map(statistics.means, statistics.counts, texts)
-        gaussians = fit_gaussians(whitened(statistics, moved))
-        densities = gaussians.scores(Seen(pool))
-        spreads = [float(each.var(1).mean().sqrt()) for each in (by_name, densities)]
-        sure = EXPERTS["gaussians"].usual * (spreads[0] / spreads[1] if min(spreads) > 0 else UNNAMED)
-        by_photographs = [sure, EXPERTS["kernel"].usual, EXPERTS["nearest"].usual]
-        usual = pool.new_tensor(by_photographs) * enough(weight) * (1 - YIELDS * enough(weight))
-        shares = shared_out(usual[0] * densities + NAMES * by_name)
-    rows, table, some = torch.arange(len(pool), device=pool.device), by_name[:0], pool[:IN_KERNEL]
-    none, once = rows[:0], table[:, 0]
-    width = bandwidth_of(some)
-    kernel = _Together.of(Kernel(pool[:0], none, table, width), once, some).kernel(shares)
-    near = Nearest(pool[:0], none, width, torch.arange(len(texts), device=pool.device))
-    experts: dict[str, Expert] = {"gaussians": gaussians, "kernel": kernel, "nearest": near, "names": names}
-    view = View(experts, pool[:0], text_map, moved.mean(0), statistics.means.mean(0))
-    view = _with_pool(view, gaussians, kernel)
-    scores, close = table.expand(4, -1, -1), table[:, :2].T
+        gaussians, centres, usual, logits = [], [], list[float](), told
+        for own, text, seen_, said, scale in zip(
+            statistics.by_each(widths), texts, pools, by_name, name_scale, strict=True
+        ):
+            text_map, moved = learn_text_map(own.means, own.counts, text)
+            gaussians.append(fit_gaussians(whitened(own, moved)))
+            centres.append((text_map, moved.mean(0), own.means.mean(0)))
+            densities = gaussians[-1].scores(Seen(seen_))
+            spreads = [float(each.var(1).mean().sqrt()) for each in (said, densities)]
+            sure = EXPERTS["gaussians"].usual * (spreads[0] / spreads[1] if min(spreads) > 0 else UNNAMED)
+            trust = enough(weight) * (1 - YIELDS * enough(weight)) / len(texts)
+            by_photographs = [sure, EXPERTS["kernel"].usual, EXPERTS["nearest"].usual]
+            usual += [trust * each for each in by_photographs] + [max(float(scale), 1e-6)]
+            logits = logits + trust * sure * densities
+        shares = shared_out(logits)
+    rows = torch.arange(len(pool), device=pool.device)
+    none, table = rows[:0], told[:0]
+    once, views = table[:, 0], []
+    for gauss, centre, name, seen_ in zip(gaussians, centres, names, pools, strict=True):
+        width = bandwidth_of(seen_[:IN_KERNEL])
+        kernel = _Together.of(Kernel(seen_[:0], none, table, width), once, seen_[:IN_KERNEL]).kernel(shares)
+        near = Nearest(seen_[:0], none, width, torch.arange(classes, device=pool.device))
+        experts: dict[str, Expert] = {"gaussians": gauss, "kernel": kernel, "nearest": near, "names": name}
+        views.append(_with_pool(View(experts, seen_[:0], *centre), gauss, kernel))
+    scores, close = table.expand(len(usual), -1, -1), table[:, :1].T.expand(len(beyond(views)), -1)
     left = HeldOutPhotographs(none, once, once, none.bool(), scores, close, close, once)
-    name_scale = pool.new_full((1,), NAMES)
-    weights = fit_weights(scores, none, torch.cat([usual, name_scale]))
-    novelty = fit_novelty(left, beyond([view]), table, table)
-    posterior = Posterior([view], weights, novelty, name_scale, pool.new_zeros(()), once)
+    weights = fit_weights(scores, none, pool.new_tensor(usual))
+    novelty = fit_novelty(left, beyond(views), table, table)
+    posterior = Posterior(views, weights, novelty, name_scale, pool.new_zeros(()), once)
     familiar = torch.ones_like(rows, dtype=torch.bool)
     absorbed = Absorbed(posterior, left, familiar, rows[:IN_KERNEL], weight, None)
     return absorbed, statistics

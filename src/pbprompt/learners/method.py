@@ -132,6 +132,7 @@ class Method(nn.Module):
     trains: ClassVar[bool] = True  # it learns from images; without, there is nothing to tune
     needs_text: ClassVar[bool] = True  # it cannot do without a text tower; without, images are enough
     uses_unseen_names: ClassVar[bool] = False  # it trains for classes without images too
+    takes_several: ClassVar[bool] = False  # it can see by several backbones at once
     tunes_towers: ClassVar[bool] = False  # it reaches into the image tower's blocks, and needs some there
     # Whether every step runs the same kernels: no value is looked at on the host, nothing is moved there, and
     # random numbers come from the given generator alone, on its device. A GPU then replays it as one graph.
@@ -145,6 +146,9 @@ class Method(nn.Module):
 
     def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
         super().__init__()
+        if len(backbone.towers) > 1 and not self.takes_several:
+            able = ", ".join(other for other, kind in methods().items() if kind.takes_several)
+            raise InputError(f"{self.name} sees by one backbone: give one, or use one of {able} with several")
         if not backbone.reads_text:
             if self.needs_text:
                 able = ", ".join(other for other, kind in methods().items() if not kind.needs_text)

@@ -18,7 +18,7 @@ from pbprompt.apps.classifier.estimator import Estimator
 from pbprompt.apps.classifier.inputs import feature_table, read_labels
 from pbprompt.errors import InputError
 from pbprompt.evidence.answers import Answers
-from pbprompt.evidence.evidence import KEPT, Evidence, Kept, feature_keys, unit_features
+from pbprompt.evidence.evidence import KEPT, Evidence, Kept, apart, feature_keys, joined, unit_features
 from pbprompt.evidence.expert import HeldOutPhotographs, Photographs, Seen, judged_rows
 from pbprompt.evidence.posterior import Posterior, fit_posterior
 from pbprompt.evidence.statistics import Statistics
@@ -64,7 +64,7 @@ class EvidenceClassifier(Estimator):
     left_out_: NDArray[np.float64]
     weights_: dict[str, float]
     _widths: list[int]  # columns of each model
-    _evidence: Evidence  # of all models' features, each of length 1, side by side
+    _evidence: Evidence  # of all models' features, side by side
     _pool: Tensor  # the same of rows without a label
     _posterior: Posterior
     _answers: Answers
@@ -98,7 +98,7 @@ class EvidenceClassifier(Estimator):
     def predict_proba(self, Z: Any) -> NDArray[np.float64]:
         """Probabilities [n, c], a column for each of `classes_`."""
         self._check_is_fitted()
-        views, posterior = self._seen(Z), self._posterior
+        views, posterior = self._views(self._joined(Z)), self._posterior
         scores = posterior.scores(*views)
         looks = posterior.strangeness(scores)
         said = self._answers.logits(views, scores, looks, posterior.weights.draws(DRAWS))
@@ -116,7 +116,9 @@ class EvidenceClassifier(Estimator):
         """
         self._check_is_fitted()
         posterior = self._posterior
-        found = posterior.novelty.familiarity(posterior.strangeness(posterior.scores(*self._seen(Z))))
+        found = posterior.novelty.familiarity(
+            posterior.strangeness(posterior.scores(*self._views(self._joined(Z))))
+        )
         return None if found is None else found.double().numpy()
 
     def predict_sets(self, Z: Any, coverage: float = 0.9) -> NDArray[np.bool_]:
@@ -196,13 +198,11 @@ class EvidenceClassifier(Estimator):
         return tables
 
     def _joined(self, X: Any) -> Float[Tensor, "n d"]:
-        return torch.cat([unit_features(torch.from_numpy(table)) for table in self._tables(X)], dim=1)
+        tables = [torch.from_numpy(table) for table in self._tables(X)]
+        return unit_features(torch.cat(tables, dim=1), self._widths)
 
-    def _split(self, joined: Float[Tensor, "*n d"]) -> list[Float[Tensor, "..."]]:
-        return list(joined.split(self._widths, dim=-1))
-
-    def _seen(self, Z: Any) -> list[Seen]:
-        return [Seen(part.double()) for part in self._split(self._joined(Z))]
+    def _views(self, images: Float[Tensor, "n d"]) -> list[Seen]:
+        return [Seen(part.double()) for part in apart(images, self._widths)]
 
     def _scales(self) -> list[float]:
         given = self.logit_scale
@@ -307,35 +307,21 @@ class EvidenceClassifier(Estimator):
 
     def _refit(self) -> None:
         """The posterior and all that is asked of it, from what was learned."""
-        sums, kept = self._evidence
         texts, scales = self._texts(), self._scales()
-        known = (sums.counts > 0).nonzero().squeeze(1)
-        pool = self._split(self._pool[: seen(len(self.classes_))])
+        known = (self._evidence.statistics.counts > 0).nonzero().squeeze(1)
+        pools = apart(self._pool[: seen(len(self.classes_))], self._widths)
+        columns = torch.full((len(self.classes_),), -1)
         if len(known):
-            labels = torch.searchsorted(known, kept.labels)
-            parts = zip(self._split(sums.sums[known]), self._split(kept.images), texts, scales, strict=True)
-            start, shown = 0, []
-            for sum_, images, text, scale in parts:
-                block = slice(start, start + images.shape[1])
-                few = Statistics(sums.counts[known], sum_, sums.moment[block, block])
-                start += images.shape[1]
-                own = kept._replace(images=images, labels=labels)
-                shown.append(Photographs.of(few, own, text[known], scale))
-            if len(self._pool):
-                found = absorb(shown, pool)
-                posterior, left = found.posterior, found.left
-            else:
-                posterior, left = fit_posterior(*shown)
-            columns = torch.full((len(self.classes_),), -1)
+            read = joined([text[known] for text in texts])
+            shown = Photographs.by_each(self._evidence, known, self._widths, read, scales)
+            posterior, left = absorb(shown, pools)[:2] if len(self._pool) else fit_posterior(*shown)
             columns[known] = torch.arange(len(known))
+        elif len(self._pool) < PER_CLASS * len(self.classes_):
+            raise InputError(
+                f"{len(self._pool)} unlabelled rows and no label: label some, or give {PER_CLASS} a class"
+            )
         else:
-            if len(texts) > 1 or len(self._pool) < PER_CLASS * len(self.classes_):
-                raise InputError(
-                    f"{len(self._pool)} unlabelled rows and no label: label some, or give {PER_CLASS} rows "
-                    "per class and one model"
-                )
-            absorbed, _ = absorb_by_names(texts[0], scales[0], pool[0])
-            posterior, left = absorbed.posterior, absorbed.left
+            posterior, left = absorb_by_names(texts, scales, pools)[0][:2]
             columns = torch.arange(len(self.classes_))
         self._posterior = posterior
         new = columns < 0
@@ -350,7 +336,7 @@ class EvidenceClassifier(Estimator):
         kept = self._evidence.kept
         rows = judged_rows(len(kept.labels), max(1, len(known)))
         draws = posterior.weights.draws(DRAWS)
-        images = [Seen(part.double()) for part in self._split(kept.images[rows])]
+        images = self._views(kept.images[rows])
         said = self._answers.logits(images, left.scores, left.looks, draws).softmax(-1).mean(0)
         said[~left.several] = torch.nan
         self._held_out, self._held_labels = said.numpy(), kept.labels[rows].numpy()

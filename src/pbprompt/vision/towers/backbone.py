@@ -1,5 +1,6 @@
 """One small interface over every frozen image-text model, and over image towers without text."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -127,6 +128,16 @@ class Backbone(nn.Module):
     def base(self) -> "Backbone":
         """The frozen towers themselves, whatever a method does inside them."""
         return self
+
+    @property
+    def towers(self) -> "Sequence[Backbone]":
+        """What it is made of: itself, or several backbones (`several.py`)."""
+        return (self,)
+
+    @property
+    def widths(self) -> list[int]:
+        """Of the parts of its image and text features."""
+        return [tower.embed_dim for tower in self.towers]
 
     @property
     def reads_text(self) -> bool:
