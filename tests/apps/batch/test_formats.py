@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbprompt.apps.batch import formats
-from pbprompt.apps.batch.formats import WRITERS, check_suffix, encode, join
+from pbprompt.apps.batch.formats import WRITERS, Written, check_suffix, encode, join, read
 from pbprompt.errors import InputError
 
 ROW = st.fixed_dictionaries(
@@ -24,7 +24,7 @@ ROW = st.fixed_dictionaries(
 ).map(lambda row: dict(sorted(row.items())))
 
 
-def read(content: bytes, suffix: str) -> list:
+def parsed(content: bytes, suffix: str) -> list:
     if suffix == ".jsonl":
         return [json.loads(line) for line in content.decode().split("\n") if line]
     if suffix == ".csv":
@@ -42,7 +42,7 @@ def test_parts_joined_are_what_one_file_would_be(suffix, parts):
     if not rows:
         assert whole == b""
     else:
-        assert read(whole, suffix) == read(encode(rows, suffix), suffix)
+        assert parsed(whole, suffix) == parsed(encode(rows, suffix), suffix)
 
 
 def test_features_are_a_list_of_one_size_in_parquet():
@@ -66,8 +66,8 @@ RECORD = {
 
 
 def test_the_fields_of_an_answer():
-    assert read(encode([RECORD] * 2, ".jsonl"), ".jsonl") == [RECORD] * 2
-    first, second = read(encode([RECORD] * 2, ".csv"), ".csv")
+    assert parsed(encode([RECORD] * 2, ".jsonl"), ".jsonl") == [RECORD] * 2
+    first, second = parsed(encode([RECORD] * 2, ".csv"), ".csv")
     assert list(first) == list(RECORD) and first == second
     assert first["image"] == RECORD["image"] and float(first["score"]) == 0.75
     assert json.loads(first["scores"]) == RECORD["scores"]
@@ -87,3 +87,53 @@ def test_what_cannot_be_written_is_told_before(monkeypatch):
     with pytest.raises(InputError, match=r"Parquet needs pyarrow: pip install .*\[parquet\]"):
         check_suffix("a.parquet", ".parquet")
     check_suffix("a.csv", ".csv")
+
+
+@pytest.mark.parametrize("suffix", sorted(WRITERS))
+def test_answers_are_read_back(suffix, tmp_path):
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    one = {"image": "=a,\u2028.jpg", "label": "=cat", "score": 0.75, "scores": {"=cat": 0.75, "dog": 0.25}}
+    two = one | {"image": "b.jpg", "score": 1.0}
+    told = [one | {"familiarity": 0.05, "unsure": None}, two | {"familiarity": None, "unsure": True}]
+    path = tmp_path / f"answers{suffix}"
+    path.write_bytes(encode(told, suffix))
+    wanted = [Written(**one, familiarity=0.05), Written(**two)]
+    assert [*read(path)] == wanted
+    assert next(read(path, ("image", "label"))) == Written("=a,\u2028.jpg", "=cat")
+    folder = tmp_path / f"parts{suffix}"
+    folder.mkdir()
+    for number, row in enumerate(told):
+        (folder / f"part-0000000{number}-00000000{suffix}").write_bytes(encode([row], suffix))
+    (folder / f"_failed-00000000-00000000{suffix}").write_bytes(b"no answer")
+    assert [*read(folder)] == wanted
+    labelled = [{"image": "a", "labels": of, "scores": {"cat": 0.5, "dog": 1.0}} for of in (["cat"], [])]
+    path.write_bytes(encode(labelled, suffix))
+    assert [one.labels for one in read(path)] == [("cat",), ()]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("a.txt", "", "a.txt: no answers: give what `pbprompt predict --out` wrote"),
+        ("gone.csv", None, "gone.csv: No such file"),
+        ("a.csv", "image,label\na.jpg,\n", "a.csv answer 1: there is no label: give what"),
+        ("a.csv", "image,label,score\na.jpg,cat,2\n", "answer 1: a probability is not between 0 and 1"),
+        ("a.csv", "image,label,score\na.jpg,cat,nan\n", "answer 1: a probability is not between"),
+        ("a.csv", "image,label,score\na.jpg,cat,?\n", "answer 1: field 'score' is '\\?': it takes float"),
+        ("a.csv", "image,labels,scores\na.jpg,cat,{}\n", "answer 1: a label has no probability"),
+        ("a.csv", "image,label,scores\na.jpg,cat,{\n", "a.csv: Expecting"),
+        ("a.csv", "label\ncat\n", "answer 1: field 'image' is missing"),
+        ("a.jsonl", '{"image": 3, "label": "cat"}', "answer 1: field 'image' is 3: it takes str"),
+        ("a.jsonl", "[]\n", "a.jsonl: a line is no object"),
+        ("a.jsonl", "{\n", "a.jsonl: Expecting"),
+        ("a.parquet", "PAR1", "a.parquet: "),
+    ],
+)
+def test_what_is_no_answer_is_named(tmp_path, name, content, why):
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=why):
+        list(read(tmp_path / name))

@@ -1,13 +1,17 @@
 """Answers as files: CSV, JSON lines or Parquet, by the suffix; the columns are those of `--json`."""
 
+import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from pbprompt.errors import InputError, install_command
-from pbprompt.files import as_csv
+from pbprompt.config import from_dict
+from pbprompt.errors import InputError, first_line, install_command
+from pbprompt.files import as_csv, cell_text, read_text
 from pbprompt.vision.images.tables import SEPARATOR
 
 Records = Sequence[Mapping[str, Any]]
@@ -104,3 +108,77 @@ JOINERS: dict[str, Callable[[Iterable[bytes]], Iterator[bytes]]] = {
     ".jsonl": iter,
     ".parquet": _join_parquet,
 }
+
+
+@dataclass(frozen=True)
+class Written:
+    """An answer as it is read back; a multi-label model's has `labels`, perhaps none."""
+
+    image: str
+    label: str = ""
+    score: float = 0.0
+    labels: tuple[str, ...] | None = None
+    scores: dict[str, float] = field(default_factory=dict)
+    familiarity: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.label or self.labels is not None):
+            raise InputError("there is no label")
+        if not all(0 <= share <= 1 for share in (self.score, self.familiarity or 0, *self.scores.values())):
+            raise InputError("a probability is not between 0 and 1")
+        if not {*(self.labels or ())} <= self.scores.keys():
+            raise InputError("a label has no probability")
+
+
+ALL = tuple(part.name for part in fields(Written))
+
+
+def read(path: Path, columns: Sequence[str] = ALL) -> Iterator[Written]:
+    """The answers in a file or a folder of parts; `columns`: which fields of them."""
+    suffix = path.suffix.lower()
+    if suffix not in READERS:
+        raise InputError(
+            f"{path}: no answers: give what `pbprompt predict --out` wrote: {', '.join(READERS)}"
+        )
+    check_suffix(str(path), suffix)
+    for part in sorted(path.glob(f"part-*{suffix}")) if path.is_dir() else [path]:
+        where = str(part)
+        try:
+            for number, row in enumerate(READERS[suffix](part, columns), 1):
+                where = f"{part} answer {number}"
+                yield from_dict(Written, row, "field")
+        except OSError as error:
+            raise InputError(f"{part}: {first_line(error)}: give a file that can be read") from None
+        except (ValueError, csv.Error, RecursionError) as error:
+            why = f"{where}: {first_line(error).removeprefix(f'{part}: ')}"
+            raise InputError(f"{why}: give what `pbprompt predict --out` wrote, as it was") from None
+
+
+def _rows_of_csv(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for row in csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True):
+        cells = {name: cell_text(row[name] or "") for name in columns if name in row}
+        values: dict[str, Any] = {name: cell for name, cell in cells.items() if cell}
+        if "scores" in values:
+            values["scores"] = json.loads(values["scores"])
+        if "labels" in cells:
+            values["labels"] = [one for one in cells["labels"].split(SEPARATOR) if one]
+        yield values
+
+
+def _rows_of_jsonl(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for line in filter(None, read_text(path).split("\n")):
+        if not isinstance(row := json.loads(line), dict):
+            raise ValueError("a line is no object")
+        yield {name: row[name] for name in columns if name in row}
+
+
+def _rows_of_parquet(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:
+        there = [name for name in columns if name in file.schema_arrow.names]
+        for batch in file.iter_batches(columns=there):
+            yield from batch.to_pylist()
+
+
+READERS = {".csv": _rows_of_csv, ".jsonl": _rows_of_jsonl, ".parquet": _rows_of_parquet}

@@ -1,10 +1,11 @@
-"""`pbprompt export`: a tuned model as one ONNX file, or its merged towers as a checkpoint."""
+"""`pbprompt export`: a model as one ONNX file or its merged towers; its answers for a labelling tool."""
 
 from enum import StrEnum
 from pathlib import Path
 
 import typer
 
+from pbprompt.apps.cli.output import next_step, quote, refuse
 from pbprompt.errors import InputError
 
 
@@ -15,9 +16,26 @@ class Precision(StrEnum):
     fp16 = "fp16"
 
 
+class Tool(StrEnum):
+    """Whose format answers are written in."""
+
+    label_studio = "label-studio"
+    fiftyone = "fiftyone"
+    coco = "coco"
+    csv = "csv"
+
+
 def export(
-    model: Path = typer.Argument(..., metavar="DIR", help="A folder that `pbprompt fit` wrote."),
+    model: Path = typer.Argument(
+        ..., metavar="DIR", help="A folder that `pbprompt fit` wrote; with --labels, a file of answers."
+    ),
     out: Path = typer.Option(..., "--out", "-o", help="model.onnx, or towers.safetensors."),
+    labels: Tool | None = typer.Option(
+        None, help="Write answers of `pbprompt predict` as this tool imports them."
+    ),
+    root: Path | None = typer.Option(
+        None, help="With --labels: the folder that the tool's paths are relative to; default: that of --out."
+    ),
     precision: Precision = typer.Option(Precision.fp32, help="Of the image tower; fp16: half the size."),
     samples: int = typer.Option(20, min=1, help="Prompts sampled for each class and folded in."),
     seed: int = typer.Option(0, help="Seed of the sampled prompts; as in `predict`."),
@@ -35,7 +53,16 @@ def export(
 
     [bold]pbprompt export model/ --out towers.safetensors[/bold] writes the towers of a model that has tuned
     them by low-rank updates (clip-lora), merged into the weights, in OpenAI's layout.
+
+    [bold]pbprompt predict photos/ --model model/ --out answers.csv[/bold] and then
+    [bold]pbprompt export answers.csv --labels label-studio --root photos/ --out tasks.json[/bold] takes the
+    answers to a labelling tool, where people accept or correct them; `fit` reads what the tool exports.
     """
+    if labels:
+        refuse({"--classes": classes or None, "--backbone": backbone}, "--labels writes answers as they are")
+        _export_labels(model, labels.value, out, root)
+        return
+    refuse({"--root": root}, "it is for --labels")
     from pbprompt.apps.cli.predict import class_names
     from pbprompt.apps.export import export_onnx, export_towers
     from pbprompt.model.tuned import TunedModel
@@ -60,3 +87,24 @@ def export(
     )
     if tuned.calibration and not written.calibrated:
         typer.echo("without thresholds for unsure images: they were found for other classes, samples or seed")
+
+
+def _export_labels(answers: Path, tool: str, out: Path, root: Path | None) -> None:
+    from pbprompt.apps.batch.formats import read
+    from pbprompt.apps.batch.label_files import label_file, labelling_config
+    from pbprompt.files import write_text
+    from pbprompt.vision.images.label_files import images_of
+
+    if out.exists():  # it may hold what people have labelled
+        raise InputError(f"{out}: exists already: give another name, or remove it")
+    given = out.suffix.lower()
+    if given != (wanted := ".csv" if tool == "csv" else ".json"):
+        raise InputError(f"--out {out}: give a name that ends in {wanted}")
+    written = label_file(read(answers), tool, root or images_of(out, fiftyone=tool == "fiftyone"))
+    write_text(out, written.text)
+    typer.echo(f"saved: {out}: {written.images:,} images, {len(written.classes)} classes")
+    if tool == "label-studio":
+        typer.echo("import it into a project with this labelling configuration:")
+        typer.echo(labelling_config(written.classes, written.several))
+    where = f" --root {quote(root)}" if root else ""
+    next_step(f"pbprompt fit EXPORTED{where} --out model2/", "what the tool gives back, corrected")

@@ -50,8 +50,7 @@ def open_label_file(path: Path, root: Path | None, choices: Choices) -> Dataset 
     reader = next((read for known, read in TOOLS if known(value)), None)
     if reader is None:
         return None
-    beside = path.parent / "data"
-    root = root or (beside if reader is _fiftyone and beside.is_dir() else path.parent)
+    root = root or images_of(path, fiftyone=reader is _fiftyone)
     found = list(reader(value, path, root))
     several = any(len({*one.labels}) > 1 for one in found if one.labels)
     whole = all(one.split for one in found)
@@ -73,6 +72,17 @@ def open_label_file(path: Path, root: Path | None, choices: Choices) -> Dataset 
     return listed(path, root, rows, several, choices, bare)
 
 
+def images_of(path: Path, *, fiftyone: bool) -> Path:
+    """The folder that a file's paths are relative to, where none is given."""
+    beside = path.parent / "data"
+    return beside if fiftyone and beside.is_dir() else path.parent
+
+
+def without_suffix(name: str) -> str:
+    """As FiftyOne names an image."""
+    return Path(name).with_suffix("").as_posix()
+
+
 def _get(record: Any, name: str, kind: type, where: str) -> Any:
     """A field that has to be there."""
     value = record.get(name) if isinstance(record, dict) else None
@@ -92,8 +102,8 @@ def _label_studio(tasks: list[Any], path: Path, root: Path) -> Iterator[Labelled
             labels = _min_labels(task[field], where) if field in task else ()
             yield Labelled(where, _told_image(task, where, root), labels)
             continue
-        made = [one for one in _get(task, "annotations", list, where) if isinstance(one, dict)]
-        made = [one for one in made if not one.get("was_cancelled")]
+        made = _get({"annotations": [], **task}, "annotations", list, where)
+        made = [one for one in made if isinstance(one, dict) and not one.get("was_cancelled")]
         made = [one for one in made if one.get("ground_truth")] or made
         said: dict[tuple[str, ...], None] = {}
         for one in made:
@@ -148,9 +158,9 @@ def _fiftyone(value: dict[str, Any], path: Path, root: Path) -> Iterator[Labelle
     def files() -> dict[str, list[str]]:
         """By path without suffix, which is how images are named."""
         found: dict[str, list[str]] = {}
-        for _, name in files_in(root):
-            if is_image(Path(name)):
-                found.setdefault(name.rpartition(".")[0], []).append(name)
+        for file, name in files_in(root):
+            if is_image(file):
+                found.setdefault(without_suffix(name), []).append(name)
         return found
 
     def label(target: Any, where: str) -> str:
