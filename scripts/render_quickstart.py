@@ -42,6 +42,7 @@ def rendered(page: str) -> str:
         )
         if "pbprompt next" in code:
             fill_in(Path("next.csv"))
+        output = re.sub(r"^encoding images.*\n", "", output, flags=re.M)  # progress, on a slow machine
         shown = f"\n```text\n{output}\n```\n" if output else ""
         return f"```{kind}\n{code}```\n{shown}"
 

@@ -216,7 +216,8 @@ def mean_name_embeddings(method: Method) -> Tensor:
     rows = []
     for name in method.classes:
         ids = torch.tensor(backbone.tokenizer.encode(name), device=backbone.device)
-        rows.append(backbone.token_embedding(ids).float().mean(0))
+        embeddings = backbone.token_embedding(ids)
+        rows.append(embeddings.to(torch.promote_types(embeddings.dtype, torch.float32)).mean(0))
     return torch.stack(rows)
 
 

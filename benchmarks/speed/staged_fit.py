@@ -18,7 +18,7 @@ STAGES = {
     "tower loaded": ("pbprompt.vision.towers.loading.load", "load_backbone"),
     "features read": ("pbprompt.vision.features.cache", "FeatureBank.encode"),
     "names read": ("pbprompt.learners.zeroshot", "sentence_features"),
-    "kernel": ("pbprompt.evidence.experts.kernel", "fit"),
+    "experts": ("pbprompt.evidence.posterior", "fit_posterior"),
     "weights of the experts": ("pbprompt.evidence.weights", "fit_weights"),
     "rest of the fit": ("pbprompt.model.tuned", "TunedModel.fit"),
     "answers": ("pbprompt.model.predictor", "predict_features"),
@@ -70,8 +70,8 @@ def main() -> None:
 
     with importing():
         import_module("pbprompt.apps.cli.fitting")
-        for method in ("conjugate", "nearest_mean", "nearest_neighbours"):
-            import_module(f"pbprompt.methods.{method}")
+        for method in ("conjugate", "rivals.nearest_mean", "rivals.nearest_neighbours"):
+            import_module(f"pbprompt.evidence.{method}")
     spent["imports"] = time.process_time()
     for stage, (module, name) in STAGES.items():
         put(stage, module, name)

@@ -23,6 +23,7 @@ def test_facts_of_the_draw(dataset):
         "draw_hash": drawn.hash,
         "draw_seed": 9,
         "shots": 1,
+        "images": 2,
     }
     assert "draw_hash" not in Provenance.of(dataset).to_dict()
 

@@ -48,7 +48,7 @@ def test_it_is_the_fit_in_memory(photos, tiny_vit, fitted, tmp_path):
     kind = find_method("conjugate")
     bank = FeatureBank(tiny_vit, cache=tmp_path / "cache", progress=False)
     dataset = open_dataset(photos)
-    whole = TunedModel.fit(dataset, bank, kind, kind.Config(), FitOptions(progress=False))
+    whole = TunedModel.fit(dataset, bank, kind, kind.Config(), FitOptions(group="none", progress=False))
     model = fitted
     assert model.classes == whole.classes == ("Big Cat", "dog", "hen")
     assert model.info.data.images == 15

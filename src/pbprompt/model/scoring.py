@@ -81,7 +81,7 @@ def fold_answers(
     seed: int,
     unlabelled: Float[Tensor, "m d"] | None = None,
     groups: Int[Tensor, " n"] | None = None,
-) -> tuple[Int[Tensor, " n"], Predictive] | None:
+) -> tuple[Int[Tensor, " h"], Predictive] | None:
     """Which training images could be left out, and what a model fitted to four fifths says of the others.
 
     Whole series (`groups`) are left out. None where nothing can be: no class has two images, or two series.

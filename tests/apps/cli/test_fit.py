@@ -299,7 +299,7 @@ def test_a_dry_run_writes_nothing(run, tmp_path):
     [
         (("--method", "pbpromt"), "did you mean 'pbprompt'"),
         (("--method", "zeroshot"), "has nothing to tune"),
-        (("--preset", "papr"), "no preset 'papr': it has new-classes, paper"),
+        (("--preset", "papr"), "no preset 'papr': it has new-classes, literal, paper"),
         (("--variant", "x-prompt"), "no variant 'x-prompt': it has b-prompt"),
         (("--set", "ct_wieght=1"), "did you mean 'ct_weight'"),
         (("--set", "ct_weight"), "key=value"),
@@ -535,7 +535,7 @@ def train_and_test(photos, tmp_path_factory) -> Path:
 
 def test_training_images_that_were_not_drawn_are_validation_images(run, train_and_test, tmp_path):
     model = tmp_path / "model"
-    code, out, err = run("fit", train_and_test, *QUICK, "--calibrate", "--out", model)
+    code, out, err = run("fit", train_and_test, *QUICK, "--calibrate", "--verbose", "--out", model)
     assert code == 0 and "rest on 9 validation images" in err and "temperature" in err
     kept = json.loads((model / "calibration.json").read_text())
     assert sorted(kept["labels"]) == sorted(CLASSES * 3) and kept["left_out"] == 0

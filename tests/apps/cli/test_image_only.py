@@ -15,6 +15,7 @@ from pbprompt.apps.serve.app import create_app
 from pbprompt.apps.serve.limits import Limits, Refused
 from pbprompt.apps.serve.model import with_classes
 from pbprompt.model.tuned import TunedModel
+from pbprompt.vision.images.build_dataset import OF_A_DRAW
 from pbprompt.vision.images.sources import open_dataset
 
 SAMPLE = Path(pbprompt.__file__).parent / "vision" / "images" / "sample" / "images" / "fluent"
@@ -80,8 +81,8 @@ def test_predict_evaluate_look_and_next(run, home, tmp_path):
 
 
 def test_check_gives_the_accuracy_of_class_means(run, home, monkeypatch):
-    few = open_dataset(home / "photos")  # the whole sample takes seconds
-    monkeypatch.setattr("pbprompt.vision.images.sources.open_dataset", lambda name: few)
+    few = open_dataset(home / "photos", held_out=OF_A_DRAW)  # the whole sample takes seconds
+    monkeypatch.setattr("pbprompt.vision.images.sources.open_dataset", lambda name, held_out: few)
     code, out, err = run("backbones", "check", home / "dino")
     assert code == 0 and "zero-shot" not in out, err
     assert "class means on sample" in out and "none: classes are known by their images alone" in out

@@ -225,7 +225,7 @@ def test_changed_code_prints_new_figures(run, tmp_path, monkeypatch):
     small = RECIPE.replace("method: coop", "method: louder").replace("[1, 2]", "[1]")
     (tmp_path / "small.yaml").write_text(small, encoding="utf-8")
     tables = []
-    for text in (STALE, "# the same\n" + STALE, STALE.replace("1 * self", "30 * self")):
+    for text in (STALE, "# the same\n" + STALE, STALE.replace("1 * self", "-300 * self")):
         plugin.write_text(text, encoding="utf-8")
         forget()
         result = run("small.yaml", "--device", "cpu", "--jobs", 1, "--format", "csv")

@@ -15,6 +15,7 @@ from pbprompt.apps.serve.samples import SIDE, samples_of
 from pbprompt.config import from_dict
 from pbprompt.model.fitting import to_try
 from pbprompt.model.provenance import Provenance
+from pbprompt.vision.images.build_dataset import OF_A_DRAW
 from pbprompt.vision.images.sources import open_dataset
 
 
@@ -25,7 +26,7 @@ def photos(tmp_path):
         path = tmp_path / "photos" / f"class {place // 10}" / f"{place}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (600, 300), (3 * place, 0, 0)).save(path)
-    return open_dataset(tmp_path / "photos")
+    return open_dataset(tmp_path / "photos", held_out=OF_A_DRAW)
 
 
 def recorded(dataset):

@@ -79,7 +79,7 @@ def test_the_other_parts_fill_one_file(tmp_path):
     assert whole["stage"] == "all" and whole["seconds"] == pytest.approx(
         sum(row["seconds"] for row in staged)
     )
-    assert {"imports", "names read", "kernel", "answers"} <= {row["stage"] for row in staged}
+    assert {"imports", "names read", "experts", "answers"} <= {row["stage"] for row in staged}
     invoke("report", out, "--out", tmp_path / "performance.md")
     text = (tmp_path / "performance.md").read_text()
     assert "(try-out sizes)" in text and "### Prediction" in text

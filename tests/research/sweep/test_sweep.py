@@ -197,9 +197,9 @@ def test_every_dataset_is_opened_and_every_draw_made_once(tmp_path, monkeypatch)
     opened, drawn = [], []
     plain_open, plain_draw = protocol.open_dataset, protocol.draw
 
-    def few(name, root):
+    def few(name, root, **held_out):
         opened.append(name)
-        dataset = plain_open(name, root)
+        dataset = plain_open(name, root, **held_out)
         return replace(dataset, val=dataset.val[::20], test=dataset.test[::20])
 
     monkeypatch.setattr(protocol, "open_dataset", few)

@@ -46,11 +46,12 @@ def check(
     from pbprompt.model.scoring import fitted_answers, score, standard_figures
     from pbprompt.registry import find_method
     from pbprompt.vision.features.cache import FeatureBank
+    from pbprompt.vision.images.build_dataset import OF_A_DRAW
     from pbprompt.vision.images.sources import open_dataset
     from pbprompt.vision.towers.loading.load import load_backbone
 
     towers = load_backbone(backbone, activation=activation, device=device)
-    sample = open_dataset("sample")
+    sample = open_dataset("sample", held_out=OF_A_DRAW)
     bank = FeatureBank(towers, progress=False)
     features = bank.encode(sample.root, sample.test)
     see, classes, template = towers.preprocess, sample.classes, sample.template

@@ -61,7 +61,7 @@ def look(
         _show(found, most)
     for written in filter(None, (html, corrections)):
         print(f"wrote {written}", file=sys.stderr)
-    if found.labelled:
+    if found.labelled and not as_json:
         given = f"{quote(data)}{f' --root {quote(root)}' if root else ''}"
         decided = f" --corrections {quote(corrections or 'corrections.csv')}" if corrections or html else ""
         next_step(f"pbprompt fit {given}{decided} --out model/")
