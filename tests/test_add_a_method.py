@@ -22,7 +22,7 @@ from pbprompt.vision.features.cache import Features
 from pbprompt.vision.towers.backbone import Encoded
 
 PAGE = (Path(__file__).parents[1] / "docs" / "add-a-method.md").read_text(encoding="utf-8")
-CODE, TOWER, CHECK, TESTS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+CODE, CONTEXT, TOWER, CHECK, TESTS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def plugin(monkeypatch):
     return registry.find_method("task-residual")
 
 
-@pytest.mark.parametrize("code", [CODE, TOWER])
+@pytest.mark.parametrize("code", [CODE, CONTEXT, TOWER])
 def test_under_sixty_lines(code):
     assert len(code.strip().splitlines()) <= 60
 
@@ -84,17 +84,22 @@ def test_it_passes_the_checks_as_printed(plugin):
 
 @pytest.fixture
 def lone_file(tmp_path, monkeypatch):
-    """The second printed module, as a file that an environment variable names."""
-    file = tmp_path / "block_adapter.py"
-    file.write_text(TOWER, encoding="utf-8")
+    """Makes a printed module a file that an environment variable names; returns its method."""
+    file = tmp_path / "printed.py"
     registry.methods()
     monkeypatch.setattr(registry, "_methods", dict(registry._methods))
     monkeypatch.setenv(registry.PLUGINS, str(file))
-    yield file
-    sys.modules.pop("pbprompt_plugin_block_adapter", None)
+
+    def found(code, name):
+        file.write_text(code, encoding="utf-8")
+        return registry.find_method(name)
+
+    yield found
+    sys.modules.pop("pbprompt_plugin_printed", None)
 
 
 @pytest.mark.parametrize("check", method_checks(), ids=lambda check: check.__name__)
-def test_the_one_that_touches_a_tower_passes_the_checks(lone_file, check, monkeypatch):
+@pytest.mark.parametrize(("code", "name"), [(CONTEXT, "own-context"), (TOWER, "block-adapter")])
+def test_the_others_pass_the_checks_as_printed(lone_file, code, name, check, monkeypatch):
     monkeypatch.setattr(behaviours, "STEPS", 20)
-    check(registry.find_method("block-adapter"), learning_rate=0.1)
+    check(lone_file(code, name), learning_rate=0.1)

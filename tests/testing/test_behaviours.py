@@ -16,6 +16,10 @@ class Nameless(ZeroShot):
     paper = ""
 
 
+class Formless(ZeroShot):
+    __module__ = __name__  # whose docstring has no formula
+
+
 class Idle(ZeroShot):
     trains = True
 
@@ -117,6 +121,7 @@ def own_registry(monkeypatch):
     ("kind", "check", "told"),
     [
         (Nameless, "says_what_it_is", "`paper` is empty"),
+        (Formless, "says_what_it_is", "states no formula: write one with any of = ← ∝ ≈ in it"),
         (Idle, "learns", "nll .*, zero-shot"),
         (Wasted, "learns", "zero-shot"),
         (Unseeded, "is_a_function_of_its_seed", "two fits are .* apart"),

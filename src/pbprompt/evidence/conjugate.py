@@ -4,6 +4,8 @@ A name (its sentences) says where a class lies among images, the labelled photog
 names, class means and single photographs count is what left-out photographs say. Nothing is trained, and no
 validation image is used. A class of which there is no photograph is known by its name.
 
+    p(c | x) = mean over w of softmax_c Σ_k w_k E_k[x, c]        E_k: what an expert, such as names, says
+
 Prior art: Gaussian discriminant analysis for CLIP (Wang et al., ICLR 2024), Tip-Adapter, ProKeR, LP++, CLAP.
 """
 

@@ -356,11 +356,24 @@ def make_config(
     return with_overrides(kind.Config(**values), overrides)
 
 
-def build_method(kind: type[AnyMethod], config: MethodConfig, backbone: Backbone, seed: int) -> AnyMethod:
-    """A fresh method whose initial values are a function of the seed, on the backbone's device."""
+def build_method(
+    kind: type[AnyMethod],
+    config: MethodConfig,
+    backbone: Backbone,
+    seed: int,
+    classes: Sequence[str] = (),
+    template: str = "",
+) -> AnyMethod:
+    """A fresh method on the backbone's device, prepared for the classes where some are given.
+
+    What it draws at random in its `__init__` and in that first `prepare` is a function of the seed.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(checked_seed(seed))
-        return kind(config, backbone).to(backbone.device)
+        method = kind(config, backbone).to(backbone.device)
+        if classes:
+            method.prepare(classes, template)
+        return method.to(backbone.device)
 
 
 def accuracy(logits: Float[Tensor, "*s b c"], labels: Int[Tensor, " b"]) -> Tensor:

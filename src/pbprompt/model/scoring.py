@@ -155,8 +155,7 @@ def fitted_answers(
     unlabelled: Float[Tensor, "m d"] | None = None,
 ) -> Predictive:
     """What a method that takes no steps, fitted to some images, says of others."""
-    method = build_method(kind, config, backbone, seed)
-    method.prepare(classes, template)
+    method = build_method(kind, config, backbone, seed, classes, template)
     if unlabelled is not None and isinstance(method, TakesUnlabelled):
         method.beside(unlabelled.to(backbone.device))
     here = train.to(backbone.device)

@@ -112,14 +112,14 @@ def fit_gathered(
     unlabelled: Float[Tensor, "m d"] | None = None,
 ) -> TunedModel:
     """The model of what a pass gathered; `naming` makes class names of labels, as `source` has them."""
-    method = build_method(kind, config, backbone, seed)
     if not gathered.keys:
         why = f": {gathered.failures[0]}" if gathered.failures else ""
         raise InputError(f"{source}: no image to learn from{why}")
     keys = sorted_keys(gathered.keys)
     if len(keys) < 2:
         raise InputError(f"{source}: only one class, {keys[0]!r}: a classifier needs at least two")
-    method.prepare(choices.names(keys, source, naming), choices.template)
+    classes = choices.names(keys, source, naming)
+    method = build_method(kind, config, backbone, seed, classes, choices.template)
     assert isinstance(method, Streams)  # as `check_streams` saw to
     method.begin_with(gathered.under(keys))
     if unlabelled is not None:

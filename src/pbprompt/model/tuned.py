@@ -170,8 +170,7 @@ class TunedModel:
         seed = options.seed
         if dataset.multi_label:
             check_multi_label(kind)
-            method = build_method(kind, config, bank.backbone, seed)
-            method.prepare(dataset.classes, dataset.template)
+            method = build_method(kind, config, bank.backbone, seed, dataset.classes, dataset.template)
             options.announce(method)
             info = describe_model(method, seed=seed, data=Provenance.of(dataset), multi_label=True)
             return cls(method, info, head=fit_head(dataset, bank, method))
@@ -198,8 +197,7 @@ class TunedModel:
         seed: int = 1,
     ) -> Self:
         """Without any label: names say where the classes lie, and features of other images correct them."""
-        method = build_method(kind, config, backbone, seed)
-        method.prepare(classes, template)
+        method = build_method(kind, config, backbone, seed, classes, template)
         learn_beside(method, unlabelled)
         assert isinstance(method, TakesUnlabelled)  # as `learn_beside` saw to
         method.begin_by_names()

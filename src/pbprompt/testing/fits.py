@@ -130,9 +130,7 @@ def prepared(
     classes: tuple[str, ...] = NAMES,
     template: str = "a {}.",
 ) -> Method:
-    method = build_method(kind, kind.Config(**settings), backbone, seed=1)
-    method.prepare(classes, template)
-    return method
+    return build_method(kind, kind.Config(**settings), backbone, 1, classes, template)
 
 
 def fitted(
@@ -149,7 +147,7 @@ def fitted(
     method.unseen_names = unseen
     if kind.trains:
         images = random_images(backbone) if images is None else images
-        losses = train_recorded(method, to_train_on(method, images), epochs=3, steps=steps)
+        losses = train_recorded(method, to_train_on(method, images), max(3, steps), steps)
         demand(bool(torch.tensor(losses).isfinite().all()), "the loss is NaN or infinite")
     return method
 

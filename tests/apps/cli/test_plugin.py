@@ -9,7 +9,7 @@ import pytest
 from pbprompt import registry
 
 PAGE = (Path(__file__).parents[3] / "docs" / "add-a-method.md").read_text(encoding="utf-8")
-TOWER = re.findall(r"```python\n(.*?)```", PAGE, re.S)[1]
+TOWER = re.findall(r"```python\n(.*?)```", PAGE, re.S)[2]
 PHOTOS = Path(__file__).parents[3] / "src" / "pbprompt" / "vision" / "images" / "sample" / "images" / "fluent"
 
 

@@ -45,8 +45,7 @@ def tune(
     if not dataset.train:
         raise InputError(f"{dataset.name} has no training items: nothing to tune on")
     backbone = bank.backbone
-    method = build_method(kind, config, backbone, options.seed)
-    method.prepare(dataset.classes, dataset.template)
+    method = build_method(kind, config, backbone, options.seed, dataset.classes, dataset.template)
     method.unseen_names = options.unseen_names
     if options.weights is not None:
         method.image_weights = relative_weights(method, dataset.train, options.weights).to(backbone.device)

@@ -7,8 +7,8 @@
 
 | symbol | name here            | meaning                                                     |
 |--------|----------------------|-------------------------------------------------------------|
-| e_c    | `embedding`          | mean token embedding of the class name, [c, w]              |
-| μ      | `mean`               | one linear layer of e_c                                     |
+| e_c    | `embedding`          | the name: its mean token embedding or its text feature, [c, w] |
+| μ      | `mean`               | one linear layer of e_c, beside e_c with `mean_residual`    |
 | log σ² | `log_variance`       | another linear layer of e_c                                 |
 | ε      | `noise`              | drawn for every sample, class and dimension                 |
 | s      | `prior_std`          | scale of the prior                                          |

@@ -51,8 +51,8 @@ def computation_cost(device: str = "cpu") -> list[MethodCost]:
     rows = []
     for label, name in ROWS.items():
         kind = find_method(name)
-        method = build_method(kind, make_config(kind), backbone, seed=1)
-        method.prepare(class_names(backbone.tokenizer, CLASSES), "a photo of a {}.")
+        names = class_names(backbone.tokenizer, CLASSES)
+        method = build_method(kind, make_config(kind), backbone, 1, names, "a photo of a {}.")
         predict = predictive(method, SAMPLES)
         seconds = []
         for _ in range(1 + REPEATS):  # the first makes what is made once
