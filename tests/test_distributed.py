@@ -54,7 +54,8 @@ for name in sys.argv[2:]:
     kind = find_method(name)
     own, length = (blocks, "budget=4") if kind.tunes_towers else (bank, "epochs=2")
     config = make_config(kind, overrides=[length, "batch_size=5", "warmup_epochs=0"])
-    method, terms = tune(few, own, kind, config, FitOptions(shots=2, seed=1, folder=out / name, progress=False))
+    options = FitOptions(shots=2, seed=1, folder=out / name, progress=False)
+    method, terms = tune(few, own, kind, config, options)
     figures = score(predictive(method), bank_on(own, method.backbone).encode(few.root, few.test))
     weights = {key: value.flatten()[:50].tolist() for key, value in method.state_dict().items()}
     results[name] = {"terms": terms, "figures": figures, "weights": weights}

@@ -15,7 +15,8 @@ def run(name: str, **given):
 
 def test_defects_against_good_parts(capsys):
     assert run("defects", images=60) > 0.6
-    assert "promised by 60 training images in 16 series, each series left out in turn" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "promised by 60 training images in 16 series, each series left out in turn" in told
 
 
 def test_products_with_descriptions():

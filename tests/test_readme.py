@@ -100,7 +100,7 @@ def test_a_command_in_a_process_of_its_own(folder: Path):
 def test_the_package_is_installed_with_extras_that_it_has():
     others = [command for command in COMMANDS if command not in PBPROMPT]
     install, one_file = others
-    assert one_file == "python examples/pbprompt_in_one_file.py"  # tests/prompts/pbprompt/test_one_file.py runs it
+    assert one_file == "python examples/pbprompt_in_one_file.py"  # which test_one_file.py runs
     (extras,) = re.fullmatch(r"pip install -c constraints.txt '\.\[([\w,]+)\]'", install).groups()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
