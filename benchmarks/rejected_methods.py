@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pbprompt.learners.method import Batch, Terms, setting
+from pbprompt.learners.method import Batch, setting
+from pbprompt.learners.trained import Terms
 from pbprompt.prompts.pbprompt.model import PBPrompt, PBPromptConfig
 from pbprompt.registry import register
 from pbprompt.vision.towers.backbone import Backbone

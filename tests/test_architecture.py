@@ -18,8 +18,7 @@ WALKS = {  # what is opened, in order, to follow a job; each hop is a file and w
         ("model/fitting.py", "fit_into"),  # TunedModel.fit, in a folder of its own
         ("prompts/loop/tune.py", "tune"),  # builds the method and its features for every epoch
         ("vision/features/cache.py", "FeatureBank.encode"),  # frozen features, from the cache where they are
-        ("prompts/loop/loop.py", "train"),  # begins the method, then steps, log, checkpoints where it has any
-        ("learners/method.py", "Method.begin_on"),  # the training images, as the method sees them
+        ("learners/memory.py", "Memory.begin_on"),  # the training images, as the method sees them
         ("evidence/conjugate.py", "Conjugate.begin"),  # the default method, in closed form
         ("model/tuned.py", "TunedModel.save"),  # the folder, its card, its figures
     ],

@@ -21,7 +21,8 @@ import torch
 from pbprompt.apps.batch.output import Output
 from pbprompt.apps.batch.parts import Part
 from pbprompt.errors import InputError
-from pbprompt.learners.method import Method, build_method, make_config
+from pbprompt.learners.method import build_method, make_config
+from pbprompt.learners.trained import Trained
 from pbprompt.model.folder import describe_model
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.loop.checkpoint import Tally, read_checkpoint, write_checkpoint
@@ -165,7 +166,7 @@ def _judged(code: int, work: Callable[[], None], look: Callable[[], bool]) -> Ou
 Case = tuple[Callable[[], None], Callable[[], None], Callable[[], bool]]
 
 
-def tiny_method(backbone: Backbone, value: float, classes: tuple[str, ...]) -> Method:
+def tiny_method(backbone: Backbone, value: float, classes: tuple[str, ...]) -> Trained:
     """One all of whose parameters have this value."""
     kind = find_method("coop")
     method = build_method(kind, make_config(kind), backbone, seed=1)

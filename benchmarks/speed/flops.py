@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from benchmarks.speed.plain import slots_of
 from pbprompt.errors import InputError
-from pbprompt.learners.method import Method
+from pbprompt.learners.trained import Trained
 from pbprompt.prompts.pbprompt.model import PBPrompt
 from pbprompt.prompts.rivals.plot import PLOT
 from pbprompt.prompts.rivals.vpt import VPT
@@ -55,7 +55,7 @@ def _looks(first: int, stop: int) -> int:
     return (stop * (stop + 1) - first * (first + 1)) // 2
 
 
-def step_flops(method: Method, batch: int, patches: int) -> int:
+def step_flops(method: Trained, batch: int, patches: int) -> int:
     """Text tower there and back for every context, and the products with the image features likewise."""
     backbone = method.backbone
     slots = slots_of(method)
@@ -68,7 +68,7 @@ def step_flops(method: Method, batch: int, patches: int) -> int:
     return contexts * (text.forward + text.backward) + 2 * 2 * vectors * len(prompts) * backbone.embed_dim
 
 
-def _sizes(method: Method, batch: int, patches: int) -> tuple[int, int]:
+def _sizes(method: Trained, batch: int, patches: int) -> tuple[int, int]:
     """How many contexts go through the tower, and how many image vectors meet each class in all."""
     match method:
         case PBPrompt():

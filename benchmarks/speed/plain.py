@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.speed.text import PlainText
-from pbprompt.learners.method import Batch, Method
+from pbprompt.learners.method import Batch
+from pbprompt.learners.trained import Trained
 from pbprompt.prompts.pbprompt.generator import PromptGenerator
 from pbprompt.prompts.pbprompt.model import PBPrompt, PBPromptConfig
 from pbprompt.prompts.rivals.cocoop import CoCoOp
@@ -28,7 +29,7 @@ SINKHORN_LOOKS = 10  # iterations between two looks whether the plan is good, as
 class PlainLoss:
     """`loss(batch, generator)` of a method, written out."""
 
-    def __init__(self, method: Method, examples: int) -> None:
+    def __init__(self, method: Trained, examples: int) -> None:
         self.method, self.examples = method, examples
         self.scale = method.backbone.logit_scale
         slots = slots_of(method)
@@ -58,7 +59,7 @@ def sets_of_features(text: PlainText, contexts: Tensor) -> Tensor:
     return features.unflatten(0, (n, classes))
 
 
-def slots_of(method: Method) -> int:
+def slots_of(method: Trained) -> int:
     """How many vectors stand before the class name."""
     if isinstance(method, PBPrompt):
         return method.generator.prefix_length
@@ -66,7 +67,7 @@ def slots_of(method: Method) -> int:
     return method.config.tokens
 
 
-def plain_optimiser(method: Method) -> torch.optim.Optimizer:
+def plain_optimiser(method: Trained) -> torch.optim.Optimizer:
     """Torch's own, as it comes."""
     config, parameters = method.config, method.parameters()
     if config.optimiser == "sgd":
@@ -210,7 +211,7 @@ def plain_transport(
     return config.ct_balance * patch_to_prompt + (1 - config.ct_balance) * prompt_to_patch
 
 
-def mean_name_embeddings(method: Method) -> Tensor:
+def mean_name_embeddings(method: Trained) -> Tensor:
     """e_c: the mean of the token embeddings of each name."""
     backbone = method.backbone
     rows = []

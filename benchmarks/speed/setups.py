@@ -5,7 +5,8 @@ from functools import lru_cache
 
 import torch
 
-from pbprompt.learners.method import Batch, Method, build_method, make_config
+from pbprompt.learners.method import Batch, build_method, make_config
+from pbprompt.learners.trained import Trained
 from pbprompt.registry import find_method
 from pbprompt.research.report.cost import VIT_B16, class_names
 from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, Encoded, random_backbone
@@ -71,7 +72,7 @@ def make_backbone(name: str, device: str, dtype: str = "float32") -> Backbone:
     return random_backbone(config).to(device=device, dtype=getattr(torch, dtype))
 
 
-def make_method(case: Case, backbone: Backbone) -> Method:
+def make_method(case: Case, backbone: Backbone) -> Trained:
     """The method prepared for the classes, its parameters shaken a little: a zero would hide an error."""
     kind = find_method(case.method)
     config = make_config(kind, overrides=[*OVERRIDES[case.method], *case.overrides])

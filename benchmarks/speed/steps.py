@@ -22,7 +22,8 @@ from benchmarks.speed.setups import (
     make_method,
     random_batch,
 )
-from pbprompt.learners.method import Batch, Method
+from pbprompt.learners.method import Batch
+from pbprompt.learners.trained import Trained
 from pbprompt.prompts.loop.step import WARM_UP, Step
 from pbprompt.research.report.cost import random_images
 
@@ -98,7 +99,7 @@ def ours_cost(case: Case) -> tuple[Cost, int, int]:
 class LibraryStep:
     """Gradients and optimiser, with other noise each time."""
 
-    def __init__(self, method: Method, batch: Batch) -> None:
+    def __init__(self, method: Trained, batch: Batch) -> None:
         self.step = Step(method, SHOTS * len(method.classes))
         self.batch, self.seeds = batch, count()
         self.rows = torch.arange(len(batch.labels), device=batch.labels.device)

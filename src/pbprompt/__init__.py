@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pbprompt.learners.method import setting as setting
     from pbprompt.learners.predictive import Prediction as Prediction
     from pbprompt.learners.predictive import Predictive as Predictive
+    from pbprompt.learners.trained import Trained as Trained
     from pbprompt.model.tuned import TunedModel as TunedModel
     from pbprompt.registry import register as register
     from pbprompt.vision.images.sources import open_dataset as open_dataset
@@ -35,6 +36,7 @@ _PUBLIC = {
     "Prediction": "pbprompt.learners.predictive",
     "Predictive": "pbprompt.learners.predictive",
     "PromptClassifier": "pbprompt.apps.classifier",
+    "Trained": "pbprompt.learners.trained",
     "TextEngine": "pbprompt.vision.towers.engine",
     "TunedModel": "pbprompt.model.tuned",
     "export_onnx": "pbprompt.apps.export",

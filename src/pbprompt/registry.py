@@ -38,7 +38,7 @@ def register(name: str) -> Callable[[T], T]:
     Example:
         >>> @register("my-names")
         ... class MyNames(Method):
-        ...     trains = False
+        ...     paper = "this page"
         >>> MyNames.name
         'my-names'
     """

@@ -21,6 +21,7 @@ from pbprompt import __version__  # noqa: E402
 from pbprompt.apps import export  # noqa: E402
 from pbprompt.apps.export import export_onnx, thresholds  # noqa: E402
 from pbprompt.errors import InputError  # noqa: E402
+from pbprompt.learners.memory import Memory  # noqa: E402
 from pbprompt.learners.method import Method, build_method  # noqa: E402
 from pbprompt.learners.predictive import Predictive  # noqa: E402
 from pbprompt.model.calibration import Calibration  # noqa: E402
@@ -72,7 +73,7 @@ def made(name: str, backbone: Backbone, variant: str = "") -> Method:
         return fitted(kind, {"learning_rate": 0.1}, backbone, CLASSES, images, steps=1)
     method = build_method(kind, kind.Config(**dict(kind.variants.get(variant, {}))), backbone, seed=1)
     method.prepare(CLASSES, "a {}.")
-    if kind.begin is not Method.begin:
+    if issubclass(kind, Memory):
         draws, patches = torch.Generator().manual_seed(0), backbone.grid[0] * backbone.grid[1]
         shots = torch.randn(8, backbone.embed_dim, generator=draws)
         method.begin(Encoded(shots, shots.unsqueeze(1).expand(-1, patches, -1)), torch.arange(8) % 4, seed=1)

@@ -6,6 +6,7 @@ import torch
 from pbprompt import registry
 from pbprompt.errors import InputError
 from pbprompt.evidence.rivals.nearest_mean import NearestMean
+from pbprompt.learners.memory import Memory
 from pbprompt.learners.zeroshot import ZeroShot
 from pbprompt.prompts.rivals.coop import CoOp
 from pbprompt.testing import behaviours, check_method, method_checks
@@ -20,8 +21,14 @@ class Formless(ZeroShot):
     __module__ = __name__  # whose docstring has no formula
 
 
-class Idle(ZeroShot):
-    trains = True
+class Idle(ZeroShot, Memory):
+    pass
+
+
+class Untrained(ZeroShot):
+    def __init__(self, config, backbone):
+        super().__init__(config, backbone)
+        self.weight = torch.nn.Parameter(torch.ones(1))
 
 
 class Wasted(NearestMean):
@@ -122,6 +129,7 @@ def own_registry(monkeypatch):
     [
         (Nameless, "says_what_it_is", "`paper` is empty"),
         (Formless, "says_what_it_is", "states no formula: write one with any of = ← ∝ ≈ in it"),
+        (Untrained, "says_what_it_is", "derive it from"),
         (Idle, "learns", "nll .*, zero-shot"),
         (Wasted, "learns", "zero-shot"),
         (Unseeded, "is_a_function_of_its_seed", "two fits are .* apart"),

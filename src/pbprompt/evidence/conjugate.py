@@ -69,7 +69,6 @@ class Conjugate(Memory):
     tags = ("closed form",)
     takes_several = True
     needs_text = False
-    stepwise = False
     takes_weights = True
     paper = "this library, after Wang et al., ICLR 2024"
     config: ConjugateConfig

@@ -32,15 +32,8 @@ from pbprompt.errors import InputError
 from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.evidence.temperature import fit_temperature
 from pbprompt.evidence.unlabelled import Absorbed
-from pbprompt.learners.method import (
-    Batch,
-    EpochViews,
-    Method,
-    MethodConfig,
-    Terms,
-    cross_entropy_terms,
-    setting,
-)
+from pbprompt.learners.method import Batch, EpochViews, MethodConfig, setting
+from pbprompt.learners.trained import Terms, Trained, cross_entropy_terms
 from pbprompt.registry import register
 from pbprompt.vision.similarity import unit
 from pbprompt.vision.towers.backbone import Backbone, Encoded
@@ -90,7 +83,7 @@ def left_out_terms(
 
 
 @register("tower-evidence")
-class TowerEvidence(Method):
+class TowerEvidence(Trained):
     """The closed form on a frozen tower, and on towers that photographs left out have tuned."""
 
     Config = TowerEvidenceConfig

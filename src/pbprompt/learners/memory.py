@@ -1,7 +1,6 @@
 """What a method keeps of its training images: tensors as long as the images are many, and the class names.
 
-A training-free method needs no loss: with `stepwise = False` the loop takes no step, and `begin` is all of
-its training. `nearest_mean.py` is the whole of one.
+Training-free methods are made of it: `begin` is all of their fit. `nearest_mean.py` is the whole of one.
 
 A method that cannot tell a name without images says `takes_new_names = False`; `prepare` then refuses it.
 """
@@ -11,12 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from jaxtyping import Int
+from torch import Tensor, nn
 
 from pbprompt.errors import InputError
-from pbprompt.learners.method import Method, MethodConfig
+from pbprompt.learners.method import EpochViews, Method, MethodConfig
 from pbprompt.learners.zeroshot import sentence_features
-from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 
 class Memory(Method):
@@ -25,6 +25,8 @@ class Memory(Method):
     Its tensors are empty until `begin` fills them or saved ones are loaded. The names are kept with them,
     so that a later `prepare` with other names, or with the same in another order, finds what belongs to each.
     """
+
+    trains = True
 
     def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
@@ -45,6 +47,14 @@ class Memory(Method):
             self.prepare(classes, template)
         else:  # no name is read, and nothing is asked of a new class before it has images
             super().prepare(classes, template)
+
+    def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
+        """Learn from all training images; what it makes of them is kept as state."""
+
+    def begin_on(self, views: EpochViews, seed: int) -> None:
+        """`begin` for a method that wants more of the training images than the first epoch's views."""
+        images, labels, _ = views(0)
+        self.begin(images, labels, seed)
 
     @property
     def seen(self) -> tuple[str, ...]:

@@ -1,4 +1,7 @@
-"""What every method is: learnable parameters before frozen towers, a loss of named terms, class features."""
+"""What every method is: settings, class features of names before frozen towers, and answers by these.
+
+One that learns from images is a `Memory` (`memory.py`), at once, or `Trained` (`trained.py`), by steps.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -6,11 +9,9 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from pbprompt import distributed
 from pbprompt.config import with_overrides
 from pbprompt.errors import InputError
 from pbprompt.learners.fitted import Familiar
@@ -18,7 +19,6 @@ from pbprompt.registry import methods
 from pbprompt.seeding import checked_seed
 from pbprompt.vision.similarity import class_logits, unit
 from pbprompt.vision.towers.backbone import Backbone, Encoded
-from pbprompt.vision.towers.taps import Tapped, TappedTower, Taps
 
 
 def setting(
@@ -94,7 +94,6 @@ class Batch(NamedTuple):
     frozen: Float[Tensor, "b d"] | None = None
 
 
-Terms = dict[str, Tensor]
 EpochViews = Callable[[int], Batch]  # the training images as an epoch has them
 
 
@@ -102,9 +101,9 @@ class Method(nn.Module):
     """A way to make class features.
 
     A subclass sets `Config`, `presets` and `paper`, builds its parameters in `__init__`, and implements
-    `prepare`, `class_features` and, where that is more than the cross-entropy, `loss`. Its parameters and
-    buffers are all there is to save. The other hooks have defaults that suit most. What only some methods can
-    do, such as learning on, is a protocol of `learners/fitted.py`: who has its functions can.
+    `prepare` and `class_features`. Its parameters and buffers are all there is to save. The other hooks have
+    defaults that suit most. What only some methods can do, such as learning on, is a protocol of
+    `learners/fitted.py`: who has its functions can.
 
     The attributes below are facts. One that depends on the settings is set again in `__init__`, so ask a
     built method rather than its class where there is one.
@@ -129,19 +128,14 @@ class Method(nn.Module):
     paper: ClassVar[str] = ""
     tags: ClassVar[tuple[str, ...]] = ()  # more words for the list of methods; nothing is decided by them
     revision: ClassVar[int] = 1  # raised when its results change, so that earlier runs do not count
-    trains: ClassVar[bool] = True  # it learns from images; without, there is nothing to tune
+    trains: ClassVar[bool] = False  # it learns from images, as a `Memory` or `Trained`
     needs_text: ClassVar[bool] = True  # it cannot do without a text tower; without, images are enough
-    uses_unseen_names: ClassVar[bool] = False  # it trains for classes without images too
+    uses_unseen_names: ClassVar[bool] = False  # it trains for classes without images too: `unseen_names`
     takes_several: ClassVar[bool] = False  # it can see by several backbones at once
     tunes_towers: ClassVar[bool] = False  # it reaches into the image tower's blocks, and needs some there
-    # Whether every step runs the same kernels: no value is looked at on the host, nothing is moved there, and
-    # random numbers come from the given generator alone, on its device. A GPU then replays it as one graph.
-    capturable: ClassVar[bool] = False
-    stepwise: bool = True  # the loop's steps train it; without, `begin` does all there is
     takes_new_names: bool = True  # it can tell classes that it had no image of, by their names
     takes_weights: bool = False  # training images may count unequally, by `image_weights`
     image_conditioned: bool = False  # each image has prompts of its own, so that there is no bank to look at
-    crops: int = 0  # random ones of each image that it learns from beside the centre, unless told otherwise
     exportable: bool = True  # its prediction is one fixed computation on a bank, which ONNX can hold
 
     def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
@@ -159,7 +153,6 @@ class Method(nn.Module):
             self.takes_new_names = False
         self.config = config
         self._given = (backbone,)  # a tuple: the towers are no part of this module's state
-        self._tapped: tuple[Tapped] | None = None
         self.classes: tuple[str, ...] = ()
         self.template = ""
         # how often each training image counts, 1 on the average; set before training, where `takes_weights`
@@ -177,16 +170,6 @@ class Method(nn.Module):
         """`prepare` for classes of which it learns the first images next."""
         self.prepare(classes, template)
 
-    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
-        """Named terms of one step: `total` to minimise, the others to log. `examples`: training images.
-
-        Unless overridden, the cross-entropy of what it says of the images.
-        """
-        if not self.stepwise:
-            raise InputError(f"{self.name} has nothing to train by steps: leave epochs at 0")
-        logits = self.sample_logits(batch.images, self.class_features(1, generator))
-        return cross_entropy_terms(logits[0], batch.labels)
-
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         """`samples` draws of every class's text feature (one where the method is deterministic).
 
@@ -194,42 +177,18 @@ class Method(nn.Module):
         """
         raise NotImplementedError
 
-    # the towers
-
-    @property
-    def backbone(self) -> Backbone:
-        """The towers it sees by: those that it was given, with its taps in them."""
-        return self._tapped[0] if self._tapped else self.given
-
     @property
     def given(self) -> Backbone:
         """The towers it was made with."""
         return self._given[0]
 
-    def tap(self, image: "Taps | Sequence[Taps] | None" = None, text: "Taps | None" = None) -> None:
-        """Reach into the towers, once, in `__init__`. What learns in the taps is state as any other."""
-        several = [image] if isinstance(image, Taps) else list(image or ())
-        self.image_taps, self.text_taps = nn.ModuleList(several), text
-        self._tapped = (Tapped(self.given, several, text),)
+    @property
+    def backbone(self) -> Backbone:
+        """The towers it sees by: those that it was given, with its taps in them."""
+        return self.given
 
-    def encoded(self, batch: Batch) -> Batch:
-        """A batch as the tower with taps sees it, where there is one: it comes as the states before that.
-
-        Several processes share its images, but for those that dropout would blur otherwise than one would.
-        """
-        tower = self.backbone.visual
-        if not isinstance(tower, TappedTower):
-            return batch
-        (frozen, states), labels, _ = batch
-        rank, size = distributed.world()
-        shared = len(labels) >= size > 1 and not tower.noisy
-        rows = slice(rank, None, size) if shared else slice(None)
-        images, patches = tower.finish(states[rows].to(self.backbone.dtype), frozen[rows])
-        if shared:
-            images, patches = (distributed.gather(part, len(labels)) for part in (images, patches))
-        return Batch(Encoded(images, patches), labels, frozen)
-
-    # training
+    def finish(self) -> None:
+        """Once after the last image: what rests on all that was learned and is kept as state."""
 
     @classmethod
     def needs_validation(cls, config: MethodConfig) -> bool:
@@ -238,58 +197,6 @@ class Method(nn.Module):
 
     def choose(self, images: Encoded, labels: Int[Tensor, " n"]) -> None:
         """Once after training, where it needs validation images: what it finds in them is kept as state."""
-
-    def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
-        """Once before the first step, with all training images; what it makes is kept as state."""
-
-    def begin_on(self, views: EpochViews, seed: int) -> None:
-        """`begin` for a method that wants more of the training images than the first epoch's views."""
-        images, labels, _ = views(0)
-        self.begin(images, labels, seed)
-
-    def end_epoch(self, epoch: int, epochs: int) -> None:
-        """After the last step of each epoch, counted from 0."""
-
-    def finish(self) -> None:
-        """Once after the last step: what rests on the trained parameters and is kept as state."""
-
-    def finish_on(self, views: EpochViews) -> None:
-        """`finish` for a method that wants the training images again."""
-        self.finish()
-
-    def trainable(self) -> list[nn.Parameter]:
-        """What the optimiser changes."""
-        return [parameter for parameter in self.parameters() if parameter.requires_grad]
-
-    def rates(self) -> "list[tuple[float, list[nn.Parameter]]]":
-        """What is trained, in groups, and the share of the learning rate that each has."""
-        return [(1.0, self.trainable())]
-
-    def backward(self, terms: Terms) -> None:
-        """Fill the gradients of one step."""
-        terms["total"].backward()
-
-    def epochs_for(self, shots: int) -> int:
-        """The method's own schedule where `epochs` is 0."""
-        if not self.stepwise:
-            return 0
-        return 50 if shots <= 1 else 100 if shots <= 4 else 200
-
-    def budget_for(self, shots: int) -> int:
-        """The method's own budget in steps where `budget` and `epochs` are 0; 0: it counts epochs."""
-        return 0
-
-    def batch_for(self, examples: int) -> int:
-        """The method's own choice where `batch_size` is 0."""
-        return 32
-
-    def images_a_step(self, examples: int) -> int:
-        """The batch size for so many training images."""
-        return min(self.config.batch_size or self.batch_for(examples), examples)
-
-    def diagnostics(self, generator: torch.Generator) -> dict[str, float]:
-        """What is worth knowing of the parameters besides the loss, logged once per epoch."""
-        return {}
 
     def counted_parameters(self) -> int:
         """Learnable parameters as the method's paper counts them."""
@@ -374,13 +281,3 @@ def build_method(
         if classes:
             method.prepare(classes, template)
         return method.to(backbone.device)
-
-
-def accuracy(logits: Float[Tensor, "*s b c"], labels: Int[Tensor, " b"]) -> Tensor:
-    """Share of a batch that is right, for logging."""
-    return (logits.detach().argmax(-1) == labels).float().mean()
-
-
-def cross_entropy_terms(logits: Float[Tensor, "b c"], labels: Int[Tensor, " b"]) -> Terms:
-    """What the `loss` of most methods returns: the cross-entropy, and the accuracy to log."""
-    return {"total": F.cross_entropy(logits, labels), "accuracy": accuracy(logits, labels)}

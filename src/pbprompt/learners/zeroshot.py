@@ -73,8 +73,6 @@ class ZeroShot(Method):
     """Whole sentences for each class; nothing is learned."""
 
     Config = ZeroShotConfig
-    trains = False
-    stepwise = False
     paper = "Radford et al., 2021"
     config: ZeroShotConfig
 

@@ -15,6 +15,7 @@ from pbprompt.evidence.streamed_statistics import Gathered
 from pbprompt.files import file_hash
 from pbprompt.learners.fit_options import USUAL, FitOptions
 from pbprompt.learners.method import Method, MethodConfig
+from pbprompt.learners.trained import Trained
 from pbprompt.model.manifest import claim
 from pbprompt.model.streamed import check_streams, fit_gathered, gather_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
@@ -74,7 +75,7 @@ def usual_shares(
         return OF_A_DRAW
     if multi_label:
         return (0.0, LABELS_TO_TEST)
-    return (ASIDE, ASIDE) if kind.stepwise or kind.needs_validation(config) else NONE
+    return (ASIDE, ASIDE) if issubclass(kind, Trained) or kind.needs_validation(config) else NONE
 
 
 def to_try(dataset: Dataset) -> tuple[tuple[str, ...], ...]:

@@ -19,6 +19,7 @@ from pbprompt.errors import InputError, first_line
 from pbprompt.evidence.label_head import LabelHead
 from pbprompt.files import read_text
 from pbprompt.learners.method import Method, build_method
+from pbprompt.learners.trained import Trained
 from pbprompt.model.calibration import calibration_text
 from pbprompt.model.card import ModelInfo, model_card
 from pbprompt.model.manifest import (
@@ -96,7 +97,7 @@ def save_model(folder: Path, model: "TunedModel", name: str, labels: str | None)
         name,
         calibration,
         takes_new_names=method.takes_new_names,
-        takes_steps=method.stepwise,
+        takes_steps=isinstance(method, Trained),
         thresholds=thresholds(head) if head else (),
     )
     card_file, config_file = (text.encode("utf-8", "backslashreplace") for text in (card, config))

@@ -12,6 +12,7 @@ from torch import Tensor
 from pbprompt.errors import InputError, needing
 from pbprompt.evidence.rivals.linear import held_out
 from pbprompt.learners.fitted import TakesUnlabelled
+from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Method, MethodConfig, build_method, make_config
 from pbprompt.learners.predictive import Predictive, rounded
 from pbprompt.model.metrics.conformal import ByDifficulty, prediction_sets
@@ -156,6 +157,7 @@ def fitted_answers(
 ) -> Predictive:
     """What a method that takes no steps, fitted to some images, says of others."""
     method = build_method(kind, config, backbone, seed, classes, template)
+    assert isinstance(method, Memory)
     if unlabelled is not None and isinstance(method, TakesUnlabelled):
         method.beside(unlabelled.to(backbone.device))
     here = train.to(backbone.device)

@@ -22,6 +22,7 @@ from pbprompt.learners.fitted import (
 from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.learners.predictive import DIGITS, Predictive
+from pbprompt.learners.trained import Trained
 from pbprompt.model.calibration import (
     Calibration,
     calibrate,
@@ -390,7 +391,7 @@ class TunedModel:
 
     def can_leave_out(self, dataset: Dataset) -> bool:
         """Whether `judge` can judge its training images: it takes no steps, and a class has two of them."""
-        fitted = type(self.method).trains and not self.method.stepwise and not self.multi_label
+        fitted = self.method.trains and not isinstance(self.method, Trained) and not self.multi_label
         several = len({item.label for item in dataset.train}) < len(dataset.train)
         return fitted and several and not self.method.needs_validation(self.method.config)
 

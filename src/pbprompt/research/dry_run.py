@@ -19,6 +19,7 @@ import torch
 
 from pbprompt.errors import InputError
 from pbprompt.learners.method import Batch, Method, build_method, make_config
+from pbprompt.learners.trained import Trained
 from pbprompt.prompts.loop.step import Step
 from pbprompt.registry import find_method
 from pbprompt.research.recipes import Recipe
@@ -73,19 +74,15 @@ class DryRun:
     def steps(self, run: RunConfig) -> int:
         """Of a run, as the training loop has it; SHIP's first stage among them."""
         method = self.method(run.method, run.preset, run.variant, run.overrides)
-        if not method.trains or not method.stepwise:
+        if not isinstance(method, Trained):
             return 0
         config: Any = method.config
         images, _ = self.sizes(run.task, run.dataset, run.shots, run.seed)
         budget = config.budget or (0 if config.epochs else method.budget_for(run.shots))
-        steps: int = budget or self.epochs(run) * (images // method.images_a_step(images))
+        steps: int = budget or _epochs(method, run.shots) * (images // method.images_a_step(images))
         if run.task in ("base-to-new", "cross-dataset") and method.uses_unseen_names:
             steps += config.synth_epochs * ceil(images / config.synth_batch)
         return steps
-
-    def epochs(self, run: RunConfig) -> int:
-        method = self.method(run.method, run.preset, run.variant, run.overrides)
-        return method.config.epochs or method.epochs_for(run.shots)
 
     def _row(self, label: str, runs: Sequence[RunConfig]) -> Cost:
         steps = [self.steps(run) for run in runs]
@@ -108,7 +105,9 @@ class DryRun:
         slope = max(0.0, (more - few) / (CLASSES[1] - CLASSES[0]))
         seconds = steps * max(more, few + slope * (classes - CLASSES[0]))
         if run.views != "centre":
-            views = self.epochs(run) if run.views == "fresh" else run.views
+            method = self.method(run.method, run.preset, run.variant, run.overrides)
+            assert isinstance(method, Trained)  # it takes steps
+            views = _epochs(method, run.shots) if run.views == "fresh" else run.views
             seconds += views * images * _seconds_an_image(self._backbone, self._device)
         return seconds / 3600
 
@@ -137,7 +136,7 @@ class DryRun:
         """Seconds of a training step with so many classes; None where a step needs more than features."""
         *which, classes = row
         method = self.method(*which)
-        if method.tunes_towers:
+        if method.tunes_towers or not isinstance(method, Trained):
             return None
         backbone = method.given
         batch = min(method.images_a_step(MOST_IN_A_BATCH), MOST_IN_A_BATCH)
@@ -149,9 +148,14 @@ class DryRun:
         ).to(backbone.device)
         labels = torch.randint(classes, (batch,), generator=generator).to(backbone.device)
         method.prepare(class_names(backbone.tokenizer, classes), "a photo of a {}.")
-        method.begin(given, labels, 1)
+        shown = Batch(given, labels)
+        method.begin_on(lambda epoch: shown, 1)
         step, rows = Step(method, batch), torch.arange(batch, device=backbone.device)
-        return _seconds(lambda: step(Batch(given, labels), rows, 1, 0.0)["total"].item(), backbone)
+        return _seconds(lambda: step(shown, rows, 1, 0.0)["total"].item(), backbone)
+
+
+def _epochs(method: Trained, shots: int) -> int:
+    return method.config.epochs or method.epochs_for(shots)
 
 
 @cache

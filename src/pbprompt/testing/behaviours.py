@@ -13,7 +13,8 @@ from torch import Tensor
 from pbprompt.config import describe
 from pbprompt.errors import InputError
 from pbprompt.learners.fitted import MultiLabel
-from pbprompt.learners.method import Method
+from pbprompt.learners.memory import Memory
+from pbprompt.learners.trained import Trained
 from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predictive, zero_shot
 from pbprompt.model.scoring import score
@@ -82,8 +83,9 @@ def says_what_it_is(kind: Kind, settings: Settings) -> None:
     silent = [setting for setting, _, text in describe(kind.Config()) if not text]
     demand(not silent, f"no help for the settings {silent}: make them by `setting(default, text)`")
     method = prepared(kind, settings, tiny_vit())
+    idle = not kind.trains and list(method.parameters())
+    demand(not idle, "nothing would train its parameters: derive it from `Trained`")
     demand(not (method.image_conditioned and method.exportable), "image-conditioned, it is not exportable")
-    demand(method.stepwise or method.epochs_for(SHOTS) == 0, "without steps it has no epochs")
     demand(type(kind.revision) is int and kind.revision > 0, "`revision` is not 1 or more")
 
 
@@ -95,9 +97,10 @@ def learns(kind: Kind, settings: Settings) -> None:
     few = few_of_the_sample("lite-vit" if kind.tunes_towers else "lite")
     method = prepared(kind, settings, few.backbone, few.classes, few.template)
     images = from_the_first_block(method, few.images)
-    steps_an_epoch = len(images) // method.images_a_step(len(images))
-    losses = train_recorded(method, images, epochs=max(STEPS // 20, STEPS // steps_an_epoch))
-    demand(bool(losses) == method.stepwise, f"stepwise is {method.stepwise}, but it took {len(losses)} steps")
+    epochs = 0
+    if isinstance(method, Trained):
+        epochs = max(STEPS // 20, STEPS // (len(images) // method.images_a_step(len(images))))
+    losses = train_recorded(method, images, epochs)
     quarter = len(losses) // 4
     first, last = sum(losses[:quarter]), sum(losses[len(losses) - quarter :])
     demand(not losses or last < first, "its loss did not fall from the first quarter to the last")
@@ -250,7 +253,7 @@ def keeps_classes_of_one_name_apart(kind: Kind, settings: Settings) -> None:
     backbone, twins = tiny_vit(), ("crane", "dog", "crane")
     images = random_images(backbone)
     fresh = prepared(kind, settings, backbone, twins)
-    by_name = fresh.takes_new_names and (kind.begin is Method.begin or kind.uses_unseen_names)
+    by_name = fresh.takes_new_names and not (issubclass(kind, Memory) and kind.begin is not Memory.begin)
     said = probabilities(fitted(kind, settings, backbone, twins, images, 3 if by_name else APART), images)
     if by_name:
         return

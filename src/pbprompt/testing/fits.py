@@ -9,9 +9,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.learners.fit_options import FitOptions
+from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Batch, Method, build_method
+from pbprompt.learners.trained import Trained
 from pbprompt.model.predictor import predict_features, predictive
-from pbprompt.prompts.loop.loop import Run, train
+from pbprompt.prompts.loop.loop import Run, batches, train
 from pbprompt.vision.features.cache import Features
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.images import open_image
@@ -118,6 +120,8 @@ def from_the_first_block(method: Method, images: Features) -> Features:
 
 def as_tuned(method: Method, images: Features) -> Features:
     """What the method's towers make of what it was trained on."""
+    if not isinstance(method, Trained):
+        return images
     with torch.no_grad():
         batch = method.encoded(Batch(images.images, images.labels))
     return Features(batch.images.global_.float(), batch.images.patches.half(), images.labels)
@@ -155,6 +159,11 @@ def fitted(
 def train_recorded(method: Method, images: Features, epochs: int, steps: int | None = None) -> list[float]:
     """Train and return the loss of every step: none where there is nothing to learn."""
     losses: list[Tensor] = []
+    if not isinstance(method, Trained):
+        assert isinstance(method, Memory)
+        method.begin_on(batches(lambda epoch: images, method.backbone.device), 1)
+        method.finish()
+        return []
     plain = method.loss
 
     def recorded(*arguments: Any) -> dict[str, Tensor]:
@@ -163,7 +172,7 @@ def train_recorded(method: Method, images: Features, epochs: int, steps: int | N
         return terms
 
     method.loss = recorded  # type: ignore[method-assign, assignment]
-    run = Run(epochs if method.stepwise else 0, FitOptions(seed=1, max_steps=steps, progress=False))
+    run = Run(epochs, FitOptions(seed=1, max_steps=steps, progress=False))
     train(method, lambda epoch: images, len(images), run)
     del method.loss
     return [loss.item() for loss in losses]

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from pbprompt import InputError, PromptClassifier
 from pbprompt.apps.cli import app
+from pbprompt.learners.trained import Trained
 from pbprompt.model.calibration import calibrate, read_calibration
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import methods
@@ -26,7 +27,7 @@ NAMES = np.array(["cat", "dog", "car"])
 
 def brief(method: str) -> dict[str, int]:
     quick = {"synth_epochs": 1, "encoder_width": 8, "generator_width": 8} if method == "ship" else {}
-    return {"epochs": 1, **quick} if methods()[method].stepwise else quick
+    return {"epochs": 1, **quick} if issubclass(methods()[method], Trained) else quick
 
 
 @pytest.fixture(scope="module")

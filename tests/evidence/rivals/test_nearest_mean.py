@@ -6,13 +6,11 @@ import torch
 
 from pbprompt.errors import InputError
 from pbprompt.evidence.rivals.nearest_mean import NearestMean
-from pbprompt.learners.fit_options import FitOptions
-from pbprompt.learners.method import Batch, MethodConfig, build_method
+from pbprompt.learners.method import MethodConfig, build_method
+from pbprompt.learners.trained import Trained
 from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predictive
 from pbprompt.model.tuned import TunedModel
-from pbprompt.prompts.loop.loop import Run, train
-from pbprompt.vision.features.cache import Features
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 NAMES = ("cat", "golden_retriever", "Ångström")
@@ -86,24 +84,9 @@ def test_unfitted_says_so(tiny_vit):
         predictive(method)
 
 
-def test_trained_by_no_step_and_resumed(tiny_vit, tmp_path):
-    images, y = encoded(tiny_vit, 6, seed=1), torch.arange(6) % 3
-    results = []
-    for _ in range(2):  # the second run goes on from the first one's checkpoint
-        method = build_method(NearestMean, MethodConfig(), tiny_vit, seed=0)
-        method.prepare(NAMES, TEMPLATE)
-        assert method.epochs_for(4) == 0
-        run = Run(options=FitOptions(seed=0, folder=tmp_path, progress=False), epochs=0, identity="one")
-        assert train(method, lambda epoch: Features(*images, y), 6, run) == {}
-        results.append(predictive(method)(encoded(tiny_vit, 5, seed=2)).probabilities)
-    assert torch.equal(*results)
-
-
 def test_no_step_can_be_taken(tiny_vit):
     method = fitted(tiny_vit)
-    with pytest.raises(InputError, match="nothing to train"):
-        method.loss(Batch(encoded(tiny_vit, 2, 0), labels(2)), torch.Generator(), examples=2)
-    assert method.counted_parameters() == 0
+    assert not isinstance(method, Trained) and method.counted_parameters() == 0
 
 
 def test_model_folder(tiny_vit, tmp_path):

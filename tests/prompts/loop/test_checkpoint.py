@@ -5,7 +5,8 @@ import torch
 from safetensors.torch import load, save_file
 
 from pbprompt.errors import InputError
-from pbprompt.learners.method import Method, MethodConfig
+from pbprompt.learners.method import MethodConfig
+from pbprompt.learners.trained import Trained
 from pbprompt.prompts.loop.checkpoint import (
     CHECKPOINT,
     Tally,
@@ -18,7 +19,7 @@ from pbprompt.prompts.loop.schedule import make_optimiser
 TALLY = Tally(3, {"total": 0.1 + 0.2}, [{"total": 1 / 3}])
 
 
-class Line(Method):
+class Line(Trained):
     def __init__(self, config, backbone, size=3):
         super().__init__(config, backbone)
         self.weight = torch.nn.Parameter(torch.zeros(size))

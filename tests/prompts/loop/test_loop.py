@@ -10,14 +10,14 @@ from safetensors.torch import load
 
 from pbprompt.errors import InputError
 from pbprompt.learners.fit_options import FitOptions
-from pbprompt.learners.method import Method, MethodConfig, build_method, make_config
+from pbprompt.learners.method import MethodConfig, build_method, make_config
+from pbprompt.learners.trained import Trained
 from pbprompt.prompts.loop import loop
 from pbprompt.prompts.loop import step as step_module
 from pbprompt.prompts.loop.checkpoint import checkpoint_step
 from pbprompt.prompts.loop.loop import DivergedError, Run, train
 from pbprompt.prompts.loop.schedule import learning_rate
 from pbprompt.prompts.pbprompt.model import PBPrompt
-from pbprompt.registry import find_method
 from pbprompt.seeding import stream
 from pbprompt.vision.features import progress
 from pbprompt.vision.features.cache import Features
@@ -179,7 +179,8 @@ def test_begin_is_called_once_with_all_images(tiny_vit, tmp_path):
             super().__init__(config, backbone)
             self.register_buffer("memory", torch.zeros(32))
 
-        def begin(self, images, labels, seed):
+        def begin_on(self, views, seed):
+            images, labels, _ = views(0)
             self.memory += images.global_.sum(0) + len(labels) + seed
 
     method = made(tiny_vit, kind=Beginner)
@@ -457,19 +458,8 @@ def test_a_gradient_that_is_no_number_spoils_nothing(tiny_vit, tmp_path):
 
 
 def test_a_method_that_learns_nothing(tiny_vit, tmp_path):
-    class Still(Method):
+    class Still(Trained):
         name = "still"
 
     method = Still(MethodConfig(), tiny_vit)
     assert train(method, epochs_of, COUNT, run_of(tmp_path, epochs=0)) == {}
-
-
-def test_a_method_without_steps_that_is_given_epochs_says_so(tiny_vit):
-    """It has no optimiser, and must not get as far as asking for one."""
-    kind = find_method("nearest-mean")
-    method = build_method(kind, kind.Config(), tiny_vit, seed=0)
-    method.prepare(("cat", "dog"), "a photo of a {}.")
-    x = torch.randn(4, tiny_vit.embed_dim)
-    data = Features(x, x.unsqueeze(1), torch.tensor([0, 1, 0, 1]))
-    with pytest.raises(InputError, match="leave epochs at 0"):
-        train(method, lambda epoch: data, 4, Run(options=FitOptions(seed=0, progress=False), epochs=1))

@@ -77,7 +77,7 @@ def test_a_step_is_that_of_the_optimiser_on_the_rows_at_the_rate(tiny_vit):
 
 
 CAPTURABLE = [
-    *((kind.name, "") for kind in methods().values() if kind.capturable),
+    *((kind.name, "") for kind in methods().values() if getattr(kind, "capturable", False)),
     ("pbprompt", "ot"),
     ("pbprompt", "p-prompt"),
     ("pbprompt", "without-sampling"),

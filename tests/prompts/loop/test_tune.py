@@ -7,8 +7,9 @@ import torch
 from PIL import Image
 
 from pbprompt.errors import InputError
+from pbprompt.evidence.rivals.nearest_mean import NearestMean
 from pbprompt.learners.fit_options import FitOptions
-from pbprompt.learners.method import make_config
+from pbprompt.learners.method import Method, make_config
 from pbprompt.prompts.loop.loop import Run
 from pbprompt.prompts.loop.tune import epoch_features, run_identity, tune
 from pbprompt.prompts.pbprompt.model import PBPrompt
@@ -123,3 +124,21 @@ def test_everything_that_changes_a_run_changes_its_name(tiny_vit, dataset):
     assert len(set(names)) == len(changes) + 1
     moved = replace(dataset, root=dataset.root.parent)
     assert run_identity(moved, *usual[1:]) == names[0]  # where the images lie does not matter
+
+
+def test_what_takes_no_steps_refuses_epochs(bank, dataset):
+    config = make_config(NearestMean, overrides=["epochs=1"])
+    with pytest.raises(InputError, match="leave epochs and budget at 0"):
+        tune(dataset, bank, NearestMean, config)
+
+
+def test_parameters_that_nothing_would_train_are_refused(bank, dataset):
+    class Untrained(Method):
+        name = "untrained"
+
+        def __init__(self, config, backbone):
+            super().__init__(config, backbone)
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    with pytest.raises(InputError, match=r"untrained .* derive it from pbprompt\.Trained"):
+        tune(dataset, bank, Untrained, Untrained.Config())

@@ -88,7 +88,7 @@ def test_stage_1_learns_to_reconstruct(tiny_vit):
     prompts = named_prompts(tiny_vit.tokenizer, NAMES, 4)
     before = copied(method)
     first = method.synthesis_loss(images.global_, prompts, torch.Generator().manual_seed(5))
-    method.begin(images, labels, seed=0)
+    method.begin_on(lambda epoch: Batch(images, labels), seed=0)
     last = method.synthesis_loss(images.global_, prompts, torch.Generator().manual_seed(5))
     assert last["error"] < 0.7 * first["error"]
     assert torch.equal(method.context, before["context"])
@@ -111,7 +111,7 @@ def test_stage_1_visits_every_image_each_epoch(tiny_vit, monkeypatch):
         return real(x, prompts, generator)
 
     monkeypatch.setattr(method, "synthesis_loss", spy)
-    method.begin(*data[:2], seed=0)
+    method.begin_on(lambda epoch: Batch(*data[:2]), seed=0)
     assert sizes == [3, 3, 2] * 3
     for epoch in torch.cat(images).split(8):
         assert torch.equal(epoch.sort(0).values, data.images.global_.sort(0).values)
@@ -148,7 +148,7 @@ def test_stage_2_loss(double_vit):
 def test_without_new_names_it_is_coop(double_vit):
     method, data = made(double_vit, unseen=()), batch(double_vit)
     before = copied(method)
-    method.begin(*data[:2], seed=0)
+    method.begin_on(lambda epoch: Batch(*data[:2]), seed=0)
     assert all(torch.equal(value, before[name]) for name, value in method.named_parameters())
     features = torch.stack([plain_text(double_vit, before["context"], name) for name in NAMES])
     directions = data.images.global_ / data.images.global_.norm(dim=1, keepdim=True)
@@ -200,7 +200,7 @@ def test_the_loop_trains_the_context_alone_and_resumes(tiny_vit, tmp_path):
 
     whole = trained(tmp_path / "whole", None)
     stage_1 = made(tiny_vit)
-    stage_1.begin(*data[:2], seed=2)
+    stage_1.begin_on(lambda epoch: Batch(*data[:2]), seed=2)
     for name, value in stage_1.named_parameters():
         assert torch.equal(value, whole.get_parameter(name)) == (name != "context")
     resumed = trained(tmp_path / "resumed", 3, None)
@@ -210,7 +210,7 @@ def test_the_loop_trains_the_context_alone_and_resumes(tiny_vit, tmp_path):
 
 def test_saved_and_loaded_with_other_names(tiny_vit):
     first, data = made(tiny_vit), batch(tiny_vit)
-    first.begin(*data[:2], seed=0)
+    first.begin_on(lambda epoch: Batch(*data[:2]), seed=0)
     first.context.data.normal_(std=0.1, generator=torch.Generator().manual_seed(8))
     second = SHIP(first.config, tiny_vit)
     second.load_state_dict(first.state_dict())

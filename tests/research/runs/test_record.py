@@ -45,7 +45,7 @@ def test_a_line_of_the_first_version_is_read_and_written_with_its_split():
     assert record.config == RunConfig(
         task="few-shot", dataset="dtd", method="coop", overrides=("epochs=3",), shots=4, seed=2
     )
-    now = LINE | {"config": LINE["config"] | {"split": "test", "temper": False}}
+    now = LINE | {"config": LINE["config"] | {"split": "test", "precision": "float32", "temper": False}}
     assert json.loads(json.dumps(asdict(record))) == now
 
 

@@ -27,6 +27,7 @@ from pbprompt.errors import InputError
 from pbprompt.files import as_text
 from pbprompt.learners.fit_options import FitOptions, Views
 from pbprompt.learners.method import Method, MethodConfig
+from pbprompt.learners.trained import Trained
 from pbprompt.model.calibration import check_temperature
 from pbprompt.model.fitting import fit_into, fit_stream_into, usual_shares
 from pbprompt.model.manifest import check_free, claim
@@ -180,7 +181,7 @@ def _fit_dataset(options: FitCommand, console: Console) -> None:
 
     def announce(method: Method) -> None:
         _check_settings(options, method)
-        if method.stepwise or not method.backbone.reads_text:
+        if isinstance(method, Trained) or not method.backbone.reads_text:
             console.print(parameters(method))
 
     training = FitOptions(
@@ -195,7 +196,7 @@ def _fit_dataset(options: FitCommand, console: Console) -> None:
         model = TunedModel.fit(dataset, bank, options.kind, options.config, training)
         distributed.stop()
         losses = ", ".join(f"{name} {value:.4g}" for name, value in model.terms.items())
-        did = "one step taken" if model.method.stepwise else "fitted"
+        did = "one step taken" if isinstance(model.method, Trained) else "fitted"
         console.print(f"dry run: {did}, nothing written{f' ({losses})' if losses else ''}")
         return
     try:
@@ -284,7 +285,7 @@ def _check_multi_label(options: FitCommand) -> None:
 def _check_settings(options: FitCommand, method: Method) -> None:
     """Refuse settings of training that would change nothing."""
     of_training = {field.name for field in fields(MethodConfig)}
-    for word in options.overrides if not method.stepwise else ():
+    for word in options.overrides if not isinstance(method, Trained) else ():
         if (key := word.partition("=")[0].strip()) in of_training:
             raise InputError(
                 f"--set {key}: {method.name} takes no training steps, so that it would change nothing: "

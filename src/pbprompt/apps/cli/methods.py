@@ -33,10 +33,11 @@ def methods(name: str = typer.Argument("", help="A method to explain; without on
 def _tags(kind: type["Method"]) -> tuple[str, ...]:
     """What is worth knowing in the list, in words."""
     from pbprompt.learners.fitted import MultiLabel
+    from pbprompt.learners.trained import Trained
 
     facts = {
         "zero-shot": not kind.trains,
-        "training-free": not kind.stepwise,
+        "training-free": not issubclass(kind, Trained),
         "no new classes": not kind.takes_new_names,
         "uses new names": kind.uses_unseen_names,
         "image-conditioned": kind.image_conditioned,
@@ -47,13 +48,15 @@ def _tags(kind: type["Method"]) -> tuple[str, ...]:
 
 def _explain(kind: type["Method"]) -> None:
     from pbprompt.learners.method import MethodConfig
+    from pbprompt.learners.trained import Trained
 
+    trained = issubclass(kind, Trained)
     print((sys.modules[kind.__module__].__doc__ or "").strip())
     print("\nf, g: image and text tower; s: exp(logit scale); x: image; c: class")
     counted, full = _counts(kind)
     figures = f"{counted:,} as the paper counts, {full:,} in full{WITHOUT}"
-    print(f"\nlearnable parameters at ViT-B/16: {figures}\n" if kind.stepwise else "")
-    idle = set() if kind.stepwise else {field.name for field in fields(MethodConfig)}  # of training alone
+    print(f"\nlearnable parameters at ViT-B/16: {figures}\n" if trained else "")
+    idle = set() if trained else {field.name for field in fields(MethodConfig)}  # of training alone
     rows = [(name, repr(value), text) for name, value, text in describe(kind.Config()) if name not in idle]
     print_table(("setting", "default", "what it is"), rows)
     for what, named in (("preset", kind.presets), ("variant", kind.variants)):

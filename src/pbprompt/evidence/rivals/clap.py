@@ -19,7 +19,8 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from pbprompt.evidence.rivals.taskres import TextResidual
-from pbprompt.learners.method import Batch, MethodConfig, Terms, setting
+from pbprompt.learners.method import Batch, MethodConfig, setting
+from pbprompt.learners.trained import Terms
 from pbprompt.registry import register
 from pbprompt.vision.similarity import class_logits
 from pbprompt.vision.towers.backbone import Backbone, Encoded

@@ -27,8 +27,6 @@ FOLDS = 5
 class LinearClassifier(MemoryBesideText):
     """A method that solves for a linear classifier at once: it implements `solve`."""
 
-    stepwise = False
-
     def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
         self.weights = nn.Buffer(torch.empty(0, backbone.embed_dim))

@@ -25,7 +25,6 @@ class NearestMean(Memory):
     """Each class is the mean of its images."""
 
     needs_text = False
-    stepwise = False
     takes_new_names = False
     paper = "Mensink et al., TPAMI 2013"
 

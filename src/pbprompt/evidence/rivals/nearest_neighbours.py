@@ -27,7 +27,6 @@ class NearestNeighbours(Memory):
     """The most alike training images vote."""
 
     needs_text = False
-    stepwise = False
     takes_new_names = False
     paper = "Cover and Hart, IEEE Trans. Inf. Theory 1967"
 

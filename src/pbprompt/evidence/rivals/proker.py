@@ -56,7 +56,6 @@ class ProKeR(MemoryBesideText):
 
     Config = ProKeRConfig
     presets = {"left-out": {"search": True}}
-    stepwise = False
     paper = "Bendou et al., CVPR 2025"
     config: ProKeRConfig
 

@@ -17,7 +17,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pbprompt.learners.memory import MemoryBesideText
-from pbprompt.learners.method import Batch, MethodConfig, Terms, cross_entropy_terms, setting
+from pbprompt.learners.method import Batch, MethodConfig, setting
+from pbprompt.learners.trained import Terms, Trained, cross_entropy_terms
 from pbprompt.registry import register
 from pbprompt.vision.similarity import class_logits
 from pbprompt.vision.towers.backbone import Backbone, Encoded
@@ -32,7 +33,7 @@ class TaskResConfig(MethodConfig):
     alpha: float = setting(0.5, "α, scale of the residual")
 
 
-class TextResidual(MemoryBesideText):
+class TextResidual(MemoryBesideText, Trained):
     """Class features t_c + scale·r_c, with t_c the sentence's feature and r_c learned from 0.
 
     A name without images has no residual: it is its sentence.

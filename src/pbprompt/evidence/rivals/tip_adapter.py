@@ -23,9 +23,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from pbprompt.errors import InputError
 from pbprompt.learners.memory import MemoryBesideText
-from pbprompt.learners.method import Batch, EpochViews, MethodConfig, Terms, setting
+from pbprompt.learners.method import EpochViews, MethodConfig, setting
+from pbprompt.learners.trained import Trained
 from pbprompt.registry import register
 from pbprompt.vision.similarity import class_logits, unit
 from pbprompt.vision.towers.backbone import Backbone, Encoded
@@ -84,14 +84,15 @@ class TipAdapter(MemoryBesideText):
         "left-out": {"search_alpha": 50.0, "search_beta": 50.0, "search_on": "left-out"},
     }
     variants = {"f": {"finetune": True}}
-    stepwise = False
     paper = "Zhang et al., ECCV 2022"
     config: TipAdapterConfig
     keys: Tensor
 
+    def __new__(cls, config: TipAdapterConfig, backbone: Backbone) -> "TipAdapter":
+        return super().__new__(TipAdapterF if config.finetune else cls)
+
     def __init__(self, config: TipAdapterConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
-        self.stepwise = config.finetune
         keys = torch.empty(0, backbone.embed_dim)
         self.keys = nn.Parameter(keys) if config.finetune else nn.Buffer(keys)
         self.labels = nn.Buffer(torch.empty(0, dtype=torch.long))
@@ -142,11 +143,6 @@ class TipAdapter(MemoryBesideText):
         best = int(right.flatten().argmax())  # the first of the best
         self.found[0], self.found[1] = alphas[best % len(alphas)], betas[best // len(alphas)]
 
-    def loss(self, batch: Batch, generator: torch.Generator, examples: int) -> Terms:
-        if not self.config.finetune:
-            raise InputError("tip-adapter is training-free: leave epochs at 0, or set finetune=true")
-        return super().loss(batch, generator, examples)
-
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         """For each class its sentence's feature and its column of L, side by side: [1, c, d + n]."""
         own = torch.tensor(self.labels_of_classes(), device=self.labels.device)
@@ -166,8 +162,12 @@ class TipAdapter(MemoryBesideText):
             parts.append(text + alpha * affinity @ votes.T)
         return torch.cat(parts).unsqueeze(0)
 
+
+class TipAdapterF(TipAdapter, Trained):
+    """Its keys are trained too; `TipAdapter` is this one where `finetune` is set."""
+
     def epochs_for(self, shots: int) -> int:
-        return 20 if self.stepwise else 0
+        return 20
 
 
 def _grid(most: float, values: int) -> list[float]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pbprompt.errors import InputError
 from pbprompt.files import write_bytes
-from pbprompt.learners.method import Method
+from pbprompt.learners.trained import Trained
 from pbprompt.vision.towers.loading.formats import check_finite
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -28,11 +28,11 @@ class Tally:
 
 
 def write_checkpoint(
-    path: Path, method: Method, optimiser: torch.optim.Optimizer | None, step: int, run: str, tally: Tally
+    path: Path, method: Trained, optimiser: torch.optim.Optimizer, step: int, run: str, tally: Tally
 ) -> None:
     """Save after `step` steps; `run` names what is being trained, `tally` is the log so far."""
     tensors = {f"parameters/{name}": value for name, value in method.state_dict().items()}
-    for index, values in optimiser.state_dict()["state"].items() if optimiser else ():
+    for index, values in optimiser.state_dict()["state"].items():
         for key, value in values.items():
             if isinstance(value, Tensor):
                 tensors[f"optimiser/{index}/{key}"] = value
@@ -43,7 +43,7 @@ def write_checkpoint(
 
 
 def read_checkpoint(
-    path: Path, method: Method, optimiser: torch.optim.Optimizer | None, run: str
+    path: Path, method: Trained, optimiser: torch.optim.Optimizer, run: str
 ) -> tuple[int, Tally]:
     """Continue where the file stands; returns its step and tally. A checkpoint of another run is refused."""
     try:
@@ -74,8 +74,7 @@ def read_checkpoint(
         raise InputError(
             f"{path}: not a usable checkpoint (other parameters than this method's): remove it to start anew"
         ) from None
-    if optimiser:
-        optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
     return step, tally
 
 

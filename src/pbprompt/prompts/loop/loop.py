@@ -15,7 +15,8 @@ from pbprompt import distributed
 from pbprompt.errors import InputError
 from pbprompt.files import write_bytes
 from pbprompt.learners.fit_options import USUAL, FitOptions
-from pbprompt.learners.method import Batch, Method, Terms
+from pbprompt.learners.method import Batch, EpochViews
+from pbprompt.learners.trained import Terms, Trained
 from pbprompt.prompts.loop.checkpoint import CHECKPOINT, Tally, read_checkpoint, write_checkpoint
 from pbprompt.prompts.loop.journal import Journal
 from pbprompt.prompts.loop.schedule import epoch_order, learning_rate
@@ -43,11 +44,21 @@ class Run:
     budget: int = 0  # steps in all, where they and not the epochs are the measure
 
 
+def batches(features: EpochFeatures, device: torch.device) -> EpochViews:
+    """An epoch's training images as methods take them."""
+
+    def views(epoch: int) -> Batch:
+        data = features(epoch).to(device)
+        return Batch(data.images, data.labels)
+
+    return views
+
+
 class DivergedError(InputError):
     """The loss stopped being a number."""
 
 
-def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> dict[str, float]:
+def train(method: Trained, features: EpochFeatures, examples: int, run: Run) -> dict[str, float]:
     """Train in place and return the last epoch's mean terms.
 
     `features(epoch)` gives an epoch's features of the `examples` training images. With a folder, the run is
@@ -55,10 +66,7 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
     random choice is a function of (seed, purpose, step or epoch).
     """
 
-    def views(epoch: int) -> Batch:
-        data = features(epoch).to(method.backbone.device)
-        return Batch(data.images, data.labels)
-
+    views = batches(features, method.backbone.device)
     take = Step(method, examples)
     optimiser = take.optimiser
     size = method.images_a_step(examples)
@@ -70,7 +78,7 @@ def train(method: Method, features: EpochFeatures, examples: int, run: Run) -> d
         total = min(total, options.max_steps)
     checkpoint = options.folder / CHECKPOINT if options.folder else None
     resumes, goes_back = checkpoint is not None and checkpoint.exists(), method.config.keep < 1
-    if type(method).begin is not Method.begin and (goes_back or not resumes):
+    if goes_back or not resumes:
         method.begin_on(views, seed)
     start = [parameter.detach().clone() for parameter in method.trainable()] if goes_back else []
     done, tally = 0, Tally()
@@ -128,7 +136,7 @@ class _Watch:
     """Looks at the loss now and then: progress, log, and the guard against a loss that is no number."""
 
     def __init__(
-        self, method: Method, journal: Journal, run: Run, total: int, done: int, tally: Tally
+        self, method: Trained, journal: Journal, run: Run, total: int, done: int, tally: Tally
     ) -> None:
         self.method, self.journal, self.run, self.tally = method, journal, run, tally
         self.last_epoch: dict[str, float] = {}

@@ -20,7 +20,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pbprompt.learners.method import Method, MethodConfig
+from pbprompt.learners.method import MethodConfig
+from pbprompt.learners.trained import Trained
 from pbprompt.vision.images.decoding import begun
 
 WARMUP_RATE = 1e-5
@@ -34,14 +35,11 @@ def learning_rate(config: MethodConfig, epoch: float, epochs: float) -> float:
     return 0.5 * config.learning_rate * (1 + math.cos(math.pi * (epoch - config.warmup_epochs) / epochs))
 
 
-def make_optimiser(method: Method, *, captured: bool = False) -> torch.optim.Optimizer | None:
-    """The optimiser over what a method trains, which stays in fp32; None for a method that takes no step.
+def make_optimiser(method: Trained, *, captured: bool = False) -> torch.optim.Optimizer:
+    """The optimiser over what a method trains, which stays in fp32.
 
-    One that a CUDA graph captures has its learning rate on the device. Making one imports torch's compiler,
-    which takes longer than a fit in closed form.
+    One that a CUDA graph captures has its learning rate on the device.
     """
-    if not method.stepwise:
-        return None
     config = method.config
     rates = [(share, some) for share, some in method.rates() if some]
     rates = rates or [(1.0, [torch.nn.Parameter(torch.zeros(0))])]  # a method may learn nothing

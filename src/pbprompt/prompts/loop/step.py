@@ -7,7 +7,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from pbprompt import distributed
-from pbprompt.learners.method import Batch, Method, Terms
+from pbprompt.learners.method import Batch
+from pbprompt.learners.trained import Terms, Trained
 from pbprompt.prompts.loop.schedule import make_optimiser
 from pbprompt.vision.towers.backbone import Encoded
 from pbprompt.vision.towers.cuda_graphs import aside, captured
@@ -21,7 +22,7 @@ class Step:
     """`step(images, rows, seed, rate)` learns from those rows of the images and returns the loss's terms.
 
     On a GPU, starting the short kernels of a step takes longer than running them. A method whose steps are
-    always the same kernels (`Method.capturable`) is therefore captured as a CUDA graph after a few plain
+    always the same kernels (`Trained.capturable`) is therefore captured as a CUDA graph after a few plain
     steps, the optimiser with it: the same kernels and the same numbers, started at once. Its noise is then
     drawn on the device, from the same seed in every run. All batches have one shape.
 
@@ -29,7 +30,7 @@ class Step:
     comes out is rounded to as many bits on its way into the tower.
     """
 
-    def __init__(self, method: Method, examples: int) -> None:
+    def __init__(self, method: Trained, examples: int) -> None:
         self.method, self.examples = method, examples
         device = method.backbone.device
         self._capture = device.type == "cuda" and method.capturable and distributed.world()[1] == 1
@@ -57,7 +58,7 @@ class Step:
         return dict(zip(self._names, self._values.clone().unbind(), strict=True))
 
     def _set_rate(self, rate: float) -> None:
-        for group in self.optimiser.param_groups if self.optimiser else ():
+        for group in self.optimiser.param_groups:
             own = rate * group["share"]
             if not self._capture:
                 group["lr"] = own
@@ -77,7 +78,6 @@ class Step:
         distributed.average([own.grad for own in method.trainable() if own.grad is not None])
         if method.config.clip_norm:
             torch.nn.utils.clip_grad_norm_(method.trainable(), method.config.clip_norm)
-        assert self.optimiser is not None  # a method without one has refused to give a loss
         self.begun += 1
         self.optimiser.step()
         return {name: term.detach() for name, term in terms.items()}

@@ -16,8 +16,10 @@ from pbprompt.config import to_dict
 from pbprompt.errors import InputError
 from pbprompt.learners.fit_options import USUAL, FitOptions, Views
 from pbprompt.learners.fitted import TakesUnlabelled
+from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Method, MethodConfig, build_method
-from pbprompt.prompts.loop.loop import EpochFeatures, Run, train
+from pbprompt.learners.trained import Trained
+from pbprompt.prompts.loop.loop import EpochFeatures, Run, batches, train
 from pbprompt.prompts.loop.schedule import one_ahead
 from pbprompt.vision.features.cache import FeatureBank, Features
 from pbprompt.vision.images.items import Dataset, Item
@@ -54,14 +56,32 @@ def tune(
     if options.unlabelled is not None:
         learn_beside(method, options.unlabelled)
     options.announce(method)
-    if not kind.trains:
-        return method, {}
     chooses = kind.needs_validation(config)
     if chooses and not dataset.val:
         raise InputError(
             f"{dataset.name} has no validation images, on which {method.name} chooses by these settings: "
             "give it some, or take a preset that searches nothing"
         )
+    terms: dict[str, float] = {}
+    if isinstance(method, Trained):
+        terms = _train(method, dataset, bank, options)
+    elif isinstance(method, Memory):
+        if config.epochs or config.budget:
+            raise InputError(f"{method.name} has nothing to train by steps: leave epochs and budget at 0")
+        features = epoch_features(bank, dataset.single_label(), options.seed, options.views, epochs=0)
+        method.begin_on(batches(features, backbone.device), options.seed)
+        method.finish()
+    elif any(parameter.requires_grad for parameter in method.parameters()):
+        raise InputError(f"{method.name} has parameters to train: derive it from pbprompt.Trained")
+    if chooses:
+        held_out = bank_on(bank, method.backbone).encode(dataset.root, dataset.val).to(backbone.device)
+        method.choose(held_out.images, held_out.labels)
+    return method, terms
+
+
+def _train(method: Trained, dataset: Dataset, bank: Bank, options: FitOptions) -> dict[str, float]:
+    """By steps, as many as its settings or its own schedule say."""
+    config = method.config
     shots = options.shots or (dataset.drawn.shots if dataset.drawn else 0)
     shots = shots or max(Counter(item.label for item in dataset.single_label().train).values())
     budget = config.budget or (0 if config.epochs else method.budget_for(shots))
@@ -73,11 +93,7 @@ def tune(
     if isinstance(tapped := method.backbone, Tapped) and isinstance(tapped.visual, TappedTower):
         source = bank_on(bank, tapped.stem)
     features = epoch_features(source, dataset, options.seed, options.views, epochs, method.crops)
-    terms = train(method, features, len(dataset.train), Run(epochs, options, identity, budget))
-    if chooses:
-        held_out = bank_on(bank, method.backbone).encode(dataset.root, dataset.val).to(backbone.device)
-        method.choose(held_out.images, held_out.labels)
-    return method, terms
+    return train(method, features, len(dataset.train), Run(epochs, options, identity, budget))
 
 
 def bank_on(bank: Bank, backbone: Backbone) -> Bank:
@@ -142,7 +158,7 @@ def relative_weights(
 
 
 def run_identity(
-    dataset: Dataset, method: Method, seed: int, epochs: int, views: Views, budget: int = 0
+    dataset: Dataset, method: Trained, seed: int, epochs: int, views: Views, budget: int = 0
 ) -> str:
     """A name for exactly this training run."""
     facts = [

@@ -20,7 +20,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pbprompt.errors import InputError
-from pbprompt.learners.method import Batch, Method, MethodConfig, Terms, accuracy, setting
+from pbprompt.learners.method import Batch, MethodConfig, setting
+from pbprompt.learners.trained import Terms, Trained, accuracy
 from pbprompt.learners.zeroshot import sentence_features
 from pbprompt.prompts.pbprompt.elbo import combined_elbo
 from pbprompt.prompts.pbprompt.generator import INITIAL_STD, Layer, PromptGenerator
@@ -147,7 +148,7 @@ THAT_LEARN: dict[str, Any] = {  # of round 12 in docs/readings.md
 
 
 @register("pbprompt")
-class PBPrompt(Method):
+class PBPrompt(Trained):
     """A distribution over prompts for each class, from its name alone."""
 
     Config = PBPromptConfig

@@ -17,7 +17,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pbprompt.errors import InputError
-from pbprompt.learners.method import Method, MethodConfig, setting
+from pbprompt.learners.method import MethodConfig, setting
+from pbprompt.learners.trained import Trained
 from pbprompt.registry import register
 from pbprompt.vision.towers.backbone import Backbone
 from pbprompt.vision.towers.engine import TextEngine
@@ -62,7 +63,7 @@ def start_context(
     return INITIAL_STD * torch.randn(tokens, backbone.text_width, generator=generator)
 
 
-class NameInContext(Method):
+class NameInContext(Trained):
     """What methods share whose prompts are learned vectors before, behind or around a class name."""
 
     position: NamePosition = "end"

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from pbprompt.learners.method import Batch, Terms, cross_entropy_terms, setting
+from pbprompt.learners.method import Batch, setting
+from pbprompt.learners.trained import Terms, cross_entropy_terms
 from pbprompt.learners.zeroshot import sentence_features
 from pbprompt.prompts.rivals.coop import CoOp, CoOpConfig
 from pbprompt.registry import register

@@ -26,7 +26,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pbprompt.errors import InputError
-from pbprompt.learners.method import Batch, Method, MethodConfig, Terms, accuracy, setting
+from pbprompt.learners.method import Batch, MethodConfig, setting
+from pbprompt.learners.trained import Terms, Trained, accuracy
 from pbprompt.prompts.rivals.coop import start_context
 from pbprompt.registry import register
 from pbprompt.vision.similarity import unit
@@ -48,7 +49,7 @@ class ProDAConfig(MethodConfig):
 
 
 @register("proda")
-class ProDA(Method):
+class ProDA(Trained):
     """Many learned prompts whose features' mean and covariance make the classifier."""
 
     Config = ProDAConfig

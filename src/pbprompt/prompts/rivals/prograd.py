@@ -25,7 +25,8 @@ from torch import Tensor
 
 from pbprompt import distributed
 from pbprompt.errors import InputError
-from pbprompt.learners.method import Batch, Terms, cross_entropy_terms, setting
+from pbprompt.learners.method import Batch, setting
+from pbprompt.learners.trained import Terms, cross_entropy_terms
 from pbprompt.learners.zeroshot import sentence_features
 from pbprompt.prompts.rivals.coop import CoOp, CoOpConfig, word_embeddings
 from pbprompt.registry import register

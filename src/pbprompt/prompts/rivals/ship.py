@@ -32,13 +32,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pbprompt import distributed
-from pbprompt.learners.method import Batch, EpochViews, Terms, accuracy, setting
+from pbprompt.learners.method import Batch, EpochViews, setting
+from pbprompt.learners.trained import Terms, accuracy
 from pbprompt.prompts.pbprompt.variational import draw_noise, gaussian_kl, sample
 from pbprompt.prompts.rivals.cocoop import ShiftedContext, network
 from pbprompt.prompts.rivals.coop import INITIAL_STD, ContextConfig, start_context
 from pbprompt.registry import register
 from pbprompt.vision.similarity import unit
-from pbprompt.vision.towers.backbone import Backbone, Encoded
+from pbprompt.vision.towers.backbone import Backbone
 from pbprompt.vision.towers.engine import TextEngine
 from pbprompt.vision.towers.prompts import Prompt, named_prompts
 
@@ -113,11 +114,8 @@ class SHIP(ShiftedContext):
     def _prompts(self, names: Sequence[str]) -> list[Prompt]:
         return named_prompts(self.backbone.tokenizer, names, self.config.tokens)
 
-    def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
-        """Stage 1 on all training images."""
-        self.begin_on(lambda epoch: Batch(images, labels), seed)
-
     def begin_on(self, views: EpochViews, seed: int) -> None:
+        """Stage 1 on all training images."""
         if not self.unseen_names:
             return
         generator = torch.Generator().manual_seed(seed + SEED_OF_SYNTHESIS)

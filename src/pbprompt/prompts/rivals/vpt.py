@@ -20,7 +20,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.learners.method import Batch, Terms, accuracy, setting
+from pbprompt.learners.method import Batch, setting
+from pbprompt.learners.trained import Terms, accuracy
 from pbprompt.prompts.pbprompt.elbo import combined_elbo
 from pbprompt.prompts.pbprompt.variational import draw_noise, gaussian_kl, reduce_kl, reparameterise, sample
 from pbprompt.prompts.rivals.cocoop import CoCoOpConfig, in_parts, network, own_prompt_logits

@@ -20,7 +20,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pbprompt.errors import InputError
-from pbprompt.learners.method import Method, MethodConfig, setting
+from pbprompt.learners.method import MethodConfig, setting
+from pbprompt.learners.trained import Trained
 from pbprompt.learners.zeroshot import sentences
 from pbprompt.registry import register
 from pbprompt.vision.towers.backbone import Backbone
@@ -54,7 +55,7 @@ class CLIPLoRAConfig(MethodConfig):
 
 
 @register("clip-lora")
-class CLIPLoRA(Method):
+class CLIPLoRA(Trained):
     """A sentence for each class, and towers that learn a little."""
 
     Config = CLIPLoRAConfig

@@ -26,7 +26,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pbprompt.learners.memory import Memory
-from pbprompt.learners.method import Batch, MethodConfig, Terms, accuracy, setting
+from pbprompt.learners.method import Batch, MethodConfig, setting
+from pbprompt.learners.trained import Terms, Trained, accuracy
 from pbprompt.learners.zeroshot import sentence_features, sentences
 from pbprompt.prompts.rivals.towers.maple import Coupled
 from pbprompt.registry import register
@@ -73,7 +74,7 @@ class Representations(Taps):
 
 
 @register("mmrl")
-class MMRL(Memory):
+class MMRL(Trained, Memory):
     """Representation tokens in the upper blocks of both towers."""
 
     Config = MMRLConfig

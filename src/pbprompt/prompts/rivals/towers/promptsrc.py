@@ -18,7 +18,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pbprompt.learners.method import Batch, MethodConfig, Terms, cross_entropy_terms, setting
+from pbprompt.learners.method import Batch, MethodConfig, setting
+from pbprompt.learners.trained import Terms, cross_entropy_terms
 from pbprompt.learners.zeroshot import CLIP_SEVEN, sentence_features
 from pbprompt.prompts.rivals.towers.ivlp import IVLP, IVLPConfig
 from pbprompt.registry import register
