@@ -77,14 +77,14 @@ def says_what_it_is(kind: Kind, settings: Settings) -> None:
     """be registered, and tell its paper, its formula, its settings and what it can do"""
     demand(find_method(_name(kind)) is kind, "another class is registered by that name")
     demand(bool(kind.paper), "`paper` is empty")
+    method = prepared(kind, settings, tiny_vit())
+    idle = not kind.trains and list(method.parameters())
+    demand(not idle, "nothing would train its parameters: derive it from `Trained`")
     told = sys.modules[kind.__module__].__doc__ or ""
     no_formula = f"the docstring of its module states no formula: write one with any of {' '.join(EQUALS)}"
     demand(any(sign in told for sign in EQUALS), f"{no_formula} in it, such as g_c = t_c + x_c")
     silent = [setting for setting, _, text in describe(kind.Config()) if not text]
     demand(not silent, f"no help for the settings {silent}: make them by `setting(default, text)`")
-    method = prepared(kind, settings, tiny_vit())
-    idle = not kind.trains and list(method.parameters())
-    demand(not idle, "nothing would train its parameters: derive it from `Trained`")
     demand(not (method.image_conditioned and method.exportable), "image-conditioned, it is not exportable")
     demand(type(kind.revision) is int and kind.revision > 0, "`revision` is not 1 or more")
 
