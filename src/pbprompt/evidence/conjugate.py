@@ -338,6 +338,10 @@ class Conjugate(Memory):
     def told_by_names(self) -> float | None:
         return float(self.posterior().information) if self.takes_new_names else None
 
+    def class_counts(self) -> Float[Tensor, " c"]:
+        labels = torch.tensor(self.labels_of_classes(), device=self.counts.device)
+        return torch.where(labels >= 0, self.counts[labels], 0.0)
+
     def left_out(self) -> "tuple[Float[Tensor, 'n c'], Int[Tensor, ' n']] | None":
         """Of photographs that are not their class's only ones; without these, nothing is known of how the
         model does. Classes known by their names alone take part as they do in predictions."""

@@ -80,6 +80,14 @@ class LeavesOutSeries(LeavesOut, Protocol):
 
 
 @runtime_checkable
+class CountsClasses(Protocol):
+    """It knows how frequent its classes were in training, and answers accordingly."""
+
+    def class_counts(self) -> Float[Tensor, " c"]:
+        """How many training images each of the present classes has; 0 of those known by name alone."""
+
+
+@runtime_checkable
 class Familiar(Protocol):
     """It knows whether an image shows any of its classes."""
 

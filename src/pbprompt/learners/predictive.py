@@ -169,20 +169,22 @@ class Predictive:
         chosen = {name: table[:, columns] for name in tables if (table := getattr(self, name)) is not None}
         return replace(named, **chosen)
 
-    def tempered(self, temperature: float) -> Self:
-        """The mean class distribution at a temperature: softmax(ln p̄ / T), with its entropy.
+    def tempered(self, temperature: float, ratio: Float[Tensor, " c"] | None = None) -> Self:
+        """The mean class distribution at a temperature and, where classes come r times as often as the model
+        takes them to, with that: softmax(ln p̄ / T + ln r), with its entropy.
 
         T is of the mean over the samples, not of each draw: p̄ is what decides and what T was fitted to.
         The draws' share of the doubt (mutual information / entropy) stays, and spreads follow to first order:
         dp/p(1 − p) becomes dp/(T p(1 − p)), at most √(p(1 − p)).
         """
-        if temperature == 1:
+        if temperature == 1 and ratio is None:
             return self
         tiny = torch.finfo(torch.float32).tiny
         p = self.probabilities
-        log_p = (p.clamp_min(tiny).log() / temperature).log_softmax(-1)
+        often = 0.0 if ratio is None else ratio.to(p).log()
+        log_p = (p.clamp_min(tiny).log() / temperature + often).log_softmax(-1)
         scaled = log_p.exp()
-        entropy = -(scaled * log_p).sum(-1)
+        entropy = torch.special.entr(scaled).sum(-1)
         most = scaled * (1 - scaled)
         spreads = self.spreads / temperature * most / (p * (1 - p)).clamp_min(tiny)
         return replace(

@@ -7,8 +7,9 @@ had been left out: the model without it has an image less, so that what is promi
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from random import Random
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from pbprompt.config import from_dict
@@ -60,10 +61,10 @@ class Promise(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """Validation images at or above a threshold, and how many of them are right."""
+    """Validation images at or above a threshold, and how many of them are right, each by its weight."""
 
-    images: int
-    right: int
+    images: float
+    right: float
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,9 @@ class Calibration:
     labels: tuple[str, ...]  # the true class
     left_out: int = 0  # of them, the last so many: training images, each judged by the model without it
     groups: tuple[int, ...] = ()  # the series each is of; none: each is by itself
+    mix: Mapping[str, float] = field(
+        default_factory=dict
+    )  # share of each class to come; none: as among these
 
     def __post_init__(self) -> None:
         n = len(self.confidence)
@@ -123,7 +127,7 @@ class Calibration:
         """
         if not 0 < accuracy < 1:
             raise InputError(f"accuracy is {accuracy:g}: give a share between 0 and 1, such as 0.9")
-        return sure_threshold(self.single.confidence, self.single.right, accuracy, CERTAINTY)
+        return sure_threshold(self.single.confidence, self.single.right, accuracy, CERTAINTY, self.weights)
 
     def promised(self, accuracy: float) -> Promise:
         """An accuracy or, where that cannot be promised, the highest whole percentage below it that can; if
@@ -132,6 +136,16 @@ class Calibration:
             return Promise(accuracy, threshold)
         below = [one for one in self.promises if one.accuracy < accuracy]
         return below[-1] if below else Promise(0.0, math.inf)
+
+    @cached_property
+    def weights(self) -> NDArray[np.float64]:
+        """How many images to come each of `single` stands for, by its class: 1 on average."""
+        labels = self.single.labels
+        if not self.mix:
+            return np.ones(len(labels))
+        count = Counter(labels)
+        weights = np.array([self.mix.get(label, 0.0) / count[label] for label in labels])
+        return weights * (len(labels) / weights.sum())
 
     @cached_property
     def promises(self) -> tuple[Promise, ...]:
@@ -157,17 +171,17 @@ class Calibration:
 
     def accepted(self, threshold: float) -> Accepted:
         """How the validation images fare at a threshold, one of each series."""
-        one = self.single
-        kept = [right for best, right in zip(one.confidence, one.right, strict=True) if best >= threshold]
-        return Accepted(len(kept), sum(kept))
+        kept = self.weights * (np.asarray(self.single.confidence) >= threshold)
+        return Accepted(float(kept.sum()), float(kept @ np.asarray(self.single.right)))
 
     def start(self, accuracy: float) -> float:
         """Of how many images the first threshold is that is tried; infinite where there are too few."""
-        return start(self.single.confidence, accuracy, CERTAINTY)
+        return start(self.single.confidence, accuracy, CERTAINTY, self.weights)
 
     def times_as_many(self, accuracy: float) -> int:
         """How many times the images it would take (`selective.times_as_many`)."""
-        return times_as_many(self.single.confidence, self.single.right, accuracy, CERTAINTY)
+        one = self.single
+        return times_as_many(one.confidence, one.right, accuracy, CERTAINTY, self.weights)
 
     def surest(self, count: int) -> Accepted:
         """How those fare that it is surest of: `count` of them, or more where several are as sure."""
@@ -205,10 +219,15 @@ def calibrate_left_out(predictor: Predictor) -> Calibration | None:
     said = method.left_out() if isinstance(method, LeavesOut) else None
     if said is None:
         return None
-    logits = said[0].cpu().clamp_min(torch.finfo(torch.float32).tiny).log()
+    logits, labels = said[0].cpu().clamp_min(torch.finfo(torch.float32).tiny).log(), said[1].cpu()
     groups = method.series_left_out() if isinstance(method, LeavesOutSeries) else None
-    probabilities = (logits / predictor.temperature).softmax(-1)
-    judged = _judged(probabilities, said[1].cpu(), predictor, None if groups is None else groups.cpu())
+    often = torch.ones(logits.shape[1]) if predictor.ratio is None else predictor.ratio.cpu()
+    come = often[labels] > 0
+    if not come.any():
+        return None
+    probabilities = (logits / predictor.temperature + often.to(logits).log()).softmax(-1)
+    series = None if groups is None else groups.cpu()[come]
+    judged = _judged(probabilities[come], labels[come], predictor, series)
     return replace(judged, left_out=len(judged))
 
 

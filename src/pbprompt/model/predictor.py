@@ -32,6 +32,7 @@ class Predictor:
     seed: int = 0  # of the bank
     temperature: float = 1.0  # of the mean over the samples
     independent: bool = False  # each name by itself
+    ratio: Float[Tensor, " c"] | None = None  # how much more often classes come than in training
 
     @torch.no_grad()
     def __call__(self, images: Encoded) -> Predictive:
@@ -49,7 +50,7 @@ class Predictor:
                 "the answer is NaN, since the towers' features or the model's weights are: "
                 "take float32, or fit the model again"
             )
-        return said if self.independent else said.tempered(self.temperature)
+        return said if self.independent else said.tempered(self.temperature, self.ratio)
 
     def _read(self, logits: Float[Tensor, "s b c"], familiarity: Float[Tensor, " b"] | None) -> Predictive:
         """`independent`: p(c | x) = sigmoid(logit + b), b the bias of a backbone trained with such a loss."""

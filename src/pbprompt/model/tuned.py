@@ -15,6 +15,7 @@ from pbprompt.evidence.label_head import LabelHead
 from pbprompt.evidence.unlabelled import Absorbed
 from pbprompt.learners.fit_options import USUAL, FitOptions
 from pbprompt.learners.fitted import (
+    CountsClasses,
     LeavesOut,
     PartialFit,
     TakesUnlabelled,
@@ -33,6 +34,7 @@ from pbprompt.model.calibration import (
     temperature_of,
 )
 from pbprompt.model.card import ModelInfo
+from pbprompt.model.class_mix import Mix, estimated, ratio, shares
 from pbprompt.model.folder import copy_method, describe_model, load_model, save_model
 from pbprompt.model.manifest import ModelFiles, opened
 from pbprompt.model.metrics.conformal import ByDifficulty
@@ -99,6 +101,7 @@ class TunedModel:
     terms: dict[str, float] = field(default_factory=dict)  # of the loss in the last epoch of training
     independent: bool = False  # each name by itself, as `zero_shot` says
     head: LabelHead | None = None  # of a multi-label model
+    class_mix: Mix | None = None  # how often classes come; None: as in training
     _drawn: dict[tuple[int, int], Predictor] = field(default_factory=dict, repr=False)  # by samples and seed
 
     def __repr__(self) -> str:
@@ -112,7 +115,8 @@ class TunedModel:
         drawn = self._drawn.get((self.samples, self.seed))
         if drawn is None:
             drawn = self._drawn[self.samples, self.seed] = predictive(self.method, self.samples, self.seed)
-        return replace(drawn, temperature=self.info.temperature, independent=self.independent)
+        often = None if self.class_mix is None else ratio(self._class_shares(), self.class_counts())
+        return replace(drawn, temperature=self.info.temperature, independent=self.independent, ratio=often)
 
     @property
     def multi_label(self) -> bool:
@@ -395,13 +399,49 @@ class TunedModel:
         several = len({item.label for item in dataset.train}) < len(dataset.train)
         return fitted and several and not self.method.needs_validation(self.method.config)
 
+    def class_counts(self) -> Float[Tensor, " c"]:
+        """How many training images each class has, where the method knows."""
+        if self.multi_label or not isinstance(self.method, CountsClasses):
+            kind = "a multi-label model" if self.multi_label else self.method.name
+            raise InputError(
+                f"{kind} does not tell how frequent its classes were: fit `conjugate` for class_mix"
+            )
+        return self.method.class_counts()
+
+    def _class_shares(self) -> Float[Tensor, " c"]:
+        assert self.class_mix is not None
+        return shares(self.class_mix, self.classes, self.class_counts())
+
+    def for_class_mix(self, mix: Mix) -> Self:
+        """The model for images of which the classes come otherwise than in training (`class_mix.py`).
+
+        It is calibrated by its training images, each left out and weighed by its class.
+
+        Args:
+            mix: "balanced", or how often each class comes, up to a factor; 0 of those that are not named.
+        """
+        changed = replace(self, class_mix=mix, calibration=None)
+        changed._class_shares()  # refused now
+        return changed.with_left_out()
+
+    def estimated_mix(self, images: Encoded) -> dict[str, float]:
+        """How often each class comes among these images, most likely."""
+        said = replace(self, class_mix=None).predict(images).probabilities
+        found = estimated(said, self.class_counts())
+        return dict(zip(self.classes, found.tolist(), strict=True))
+
     def with_left_out(self) -> Self:
         """Calibrated for its present classes by its training images, each left out, where its method does so.
 
         They vouch for images of their own classes, among all classes: not for those of an added one.
         """
         calibration = calibrate_left_out(self.predictor)
-        return self if calibration is None else replace(self, calibration=calibration)
+        if calibration is None:
+            return self
+        if self.class_mix is not None:
+            mix = dict(zip(self.classes, self._class_shares().tolist(), strict=True))
+            calibration = replace(calibration, mix=mix)
+        return replace(self, calibration=calibration)
 
     def judge(
         self,
@@ -509,6 +549,7 @@ class TunedModel:
                 "fit it again on data that has some"
             )
         quantile: ByDifficulty | tuple[float, ...] | None = None
+        per_class = per_class or self.class_mix is not None  # holds for any mix
         if coverage is not None:
             per = self.calibration
             quantile = per.class_quantiles(self.classes, coverage) if per_class else per.quantile(coverage)

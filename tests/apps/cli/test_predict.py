@@ -386,6 +386,35 @@ def test_none_at_needs_photographs_to_be_left_out(run, photos, model, tmp_path):
         assert record["unknown"] == (record["familiarity"] <= 0.2)
 
 
+def test_a_mix_of_classes_other_than_in_training(run, photos, model, tmp_path):
+    data, bird = tmp_path / "photos", str(photos / "bird")
+    for name, count in (("bird", 16), ("heart", 4), ("mammal", 8)):
+        (data / name).mkdir(parents=True)
+        for at, file in enumerate(sorted(SAMPLE.parent.glob(f"*/{name}/*"))[:count]):
+            shutil.copy(file, data / name / f"{at:02}{file.suffix}")
+    folder = tmp_path / "counts"
+    code, _, err = run("fit", data, "--out", folder)
+    assert code == 0, err
+    assert "16 training images of bird, 4 of heart" in err
+    mix = tmp_path / "mix.csv"
+    mix.write_text("bird,0\nheart,1\nmammal,1\n")
+    said = {}
+    for how in ("as-trained", "balanced", "estimate", mix):
+        code, out, err = run("predict", bird, "--model", folder, "--class-mix", how, "--json")
+        assert code == 0, err
+        said[how] = [record["scores"]["bird"] for record in records(out)]
+        assert ("class mix, estimated from 10 images: bird" in err) == (how == "estimate")
+    assert all(even < trained for even, trained in zip(said["balanced"], said["as-trained"], strict=True))
+    assert set(said[mix]) == {0.0}
+    for where, how, says in (
+        (["--model", folder], "often", "choose as-trained, balanced, estimate, or give a file"),
+        (["--model", model], "balanced", "pbprompt does not tell how frequent its classes were"),
+        (["--classes", "bird"], "balanced", "give --model DIR"),
+    ):
+        code, _, err = run("predict", bird, *where, "--class-mix", how)
+        assert code == 2 and says in err
+
+
 def test_a_fitted_model_tells_its_classes_from_each_other(run, photos, model):
     code, _, err = run("predict", photos, "--model", model, "--independent")
     assert code == 2 and "leave out --model" in err

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import log_softmax
-from sklearn.metrics import accuracy_score, f1_score, log_loss, top_k_accuracy_score
+from sklearn.metrics import accuracy_score, f1_score, log_loss, recall_score, top_k_accuracy_score
 
 from pbprompt.model.metrics import metrics
 from pbprompt.model.metrics.evaluation import Evaluation
@@ -104,6 +104,7 @@ def test_summary_gathers_the_standard_set():
             "accuracy": accuracy_score(labels, rows.argmax(axis=1)),
             "top5": top_k_accuracy_score(labels, rows, k=5),
             "macro_f1": f1_score(labels, rows.argmax(axis=1), average="macro"),
+            "macro_recall": recall_score(labels, rows.argmax(axis=1), average="macro"),
             "nll": log_loss(labels, probabilities),
             "brier": ((probabilities - np.eye(8)[labels]) ** 2).sum(axis=1).mean(),
             "ece": confidence_bins(*surely, bins=15).error,

@@ -65,7 +65,7 @@ class Job:
             "temperature": model.info.temperature,
             "independent": model.independent,
             "rule": asdict(rule),
-        }
+        } | ({} if model.class_mix is None else {"class_mix": model.class_mix})
         return cls(model.backbone, partial(model.predict, rule=rule), stream, settings, features)
 
     @property

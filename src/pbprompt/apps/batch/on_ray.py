@@ -22,6 +22,7 @@ from pbprompt.apps.batch.output import Done, Output, remaining
 from pbprompt.apps.batch.parts import AnswerWith, Part, make_parts, streamed
 from pbprompt.errors import InputError
 from pbprompt.executors.ray_executor import RayExecutor
+from pbprompt.model.class_mix import Mix
 from pbprompt.model.manifest import opened
 from pbprompt.model.rule import Rule
 from pbprompt.model.tuned import TunedModel
@@ -41,11 +42,13 @@ def sent(model: TunedModel, backbone: str | None, device: str, rule: Rule) -> Lo
         model.save(Path(folder) / "model")
         files = opened(Path(folder) / "model")
     load = partial(TunedModel.load, files, backbone, device, samples=model.samples, seed=model.seed)
-    return partial(_arrived, load, model.independent, rule)
+    return partial(_arrived, load, model.independent, model.class_mix, rule)
 
 
-def _arrived(load: Callable[[], TunedModel], independent: bool, rule: Rule) -> tuple[Backbone, AnswerWith]:
-    model = replace(load(), independent=independent)
+def _arrived(
+    load: Callable[[], TunedModel], independent: bool, class_mix: Mix | None, rule: Rule
+) -> tuple[Backbone, AnswerWith]:
+    model = replace(load(), independent=independent, class_mix=class_mix)
     return model.backbone, partial(model.predict, rule=rule)
 
 

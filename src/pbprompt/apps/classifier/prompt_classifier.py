@@ -32,6 +32,7 @@ from pbprompt.learners.fitted import PartialFit
 from pbprompt.learners.method import Method
 from pbprompt.learners.predictive import Predictive
 from pbprompt.model.calibration import Calibration, check_temperature
+from pbprompt.model.class_mix import ESTIMATE, TRAINED
 from pbprompt.model.fitting import usual_shares
 from pbprompt.model.folder import read_info
 from pbprompt.model.manifest import check_free, opened
@@ -257,15 +258,27 @@ class PromptClassifier(Estimator):
         coverage: float | None = None,
         none_at: float | None = None,
         per_class: bool = False,
+        class_mix: str | Mapping[Any, float] | None = None,
     ) -> Predictive:
         """Probabilities of every class, and how unsure they are and why, for each image, as arrays.
 
         `reject_at`, `coverage`, `none_at` and `per_class` ask for what they promise in `pbprompt predict`;
-        `calibration_` says what it rests on.
+        `calibration_` says what it rests on. `class_mix`, where classes come otherwise than in training:
+        "balanced", "estimate" (from these images), or how often each label comes.
         """
-        model = self.model_
+        model, images = self.model_, self._encoded(X)
+        if class_mix == ESTIMATE:
+            class_mix = model.estimated_mix(images)
+        elif isinstance(class_mix, Mapping):
+            names = {label: model.classes[at] for label, at in zip(self.classes_, self._columns, strict=True)}
+            for label in class_mix:
+                if label not in names:
+                    raise InputError(f"class_mix: {label!r} is none of the classes")
+            class_mix = {names[label]: often for label, often in class_mix.items()}
+        if class_mix is not None and class_mix != TRAINED:
+            model = model.for_class_mix(class_mix)
         rule = model.rule(reject_at, coverage, none_at, per_class=per_class)
-        said = model.predict(self._encoded(X), rule)
+        said = model.predict(images, rule)
         return said.of_classes(self.classes_.tolist(), self._columns.tolist()).numpy()
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:

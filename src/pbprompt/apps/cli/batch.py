@@ -15,13 +15,21 @@ import typer
 from pbprompt.apps.batch import CACHED_UNITS, Executor, Job, answers, here, run
 from pbprompt.apps.batch.on_ray import on_ray, sent
 from pbprompt.apps.batch.output import Output
-from pbprompt.apps.cli.calibration_words import difference_words, full_set_words, promise_words, shortened
+from pbprompt.apps.batch.pool import read_pool
+from pbprompt.apps.cli.calibration_words import (
+    difference_words,
+    full_set_words,
+    mix_words,
+    promise_words,
+    shortened,
+)
 from pbprompt.apps.cli.output import print_json, print_table, refuse, tell
 from pbprompt.apps.cli.predict import REJECT_AT, PredictOptions
 from pbprompt.apps.cli.unlabelled import seen_together
 from pbprompt.errors import InputError, needing
 from pbprompt.learners.fitted import Familiar
 from pbprompt.learners.predictive import Prediction
+from pbprompt.model.class_mix import BALANCED, ESTIMATE, TRAINED, read_mix
 from pbprompt.model.rule import NO_RULE, Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE
@@ -55,6 +63,8 @@ def _zero_shot(options: PredictOptions) -> tuple[TunedModel, Rule]:
         raise InputError("--reject-at, --coverage and --none-at rest on labelled images: give --model DIR")
     if options.together:
         raise InputError("--together: give --model DIR; names alone learn with `pbprompt fit --unlabelled`")
+    if options.class_mix != TRAINED:
+        raise InputError("--class-mix: names alone know of no training images: give --model DIR")
     if not options.names:
         raise InputError("no class names: give --classes cat,dog,car, --classes-file FILE or --model DIR")
     tower = load_backbone(options.backbone or "lite", activation=options.activation, device=options.device)
@@ -103,6 +113,7 @@ def _tuned(options: PredictOptions, folder: Path, stream: Stream) -> tuple[Tuned
     if options.together:
         refuse({"--executor": None if options.executor == "local" else options.executor}, "--together")
         model = seen_together(model, stream)
+    model = for_class_mix(model, options.class_mix, stream)
     notes = promise_words(folder, model.calibration, options.reject_at, options.coverage)
     notes += difference_words(model, bool(options.names), other_template)
     reject_at = options.reject_at
@@ -114,6 +125,21 @@ def _tuned(options: PredictOptions, folder: Path, stream: Stream) -> tuple[Tuned
     for note in notes:
         tell(note)
     return model, rule
+
+
+def for_class_mix(model: TunedModel, how: str, stream: Stream | None = None) -> TunedModel:
+    """The model for classes as frequent as --class-mix says; an estimate is told."""
+    if how in (TRAINED, BALANCED):
+        return model if how == TRAINED else model.for_class_mix(how)
+    if how == ESTIMATE and stream is not None:
+        pool = read_pool(model.backbone, stream)
+        mix = model.estimated_mix(pool.encoded)
+        tell(f"class mix, estimated from {len(pool.names):,} images: {mix_words(mix, model)}")
+        return model.for_class_mix(mix)
+    if not Path(how).exists():
+        choices = [TRAINED, BALANCED] + [ESTIMATE] * (stream is not None)
+        raise InputError(f"--class-mix {how}: choose {', '.join(choices)}, or give a file")
+    return model.for_class_mix(read_mix(Path(how), model.classes))
 
 
 def print_answers(job: Job, options: PredictOptions) -> None:

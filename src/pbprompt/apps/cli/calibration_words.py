@@ -1,6 +1,7 @@
 """What a model's calibration promises, in words: after `fit`, and before the answers of `predict`."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 from pbprompt.apps.cli.predict import REJECT_AT
@@ -98,8 +99,8 @@ def promise_words(
     if promised < accuracy:
         if math.isfinite(first := calibration.start(accuracy)):  # enough, but with sure mistakes
             surest = calibration.surest(int(first))
-            wrong = surest.images - surest.right
-            why = f"of the {surest.images} it is surest of, {wrong} {'is' if wrong == 1 else 'are'} wrong"
+            wrong = round(surest.images - surest.right)
+            why = f"of the {surest.images:.0f} it is surest of, {wrong} {'is' if wrong == 1 else 'are'} wrong"
         else:
             why = f"it takes {int(fewest_right(accuracy, CERTAINTY))} images, and there are {images}"
         if math.isfinite(threshold):
@@ -122,10 +123,12 @@ def promise_words(
             )
         notes.append(
             f"unsure: top probability below {threshold:.3f}; the others are right {promised:.0%} of the "
-            f"time, with {CERTAINTY:.0%} certainty, by {calibration.rests_on} ({accepted.images} above, "
+            f"time, with {CERTAINTY:.0%} certainty, by {calibration.rests_on} ({accepted.images:.0f} above, "
             f"{accepted.right / accepted.images:.1%} right)"
         )
-    if coverage is not None:
+    if coverage is not None and calibration.mix:
+        notes.append(f"sets: hold the true class of {coverage:.0%} of the images of every class")
+    elif coverage is not None:
         quantiles = calibration.quantile(coverage).quantiles
         notes.append(
             f"warning: --coverage {coverage:g} takes {fewest_images(coverage):,} images and there are "
@@ -135,6 +138,15 @@ def promise_words(
             + (f", and of each of {len(quantiles)} kinds from hard to easy" if len(quantiles) > 1 else "")
         )
     return notes
+
+
+def mix_words(mix: Mapping[str, float], model: TunedModel) -> str:
+    """The classes of which an estimate differs most from training, and by how much."""
+    counts = model.class_counts()
+    trained = dict(zip(model.classes, (counts / counts.sum()).tolist(), strict=True))
+    most = sorted(mix, key=lambda name: -abs(mix[name] - trained[name]))[:SHOWN_OF_A_SET]
+    told = ", ".join(f"{name} {mix[name]:.1%} (in training {trained[name]:.1%})" for name in most)
+    return told + (f" and {len(mix) - len(most)} more" if len(mix) > len(most) else "")
 
 
 def full_set_words(model: TunedModel, quantiles: tuple[float, ...]) -> list[str]:

@@ -65,6 +65,8 @@ def print_figures(metrics: dict[str, Any], *, verbose: bool = True) -> None:
     typer.secho(f"on {judged_on(metrics)}", dim=True)
     if verbose:
         typer.secho("NLL: surprise at the truth; ECE: stated certainty less truth; both best at 0", dim=True)
+    if verbose and "macro_recall" in metrics:
+        print(f"each class counted the same, {metrics['macro_recall']:.2%} are right")
     if verbose and (sets := metrics.get("sets")):
         print(
             f"sets for --coverage {sets['asked']:g} hold the true class of {sets['coverage']:.1%} of them, "

@@ -26,9 +26,11 @@ from pbprompt.apps.cli.unlabelled import read_unlabelled, tell_of_pool, without_
 from pbprompt.errors import InputError
 from pbprompt.files import as_text
 from pbprompt.learners.fit_options import FitOptions, Views
+from pbprompt.learners.fitted import CountsClasses
 from pbprompt.learners.method import Method, MethodConfig
 from pbprompt.learners.trained import Trained
 from pbprompt.model.calibration import check_temperature
+from pbprompt.model.class_mix import skew_words
 from pbprompt.model.fitting import fit_into, fit_stream_into, usual_shares
 from pbprompt.model.manifest import check_free, claim
 from pbprompt.model.multi_label import check_multi_label
@@ -143,6 +145,7 @@ def _fit_stream(options: FitCommand, console: Console) -> None:
         which = "1 image" if found.failed == 1 else f"{found.failed:,} images"
         console.print(f"left out, since unreadable: {which} ({'; '.join(found.failures)})")
     tell_of_pool(pool, model, options.pseudo_labels, console)
+    tell_of_skew(model, console)
     console.print(calibration_words(model.calibration))
 
 
@@ -325,11 +328,19 @@ def _print_outcome(options: FitCommand, model: TunedModel, few: Dataset, console
             )
     if options.calibrate or model.info.temperature != 1:
         console.print(temperature_words(model))
+    tell_of_skew(model, console)
     if words := series_words(model.info.data):
         console.print(words)
     if not model.multi_label and (words := name_words(model.method)):
         console.print(words)
     console.print(threshold_words(model) if model.multi_label else calibration_words(model.calibration))
+
+
+def tell_of_skew(model: TunedModel, console: Console) -> None:
+    """Where some classes have many more training images than others, what follows."""
+    known = not model.multi_label and isinstance(model.method, CountsClasses)
+    if known and (words := skew_words(model.classes, model.class_counts())):
+        console.print(words)
 
 
 def learning_words(dataset: Dataset) -> str:

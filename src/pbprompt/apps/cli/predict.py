@@ -46,6 +46,11 @@ class PredictOptions:
     per_class: bool = typer.Option(
         False, "--per-class", help="Hold --coverage for the images of every class, not on average."
     )
+    class_mix: str = typer.Option(
+        "as-trained",
+        help="How often classes come: as-trained, balanced, estimate (from these images), or a file of lines "
+        "`class: number`. With --model.",
+    )
     none_at: float | None = typer.Option(
         None,
         help="Mark what looks like none of the classes, wrongly so for this share of their images: 0.05.",
@@ -103,6 +108,7 @@ class PredictOptions:
             **self.shares(),
             "--classes": self.names or None,
             "--template": self.template,
+            "--class-mix": None if self.class_mix == "as-trained" else self.class_mix,
             "--per-class": self.per_class or None,
             "--together": self.together or None,
         }
@@ -126,6 +132,9 @@ def predict(options: PredictOptions) -> None:
     like none of the classes (five in a hundred images of the classes are marked too), where the method can
     tell. An image that cannot be read is reported and skipped; exit code 1. Features of some thousand files
     are kept in the cache, so that images of before need not be encoded again.
+
+    --class-mix is for images of which the classes come otherwise than in training: answers, and what is
+    promised of them, then are as for such images.
 
     --together takes the images as unlabelled evidence of the classes (docs/unlabelled.md): their answers then
     depend on each other, and it is told how many changed.

@@ -23,6 +23,9 @@ def serve(
     ),
     backbone: str | None = typer.Option(None, help="Where the backbone is, if not where it was for `fit`."),
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
+    class_mix: str = typer.Option(
+        "as-trained", help="How often classes come: as-trained, balanced, or a file of lines `class: number`."
+    ),
     examples: bool = typer.Option(False, "--examples", help="Let clients teach it: POST /examples."),
     shared_classes: bool = typer.Option(
         False, "--shared-classes", help="Keep classes that clients add, for all: POST and DELETE /classes."
@@ -75,6 +78,7 @@ def serve(
         with importing():
             import uvicorn
 
+            from pbprompt.apps.cli.batch import for_class_mix
             from pbprompt.apps.serve.app import create_app, server_config
             from pbprompt.apps.serve.demo import write_drawings
             from pbprompt.apps.serve.labelling import Labelling
@@ -94,7 +98,7 @@ def serve(
         images=min(Limits.images, max_queue),
         batch=max_batch,
     )
-    tuned = TunedModel.load(model, backbone, device)
+    tuned = for_class_mix(TunedModel.load(model, backbone, device), class_mix)
     with ExitStack() as leaving:
         if demo:
             label = Path(leaving.enter_context(TemporaryDirectory(prefix="pbprompt-tour-")))

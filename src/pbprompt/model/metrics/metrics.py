@@ -20,6 +20,7 @@ def summary(log_probabilities: ArrayLike, labels: ArrayLike) -> dict[str, float]
 
         accuracy, top5 = share of items whose label is the likeliest class, among the five likeliest (C > 5)
         macro_f1       = mean over classes of 2·TP / (2·TP + FP + FN)
+        macro_recall   = mean over the classes that have images of TP / (TP + FN): each counts the same
         nll            = −(1/n) Σ log p(yᵢ), each of them no lower than `LOG_FLOOR`
         brier          = (1/n) Σᵢ Σ_c (p_ic − [c = yᵢ])²                         0 at best, 2 at worst
         ece, ece_adaptive, aurc                               `reliability.py`, `selective.py`
@@ -36,12 +37,13 @@ def summary(log_probabilities: ArrayLike, labels: ArrayLike) -> dict[str, float]
         figures["top5"] = (((rows > own[:, None]) | ties_before).sum(1) < 5).mean()
     matrix = confusion_matrix(truth, predicted, classes)
     occurrences = matrix.sum(0) + matrix.sum(1)
-    seen = occurrences > 0
+    seen, images = occurrences > 0, matrix.sum(1)
     probabilities = np.exp(rows)
     confidence = probabilities.max(1)
     probabilities[at_truth] -= 1  # what is left of each row are its misses
     figures |= {
         "macro_f1": (2 * np.diag(matrix)[seen] / occurrences[seen]).mean(),
+        "macro_recall": (np.diag(matrix)[images > 0] / images[images > 0]).mean(),
         "nll": -np.maximum(own, LOG_FLOOR).mean(),
         "brier": np.einsum("nc,nc->n", probabilities, probabilities).mean(),
         "ece": confidence_bins(confidence, right).error,

@@ -51,7 +51,11 @@ def area_under_risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> float
 
 
 def sure_threshold(
-    confidence: ArrayLike, correct: ArrayLike, accuracy: float, certainty: float = 0.9
+    confidence: ArrayLike,
+    correct: ArrayLike,
+    accuracy: float,
+    certainty: float = 0.9,
+    weights: ArrayLike | None = None,
 ) -> float:
     """A confidence from which on items are right as often as `accuracy`, promised with a certainty.
 
@@ -68,45 +72,80 @@ def sure_threshold(
     could promise it, one mistake among them would refuse all. The empirical choice (the lowest threshold at
     which the judged items are right often enough) breaks its word about every other time: it is the luckiest
     of many thresholds.
+
+    `weights`: how often items like each come, where these are not as frequent as those to come. Weighted
+    items count as the fewer that tell as much, n = ê(1 − ê)/var ê of their weighted share of errors ê, and no
+    more than (Σw)²/Σw² (Korn and Graubard, Survey Methodology, 1998).
     """
     values = numbers(confidence, "confidence")
+    wrong = 1 - flags(correct, "correct", len(values))
+    w = np.ones(len(values)) if weights is None else numbers(weights, "weights")
     levels, group = np.unique(-values, return_inverse=True)  # the surest first
-    errors = np.bincount(group, weights=1 - flags(correct, "correct", len(values))).cumsum()
-    accepted = np.bincount(group).cumsum()
-    first, lowest, passed = start(values, accuracy, certainty), math.inf, -1.0
-    for level, items, wrong in zip(levels, accepted, errors, strict=True):
+    sums = (np.bincount(group, weights=each).cumsum() for each in (w, w * w, w * wrong, w * w * wrong))
+    accepted, errors = _worth(*sums)
+    first, lowest, passed = start(values, accuracy, certainty, w), math.inf, (math.inf, -1.0)
+    for level, items, errs in zip(levels, accepted, errors, strict=True):
         if items < first:
             continue
-        if wrong > passed:  # no more errors among more items pass as well
-            if few_errors(items, wrong, 1 - accuracy) > 1 - certainty:
+        if items < passed[0] or errs > passed[1]:  # no more errors among more items pass as well
+            if few_errors(items, errs, 1 - accuracy) > 1 - certainty:
                 break
-            passed = wrong
+            passed = items, errs
         lowest = -float(level)
     return lowest
 
 
-def start(confidence: ArrayLike, accuracy: float, certainty: float = 0.9) -> float:
+def _worth(w: Floats, squares: Floats, wrong: Floats, wrong_squares: Floats) -> tuple[Floats, Floats]:
+    """Whole items that tell as much as weighted ones, no more, and errors among them, no fewer."""
+    share = wrong / w
+    spread = wrong_squares * (1 - 2 * share) + share**2 * squares  # Σ w² (e − ê)²
+    with np.errstate(divide="ignore", invalid="ignore"):
+        told = np.where(spread > 1e-12 * squares, share * (1 - share) * w**2 / spread, np.inf)
+    items = np.minimum(told, w**2 / squares)
+    return np.floor(items + 1e-6), np.ceil(items * share - 1e-6)
+
+
+def start(
+    confidence: ArrayLike, accuracy: float, certainty: float = 0.9, weights: ArrayLike | None = None
+) -> float:
     """Of how many items the first threshold is that `sure_threshold` tries; more than there are: none can be.
 
     Half of the most items that could be accepted if each were right as often as its confidence says (with
     half the risk), and no fewer than could promise it if all were right.
     """
-    surest = np.sort(numbers(confidence, "confidence"))[::-1]
-    fewest, expected = fewest_right(accuracy, certainty), (1 - surest).cumsum()
-    if fewest > len(surest):
+    values = numbers(confidence, "confidence")
+    order = np.argsort(-values, kind="stable")
+    w = np.ones(len(values)) if weights is None else numbers(weights, "weights")[order]
+    items = np.floor(w.cumsum() ** 2 / (w * w).cumsum() + 1e-6)
+    errors = items * (w * (1 - values[order])).cumsum() / w.cumsum()
+    fewest = fewest_right(accuracy, certainty)
+    if fewest > items.max():
         return math.inf
-    tried = np.unique(np.geomspace(fewest, len(surest), TRIED).round().astype(int))
-    could = [n for n in tried if few_errors(n, int(expected[n - 1]), 1 - accuracy) <= (1 - certainty) / 2]
+    least = int(np.argmax(items >= fewest)) + 1
+    tried = np.unique(np.geomspace(least, len(values), TRIED).round().astype(int)) - 1
+    could = [
+        items[at]
+        for at in tried
+        if few_errors(items[at], int(errors[at]), 1 - accuracy) <= (1 - certainty) / 2
+    ]
     return max(fewest, could[-1] // 2) if could else fewest
 
 
-def times_as_many(confidence: ArrayLike, correct: ArrayLike, accuracy: float, certainty: float = 0.9) -> int:
+def times_as_many(
+    confidence: ArrayLike,
+    correct: ArrayLike,
+    accuracy: float,
+    certainty: float = 0.9,
+    weights: ArrayLike | None = None,
+) -> int:
     """How many times the items it would take to promise an accuracy, were the others right as often as
     these; 0 where `MOST_TIMES` would not do."""
     values = numbers(confidence, "confidence")
     right = flags(correct, "correct", len(values))
+    w = np.ones(len(values)) if weights is None else numbers(weights, "weights")
     for times in range(1, MOST_TIMES + 1):
-        if math.isfinite(sure_threshold(np.tile(values, times), np.tile(right, times), accuracy, certainty)):
+        more, so_right, weighed = (np.tile(each, times) for each in (values, right, w))
+        if math.isfinite(sure_threshold(more, so_right, accuracy, certainty, weighed)):
             return times
     return 0
 
