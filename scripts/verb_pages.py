@@ -96,6 +96,7 @@ def default(parameter: Any) -> str:
     if parameter.required:
         return "required"
     value = parameter.default.value if isinstance(parameter.default, Enum) else parameter.default
+    value = ", ".join(value) if isinstance(value, list) else value
     shown = "" if value is False or value in (None, "", []) else f"`{value}`"
     variable = f"`${parameter.envvar}`" if parameter.envvar else ""
     return " or ".join(filter(None, (shown, variable)))

@@ -35,7 +35,7 @@ from pbprompt.model.calibration import CERTAINTY, Calibration
 from pbprompt.model.predictor import Predictor
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.transforms import Preprocess
-from pbprompt.vision.towers.backbone import Encoded
+from pbprompt.vision.towers.backbone import Backbone, Encoded
 from pbprompt.vision.towers.taps import Tapped
 from pbprompt.vision.towers.vit import VitConfig
 
@@ -87,7 +87,7 @@ class ImageClassifier(nn.Module):
         self.register_buffer("bank", predictor.bank)
 
     def forward(
-        self, image: UInt8[Tensor, "b r r 3"]
+        self, image: UInt8[Tensor, "b h w 3"]
     ) -> tuple[Float[Tensor, "b c"], Float[Tensor, " b"], Float[Tensor, " b"]]:
         pixels = (image.permute(0, 3, 1, 2).float() / 255 - self.pixel_mean) / self.pixel_std
         encoded = Encoded(*(part.float() for part in self.visual(pixels.to(self.tower_dtype))))
@@ -205,18 +205,30 @@ def metadata(predictor: Predictor, precision: Precision, seed: int) -> dict[str,
         "seed": seed,
         "temperature": predictor.temperature,
         "precision": precision,
-        "backbone": {
-            "name": backbone.config.name,
-            "activation": backbone.config.activation,
-            "fingerprint": backbone.fingerprint,
-        },
-        "preprocessing": preprocessing(backbone.preprocess),
+        **({"backbones": named} if (named := [_named(tower) for tower in backbone.towers])[1:] else {}),
+        "backbone": _named(backbone),
+        "preprocessing": _canvas(backbone),
         "outputs": OUTPUTS,
     }
 
 
+def _named(backbone: Backbone) -> dict[str, str]:
+    config = backbone.config
+    return {"name": config.name, "activation": config.activation, "fingerprint": backbone.fingerprint}
+
+
+def _canvas(backbone: Backbone) -> dict[str, Any]:
+    """How what the model sees is made of a file: a square, or those of several backbones on one canvas."""
+    squares = {tower.preprocess.look: preprocessing(tower.preprocess) for tower in backbone.towers}
+    if len(squares) == 1:
+        return preprocessing(backbone.preprocess)
+    height, width = backbone.preprocess.shape
+    where = "the squares one below another, each at the left, 0 beside them"
+    return {"input": f"uint8 [batch, {height}, {width}, 3]: {where}", "squares": list(squares.values())}
+
+
 def preprocessing(see: Preprocess) -> dict[str, Any]:
-    """How the square that the model sees is made of a file, to the pixel."""
+    """How the square that a tower sees is made of a file, to the pixel."""
     how = f"Pillow's {see.interpolation.upper()}"
     if see.fit == "squash":
         made: dict[str, Any] = {"resize": f"{how}: the whole image to size x size, its shape given up"}
@@ -261,8 +273,9 @@ def _finite(value: float) -> float | None:
 
 def _program(classifier: ImageClassifier) -> torch.onnx.ONNXProgram:
     method = classifier.method
-    size = method.backbone.preprocess.size
-    example = torch.zeros(2, size, size, 3, dtype=torch.uint8, device=classifier.bank.device)
+    example = torch.zeros(
+        2, *method.backbone.preprocess.shape, 3, dtype=torch.uint8, device=classifier.bank.device
+    )
     try:
         with _quiet():
             traced = torch.export.export(
@@ -290,9 +303,9 @@ def _checked(model: bytes | Path, predictor: Predictor, out: Path, precision: Pr
     """The farthest that a probability of the written model is from float32 torch's, on random images."""
     import onnxruntime
 
-    size = predictor.method.backbone.preprocess.size
+    shape = predictor.method.backbone.preprocess.shape
     generator = torch.Generator().manual_seed(0)
-    images = torch.randint(256, (3, size, size, 3), generator=generator, dtype=torch.uint8)
+    images = torch.randint(256, (3, *shape, 3), generator=generator, dtype=torch.uint8)
     wanted = ImageClassifier(predictor, torch.float32)(images.to(predictor.bank.device))[0].cpu()
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     got = session.run(["probabilities"], {"image": images.numpy()})[0]

@@ -98,7 +98,7 @@ class Answers:
         looks = posterior.strangeness(scores)
         mine = scores[:, :, self.columns]
         spoken = zip(named, kinds_of(posterior.views), strict=True)
-        says = [f"{kind.says}, {of}" if named[1:] else kind.says for of, kinds in spoken for kind in kinds]
+        says = [f"{kind.says} ({of})" if named[1:] else kind.says for of, kinds in spoken for kind in kinds]
         known = posterior.weights.best[:, None, None] * mine
         total = known.sum(0)
         if len(self.columns):  # against all of them together, as new names are

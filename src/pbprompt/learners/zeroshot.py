@@ -73,6 +73,7 @@ class ZeroShot(Method):
     """Whole sentences for each class; nothing is learned."""
 
     Config = ZeroShotConfig
+    takes_several = True
     paper = "Radford et al., 2021"
     config: ZeroShotConfig
 

@@ -31,6 +31,18 @@ class ModelInfo:
     library: str = __version__
     temperature: float = 1.0  # of the probabilities; 1: as the method has them
     multi_label: bool = False  # an image may have several of the classes, or none
+    backbones: tuple[dict[str, str], ...] = ()  # of several side by side, each
+
+    @property
+    def towers(self) -> tuple[dict[str, str], ...]:
+        """What is said of each backbone."""
+        return self.backbones or (self.backbone,)
+
+    @property
+    def activation(self) -> str | None:
+        """What to say of backbones whose files do not tell, where that is one thing."""
+        said = {one["activation"] for one in self.towers if one["name"] not in EMBEDDED}
+        return said.pop() if len(said) == 1 else None
 
 
 def model_card(
@@ -51,6 +63,11 @@ def model_card(
     facts = {key: value for key, value in info.data.to_dict().items() if key not in ("to_try", "added")}
     data = "\n".join(f"- {key.replace('_', ' ')}: {escaped(str(value))}" for key, value in facts.items())
     bits = f"{info.backbone['precision']}, " if "precision" in info.backbone else ""
+    towers = ",\n".join(
+        f"`{one['name']}`\n({bits}activation {one['activation']}, fingerprint `{one['fingerprint']}`)"
+        for one in info.towers
+    )
+    several = "s" if info.backbones else ""
     title, kinds, labelled, more = f"{info.method} on {dataset}", "classes", "DATA", ""
     if info.multi_label:
         title, labelled = f"{info.method}, multi-label, on {dataset}", "labels.csv"
@@ -68,8 +85,7 @@ def model_card(
 
 {len(info.classes)} {kinds}: {names}
 
-Tuned with pbprompt {info.library} on the frozen backbone `{info.backbone["name"]}`
-({bits}activation {info.backbone["activation"]}, fingerprint `{info.backbone["fingerprint"]}`),
+Tuned with pbprompt {info.library} on the frozen backbone{several} {towers},
 seed {info.seed}.
 {trust}
 ## Use
@@ -134,8 +150,8 @@ def judged_on(metrics: Mapping[str, Any]) -> str:
 
 
 def _table(info: ModelInfo, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    name = info.backbone["name"]
-    note = f" `{name}` is not CLIP: not comparable with papers on CLIP." if name in EMBEDDED else ""
+    others = [one["name"] for one in info.towers if one["name"] in EMBEDDED]
+    note = f" `{others[0]}` is not CLIP: not comparable with papers on CLIP." if others else ""
     return f"\n{table(head, rows)}\n\nOn {judged_on(info.metrics)}.{note}\n"
 
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pbprompt.model.tuned import TunedModel
 
 VERSION = 2
+Given = Backbone | str | Sequence[str] | None  # towers, or where their weights are; None: where they were
 CLASSES_HASH = "classes_sha256"  # the config's key: the weights are in the order of the names
 
 
@@ -61,23 +62,29 @@ def describe_model(
     multi_label: bool = False,
 ) -> ModelInfo:
     """The facts of a freshly tuned method."""
-    backbone, precision = method.given, str(method.given.dtype).removeprefix("torch.")
+    towers = method.given.towers
     return ModelInfo(
         method=method.name,
         config=to_dict(method.config),
         classes=method.classes,
         template=method.template,
-        backbone={
-            "name": backbone.config.name,
-            "activation": backbone.config.activation,
-            "fingerprint": backbone.fingerprint,
-            **({} if precision == "float32" else {"precision": precision}),
-        },
+        backbone=_facts(method.given),
+        backbones=tuple(map(_facts, towers)) if len(towers) > 1 else (),
         seed=seed,
         shots=shots,
         data=data,
         multi_label=multi_label,
     )
+
+
+def _facts(backbone: Backbone) -> dict[str, str]:
+    precision = str(backbone.dtype).removeprefix("torch.")
+    return {
+        "name": backbone.config.name,
+        "activation": backbone.config.activation,
+        "fingerprint": backbone.fingerprint,
+        **({} if precision == "float32" else {"precision": precision}),
+    }
 
 
 def save_model(folder: Path, model: "TunedModel", name: str, labels: str | None) -> None:
@@ -90,6 +97,8 @@ def save_model(folder: Path, model: "TunedModel", name: str, labels: str | None)
         name: text.encode() for name, text in texts.items() if text
     }
     about = {"format": FORMAT, "version": VERSION, **asdict(info), "data": info.data.to_dict()}
+    if not info.backbones:
+        del about["backbones"]  # as models are that see by one
     about |= {CLASSES_HASH: names_hash(info.classes), HASHES: hashes(parts)}
     config = json.dumps(about, indent=1, ensure_ascii=False) + "\n"
     card = model_card(
@@ -126,7 +135,7 @@ def read_info(folder: Path | ModelFiles) -> ModelInfo:
         values.pop(HASHES, None)
         given_hash = values.pop(CLASSES_HASH, None)
         info = from_dict(ModelInfo, values, "field")
-        if not {"name", "activation", "fingerprint"} <= set(info.backbone):
+        if any(not {"name", "activation", "fingerprint"} <= set(one) for one in info.towers):
             raise ValueError("the backbone's identity is missing")
         if not 0 < info.temperature < math.inf:
             raise ValueError(f"temperature is {info.temperature}: it must be above 0")
@@ -146,7 +155,7 @@ def names_hash(names: Sequence[str]) -> str:
 
 
 def load_model(
-    files: ModelFiles, backbone: Backbone | str | None, device: str | torch.device
+    files: ModelFiles, backbone: Given, device: str | torch.device
 ) -> tuple[Method, ModelInfo, LabelHead | None]:
     """The tuned method, prepared for its classes, on the backbone it was tuned on and no other.
 
@@ -178,26 +187,39 @@ def load_model(
     return method, info, LabelHead(*(part.to(towers.device) for part in head))
 
 
-def _towers_of(
-    folder: Path, info: ModelInfo, backbone: Backbone | str | None, device: str | torch.device
-) -> Backbone:
+def _towers_of(folder: Path, info: ModelInfo, given: Given, device: str | torch.device) -> Backbone:
     """The frozen towers that a model was tuned on, and no others; loaded where they are not given.
 
     In the precision that they had, but for float16 on a CPU, which takes longer there than float32.
     """
-    if not isinstance(backbone, Backbone):
-        name = backbone or info.backbone["name"]
-        activation = None if name in EMBEDDED else info.backbone["activation"]
-        dtype = PRECISIONS.get(info.backbone.get("precision", "float32"), torch.float32)
+    named = info.towers
+    if isinstance(given, Backbone):
+        places: Sequence[Backbone | str] = given.towers
+    else:
+        places = [given] if isinstance(given, str) else list(given or [one["name"] for one in named])
+    if len(places) != len(named):
+        raise InputError(
+            f"{folder}: tuned on {info.backbone['name']}, and {len(places)} are given: give {len(named)}, in "
+            "this order"
+        )
+    towers = []
+    for place, facts in zip(places, named, strict=True):
+        dtype = PRECISIONS.get(facts.get("precision", "float32"), torch.float32)
         if dtype == torch.float16 and pick(str(device)) == "cpu":
             dtype = torch.float32
-        backbone = load_backbone(name, activation=activation, device=device, dtype=dtype)
-    if backbone.fingerprint != info.backbone["fingerprint"]:
-        raise InputError(
-            f"{folder}: tuned on {info.backbone['name']} with other weights than these "
-            f"({info.backbone['fingerprint'][:12]} ≠ {backbone.fingerprint[:12]}): give the same checkpoint"
+        activation = None if place in EMBEDDED else facts["activation"]
+        tower = (
+            place
+            if isinstance(place, Backbone)
+            else load_backbone(place, activation=activation, device=device, dtype=dtype)
         )
-    return backbone
+        if tower.fingerprint != facts["fingerprint"]:
+            raise InputError(
+                f"{folder}: tuned on {facts['name']} with other weights than these "
+                f"({facts['fingerprint'][:12]} ≠ {tower.fingerprint[:12]}): give the same checkpoint"
+            )
+        towers.append(tower)
+    return given if isinstance(given, Backbone) else load_backbone(towers)
 
 
 def copy_method(method: Method) -> Method:

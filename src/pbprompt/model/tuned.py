@@ -35,7 +35,7 @@ from pbprompt.model.calibration import (
 )
 from pbprompt.model.card import ModelInfo
 from pbprompt.model.class_mix import Mix, estimated, ratio, shares
-from pbprompt.model.folder import copy_method, describe_model, load_model, save_model
+from pbprompt.model.folder import Given, copy_method, describe_model, load_model, save_model
 from pbprompt.model.manifest import ModelFiles, opened
 from pbprompt.model.metrics.conformal import ByDifficulty
 from pbprompt.model.metrics.evaluation import Evaluation
@@ -249,7 +249,7 @@ class TunedModel:
     def load(
         cls,
         folder: str | Path | ModelFiles,
-        backbone: Backbone | str | None = None,
+        backbone: Given = None,
         device: str | torch.device = "cpu",
         *,
         samples: int = SAMPLES,
@@ -259,7 +259,7 @@ class TunedModel:
 
         Args:
             folder: the model's, or what `opened` read of it.
-            backbone: one that is loaded already, or where its weights are if they moved.
+            backbone: one that is loaded already, or where its weights are if they moved; of several a list.
             device: of a backbone that is loaded here.
             samples: prompts of each class to predict with.
             seed: of the sampled prompts.
@@ -520,7 +520,7 @@ class TunedModel:
         return rows, features.subset(rows), said.tempered(self.info.temperature)
 
     @torch.inference_mode()
-    def encode(self, pixels: Sequence[Float[Tensor, "3 size size"]]) -> Encoded:
+    def encode(self, pixels: Sequence[Float[Tensor, "3 h w"]]) -> Encoded:
         """Preprocessed images through the frozen tower, so many at once as are fastest."""
         device = self.backbone.device
         parts = torch.stack(list(pixels)).split(default_batch(device))

@@ -205,7 +205,7 @@ def look(
     Args:
         source: what `open_dataset` takes, or a dataset of it.
         root: where benchmarks are, or what a table's paths are relative to.
-        backbone: by which images look alike, or its name.
+        backbone: by which images look alike, or its name; of several the first.
         device: of a backbone that is given by name.
         classes_file: renames classes of your own data.
         progress: show a bar.
@@ -218,7 +218,7 @@ def look(
     """
     opened = (source, True) if isinstance(source, Dataset) else open_images(source, root, classes_file)
     dataset, labelled = opened
-    towers = load_backbone(backbone, device=device) if isinstance(backbone, str) else backbone
+    towers = load_backbone(backbone, device=device) if isinstance(backbone, str) else backbone.towers[0]
     bank = FeatureBank(towers, progress=progress)
     failures: dict[str, InputError] = {}
     features = bank.encode(dataset.root, dataset.items, failures)

@@ -7,7 +7,8 @@
 | a list of PIL images or uint8 [h, w, 3]    | images; a single PIL image is a list of one                   |
 | a uint8 array [n, h, w, 3]                 | images                                                        |
 | `Features`, `Encoded`, numbers [n, 1+m, d] | features of the backbone: the global vector, then m patches   |
-| numbers [n, d]                             | global vectors alone: each is its image's one and only patch  |
+| numbers [n, d]                             | global vectors alone: each is its image's one and only patch; |
+|                                            | of several backbones side by side, in their order             |
 
 The last line is Eq. 5 with M = 1 and u₁ = f(x): an image of which nothing but the global vector is known is a
 point in the joint space. A method that transports patches then works as it is, no setting changed.
@@ -37,6 +38,7 @@ from pbprompt.vision.images.items import Item
 from pbprompt.vision.images.stream import Record, list_images
 from pbprompt.vision.images.workers import available_cpus
 from pbprompt.vision.towers.backbone import Backbone, Encoded
+from pbprompt.vision.towers.several import side_by_side
 
 ClassNames = Mapping[Any, str] | Sequence[str] | None
 PATHS = (str, os.PathLike)
@@ -53,6 +55,10 @@ def encode_inputs(X: Any, backbone: Backbone, *, progress: bool = False) -> Enco
     pictures = as_pictures(X)
     if pictures is None:
         table = torch.from_numpy(feature_table(X, backbone.embed_dim))
+        if len(backbone.towers) > 1:
+            whole = table if table.ndim == 2 else table[:, 0]
+            whole = side_by_side(whole.split(backbone.widths, dim=1))
+            return Encoded(whole, whole[:, None][:, :0])
         return Encoded(table, table[:, None]) if table.ndim == 2 else Encoded(table[:, 0], table[:, 1:])
     if all(isinstance(picture, PATHS) for picture in pictures):
         bank = FeatureBank(backbone, progress=progress)

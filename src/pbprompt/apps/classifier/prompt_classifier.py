@@ -43,7 +43,6 @@ from pbprompt.registry import find_method
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.names import check_distinct
 from pbprompt.vision.towers.backbone import Backbone, Encoded
-from pbprompt.vision.towers.loading.hub import EMBEDDED
 
 if TYPE_CHECKING:
     from pbprompt.apps.audit.audit import Look
@@ -63,7 +62,8 @@ class PromptClassifier(Estimator):
         preset: of the method's presets.
         variant: of the method's variants.
         settings: changes the method's own, such as {"epochs": 20}; a search sets them as `settings__epochs`.
-        backbone: what `load_backbone` takes, or gives.
+        backbone: what `load_backbone` takes, or gives; a list of several, such as ["lite", "ViT-B/16"], for
+            methods that see by several (docs/backbones.md).
         activation: "quick_gelu" or "gelu", where a backbone's file does not tell.
         device: "auto" is a GPU where there is one.
         template: a sentence with {} for the class.
@@ -95,7 +95,7 @@ class PromptClassifier(Estimator):
         preset: str = "default",
         variant: str = "",
         settings: Mapping[str, Any] | None = None,
-        backbone: str | Backbone = "lite",
+        backbone: str | Backbone | Sequence[str | Backbone] = "lite",
         activation: str | None = None,
         device: str = "auto",
         template: str | None = None,
@@ -222,7 +222,8 @@ class PromptClassifier(Estimator):
     def _towers(self) -> Backbone:
         if isinstance(self.backbone, Backbone):
             return self.backbone
-        return tuning.shared_backbone(str(self.backbone), self.activation, str(self.device))
+        given = (self.backbone,) if isinstance(self.backbone, str) else tuple(self.backbone)
+        return tuning.shared_backbone(given, self.activation, str(self.device))
 
     def _take(self, model: TunedModel, labels: NDArray[Any]) -> Self:
         """Become the classifier of a model, whose classes have these labels."""
@@ -296,8 +297,11 @@ class PromptClassifier(Estimator):
         return float(np.average(right, weights=sample_weight))
 
     def encode(self, X: Any) -> NDArray[np.float32]:
-        """Features [n, 1 + m, d] of images, to give as X again and again: a search then encodes them once."""
+        """Features [n, 1 + m, d] of images (of several backbones [n, d]), to give as X again and again: a
+        search then encodes them once."""
         images = encode_inputs(X, self._towers(), progress=bool(self.verbose))
+        if not images.patches.shape[1]:
+            return images.global_.numpy()
         return torch.cat([images.global_[:, None], images.patches.float()], dim=1).numpy()
 
     def add_classes(self, names: Sequence[str] | Mapping[Any, str]) -> Self:
@@ -396,21 +400,22 @@ class PromptClassifier(Estimator):
         cls,
         source: str | Path,
         *,
-        backbone: str | Backbone | None = None,
+        backbone: str | Backbone | Sequence[str] | None = None,
         device: str = "auto",
         token: str | None = None,
     ) -> Self:
         """A saved classifier: a folder of `save_pretrained` or `pbprompt fit`, or a hub id such as ORG/NAME.
 
-        `backbone`: where its weights are, if not where they were.
+        `backbone`: where its weights are, if not where they were; of several a list.
         """
         files = opened(saved.find_folder(str(source), token))
         info = read_info(files)
+        names = [one["name"] for one in info.towers]
         made = cls(
             info.method,
             settings=info.config,
-            backbone=backbone or info.backbone["name"],
-            activation=None if info.backbone["name"] in EMBEDDED else info.backbone["activation"],
+            backbone=backbone or (names if names[1:] else names[0]),
+            activation=info.activation,
             device=device,
             template=info.template,
             shots=info.shots,

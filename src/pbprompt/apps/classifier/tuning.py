@@ -214,6 +214,6 @@ def method_config(method: str, preset: str, variant: str, settings: Mapping[str,
 
 
 @lru_cache(maxsize=1)
-def shared_backbone(name: str, activation: str | None, device: str) -> Backbone:
+def shared_backbone(given: tuple[str | Backbone, ...], activation: str | None, device: str) -> Backbone:
     """Towers never change, so the many classifiers of a search share them."""
-    return load_backbone(name, activation=activation, device=device)
+    return load_backbone(given, activation=activation, device=device)

@@ -76,7 +76,7 @@ def _zero_shot(options: PredictOptions) -> tuple[TunedModel, Rule]:
 
 def _approximated(options: PredictOptions, *towers: Backbone) -> None:
     """Let the towers, or both views of the same, see by the approximate ways that are asked for."""
-    for tower in towers:
+    for tower in (one for given in towers for one in (given, *given.towers)):
         tower.preprocess = replace(tower.preprocess, fast=options.fast_resize)
     if options.precision == "bfloat16":
         round_image_tower(towers[0])

@@ -57,7 +57,10 @@ class FitCommand:
     overrides: list[str] = typer.Option(
         [], "--set", help="A setting as key=value; may be repeated.", rich_help_panel=ADVANCED
     )
-    backbone: str = typer.Option("lite", help="lite, lite-vit, an OpenAI name, a file, folder or hub id.")
+    backbone: list[str] = typer.Option(
+        ["lite"],
+        help="lite, lite-vit, an OpenAI name, a file, folder or hub id; repeated: conjugate sees by each.",
+    )
     activation: str | None = typer.Option(
         None, help="quick_gelu or gelu, for weights that do not tell.", rich_help_panel=ADVANCED
     )
@@ -170,6 +173,8 @@ class FitCommand:
     def of(cls, kept: Mapping[str, object], **given: object) -> "FitCommand":
         """From what a model has kept, which anybody may have written: names of data, and settings, alone."""
         taken: dict[str, Any] = {name: value for name, value in kept.items() if name not in NOT_KEPT}
+        if isinstance(one := taken.get("backbone"), str):  # as models said when they saw by one
+            taken["backbone"] = [one]
         taken |= {name: Path(taken[name]) for name in _paths() & set(taken) if isinstance(taken[name], str)}
         return from_dict(cls, {**_defaults(), **taken, **given}, "option")
 
@@ -203,6 +208,9 @@ def fit(options: FitCommand) -> None:
 
     Photographs of one thing, place or moment share what new ones will not have: [bold]--group[/bold] says
     which are a series, so that what is promised holds for photographs of other series (docs/promises.md).
+
+    Several backbones see what one does not: [bold]--backbone lite --backbone ViT-B/16[/bold] weighs what each
+    says by left-out photographs (docs/backbones.md).
 
     A table whose column is called `labels`, with cells such as beach|dog, is multi-label:
     [bold]pbprompt fit labels.csv --out model/[/bold] (docs/multi-label.md).

@@ -167,18 +167,16 @@ def refit(
     from pbprompt.apps.cli.fitting import fit_options
     from pbprompt.model.card import judged_on
     from pbprompt.model.tuned import TunedModel
-    from pbprompt.vision.towers.loading.hub import EMBEDDED
 
     with _written(model, out) as place:
         before = TunedModel.load(model, device="auto")
         given = before.info.data.options
         if not given:
             raise InputError(f"{model}: does not say what it was fitted to: use `pbprompt fit`")
-        towers = {name: before.info.backbone[name] for name in ("name", "activation")}
-        activation = None if towers["name"] in EMBEDDED else towers["activation"]
+        towers = [one["name"] for one in before.info.towers]
         work = place.absolute().parent / f".{place.absolute().name}.refit"  # what a kill leaves is replaced
         options = FitCommand.of(
-            given, out=work, backbone=towers["name"], activation=activation, allow_urls=allow_urls
+            given, out=work, backbone=towers, activation=before.info.activation, allow_urls=allow_urls
         )
         _ask(options.sources, model, yes)
         for change in before.info.data.changes:

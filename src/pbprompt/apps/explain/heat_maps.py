@@ -103,32 +103,40 @@ def heat_maps(
     *,
     temperature: float | None = None,
 ) -> HeatMaps:
-    """Maps of the named classes (default: the three likeliest) for `samples` of their prompts at most.
+    """Maps of the named classes (default: the three likeliest) for `samples` of their prompts at most; of
+    several backbones, where the first one looks.
 
     `temperature`: T of the plans; the default is the one the model was trained with.
     """
     method, bank = predictor.method, predictor.bank[:samples]
     backbone, prompts = method.backbone, method.prompts_of(bank)
     rows = None if names is None else class_rows(method.classes, names)
+    first = backbone.towers[0]
     encoded = backbone.image(backbone.preprocess(image).unsqueeze(0).to(backbone.device))
+    looking = encoded
+    if first is not backbone:
+        looking, prompts = (
+            first.image(first.preprocess(image)[None].to(first.device)),
+            prompts[..., : first.embed_dim],
+        )
     probabilities = predictor(encoded).probabilities[0]
     if rows is None:
         rows = probabilities.argsort(descending=True, stable=True)[:TOP].tolist()
     heat = method.plan_temperature if temperature is None else temperature
     log_weights = method.sample_logits(encoded, bank).log_softmax(-1)
     log_weights = log_weights.expand(len(prompts), -1, -1)  # prompts that make one classifier share its p_c
-    similarity = plan_similarity(encoded.patches, prompts, getattr(method.config, "ct_plan", "cosine"))
+    similarity = plan_similarity(looking.patches, prompts, getattr(method.config, "ct_plan", "cosine"))
     plans = transport_plans(similarity, log_weights, heat)
 
     def maps(values: Float[Tensor, "s 1 m c"]) -> Maps:
-        chosen = values[:, 0, :, rows].transpose(1, 2).unflatten(-1, backbone.grid)
+        chosen = values[:, 0, :, rows].transpose(1, 2).unflatten(-1, first.grid)
         return chosen.float().cpu().numpy()
 
     sources = method.sources(encoded) if isinstance(method, Explains) else {}
     return HeatMaps(
         patch_to_prompt=maps(plans.prompt_given_patch),
         prompt_to_patch=maps(plans.patch_given_prompt),
-        contribution=maps(_contribution(encoded, method.directions(bank))),
+        contribution=maps(_contribution(looking, method.directions(bank)[..., : prompts.shape[-1]])),
         classes=tuple(method.classes[row] for row in rows),
         probabilities=probabilities[rows].float().cpu().numpy(),
         temperature=heat,
@@ -136,8 +144,8 @@ def heat_maps(
             source: (logits - logits.mean(1, keepdim=True))[0, rows].float().cpu().numpy()
             for source, logits in sources.items()
         },
-        fit=backbone.preprocess.fit,
-        cropped=backbone.preprocess.size / (backbone.preprocess.resize or backbone.preprocess.size),
+        fit=first.preprocess.fit,
+        cropped=first.preprocess.size / (first.preprocess.resize or first.preprocess.size),
     )
 
 

@@ -42,7 +42,7 @@ from pbprompt.apps.serve.schemas import (
 from pbprompt.learners.predictive import Prediction
 from pbprompt.model.rule import Rule
 from pbprompt.model.tuned import TunedModel
-from pbprompt.vision.images.crops import Crop
+from pbprompt.vision.images.crops import Look
 from pbprompt.vision.images.images import encoded_image
 from pbprompt.vision.images.workers import Workers, available_cpus
 from pbprompt.vision.towers.backbone import Encoded
@@ -190,7 +190,7 @@ class Service:
     async def _squares(self, images: Sequence[Upload]) -> list[Image.Image]:
         return await self._decoded(images, self.model.backbone.preprocess.look)
 
-    async def _decoded(self, images: Sequence[Upload], look: Crop | None = None) -> list[Image.Image]:
+    async def _decoded(self, images: Sequence[Upload], look: Look | None = None) -> list[Image.Image]:
         jobs = [self._decode(decode_image, image.data, self.limits, look) for image in images]
         results = await asyncio.gather(*jobs, return_exceptions=True)
         decoded: list[Image.Image] = []

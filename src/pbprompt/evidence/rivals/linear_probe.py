@@ -45,6 +45,7 @@ class LinearProbe(LinearClassifier):
 
     Config = LinearProbeConfig
     needs_text = False
+    takes_several = True
     takes_new_names = False
     revision = 2  # C is searched further where features share an offset
     paper = "Radford et al., 2021"

@@ -25,6 +25,7 @@ class NearestMean(Memory):
     """Each class is the mean of its images."""
 
     needs_text = False
+    takes_several = True
     takes_new_names = False
     paper = "Mensink et al., TPAMI 2013"
 

@@ -27,6 +27,7 @@ class NearestNeighbours(Memory):
     """The most alike training images vote."""
 
     needs_text = False
+    takes_several = True
     takes_new_names = False
     paper = "Cover and Hart, IEEE Trans. Inf. Theory 1967"
 

@@ -9,11 +9,11 @@ import copy
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -33,6 +33,7 @@ from pbprompt.vision.images.items import Item
 from pbprompt.vision.images.stream import Record
 from pbprompt.vision.images.workers import available_cpus
 from pbprompt.vision.towers.backbone import Backbone, Encoded
+from pbprompt.vision.towers.several import side_by_side
 
 MEMORY_GIB = 4.0  # of patches, beyond which they are mapped from a file
 
@@ -113,7 +114,7 @@ class FeatureBank:
         self.last_report: Report | None = None
         self._images_seen = 0
 
-    def on(self, backbone: Backbone) -> "FeatureBank":
+    def on(self, backbone: Backbone) -> Self:
         """The same with another backbone."""
         other = copy.copy(self)
         other.backbone = backbone
@@ -126,10 +127,17 @@ class FeatureBank:
 
         With `failures`, unreadable images are put there by path and left out, instead of raised.
         """
-        look, store = self.backbone.preprocess.look, self._store(self.backbone.preprocess.identity)
-        if failures is None:
-            return self._shared_out(root, items, [look], store)
-        features = self._collect(root, items, [look], store, failures)
+
+        def encoded(bank: Self) -> Features:
+            see = bank.backbone.preprocess
+            looks, store = [see.look], bank._store(see.identity)
+            if failures is None:
+                return bank._shared_out(root, items, looks, store)
+            return bank._collect(root, items, looks, store, failures)
+
+        features = self._of_each(encoded)
+        if not failures:
+            return features
         return features.subset([row for row, item in enumerate(items) if item.path not in failures])
 
     def encode_files(
@@ -148,13 +156,30 @@ class FeatureBank:
 
         On a GPU with room for it they stay there.
         """
-        return self._shared_out(root, items, [self.backbone.preprocess.view(seed, epoch)], None)
+        return self._of_each(
+            lambda bank: bank._shared_out(root, items, [bank.backbone.preprocess.view(seed, epoch)], None)
+        )
 
     def fixed_views(self, root: Path, items: Sequence[Item], *, seed: int, views: int) -> Features:
         """The training views of epochs 0 to views − 1, stored; row v·n + i is view v of item i of n."""
-        test = self.backbone.preprocess
-        looks = [test.view(seed, epoch) for epoch in range(views)]
-        return self._shared_out(root, items, looks, self._store(test.identity_of(test.view(seed, 0))))
+
+        def viewed(bank: Self) -> Features:
+            test = bank.backbone.preprocess
+            looks = [test.view(seed, epoch) for epoch in range(views)]
+            return bank._shared_out(root, items, looks, bank._store(test.identity_of(test.view(seed, 0))))
+
+        return self._of_each(viewed)
+
+    def _of_each(self, encode: Callable[[Self], Features]) -> Features:
+        """Of several backbones each by itself, whose features are kept by themselves too; side by side."""
+        banks = [self.on(tower) for tower in self.backbone.towers]
+        if len(banks) == 1:
+            return encode(self)
+        parts = [encode(bank) for bank in banks]
+        reports = [bank.last_report for bank in banks if bank.last_report]
+        self.last_report = Report(*map(sum, zip(*reports, strict=True)))
+        global_ = side_by_side([part.global_ for part in parts])
+        return Features(global_, global_[:, None][:, :0], parts[0].labels)
 
     def _store(self, transform: str) -> FeatureStore:
         return FeatureStore(

@@ -13,6 +13,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, Protocol
 
@@ -104,6 +105,30 @@ class Crop:
         if width > size:  # Pillow resizes across, then down: only what is kept need be resized down
             image = image.resize((width, before[1]), how).crop((left, 0, left + size, before[1]))
         return image.resize((size, height), how).crop((0, top, size, top + size))
+
+
+@dataclass(frozen=True)
+class Crops:
+    """Several squares of one image on one canvas, one below another at its left."""
+
+    crops: tuple[Crop, ...]
+    draft: ClassVar[None] = None
+
+    @property
+    def size(self) -> int:
+        """Width of the canvas."""
+        return max(crop.size for crop in self.crops)
+
+    @property
+    def tops(self) -> list[int]:
+        """Where each square begins, and behind them where the canvas ends."""
+        return list(accumulate((crop.size for crop in self.crops), initial=0))
+
+    def __call__(self, image: Image.Image, key: str = "") -> Image.Image:
+        canvas = Image.new("RGB", (self.size, self.tops[-1]))
+        for crop, top in zip(self.crops, self.tops, strict=False):
+            canvas.paste(crop(image), (0, top))
+        return canvas
 
 
 @dataclass(frozen=True)

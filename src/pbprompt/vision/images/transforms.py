@@ -9,7 +9,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from pbprompt.vision.images.crops import Crop, Fit, Interpolation, TrainingView
+from pbprompt.vision.images.crops import Crop, Crops, Fit, Interpolation, TrainingView
 
 Triple = tuple[float, float, float]
 
@@ -47,10 +47,10 @@ class Preprocess:
     resize: int | None = None
     fast: bool = False
 
-    def __call__(self, image: Image.Image) -> Float[Tensor, "3 size size"]:
+    def __call__(self, image: Image.Image) -> Float[Tensor, "3 h w"]:
         return self.normalised(self.look(image))
 
-    def normalised(self, square: Image.Image) -> Float[Tensor, "3 size size"]:
+    def normalised(self, square: Image.Image) -> Float[Tensor, "3 h w"]:
         """What the tower reads of a square: to make a square of it again would crop it twice."""
         return normalise(torch.from_numpy(np.array(square))[None], self.mean, self.std)[0]
 
@@ -58,6 +58,11 @@ class Preprocess:
     def look(self) -> Crop:
         """What makes the square, for whoever decodes."""
         return Crop(self.size, self.fit, self.interpolation, self.resize, self.draft, self.fast)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of what the tower reads."""
+        return self.size, self.size
 
     @property
     def identity(self) -> str:
@@ -68,7 +73,7 @@ class Preprocess:
         """What makes training views for the same tower."""
         return TrainingView(self.size, seed, epoch, interpolation=self.interpolation)
 
-    def identity_of(self, look: Crop | TrainingView) -> str:
+    def identity_of(self, look: Crop | Crops | TrainingView) -> str:
         """The same of a look, or of a family of views, whatever their seed and epoch."""
         kind = "train-view" if isinstance(look, TrainingView) else "clip-test"
         facts = {"size": look.size, "mean": tuple(self.mean), "std": tuple(self.std), **vars(look)}

@@ -131,7 +131,7 @@ class Backbone(nn.Module):
 
     @property
     def towers(self) -> "Sequence[Backbone]":
-        """What it is made of: itself, or several backbones (`several.py`)."""
+        """What it is made of: itself, or several (`several.py`)."""
         return (self,)
 
     @property

@@ -32,6 +32,7 @@ from functools import cached_property, lru_cache, partial
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -283,5 +284,14 @@ class _Permuted(torch.autograd.Function):
 
 @torch.no_grad()
 def encode_texts(backbone: Backbone, texts: Sequence[str]) -> Float[Tensor, "n d"]:
-    """Text features of whole sentences, not normalised."""
-    return TextEngine(backbone, text_prompts(backbone.tokenizer, texts))()
+    """Text features of whole sentences, not normalised; of several backbones (`several.py`) side by side,
+    each as long as its logit scale, and zero where it reads no text."""
+    if len(backbone.towers) == 1:
+        return TextEngine(backbone, text_prompts(backbone.tokenizer, texts))()
+    parts = [
+        tower.logit_scale * F.normalize(encode_texts(tower, texts).float(), dim=-1)
+        if tower.reads_text
+        else torch.zeros(len(texts), tower.embed_dim, device=tower.device)
+        for tower in backbone.towers
+    ]
+    return torch.cat(parts, dim=1)

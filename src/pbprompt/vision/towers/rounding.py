@@ -53,7 +53,8 @@ def round_image_tower(backbone: Backbone) -> None:
         raise InputError(f"precision bfloat16: {why}: leave it out")
     if backbone.base is not backbone:
         raise InputError("precision bfloat16: the model reaches into the image tower: leave it out")
-    backbone.visual.to(torch.bfloat16)
+    for tower in backbone.towers:
+        tower.visual.to(torch.bfloat16)
 
 
 def _why_not(device: torch.device) -> str:

@@ -1,6 +1,6 @@
 """Loading a backbone from any of the usual files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -23,6 +23,7 @@ from pbprompt.vision.towers.loading.tensors import fingerprint, fitting_together
 from pbprompt.vision.towers.loading.timm_files import read_timm
 from pbprompt.vision.towers.loading.vocabulary import read_tokenizer
 from pbprompt.vision.towers.resnet import ResNetConfig, fold_batch_norms
+from pbprompt.vision.towers.several import Several
 
 Reader = Callable[[Path, str], tuple[BackboneConfig, dict[str, Tensor], nn.Module | None]]
 HF_WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # or an index of the parts of one
@@ -34,7 +35,7 @@ WITHOUT_TEXT = 100.0  # the scale of cosines between images, which an image towe
 
 
 def load_backbone(
-    name_or_path: str | Path = "lite",
+    name_or_path: str | Path | Sequence[str | Path | Backbone] = "lite",
     *,
     activation: str | None = None,
     device: str | torch.device = "cpu",
@@ -46,8 +47,10 @@ def load_backbone(
         name_or_path: "lite" or "lite-vit", which are embedded; one of OpenAI's names ("RN50", "ViT-B/16", …)
             or a hub id ("hf-hub:ORG/NAME"), downloaded once; or a path: an OpenAI `.pt`, an open_clip
             `.safetensors` or `.bin`, or a Hugging Face folder of CLIP, MetaCLIP 2, SigLIP, DINOv2 or DINOv3
-            (the last two are image towers without text).
-        activation: "quick_gelu" or "gelu", where the file does not tell which the model uses.
+            (the last two are image towers without text). Of a list, several side by side, for methods that
+            can see by several: an image is opened once and seen by each.
+        activation: "quick_gelu" or "gelu", where the file does not tell which the model uses; of several, for
+            those that do not tell.
         device: "auto" is a GPU where there is one.
         dtype: of the weights.
 
@@ -59,8 +62,28 @@ def load_backbone(
         >>> features.shape[1] == backbone.embed_dim
         True
     """
+    if isinstance(name_or_path, str | Path):
+        return _load(name_or_path, activation, device, dtype)
+    names, alone = list(name_or_path), len(name_or_path) == 1
+    if not names:
+        raise InputError("no backbone is given: give one, such as lite")
+    towers = [
+        one if isinstance(one, Backbone) else _load(one, activation, device, dtype, alone=alone)
+        for one in names
+    ]
+    return towers[0] if alone else Several(towers)
+
+
+def _load(
+    name: str | Path,
+    activation: str | None,
+    device: str | torch.device,
+    dtype: torch.dtype,
+    *,
+    alone: bool = True,
+) -> Backbone:
     target = _device(device)
-    config, state, tokenizer, visual = _read(str(name_or_path), activation)
+    config, state, tokenizer, visual = _read(str(name), activation, alone=alone)
     identity = fingerprint(config, state)
     logit_scale = float(state["logit_scale"].double().exp()) if config.text else WITHOUT_TEXT
     logit_bias = float(state["logit_bias"]) if "logit_bias" in state else None
@@ -79,17 +102,19 @@ def backbone_fingerprint(name_or_path: str | Path = "lite", *, activation: str |
     return fingerprint(config, state)
 
 
-def _read(name: str, activation: str | None) -> tuple[BackboneConfig, dict[str, Tensor], Any, Any]:
+def _read(
+    name: str, activation: str | None, *, alone: bool = True
+) -> tuple[BackboneConfig, dict[str, Tensor], Any, Any]:
     """Config, weights and, where they are not CLIP's, tokenizer and image tower."""
     tokenizer, visual = None, None
     if activation not in (None, *get_args(Activation)):
         raise InputError(f"activation {activation!r} is unknown: use quick_gelu or gelu")
     if name in EMBEDDED:
         config, state = read_embedded(name)
-        _settle(name, config.activation, activation)
+        _settle(name, config.activation, activation if alone else None)
     elif (read := image_only_reader(path := find_weights(name))) is not None:
         config, state, visual = read(path, name)
-        _settle(str(path), config.activation, activation)
+        _settle(str(path), config.activation, activation if alone else None)
         if visual is None:
             check_tensors(str(path), config, state)
         check_finite(path, state)
@@ -97,7 +122,8 @@ def _read(name: str, activation: str | None) -> tuple[BackboneConfig, dict[str, 
         state, told = read_checkpoint(path)
         if name in OPENAI_MODELS:
             told = replace(told, activation="quick_gelu")  # OpenAI trained every model with it
-        told = replace(told, activation=_settle(str(path), told.activation, activation))
+        asked = activation if alone or not told.activation else None
+        told = replace(told, activation=_settle(str(path), told.activation, asked))
         config = find_architecture(str(path), name, state, told)
         check_tensors(str(path), config, state)
         check_finite(path, state)
