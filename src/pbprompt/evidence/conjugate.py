@@ -51,7 +51,7 @@ class ConjugateConfig(MethodConfig):
         "where the backbone reads no text",
     )
     descriptions: tuple[tuple[str, ...], ...] = setting(
-        (), "a class and sentences that say what it is, in place of those about its name", later=True
+        (), "a class and sentences that say what it is, in place of those about its name"
     )
 
     def __post_init__(self) -> None:

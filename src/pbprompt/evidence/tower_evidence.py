@@ -89,6 +89,7 @@ class TowerEvidence(Trained):
     Config = TowerEvidenceConfig
     revision = 3
     tags = ("closed form",)
+    promptless = "asks a reader for each tower"
     paper = "this library"
     needs_text = False
     tunes_towers = True
@@ -184,6 +185,3 @@ class TowerEvidence(Trained):
 
     def told_by_names(self) -> float | None:
         return self._towers[-1].told_by_names()
-
-    def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
-        raise self.without_prompts("asks a reader for each tower")

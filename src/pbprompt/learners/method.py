@@ -21,9 +21,7 @@ from pbprompt.vision.similarity import class_logits, unit
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 
-def setting(
-    default: Any, text: str, *, least: float | None = None, most: float = math.inf, later: bool = False
-) -> Any:
+def setting(default: Any, text: str, *, least: float | None = None, most: float = math.inf) -> Any:
     """A config field, its help and bounds.
 
     Args:
@@ -31,7 +29,6 @@ def setting(
         text: its help.
         least: the smallest value that is taken.
         most: the largest.
-        later: runs from before there was a choice keep their names.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True)
@@ -40,7 +37,7 @@ def setting(
         >>> MyConfig(weight=0.2).weight
         0.2
     """
-    return field(default=default, metadata={"help": text, "least": least, "most": most, "later": later})
+    return field(default=default, metadata={"help": text, "least": least, "most": most})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +58,15 @@ class MethodConfig:
     batch_size: int = setting(32, "images per step; 0: the method's choice by the number of images", least=0)
     epochs: int = setting(0, "passes over the training images; 0: the method's schedule by shots", least=0)
     budget: int = setting(
-        0, "steps in all, whatever the epochs; 0: the method's schedule, or the epochs", least=0, later=True
+        0, "steps in all, whatever the epochs; 0: the method's schedule, or the epochs", least=0
     )
     clip_norm: float = setting(0.0, "gradient norm to clip at; 0: no clipping", least=0)
     keep: float = setting(
         1.0, "share of the change by training that is kept; less suits other domains", least=0, most=1
     )
-    momentum: float = setting(0.9, "momentum of sgd", least=0, later=True)
-    adam_epsilon: float = setting(1e-8, "what adam and adamw add to the divisor", least=0, later=True)
-    anneal: Literal["epoch", "step"] = setting("epoch", "how often the learning rate falls", later=True)
+    momentum: float = setting(0.9, "momentum of sgd", least=0)
+    adam_epsilon: float = setting(1e-8, "what adam and adamw add to the divisor", least=0)
+    anneal: Literal["epoch", "step"] = setting("epoch", "how often the learning rate falls")
 
     def __post_init__(self) -> None:
         """Refuse settings out of bounds, or NaN."""
@@ -136,6 +133,7 @@ class Method(nn.Module):
     takes_new_names: bool = True  # it can tell classes that it had no image of, by their names
     takes_weights: bool = False  # training images may count unequally, by `image_weights`
     image_conditioned: bool = False  # each image has prompts of its own, so that there is no bank to look at
+    promptless: ClassVar[str] = ""  # why its bank holds no text feature of each class, if so
     exportable: bool = True  # its prediction is one fixed computation on a bank, which ONNX can hold
 
     def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
@@ -231,15 +229,11 @@ class Method(nn.Module):
 
     def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
         """The text features behind a bank, to look at; refused where it holds something else."""
-        if self.image_conditioned:
-            raise self.without_prompts("makes its prompts anew for every image")
+        if why := self.promptless or "makes its prompts anew for every image" * self.image_conditioned:
+            raise InputError(
+                f"{self.name} {why} and has no class features to look into: use a model of pbprompt or coop"
+            )
         return features
-
-    def without_prompts(self, why: str) -> InputError:
-        """What `prompts_of` raises where a bank holds no text feature of each class."""
-        return InputError(
-            f"{self.name} {why} and has no class features to look into: use a model of pbprompt or coop"
-        )
 
     def directions(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
         """What a unit image feature is multiplied with for a class's logit, up to what all classes share."""

@@ -54,7 +54,7 @@ class ZeroShotConfig(MethodConfig):
         "the dataset's sentence, the mean over several general ones (ours, or CLIP's own seven), or both",
     )
     descriptions: tuple[tuple[str, ...], ...] = setting(
-        (), "a class and sentences that say what it is, in place of those about its name", later=True
+        (), "a class and sentences that say what it is, in place of those about its name"
     )
 
 

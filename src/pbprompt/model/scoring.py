@@ -2,11 +2,12 @@
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pbprompt.errors import InputError, needing
@@ -72,48 +73,57 @@ def set_figures(
     }
 
 
-def fold_answers(
-    kind: type[Method],
-    config: MethodConfig,
-    backbone: Backbone,
-    classes: Sequence[str],
-    template: str,
-    images: Features,
-    seed: int,
-    unlabelled: Float[Tensor, "m d"] | None = None,
-    groups: Int[Tensor, " n"] | None = None,
-) -> tuple[Int[Tensor, " h"], Predictive] | None:
-    """Which training images could be left out, and what a model fitted to four fifths says of the others.
+@dataclass(frozen=True)
+class Fit:
+    """How to fit a method that takes no steps, by its own settings unless others are given."""
 
-    Whole series (`groups`) are left out. None where nothing can be: no class has two images, or two series.
-    """
-    folds = held_out(images.labels.cpu(), None if groups is None else groups.cpu())
-    if not folds:
-        return None
-    said = [
-        fitted_answers(
-            kind, config, backbone, classes, template,
-            images.subset((~held).nonzero().flatten()), images.subset(held.nonzero().flatten()),
-            seed, unlabelled,
-        )
-        for held in folds
-    ]  # fmt: skip
-    rows = torch.cat([held.nonzero().flatten() for held in folds])
-    order = rows.argsort()
-    return rows[order], Predictive.concatenate(said).mapped(lambda values: values[order.to(values.device)])
+    kind: type[Method]
+    backbone: Backbone
+    classes: Sequence[str]
+    template: str
+    seed: int
+    config: MethodConfig | None = None
+    unlabelled: Float[Tensor, "m d"] | None = None
+
+    def answers(self, train: Features, test: Features) -> Predictive:
+        """What the method, fitted to some images, says of others."""
+        config = self.config or make_config(self.kind)
+        method = build_method(self.kind, config, self.backbone, self.seed, self.classes, self.template)
+        assert isinstance(method, Memory)
+        if self.unlabelled is not None and isinstance(method, TakesUnlabelled):
+            method.beside(self.unlabelled.to(self.backbone.device))
+        here = train.to(self.backbone.device)
+        method.begin(here.images, here.labels, self.seed)
+        method.finish()
+        return predict_features(predictive(method), test)
+
+    def on_folds(
+        self, images: Features, groups: Int[Tensor, " n"] | None = None
+    ) -> tuple[Int[Tensor, " n"], Predictive] | None:
+        """Which training images could be left out, and what is said of them when fitted to four fifths.
+
+        Whole series (`groups`) are left out. None where nothing can be: no class has two images, or series.
+        """
+        folds = held_out(images.labels.cpu(), None if groups is None else groups.cpu())
+        if not folds:
+            return None
+        said = Predictive.concatenate([self.answers(*_parted(images, held)) for held in folds])
+        rows = torch.cat([held.nonzero().flatten() for held in folds])
+        order = rows.argsort()
+        return rows[order], said.mapped(lambda values: values[order.to(values.device)])
+
+
+def _parted(images: Features, held: Bool[Tensor, " n"]) -> tuple[Features, Features]:
+    """Those to fit to, and those held out."""
+    return images.subset((~held).nonzero().flatten()), images.subset(held.nonzero().flatten())
 
 
 def rival_figures(
     backbone: Backbone, classes: Sequence[str], train: Features, test: Features, seed: int, own: str = ""
 ) -> dict[str, dict[str, float]]:
     """The standard figures of each rival but a model's `own` method, fitted to its training images."""
-    found = {}
-    for name in _able(RIVALS, backbone, classes, train):
-        if name != own:
-            kind = find_method(name)
-            said = fitted_answers(kind, make_config(kind), backbone, classes, "{}", train, test, seed)
-            found[name] = standard_figures(said, test)
-    return found
+    fits = _able([name for name in RIVALS if name != own], backbone, classes, "{}", train, seed)
+    return {name: standard_figures(fit.answers(train, test), test) for name, fit in fits.items()}
 
 
 def leaderboard(
@@ -127,43 +137,29 @@ def leaderboard(
     """The standard figures of each cheap method, on training images that it was not fitted to: five folds,
     the same for all. The best by likelihood comes first; empty where no class has two images.
     """
-    found = {}
-    for name in _able(names, backbone, classes, train):
-        kind = find_method(name)
-        said = fold_answers(kind, make_config(kind), backbone, classes, template, train, seed)
-        if said is not None:
-            found[name] = standard_figures(said[1], train.subset(said[0]))
-    return dict(sorted(found.items(), key=lambda pair: pair[1]["nll"]))
+    fits = _able(names, backbone, classes, template, train, seed)
+    said = {name: found for name, fit in fits.items() if (found := fit.on_folds(train)) is not None}
+    figures = {name: standard_figures(told, train.subset(rows)) for name, (rows, told) in said.items()}
+    return dict(sorted(figures.items(), key=lambda pair: pair[1]["nll"]))
 
 
-def _able(names: Iterable[str], backbone: Backbone, classes: Sequence[str], train: Features) -> list[str]:
-    """Without the probe where it takes long, and none at all where a class has no training image."""
-    if set(train.labels.tolist()) != set(range(len(classes))):
-        return []
-    quick = probe_is_quick(len(train), len(classes), backbone.embed_dim)
-    return [name for name in names if quick or name != "linear-probe"]
-
-
-def fitted_answers(
-    kind: type[Method],
-    config: MethodConfig,
+def _able(
+    names: Iterable[str],
     backbone: Backbone,
     classes: Sequence[str],
     template: str,
     train: Features,
-    test: Features,
     seed: int,
-    unlabelled: Float[Tensor, "m d"] | None = None,
-) -> Predictive:
-    """What a method that takes no steps, fitted to some images, says of others."""
-    method = build_method(kind, config, backbone, seed, classes, template)
-    assert isinstance(method, Memory)
-    if unlabelled is not None and isinstance(method, TakesUnlabelled):
-        method.beside(unlabelled.to(backbone.device))
-    here = train.to(backbone.device)
-    method.begin(here.images, here.labels, seed)
-    method.finish()
-    return predict_features(predictive(method), test)
+) -> dict[str, Fit]:
+    """Without the probe where it takes long, and none at all where a class has no training image."""
+    if set(train.labels.tolist()) != set(range(len(classes))):
+        return {}
+    quick = probe_is_quick(len(train), len(classes), backbone.embed_dim)
+    return {
+        name: Fit(find_method(name), backbone, classes, template, seed)
+        for name in names
+        if quick or name != "linear-probe"
+    }
 
 
 def probe_is_quick(images: int, classes: int, width: int) -> bool:
@@ -176,7 +172,7 @@ def against(train: Features, test: Features | None, seed: int = 1) -> Iterator[t
 
     Settings are chosen by five-fold cross-validation within the training images, by likelihood where a
     classifier has probabilities of its own; those of the support vector machine are Platt's. Without test
-    images, as `fold_answers` has it: each fifth is judged by a classifier of the other four.
+    images, as `Fit.on_folds` has it: each fifth is judged by a classifier of the other four.
     """
     with needing("--against needs scikit-learn", "against"):
         from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
@@ -184,10 +180,8 @@ def against(train: Features, test: Features | None, seed: int = 1) -> Iterator[t
         from sklearn.model_selection import GridSearchCV
         from sklearn.neighbors import KNeighborsClassifier
         from sklearn.svm import SVC
-    parts = [(train, test)] if test is not None else [
-        (train.subset((~held).nonzero().flatten()), train.subset(held.nonzero().flatten()))
-        for held in held_out(train.labels.cpu())
-    ]  # fmt: skip
+    folds_of = (_parted(train, held) for held in held_out(train.labels.cpu()))
+    parts = [(train, test)] if test is not None else list(folds_of)
     counts = [part.labels.cpu().bincount() for part, _ in parts]
     folds = min(5, *(int(count[count > 0].min()) for count in counts)) if parts else 0
     most = max(int(new.labels.max()) for _, new in parts) if parts else 0

@@ -52,7 +52,7 @@ from pbprompt.model.provenance import Provenance, pool_facts
 from pbprompt.model.rule import NO_RULE, Rule
 from pbprompt.model.scoring import (
     RIVALS,
-    fold_answers,
+    Fit,
     leaderboard,
     rival_figures,
     score,
@@ -510,10 +510,16 @@ class TunedModel:
         method = self.method
         groups = getattr(method, "kept_groups", None)
         groups = None if groups is None or len(groups) != len(features) else groups
-        found = fold_answers(
-            type(method), method.config, self.backbone, self.classes, method.template, features,
-            self.info.seed, unlabelled, groups,
-        )  # fmt: skip
+        fit = Fit(
+            type(method),
+            self.backbone,
+            self.classes,
+            method.template,
+            self.info.seed,
+            method.config,
+            unlabelled,
+        )
+        found = fit.on_folds(features, groups)
         if found is None:
             raise InputError("no class has two images, so that none can be left out: add images")
         rows, said = found

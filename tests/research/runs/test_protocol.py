@@ -1,6 +1,5 @@
 """Each task on the embedded sample set, short but real."""
 
-import hashlib
 import json
 import pickle
 from dataclasses import asdict, replace
@@ -9,15 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from pbprompt.config import to_dict
 from pbprompt.errors import InputError
 from pbprompt.evidence.rivals.tip_adapter import TipAdapter
 from pbprompt.evidence.temperature import fit_temperature
 from pbprompt.model.metrics.metrics import harmonic_mean
 from pbprompt.model.metrics.selective import auroc
-from pbprompt.research.runs.code import code_of
 from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.protocol import prepare_run, run_id, run_task
+from pbprompt.research.runs.protocol import prepare_run, run_task
 from pbprompt.research.runs.record import Record, read_line
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.sources import open_dataset
@@ -233,16 +230,6 @@ def test_transfer_without_targets_is_an_error(bank):
         run(bank, task="cross-dataset", dataset=DATA)
 
 
-def test_settings_that_came_later_leave_the_names_of_earlier_runs(lite):
-    prepared = prepare_run(RunConfig(task="few-shot", dataset=DATA, method="coop", shots=1))
-    later = ("momentum", "adam_epsilon", "anneal")
-    settings = {key: value for key, value in to_dict(prepared.settings).items() if key not in later}
-    facts = (prepared.data.draw, lite.fingerprint, code_of(prepared.kind))
-    assert prepared.id(lite.fingerprint) == run_id(prepared.config, settings, *facts)
-    other = run_id(prepared.config, {**settings, "momentum": 0.5}, *facts)
-    assert other != prepared.id(lite.fingerprint)
-
-
 def test_a_runs_name_depends_on_all_that_changes_its_result(lite, tiny_vit):
     first = RunConfig(task="few-shot", dataset=DATA, shots=1)
     others = [
@@ -261,13 +248,3 @@ def test_a_runs_name_depends_on_all_that_changes_its_result(lite, tiny_vit):
     }
     assert len(names) == len(others) + 2
     assert prepare_run(first).id(lite.fingerprint) in names
-
-
-def test_a_run_on_test_is_named_as_before_there_was_a_choice():
-    config = RunConfig(task="few-shot", dataset=DATA, shots=1)
-    asked = {
-        key: value for key, value in asdict(config).items() if key not in ("split", "temper", "precision")
-    }
-    facts = json.dumps([asked, {"epochs": 2}, "draw", "weights", "coop 1"], sort_keys=True)
-    expected = hashlib.sha256(facts.encode()).hexdigest()[:16]
-    assert run_id(config, {"epochs": 2}, "draw", "weights", "coop 1") == expected

@@ -106,10 +106,3 @@ def test_code_is_named_by_revisions(monkeypatch):
 def test_the_machine_is_named():
     here = machine("cpu")
     assert here["kind"] == "cpu" and here["device"] == here["cpu"] and here["cores"] >= 1
-
-
-def test_a_setting_that_came_later_tells_runs_apart_only_where_it_is_another():
-    record = read_line(Record, LINE, "records.jsonl")
-    same = replace(record, settings={**record.settings, "momentum": 0.9})
-    other = replace(record, settings={**record.settings, "momentum": 0.0})
-    assert same.making == record.making != other.making

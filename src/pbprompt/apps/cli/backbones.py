@@ -41,9 +41,8 @@ def check(
 
     Of an image tower without text, the accuracy is that of the class means of the sample's training images.
     """
-    from pbprompt.learners.method import make_config
     from pbprompt.model.predictor import zero_shot
-    from pbprompt.model.scoring import fitted_answers, score, standard_figures
+    from pbprompt.model.scoring import Fit, score, standard_figures
     from pbprompt.registry import find_method
     from pbprompt.vision.features.cache import FeatureBank
     from pbprompt.vision.images.build_dataset import OF_A_DRAW
@@ -64,7 +63,7 @@ def check(
     else:
         reads = "none: classes are known by their images alone"
         kind, train = find_method("nearest-mean"), bank.encode(sample.root, sample.train)
-        answers = fitted_answers(kind, make_config(kind), towers, classes, template, train, features, seed=1)
+        answers = Fit(kind, towers, classes, template, seed=1).answers(train, features)
         how, accuracy = "class means", standard_figures(answers, features)["accuracy"]
     rows = {
         "images": f"{see.size} × {see.size}, {see.fit}, {see.interpolation}{resized}",

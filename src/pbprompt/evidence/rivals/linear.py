@@ -27,6 +27,8 @@ FOLDS = 5
 class LinearClassifier(MemoryBesideText):
     """A method that solves for a linear classifier at once: it implements `solve`."""
 
+    promptless = "votes by its images"
+
     def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
         self.weights = nn.Buffer(torch.empty(0, backbone.embed_dim))
@@ -58,9 +60,6 @@ class LinearClassifier(MemoryBesideText):
         own, text = self.labels_of_classes(), unit(self._text).to(self.weights)
         weights = self.weights[own] + self.text_scale[own].unsqueeze(1) * text
         return torch.cat([weights, self.bias[own].unsqueeze(1)], dim=1).unsqueeze(0)
-
-    def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
-        raise self.without_prompts("votes by its images")
 
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
         weights, bias = features.tensor_split([self.weights.shape[1]], dim=-1)

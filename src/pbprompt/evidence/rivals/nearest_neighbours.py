@@ -29,6 +29,7 @@ class NearestNeighbours(Memory):
     needs_text = False
     takes_several = True
     takes_new_names = False
+    promptless = "votes by its images"
     paper = "Cover and Hart, IEEE Trans. Inf. Theory 1967"
 
     def __init__(self, config: MethodConfig, backbone: Backbone) -> None:
@@ -48,9 +49,6 @@ class NearestNeighbours(Memory):
         labels = torch.tensor(self.labels_of_classes(), device=self.photograph_labels.device)
         self._k, self._spread = int(self.neighbours), 1 / len(self.seen)
         return (labels.unsqueeze(1) == self.photograph_labels).to(self.photographs).unsqueeze(0)
-
-    def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
-        raise self.without_prompts("votes by its images")
 
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c n"]) -> Float[Tensor, "s b c"]:
         alike = unit(images.global_).to(self.photographs) @ self.photographs.T

@@ -42,7 +42,7 @@ class ProKeRConfig(MethodConfig):
 
     ridge: float = setting(0.0, "λ, weight of the images; 0: published for so many per class", least=0)
     beta: float = setting(0.0, "β, kernel's sharpness; 0: published for so many images per class", least=0)
-    search: bool = setting(False, "search both by training images that are left out", later=True)
+    search: bool = setting(False, "search both by training images that are left out")
 
 
 def published(shots: float) -> tuple[float, float]:
@@ -57,6 +57,7 @@ class ProKeR(MemoryBesideText):
     Config = ProKeRConfig
     presets = {"left-out": {"search": True}}
     paper = "Bendou et al., CVPR 2025"
+    promptless = "votes by its images"
     config: ProKeRConfig
 
     def __init__(self, config: ProKeRConfig, backbone: Backbone) -> None:
@@ -88,9 +89,6 @@ class ProKeR(MemoryBesideText):
         """For each class its sentence's feature and its coefficients, side by side: [1, c, d + n]."""
         coefficients = self.coefficients[self.labels_of_classes()]
         return torch.cat([unit(self._text).to(coefficients), coefficients], dim=1).unsqueeze(0)
-
-    def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
-        raise self.without_prompts("votes by its images")
 
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
         text, coefficients = features[0].tensor_split([self.keys.shape[1]], dim=1)

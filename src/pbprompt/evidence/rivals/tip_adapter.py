@@ -47,17 +47,11 @@ class TipAdapterConfig(MethodConfig):
     finetune: bool = setting(False, "train the cached features (Tip-Adapter-F)")
     alpha: float = setting(1.0, "α, weight of the cache against the text")
     beta: float = setting(5.5, "β, sharpness of the cache")
-    key_views: int = setting(
-        1, "epochs whose views of an image make its key, by their mean", least=1, later=True
-    )
-    search_alpha: float = setting(
-        0.0, "search α on validation images up to this; 0: no search", least=0, later=True
-    )
-    search_beta: float = setting(
-        0.0, "search β on validation images up to this; 0: no search", least=0, later=True
-    )
+    key_views: int = setting(1, "epochs whose views of an image make its key, by their mean", least=1)
+    search_alpha: float = setting(0.0, "search α on validation images up to this; 0: no search", least=0)
+    search_beta: float = setting(0.0, "search β on validation images up to this; 0: no search", least=0)
     search_on: Literal["validation", "left-out"] = setting(
-        "validation", "left-out: search on the training images instead, each left out", later=True
+        "validation", "left-out: search on the training images instead, each left out"
     )
 
     @property
@@ -84,6 +78,7 @@ class TipAdapter(MemoryBesideText):
         "left-out": {"search_alpha": 50.0, "search_beta": 50.0, "search_on": "left-out"},
     }
     variants = {"f": {"finetune": True}}
+    promptless = "votes by its images"
     paper = "Zhang et al., ECCV 2022"
     config: TipAdapterConfig
     keys: Tensor
@@ -148,9 +143,6 @@ class TipAdapter(MemoryBesideText):
         own = torch.tensor(self.labels_of_classes(), device=self.labels.device)
         votes = (own.unsqueeze(1) == self.labels).to(self.keys)
         return torch.cat([self._text.to(votes), votes], dim=1).unsqueeze(0)
-
-    def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
-        raise self.without_prompts("votes by its images")
 
     def sample_logits(self, images: Encoded, features: Float[Tensor, "s c d"]) -> Float[Tensor, "s b c"]:
         sentences, votes = features[0].tensor_split([self.keys.shape[1]], dim=1)

@@ -63,19 +63,17 @@ class PBPromptConfig(MethodConfig):
         "stop", "what follows a name: a full stop, or what the dataset's template has there"
     )
     label_embedding: Literal["tokens", "tower"] = setting(
-        "tokens", "e: the mean of a name's token embeddings, or the text tower's output for it", later=True
+        "tokens", "e: the mean of a name's token embeddings, or the text tower's output for it"
     )
     name_tokens: Literal["own", "mean"] = setting(
-        "own", "what stands for a name in its prompt: the name's own tokens, or e alone", later=True
+        "own", "what stands for a name in its prompt: the name's own tokens, or e alone"
     )
     prompts: Literal["generated", "free"] = setting("generated", "free: CoOp's plain context (P-Prompt)")
     keep_latent: bool = setting(True, "the generator's output for r is part of the prefix")
     residual: bool = setting(True, "the generator adds its input: the words start as they are")
-    layer: Layer = setting(
-        "attention", "bare attention, or a transformer layer (pre-norm, post-norm)", later=True
-    )
+    layer: Layer = setting("attention", "bare attention, or a transformer layer (pre-norm, post-norm)")
     words_std: float = setting(
-        INITIAL_STD, "deviation of random words; 0.1414: the paper's 0.02 as variance", least=0, later=True
+        INITIAL_STD, "deviation of random words; 0.1414: the paper's 0.02 as variance", least=0
     )
     mean_residual: bool = setting(True, "μ(e) = e + Linear(e), started at e")
     initial_std: float = setting(1.56, "σ at the start, in units; 0: as the linear layer gives it", least=0)
@@ -92,16 +90,16 @@ class PBPromptConfig(MethodConfig):
     transport: Literal["ct", "ot"] = setting("ct", "conditional or entropic optimal transport")
     ct_weight: float = setting(1.0, "η; 0: no transport (B-Prompt)")
     ct_balance: float = setting(0.5, "λ: patch to prompt; 1 − λ: prompt to patch")
-    ct_sum: bool = setting(False, "both directions in full, without λ", later=True)
+    ct_sum: bool = setting(False, "both directions in full, without λ")
     ct_plan: Plan = setting(
-        "cosine", "the plans' exponents: cosines of patches and prompts, or their products", later=True
+        "cosine", "the plans' exponents: cosines of patches and prompts, or their products"
     )
     ct_temperature: float = setting(1.0, "T of the plans; 0: 1/logit scale", least=0)
     ct_gradient: bool = setting(
         False, "let the gradient through the class probabilities p_c in the transport"
     )
     text_products: Literal["exact", "bfloat16"] = setting(
-        "exact", "text tower in training; bfloat16: approximate, faster on a CPU that has it", later=True
+        "exact", "text tower in training; bfloat16: approximate, faster on a CPU that has it"
     )
     reading: Literal["probabilities", "features", "mean"] = setting(
         "probabilities", "prediction: mean of probabilities, of text features, or the posterior mean alone"

@@ -40,7 +40,7 @@ class ProGradConfig(CoOpConfig):
     temperature: float = setting(1.0, "T of the divergence from zero-shot CLIP")
     projection: float = setting(1.0, "λ, the share of the conflicting component to remove")
     from_template: bool = setting(
-        False, "the dataset's sentence, its name put last, is the start and the teacher", later=True
+        False, "the dataset's sentence, its name put last, is the start and the teacher"
     )
 
 

@@ -57,10 +57,10 @@ class SHIPConfig(ContextConfig):
     synth_batch: int = setting(256, "stage 1: images per step")
     synth_rate: float = setting(1e-3, "stage 1: learning rate of AdamW")
     synth_views: Literal["first", "fresh"] = setting(
-        "first", "stage 1: the first epoch's views of the images, or those of each epoch", later=True
+        "first", "stage 1: the first epoch's views of the images, or those of each epoch"
     )
-    generator_slope: float = setting(0.0, "slope of the generator's ReLU below zero", later=True)
-    student: Literal["coop", "cocoop"] = setting("coop", "what stage 2 trains: coop or cocoop", later=True)
+    generator_slope: float = setting(0.0, "slope of the generator's ReLU below zero")
+    student: Literal["coop", "cocoop"] = setting("coop", "what stage 2 trains: coop or cocoop")
 
 
 STAGE_2 = {"batch_size": 256, "warmup_epochs": 0, "anneal": "step", "synth_views": "fresh"}

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from pbprompt.learners.trained import Trained
 from pbprompt.model.metrics.metrics import harmonic_mean
+from pbprompt.registry import methods
 from pbprompt.research.recipes import Recipe
 from pbprompt.research.report.render import HTML, cell_text
 from pbprompt.research.report.tables import Cell, deviation, ranked
@@ -181,4 +183,7 @@ def _harmonic(runs: Sequence[Record]) -> float:
 
 def _epochs(run: Record) -> str:
     """How long the runs of a row trained: one of them tells, since they were made alike."""
-    return str(run.settings.get("epochs") or "its own") if run.train else "none"
+    kind = methods().get(run.config.method)
+    if kind is not None and not issubclass(kind, Trained) and not run.train:
+        return "none"
+    return str(run.settings.get("epochs") or "its own")

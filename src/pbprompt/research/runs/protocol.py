@@ -40,7 +40,7 @@ from pbprompt.registry import find_method
 from pbprompt.research.runs.code import code_of
 from pbprompt.research.runs.config import RunConfig, Split
 from pbprompt.research.runs.provenance import commit, machine
-from pbprompt.research.runs.record import BackboneFacts, DataFacts, Record, telling_settings
+from pbprompt.research.runs.record import BackboneFacts, DataFacts, Record
 from pbprompt.vision.features.cache import FeatureBank, Features
 from pbprompt.vision.images.build_dataset import OF_A_DRAW
 from pbprompt.vision.images.fewshot import base_new, draw
@@ -102,17 +102,8 @@ class Prepared:
     def id(self, fingerprint: str) -> str:
         """The run's name: a hash of settings, draw, weights (by their fingerprint) and code."""
         code = code_of(self.kind)
-        return run_id(self.config, to_dict(self.settings), self.data.draw, fingerprint, code)
-
-
-def run_id(config: RunConfig, settings: Mapping[str, Any], draw: str, fingerprint: str, code: str) -> str:
-    """A hash of all that changes a run's result."""
-    asked = asdict(config)
-    for choice, usual in (("split", "test"), ("temper", False), ("precision", "float32")):
-        if asked[choice] == usual:  # so that runs from before there was a choice keep their names
-            del asked[choice]
-    facts = [asked, telling_settings(config.method, settings), draw, fingerprint, code]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+        facts = [asdict(self.config), to_dict(self.settings), self.data.draw, fingerprint, code]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def prepare_run(config: RunConfig, datasets: Datasets | None = None) -> Prepared:

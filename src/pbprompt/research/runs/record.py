@@ -8,19 +8,10 @@ from typing import Any, TypeVar
 
 from pbprompt.config import from_dict
 from pbprompt.errors import InputError
-from pbprompt.learners.method import Method
-from pbprompt.registry import methods
 from pbprompt.research.runs.config import RunConfig
 
 Figures = Mapping[str, int | float]
 T = TypeVar("T")
-
-
-def telling_settings(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Without those that came later, where they say what was so before there was a choice."""
-    kind = methods().get(method, Method)
-    later = {item.name: item.default for item in fields(kind.Config) if item.metadata.get("later")}
-    return {key: value for key, value in settings.items() if key not in later or value != later[key]}
 
 
 @dataclass(frozen=True)
@@ -88,8 +79,7 @@ class Record:
     @property
     def making(self) -> str:
         """Code, settings and data: runs that differ in these do not average."""
-        settings = telling_settings(self.config.method, self.settings)
-        return json.dumps([self.code, settings, self.data.content_hash], sort_keys=True)
+        return json.dumps([self.code, dict(self.settings), self.data.content_hash], sort_keys=True)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class CLIPLoRAConfig(MethodConfig):
     learning_rate: float = setting(2e-4, "highest learning rate; cosine to zero over the steps")
     weight_decay: float = setting(1e-2, "weight decay of the optimiser")
     warmup_epochs: int = setting(0, "first epochs at a constant learning rate of 1e-5")
-    anneal: Literal["epoch", "step"] = setting("step", "how often the learning rate falls", later=True)
+    anneal: Literal["epoch", "step"] = setting("step", "how often the learning rate falls")
     towers: Literal["both", "image", "text"] = setting("both", "which towers learn: both, image or text")
     rank: int = setting(2, "r, rank of the updates", least=1)
     alpha: float = setting(1.0, "α, their scale, divided by √r")
