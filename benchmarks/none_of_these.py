@@ -30,7 +30,7 @@ from torch import Tensor
 
 from benchmarks.problems import NARROW, Labelled, Problem, answers, bank, fitted, problem, split
 from pbprompt import markdown
-from pbprompt.evidence.rivals.discriminant import class_means, shrunk_precision
+from pbprompt.evidence.rivals.gda import class_means, shrunk_precision
 from pbprompt.files import write_text
 from pbprompt.learners.method import build_method, make_config
 from pbprompt.learners.zeroshot import sentence_features

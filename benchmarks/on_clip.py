@@ -23,7 +23,7 @@ from sklearn.linear_model import LogisticRegression
 
 from benchmarks.evidence_parts import figures
 from pbprompt import EvidenceClassifier
-from pbprompt.evidence.rivals.discriminant import gaussian_discriminant
+from pbprompt.evidence.rivals.gda import gaussian_discriminant
 from pbprompt.evidence.weights import fit_weights
 from pbprompt.files import write_text
 from pbprompt.research.runs.provenance import commit

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pbprompt.evidence.evidence import Evidence, Kept, apart, feature_keys
-from pbprompt.evidence.rivals.discriminant import places_in_class
+from pbprompt.evidence.folds import places_in_class
 from pbprompt.evidence.statistics import Statistics
 from pbprompt.evidence.text_map import TextMap, learn_text_map
 

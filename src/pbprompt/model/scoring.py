@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pbprompt.errors import InputError, needing
-from pbprompt.evidence.rivals.linear import held_out
+from pbprompt.evidence.folds import held_out
 from pbprompt.learners.fitted import TakesUnlabelled
 from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Method, MethodConfig, build_method, make_config

@@ -26,9 +26,9 @@ from torch import Tensor
 
 from pbprompt.evidence.evidence import KEPT, Kept
 from pbprompt.evidence.expert import Photographs, Seen, judged_rows
+from pbprompt.evidence.folds import places_in_class
 from pbprompt.evidence.label_head import fit_label_head
 from pbprompt.evidence.posterior import fit_posterior
-from pbprompt.evidence.rivals.discriminant import places_in_class
 from pbprompt.evidence.statistics import Statistics
 from pbprompt.vision.similarity import unit
 

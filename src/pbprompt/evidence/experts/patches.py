@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Int8
 from torch import Tensor
 
-from pbprompt.evidence.rivals.discriminant import places_in_class
+from pbprompt.evidence.folds import places_in_class
 
 SPHERE = 0.1
 RIVALS = 10

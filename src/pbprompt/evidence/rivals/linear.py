@@ -10,18 +10,15 @@ names gives such a class no chance.
 """
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from pbprompt.evidence.rivals.discriminant import places_in_class
-from pbprompt.evidence.series import series_folds
 from pbprompt.learners.memory import MemoryBesideText
 from pbprompt.learners.method import MethodConfig
 from pbprompt.vision.similarity import unit
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 NEVER = -1e4  # a bias below any logit
-FOLDS = 5
 
 
 class LinearClassifier(MemoryBesideText):
@@ -65,22 +62,3 @@ class LinearClassifier(MemoryBesideText):
         weights, bias = features.tensor_split([self.weights.shape[1]], dim=-1)
         x = unit(images.global_).to(weights)
         return torch.einsum("bd,scd->sbc", x, weights) + bias.transpose(1, 2)
-
-
-def held_out(labels: Int[Tensor, " n"], groups: Int[Tensor, " n"] | None = None) -> list[Bool[Tensor, " n"]]:
-    """Which training images each fold of a cross-validation holds out; no fold where no class has two images.
-
-    The j-th image of a class, in the order given, is held out in fold j modulo the number of folds: the same
-    on every machine. A class with one image keeps it, so that every class can be told in every fold. Series
-    (`groups`) are held out whole.
-    """
-    if groups is not None:
-        held = torch.zeros(FOLDS, len(labels), dtype=torch.bool)
-        found = series_folds(labels, groups, FOLDS)
-        for fold, rows in enumerate(found):
-            held[fold, rows] = True
-        return list(held[: len(found)])
-    counts = labels.bincount()
-    folds = min(FOLDS, int(counts.max()))
-    place, several = places_in_class(labels) % folds, counts[labels] > 1
-    return [several & (place == fold) for fold in range(folds)] if folds > 1 else []

@@ -22,7 +22,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pbprompt.evidence.rivals.linear import LinearClassifier, held_out
+from pbprompt.evidence.folds import held_out
+from pbprompt.evidence.rivals.linear import LinearClassifier
 from pbprompt.evidence.rivals.logistic import logistic_regression
 from pbprompt.learners.method import MethodConfig, setting
 from pbprompt.registry import register

@@ -3,8 +3,10 @@
     logits(x) = s·[ f·Tᵀ + k(f, S)·A ]        A = (k(S, S)/λ + I)⁻¹ (Y − S·Tᵀ)        f = f(x)/‖f(x)‖
 
 T are the unit text features of the dataset's template, [c, d]; S the unit training features, `keys`, [n, d],
-and Y their one-hot labels; k is exp(−β·(1 − cos)) (`core.kernel_ridge`); A, `coefficients`, has a column per
-class, kept as rows; s is as in the paper's form that is trained jointly.
+and Y their one-hot labels; k is exp(−β·(1 − cos)); A, `coefficients`, has a column per class, kept as rows; s
+is as in the paper's form that is trained jointly. Kernel ridge regression has (k(S, S) + λI)⁻¹ = A/λ; the
+published program adds k(x, S)·A itself, and its λ was searched for so. λ is therefore the weight of the
+images too: the answer goes to zero-shot's as λ goes to 0.
 
 λ and β are searched on validation images in the paper; without any it transfers what was found on ImageNet
 (RN50), by the number of shots, and those are the defaults here, for the mean number of images per class. They
@@ -16,6 +18,7 @@ within the authors' bounds, λ from theirs up. A name without images has its sen
 others' columns.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +26,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from pbprompt.evidence.rivals.kernel_ridge import left_out_accuracy, proximal_coefficients, rbf_kernel
 from pbprompt.learners.memory import MemoryBesideText
 from pbprompt.learners.method import MethodConfig, setting
 from pbprompt.registry import register
@@ -111,3 +113,41 @@ def _best(
         )
     }
     return max(found, key=found.__getitem__)
+
+
+def rbf_kernel(x: Float[Tensor, "n d"], y: Float[Tensor, "m d"], sharpness: float) -> Float[Tensor, "n m"]:
+    """exp(−β·(1 − cos)) of unit features."""
+    return (-sharpness * (1 - x @ y.T)).exp()
+
+
+def proximal_coefficients(
+    kernel: Float[Tensor, "n n"], residuals: Float[Tensor, "n c"], ridge: float
+) -> Float[Tensor, "n c"]:
+    """A; `residuals`: Y − S·Tᵀ."""
+    system = kernel / ridge
+    system.diagonal().add_(1)
+    return torch.cholesky_solve(residuals, torch.linalg.cholesky(system))
+
+
+def left_out_accuracy(
+    kernel: Float[Tensor, "n n"],
+    start: Float[Tensor, "n c"],
+    labels: Int[Tensor, " n"],
+    judged: Bool[Tensor, " n"],
+    ridges: Sequence[float],
+) -> list[float]:
+    """For each λ the share of the judged images that is right when left out, with `start` S·Tᵀ.
+
+    Without image i its correction is λ·(R_i − (C R)_i / C_ii), C = (k(S, S) + λI)⁻¹, R = Y − S·Tᵀ.
+    """
+    residuals = F.one_hot(labels, start.shape[1]).to(start) - start
+    values, vectors = torch.linalg.eigh(kernel)
+    turned = vectors.T @ residuals
+    shares = []
+    for ridge in ridges:
+        inverse = 1 / (values + ridge)
+        own = vectors.square() @ inverse  # C_ii
+        solved = vectors @ (inverse.unsqueeze(1) * turned)
+        said = start + ridge * (residuals - solved / own.unsqueeze(1))
+        shares.append((said.argmax(1) == labels)[judged].double().mean().item())
+    return shares
