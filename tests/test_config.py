@@ -129,6 +129,14 @@ def test_any_word_either_fits_or_is_an_input_error(key, text):
     assert from_dict(Shape, to_dict(found)) == found or math.isnan(value)
 
 
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "- " * 50_000, "2024-13-45", "!!timestamp x", "!!int x", "9" * 10_000]
+)
+def test_what_yaml_cannot_make_is_an_error_of_its_own(text):
+    with pytest.raises(yaml.YAMLError):
+        read_yaml(f"a: {text}")
+
+
 def test_aliases_that_write_out_to_gigabytes_are_refused_and_errors_quote_little():
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]

@@ -68,6 +68,24 @@ def test_the_name_of_a_lock_is_told_without_writing_one():
     assert re.fullmatch(r"locks/\w+-\w+-py3\d+\.txt", said)
 
 
+def test_what_is_locked_is_installed_before_anything_that_is_not():
+    """Whatever is built without a hash could run code: nothing is, but with what the lock has brought."""
+    lines = (ROOT / "Makefile").read_text(encoding="utf-8").splitlines()
+    recipe = lines[next(n for n, line in enumerate(lines) if line.startswith("$(VENV)/.dev:")) + 1 :]
+    installs = [line for line in recipe[:8] if "$(PIP)" in line or "$(INSTALL)" in line]
+    assert "--no-deps --require-hashes" in installs[0] and "hatchling editables" in installs[1]
+    assert "--no-build-isolation" in installs[2]
+
+
+def test_workflows_name_actions_by_their_hash_and_test_the_oldest_versions():
+    (flow,) = (ROOT / ".github" / "workflows").glob("*.yml")
+    text = flow.read_text(encoding="utf-8")
+    used = re.findall(r"uses: (\S+)", text)
+    assert used and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action) for action in used)
+    assert "--resolution lowest-direct" in text
+    assert not required()["pillow"].specifier.contains("11.2.1")  # of which overlapping EXIF took 10 GiB
+
+
 def test_the_page_of_licences_has_every_dependency(monkeypatch):
     page = (ROOT / "docs" / "licences.md").read_text(encoding="utf-8")
     listed = dict(re.findall(r"^\| ([\w.-]+) \| ([^|]+) \|", page, re.M))

@@ -15,15 +15,18 @@ from pathlib import Path
 
 import pyarrow as pa
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 from pyarrow import parquet
 from safetensors.torch import save
 
+from pbprompt.apps.audit.corrections import corrected
+from pbprompt.apps.labelling.next_images import read_table
 from pbprompt.errors import InputError
 from pbprompt.model.folder import CLASSES_HASH, names_hash, read_info
 from pbprompt.research.recipes import load_recipe
 from pbprompt.vision.images.images import open_image
-from pbprompt.vision.images.names import read_classes_file
+from pbprompt.vision.images.names import read_classes_file, read_descriptions
+from pbprompt.vision.images.series import moment_of
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.images.stream import Stream
 from pbprompt.vision.images.workers import Workers
@@ -49,10 +52,13 @@ def read(kind: str, path: str) -> None:
     """Read a file as the library would."""
     file = Path(path)
     readers: dict[str, Callable[[], object]] = {
-        "image": lambda: open_image(file),
+        "image": lambda: (moment_of(file), open_image(file)),
         "table": lambda: open_dataset(file),
         "split": lambda: open_dataset(file),
         "names": lambda: read_classes_file(file),
+        "descriptions": lambda: read_descriptions(file),
+        "corrections": lambda: corrected(open_dataset(file.parent), file),
+        "labels": lambda: read_table(file),
         "recipe": lambda: load_recipe(str(file)),
         "config": lambda: read_info(file.parent),
         "weights": lambda: read_tensors(file),
@@ -63,16 +69,20 @@ def read(kind: str, path: str) -> None:
 
 def seeds() -> Iterator[tuple[str, str, bytes]]:
     """(kind, file name, good content)."""
-    picture = Image.effect_noise((40, 30), 60)
+    picture, exif = Image.effect_noise((40, 30), 60), Image.Exif()
+    exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal] = "2026:01:31 12:59:59"
     for name in ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM"):
         buffer = io.BytesIO()
-        picture.convert("RGB").save(buffer, name)
+        picture.convert("RGB").save(buffer, name, exif=exif)
         yield "image", f"x.{name.lower()}", buffer.getvalue()
     yield "table", "x.csv", b"image,label,split\na/1.png,cat,train\nb/2.png,dog,test\n"
     yield "table", "x.jsonl", b'{"image": "a/1.png", "label": "cat"}\n{"image": "b/2.png", "label": "dog"}\n'
     yield "split", "x.json", json.dumps({"train": [["a/1.png", 0, "cat"], ["b/2.png", 1, "dog"]]}).encode()
     yield "names", "x.txt", b"a: cat\nb: dog\n"
     yield "names", "x.json", b'{"a": "cat", "b": "dog"}'
+    yield "descriptions", "y.yaml", b"cat: small, with whiskers\ndog:\n- barks\n- 3 legs\n"
+    yield "corrections", "y.csv", b"image,decision,label,was,why\na/1.png,relabel,b,a,\nb/2.png,keep,,,x\n"
+    yield "labels", "z.csv", b"image,label,suggested,probability,score\na/1.png,,cat,0.5,0.4\n"
     yield "recipe", "x.yaml", RECIPE.encode()
     yield "config", "config.json", json.dumps(CONFIG).encode()
     yield "weights", "x.safetensors", save({"a": torch.ones(3), "b": torch.ones(2, 2)})

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import yaml
 
-from pbprompt.errors import InputError, suggest
+from pbprompt.errors import InputError, first_line, suggest
 
 C = TypeVar("C")
 _short = reprlib.Repr()  # what an error quotes
@@ -26,8 +26,11 @@ class _Plain(yaml.SafeLoader):
 
 
 def read_yaml(text: str) -> Any:
-    """What a text of YAML says; aliases are refused."""
-    return yaml.load(text, _Plain)
+    """What a text of YAML says, or a `YAMLError`; aliases are refused."""
+    try:
+        return yaml.load(text, _Plain)
+    except (ValueError, AttributeError, RecursionError) as error:  # 2024-13-45 is no day, `[[[[…` too deep
+        raise yaml.YAMLError(first_line(error)) from None
 
 
 def from_dict(kind: type[C], values: Mapping[str, Any], noun: str = "setting", inside: str = "") -> C:
@@ -62,7 +65,7 @@ def with_overrides(config: C, overrides: Iterable[str]) -> C:
             raise InputError(f"override {word!r}: unknown setting {key!r}: {suggest(key, hints)}")
         try:
             value = read_yaml(text)
-        except (yaml.YAMLError, ValueError, RecursionError):  # a ValueError: 2024-13-45, no such day
+        except yaml.YAMLError:
             value = text
         if hints[key] is str and not isinstance(value, str):
             value = text  # words that YAML takes for something else: none at all, no, 2

@@ -129,6 +129,17 @@ def as_csv(rows: Iterable[Iterable[object]]) -> str:
     return text.getvalue()
 
 
+def csv_rows(where: object, text: str, delimiter: str = ",") -> Iterator[tuple[str, list[str]]]:
+    """The rows of a table, each with the place to name where it is wrong; empty lines are passed over."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        for cells in reader:
+            if cells:
+                yield f"{where} line {reader.line_num}", cells
+    except csv.Error as error:
+        raise InputError(f"{where} line {reader.line_num}: {error}: correct the quotes") from None
+
+
 def cell_text(cell: str) -> str:
     """A cell without the quote that keeps a spreadsheet from computing it."""
     return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell

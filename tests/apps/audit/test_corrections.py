@@ -69,6 +69,9 @@ def test_what_is_wrong_is_named(found, table, changes, says):
     decided(table, {rows(table)[0]["image"]: changes})
     with pytest.raises(InputError, match=says):
         corrected(open_dataset(found.root), table)
+    table.write_text(f'{",".join(HEADER)}\n"a.jpg,drop\n')
+    with pytest.raises(InputError, match=r"line 2: .*correct the quotes"):
+        corrected(open_dataset(found.root), table)
     table.write_text("image,label\n")
     with pytest.raises(InputError, match="no table of corrections"):
         corrected(open_dataset(found.root), table)

@@ -67,6 +67,12 @@ def test_show(photos):
     assert open_dataset(photos).content_hash in result.output
 
 
+def test_show_names_files_without_their_control_characters(photos):
+    (photos / "\x1b[31mnote.txt").write_text("hello")
+    shown = run("show", photos).output
+    assert r"skipped \u001b[31mnote.txt" in shown and "\x1b" not in shown
+
+
 def test_show_decodes_where_asked(photos):
     broken = photos / "tram" / "3.png"
     broken.write_bytes(broken.read_bytes()[:40])

@@ -141,6 +141,10 @@ def test_a_model_of_others_writes_nothing_fetches_nothing_and_allows_nothing(run
     code, _, err = run("model", "refit", model, "--yes", "--out", tmp_path / "new")
     assert code == 0 and profile.read_text() == "mine" and (tmp_path / "new").is_dir()
     assert "pseudo_labels" not in TunedModel.load(tmp_path / "new").info.data.options
+    (model / "own.csv").write_text(f"image,label\n{evil / 'bird' / 'x.png'},a\n")  # a table leads out of it
+    edited(model, data__options={"data": str(model / "own.csv")})
+    code, _, err = run("model", "refit", model)
+    assert code == 2 and "own.csv" in err and "add --yes" in err
     edited(model, data__options={"data": "http://127.0.0.1:9/x.tar", "allow_urls": True})
     code, _, err = run("model", "refit", model, "--yes")
     assert code == 2 and "add --allow-urls" in err

@@ -135,8 +135,8 @@ def serve_at() -> Iterator[Callable[..., str]]:
 
     started = []
 
-    def serve(model: TunedModel, **options: object) -> str:
-        server = uvicorn.Server(server_config(create_app(model, **options), "127.0.0.1", 0))
+    def serve(model: TunedModel, proxy: str | None = None, **options: object) -> str:
+        server = uvicorn.Server(server_config(create_app(model, **options), "127.0.0.1", 0, proxy))
         thread = threading.Thread(target=server.run)
         thread.start()
         started.append((server, thread))

@@ -50,6 +50,15 @@ def test_flat_folders(tmp_path):
     assert open_dataset(str(tmp_path)).content_hash == data.content_hash
 
 
+def test_names_with_control_characters_are_told_without(tmp_path):
+    root = tmp_path / "\x1b]0;x\x07"
+    put(root, "\x1b[31mcat/1.png", "dog/1.png")
+    (root / "dog" / "\x1b[31mnote.txt").write_text("hello")
+    told = open_dataset(root).describe()
+    assert r"\u001b]0;x\u0007: 2 classes (\u001b[31mcat, dog)" in told and r"(dog/\u001b[31mnote.txt)" in told
+    assert "\x1b" not in told and "\x07" not in told
+
+
 def test_split_folders(tmp_path):
     put(
         tmp_path,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import ExifTags, Image, ImageFile, JpegImagePlugin
+from PIL import ExifTags, Image, ImageFile
 
 from pbprompt.errors import InputError
 from pbprompt.vision.images import images
@@ -315,23 +315,25 @@ def test_entries_of_exif_that_overlap_are_not_read(monkeypatch):
         assert open_image(io.BytesIO(buffer.getvalue())).size == size
 
 
-def test_of_large_images_threads_decode_one_at_a_time(monkeypatch):
+@pytest.mark.parametrize(("room", "at_once"), [(4 * 300 * 300, 1), (2.5 * 4 * 300 * 300, 2)])
+def test_all_threads_have_one_budget_of_memory(monkeypatch, room, at_once):
     now, most = [], []
-    load = Image.Image.load
 
-    def slowly(self):
+    def slowly(image):
         now.append(1)
         most.append(len(now))
         time.sleep(0.02)
         now.pop()
-        return load(self)
+        return image
 
     data = jpeg_of((300, 300))
-    monkeypatch.setattr(images, "LARGE", 300 * 300)
-    monkeypatch.setattr(JpegImagePlugin.JpegImageFile, "load", slowly)
+    monkeypatch.setattr(images, "MOST_MEMORY", room)
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: open_image(io.BytesIO(data)), range(8)))
-    assert max(most) == 1
+        list(pool.map(lambda _: open_image(io.BytesIO(data), finish=slowly), range(8)))
+    assert max(most) == at_once
+    with pytest.raises(ZeroDivisionError):
+        open_image(io.BytesIO(data), finish=lambda image: 1 / 0)
+    assert images._held == [0]  # whatever happened, it is given back
 
 
 def test_a_webp_counts_for_the_copies_that_its_decoder_makes():

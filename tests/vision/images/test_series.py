@@ -89,6 +89,19 @@ def test_folders_and_moments(tmp_path):
     assert moment_of(tmp_path / "b.jpg") == moment_of(tmp_path / "c.jpg") == ""
 
 
+def test_a_header_that_takes_long_or_much_memory_has_no_moment(tmp_path, monkeypatch):
+    exif = Image.Exif()
+    exif.get_ifd(0x8769)[36867] = "2026:01:31 12:59:59"
+    for padding, found in ((b"", True), (bytes(1 << 16), False)):  # the entries of so much may overlap
+        Image.new("RGB", (8, 8)).save(tmp_path / "a.png", exif=exif.tobytes() + padding)
+        assert bool(moment_of(tmp_path / "a.png")) == found
+    photograph(tmp_path / "a.jpg")
+    data = (tmp_path / "a.jpg").read_bytes()
+    (tmp_path / "a.jpg").write_bytes(data[:2] + b"\xff" * 300_000 + data[2:])
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("Pillow goes through it byte by byte"))
+    assert moment_of(tmp_path / "a.jpg") == ""
+
+
 def test_numbers_and_items_apart(bursts):
     train = open_dataset(bursts, group="folder").train
     assert numbered(train[:4]) == [0, 0, 0, 1]

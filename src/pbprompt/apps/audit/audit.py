@@ -34,7 +34,7 @@ from pbprompt.vision.features.progress import Progress
 from pbprompt.vision.features.store import file_hashes
 from pbprompt.vision.images.decoding import squares_of
 from pbprompt.vision.images.huggingface import is_saved_dataset
-from pbprompt.vision.images.images import open_image
+from pbprompt.vision.images.images import open_image, opened
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
 from pbprompt.vision.images.names import from_folder
 from pbprompt.vision.images.sources import open_dataset
@@ -345,6 +345,6 @@ def _squares(files: Sequence[Path], progress: bool) -> UInt8[Tensor, "n 3 side s
 def _picture(dataset: Dataset, item: Item, split: str) -> Picture:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # only its header is read
-        with Image.open(dataset.file(item)) as image:
+        with dataset.file(item).open("rb") as file, opened(file) as image:
             labels = item.labels if dataset.multi_label else (item.label,)
             return Picture(item.path, labels, split, *image.size, str(image.format))

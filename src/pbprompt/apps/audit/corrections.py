@@ -6,15 +6,14 @@
 `look` leaves the decision empty, which changes nothing; its page writes the same table with decisions.
 """
 
-import csv
-import io
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from pbprompt.apps.audit.audit import Look
 from pbprompt.errors import InputError, suggest
-from pbprompt.files import as_csv, as_text, cell_text, read_text, write_text
+from pbprompt.files import as_csv, as_text, cell_text, csv_rows, read_text, write_text
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
 from pbprompt.vision.images.names import name_key
 
@@ -47,10 +46,8 @@ def proposals(found: Look) -> list[Proposal]:
 
 def write_corrections(found: Look, path: Path) -> None:
     """The table, with no decision yet; one that holds some, or another table, is not written over."""
-    if path.exists():
-        rows = csv.DictReader(io.StringIO(read_text(path)))
-        if "decision" not in (rows.fieldnames or ()) or any((row["decision"] or "").strip() for row in rows):
-            raise InputError(f"{path}: is no table of corrections, or holds decisions: give another name")
+    if path.exists() and any(decision for _, _, decision, _ in _read(path)):
+        raise InputError(f"{path}: holds decisions: give another name")
     listed = [HEADER]
     for one in proposals(found):
         was = found.labelled_as(one.row) if found.labelled else ""
@@ -58,26 +55,33 @@ def write_corrections(found: Look, path: Path) -> None:
     write_text(path, as_csv(listed))
 
 
+def _read(path: Path) -> Iterator[tuple[str, str, str, str]]:
+    """Where each row stands, its image, decision and label."""
+    rows = csv_rows(path, read_text(path))
+    header = next(rows, ("", [""]))[1]
+    if not {*HEADER[:3]} <= {*header}:
+        raise InputError(f"{path}: no table of corrections, which `pbprompt look --corrections` writes")
+    for where, cells in rows:
+        found = dict(zip(header, map(str.strip, cells), strict=False))
+        image, decision, label = (cell_text(found.get(name, "")) for name in HEADER[:3])
+        yield where, image, decision.lower(), label
+
+
 def corrected(dataset: Dataset, path: Path) -> tuple[Dataset, str]:
     """The dataset as the table has it, and what was done in words; `drop` and `relabel` in every split."""
     labels = {name_key(name): label for label, name in enumerate(dataset.single_label().classes)}
     known = {as_text(item.path) for item in dataset.items}
     wanted: dict[str, int | None] = {}
-    rows = csv.DictReader(io.StringIO(read_text(path)))
-    if not {"image", "decision", "label"} <= set(rows.fieldnames or ()):
-        raise InputError(f"{path}: no table of corrections: `pbprompt look --corrections` writes one")
-    for number, row in enumerate(rows, start=2):
-        image, decision, label = (cell_text((row[name] or "").strip()) for name in HEADER[:3])
-        where = f"{path} line {number}"
-        if decision.lower() not in DECISIONS:
+    for where, image, decision, label in _read(path):
+        if decision not in DECISIONS:
             raise InputError(f"{where}: decision {decision!r}: write keep, relabel or drop")
-        if decision.lower() in ("", "keep"):
+        if decision in ("", "keep"):
             continue
         if image not in known:
             raise InputError(f"{where}: {image} is not in {dataset.name}: give the data that it was made for")
-        if decision.lower() == "relabel" and name_key(label) not in labels:
+        if decision == "relabel" and name_key(label) not in labels:
             raise InputError(f"{where}: no class is called {label!r}: {suggest(label, dataset.classes)}")
-        wanted[image] = None if decision.lower() == "drop" else labels[name_key(label)]
+        wanted[image] = None if decision == "drop" else labels[name_key(label)]
 
     def kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
         new = [(item, wanted.get(as_text(item.path), item.label)) for item in items]

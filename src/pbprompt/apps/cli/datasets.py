@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from pbprompt.apps.cli.output import print_table
+from pbprompt.files import as_text
 
 app = typer.Typer(help="Benchmarks and your own data: list, check, show, draw.", invoke_without_command=True)
 
@@ -82,7 +83,7 @@ def show(
     ]
     print_table(("label", "class", "train", "val", "test"), rows, right=("label", "train", "val", "test"))
     for path, reason in dataset.skipped:
-        print(f"skipped {path}: {reason}")
+        print(f"skipped {as_text(path)}: {reason}")
     if decode:
         from rich.console import Console
         from rich.progress import track

@@ -1,7 +1,6 @@
 """`pbprompt model`: a saved model's life after its first fit. Each change is written whole or not at all."""
 
 import math
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -196,12 +195,10 @@ def refit(
 
 
 def _ask(sources: Sequence[str], model: Path, yes: bool) -> None:
-    """Let the person see what is read where it lies outside the model's folder."""
-    home = os.path.realpath(model)
-    away = [one for one in sources if "\0" in one or not Path(os.path.realpath(one)).is_relative_to(home)]
-    if yes or not away:
+    """Let the person see what is read: tables and links in the model's folder lead out of it, too."""
+    if yes:
         return
-    named = f"{model} names as its data: {', '.join(map(repr, away))}"
+    named = f"{model} names as its data: {', '.join(map(repr, sources))}"
     if not sys.stdin.isatty():
         raise InputError(f"{named}: add --yes to read what it names")
     typer.confirm(f"{named}\nRead it?", abort=True, err=True)

@@ -110,6 +110,7 @@ class GuardedProtocol(H11Protocol):
         self._pump = _pumps.setdefault(self.loop, Pump(self.loop))
         own = sum(getattr(other, "from_client", None) == self.from_client for other in self.connections)
         if own - 1 > CONNECTIONS - len(self.connections):  # as `Shares` has it
+            self.connections.discard(self)  # or many that are refused at once would fill the room
             transport.write(FULL)
             transport.close()
         else:

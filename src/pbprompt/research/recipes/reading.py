@@ -32,7 +32,7 @@ def parsed(name_or_path: str, fix: str, folder: str = "") -> tuple[dict[str, Any
     text = read_text(Path(where)) if own else (_packaged(folder) / where).read_text(encoding="utf-8")
     try:
         values = read_yaml(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a ValueError: 2024-13-45, no such day
+    except yaml.YAMLError as error:
         raise InputError(f"{where}: not YAML ({first_line(error)}): fix it") from None
     if not isinstance(values, dict):
         raise InputError(f"{where}: not a recipe: {fix}")

@@ -156,7 +156,7 @@ def assemble(
     rows = sorted(rows, key=lambda row: row.path)
     train, val, test = (tuple(item(row) for row in rows if row.split == split) for split in SPLITS)
     return Dataset(
-        name,
+        as_text(name),
         root,
         class_names,
         train,

@@ -185,13 +185,17 @@ def square_of(name: str, content: Content, look: Look) -> Image.Image | InputErr
     if isinstance(content, InputError):
         return content
     where = str(content.path) if isinstance(content, Hashed) else name
+
+    def seen(image: Image.Image) -> Image.Image:
+        return image if _handed_on(image.size, look) else look(image, name)
+
     try:
         if isinstance(content, Hashed):
             content = content.read()
-        if not isinstance(content, Image.Image):
-            file = io.BytesIO(content) if isinstance(content, bytes) else content
-            content = open_image(file, draft=look.draft)
-        return content if _handed_on(content.size, look) else look(content, name)
+        if isinstance(content, Image.Image):
+            return seen(content)
+        file = io.BytesIO(content) if isinstance(content, bytes) else content
+        return open_image(file, draft=look.draft, finish=seen)
     except InputError as error:
         return InputError(str(error).replace("cannot read image upload:", f"cannot read image {where}:"))
 

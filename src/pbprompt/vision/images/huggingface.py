@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pbprompt.errors import InputError, first_line, needing
-from pbprompt.files import cache_folder, is_special, write_bytes, write_text
+from pbprompt.files import as_text, cache_folder, is_special, write_bytes, write_text
 from pbprompt.vision.images.build_dataset import Choices
 from pbprompt.vision.images.items import Dataset
 from pbprompt.vision.images.stream.folders import SPLIT_WORDS
@@ -51,7 +51,7 @@ def open_huggingface(source: str, choices: Choices) -> Dataset:
         write_text(table, "\n".join(lines) + "\n")  # last, so that its presence means the copy is whole
     dataset = open_table(table, None, choices)
     name = source.removeprefix(PREFIX).rstrip("/").split("/")[-1]
-    return replace(dataset, name=name)
+    return replace(dataset, name=as_text(name))
 
 
 def _cache_folder(source: str, parts: dict[str, Any]) -> Path:

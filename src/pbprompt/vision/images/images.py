@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import threading
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,9 +25,8 @@ _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\x00
 _MAGIC_JP2 = (b"\x00\x00\x00\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51")
 _HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")  # what telephones write; Pillow cannot
 MOST_ASPECT = 200  # the centre of a longer line shows next to nothing
-MOST_MEMORY = 2 << 30  # bytes that an image and its copies may take, as its header tells
+MOST_MEMORY = 2 << 30  # bytes that images and their copies may take at once, as their headers tell
 MOST_SCANNED = 2_000_000_000  # pixels times scans of a JPEG, some 3 s; the largest photographs have ten scans
-LARGE = 256 << 20  # bytes: of images that take more, threads decode one at a time
 MOST_STEPS = 100_000  # of a JPEG's or PNG's header
 MOST_EXIF = 1 << 16  # bytes; a camera's fit into one segment of a JPEG
 _WITHOUT_LENGTH = [bytes([code]) for code in (0, 1, 0xFF, *range(0xD0, 0xDA))]  # markers of a JPEG
@@ -45,11 +45,40 @@ def _formats() -> list[str]:
     return [name for name in _FORMATS if name in Image.OPEN]
 
 
-_one_large = threading.Lock()
+_done = threading.Condition()  # a thread has decoded its image
+_held = [0]  # bytes that images take which are decoded now
 
 
-def open_image(source: str | os.PathLike[str] | BinaryIO, *, draft: int | None = None) -> Image.Image:
-    """The image as RGB: first frame, EXIF orientation applied, transparency laid on white.
+@contextlib.contextmanager
+def _room_for(size: int) -> Iterator[None]:
+    """So many of the bytes that all threads of the process have together, once they are free."""
+    with _done:
+        _done.wait_for(lambda: _held[0] + size <= MOST_MEMORY)
+        _held[0] += size
+    try:
+        yield
+    finally:
+        with _done:
+            _held[0] -= size
+            _done.notify_all()
+
+
+@contextlib.contextmanager
+def opened(file: BinaryIO) -> Iterator[Image.Image]:
+    """An image of which the header alone is read, in bounded time."""
+    check_header(file)
+    with Image.open(file, formats=_formats()) as image:
+        yield image
+
+
+def open_image(
+    source: str | os.PathLike[str] | BinaryIO,
+    *,
+    draft: int | None = None,
+    finish: Callable[[Image.Image], Image.Image] = lambda image: image,
+) -> Image.Image:
+    """The image as RGB: first frame, EXIF orientation applied, transparency laid on white; then `finish` of
+    it, before another large one is decoded.
 
     `source` is a path or an open binary stream. `draft` lets JPEG decode straight to a smaller size whose
     sides are all at least `draft` pixels. That is several times faster on large photographs but only
@@ -58,32 +87,31 @@ def open_image(source: str | os.PathLike[str] | BinaryIO, *, draft: int | None =
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else getattr(source, "name", "upload")
     if isinstance(source, str | os.PathLike) and is_special(source):
         raise InputError(f"cannot read image {name}: a pipe, socket or device, no regular file")
-    try:
-        with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as held:
+        try:
             file: Any = source
             if isinstance(source, str | os.PathLike):
-                file = stack.enter_context(Path(source).open("rb"))
-            check_header(file)
-            image = stack.enter_context(Image.open(file, formats=_formats()))
+                file = held.enter_context(Path(source).open("rb"))
+            image = held.enter_context(opened(file))
             _check_shape(image)  # by its header: a file of a few bytes may hold gigabytes
             _check_scans(image)
             if draft is not None:
                 image.draft(None, (draft, draft))
-            if _memory(image) > LARGE:
-                stack.enter_context(_one_large)
+            held.enter_context(_room_for(_memory(image)))
             image.load()
-            return upright_rgb(image)
-    except UnidentifiedImageError:
-        raise InputError(f"cannot read image {name}: {_why_unidentified(source)}") from None
-    except FileNotFoundError:
-        raise InputError(f"cannot read image {name}: no such file") from None
-    except IsADirectoryError:
-        raise InputError(f"cannot read image {name}: it is a folder: give one image file") from None
-    except Image.DecompressionBombError:
-        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
-        raise InputError(f"cannot read image {name}: it has more than {limit:,} pixels") from None
-    except Exception as error:  # damaged files make Pillow's decoders raise nearly anything
-        raise InputError(f"cannot read image {name}: {first_line(error)}") from None
+            upright = upright_rgb(image)
+        except UnidentifiedImageError:
+            raise InputError(f"cannot read image {name}: {_why_unidentified(source)}") from None
+        except FileNotFoundError:
+            raise InputError(f"cannot read image {name}: no such file") from None
+        except IsADirectoryError:
+            raise InputError(f"cannot read image {name}: it is a folder: give one image file") from None
+        except Image.DecompressionBombError:
+            limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+            raise InputError(f"cannot read image {name}: it has more than {limit:,} pixels") from None
+        except Exception as error:  # damaged files make Pillow's decoders raise nearly anything
+            raise InputError(f"cannot read image {name}: {first_line(error)}") from None
+        return finish(upright)
 
 
 def small_jpeg(source: str | os.PathLike[str], side: int, quality: int) -> bytes:

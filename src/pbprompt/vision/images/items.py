@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pbprompt.errors import InputError
+from pbprompt.files import as_text
 
 if TYPE_CHECKING:
     from pbprompt.vision.images.fewshot import Draw
@@ -151,7 +152,7 @@ class Dataset:
         reasons = Counter(reason for _, reason in self.skipped)
         what = "; ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
         files = "1 file" if len(self.skipped) == 1 else f"{len(self.skipped):,} files"
-        return f"Skipped {files}: {what} ({some([p for p, _ in self.skipped])})."
+        return f"Skipped {files}: {what} ({some(as_text(path) for path, _ in self.skipped)})."
 
 
 def _line(value: object) -> bytes:

@@ -5,9 +5,7 @@ Folder names: `_` and `-` become spaces, and CamelCase is split where a word of 
 written as names, so only `_` becomes a space. Case is kept. A classes file overrides either, name by name.
 """
 
-import csv
 import html
-import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +15,7 @@ import yaml
 
 from pbprompt.config import read_yaml
 from pbprompt.errors import InputError, first_line, suggest
-from pbprompt.files import read_text
+from pbprompt.files import csv_rows, read_text
 
 Pair = tuple[str, str, str]  # where it stands, the key and the name
 
@@ -136,17 +134,10 @@ def _json_pairs(path: Path, text: str) -> Iterator[Pair]:
 
 
 def _table_pairs(path: Path, text: str, delimiter: str) -> Iterator[Pair]:
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    try:
-        for row in reader:
-            if not row:
-                continue
-            where = f"{path} line {reader.line_num}"
-            if len(row) != 2:
-                raise InputError(f"{where}: {len(row)} columns where two belong: write key and name")
-            yield where, row[0], row[1]
-    except csv.Error as error:
-        raise InputError(f"{path} line {reader.line_num}: {error}: correct the quotes") from None
+    for where, row in csv_rows(path, text, delimiter):
+        if len(row) != 2:
+            raise InputError(f"{where}: {len(row)} columns where two belong: write key and name")
+        yield where, row[0], row[1]
 
 
 def _line_pairs(path: Path, text: str) -> Iterator[Pair]:

@@ -17,6 +17,7 @@ from typing import TypeVar
 from PIL import Image
 
 from pbprompt.errors import InputError
+from pbprompt.vision.images.images import MOST_EXIF, opened
 from pbprompt.vision.images.items import Item
 
 FOLDER, EXIF, ALIKE, NONE = "folder", "exif", "near-duplicates", "none"
@@ -41,7 +42,9 @@ def folder_of(path: str, label: str) -> str:
 def moment_of(file: Path) -> str:
     """Camera and minute, as the file's EXIF has them; "" where it has no time."""
     try:
-        with Image.open(file) as image:
+        with file.open("rb") as content, opened(content) as image:
+            if len(image.info.get("exif", b"")) > MOST_EXIF:
+                return ""
             tags = image.getexif()
             taken = str(tags.get_ifd(DETAILS).get(TAKEN, ""))[:MINUTE]
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):

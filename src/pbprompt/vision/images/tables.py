@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pbprompt.errors import InputError
-from pbprompt.files import inside, read_text
+from pbprompt.files import as_text, inside, read_text
 from pbprompt.vision.images.build_dataset import Choices, Row, Skipped, assemble, keep_images, sorted_keys
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
 from pbprompt.vision.images.stream.folders import SPLIT_WORDS
@@ -216,4 +216,4 @@ def split_dataset(
         for split in SPLITS
     )
     classes = naming([keys[label] for label in range(len(keys))])
-    return Dataset(name, root, classes, train, val, test, template)
+    return Dataset(as_text(name), root, classes, train, val, test, template)

@@ -1,15 +1,14 @@
 """How each benchmark of the table is read from its folder: its `reader` and `rename` name functions here."""
 
-import csv
-import io
 import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from pbprompt.errors import BrokenInstallError, InputError
-from pbprompt.files import inside, read_text
+from pbprompt.files import csv_rows, inside, read_text
 from pbprompt.vision.images.build_dataset import OF_A_DRAW, Choices, Row, assemble
 from pbprompt.vision.images.catalog.benchmark import Benchmark, list_lines
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
@@ -118,10 +117,7 @@ def grocery(benchmark: Benchmark, folder: Path) -> Dataset:
     the shift.
     """
     path, names, iconic = folder / "dataset" / "classes.csv", list[str](), list[str]()
-    for place, row in enumerate(csv.reader(io.StringIO(read_text(path), newline=""))):
-        where = f"{path} line {place + 1}"
-        if place == 0 or not row:
-            continue
+    for where, row in islice(csv_rows(path, read_text(path)), 1, None):
         if len(row) != 6 or row[1].strip() != str(len(names)):
             raise InputError(f"{where}: expected six columns and class ID {len(names)}: fetch the file again")
         names.append(from_folder(row[0]))
