@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.fitted import TakesUnlabelled
 from pbprompt.learners.method import make_config
+from pbprompt.model.learn import bank_on
 from pbprompt.model.metrics.metrics import harmonic_mean
 from pbprompt.model.metrics.resampling import image_counts, interval, resampled_mean
 from pbprompt.model.predictor import predict_features
 from pbprompt.model.scoring import log_probabilities
 from pbprompt.model.tuned import TunedModel
-from pbprompt.prompts.loop.tune import bank_on
 from pbprompt.registry import find_method
 from pbprompt.research.runs.provenance import commit
 from pbprompt.vision.features.cache import FeatureBank

@@ -14,10 +14,10 @@ from rich.table import Table
 from pbprompt import load_backbone
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
+from pbprompt.model.learn import tune
 from pbprompt.model.metrics.metrics import harmonic_mean
 from pbprompt.model.predictor import Predictor, predict_features, predictive, zero_shot
 from pbprompt.model.scoring import score
-from pbprompt.prompts.loop.tune import tune
 from pbprompt.registry import find_method
 from pbprompt.vision.features.cache import FeatureBank, Features
 from pbprompt.vision.images.fewshot import base_new, draw

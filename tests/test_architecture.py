@@ -16,7 +16,7 @@ WALKS = {  # what is opened, in order, to follow a job; each hop is a file and w
         ("vision/images/sources.py", "open_dataset"),  # items of the splits
         ("vision/images/fewshot.py", "draw"),  # which of them to train on
         ("model/fitting.py", "fit_into"),  # TunedModel.fit, in a folder of its own
-        ("prompts/loop/tune.py", "tune"),  # builds the method and its features for every epoch
+        ("model/learn.py", "tune"),  # builds the method and its features for every epoch
         ("vision/features/cache.py", "FeatureBank.encode"),  # frozen features, from the cache where they are
         ("learners/memory.py", "Memory.begin_on"),  # the training images, as the method sees them
         ("evidence/conjugate.py", "Conjugate.begin"),  # the default method, in closed form

@@ -36,7 +36,7 @@ from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.learners.fit_options import FitOptions
-from pbprompt.prompts.loop.tune import bank_on, tune
+from pbprompt.model.learn import bank_on, tune
 from dataclasses import replace
 
 torch.set_num_threads(1)

@@ -11,7 +11,7 @@ from benchmarks.speed.rates import seconds_of
 from benchmarks.speed.setups import OVERRIDES, SHOTS, Options, make_backbone
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
-from pbprompt.prompts.loop.tune import tune
+from pbprompt.model.learn import tune
 from pbprompt.registry import find_method
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.items import Dataset

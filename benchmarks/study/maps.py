@@ -20,8 +20,8 @@ from pbprompt.apps.pages import plots
 from pbprompt.files import write_text
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Method, make_config
+from pbprompt.model.learn import tune
 from pbprompt.model.predictor import predictive
-from pbprompt.prompts.loop.tune import tune
 from pbprompt.prompts.pbprompt.transport import patch_cosines, transport_plans
 from pbprompt.registry import find_method
 from pbprompt.research.runs.provenance import commit, machine

@@ -13,9 +13,9 @@ from pbprompt.evidence.label_head import LabelHead
 from pbprompt.learners.fitted import MultiLabel
 from pbprompt.learners.method import Method
 from pbprompt.learners.predictive import DIGITS, Predictive
+from pbprompt.model.learn import Bank
 from pbprompt.model.metrics.multi_label import MultiLabelEvaluation, mean_average_precision
 from pbprompt.model.predictor import zero_shot
-from pbprompt.prompts.loop.tune import Bank
 from pbprompt.registry import methods
 from pbprompt.vision.features.cache import Features
 from pbprompt.vision.images.items import Dataset, Item

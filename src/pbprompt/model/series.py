@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from pbprompt.evidence.series import find_series
-from pbprompt.prompts.loop.tune import Bank
+from pbprompt.model.learn import Bank
 from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.images.series import ALIKE, NONE, numbered
 from pbprompt.vision.similarity import unit

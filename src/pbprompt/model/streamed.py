@@ -15,9 +15,9 @@ from pbprompt.evidence.streamed_statistics import Gathered, Pass, gather_units
 from pbprompt.learners.fitted import Streams
 from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.model.folder import describe_model
+from pbprompt.model.learn import learn_beside
 from pbprompt.model.provenance import Provenance, pool_facts
 from pbprompt.model.tuned import TunedModel, absorbed_by
-from pbprompt.prompts.loop.tune import learn_beside
 from pbprompt.vision.features.checkpoint import Checkpoint
 from pbprompt.vision.features.progress import Progress
 from pbprompt.vision.images import catalog, names

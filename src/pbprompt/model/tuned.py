@@ -36,6 +36,12 @@ from pbprompt.model.calibration import (
 from pbprompt.model.card import ModelInfo
 from pbprompt.model.class_mix import Mix, estimated, ratio, shares
 from pbprompt.model.folder import Given, copy_method, describe_model, load_model, save_model
+from pbprompt.model.learn import (
+    Bank,
+    bank_on,
+    learn_beside,
+    tune,
+)
 from pbprompt.model.manifest import ModelFiles, opened
 from pbprompt.model.metrics.conformal import ByDifficulty
 from pbprompt.model.metrics.evaluation import Evaluation
@@ -60,12 +66,6 @@ from pbprompt.model.scoring import (
     standard_figures,
 )
 from pbprompt.model.series import apart_from, series_facts, series_of
-from pbprompt.prompts.loop.tune import (
-    Bank,
-    bank_on,
-    learn_beside,
-    tune,
-)
 from pbprompt.vision.features.cache import Features
 from pbprompt.vision.features.encode import default_batch
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE, Dataset

@@ -12,8 +12,8 @@ from pbprompt.apps.cli.fit import fit
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
 from pbprompt.model.calibration import calibrate
+from pbprompt.model.learn import tune
 from pbprompt.model.predictor import predictive
-from pbprompt.prompts.loop.tune import tune
 from pbprompt.registry import find_method
 from pbprompt.vision.features.cache import FeatureBank, Features
 from pbprompt.vision.images.fewshot import draw

@@ -13,10 +13,10 @@ from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Batch, build_method, make_config
 from pbprompt.learners.trained import Trained
 from pbprompt.model.folder import describe_model
+from pbprompt.model.learn import tune
 from pbprompt.model.predictor import predictive
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.loop.loop import Run, train
-from pbprompt.prompts.loop.tune import tune
 from pbprompt.vision.features.cache import Features
 from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.towers.backbone import Backbone, Encoded

@@ -22,7 +22,7 @@ from pbprompt.apps.classifier.inputs import ClassNames, encode_inputs, names_of,
 from pbprompt.config import from_dict, to_dict
 from pbprompt.errors import InputError
 from pbprompt.learners.method import MethodConfig, make_config
-from pbprompt.prompts.loop.tune import Bank
+from pbprompt.model.learn import Bank
 from pbprompt.registry import find_method
 from pbprompt.vision.features.cache import FeatureBank, Features
 from pbprompt.vision.images.build_dataset import Shares

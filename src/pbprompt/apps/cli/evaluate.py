@@ -75,9 +75,9 @@ def evaluate(
     from pbprompt.apps.pages import plots
     from pbprompt.apps.pages.model_figures import terminal_tables, write_figures
     from pbprompt.apps.pages.model_page import write_model_page
+    from pbprompt.model.learn import bank_on
     from pbprompt.model.metrics.evaluation import Evaluation
     from pbprompt.model.tuned import LEFT_OUT, TunedModel
-    from pbprompt.prompts.loop.tune import bank_on
     from pbprompt.vision.features.cache import FeatureBank
     from pbprompt.vision.images.fewshot import draw
 

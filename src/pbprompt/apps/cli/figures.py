@@ -11,12 +11,12 @@ from pbprompt.apps.cli.output import print_table, tell
 from pbprompt.files import as_text
 from pbprompt.model.calibration import chosen
 from pbprompt.model.card import TRADE_HEADS, judged_on, trade_cells
+from pbprompt.model.learn import Bank, bank_on
 from pbprompt.model.metrics.evaluation import Evaluation
 from pbprompt.model.metrics.multi_label import MultiLabelEvaluation
 from pbprompt.model.metrics.sign_test import sign_test
 from pbprompt.model.scoring import RIVALS, against
 from pbprompt.model.tuned import LEFT_OUT, TunedModel
-from pbprompt.prompts.loop.tune import Bank, bank_on
 from pbprompt.vision.images.items import Dataset, some
 from pbprompt.vision.images.names import missing_names
 

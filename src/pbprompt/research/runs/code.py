@@ -23,7 +23,7 @@ from pbprompt.research.runs.provenance import code_revision
 from pbprompt.research.runs.record import Record
 
 PACKAGE = Path(pbprompt.__file__).resolve().parent
-ALWAYS = tuple(PACKAGE / path for path in ("prompts/loop/tune.py", "model/predictor.py"))
+ALWAYS = tuple(PACKAGE / path for path in ("model/learn.py", "model/predictor.py"))
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 

@@ -30,12 +30,12 @@ from pbprompt.evidence.folds import held_out
 from pbprompt.evidence.temperature import fit_temperature
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Method, MethodConfig, make_config
+from pbprompt.model.learn import Bank, bank_on
 from pbprompt.model.metrics.metrics import harmonic_mean
 from pbprompt.model.metrics.selective import auroc
 from pbprompt.model.predictor import predict_features
 from pbprompt.model.scoring import log_probabilities, standard_figures
 from pbprompt.model.tuned import TunedModel
-from pbprompt.prompts.loop.tune import Bank, bank_on
 from pbprompt.registry import find_method
 from pbprompt.research.runs.code import code_of
 from pbprompt.research.runs.config import RunConfig, Split

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import cache
 
-from pbprompt.prompts.loop.tune import epoch_features
+from pbprompt.model.learn import epoch_features
 from pbprompt.research.runs.protocol import Arrays, Prepared, run_task
 from pbprompt.research.runs.record import Record
 from pbprompt.vision.features.cache import FeatureBank

@@ -1,4 +1,4 @@
-"""From a drawn dataset to a tuned method."""
+"""From a dataset to a method that has learned it: at once, or by the steps of `prompts/loop`."""
 
 import hashlib
 import json

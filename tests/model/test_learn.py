@@ -10,8 +10,8 @@ from pbprompt.errors import InputError
 from pbprompt.evidence.rivals.nearest_mean import NearestMean
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Method, make_config
+from pbprompt.model.learn import epoch_features, run_identity, tune
 from pbprompt.prompts.loop.loop import Run
-from pbprompt.prompts.loop.tune import epoch_features, run_identity, tune
 from pbprompt.prompts.pbprompt.model import PBPrompt
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.items import Dataset, Item
@@ -82,7 +82,7 @@ def test_tune_trains_and_announces_first(bank, dataset, tmp_path):
 
 def test_epochs_come_from_the_settings_or_the_schedule(bank, dataset, monkeypatch):
     runs = []
-    monkeypatch.setattr("pbprompt.prompts.loop.tune.train", lambda *arguments: runs.append(arguments) or {})
+    monkeypatch.setattr("pbprompt.model.learn.train", lambda *arguments: runs.append(arguments) or {})
     for overrides, shots in ((["epochs=7"], 1), (["epochs=0"], 1), (["epochs=0"], 16)):
         config = make_config(PBPrompt, overrides=overrides)
         tune(dataset, bank, PBPrompt, config, FitOptions(shots=shots, seed=1))
