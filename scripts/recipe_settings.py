@@ -55,6 +55,19 @@ VARIANTS: dict[str, Settings] = {
 }
 
 
+UNPRINTED = {  # rows without a figure of the paper: what they follow
+    "CLIP-Adapter": (
+        "its paper and code; α 0.2 as in the code, searched for each dataset in the paper; Adam, for want "
+        "of a word on the optimiser"
+    ),
+    "GDA + text": (
+        "its paper; α is 1, which its authors' log finds most often, theirs is searched on validation "
+        "images; one view of an image, theirs ten"
+    ),
+    "CLIP, 80 templates": "those of CLIP's authors for ImageNet, on all datasets",
+}
+
+
 def printed(recipe: Recipe, row: Row) -> bool:
     """Whether a figure of the paper stands beside the row."""
     name = row.published or row.label
@@ -129,7 +142,7 @@ def made_with(recipe: Recipe, row: Row, dataset: str) -> tuple[str, str, Setting
 def differences(recipe: Recipe, row: Row) -> tuple[str, str]:
     """(whose settings, "same" or how the row's are others)."""
     if not printed(recipe, row):
-        return "–", "no published figure"
+        return "–", UNPRINTED.get(row.label, "no published figure")
     by_dataset: dict[str, list[str]] = {}
     said = source = ""
     for dataset in recipe.datasets:
@@ -173,10 +186,9 @@ def section() -> str:
     lines = table(("recipe", "row", "figure of", "settings"), rows)
     about = (
         "Made by `python scripts/recipe_settings.py`, which compares the settings of every row with what the "
-        "paper and the authors' code say. For all rows: the towers compute in float32, the paper's table "
-        "says fp16, in which the authors' code keeps the learned vectors too: float32 is the more exact, and "
-        "runs on a CPU as well (`load_backbone(name, dtype=torch.float16)` has the towers in fp16, from "
-        "Python). Files are listed by name, so that draws can be repeated. "
+        "paper and the authors' code say. For all rows: what is learned is kept in float32, where the "
+        "authors' code keeps it in the towers' precision. Files are listed by name, so that draws can be "
+        "repeated. "
         "The paper's table has one image per step for all results: so do the literal rows.\n"
     )
     return f"{HEADING}\n{about}\n{lines}\n"

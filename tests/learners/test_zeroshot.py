@@ -1,12 +1,14 @@
 """Zero-shot CLIP against sentences encoded one by one over all 77 positions."""
 
+import hashlib
+
 import pytest
 import torch
 from torch import Tensor
 
 from pbprompt.learners import zeroshot
 from pbprompt.learners.method import make_config
-from pbprompt.learners.zeroshot import CLIP_SEVEN, ENSEMBLE, ZeroShot, ZeroShotConfig
+from pbprompt.learners.zeroshot import CLIP_EIGHTY, CLIP_SEVEN, ENSEMBLE, ZeroShot, ZeroShotConfig
 from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
 from pbprompt.vision.similarity import mean_features
@@ -46,7 +48,9 @@ def test_one_sentence(double_vit):
     torch.testing.assert_close(predicted(double_vit, ZeroShotConfig(), x), wanted, rtol=1e-8, atol=1e-12)
 
 
-@pytest.mark.parametrize(("templates", "sentences"), [("ensemble", ENSEMBLE), ("clip", CLIP_SEVEN)])
+@pytest.mark.parametrize(
+    ("templates", "sentences"), [("ensemble", ENSEMBLE), ("clip", CLIP_SEVEN), ("clip-80", CLIP_EIGHTY)]
+)
 def test_several_sentences_count_alike(double_vit, templates, sentences):
     x = images(double_vit)
     g = []
@@ -62,6 +66,12 @@ def test_several_sentences_count_alike(double_vit, templates, sentences):
     found = predicted(double_vit, ZeroShotConfig(templates=templates), x)
     torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-12)
     assert not torch.allclose(found, predicted(double_vit, ZeroShotConfig(), x), atol=1e-3)
+
+
+def test_the_80_are_those_of_clips_authors():
+    found = hashlib.sha256("\n".join(sorted(CLIP_EIGHTY)).encode()).hexdigest()  # of their list, in order
+    assert found == "a8a4822f2921936e2ef07cf2e7a5df69be9532aab2f3f4880156bb03563e2467"
+    assert len(CLIP_EIGHTY) == 80 and set(CLIP_SEVEN) < set(CLIP_EIGHTY)
 
 
 def test_every_template_has_one_place_for_the_name():
@@ -94,3 +104,17 @@ def test_the_datas_sentence_is_read_once(double_vit, monkeypatch):
     )
     expected = mean_features(torch.stack([own, mean_features(torch.stack([own, *others]))]))
     assert (both.class_features(1, torch.Generator())[0] == expected).all()
+
+
+def test_a_description_counts_by_the_mean_of_its_sentences_whatever_the_spelling_of_the_name(double_vit):
+    said = ("a tall dog.", "a dog of golden fur.")
+    x = images(double_vit)
+    own, other = predicted(double_vit, ZeroShotConfig(descriptions=(("Golden Retriever", *said),)), x), []
+    for name in NAMES:
+        texts = said if name == "golden_retriever" else [TEMPLATE.replace("{}", name)]
+        parts = [encoded(double_vit, text) for text in texts]
+        other.append(sum(part / part.norm() for part in parts) / len(parts))
+    wanted = torch.stack(
+        [(100 * torch.cosine_similarity(row, torch.stack(other))).softmax(0) for row in x.global_]
+    )
+    torch.testing.assert_close(own, wanted, rtol=1e-8, atol=1e-12)

@@ -14,6 +14,7 @@ from pbprompt.registry import find_method
 from pbprompt.research.recipes import load_recipe, recipe_names
 from pbprompt.research.recipes.pictures import find_picture, picture_names
 from pbprompt.research.report.published import BACKBONES, published, tables
+from pbprompt.research.runs.protocol import prepare_run
 from pbprompt.vision.images import catalog
 
 PAPER = [name for name in recipe_names() if not name.startswith("sample-")]
@@ -263,3 +264,27 @@ def test_rows_have_the_precision_of_their_authors(tmp_path):
     (tmp_path / "own.yaml").write_text(GOOD.replace("method: coop,", "method: coop, precision: half,"))
     with pytest.raises(InputError, match="row 1: precision is 'half': choose float32, bfloat16, float16"):
         load_recipe(str(tmp_path / "own.yaml"))
+
+
+def test_a_file_of_descriptions_becomes_what_it_says(tmp_path):
+    (tmp_path / "said.json").write_text(
+        '{"Bird": ["it has wings: \\"two\\"", "it flies"], "clock": "it ticks"}'
+    )
+    row = "{label: described, method: zeroshot, by_dataset: {sample: {descriptions: said.json}}}"
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text(f"{GOOD}  - {row}\n")
+    (run,) = [
+        run for label, run in load_recipe(str(recipe)).expand() if label == "described" and run.seed == 1
+    ]
+    kind = find_method("zeroshot")
+    told = make_config(kind, run.preset, run.variant, run.overrides).descriptions
+    assert told == (("Bird", 'it has wings: "two"', "it flies"), ("clock", "it ticks"))
+    assert prepare_run(run).settings.descriptions == told and len(run.row()) < 100 + len(str(told))
+    (tmp_path / "said.json").write_text('{"bat": "it hangs"}')
+    (_, other) = load_recipe(str(recipe)).expand()[-1]
+    assert other.row() != run.row()
+    with pytest.raises(InputError, match="descriptions for sample: no class is called 'bat'"):
+        prepare_run(other)
+    recipe.write_text(f"{GOOD}  - {row.replace('said', 'gone')}\n")
+    with pytest.raises(InputError, match=r"gone\.json"):
+        load_recipe(str(recipe))

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pbprompt.learners.method import Method, MethodConfig, setting
 from pbprompt.registry import register
+from pbprompt.vision.images.names import name_key
 from pbprompt.vision.similarity import mean_features
 from pbprompt.vision.towers.backbone import Backbone
 from pbprompt.vision.towers.engine import encode_texts
@@ -30,6 +31,22 @@ ENSEMBLE = (
     "a drawing of a {}.",
     "a picture of many {}.",
 )
+# fmt: off
+_PHOTOS = ("bad", "low resolution", "cropped", "bright", "dark", "close-up", "black and white", "pixelated",
+           "jpeg corrupted", "blurry", "good")
+_OF = ("a sculpture", "a rendering", "a tattoo", "a drawing", "a painting", "a doodle", "a sketch",
+       "a rendition", "a photo", "art", "graffiti", "itap")  # itap: I took a picture
+# fmt: on
+_THINGS = ("hard to see", "clean", "dirty", "cool", "large", "nice", "weird", "small")
+_MADE = ("embroidered", "plastic", "origami", "toy", "cartoon", "plushie")
+CLIP_EIGHTY = (  # what CLIP's authors used on ImageNet
+    *(f"a {kind} photo of {the} {{}}." for the in ("a", "the") for kind in _PHOTOS),
+    *(f"a photo of {the} {kind} {{}}." for the in ("a", "the") for kind in _THINGS),
+    *(f"{the} {kind} {{}}." for the in ("a", "the") for kind in _MADE),
+    *(f"{what} of {the} {{}}." for the in ("a", "the") for what in _OF),
+    *(f"a photo of {one} {{}}." for one in ("many", "my", "one")),
+    *("itap of my {}.", "a {} in a video game.", "the {} in a video game."),
+)
 CLIP_SEVEN = (  # those of its 80 that CLIP's authors found enough on ImageNet
     "itap of a {}.",
     "a bad photo of the {}.",
@@ -40,7 +57,8 @@ CLIP_SEVEN = (  # those of its 80 that CLIP's authors found enough on ImageNet
     "a photo of the small {}.",
 )
 
-Templates = Literal["single", "ensemble", "both", "clip"]
+Templates = Literal["single", "ensemble", "both", "clip", "clip-80"]
+SEVERAL = {"ensemble": ENSEMBLE, "both": ENSEMBLE, "clip": CLIP_SEVEN, "clip-80": CLIP_EIGHTY}
 REMEMBERED = 4  # lists of names with their sentences, of each backbone
 _LATELY: "WeakKeyDictionary[Backbone, dict[Any, Tensor]]" = WeakKeyDictionary()
 
@@ -51,7 +69,7 @@ class ZeroShotConfig(MethodConfig):
 
     templates: Templates = setting(
         "single",
-        "the dataset's sentence, the mean over several general ones (ours, or CLIP's own seven), or both",
+        "the dataset's sentence, the mean over several general ones (ours, CLIP's own seven or 80), or both",
     )
     descriptions: tuple[tuple[str, ...], ...] = setting(
         (), "a class and sentences that say what it is, in place of those about its name"
@@ -95,10 +113,10 @@ def _known(
     features = lately.pop(key, None)
     if features is None:
         features = _features(backbone, classes, template, config.templates)
-        for name, *sentences in config.descriptions:
-            if name in classes:
-                read = mean_features(encode_texts(backbone, sentences).unsqueeze(1))
-                features[classes.index(name)] = read[0].to(features)
+        said = {name_key(name): texts for name, *texts in config.descriptions}
+        for row, name in enumerate(classes if said else ()):
+            if texts := said.get(name_key(name)):
+                features[row] = mean_features(encode_texts(backbone, texts).unsqueeze(1))[0].to(features)
     lately[key] = features  # the last again
     while len(lately) > REMEMBERED:
         del lately[next(iter(lately))]
@@ -110,7 +128,7 @@ def _features(
 ) -> Float[Tensor, "c d"]:
     if templates == "single":
         return sentence_features(backbone, classes, template)
-    several = CLIP_SEVEN if templates == "clip" else ENSEMBLE
+    several = SEVERAL[templates]
     read = {template: _known(backbone, classes, template, ZeroShotConfig())} if templates == "both" else {}
     read |= {text: sentence_features(backbone, classes, text) for text in several if text not in read}
     general = mean_features(torch.stack([read[text] for text in several]))

@@ -92,7 +92,7 @@ def test_a_failed_run_is_named_and_the_exit_code_says_so(run, tmp_path, sweeps_h
     result = run("small.yaml", "--shots", "1", "--seeds", "1", "--set", "epochs=1", "--jobs", "1")
     assert result.exit_code == 1
     assert "failed: few-shot on photos: nearest-mean, epochs=1, 1 shot, seed 1: " in result.stderr
-    assert "leave epochs at 0" in result.stderr and "failures.jsonl" in result.stderr
+    assert "leave epochs and budget at 0" in result.stderr and "failures.jsonl" in result.stderr
     assert "plain" in result.stdout, "the table is printed with what there is"
     assert "here on" not in result.stdout
 

@@ -1,5 +1,6 @@
 """A table or figure as a grid of runs: YAML files beside this one, or a user's own."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pbprompt.errors import InputError, suggest
 from pbprompt.learners.fit_options import Views
 from pbprompt.research.recipes.reading import check_positive, is_file, listed, names_in, parsed, read, words
 from pbprompt.research.runs.config import RunConfig, Split, Task
+from pbprompt.vision.images.names import read_descriptions
 from pbprompt.vision.towers.rounding import PRECISIONS
 
 
@@ -138,7 +140,7 @@ def load_recipe(name_or_path: str, others: Sequence[str] = ()) -> Recipe:
         raise InputError(f"unknown recipe {name_or_path!r}: {suggest(name_or_path, [*known, *others])}")
     values, where = parsed(name_or_path, "give title, task, backbone, datasets and rows")
     rows = tuple(
-        _row(row, f"{where}, row {number}")
+        _row(row, f"{where}, row {number}", path.parent)
         for number, row in enumerate(listed(values.pop("rows", None), where, "rows"), start=1)
     )
     views = values.get("views", "centre")
@@ -162,7 +164,15 @@ def _ordered(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(words, key=lambda word: word.partition("=")[0]))
 
 
-def _row(values: Any, where: str) -> Row:
+def _with_descriptions(settings: Any, folder: Path) -> Any:
+    """With what a file says of classes in place of its name, so that a run's name holds it."""
+    if not isinstance(settings, dict) or not isinstance(file := settings.get("descriptions"), str):
+        return settings
+    told = read_descriptions(folder / file)
+    return {**settings, "descriptions": json.dumps([[name, *texts] for name, texts in told.items()])}
+
+
+def _row(values: Any, where: str, folder: Path) -> Row:
     if not isinstance(values, dict):
         raise InputError(f"{where}: is {values!r}: write it as {{label: …, method: …}}")
     check_positive(values, where, "samples")
@@ -171,6 +181,7 @@ def _row(values: Any, where: str) -> Row:
     own = values.get("by_dataset") or {}
     if not isinstance(own, dict):
         raise InputError(f"{where}: by_dataset is {own!r}: write it as {{dataset: {{setting: value}}}}")
+    own = {name: _with_descriptions(some, folder) for name, some in own.items()}
     row = {
         **values,
         "label": str(values.get("label", values.get("method"))),

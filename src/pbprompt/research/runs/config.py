@@ -1,5 +1,6 @@
 """What one run of a table is asked."""
 
+import hashlib
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,10 +41,16 @@ class RunConfig:
         choices = [key for key in options if key != without]
         changed = {key: value for key in choices if (value := getattr(self, key)) != getattr(RunConfig, key)}
         words = [self.method, *(changed[key] for key in ("preset", "variant") if key in changed)]
-        words += [word for word in self.overrides if word.partition("=")[0] != without]
+        words += [_shown(word) for word in self.overrides if word.partition("=")[0] != without]
         words += ["tempered"] * self.temper
         words += [f"{key}={changed[key]}" for key in ("views", "samples", "precision") if key in changed]
         return ", ".join(words)
 
     def __str__(self) -> str:
         return f"{self.task} on {self.place}: {self.row()}, {shots_in_words(self.shots)}, seed {self.seed}"
+
+
+def _shown(word: str) -> str:
+    """`key=value`, with a hash for a value that is pages, such as what is said of each class."""
+    key, _, value = word.partition("=")
+    return word if len(word) < 100 else f"{key}={hashlib.sha256(value.encode()).hexdigest()[:8]}"

@@ -45,6 +45,7 @@ from pbprompt.vision.features.cache import FeatureBank, Features
 from pbprompt.vision.images.build_dataset import OF_A_DRAW
 from pbprompt.vision.images.fewshot import base_new, draw
 from pbprompt.vision.images.items import Dataset
+from pbprompt.vision.images.names import described
 from pbprompt.vision.images.sources import open_dataset
 
 REFUSAL = 0.05  # of images of known classes
@@ -109,7 +110,7 @@ class Prepared:
 def prepare_run(config: RunConfig, datasets: Datasets | None = None) -> Prepared:
     """Open the data, draw, and look at the settings: what does not fit shows here."""
     datasets = datasets or Datasets()
-    make_config(find_method(config.method), config.preset, config.variant, config.overrides)
+    settings = make_config(find_method(config.method), config.preset, config.variant, config.overrides)
     few, data = datasets.drawn(config.dataset, config.shots, config.seed, config.split)
     elsewhere = config.task in ("cross-dataset", "domain-shift")
     if elsewhere and not config.targets:
@@ -117,6 +118,9 @@ def prepare_run(config: RunConfig, datasets: Datasets | None = None) -> Prepared
     targets = {name: datasets.tested(name, config.split) for name in config.targets if elsewhere}
     if config.task == "domain-shift":
         targets = {name: _domain(name, other, config.dataset, few) for name, other in targets.items()}
+    names = [name for dataset in (few, *targets.values()) for name in dataset.classes]
+    told = {name: texts for name, *texts in getattr(settings, "descriptions", ())}
+    described(names, told, f"descriptions for {config.dataset}")
     return Prepared(config, few, data, targets)
 
 
