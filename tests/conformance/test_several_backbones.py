@@ -76,7 +76,9 @@ def test_a_saved_model_finds_each_of_its_backbones(tmp_path):
     assert torch.equal(probabilities(loaded.method, images), probabilities(model.method, images))
     with pytest.raises(InputError, match="tuned on tiny-vit with other weights than these"):
         TunedModel.load(tmp_path / "model", Several([tiny_resnet(), tiny_vit(), tiny_dino()]))
-    with pytest.raises(InputError, match=r"tiny-vit \+ tiny-resnet \+ tiny-dino, and 1 .*: give 3"):
+    with pytest.raises(
+        InputError, match=r"tiny-vit \+ tiny-resnet \+ tiny-dino: give 3, in this order, not 1"
+    ):
         TunedModel.load(tmp_path / "model", tiny_vit())
     with pytest.raises(InputError, match="unknown backbone 'tiny-vit'"):
         TunedModel.load(tmp_path / "model")

@@ -199,8 +199,7 @@ def _towers_of(folder: Path, info: ModelInfo, given: Given, device: str | torch.
         places = [given] if isinstance(given, str) else list(given or [one["name"] for one in named])
     if len(places) != len(named):
         raise InputError(
-            f"{folder}: tuned on {info.backbone['name']}, and {len(places)} are given: give {len(named)}, in "
-            "this order"
+            f"{folder}: tuned on {info.backbone['name']}: give {len(named)}, in this order, not {len(places)}"
         )
     towers = []
     for place, facts in zip(places, named, strict=True):

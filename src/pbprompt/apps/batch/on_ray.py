@@ -23,6 +23,7 @@ from pbprompt.apps.batch.parts import AnswerWith, Part, make_parts, streamed
 from pbprompt.errors import InputError
 from pbprompt.executors.ray_executor import RayExecutor
 from pbprompt.model.class_mix import Mix
+from pbprompt.model.folder import Given
 from pbprompt.model.manifest import opened
 from pbprompt.model.rule import Rule
 from pbprompt.model.tuned import TunedModel
@@ -36,7 +37,7 @@ LISTING_CPUS = 0.01  # of who goes through the source; not the actors' share, or
 Load = Callable[[], tuple[Backbone, AnswerWith]]
 
 
-def sent(model: TunedModel, backbone: str | None, device: str, rule: Rule) -> Load:
+def sent(model: TunedModel, backbone: Given, device: str, rule: Rule) -> Load:
     """A model as it travels: its files, and where its backbone's weights are on every machine."""
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder) / "model")

@@ -16,7 +16,9 @@ def captions(
     top_k: int = typer.Option(5, min=1, help="How many captions to show for each prompt."),
     samples: int = typer.Option(4, min=1, help="Sampled prompts of each class."),
     seed: int = typer.Option(0, help="Seed of the sampled prompts."),
-    backbone: str | None = typer.Option(None, help="Where the backbone is now, if not where it was."),
+    backbone: list[str] = typer.Option(
+        [], help="Where the model's backbone is now, if it has moved; of several repeated, in their order."
+    ),
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
     as_json: bool = typer.Option(False, "--json", help="A JSON object per line: class, prompt, captions."),
 ) -> None:
@@ -31,7 +33,7 @@ def captions(
     from pbprompt.apps.explain.prompts import nearest_captions, read_captions
 
     method = model_with(model, names, backbone, device).method
-    texts = read_captions(captions_file, method.backbone.tokenizer)
+    texts = read_captions(captions_file, method.backbone.towers[0].tokenizer)
     found = nearest_captions(method, texts, names or None, top_k, samples, seed)
     if as_json:
         for prompt in found:

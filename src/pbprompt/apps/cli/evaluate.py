@@ -26,7 +26,9 @@ def evaluate(
     ),
     samples: int = typer.Option(20, min=1, help="Prompts sampled for each class."),
     seed: int = typer.Option(0, help="Seed of the sampled prompts."),
-    backbone: str | None = typer.Option(None, help="Where the model's backbone is now, if it has moved."),
+    backbone: list[str] = typer.Option(
+        [], help="Where the model's backbone is now, if it has moved; of several repeated, in their order."
+    ),
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
     root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA)."),
     classes_file: Path | None = typer.Option(None, help="Maps folder names or labels to class names."),

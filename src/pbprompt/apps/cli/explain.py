@@ -31,7 +31,9 @@ def explain(
     seed: int = typer.Option(0, help="Seed of the sampled prompts."),
     out: Path = typer.Option(..., "--out", "-o", help="The picture to write, a .png."),
     arrays: Path | None = typer.Option(None, help="Also write the maps of all readings, as .npz."),
-    backbone: str | None = typer.Option(None, help="Where the backbone is now, if not where it was."),
+    backbone: list[str] = typer.Option(
+        [], help="Where the model's backbone is now, if it has moved; of several repeated, in their order."
+    ),
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
 ) -> None:
     """Draw heat maps of where in an image the sampled prompts of a class find it.
@@ -81,7 +83,7 @@ def explain(
             print(f"written: {written}", file=sys.stderr)
 
 
-def model_with(model: Path, names: Sequence[str], backbone: str | None, device: str) -> "TunedModel":
+def model_with(model: Path, names: Sequence[str], backbone: Sequence[str], device: str) -> "TunedModel":
     """The tuned model, with the names that it does not know added, and told."""
     from pbprompt.model.tuned import TunedModel
     from pbprompt.vision.images.names import missing_names

@@ -40,7 +40,9 @@ def export(
     samples: int = typer.Option(20, min=1, help="Prompts sampled for each class and folded in."),
     seed: int = typer.Option(0, help="Seed of the sampled prompts; as in `predict`."),
     classes: str = typer.Option("", "--classes", "-c", help="Names to add to the model's, with commas."),
-    backbone: str | None = typer.Option(None, help="Where the backbone is now, if not where it was."),
+    backbone: list[str] = typer.Option(
+        [], help="Where the model's backbone is now, if it has moved; of several repeated, in their order."
+    ),
 ) -> None:
     """Write a tuned model as one ONNX file that runs without torch and without this package.
 
@@ -59,7 +61,10 @@ def export(
     answers to a labelling tool, where people accept or correct them; `fit` reads what the tool exports.
     """
     if labels:
-        refuse({"--classes": classes or None, "--backbone": backbone}, "--labels writes answers as they are")
+        refuse(
+            {"--classes": classes or None, "--backbone": backbone or None},
+            "--labels writes answers as they are",
+        )
         _export_labels(model, labels.value, out, root)
         return
     refuse({"--root": root}, "it is for --labels")

@@ -15,7 +15,9 @@ def next_images(
     by: str = typer.Option("diverse", help="diverse, margin, epistemic or random; see below."),
     out: Path = typer.Option(Path("next.csv"), "--out", "-o", help="Table to write, or to add rows to."),
     seed: int = typer.Option(0, help="Seed of `diverse` and `random`."),
-    backbone: str | None = typer.Option(None, help="Where the model's backbone is now, if it has moved."),
+    backbone: list[str] = typer.Option(
+        [], help="Where the model's backbone is now, if it has moved; of several repeated, in their order."
+    ),
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object per image."),
 ) -> None:

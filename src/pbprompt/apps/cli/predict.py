@@ -29,8 +29,8 @@ class PredictOptions:
     template: str | None = typer.Option(
         None, help=f"Sentence around a name; {{}} is the name. [{DEFAULT_TEMPLATE}]"
     )
-    backbone: str | None = typer.Option(
-        None, help="lite (default), lite-vit, OpenAI name, file, folder, hub id."
+    backbone: list[str] = typer.Option(
+        [], help="lite (default), lite-vit, OpenAI name, file, folder, hub id; of several repeated."
     )
     activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell.")
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N.")

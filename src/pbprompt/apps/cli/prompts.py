@@ -30,7 +30,9 @@ def prompts(
     ),
     per_class: int = typer.Option(20, min=1, help="Images of each class on the map, at most."),
     root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA)."),
-    backbone: str | None = typer.Option(None, help="Where the backbone is now, if not where it was."),
+    backbone: list[str] = typer.Option(
+        [], help="Where the model's backbone is now, if it has moved; of several repeated, in their order."
+    ),
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
     as_json: bool = typer.Option(False, "--json", help="A JSON object per class: class, cosine, words."),
 ) -> None:

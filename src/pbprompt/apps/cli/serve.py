@@ -21,7 +21,9 @@ def serve(
     api_key: str | None = typer.Option(
         None, envvar="PBPROMPT_API_KEY", help="Clients must send this key; better given as the variable."
     ),
-    backbone: str | None = typer.Option(None, help="Where the backbone is, if not where it was for `fit`."),
+    backbone: list[str] = typer.Option(
+        [], help="Where the model's backbone is now, if it has moved; of several repeated, in their order."
+    ),
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
     class_mix: str = typer.Option(
         "as-trained", help="How often classes come: as-trained, balanced, or a file of lines `class: number`."

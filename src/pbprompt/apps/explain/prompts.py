@@ -32,8 +32,10 @@ Word = tuple[str, float]  # spelling, cosine
 
 @torch.no_grad()
 def sampled_prompts(method: Method, samples: int, seed: int) -> Float[Tensor, "s c d"]:
-    """`samples` draws of every class's text feature (one where all are the same)."""
+    """`samples` draws of every class's text feature (one where all are the same), as the first backbone has
+    it."""
     prompts = method.prompts_of(method.class_features(samples, generator(seed)))
+    prompts = prompts[..., : method.backbone.towers[0].embed_dim]
     if not prompts.any():
         raise InputError(f"{method.name} was fitted without class names and has no prompts: fit it with some")
     return prompts[:1] if torch.equal(prompts, prompts[:1].expand_as(prompts)) else prompts
@@ -86,7 +88,7 @@ def nearest_captions(
     """The `top_k` nearest captions of each sampled prompt of the named classes (default: of all)."""
     prompts = sampled_prompts(method, samples, seed)
     rows = range(len(method.classes)) if names is None else class_rows(method.classes, names)
-    similarity = cosines(encode_texts(method.backbone, captions), prompts[:, rows])  # [s, n, c]
+    similarity = cosines(encode_texts(method.backbone.towers[0], captions), prompts[:, rows])  # [s, n, c]
     found = _nearest(similarity.permute(2, 0, 1).flatten(0, 1), captions, top_k)
     places = [(method.classes[row], sample) for row in rows for sample in range(len(prompts))]
     return [PromptCaptions(*place, tuple(near)) for place, near in zip(places, found, strict=True)]
