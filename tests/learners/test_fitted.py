@@ -10,6 +10,7 @@ from pbprompt.evidence.tower_evidence import TowerEvidence
 from pbprompt.learners.fitted import (
     Explains,
     Familiar,
+    FamiliarLeftOut,
     LeavesOut,
     MultiLabel,
     PartialFit,
@@ -23,7 +24,7 @@ from pbprompt.prompts.pbprompt import PBPrompt
 from pbprompt.registry import methods
 from pbprompt.testing.fits import fitted
 
-OF_A_CLASS = (Explains, Familiar, LeavesOut, MultiLabel, PartialFit, ReadsNames, Streams)
+OF_A_CLASS = (Explains, Familiar, FamiliarLeftOut, LeavesOut, MultiLabel, PartialFit, ReadsNames, Streams)
 
 
 def test_of_a_class_and_of_a_method(tiny_vit):

@@ -362,6 +362,12 @@ class Conjugate(Memory):
         found, groups = self._left_rows(), self._judged_groups()
         return None if found is None or groups is None else groups[found[1]]
 
+    def familiarity_left_out(self) -> Float[Tensor, " n"] | None:
+        if (found := self._left_rows()) is None:
+            return None
+        left, rows, _ = found
+        return self.answers().posterior.novelty.familiarity(left.looks[rows])
+
     def _left_rows(self) -> tuple[HeldOutPhotographs, Tensor, Tensor] | None:
         """What was held out, which of it can be judged for the classes asked for, and where it is kept."""
         if not len(self.kept) or len(self._known()) < 2:

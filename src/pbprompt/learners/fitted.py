@@ -97,6 +97,14 @@ class Familiar(Protocol):
 
 
 @runtime_checkable
+class FamiliarLeftOut(Familiar, LeavesOut, Protocol):
+    """It knows this of its own images, too."""
+
+    def familiarity_left_out(self) -> Float[Tensor, " n"] | None:
+        """That of each image that `left_out` judges, among the others."""
+
+
+@runtime_checkable
 class ReadsNames(Protocol):
     """It knows what its classes' names are worth."""
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from pbprompt.config import from_dict
 from pbprompt.errors import InputError
 from pbprompt.evidence.temperature import fit_temperature
-from pbprompt.learners.fitted import LeavesOut, LeavesOutSeries
+from pbprompt.learners.fitted import FamiliarLeftOut, LeavesOut, LeavesOutSeries
 from pbprompt.learners.method import Method
 from pbprompt.learners.predictive import Predictive, rounded
 from pbprompt.model.manifest import CALIBRATION, ModelFiles, opened
@@ -38,7 +38,7 @@ from pbprompt.vision.images.series import apart
 FORMAT, VERSION = "pbprompt-calibration", 2
 ACCURACIES = (0.9, 0.95, 0.99)  # that tables show
 CERTAINTY = 0.9  # with which a promised accuracy holds
-COLUMNS = ("confidence", "right", "true", "labels")
+COLUMNS = ("confidence", "right", "true", "labels", "predicted", "familiarity")
 MOST_HELD_OUT = 1000  # training images that were not drawn and are judged instead
 
 
@@ -84,10 +84,14 @@ class Calibration:
     mix: Mapping[str, float] = field(
         default_factory=dict
     )  # share of each class to come; none: as among these
+    predicted: tuple[str, ...] = ()  # the likeliest class; none: of a model of before it was kept
+    familiarity: tuple[float, ...] = ()  # as `Predictive` has it; none: cannot be told, or as above
 
     def __post_init__(self) -> None:
         n = len(self.confidence)
-        if n == 0 or {len(self.right), len(self.true), len(self.labels), len(self.groups) or n} != {n}:
+        counts = {len(self.right), len(self.true), len(self.labels)}
+        counts |= {len(some) for some in (self.groups, self.predicted, self.familiarity) if some}
+        if n == 0 or counts != {n}:
             raise ValueError("confidence, right, true, labels and groups must have one value for each image")
         if not all(0 <= true <= best <= 1 for true, best in zip(self.true, self.confidence, strict=True)):
             raise ValueError("there must be 0 ≤ true ≤ confidence ≤ 1 for each image")
@@ -116,7 +120,10 @@ class Calibration:
         places = list(range(len(self)))
         Random(0).shuffle(places)
         kept = sorted({self.groups[place]: place for place in places}.values())
-        columns: dict[str, Any] = {name: tuple(getattr(self, name)[at] for at in kept) for name in COLUMNS}
+        all_of = {name: getattr(self, name) for name in COLUMNS}
+        columns: dict[str, Any] = {
+            name: tuple(one[at] for at in kept) if one else () for name, one in all_of.items()
+        }
         left_out = sum(place >= len(self) - self.left_out for place in kept)
         return replace(self, **columns, left_out=left_out, groups=())
 
@@ -161,7 +168,10 @@ class Calibration:
 
     def with_left_out(self, other: "Calibration") -> "Calibration":
         """These answers, then those of training images that were left out."""
-        both = {name: getattr(self, name) + getattr(other, name) for name in COLUMNS}
+        columns = {name: (getattr(self, name), getattr(other, name)) for name in COLUMNS}
+        both: dict[str, Any] = {
+            name: one + two if one and two else () for name, (one, two) in columns.items()
+        }
         if self.groups or other.groups:
             mine = self.groups or tuple(range(len(self)))
             theirs = other.groups or range(len(other))
@@ -210,7 +220,7 @@ def calibrate(
 ) -> Calibration:
     """Answer validation images with a tuned predictor; `said`: its answers, if made; `groups`: series."""
     said = said or predict_features(predictor, features)
-    return _judged(said.probabilities.cpu(), features.labels.cpu(), predictor, groups)
+    return _judged(said.probabilities.cpu(), features.labels.cpu(), predictor, groups, said.familiarity)
 
 
 def calibrate_left_out(predictor: Predictor) -> Calibration | None:
@@ -221,13 +231,14 @@ def calibrate_left_out(predictor: Predictor) -> Calibration | None:
         return None
     logits, labels = said[0].cpu().clamp_min(torch.finfo(torch.float32).tiny).log(), said[1].cpu()
     groups = method.series_left_out() if isinstance(method, LeavesOutSeries) else None
+    familiar = method.familiarity_left_out() if isinstance(method, FamiliarLeftOut) else None
     often = torch.ones(logits.shape[1]) if predictor.ratio is None else predictor.ratio.cpu()
     come = often[labels] > 0
     if not come.any():
         return None
     probabilities = (logits / predictor.temperature + often.to(logits).log()).softmax(-1)
-    series = None if groups is None else groups.cpu()[come]
-    judged = _judged(probabilities[come], labels[come], predictor, series)
+    series, familiar = (None if one is None else one.cpu()[come] for one in (groups, familiar))
+    judged = _judged(probabilities[come], labels[come], predictor, series, familiar)
     return replace(judged, left_out=len(judged))
 
 
@@ -241,7 +252,8 @@ def _judged(
     probabilities: Float[Tensor, "n c"],
     labels: Int[Tensor, " n"],
     predictor: Predictor,
-    groups: Int[Tensor, " n"] | None = None,
+    groups: Int[Tensor, " n"] | None,
+    familiarity: Float[Tensor, " n"] | None,
 ) -> Calibration:
     best, predicted = probabilities.max(-1)
     true = probabilities.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
@@ -255,6 +267,8 @@ def _judged(
         seed=predictor.seed,
         labels=tuple(predictor.classes[label] for label in labels.tolist()),
         groups=() if groups is None or len(groups.unique()) == len(groups) else tuple(groups.tolist()),
+        predicted=tuple(predictor.classes[place] for place in predicted.tolist()),
+        familiarity=() if familiarity is None else tuple(rounded(familiarity)),
     )
 
 

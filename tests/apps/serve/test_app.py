@@ -476,6 +476,23 @@ def test_metrics_count_this_app_alone(client, model, cat):
         assert 'endpoint="/predict"' not in other.get("/metrics").text
 
 
+def test_metrics_tell_answers_beside_those_at_fit(model, cat, shared_decoders):
+    judged = model.calibration
+    kept = replace(judged, predicted=(*["cat"] * 45, *[model.classes[1]] * 15))
+    with TestClient(create_app(replace(model, calibration=kept)), "http://localhost") as client:
+        client.post("/predict", files=[file(cat)], data={"classes": "a cat drawn in two colours"})
+        client.post("/predict", files=[file(cat), file(cat)])
+        page = client.get("/metrics").text
+    counted = dict(re.findall(r'pbprompt_answers_total\{label="([^"]+)"\} (.*)', page))
+    assert counted.keys() <= {*model.classes, "(added)"} and "two colours" not in page
+    assert sum(map(float, counted.values())) == 3
+    at_fit = dict(re.findall(r"pbprompt_(class_at_fit\{.*\}|unsure_at_fit) (.*)", page))
+    assert float(at_fit['class_at_fit{label="cat"}']) == pytest.approx(0.75)
+    unsure = sum(one < judged.promised(0.9).threshold for one in judged.confidence) / len(judged)
+    assert float(at_fit["unsure_at_fit"]) == pytest.approx(unsure)
+    assert "pbprompt_familiarity_count 0.0" in page  # which this method does not tell
+
+
 def test_headers_and_errors(client):
     for path in ("/", "/docs", "/healthz", "/no"):
         headers = client.get(path).headers

@@ -2,6 +2,7 @@
 
 import io
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from PIL import Image
 
 from pbprompt.apps.serve.app import create_app
 from pbprompt.apps.serve.service import Question
+from pbprompt.learners.predictive import Prediction
 from pbprompt.model.rule import NO_RULE
 
 
@@ -63,3 +65,11 @@ def test_free_memory_is_given_back_now_and_then(model, monkeypatch):
     monkeypatch.setattr("ctypes.CDLL", lambda library: trim)
     with TestClient(create_app(model)):
         assert given_back.wait(60)
+
+
+def test_familiar_and_unsure_answers_are_counted(service):
+    said = Prediction("cat", {"cat": 1.0}, {"cat": 0.0}, 0.0, 0.0, unsure=True, familiarity=0.03)
+    service._count([said, replace(said, unsure=False, familiarity=0.5), replace(said, label="brought along")])
+    page = service.metrics.page().decode()
+    assert 'pbprompt_familiarity_bucket{le="0.05"} 2.0' in page and "pbprompt_unsure_total 2.0" in page
+    assert 'pbprompt_answers_total{label="(added)"} 1.0' in page

@@ -23,6 +23,7 @@ from pbprompt.apps.cli import (
     look,
     methods,
     model,
+    monitor,
     next_images,
     predict,
     prompts,
@@ -123,7 +124,7 @@ def options(
 for verb in (look.look, fit.fit, evaluate.evaluate, predict.predict):
     app.command()(verb)
 app.command("next")(next_images.next_images)
-for verb in (explain.explain, export.export, serve.serve, doctor.doctor):
+for verb in (monitor.monitor, explain.explain, export.export, serve.serve, doctor.doctor):
     app.command()(verb)
 for group in (model, backbones, cache):
     app.add_typer(group.app, name=group.__name__.rpartition(".")[2])

@@ -52,6 +52,15 @@ class Metrics:
         self.waiting = gauge("pbprompt_waiting_images", "Images being read, decoded or computed.")
         self.examples = counter("pbprompt_examples", "Labelled images the model has learned.")
         self.classes = gauge("pbprompt_classes", "Classes the model tells apart.")
+        self.answers = counter("pbprompt_answers", "Images answered, by their likeliest class.", ["label"])
+        self.unsure = counter("pbprompt_unsure", "Images answered that were marked as unsure.")
+        self.familiarity = histogram(
+            "pbprompt_familiarity",
+            "Share of the images at fit that look no more like the classes: even where nothing has changed.",
+            buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1),
+        )
+        self.class_at_fit = gauge("pbprompt_class_at_fit", "Share of a class in answers at fit.", ["label"])
+        self.unsure_at_fit = gauge("pbprompt_unsure_at_fit", "Share of unsure answers at fit.")
 
     def page(self) -> bytes:
         """All of them in Prometheus' text format."""

@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 from PIL import Image
 
 from pbprompt.apps.explain.drawing import draw_heat_maps, overlay, seen
@@ -40,6 +41,7 @@ from pbprompt.apps.serve.schemas import (
     Upload,
 )
 from pbprompt.learners.predictive import Prediction
+from pbprompt.model.monitoring import at_fit, unsure_below
 from pbprompt.model.rule import Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.crops import Look
@@ -91,6 +93,12 @@ class Service:
         self._changing = asyncio.Lock()
         metrics.waiting.set_function(lambda: self._room.held)
         metrics.classes.set_function(lambda: len(self.model.classes))
+        if model.calibration:
+            before, threshold = at_fit(model.calibration), unsure_below(model.calibration)
+            weights = model.calibration.weights / len(before.confidence)
+            metrics.unsure_at_fit.set(float(weights @ (np.asarray(before.confidence) < threshold)))
+            for name, weight in zip(before.labels, weights, strict=False):  # no labels: of a model of before
+                metrics.class_at_fit.labels(name).inc(weight)
 
     def close(self) -> None:
         """Answer what waits for the model, and end the rest."""
@@ -112,11 +120,21 @@ class Service:
                 rule, note = self._rule(model, self._fitted, self._own, *shares)
                 squares = await self._squares(asked.images)
                 said = await self.batcher.submit([Question(one, model, rule) for one in squares])
+        self._count(said)
         records = []
         for number, (image, one) in enumerate(zip(asked.images, said, strict=True), 1):
             name = image.name or f"image {number}"
             records.append(schemas.Prediction(image=name, **one.to_dict(asked.top_k)))
         return Predictions(predictions=records, note=note)
+
+    def _count(self, said: Sequence[Prediction]) -> None:
+        """For /metrics; names that clients have brought are nobody else's business, and without end."""
+        for one in said:
+            for label in (one.label,) if one.labels is None else one.labels:
+                self.metrics.answers.labels(label if label in self._own else "(added)").inc()
+            self.metrics.unsure.inc(bool(one.unsure))
+            if one.familiarity is not None:
+                self.metrics.familiarity.observe(one.familiarity)
 
     async def explain(self, asked: Explain) -> Explanation | bytes:
         """The maps, or drawn as one PNG."""

@@ -1,0 +1,97 @@
+"""`pbprompt monitor`: whether images in use are still like those that a model was judged by."""
+
+from pathlib import Path
+
+import typer
+
+from pbprompt.apps.cli.output import importing, next_step, print_json, print_table, quote, tell
+from pbprompt.errors import InputError
+
+WORDS = {"unfamiliar": "look like none of the classes", "unsure": "unsure"}
+
+
+def monitor(
+    answers: Path = typer.Argument(..., help="What `pbprompt predict` wrote: .csv, .jsonl, .parquet."),
+    model: Path = typer.Option(..., help="The folder of the model that answered."),
+    error_rate: float = typer.Option(
+        0.01, min=0.002, max=0.5, help="How often it may say drift where nothing has changed."
+    ),
+    show: int = typer.Option(10, min=0, help="How many of the least familiar images to list."),
+    as_json: bool = typer.Option(False, "--json", help="All figures as one JSON object."),
+) -> None:
+    """Say whether images in use are still like those that a model was judged by at fit.
+
+    [bold]pbprompt predict today/ --model model/ --out today.csv[/bold]
+
+    [bold]pbprompt monitor today.csv --model model/[/bold]
+
+    What --reject-at, --coverage and --none-at promise is promised of such images alone. Three things are
+    compared with the images that were left out at fit: whether images look less like the classes, whether
+    answers are less sure, and whether other classes come. `by chance` is how often images that come as they
+    did at fit would differ as much. It is drift where one of them is rarer than its part of --error-rate;
+    exit code 1, so that a script can act. A few dozen answers show a new camera, a few hundred a little more
+    of one class.
+
+    Photographs of one series count as many: give one of each. The images that the model was fitted to tell
+    nothing: it knows them.
+    """
+    with importing():
+        from pbprompt.apps.batch.formats import read
+        from pbprompt.model.calibration import read_calibration
+        from pbprompt.model.monitoring import Answered, at_fit, class_shares, compare
+
+    calibration = read_calibration(model)
+    if calibration is None:
+        raise InputError(
+            f"{model}: no calibration.json in it, so that nothing was promised: fit a single-label model, by "
+            "`conjugate` or with validation images"
+        )
+    rows = list(read(answers, ("image", "label", "score", "familiarity")))
+    if not {row.label for row in rows} & {*calibration.labels}:
+        raise InputError(f"{answers}: no answer of a class of {model} in it: give what this model answered")
+    familiar = [row.familiarity for row in rows if row.familiarity is not None]
+    if len(familiar) < len(rows):
+        familiar = []
+    now = Answered([row.label for row in rows], [row.score for row in rows], familiar)
+    checks = compare(calibration, now)
+    drift = [one for one in checks if one.p_value <= error_rate / len(checks)]
+    marks = {one.share: "drift" * (one in drift) for one in checks}
+    least = sorted(rows, key=lambda row: row.familiarity or 0)[:show] if familiar else []
+    if as_json:
+        shares = class_shares(at_fit(calibration), now)
+        print_json(
+            {
+                "answers": len(rows),
+                "at_fit": len(calibration.single),
+                "error_rate": error_rate,
+                "drift": bool(drift),
+                "checks": [{**one._asdict(), "drift": one in drift} for one in checks],
+                "classes": {
+                    name: {"at_fit": before, "now": after} for name, (before, after) in shares.items()
+                },
+                "least_familiar": [
+                    {"image": row.image, "label": row.label, "familiarity": row.familiarity} for row in least
+                ],
+            },
+            indent=1,
+        )
+    else:
+        print_table(
+            ("share of answers", "at fit", "now", "by chance", ""),
+            [
+                (WORDS.get(share, share), f"{before:.1%}", f"{after:.1%}", f"{p:.2g}", marks[share])
+                for share, before, after, p in checks
+            ],
+            right=("at fit", "now", "by chance"),
+        )
+        said = "drift" if drift else "no drift"
+        print(f"{said}: where nothing has changed, at most {error_rate:.1%} of checks say drift")
+        if least:
+            heads = ("least familiar", "familiarity", "answer")
+            print_table(heads, [(row.image, f"{row.familiarity:.3f}", row.label) for row in least])
+        tell(f"{len(rows):,} answers, beside those at fit on {calibration.rests_on}")
+        if len(checks) < 3:
+            tell("not all was compared: the method has no familiarity, or the model is of an earlier version")
+    if drift:
+        next_step(f"pbprompt next UNLABELLED/ --model {quote(model)}", "which of the new images to label")
+        raise typer.Exit(1)
