@@ -6,7 +6,7 @@
 A class is asked by `issubclass`. Nothing is declared: who has the functions can.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -22,6 +22,9 @@ from pbprompt.vision.towers.backbone import Encoded
 @runtime_checkable
 class PartialFit(Protocol):
     """It adds labelled images to what it was fitted on, as if it were fitted on all."""
+
+    def expect(self, classes: Sequence[str], template: str) -> None:
+        """`prepare` for classes of which it learns the first images next."""
 
     def learn(self, images: Encoded, labels: Int[Tensor, " n"]) -> None:
         """Add images; the labels are places among the present classes."""

@@ -43,6 +43,7 @@ class Memory(Method):
         super().prepare(classes, template)
 
     def expect(self, classes: Sequence[str], template: str) -> None:
+        """`prepare` for classes of which it learns the first images next."""
         if self.takes_new_names:
             self.prepare(classes, template)
         else:  # no name is read, and nothing is asked of a new class before it has images

@@ -164,10 +164,6 @@ class Method(nn.Module):
         """Take the class names (and the sentence around them, where a method uses one)."""
         self.classes, self.template = tuple(classes), template
 
-    def expect(self, classes: Sequence[str], template: str) -> None:
-        """`prepare` for classes of which it learns the first images next."""
-        self.prepare(classes, template)
-
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         """`samples` draws of every class's text feature (one where the method is deterministic).
 

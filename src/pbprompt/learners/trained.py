@@ -111,6 +111,13 @@ class Trained(Method):
         """The batch size for so many training images."""
         return min(self.config.batch_size or self.batch_for(examples), examples)
 
+    def schedule(self, shots: int, examples: int) -> tuple[int, int]:
+        """How many epochs and, where steps are the measure, how many of these in all; else 0."""
+        budget = self.config.budget or (0 if self.config.epochs else self.budget_for(shots))
+        if budget:
+            return -(-budget // (examples // self.images_a_step(examples))), budget
+        return self.config.epochs or self.epochs_for(shots), 0
+
     def diagnostics(self, generator: torch.Generator) -> dict[str, float]:
         """What is worth knowing of the parameters besides the loss, logged once per epoch."""
         return {}

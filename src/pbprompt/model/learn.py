@@ -81,13 +81,9 @@ def tune(
 
 def _train(method: Trained, dataset: Dataset, bank: Bank, options: FitOptions) -> dict[str, float]:
     """By steps, as many as its settings or its own schedule say."""
-    config = method.config
     shots = options.shots or (dataset.drawn.shots if dataset.drawn else 0)
     shots = shots or max(Counter(item.label for item in dataset.single_label().train).values())
-    budget = config.budget or (0 if config.epochs else method.budget_for(shots))
-    epochs = config.epochs or method.epochs_for(shots)
-    if budget:
-        epochs = -(-budget // (len(dataset.train) // method.images_a_step(len(dataset.train))))
+    epochs, budget = method.schedule(shots, len(dataset.train))
     identity = run_identity(dataset, method, options.seed, epochs, options.views, budget)
     source = bank
     if isinstance(tapped := method.backbone, Tapped) and isinstance(tapped.visual, TappedTower):

@@ -78,8 +78,8 @@ class DryRun:
             return 0
         config: Any = method.config
         images, _ = self.sizes(run.task, run.dataset, run.shots, run.seed)
-        budget = config.budget or (0 if config.epochs else method.budget_for(run.shots))
-        steps: int = budget or _epochs(method, run.shots) * (images // method.images_a_step(images))
+        epochs, budget = method.schedule(run.shots, images)
+        steps = budget or epochs * (images // method.images_a_step(images))
         if run.task in ("base-to-new", "cross-dataset") and method.uses_unseen_names:
             steps += config.synth_epochs * ceil(images / config.synth_batch)
         return steps
@@ -107,7 +107,7 @@ class DryRun:
         if run.views != "centre":
             method = self.method(run.method, run.preset, run.variant, run.overrides)
             assert isinstance(method, Trained)  # it takes steps
-            views = _epochs(method, run.shots) if run.views == "fresh" else run.views
+            views = method.schedule(run.shots, images)[0] if run.views == "fresh" else run.views
             seconds += views * images * _seconds_an_image(self._backbone, self._device)
         return seconds / 3600
 
@@ -152,10 +152,6 @@ class DryRun:
         method.begin_on(lambda epoch: shown, 1)
         step, rows = Step(method, batch), torch.arange(batch, device=backbone.device)
         return _seconds(lambda: step(shown, rows, 1, 0.0)["total"].item(), backbone)
-
-
-def _epochs(method: Trained, shots: int) -> int:
-    return method.config.epochs or method.epochs_for(shots)
 
 
 @cache
