@@ -11,6 +11,7 @@ from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.fewshot import draw
+from pbprompt.vision.images.names import read_name
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.images.stream import Stream
 
@@ -49,8 +50,10 @@ def test_a_stream_is_fitted_in_one_pass_and_saved(photos, tiny_vit, tmp_path):
     model, found = fit_stream_into(
         tmp_path / "model", stream, tiny_vit, kind, kind.Config(), classes_file=names
     )
-    assert found.images == 12 and set(model.classes) == {"ruby", "emerald"}
-    assert TunedModel.load(tmp_path / "model", tiny_vit).calibration == model.calibration
+    assert found.images == 12 and set(model.classes) == {"red", "green"}
+    saved = TunedModel.load(tmp_path / "model", tiny_vit)
+    assert {*map(read_name, saved.classes)} == {*map(read_name, saved.method.seen)} == {"ruby", "emerald"}
+    assert saved.calibration == model.calibration
     assert {path.name for path in tmp_path.iterdir()} == {"model", "names.csv"}  # nothing is kept beside it
     with pytest.raises(InputError, match="coop needs all its training images at once"):
         fit_stream_into(

@@ -50,7 +50,7 @@ def test_it_is_the_fit_in_memory(photos, tiny_vit, fitted, tmp_path):
     dataset = open_dataset(photos)
     whole = TunedModel.fit(dataset, bank, kind, kind.Config(), FitOptions(group="none", progress=False))
     model = fitted
-    assert model.classes == whole.classes == ("Big Cat", "dog", "hen")
+    assert model.classes == whole.classes == ("BigCat", "dog", "hen")
     assert model.info.data.images == 15
     features = bank.encode(dataset.root, dataset.train)
     images = Encoded(features.global_, features.patches)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from pbprompt.errors import InputError
 from pbprompt.learners.method import EpochViews, Method, MethodConfig
 from pbprompt.learners.zeroshot import sentence_features
+from pbprompt.vision.images.names import ClassLabel
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 
@@ -60,11 +61,13 @@ class Memory(Method):
     @property
     def seen(self) -> tuple[str, ...]:
         """The classes it was trained on, in the order of the labels; none before `begin`."""
-        return tuple(json.loads(bytes(self._names.tolist()))) if len(self._names) else ()
+        told = json.loads(bytes(self._names.tolist())) if len(self._names) else []
+        return tuple(one if isinstance(one, str) else ClassLabel(*one) for one in told)
 
     def remember(self, classes: Sequence[str] | None = None) -> None:
-        """Keep the names of the present classes, unless others are given."""
-        text = json.dumps(self.classes if classes is None else classes).encode()
+        """Keep the present classes, unless others are given; one with a name to read is [label, name]."""
+        given = self.classes if classes is None else classes
+        text = json.dumps([[one, one.name] if isinstance(one, ClassLabel) else one for one in given]).encode()
         self._names.data = torch.tensor(list(text), dtype=torch.uint8, device=self._names.device)
 
     def labels_of_classes(self, classes: Sequence[str] | None = None) -> list[int]:

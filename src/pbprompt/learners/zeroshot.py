@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pbprompt.learners.method import Method, MethodConfig, setting
 from pbprompt.registry import register
-from pbprompt.vision.images.names import name_key
+from pbprompt.vision.images.names import name_key, read_name
 from pbprompt.vision.similarity import mean_features
 from pbprompt.vision.towers.backbone import Backbone
 from pbprompt.vision.towers.engine import encode_texts
@@ -78,7 +78,7 @@ class ZeroShotConfig(MethodConfig):
 
 def sentences(classes: Sequence[str], template: str) -> list[str]:
     """Every class name in a sentence; {} is where the name goes."""
-    return [template.replace("{}", name.replace("_", " ")) for name in classes]
+    return [template.replace("{}", read_name(name).replace("_", " ")) for name in classes]
 
 
 def sentence_features(backbone: Backbone, classes: Sequence[str], template: str) -> Float[Tensor, "c d"]:
@@ -109,13 +109,14 @@ def _known(
     """The features of the names, which a copy of a model, or one that learns on, need not make again."""
     lately = _LATELY.setdefault(backbone, {})
     told = config.templates, config.descriptions
-    key = (classes, template, *told, backbone.fingerprint, backbone.dtype, backbone.device)
+    names = tuple(map(read_name, classes))
+    key = (classes, names, template, *told, backbone.fingerprint, backbone.dtype, backbone.device)
     features = lately.pop(key, None)
     if features is None:
         features = _features(backbone, classes, template, config.templates)
         said = {name_key(name): texts for name, *texts in config.descriptions}
         for row, name in enumerate(classes if said else ()):
-            if texts := said.get(name_key(name)):
+            if texts := said.get(name_key(name), said.get(name_key(read_name(name)))):
                 features[row] = mean_features(encode_texts(backbone, texts).unsqueeze(1))[0].to(features)
     lately[key] = features  # the last again
     while len(lately) > REMEMBERED:

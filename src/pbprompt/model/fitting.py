@@ -109,7 +109,7 @@ def fit_stream_into(
     """Fit in one pass over all images of a stream of one source, and save the model; also what was gathered.
 
     What is gathered is kept beside the folder until the model is written: the same call goes on from there,
-    and `going_on` is told after how many images. `classes_file` maps labels to class names. `unlabelled`:
+    and `going_on` is told after how many images. `classes_file` maps labels to names to read. `unlabelled`:
     features of images without a label.
 
         lite, stream = load_backbone("lite"), Stream(["shards/*.tar"])

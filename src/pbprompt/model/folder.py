@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,7 @@ from pbprompt.model.multi_label import thresholds
 from pbprompt.model.provenance import Provenance
 from pbprompt.prompts.loop.checkpoint import CHECKPOINT
 from pbprompt.registry import find_method
+from pbprompt.vision.images.names import other_names, with_names
 from pbprompt.vision.towers.backbone import Backbone
 from pbprompt.vision.towers.loading.formats import check_finite
 from pbprompt.vision.towers.loading.hub import EMBEDDED
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 VERSION = 2
 Given = Backbone | str | Sequence[str] | None  # towers, or where their weights are; None: where they were
 CLASSES_HASH = "classes_sha256"  # the config's key: the weights are in the order of the names
+NAMES = "names"  # likewise: what prompts call classes, where that is not their label
 
 
 def describe_model(
@@ -99,6 +101,7 @@ def save_model(folder: Path, model: "TunedModel", name: str, labels: str | None)
     about = {"format": FORMAT, "version": VERSION, **asdict(info), "data": info.data.to_dict()}
     if not info.backbones:
         del about["backbones"]  # as models are that see by one
+    about |= {NAMES: other_names(info.classes)} if other_names(info.classes) else {}
     about |= {CLASSES_HASH: names_hash(info.classes), HASHES: hashes(parts)}
     config = json.dumps(about, indent=1, ensure_ascii=False) + "\n"
     card = model_card(
@@ -134,7 +137,11 @@ def read_info(folder: Path | ModelFiles) -> ModelInfo:
             raise ValueError("another format")
         values.pop(HASHES, None)
         given_hash = values.pop(CLASSES_HASH, None)
+        named = values.pop(NAMES, {})
+        if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+            raise ValueError(f"{NAMES} is no object of names")
         info = from_dict(ModelInfo, values, "field")
+        info = replace(info, classes=with_names(info.classes, named))
         if any(not {"name", "activation", "fingerprint"} <= set(one) for one in info.towers):
             raise ValueError("the backbone's identity is missing")
         if not 0 < info.temperature < math.inf:
@@ -149,9 +156,10 @@ def read_info(folder: Path | ModelFiles) -> ModelInfo:
     return info
 
 
-def names_hash(names: Sequence[str]) -> str:
-    """Of the class names, in their order."""
-    return hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()
+def names_hash(classes: Sequence[str]) -> str:
+    """Of the labels, in their order, and of the names of those that have another."""
+    named = other_names(classes)
+    return hashlib.sha256(json.dumps([list(classes), named] if named else list(classes)).encode()).hexdigest()
 
 
 def load_model(

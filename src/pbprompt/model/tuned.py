@@ -69,7 +69,7 @@ from pbprompt.model.series import apart_from, series_facts, series_of
 from pbprompt.vision.features.cache import Features
 from pbprompt.vision.features.encode import default_batch
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE, Dataset
-from pbprompt.vision.images.names import missing_names, name_key
+from pbprompt.vision.images.names import by_any_name, called, known_as, missing_names, name_key
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 ENOUGH = 100  # validation images, for a temperature that nobody asked for, or to be calibrated by alone
@@ -281,11 +281,11 @@ class TunedModel:
         """The same model with more classes, known by their names."""
         if isinstance(names, str):
             raise InputError(f"names is {names!r}: give a list of class names, such as ['zebra']")
-        known = {name_key(name) for name in self.classes}
+        known = by_any_name(self.classes)
         for name in names:
-            if name_key(name) in known:
+            if called(known, name):
                 raise InputError(f"class {name!r} is there already: give other names")
-            known.add(name_key(name))
+            known[name_key(name)] = [-1]
         return self.for_classes((*self.classes, *names))
 
     def for_classes(self, classes: Sequence[str], template: str | None = None) -> Self:
@@ -302,17 +302,17 @@ class TunedModel:
         method = self._learning("learn on: fit it again on all images")
         assert isinstance(method, PartialFit)
         method.expect((*self.classes, *missing_names(self.classes, labels)), method.template)
-        known = {name_key(name): place for place, name in enumerate(method.classes)}
-        device = self.backbone.device
-        rows = torch.tensor([known[name_key(label)] for label in labels], device=device)
+        places, device = by_any_name(method.classes), self.backbone.device
+        rows = torch.tensor([called(places, label)[0] for label in labels], device=device)
         method.learn(images.to(device), rows)
         return self._relearned(method)
 
     def regrouped(self, named: Mapping[str, str | None]) -> Self:
         """The model with classes called otherwise, several perhaps alike, or (None) forgotten: as if it had
-        been fitted so."""
+        been fitted so. Both may be given as the model's labels, or as the names of these."""
         method = self._learning("regroup its classes: fit it again")
         assert isinstance(method, PartialFit)
+        named = self.own_labels(named)
         for name in named:
             if name not in self.classes:
                 raise InputError(f"class {name!r} is none of the model's: {suggest(name, self.classes)}")
@@ -323,6 +323,15 @@ class TunedModel:
         method.regroup(named)
         method.prepare(left, method.template)
         return self._relearned(method)
+
+    def own_labels(self, named: Mapping[str, str | None]) -> dict[str, str | None]:
+        """What `regrouped` takes, by label; a class may get its own name as its label."""
+        given = list(named.values())
+        own, now = (known_as(self.classes, [one or "" for one in each]) for each in (named, given))
+        return {
+            old: new if new is None or (old == known and given.count(new) == 1) else known
+            for old, new, known in zip(own, given, now, strict=True)
+        }
 
     def _learning(self, what: str) -> Method:
         """A copy of the method, which is to learn on; refused where it cannot."""

@@ -16,6 +16,7 @@ from pbprompt.apps.classifier.inputs import (
 )
 from pbprompt.errors import InputError
 from pbprompt.vision.features.cache import Features
+from pbprompt.vision.images.names import read_name
 from pbprompt.vision.towers.backbone import Encoded
 
 
@@ -163,10 +164,14 @@ def test_labels_keep_their_values():
 
 
 def test_names_of_labels():
-    assert names_of(["golden_retriever", "cat"], None) == ("golden retriever", "cat")
-    assert names_of([3, -1], None) == ("3", "-1")
-    assert names_of([0, 2], ["cat", "dog", "red_panda"]) == ("cat", "red panda")
-    assert names_of(["n1", "n2"], {"n2": "dog", "n1": "cat"}) == ("cat", "dog")
+    for labels, class_names, texts, read in (
+        (["golden_retriever", "cat"], None, ("golden_retriever", "cat"), ["golden retriever", "cat"]),
+        ([3, -1], None, ("3", "-1"), ["3", "-1"]),
+        ([0, 2], ["cat", "dog", "red_panda"], ("0", "2"), ["cat", "red panda"]),
+        (["n1", "n2"], {"n2": "dog", "n1": "cat"}, ("n1", "n2"), ["cat", "dog"]),
+    ):
+        found = names_of(labels, class_names)
+        assert found == texts and [*map(read_name, found)] == read
     for labels, names, message in (
         ([0, 2], ["cat", "dog"], "none for label 2"),
         ([0, 1], {0: "cat"}, "none for label 1"),

@@ -62,7 +62,7 @@ def test_show(photos):
     (photos / "tram" / "note.txt").write_text("x")
     result = run("show", photos)
     assert result.exit_code == 0
-    for word in ("2 classes (red fox, tram); 20 images", "skipped tram/note.txt: not an image"):
+    for word in ("2 classes (red_fox, tram); 20 images", "skipped tram/note.txt: not an image"):
         assert word in result.output
     assert open_dataset(photos).content_hash in result.output
 

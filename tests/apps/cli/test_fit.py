@@ -470,7 +470,7 @@ def test_descriptions_are_the_prior(run, photos, tmp_path):
     code, _, err = run(*common, "--descriptions", told, "--out", tmp_path / "model")
     assert code == 0, err
     info = json.loads((tmp_path / "model" / "config.json").read_text())
-    assert info["config"]["descriptions"][1] == ["SKU 2", "a heart", "a red heart"]
+    assert info["config"]["descriptions"][1] == ["heart", "a heart", "a red heart"]
     assert run(*common, "--out", tmp_path / "plain")[0] == 0
     plain = json.loads((tmp_path / "plain" / "config.json").read_text())
     assert plain["metrics"]["nll"] != info["metrics"]["nll"]

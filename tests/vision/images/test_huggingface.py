@@ -78,7 +78,7 @@ def test_splits_and_names(hub, tmp_path):
         "extra": part(3),
     }
     data = open_dataset("hf:me/pets")
-    assert data.name == "pets" and data.classes == ("dog", "tabby cat")
+    assert data.name == "pets" and data.classes == ("dog", "tabby_cat")
     assert [len(items) for items in (data.train, data.val, data.test)] == [6, 2, 4]
     assert [item.path for item in data.train[:2]] == ["train/0000000.png", "train/0000001"]
     assert [open_image(data.file(item)).getpixel((0, 0))[0] for item in data.train] == list(range(6))

@@ -9,6 +9,7 @@ from pbprompt.errors import InputError
 from pbprompt.vision.images.build_dataset import split_labels
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.items import Item
+from pbprompt.vision.images.names import read_name
 from pbprompt.vision.images.sources import open_dataset
 
 ROWS = {"a.png": ["beach", "dog"], "b.png": [], "c.png": ["dog"], "d.png": ["beach"]}
@@ -87,7 +88,7 @@ def test_splits_are_kept_and_val_tests_where_nothing_else_does(folder):
 def test_names_from_a_file(folder):
     names = table(folder, "dog: a good dog\n", "names.txt")
     path = table(folder, "image,labels\na.png,beach|dog\nb.png,\n")
-    assert open_dataset(path, classes_file=names).classes == ("beach", "a good dog")
+    assert [*map(read_name, open_dataset(path, classes_file=names).classes)] == ["beach", "a good dog"]
 
 
 @pytest.mark.parametrize(

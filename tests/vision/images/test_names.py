@@ -1,7 +1,9 @@
 """Readable class names, and the files that give them."""
 
+import copy
 import html
 import json
+import pickle
 import unicodedata
 
 import ftfy
@@ -12,14 +14,19 @@ from hypothesis import strategies as st
 from pbprompt.errors import InputError
 from pbprompt.vision.images.build_dataset import Choices
 from pbprompt.vision.images.names import (
+    ClassLabel,
+    by_any_name,
+    called,
     check_distinct,
     class_rows,
     from_folder,
     from_label,
+    known_as,
     mended,
     missing_names,
     name_key,
     read_classes_file,
+    read_name,
 )
 from pbprompt.vision.towers.tokenizer import Tokenizer
 
@@ -102,7 +109,8 @@ def test_any_text_is_read_or_refused(tmp_path_factory, suffix, text):
 
 
 def test_mapping_is_laid_over_and_unknown_keys_are_refused():
-    assert Choices(mapping={"b": "bee"}).names(["a", "b"], "f", str.upper) == ("A", "bee")
+    found = Choices(mapping={"b": "bee"}).names(["a", "b"], "f", str.upper)
+    assert found == ("a", "b") and [*map(read_name, found)] == ["A", "bee"]
     with pytest.raises(InputError, match="did you mean 'apples'"):
         Choices(mapping={"aples": "x"}).names(["apples", "b"], "f")
 
@@ -145,6 +153,32 @@ def test_an_unknown_name_is_named():
 
 def test_all_classes_of_a_name_are_found():
     assert class_rows(["crane", "dog", "Crane"], ["dog", "crane"]) == [1, 0, 2]
+
+
+KINDS = (ClassLabel("SKU-17", "red can"), ClassLabel("sku_17", "blue can"), "cat", "Crane", "crane")
+
+
+def test_a_class_is_found_by_its_label_before_its_name():
+    rows = by_any_name(KINDS)
+    found = {name: called(rows, name) for name in ("SKU-17", "sku_17", "Red_Can", "blue can", "CAT", "dog")}
+    assert found == {"SKU-17": [0], "sku_17": [1], "Red_Can": [0], "blue can": [1], "CAT": [2], "dog": []}
+    assert called(rows, "crane") == called(rows, "CRANE") == [3, 4]  # both of a name
+    swapped = (ClassLabel("cat", "dog"), ClassLabel("dog", "hound"))
+    assert class_rows(swapped, ["dog", "hound", "cat"]) == [1, 0]
+
+
+def test_labels_and_names_are_taken_as_the_classes_have_them():
+    found = known_as(KINDS, ["red can", "SKU-17", "CAT", ClassLabel("Katze", "cat"), "dog"])
+    assert found == ("SKU-17", "SKU-17", "CAT", "cat", "dog")
+    assert [*map(read_name, found)] == ["red can", "red can", "CAT", "cat", "dog"]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_keeps_its_name(copied):
+    one = copied(KINDS[0])
+    assert (
+        one == "SKU-17" and one.name == "red can" and json.dumps(one) == '"SKU-17"' and type(str(one)) is str
+    )
 
 
 def test_text_that_is_left_as_it_is_has_nothing_to_mend():

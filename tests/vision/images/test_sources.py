@@ -52,7 +52,7 @@ def test_template(pets):
 def test_a_benchmark_keeps_its_names(pets, tmp_path):
     names = tmp_path / "names.txt"
     names.write_text("dog: hound\n")
-    with pytest.raises(InputError, match="leave the classes file out"):
+    with pytest.raises(InputError, match="leave --names out"):
         open_dataset(pets, classes_file=names)
 
 

@@ -9,6 +9,7 @@ from PIL import Image
 
 from pbprompt.errors import InputError
 from pbprompt.vision.images.items import SPLITS
+from pbprompt.vision.images.names import read_name
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.images.tables import read_split_json
 
@@ -35,7 +36,7 @@ def images(folder):
 def test_labels_and_order_are_kept(tmp_path, beside):
     images(tmp_path / beside)
     data = open_dataset(written(tmp_path / "split.json", GOOD))
-    assert data.classes == ("hard-leaved ñ", "sea horse") and data.root == tmp_path / beside
+    assert data.classes == ("hard-leaved ñ", "sea_horse") and data.root == tmp_path / beside
     assert [(item.path, item.label) for item in data.train] == [("b/1.png", 1), ("a/1.png", 0)]
     assert [item.path for item in data.test] == ["b/2.png"]
 
@@ -46,7 +47,7 @@ def test_root_names_and_template_can_be_given(tmp_path):
         open_dataset(path)
     names = written(tmp_path / "names.json", {"sea_horse": "horse of the sea"})
     data = open_dataset(path, root=tmp_path / "x", classes_file=names, template="{} texture.")
-    assert data.classes[1] == "horse of the sea" and data.template == "{} texture."
+    assert read_name(data.classes[1]) == "horse of the sea" and data.template == "{} texture."
     assert data.root == tmp_path / "x"
 
 

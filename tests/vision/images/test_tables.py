@@ -157,11 +157,11 @@ def photos(tmp_path):
 
 
 def test_sentences_of_a_class_are_those_of_its_rows(photos):
-    """Each once, under the class's name; of rows without an image too, but not of those without a label."""
+    """Each once, under the class's label; of rows without an image too, but not of those without a label."""
     text = "image,label,description\na.png,s_1,a  cat\nb.png,s_2,\nc.png,s_2,a dog\nd.png,s_2,a dog\n"
     text += "gone.png,s_2,a puppy\ne.png,,a bird\ngone.png,s_3,a fish\n"
     data = open_dataset(table(photos, text.replace("gone.png,s_3", "also-gone.png,s_3")))
-    assert data.descriptions == (("s 1", "a cat"), ("s 2", "a dog", "a puppy"))
+    assert data.descriptions == (("s_1", "a cat"), ("s_2", "a dog", "a puppy"))
     several = table(photos, "image,labels,description\na.png,cat|dog,a cat\nb.png,cat,a dog\n", "several.csv")
     assert open_dataset(several).descriptions == ()
 
@@ -173,7 +173,7 @@ def test_a_table_becomes_a_dataset(photos):
         "a.png,cat,train,sketch\nmissing.png,cat,train,photo\nt.csv,cat,train,photo\n",
     )
     data = open_dataset(path)
-    assert data.name == "t" and data.classes == ("big dog", "cat")
+    assert data.name == "t" and data.classes == ("big_dog", "cat")
     assert [(item.path, item.label, item.domain) for item in data.items] == [
         ("a.png", 1, "sketch"),
         ("b.png", 0, "photo"),

@@ -32,6 +32,7 @@ from pbprompt.model.predictor import zero_shot
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.features.progress import Progress
 from pbprompt.vision.features.store import file_hashes
+from pbprompt.vision.images.build_dataset import Choices
 from pbprompt.vision.images.decoding import squares_of
 from pbprompt.vision.images.huggingface import is_saved_dataset
 from pbprompt.vision.images.images import open_image, opened
@@ -207,7 +208,7 @@ def look(
         root: where benchmarks are, or what a table's paths are relative to.
         backbone: by which images look alike, or its name; of several the first.
         device: of a backbone that is given by name.
-        classes_file: renames classes of your own data.
+        classes_file: names to read, by label, for classes of your own data.
         progress: show a bar.
 
     Example:
@@ -312,8 +313,9 @@ def open_images(
         folders = subfolders(path)
         if not folders or (len(folders) == 1 and folders[0].lower() not in SPLIT_WORDS):
             items = [Item(file.relative_to(path).as_posix(), 0) for file in list_images(path)]
-            name = from_folder(folders[0]) if folders else "unlabelled"
-            return Dataset(path.resolve().name, path, (name,), tuple(items)), bool(folders)
+            choices = Choices.of(classes_file if folders else None)
+            names = choices.names(folders or ["unlabelled"], str(path), from_folder)
+            return Dataset(path.resolve().name, path, names, tuple(items)), bool(folders)
     return open_dataset(source, root, classes_file=classes_file, fewest=fewest), True
 
 

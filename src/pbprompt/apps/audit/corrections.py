@@ -15,7 +15,7 @@ from pbprompt.apps.audit.audit import Look
 from pbprompt.errors import InputError, suggest
 from pbprompt.files import as_csv, as_text, cell_text, csv_rows, read_text, write_text
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
-from pbprompt.vision.images.names import name_key
+from pbprompt.vision.images.names import by_any_name, called
 
 HEADER = ("image", "decision", "label", "was", "why")
 DECISIONS = ("", "keep", "relabel", "drop")
@@ -69,7 +69,7 @@ def _read(path: Path) -> Iterator[tuple[str, str, str, str]]:
 
 def corrected(dataset: Dataset, path: Path) -> tuple[Dataset, str]:
     """The dataset as the table has it, and what was done in words; `drop` and `relabel` in every split."""
-    labels = {name_key(name): label for label, name in enumerate(dataset.single_label().classes)}
+    classes = by_any_name(dataset.single_label().classes)
     known = {as_text(item.path) for item in dataset.items}
     wanted: dict[str, int | None] = {}
     for where, image, decision, label in _read(path):
@@ -79,9 +79,12 @@ def corrected(dataset: Dataset, path: Path) -> tuple[Dataset, str]:
             continue
         if image not in known:
             raise InputError(f"{where}: {image} is not in {dataset.name}: give the data that it was made for")
-        if decision == "relabel" and name_key(label) not in labels:
+        if decision == "drop":
+            wanted[image] = None
+        elif found := called(classes, label):
+            wanted[image] = found[0]
+        else:
             raise InputError(f"{where}: no class is called {label!r}: {suggest(label, dataset.classes)}")
-        wanted[image] = None if decision == "drop" else labels[name_key(label)]
 
     def kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
         new = [(item, wanted.get(as_text(item.path), item.label)) for item in items]

@@ -232,7 +232,7 @@ def _several_labels(y: Any) -> bool:
 
 
 def names_of(labels: Sequence[Any], class_names: ClassNames) -> tuple[str, ...]:
-    """What the text tower reads for each label: its name in `class_names`, or else the label itself."""
+    """The labels as texts, each with what the text tower reads: its name in `class_names`, or else itself."""
     chosen = []
     for label in labels:
         try:
@@ -242,5 +242,6 @@ def names_of(labels: Sequence[Any], class_names: ClassNames) -> tuple[str, ...]:
                 f"class_names: none for label {label!r}: give {{label: name}}, or a list for labels 0, 1, …"
             ) from None
         chosen.append(names.from_label(str(name)))
-    names.check_distinct([str(label) for label in labels], chosen, "y")
-    return tuple(chosen)
+    texts = [str(label) for label in labels]
+    names.check_distinct(texts, chosen, "y")
+    return names.with_names(texts, dict(zip(texts, chosen, strict=True)))

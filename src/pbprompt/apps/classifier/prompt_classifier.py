@@ -41,7 +41,7 @@ from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.loop.journal import LOG
 from pbprompt.registry import find_method
 from pbprompt.vision.images.fewshot import draw
-from pbprompt.vision.images.names import check_distinct
+from pbprompt.vision.images.names import check_distinct, read_name
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 if TYPE_CHECKING:
@@ -328,7 +328,7 @@ class PromptClassifier(Estimator):
             raise InputError(f"the labels {new.tolist()} are no {kind} as y's are: give {{label: name}}")
         labels = np.concatenate([old, new])
         names = (*self._model.classes, *names_of(new.tolist(), class_names))
-        check_distinct([*map(str, labels)], names, what)
+        check_distinct([*map(str, labels)], [*map(read_name, names)], what)
         return labels, names
 
     @property
@@ -425,8 +425,8 @@ class PromptClassifier(Estimator):
         model, labels, made.class_weight = saved.read_folder(files, made._towers())
         made.samples = model.samples
         made.history_ = [row for row in read_records(files.folder / LOG) if isinstance(row, dict)]
-        if labels != list(info.classes):
-            made.class_names = dict(zip(labels, info.classes, strict=True))
+        if labels != (names := [*map(read_name, info.classes)]):
+            made.class_names = dict(zip(labels, names, strict=True))
         return made._take(model, np.array(labels))
 
     def push_to_hub(

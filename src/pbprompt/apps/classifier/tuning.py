@@ -114,7 +114,7 @@ def own_images(
         images = Encoded(*(torch.cat([mine, theirs.to(mine)]) for mine, theirs in pairs))
     names = names_of(labels.tolist(), class_names)
     template = template or DEFAULT_TEMPLATE
-    dataset = Dataset("own images", Path(), tuple(names), train, held_out, template=template)
+    dataset = Dataset("own images", Path(), names, train, held_out, template=template)
     by_path = None if weights is None else {item.path: float(weights[int(item.path)]) for item in train}
     return Training(dataset, GivenFeatures(backbone, images), labels, by_path, unlabelled)
 

@@ -12,7 +12,10 @@ from pbprompt.files import as_text
 app = typer.Typer(help="Benchmarks and your own data: list, check, show, draw.", invoke_without_command=True)
 
 Root = Annotated[Path | None, typer.Option(help="Folder that holds the benchmark (default: $PBPROMPT_DATA).")]
-ClassesFile = Annotated[Path | None, typer.Option(help="JSON, CSV or 'key: name' lines that rename classes.")]
+ClassesFile = Annotated[
+    Path | None,
+    typer.Option("--names", "--classes-file", help="JSON, CSV or 'label: name' lines: names to read."),
+]
 Seed = Annotated[int, typer.Option(help="Seed of the draw, and of the split where the data has none.")]
 Data = Annotated[str, typer.Argument(help="Folder, table, split file, hf:owner/name or benchmark name.")]
 

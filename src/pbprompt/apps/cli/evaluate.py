@@ -31,7 +31,9 @@ def evaluate(
     ),
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
     root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA)."),
-    classes_file: Path | None = typer.Option(None, help="Maps folder names or labels to class names."),
+    classes_file: Path | None = typer.Option(
+        None, "--names", "--classes-file", help="Names to read, by label: what prompts call a class."
+    ),
     html: Path | None = typer.Option(
         None, help="Write the model report, one page with pictures of what it confuses, to this file."
     ),
@@ -73,7 +75,7 @@ def evaluate(
     from pbprompt import distributed
     from pbprompt.apps.audit.duplicates import twins
     from pbprompt.apps.cli.figures import compare_models, other_classes, others, print_figures, twin_words
-    from pbprompt.apps.cli.judged_images import judged_images
+    from pbprompt.apps.cli.judged_images import called_as, judged_images
     from pbprompt.apps.pages import plots
     from pbprompt.apps.pages.model_figures import terminal_tables, write_figures
     from pbprompt.apps.pages.model_page import write_model_page
@@ -113,7 +115,8 @@ def evaluate(
             {"--against-model": True if part == LEFT_OUT else None}, "it takes images that neither learned"
         )
         former = TunedModel.load(against_model, device=tuned.backbone.device, samples=samples, seed=0)
-        former = former if tuned.multi_label else former.for_classes(dataset.classes, dataset.template)
+        if not tuned.multi_label:
+            former = former.for_classes(called_as(former, dataset, classes_file).classes, dataset.template)
         figures["models"], compared = compare_models(former, against_model, few, part, bank, answers)
     main = distributed.is_main()
     distributed.stop()

@@ -76,7 +76,9 @@ class FitCommand:
     root: Path | None = typer.Option(
         None, help="Where the benchmarks are (or $PBPROMPT_DATA).", rich_help_panel=ADVANCED
     )
-    classes_file: Path | None = typer.Option(None, help="Maps folder names or labels to class names.")
+    classes_file: Path | None = typer.Option(
+        None, "--names", "--classes-file", help="Names to read, by label: what prompts call a class."
+    )
     descriptions: Path | None = typer.Option(
         None,
         help="A YAML file, `class: sentence` or a list of them: what is said of classes to the model. "

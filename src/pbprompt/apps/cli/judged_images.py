@@ -8,12 +8,12 @@ from typing import NamedTuple
 from pbprompt import distributed
 from pbprompt.apps.audit.corrections import corrected
 from pbprompt.errors import InputError
-from pbprompt.model.provenance import Provenance
 from pbprompt.model.tuned import LEFT_OUT, TunedModel
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.features.readable import without_unreadable
 from pbprompt.vision.images.build_dataset import NONE, Shares
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
+from pbprompt.vision.images.names import by_any_name, called, known_as
 from pbprompt.vision.images.series import from_rows
 from pbprompt.vision.images.sources import open_dataset
 
@@ -46,10 +46,10 @@ def judged_images(
 
     What a model was fitted to whole is judged by leaving out, where that can be done.
     """
-    info = model.info
-    seed, fitted = info.seed, info.data
-    dataset, own = _as_fitted(fitted, data, root, classes_file, seed, bank)
+    fitted = model.info.data
+    dataset, own = _as_fitted(model, data, root, classes_file, bank)
     dataset, dropped = regrouped(dataset, fitted.regrouped)
+    dataset = called_as(model, dataset, classes_file)
     if not model.multi_label:
         model = model.for_classes(dataset.single_label().classes, dataset.template)
     whole, undivided = len(dataset.items), len(dataset.train) == len(dataset.items)
@@ -79,15 +79,15 @@ def judged_images(
 
 
 def _as_fitted(
-    fitted: Provenance,
+    model: TunedModel,
     data: str,
     root: Path | None,
     classes_file: Path | None,
-    seed: int,
     bank: FeatureBank,
 ) -> tuple[Dataset, bool]:
     """The data, split as when the model was fitted to it; and whether it is what the model was fitted to."""
 
+    seed, fitted = model.info.seed, model.info.data
     same = fitted.options.get("data") == str(Path(data).expanduser().absolute())
     series = fitted.group if same and from_rows(fitted.group) else ""  # by which it was split
 
@@ -95,6 +95,7 @@ def _as_fitted(
         dataset = open_dataset(
             data, root, classes_file=classes_file, seed=seed, held_out=held_out, group=series
         )
+        dataset = called_as(model, dataset, classes_file)
         decided = fitted.options.get("corrections")
         if isinstance(decided, str) and fitted.dataset == dataset.name and Path(decided).exists():
             dataset = corrected(dataset, Path(decided))[0]
@@ -114,11 +115,18 @@ def _as_fitted(
     return first, False
 
 
+def called_as(model: TunedModel, dataset: Dataset, names: Path | None) -> Dataset:
+    """The data with the model's names of its classes, unless others are given."""
+    pairs = zip(dataset.classes, known_as(model.classes, dataset.classes), strict=True)
+    return replace(dataset, classes=tuple(one if names and one == known else known for one, known in pairs))
+
+
 def regrouped(dataset: Dataset, named: Mapping[str, str | None]) -> tuple[Dataset, str]:
     """The dataset with its classes called as `pbprompt model` has them since; without those it removed."""
-    if not any(name in named for name in dataset.classes):
+    former, new = by_any_name([*named]), [*named.values()]
+    if not any(called(former, name) for name in dataset.classes):
         return dataset, ""
-    names = [named.get(name, name) for name in dataset.classes]
+    names = [new[rows[0]] if (rows := called(former, name)) else name for name in dataset.classes]
     classes = tuple(dict.fromkeys(name for name in names if name is not None))
     place = [None if name is None else classes.index(name) for name in names]
 

@@ -30,7 +30,9 @@ def look(
     activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell."),
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
     root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA)."),
-    classes_file: Path | None = typer.Option(None, help="Maps folder names or labels to class names."),
+    classes_file: Path | None = typer.Option(
+        None, "--names", "--classes-file", help="Names to read, by label: what prompts call a class."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print everything that was found as one JSON object."),
 ) -> None:
     """See what is in your images before you fit: counts, sizes, duplicates, wrong labels.

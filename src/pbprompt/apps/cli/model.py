@@ -39,7 +39,9 @@ def add(
     ),
     out: Path | None = OUT,
     root: Path | None = typer.Option(None, help="The folder that a table's paths are relative to."),
-    classes_file: Path | None = typer.Option(None, help="Maps folder names or labels to class names."),
+    classes_file: Path | None = typer.Option(
+        None, "--names", "--classes-file", help="Names to read, by label: what prompts call a class."
+    ),
 ) -> None:
     """Learn more photographs, of known classes or of new ones, as if the model had been fitted on all.
 
@@ -210,8 +212,8 @@ def _regroup(model: Path, out: Path | None, named: dict[str, Any], words: str) -
             raise InputError("a class name is empty: give one")
 
     def called(tuned: "TunedModel") -> "tuple[TunedModel, str]":
-        changed, former = tuned.regrouped(named), tuned.info.data.regrouped
-        known = {**{old: named.get(new, new) if new else None for old, new in former.items()}, **named}
+        changed, former, now = tuned.regrouped(named), tuned.info.data.regrouped, tuned.own_labels(named)
+        known = {**{old: now.get(new, new) if new else None for old, new in former.items()}, **now}
         data = replace(changed.info.data, regrouped=known)
         return replace(changed, info=replace(changed.info, data=data)), words
 

@@ -32,6 +32,7 @@ from pbprompt.model.calibration import calibrate_left_out
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.features.cache import FeatureBank, Features
 from pbprompt.vision.images.items import Item
+from pbprompt.vision.images.names import known_as
 from pbprompt.vision.images.stream import list_images
 from pbprompt.vision.towers.backbone import Encoded
 
@@ -116,7 +117,7 @@ class Labelling:
         row = next((row for row in self._queue if row.image == name), None)
         if row is None:
             raise Refused(409, "this image is not waiting for a label: reload the page")
-        label = label if label is None else single_spaced(label)
+        label = label if label is None else known_as(model.classes, [single_spaced(label)])[0]
         with held(self.table.parent):
             model = self._with_others(model)
             if name in self.labels:

@@ -12,7 +12,7 @@ from pbprompt.learners.fitted import PartialFit
 from pbprompt.model.calibration import Calibration
 from pbprompt.model.rule import Rule
 from pbprompt.model.tuned import TunedModel
-from pbprompt.vision.images.names import name_key
+from pbprompt.vision.images.names import known_as, name_key, read_name
 from pbprompt.vision.towers.backbone import Encoded
 
 NAME_SHOWN = 60  # characters of a client's text in a reason
@@ -86,7 +86,7 @@ def without_class(
 
     `calibration`: that of its own classes alone.
     """
-    name = single_spaced(name)
+    (name,) = known_as(model.classes, [single_spaced(name)])
     if name in own:
         raise Refused(409, f"class {name!r} is the model's own: only added ones can be removed")
     left = [one for one in model.classes if one != name]
@@ -101,13 +101,15 @@ def with_examples(model: TunedModel, images: Encoded, labels: Sequence[str], lim
     check_single_label(model, "it cannot learn on; fit it again on all images")
     if not isinstance(model.method, PartialFit):
         raise Refused(409, f"{model.method.name} cannot learn on: fit it again on all images")
+    labels = known_as(model.classes, [single_spaced(label) for label in labels])
     new_names(labels, model.classes, limits)
-    return ready(model.partial_fit(images, [single_spaced(label) for label in labels]))
+    return ready(model.partial_fit(images, labels))
 
 
 def explain(model: TunedModel, image: Image.Image, name: str, samples: int) -> tuple[HeatMaps, float]:
     """Where in the image the first prompts of a class look, and the largest contribution to any class."""
     check_single_label(model, "it has no heat maps")
+    (name,) = known_as(model.classes, [name])
     if name not in model.classes:
         raise Refused(404, f"class {name[:NAME_SHOWN]!r} is unknown: GET /classes lists them")
     maps = heat_maps(model.predictor, image, model.classes, samples)
@@ -131,8 +133,8 @@ def single_spaced(name: str) -> str:
 def new_names(names: Sequence[str], present: Sequence[str], limits: Limits) -> list[str]:
     """The new names, tidy; refused where one is empty, long, unprintable or another spelling of one."""
     new: list[str] = []
-    seen = {name_key(name) for name in present}
-    for name in map(single_spaced, names):
+    seen = {*map(name_key, present), *(name_key(read_name(label)) for label in present)}
+    for name in known_as(present, list(map(single_spaced, names))):
         if not name:
             raise Refused(422, "a class name is empty")
         if len(name) > limits.name_length:

@@ -46,6 +46,7 @@ from pbprompt.model.rule import Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.crops import Look
 from pbprompt.vision.images.images import encoded_image
+from pbprompt.vision.images.names import known_as
 from pbprompt.vision.images.workers import Workers, available_cpus
 from pbprompt.vision.towers.backbone import Encoded
 
@@ -175,7 +176,7 @@ class Service:
     def take(self, model: TunedModel, labels: Sequence[str]) -> None:
         """Answer by what the model has become; the classes of its labels are its own from now on."""
         self.model = ready(model)
-        self._own |= frozenset(map(single_spaced, labels))
+        self._own |= frozenset(known_as(model.classes, list(map(single_spaced, labels))))
         self._calibration = None
 
     async def picture(self, path: Path) -> bytes:

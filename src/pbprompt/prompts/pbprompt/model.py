@@ -36,7 +36,7 @@ from pbprompt.prompts.pbprompt.variational import (
 )
 from pbprompt.prompts.rivals.coop import start_context, word_embeddings
 from pbprompt.registry import register
-from pbprompt.vision.images.names import name_key
+from pbprompt.vision.images.names import name_key, read_name
 from pbprompt.vision.similarity import (
     at_least_float32,
     class_logits,
@@ -275,7 +275,9 @@ class PBPrompt(Trained):
         mean, log_variance = self.posterior(self._names)
         if not self.config.sampling or self.config.reading == "mean":
             return self.generator(mean[None])
-        noise = noise_of_names([*map(name_key, self.classes)], samples, mean.shape[1], generator)
+        noise = noise_of_names(
+            [name_key(read_name(label)) for label in self.classes], samples, mean.shape[1], generator
+        )
         return self.generator(reparameterise(mean, log_variance, noise))
 
     def batch_for(self, examples: int) -> int:

@@ -36,7 +36,7 @@ class Choices:
 
     seed: int = 1
     template: str = DEFAULT_TEMPLATE
-    mapping: dict[str, str] | None = None  # what the classes file says
+    mapping: dict[str, str] | None = None  # the names to read, by label
     mapping_from: str = ""
     held_out: Shares = NONE  # of each class, where the data has no split of its own
     fewest: int = 2  # classes
@@ -53,15 +53,15 @@ class Choices:
         fewest: int = 2,
         group: str = "",
     ) -> "Choices":
-        """With the names of a classes file."""
+        """With the names of a file."""
         mapping = None if classes_file is None else names.read_classes_file(classes_file)
         return cls(seed, template or DEFAULT_TEMPLATE, mapping, str(classes_file), held_out, fewest, group)
 
     def names(
         self, keys: Sequence[str], where: str, naming: Callable[[str], str] = names.from_label
     ) -> tuple[str, ...]:
-        """What classes are called: as `naming` reads their keys, or as the classes file has them; a key of
-        the file that no class has is an error."""
+        """The labels, which are the keys, with names as `naming` reads them or as the file of names has them;
+        a key of the file that no class has is an error."""
         named = [as_text(naming(key)) for key in keys]
         if self.mapping is not None:
             if unknown := sorted(set(self.mapping) - set(keys)):
@@ -69,7 +69,8 @@ class Choices:
                 raise InputError(f"{self.mapping_from}: no class {unknown[0]!r} in the data: {near}")
             named = [self.mapping.get(key, name) for key, name in zip(keys, named, strict=True)]
         names.check_distinct(keys, named, where)
-        return tuple(named)
+        labels = list(map(as_text, keys))
+        return names.with_names(labels, dict(zip(labels, named, strict=True)))
 
 
 def keep_images(root: Path, rows: Iterable[Row]) -> tuple[list[Row], list[Skipped]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pbprompt.errors import InputError
 from pbprompt.files import as_text
+from pbprompt.vision.images.names import read_name
 
 if TYPE_CHECKING:
     from pbprompt.vision.images.fewshot import Draw
@@ -36,7 +37,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images in three splits with the names of their classes; `label` is an index into `classes`.
+    """Images in three splits with the labels of their classes; `label` is an index into `classes`.
 
     `home` names the domain that is tuned on where a dataset holds several; `notes` say how the dataset was
     read, `skipped` which files were left out and why; `descriptions` are classes with sentences about them.
@@ -120,7 +121,7 @@ class Dataset:
     @cached_property
     def content_hash(self) -> str:
         """SHA-256 over class names and every split's paths, labels and domains; independent of the root."""
-        digest = hashlib.sha256(_line(list(self.classes)))
+        digest = hashlib.sha256(_line(list(map(read_name, self.classes))))
         for name in SPLITS:
             digest.update(_line(name))
             for item in self.split(name):

@@ -1,15 +1,17 @@
-"""Class names a text tower can read, from folder names, labels or a file the user gives.
+"""What classes are called: a label, as folders and columns have it, and a name that a text tower can read.
 
-Folder names: `_` and `-` become spaces, and CamelCase is split where a word of two letters or more ends
-(`AnnualCrop` → `Annual Crop`, but `iPhone` and `McDonald` stay). Labels in tables and split files were
-written as names, so only `_` becomes a space. Case is kept. A classes file overrides either, name by name.
+The label is the class: predictions, files and commands have it as it is. The name is made of it, unless the
+user gives a file of names. Of folders `_` and `-` become spaces, and CamelCase is split where a word of two
+letters or more ends (`AnnualCrop` → `Annual Crop`, but `iPhone` and `McDonald` stay). Labels in tables and
+split files were written as names, so only `_` becomes a space. Case is kept.
 """
 
 import html
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -18,6 +20,43 @@ from pbprompt.errors import InputError, first_line, suggest
 from pbprompt.files import csv_rows, read_text
 
 Pair = tuple[str, str, str]  # where it stands, the key and the name
+
+
+class ClassLabel(str):
+    """A class by its label, with the name that prompts have for it.
+
+    It is a text like any other, equal to the label: what knows nothing of names passes it on.
+
+    Example:
+        >>> setter = ClassLabel("english_setter", "English setter")
+        >>> setter == "english_setter", read_name(setter), read_name("tabby")
+        (True, 'English setter', 'tabby')
+    """
+
+    name: str
+
+    def __new__(cls, label: str, name: str) -> "ClassLabel":
+        made = super().__new__(cls, label)
+        made.name = name
+        return made
+
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
+        return str(self), self.name
+
+
+def read_name(label: str) -> str:
+    """What prompts call a class: its label, where it has no other name."""
+    return label.name if isinstance(label, ClassLabel) else label
+
+
+def with_names(labels: Iterable[str], names: Mapping[str, str]) -> tuple[str, ...]:
+    """The labels, with the names of those that have another."""
+    return tuple(ClassLabel(one, names[one]) if names.get(one, one) != one else one for one in labels)
+
+
+def other_names(labels: Iterable[str]) -> dict[str, str]:
+    """The names of those labels that have another, as files keep them."""
+    return {str(one): read_name(one) for one in labels if read_name(one) != one}
 
 
 def from_folder(folder: str) -> str:
@@ -49,21 +88,44 @@ def mended(text: str) -> str:
     return html.unescape(html.unescape(ftfy.fix_text(text)))
 
 
+def by_any_name(classes: Sequence[str]) -> dict[str, list[int]]:
+    """Where classes are, by all that they may be called: first by label, then by label whatever its case,
+    underscores and spaces, then likewise by the name to read. Several classes may be called alike."""
+    keys = [(name_key(label), name_key(read_name(label))) for label in classes]
+    by_label: dict[Any, list[int]] = {}
+    by_name: dict[Any, list[int]] = {}
+    alike: dict[Any, list[int]] = {}
+    for row, (label, name) in enumerate(keys):
+        for rows, key in ((by_label, label), (by_name, name), (alike, (label, name))):
+            rows.setdefault(key, []).append(row)
+    return by_name | by_label | {one: alike[key] for one, key in zip(classes, keys, strict=True)}
+
+
+def called(rows: Mapping[str, list[int]], name: str) -> list[int]:
+    """The classes of `by_any_name` that a label or a name means; none where it is of no class."""
+    words = (name, name_key(name), name_key(read_name(name)))
+    return next((rows[word] for word in words if word in rows), [])
+
+
+def known_as(classes: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
+    """Labels, or names to read, as the classes have them; what is of no class stays as it is."""
+    known = {read_name(label): label for label in classes} | {label: label for label in classes}
+    return tuple(known.get(one, known.get(read_name(one), one)) for one in given)
+
+
 def class_rows(classes: Sequence[str], names: Sequence[str]) -> list[int]:
-    """Where the named classes are, all of a name; case and underscores do not matter."""
-    rows: dict[str, list[int]] = {}
-    for row, name in enumerate(classes):
-        rows.setdefault(name_key(name), []).append(row)
+    """Where the classes are that labels or names mean, all of a name."""
+    rows = by_any_name(classes)
     for name in names:
-        if name_key(name) not in rows:
+        if not called(rows, name):
             raise InputError(f"class {name!r} is none of the model's {len(classes)}: add it by name first")
-    return [row for key in dict.fromkeys(map(name_key, names)) for row in rows[key]]
+    return list(dict.fromkeys(row for name in names for row in called(rows, name)))
 
 
 def missing_names(classes: Sequence[str], names: Sequence[str]) -> list[str]:
     """The names that are no class yet, each once."""
-    known = {name_key(name) for name in classes}
-    new = {name_key(name): name for name in reversed(names) if name_key(name) not in known}
+    rows = by_any_name(classes)
+    new = {name_key(name): name for name in reversed(names) if not called(rows, name)}
     return list(reversed(new.values()))
 
 
@@ -113,13 +175,13 @@ def read_descriptions(path: Path) -> dict[str, list[str]]:
 def described(
     classes: Sequence[str], told: Mapping[str, str | Sequence[str]], where: str
 ) -> tuple[tuple[str, ...], ...]:
-    """Each class that is described, by its own name, with its sentences."""
-    known = {name_key(name): name for name in classes}
-    for name in told:
-        if name_key(name) not in known:
-            raise InputError(f"{where}: no class is called {name!r}: {suggest(name, classes)}")
+    """Each class that is described, by its label, with its sentences."""
+    for name in missing_names(classes, list(told)):
+        raise InputError(f"{where}: no class is called {name!r}: {suggest(name, classes)}")
+    rows = by_any_name(classes)
     return tuple(
-        (known[name_key(name)], *([one] if isinstance(one, str) else one)) for name, one in told.items()
+        (str(classes[called(rows, name)[0]]), *([one] if isinstance(one, str) else one))
+        for name, one in told.items()
     )
 
 
@@ -155,12 +217,12 @@ def check_distinct(keys: Sequence[str], names: Sequence[str], where: str) -> Non
     first: dict[str, str] = {}
     for key, name in zip(keys, names, strict=True):
         if not name:
-            raise InputError(f"{where}: class {key!r} has no readable name: name it in a classes file")
+            raise InputError(f"{where}: class {key!r} has no readable name: give it one by --names FILE")
         other = first.setdefault(name_key(name), key)
         if other != key:
             raise InputError(
                 f"{where}: classes {other!r} and {key!r} are both named {name!r}: "
-                "rename one, or tell them apart in a classes file"
+                "rename one, or tell them apart by --names FILE"
             )
 
 

@@ -45,7 +45,7 @@ def open_dataset(
     Args:
         source: the path or the name.
         root: where benchmarks are; else the folder that a table's or split file's paths are relative to.
-        classes_file: renames classes of your own data.
+        classes_file: names to read, by label, for classes of your own data.
         template: replaces "a photo of a {}.", with {} for the class.
         seed: of what is held out.
         held_out: shares of each class to validate and to test, where the data has no split; without them
@@ -72,9 +72,7 @@ def _opened(source: str | Path, root: str | Path | None, choices: Choices, templ
     benchmark, domain, folder = _benchmark(source)
     if benchmark is not None:
         if choices.mapping is not None:
-            raise InputError(
-                f"{benchmark.title}: its class names are the protocol's: leave the classes file out"
-            )
+            raise InputError(f"{benchmark.title}: its class names are the protocol's: leave --names out")
         given = root or folder or os.environ.get(ROOT_VARIABLE)
         given = catalog.SAMPLE if benchmark.name == "sample" else given  # embedded, wherever the others are
         if not given:
@@ -166,7 +164,7 @@ def _warn_of_codes(rows: list[Row], choices: Choices) -> list[str]:
     keys = {row.key for row in rows}
     codes = [key for key in keys if sum(map(str.isalpha, key)) < 2]
     if choices.mapping is None and 2 * len(codes) > len(keys):
-        return [f"Folder names such as {min(codes)!r} are codes: name the classes in a classes file"]
+        return [f"Folder names such as {min(codes)!r} are codes: say what they mean by --names FILE"]
     return []
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from pbprompt.errors import InputError
+from pbprompt.vision.images.names import read_name
 from pbprompt.vision.towers.sentence_tokenizer import SentenceTokenizer
 from pbprompt.vision.towers.tokenizer import Tokenizer
 
@@ -45,7 +46,7 @@ def slot_prompt(tokenizer: AnyTokenizer, slots: int, ending: str = ".") -> Promp
 
 def name_tokens(tokenizer: AnyTokenizer, name: str, inside: bool = True) -> list[int]:
     """A class name's token ids. Inside a sentence a space goes before it, which Gemma's tokens show."""
-    words = name.replace("_", " ").strip()
+    words = read_name(name).replace("_", " ").strip()
     tokens = tokenizer.encode(f" {words}" if inside else words, specials=False) if words else []
     if not tokens:
         raise InputError(f"class name {name!r} holds no token: give every class a name")
