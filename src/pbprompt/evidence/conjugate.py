@@ -21,6 +21,7 @@ from pbprompt.errors import InputError
 from pbprompt.evidence.answers import Answers
 from pbprompt.evidence.evidence import Evidence, Kept, apart, feature_keys, joined, unit_features
 from pbprompt.evidence.expert import HeldOutPhotographs, Photographs, Seen, judged_rows
+from pbprompt.evidence.experts.patches import Patches, compare
 from pbprompt.evidence.label_head import LabelHead, fit_label_head
 from pbprompt.evidence.posterior import Posterior, fit_posterior
 from pbprompt.evidence.statistics import Statistics
@@ -34,6 +35,7 @@ from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 SENTENCES: Mapping[str, Templates] = {"sentence": "single", "ensemble": "ensemble", "sentences": "both"}
 LEFT_OUT_DRAWS = 16  # of the experts' weights
+LEAST_PATCHES = 4  # of an image, where parts of it are compared
 SAVED_AS = {  # since revision 3, of the posterior's tensors
     "centre": "fitted_gaussians_centre",
     "nearest/bandwidth": "fitted_kernel_bandwidth",
@@ -52,6 +54,11 @@ class ConjugateConfig(MethodConfig):
     )
     descriptions: tuple[tuple[str, ...], ...] = setting(
         (), "a class and sentences that say what it is, in place of those about its name"
+    )
+
+    patches: bool = setting(
+        False,
+        "compare parts of photographs too: better on fine differences, slower, and all photographs at once",
     )
 
     def __post_init__(self) -> None:
@@ -82,6 +89,8 @@ class Conjugate(Memory):
                     "'prior' as it is"
                 )
             config = replace(config, prior="none")
+        if config.patches and len(backbone.towers) > 1:
+            raise InputError("patches are compared by one backbone: give one, or leave the setting out")
         super().__init__(config, backbone)
         sentences = SENTENCES.get(config.prior)
         told = ZeroShotConfig(templates=sentences or "single", descriptions=config.descriptions)
@@ -91,7 +100,12 @@ class Conjugate(Memory):
         self.takes_new_names = any(self.readers)
         self.fitted = {
             name: SAVED_AS.get(name, f"fitted_{name.replace('/', '_')}")
-            for name in Posterior.saved(len(backbone.towers))
+            for name in Posterior.saved(len(backbone.towers), patches=config.patches)
+        }
+        self.of_patches = {
+            name.removeprefix("patches/"): saved
+            for name, saved in self.fitted.items()
+            if name.startswith("patches/")
         }
         d = backbone.embed_dim
         self.counts = nn.Buffer(torch.empty(0, dtype=torch.float64))
@@ -119,9 +133,13 @@ class Conjugate(Memory):
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
         x = unit_features(images.global_, self.widths)
         self.begin_with(Evidence.of(x, labels, len(self.classes), self.image_weights))
+        kept = Kept.of(x, torch.arange(len(x)).to(labels)).labels
         if self.image_groups is not None:
-            kept = Kept.of(x, torch.arange(len(x)).to(labels)).labels
             self.kept_groups.data = self.image_groups.to(labels)[kept]
+        if self.config.patches:
+            rows = kept[judged_rows(len(kept), len(self._known()))]
+            known = torch.searchsorted(self._known(), labels[rows])
+            self._keep_patches(compare(x, _compared(images), rows, known, self._judged_groups()))
 
     def begin_with(self, evidence: Evidence) -> None:
         self.remember()
@@ -132,6 +150,11 @@ class Conjugate(Memory):
             raise InputError(
                 "the model was fitted without any label, so that nothing can judge more images: fit it again "
                 "with all of them unlabelled, or with a few labels"
+            )
+        if self.config.patches and len(images):
+            raise InputError(
+                "images without a label have no part where patches are compared: leave them out, or fit "
+                "without the setting 'patches'"
             )
         self._in_kernel = 0 if asked else IN_KERNEL
         features = torch.cat([unit_features(images.to(self.kept), self.widths).float(), self.pool])
@@ -172,7 +195,8 @@ class Conjugate(Memory):
         tensors = posterior.tensors()
         for name, saved in self.fitted.items():
             # in the order of a file: products of what is loaded are then the same to the last bit
-            getattr(self, saved).data = tensors[name].to(self.kept).contiguous()
+            if saved not in self.of_patches.values():  # which stay as they were made
+                getattr(self, saved).data = tensors[name].to(self.kept).contiguous()
 
     def learn(self, images: Encoded, labels: Int[Tensor, " n"]) -> None:
         """As if fitted on the former images and these; classes without a photograph so far get theirs."""
@@ -180,6 +204,7 @@ class Conjugate(Memory):
             self.begin(images, labels, seed=0)
             self.finish()
             return
+        self._refuse_patches("learns no more photographs: fit it again on all")
         if len(self.kept):  # those that were counted in are weighed anew, with more labels beside them
             self.beside(self.pool[:0])
         x, asked = unit_features(images.global_, self.widths), self.classes
@@ -198,6 +223,8 @@ class Conjugate(Memory):
         names = [named.get(name, name) for name in self.seen]
         new = list(dict.fromkeys(name for name in names if name is not None))
         place = torch.tensor([-1 if name is None else new.index(name) for name in names]).to(kept.labels)
+        if len(new) < len(names):
+            self._refuse_patches("neither joins nor forgets classes: fit it again")
         gone, lost = place < 0, (place < 0)[kept.labels]
         if not torch.isclose(statistics.counts[gone].sum(), kept.weights[lost].sum()):
             raise InputError(f"{self.name} keeps too few of its photographs to forget a class: fit it again")
@@ -214,14 +241,17 @@ class Conjugate(Memory):
         self.beside(self.pool[:0])  # weighed anew
         self.remember(new)
         groups = self.kept_groups[~lost] if len(self.kept_groups) else self.kept_groups
+        patches = self.patches()
         self._keep(
             Evidence(few, kept._at((~lost).nonzero().squeeze(1))._replace(labels=place[kept.labels][~lost]))
         )
         self.kept_groups.data = groups
+        self._keep_patches(patches)
         self.finish()
 
     def label_head(self, images: Encoded, targets: Float[Tensor, "n k"]) -> LabelHead:
         """One-vs-rest by the same statistics (`evidence/one_vs_rest.py`); its own state stays as it is."""
+        self._refuse_patches("tells one label of each image: leave the setting 'patches' out")
         return fit_label_head(unit_features(images.global_, self.widths), targets, self.texts(self.classes))
 
     def _evidence(self) -> Evidence:
@@ -235,6 +265,21 @@ class Conjugate(Memory):
         self.kept.data, self.kept_labels.data = kept.images.to(device), kept.labels.to(device)
         self.kept_weights.data = kept.weights.to(self.kept_weights)
         self.kept_groups.data = self.kept_groups[:0]
+        self._keep_patches(None)
+
+    def _keep_patches(self, made: Patches | None) -> None:
+        for name, saved in self.of_patches.items():
+            value = self.kept[:0] if made is None else getattr(made, name)
+            getattr(self, saved).data = value.to(self.kept.device).contiguous()
+
+    def _refuse_patches(self, why: str) -> None:
+        if self.config.patches:
+            raise InputError(f"a model that compares patches {why}")
+
+    def patches(self) -> Patches | None:
+        """What was made of the photographs' patches, if they are compared."""
+        parts = {name: getattr(self, saved).data for name, saved in self.of_patches.items()}
+        return Patches(**parts) if parts and len(parts["prototypes"]) else None
 
     def _known(self) -> Int[Tensor, " k"]:
         """Labels of the classes with photographs: the posterior's columns."""
@@ -245,7 +290,7 @@ class Conjugate(Memory):
         known, groups = self._known(), self._judged_groups()
         texts = self.texts([self.seen[label] for label in known.tolist()])
         shown = Photographs.by_each(self._evidence(), known, self.widths, texts, self._scales())
-        return [replace(each, groups=groups) for each in shown]
+        return [replace(each, groups=groups, patches=self.patches()) for each in shown]
 
     def _judged_groups(self) -> Int[Tensor, " n"] | None:
         """The series of the photographs that are held out in turn."""
@@ -269,7 +314,9 @@ class Conjugate(Memory):
         self._left = self._answers = None  # they are of other photographs
         state.setdefault(prefix + "kept_groups", self.kept_groups.new_empty(0))
         for saved in self.fitted.values():
-            getattr(self, saved).data = self.kept.new_empty(state.get(prefix + saved, self.counts).shape)
+            given = state.get(prefix + saved, self.counts)
+            dtype = given.dtype if saved in self.of_patches.values() else self.kept.dtype
+            getattr(self, saved).data = self.kept.new_empty(given.shape, dtype=dtype)
         super()._load_from_state_dict(state, prefix, *rest)
 
     def texts(self, classes: Sequence[str]) -> Float[Tensor, "c d"]:
@@ -321,7 +368,8 @@ class Conjugate(Memory):
 
     def _views(self, images: Encoded) -> list[Seen]:
         """Images as each backbone sees them."""
-        return [Seen(unit(part).float()) for part in images.global_.split(self.widths, dim=1)]
+        patches = _compared(images) if self.config.patches else None
+        return [Seen(unit(part).float(), patches) for part in images.global_.split(self.widths, dim=1)]
 
     @property
     def widths(self) -> list[int]:
@@ -411,3 +459,13 @@ class Conjugate(Memory):
         columns = torch.where((labels >= 0) & (known[place] == labels), place, -1)
         texts = self.texts([self.classes[at] for at in (columns < 0).nonzero().squeeze(1).tolist()])
         return Answers(posterior, columns, apart(texts, self.widths), self._scales())
+
+
+def _compared(images: Encoded) -> Float[Tensor, "b m e"]:
+    """Their patches; refused where there are next to none."""
+    if images.patches.shape[1] < LEAST_PATCHES:
+        raise InputError(
+            f"patches are compared, and these images have {images.patches.shape[1]} each: give images, or "
+            "features with patches, of a backbone that has some"
+        )
+    return images.patches

@@ -14,7 +14,7 @@ An expert is a file with one function, `fit(photographs) -> (expert, held out)`,
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,6 +24,9 @@ from pbprompt.evidence.evidence import Evidence, Kept, apart, feature_keys
 from pbprompt.evidence.folds import places_in_class
 from pbprompt.evidence.statistics import Statistics
 from pbprompt.evidence.text_map import TextMap, learn_text_map
+
+if TYPE_CHECKING:
+    from pbprompt.evidence.experts.patches import Patches
 
 FOLDS = 16
 Folds = list[tuple[Int[Tensor, " g"], Int[Tensor, " a"]]]
@@ -55,9 +58,10 @@ class Photographs:
     """float64, of length 1; 0 of names that nobody can read"""
     scale: float
     """exp(logit scale)"""
-    patches: Float[Tensor, "n m e"] | None = None
     groups: Int[Tensor, " n"] | None = None
     """the series each is of; None: each is by itself"""
+    patches: "Patches | None" = None
+    """what was made of their patches, where these are compared: they are many, and not kept"""
 
     @classmethod
     def of(cls, statistics: Statistics, kept: Kept, texts: Float[Tensor, "k d"], scale: float) -> Self:
@@ -148,9 +152,8 @@ class Photographs:
         sums = Statistics(*(mine - its for mine, its in zip(self.statistics, lost, strict=True)))
         rest = torch.ones(len(self.labels), dtype=torch.bool).to(self.several)
         rest[gone] = False
-        patches = None if self.patches is None else self.patches[rest]
         few = self.images[rest], self.labels[rest], self.shares[rest]
-        return type(self)(sums, *few, self.texts, self.scale, patches)
+        return type(self)(sums, *few, self.texts, self.scale)
 
 
 class HeldOut(NamedTuple):
@@ -228,6 +231,8 @@ class Kind(NamedTuple):
     """whether that is in spreads of the names' scores: of scores that have no scale of their own"""
     from_photographs: bool = True
     """whether photographs made it: of what is not, none need be held out"""
+    from_patches: bool = False
+    """whether it is made of patches, where these are compared, and held out with series there"""
     only_beyond: bool | None = None
     """of its closeness, whether being nearer than usual says nothing; None: it has none"""
 

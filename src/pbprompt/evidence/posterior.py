@@ -8,6 +8,7 @@ Experts (`experts.py`) score every class, and what they say is added up:
     kernel       R_c(x)                  single photographs that look alike
     nearest      Q_c(x)                  the nearest photograph of the class
     names        e^scale x·(t_c − t̄)     the name alone, as zero-shot has it
+    patches      P_c(x)                  parts of photographs that look alike, where these are compared
 
 of each backbone, if there are several. Each expert answers every photograph as if it had not been there, with
 as many of the other classes (`expert.py`), and the weights w are fitted to that (`trust.py`, `weights.py`).
@@ -67,9 +68,9 @@ class Posterior(NamedTuple):
     say"""
 
     @classmethod
-    def saved(cls, views: int = 1) -> list[str]:
-        """The names of `tensors`."""
-        experts = {name: kind.made for name, kind in EXPERTS.items()}
+    def saved(cls, views: int = 1, *, patches: bool = False) -> list[str]:
+        """The names of `tensors`; `patches`: whether these are compared."""
+        experts = {name: kind.made for name, kind in EXPERTS.items() if patches or not kind.from_patches}
         first = {**experts, **cls.__annotations__, **View.__annotations__}
         return [
             (f"{place}/" if place else "") + (f"{whole}/{part}" if part else whole)
@@ -196,7 +197,10 @@ def beyond(views: Sequence[View]) -> list[bool]:
 
 def fit_posterior(*photographs: Photographs) -> tuple[Posterior, HeldOutPhotographs]:
     """From labelled photographs as each backbone sees them."""
-    fitted = [{name: kind.fit(each) for name, kind in EXPERTS.items()} for each in photographs]
+    fitted = [
+        {name: kind.fit(each) for name, kind in EXPERTS.items() if each.patches or not kind.from_patches}
+        for each in photographs
+    ]
     held_out = [held for experts in fitted for _, held in experts.values()]
     views = [
         View(

@@ -131,7 +131,8 @@ def fit_gathered(
 
 def check_streams(kind: type[Method], config: MethodConfig, backbone: Backbone) -> None:
     """Refuse, before anything is read, a method that needs all its images at once."""
-    if not isinstance(build_method(kind, config, backbone, seed=0), Streams):
+    streams = isinstance(build_method(kind, config, backbone, seed=0), Streams)
+    if not streams or getattr(config, "patches", False):
         raise InputError(
             f"{kind.name} needs all its training images at once with these settings: take `conjugate` as it "
             "is, draw some of a folder or table by --shots, or give fewer images"

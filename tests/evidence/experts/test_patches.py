@@ -10,6 +10,7 @@ from pbprompt.evidence.experts.patches import (
     Frame,
     PatchSums,
     clusters,
+    compare,
     dealt,
     fit_patches,
     joined,
@@ -68,7 +69,7 @@ def test_where_patches_are_compared():
 def test_scores_against_loops(monkeypatch):
     monkeypatch.setattr(expert, "RIVALS", 2)
     patches, labels = photographs([2, 2, 2, 2])
-    fitted, _ = fit_patches(patches, labels, torch.zeros_like(labels), 4)  # 12 patches a class: all are kept
+    fitted = fit_patches(patches, labels, torch.zeros_like(labels), 4)  # 12 patches a class: all are kept
     new, _ = photographs([1, 1, 1], seed=4)
     centre, precision = plain_frame(patches.double().numpy(), labels.numpy())
     own = [regions(patches[labels == label]).flatten(0, 1).double().numpy() for label in range(4)]
@@ -91,8 +92,9 @@ def test_held_out_photographs_against_refits(counts):
     patches, labels = photographs(counts)
     half = patches.half()
     parts = torch.cat([torch.arange(count) % min(4, max(counts)) for count in counts])
-    fitted, held_out = fit_patches(half, labels, parts, len(counts))
-    np.testing.assert_allclose(held_out.var(1).mean().sqrt(), 1, rtol=1e-5)
+    fitted = fit_patches(half, labels, parts, len(counts))
+    held_out = fitted.held_out.float()
+    np.testing.assert_allclose(held_out.var(1).mean().sqrt(), 1, rtol=1e-3)
     for part in parts.unique():
         rest, gone = parts != part, parts == part
         apart = torch.unique(parts[rest], return_inverse=True)[1]
@@ -102,7 +104,7 @@ def test_held_out_photographs_against_refits(counts):
             for one in apart.unique()
         ]
         refit = joined(made)._replace(spread=fitted.spread)
-        np.testing.assert_allclose(held_out[gone], refit.spoken_for(half[gone]).sum(1), atol=1e-5)
+        np.testing.assert_allclose(held_out[gone], refit.spoken_for(half[gone]).sum(1), rtol=1e-3, atol=1e-3)
 
 
 def test_nothing_of_a_photograph_is_in_what_judges_it():
@@ -114,8 +116,8 @@ def test_nothing_of_a_photograph_is_in_what_judges_it():
     # another photograph in the place of the first of part 2, judged by what never saw either
 
     def judged(some):
-        fitted, held_out = fit_patches(some, labels, parts, 2)
-        return held_out * fitted.spread
+        fitted = fit_patches(some, labels, parts, 2)
+        return fitted.held_out * fitted.spread
 
     assert not torch.equal(*(judged(some)[parts != 2] for some in (patches, changed)))
     changed[parts == 2] = patches[parts == 2]
@@ -136,7 +138,7 @@ def test_clusters_find_what_is_alike():
 
 def test_prototypes_know_where_they_are_from():
     patches, labels = photographs([3, 1])
-    fitted, _ = fit_patches(patches, labels, torch.zeros_like(labels), 2)
+    fitted = fit_patches(patches, labels, torch.zeros_like(labels), 2)
     image, place = fitted.sources[0, 0].tolist()
     itself = fitted.similar(patches[image : image + 1])[0, place, 0, 0]
     assert itself > 0.999
@@ -145,16 +147,16 @@ def test_prototypes_know_where_they_are_from():
 
 def test_photographs_that_say_nothing():
     patches = torch.ones(4, 3, 5)
-    fitted, held_out = fit_patches(patches, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1]), 2)
-    assert held_out.isfinite().all()
+    fitted = fit_patches(patches, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1]), 2)
+    assert fitted.held_out.isfinite().all()
     assert fitted.spoken_for(torch.randn(2, 3, 5)).isfinite().all()
 
 
 def test_of_single_photographs_none_speaks_for_its_own_class():
     patches, labels = photographs([1, 1, 1])
-    fitted, held_out = fit_patches(patches, labels, dealt(labels), 3)
-    assert not held_out.diagonal().any()
-    assert held_out.any()
+    fitted = fit_patches(patches, labels, dealt(labels), 3)
+    assert not fitted.held_out.diagonal().any()
+    assert fitted.held_out.any()
     assert (fitted.spoken_for(patches).sum(1).argmax(1) == labels).all()
 
 
@@ -162,6 +164,10 @@ def test_photographs_are_dealt_evenly():
     labels = torch.tensor([0, 1, 0, 0, 1, 0, 0, 2])
     assert dealt(labels).tolist() == [0, 0, 1, 2, 1, 3, 0, 0]
     assert dealt(torch.tensor([0, 0, 1])).tolist() == [0, 1, 0]
+    series = torch.tensor([0, 1, 0, 2, 3, 0, 0, 1])
+    parts = dealt(labels, series)
+    assert len(parts[(labels == 0) & (series == 0)].unique()) == 1
+    assert len(parts[labels == 0].unique()) == len(parts[labels == 1].unique()) == 2
 
 
 def test_a_fine_grid_is_read_in_squares():
@@ -171,3 +177,16 @@ def test_a_fine_grid_is_read_in_squares():
     np.testing.assert_allclose(found, F.normalize(plain, dim=-1), atol=1e-6)
     assert regions(grid[:, :1, :5].flatten(1, 2)).shape == (2, 5, 5)
     assert regions(torch.ones(1, 81, 5)).shape == (1, 25, 5)
+
+
+def test_the_order_of_photographs_does_not_matter():
+    """Some of them are compared, and sources are rows of all."""
+    patches, labels = photographs([4, 5, 3])
+    images, rows = patches.mean(1), torch.tensor([0, 1, 2, 5, 6, 7, 9, 10, 11])
+    found = compare(images, patches, rows, labels[rows])
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+    other = compare(images, patches, rows[order], labels[rows][order])
+    torch.testing.assert_close(other.held_out, found.held_out[order], rtol=1e-3, atol=2e-3)
+    assert torch.equal(other.sources, found.sources)
+    assert set(found.sources[..., 0].flatten().tolist()) <= set(rows.tolist())
+    assert (labels[found.sources[..., 0]] == torch.arange(3).unsqueeze(1)).all()

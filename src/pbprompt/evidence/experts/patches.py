@@ -20,7 +20,10 @@ near classes alone (local NBNN, McCann and Lowe, CVPR 2012). It is the forward h
 
 Prototypes are made part by part, the photographs of each class being dealt into parts: those of a part rest
 on its photographs alone. So a photograph is judged by the prototypes of the other parts, under b and S of the
-other parts, which is what a fit to them would say: nothing is clustered twice.
+other parts, which is what a fit to them would say: nothing is clustered twice. A series is in one part.
+
+Patches are many, and no model keeps them: the expert is made and its photographs judged while they are there
+(`compare`), which `fit` hands on.
 """
 
 import math
@@ -31,7 +34,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Int8
 from torch import Tensor
 
+from pbprompt.evidence.evidence import feature_keys
+from pbprompt.evidence.expert import HeldOut, Kind, Photographs, Seen
 from pbprompt.evidence.folds import places_in_class
+from pbprompt.evidence.series import series_folds
 
 SPHERE = 0.1
 RIVALS = 10
@@ -97,6 +103,20 @@ class Patches(NamedTuple):
     """the photograph and the patch of it that is most like the prototype"""
     spread: Float[Tensor, ""]
     """of P over the classes: E = P / spread has no other scale"""
+    held_out: Float[Tensor, "n k"]
+    """E_c of each photograph by the other parts, in half precision"""
+
+    def scores(self, images: Seen) -> Float[Tensor, "b k"]:
+        """E_c"""
+        assert images.patches is not None
+        return self.spoken_for(images.patches).sum(1)
+
+    def slopes(self, centre: Float[Tensor, " d"]) -> Float[Tensor, "k d"]:
+        """0: the image's own feature says nothing here."""
+        return centre.new_zeros(len(self.prototypes), len(centre))
+
+    def closeness(self, scores: Float[Tensor, "b k"]) -> None:
+        return None
 
     def similar(self, patches: Float[Tensor, "b m d"]) -> Float[Tensor, "b m k p"]:
         """v·p"""
@@ -189,7 +209,7 @@ def joined(parts: list[Part]) -> Patches:
     means = [torch.cat(each) for each in zip(*(part.means for part in parts), strict=True)]
     sources = [torch.cat(each) for each in zip(*(part.sources for part in parts), strict=True)]
     most = max(1, *map(len, means))
-    prototypes = frame.centre.new_zeros(len(means), most, len(frame.centre))
+    prototypes = frame.centre.new_zeros(len(means), most, frame.whiten.shape[1])
     places = torch.full((len(means), most, 2), -1, device=prototypes.device)
     for label, (own, origin) in enumerate(zip(means, sources, strict=True)):
         if len(own):  # else it stays 0, which is like nothing
@@ -197,13 +217,13 @@ def joined(parts: list[Part]) -> Patches:
             prototypes[label], places[label] = frame.place(own)[again], origin[again]
     longest = prototypes.abs().amax(-1, keepdim=True).clamp(min=1e-12)
     rounded = (ROUND / longest * prototypes).round().to(torch.int8)
-    return Patches(*frame, rounded, places, frame.centre.new_ones(()))
+    return Patches(*frame, rounded, places, frame.centre.new_ones(()), prototypes[0, :0])
 
 
 def fit_patches(
     patches: Float[Tensor, "n m d"], labels: Int[Tensor, " n"], parts: Int[Tensor, " n"], classes: int
-) -> tuple[Patches, Float[Tensor, "n k"]]:
-    """From photographs and the part that each is dealt into; with E_c of each by the other parts.
+) -> Patches:
+    """From photographs and the part that each is dealt into.
 
     Without other parts a photograph is judged by all other classes, and its own has nothing to say for it.
     """
@@ -224,11 +244,44 @@ def fit_patches(
                 best = best.scatter(2, own, best.amin(-1, keepdim=True))
             held_out[rows] = spoken_for(best).mean(1)
     spread = held_out.var(1).mean().sqrt() if classes > 1 else held_out.new_zeros(())
-    fitted = fitted._replace(spread=spread.clamp(min=1e-6))
-    return fitted, (held_out / fitted.spread).double()
+    spread = spread.clamp(min=1e-6)
+    return fitted._replace(spread=spread, held_out=(held_out / spread).half())
 
 
-def dealt(labels: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """The part of each photograph: of every class as many in each, as far as that goes."""
-    most = int(labels.bincount().max())
-    return places_in_class(labels) % min(PARTS, most)
+def dealt(labels: Int[Tensor, " n"], groups: Int[Tensor, " n"] | None = None) -> Int[Tensor, " n"]:
+    """The part of each photograph: of every class as many in each, as far as that goes; series whole."""
+    if groups is None:
+        return places_in_class(labels) % min(PARTS, int(labels.bincount().max()))
+    parts = torch.zeros_like(labels)
+    for part, rows in enumerate(series_folds(labels, groups, PARTS)):
+        parts[rows] = part
+    return parts
+
+
+def compare(
+    images: Float[Tensor, "n d"],
+    patches: Float[Tensor, "n m e"],
+    rows: Int[Tensor, " r"],
+    labels: Int[Tensor, " r"],
+    groups: Int[Tensor, " r"] | None = None,
+) -> Patches:
+    """`fit_patches` of some of the images, in an order of chance: sources are rows of all of them."""
+    order = feature_keys(images[rows].float()).argsort(stable=True)
+    few = [
+        regions(patches[some].to(images.device)).half() for some in rows[order].to(patches.device).split(64)
+    ]
+    labels, groups = labels[order], None if groups is None else groups[order]
+    made = fit_patches(torch.cat(few), labels, dealt(labels, groups), int(labels.max()) + 1)
+    of, places = made.sources.unbind(-1)
+    sources = torch.stack([torch.where(of < 0, of, rows[order][of]), places], dim=-1)
+    return made._replace(sources=sources, held_out=made.held_out[order.argsort()])
+
+
+def fit(photographs: Photographs) -> tuple[Patches, HeldOut]:
+    """As it was made where the patches were."""
+    made = photographs.patches
+    assert made is not None
+    return made, HeldOut(made.held_out.double())
+
+
+EXPERT = Kind(fit, Patches, says="patches", usual=0.3, from_patches=True)
