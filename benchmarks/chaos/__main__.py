@@ -24,7 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description="Attack the file layer, whole jobs, commands, the readers and the server."
     )
-    parser.add_argument("--mutations", type=int, default=700, help="of each file, of which there are 21")
+    parser.add_argument("--mutations", type=int, default=700, help="of each file, of which there are 22")
     parser.add_argument("--points", type=int, default=1000, help="faults of the disk and kills together")
     parser.add_argument("--requests", type=int, default=200, help="to the server at once, good and hostile")
     parser.add_argument("--minutes", type=float, default=0, help="go on with all but the disk for so long")

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import torch
 from PIL import ExifTags, Image
@@ -20,6 +21,7 @@ from pyarrow import parquet
 from safetensors.torch import save
 
 from pbprompt.apps.audit.corrections import corrected
+from pbprompt.apps.classifier.evidence_classifier import EvidenceClassifier
 from pbprompt.apps.labelling.next_images import read_table
 from pbprompt.errors import InputError
 from pbprompt.model.folder import CLASSES_HASH, names_hash, read_info
@@ -62,6 +64,7 @@ def read(kind: str, path: str) -> None:
         "recipe": lambda: load_recipe(str(file)),
         "config": lambda: read_info(file.parent),
         "weights": lambda: read_tensors(file),
+        "classifier": lambda: EvidenceClassifier.load(file),
         "archive": lambda: [record.read() for record in Stream([file]).records()],
     }
     readers[kind]()
@@ -85,6 +88,9 @@ def seeds() -> Iterator[tuple[str, str, bytes]]:
     yield "labels", "z.csv", b"image,label,suggested,probability,score\na/1.png,,cat,0.5,0.4\n"
     yield "recipe", "x.yaml", RECIPE.encode()
     yield "config", "config.json", json.dumps(CONFIG).encode()
+    with tempfile.TemporaryDirectory() as folder:
+        EvidenceClassifier().fit(np.eye(4, 3), [0, 0, 1, 1]).save(Path(folder) / "c.safetensors")
+        yield "classifier", "c.safetensors", (Path(folder) / "c.safetensors").read_bytes()
     yield "weights", "x.safetensors", save({"a": torch.ones(3), "b": torch.ones(2, 2)})
     buffer = io.BytesIO()
     torch.save({"a": torch.ones(3)}, buffer)

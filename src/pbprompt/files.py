@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, first_line
 
 try:
     import fcntl
@@ -29,6 +29,7 @@ CONTROL = re.compile(r"[\x00-\x1f]")
 ESCAPED = re.compile(r"\\u(?:d[89a-f][0-9a-f]{2}|00[01][0-9a-f]|00[89][0-9a-f]|007f)")
 UNSHOWN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, and what is no text
 FORMULA = re.compile(r"'*[=+\-@](?![\d.]+%?$)")  # a cell that a spreadsheet would compute; numbers are none
+MOST_JSON = 1 << 29  # bytes; COCO's own file of 118,000 images has 448 MB
 LONGEST_NAME = 255  # bytes, of a file; systems refuse longer ones with an error of their own
 
 
@@ -116,6 +117,18 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path}: not UTF-8 text: save it as UTF-8") from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}: give a file that can be read") from None
+
+
+def read_json(path: Path) -> Any:
+    """A file's value, of so many bytes at most."""
+    if path.is_file() and path.stat().st_size > MOST_JSON:
+        raise InputError(f"{path}: over {MOST_JSON >> 20} MiB of JSON: write a table, a .jsonl or .csv file")
+    try:
+        return json.loads(read_text(path))
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON ({first_line(error)}): correct or fetch it again") from None
 
 
 def as_csv(rows: Iterable[Iterable[object]]) -> str:

@@ -122,6 +122,19 @@ def test_a_file_holds_all_of_it(tmp_path):
         EvidenceClassifier.load(tmp_path / "other")
 
 
+@pytest.mark.parametrize(
+    "cut", [b'"classes":', b'"widths":', b'"scales":', b'"text/0":', b'"sums":', b'"[3]"', b'"moment":']
+)
+def test_a_file_that_was_changed_is_refused_in_a_sentence(tmp_path, cut):
+    path = tmp_path / "c.safetensors"
+    EvidenceClassifier(np.eye(2, 3)).fit(np.eye(4, 3), [0, 0, 1, 1]).save(path)
+    content = path.read_bytes()
+    assert cut in content
+    path.write_bytes(content.replace(cut, cut[:-3] + b"x" + cut[-2:]))
+    with pytest.raises(InputError, match=r"c\.safetensors"):
+        EvidenceClassifier.load(path)
+
+
 def test_scores_by_cross_validation():
     X, y, _ = drawn()
     assert cross_val_score(EvidenceClassifier(), X, y, cv=3).mean() > 0.8

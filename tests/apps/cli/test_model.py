@@ -53,14 +53,10 @@ def test_add_photographs_of_known_and_new_classes(run, model, tmp_path):
 
 
 def test_keep_a_class_by_its_name(run, model):
-    code, out, err = run("model", "keep", model, "red panda")
-    assert (
-        code == 0
-        and "known by name: red panda" in out
-        and "`model keep` is called `model add --name` now" in err
-    )
+    code, out, err = run("model", "add", model, "--name", "red panda")
+    assert code == 0 and "known by name: red panda" in out
     assert TunedModel.load(model).classes[-1] == "red panda"
-    code, out, err = run("model", "keep", model, "clock")
+    code, out, err = run("model", "add", model, "--name", "clock")
     assert code == 2 and "class 'clock' is there already" in out + err
 
 
@@ -103,7 +99,7 @@ def test_refit_from_the_same_sources(run, model, tmp_path, monkeypatch):
     before = json.loads((model / "config.json").read_text())
     assert before["data"]["options"] == {"data": str(tmp_path / "photos")}
     copied(tmp_path / "photos", ("heart", "bird"), slice(8, 16))
-    assert run("model", "keep", model, "otter")[0] == 0
+    assert run("model", "add", model, "--name", "otter")[0] == 0
     monkeypatch.chdir(tmp_path.parent)
     code, out, err = run("model", "refit", model)
     assert code == 2 and f"names as its data: '{tmp_path / 'photos'}': add --yes to read" in err

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from pbprompt.errors import InputError
-from pbprompt.vision.images import tables
 from pbprompt.vision.images.sources import open_dataset
 
 FILES = Path(__file__).parent / "label_files"
@@ -156,7 +155,7 @@ def test_two_files_of_one_name(folder):
 
 
 def test_a_huge_file_is_not_read(folder, monkeypatch):
-    monkeypatch.setattr(tables, "MOST_JSON", 10)
+    monkeypatch.setattr("pbprompt.files.MOST_JSON", 10)
     with pytest.raises(InputError, match=r"labels.json: over .* of JSON"):
         opened(folder, [{"image": "a.png", "choice": "cat"}])
 

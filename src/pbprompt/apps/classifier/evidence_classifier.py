@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pbprompt.apps.classifier.estimator import Estimator
 from pbprompt.apps.classifier.inputs import feature_table, read_labels
-from pbprompt.errors import InputError
+from pbprompt.errors import InputError, first_line
 from pbprompt.evidence.answers import Answers
 from pbprompt.evidence.evidence import KEPT, Evidence, Kept, apart, feature_keys, joined, unit_features
 from pbprompt.evidence.expert import HeldOutPhotographs, Photographs, Seen, judged_rows
@@ -26,6 +26,7 @@ from pbprompt.evidence.unlabelled import PER_CLASS, absorb, absorb_by_names, see
 from pbprompt.files import write_bytes
 from pbprompt.model.metrics.conformal import by_difficulty
 from pbprompt.vision.similarity import unit
+from pbprompt.vision.towers.loading.formats import check_finite
 
 DRAWS = 16  # of the experts' weights
 FORMAT = "pbprompt-embeddings-1"
@@ -162,12 +163,20 @@ class EvidenceClassifier(Estimator):
             raise InputError(f"{path}: {error}: give a file that EvidenceClassifier.save wrote") from None
         if about.get("format") != FORMAT:
             raise InputError(f"{path} is no file of an EvidenceClassifier: give one that its save wrote")
-        classes, widths = np.array(json.loads(about["classes"])), json.loads(about["widths"])
+        check_finite(Path(path), tensors)
+        try:
+            return cls._of(tensors, {key: json.loads(about[key]) for key in ("classes", "scales", "widths")})
+        except (KeyError, ValueError, TypeError, IndexError, RuntimeError, RecursionError) as error:
+            raise InputError(f"{path}: damaged ({first_line(error)}): save it again") from None
+
+    @classmethod
+    def _of(cls, tensors: dict[str, Tensor], about: dict[str, Any]) -> Self:
+        """What a file's tensors and facts make."""
+        widths, scales = about["widths"], about["scales"]
         texts = [tensors[f"text/{place}"].numpy() for place in range(len(widths))]
-        scales = json.loads(about["scales"])
         several = len(widths) > 1
         made = cls(texts if several else texts[0], scales if several else scales[0])
-        made.classes_, made._widths, made._pool = classes, widths, tensors["pool"]
+        made.classes_, made._widths, made._pool = np.array(about["classes"]), widths, tensors["pool"]
         made.n_features_in_ = sum(widths)
         sums = Statistics(tensors["counts"], tensors["sums"], tensors["moment"])
         kept = Kept.of(tensors["images"], tensors["labels"], tensors["weights"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pbprompt.apps.cli.output import next_step, quote, tell
+from pbprompt.apps.cli.output import next_step, quote
 from pbprompt.errors import InputError
 from pbprompt.files import held
 
@@ -95,17 +95,6 @@ def _taught(
     said = f"; new: {some(new)}" if new else ""
     before = f"; {len(hashes) - len(items):,} were added before" if len(items) < len(hashes) else ""
     return taught, f"added {len(items):,} photographs of {some(dict.fromkeys(labels))}{said}{before}"
-
-
-@app.command(hidden=True)
-def keep(
-    model: Path = MODEL,
-    names: list[str] = typer.Argument(..., help="Classes, known by their names alone until `add`."),
-    out: Path | None = OUT,
-) -> None:
-    """The former word for `pbprompt model add --name`."""
-    tell("`model keep` is called `model add --name` now")
-    add(model, "", names, out, None, None)
 
 
 @app.command()

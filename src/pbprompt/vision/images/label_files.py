@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from pbprompt.errors import InputError
-from pbprompt.files import inside
+from pbprompt.files import inside, read_json
 from pbprompt.vision.images.build_dataset import Choices, Row, Skipped
 from pbprompt.vision.images.items import Dataset
 from pbprompt.vision.images.stream.folders import SPLIT_WORDS, files_in, is_image
 from pbprompt.vision.images.stream.locations import is_address
 from pbprompt.vision.images.stream.tables import COLUMNS
-from pbprompt.vision.images.tables import SEPARATOR, listed, read_json
+from pbprompt.vision.images.tables import SEPARATOR, listed
 
 MIN_FIELDS = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time")
 LOCAL_FILES, UPLOADS = "/data/local-files/?d=", re.compile(r"/data/upload/\d+/")  # Label Studio's

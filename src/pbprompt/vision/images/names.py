@@ -7,7 +7,6 @@ split files were written as names, so only `_` becomes a space. Case is kept.
 """
 
 import html
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ import yaml
 
 from pbprompt.config import read_yaml
 from pbprompt.errors import InputError, first_line, suggest
-from pbprompt.files import csv_rows, read_text
+from pbprompt.files import csv_rows, read_json, read_text
 
 Pair = tuple[str, str, str]  # where it stands, the key and the name
 
@@ -135,7 +134,7 @@ def read_classes_file(path: str | Path) -> dict[str, str]:
     text = read_text(path)
     suffix = path.suffix.lower()
     if suffix == ".json":
-        pairs = _json_pairs(path, text)
+        pairs = _json_pairs(path)
     elif suffix in (".csv", ".tsv"):
         pairs = _table_pairs(path, text, "\t" if suffix == ".tsv" else ",")
     else:
@@ -185,11 +184,8 @@ def described(
     )
 
 
-def _json_pairs(path: Path, text: str) -> Iterator[Pair]:
-    try:
-        value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON ({error}): correct it") from None
+def _json_pairs(path: Path) -> Iterator[Pair]:
+    value = read_json(path)
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value.values()):
         raise InputError(f"{path}: not a JSON object of names: write {{'folder': 'class name', ...}}")
     yield from ((str(path), key, name) for key, name in value.items())

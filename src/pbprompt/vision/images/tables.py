@@ -12,17 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from pbprompt.errors import InputError
-from pbprompt.files import as_text, inside, read_text
+from pbprompt.files import as_text, inside, read_json, read_text
 from pbprompt.vision.images.build_dataset import Choices, Row, Skipped, assemble, keep_images, sorted_keys
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
 from pbprompt.vision.images.stream.folders import SPLIT_WORDS
 from pbprompt.vision.images.stream.tables import Fields, table_rows
 
 SEPARATOR = "|"  # between the labels of an image
-MOST_JSON = 1 << 29  # bytes; COCO's own file of 118,000 images has 448 MB
 
 
 def open_table(path: Path, root: Path | None, choices: Choices) -> Dataset:
@@ -144,16 +142,6 @@ def _text(fields: Fields, field: str, where: str, default: str | None = None) ->
     if not isinstance(cell, str):
         raise InputError(f"{where}: field {field!r} is {json.dumps(cell)[:40]}: give it as text")
     return cell
-
-
-def read_json(path: Path) -> Any:
-    """A file's value, of so many bytes at most."""
-    if path.stat().st_size > MOST_JSON:
-        raise InputError(f"{path}: over {MOST_JSON >> 20} MiB of JSON: write a table, a .jsonl or .csv file")
-    try:
-        return json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON ({error}): fetch the file again") from None
 
 
 def read_split_json(path: Path) -> list[tuple[str, str, int, str]]:

@@ -204,7 +204,7 @@ def test_config_of_another_model(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("not json", "not readable as JSON"),
+        ("not json", "not JSON"),
         ("[]", "holds no JSON object"),
         ("{}", "no section 'model_cfg'"),
         ('{"model_cfg": {}}', "no section 'vision_cfg'"),

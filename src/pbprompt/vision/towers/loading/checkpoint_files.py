@@ -1,13 +1,12 @@
 """The JSON files that travel with weights: their names, the shards they list, how images are prepared."""
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pbprompt.errors import InputError, first_line
-from pbprompt.files import read_text
+from pbprompt import files
+from pbprompt.errors import InputError
 from pbprompt.vision.images.crops import Fit, Interpolation
 from pbprompt.vision.images.transforms import Triple
 from pbprompt.vision.towers.backbone import CLIP_MEAN, CLIP_STD, Images
@@ -29,10 +28,7 @@ IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not readable as JSON ({first_line(error)}); fetch it again") from None
+    content = files.read_json(path)
     if not isinstance(content, dict):
         raise InputError(f"{path}: holds no JSON object; fetch it again")
     return content
