@@ -117,9 +117,8 @@ def main() -> None:
         for row in measured(count, seed, options.root)
     ]
     if options.out:
-        write_text(
-            options.out, json.dumps({"commit": commit(), "backbone": "lite", "rows": rows}, indent=1) + "\n"
-        )
+        facts = {"commit": commit(), "backbone": "lite", "rows": rows}
+        write_text(options.out, json.dumps(facts, separators=(",", ":")) + "\n")
     print(shown(rows))
 
 

@@ -1,6 +1,12 @@
 """What the benchmark of drift counts."""
 
+import json
+import re
+from pathlib import Path
+
 from benchmarks import drift
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_alarms_are_counted_by_each_test_and_by_all_of_them():
@@ -24,3 +30,18 @@ def test_the_table_has_a_row_for_each_number_of_images():
     shown = drift.shown(rows).splitlines()
     assert len(shown) == 2 + len(rows)
     assert shown[2].endswith("112 | photo | 10 | 1 | 100 | 100 | 100 | 100 |")
+
+
+def test_the_page_says_what_was_measured():
+    kept = json.loads((ROOT / "benchmarks" / "results" / "drift.json").read_text(encoding="utf-8"))
+    photos = [row for row in kept["rows"] if row["domain"] == "photo"]
+    others = [row for row in kept["rows"] if row["domain"] != "photo"]
+    page = (ROOT / "docs" / "verbs" / "monitor.md").read_text(encoding="utf-8")
+    said = re.search(
+        r"photographs in (\S+) % of (\d+) checks .* in (\S+) % at 5 %; .* (\d+) % of (\d+)", page
+    )
+    found = [drift.alarms(photos, rate)["all"] for rate in drift.RATES]
+    assert said.groups() == (
+        *(f"{found[0]:.1f}", f"{len(photos)}", f"{found[1]:.1f}"),
+        *(f"{drift.alarms(others, 0.01)['all']:.0f}", f"{len(others)}"),
+    )
