@@ -215,6 +215,7 @@ def calibrated(model: Path, answers: list[tuple[float, bool]]) -> None:
         right=right,
         true=true,
         labels=["mammal"] * len(true),
+        predicted=[],
     )
 
 

@@ -23,7 +23,7 @@ from pbprompt.apps.cli.calibration_words import (
     promise_words,
     shortened,
 )
-from pbprompt.apps.cli.output import print_json, print_table, refuse, tell
+from pbprompt.apps.cli.output import next_step, print_json, print_table, quote, refuse, tell
 from pbprompt.apps.cli.predict import REJECT_AT, PredictOptions
 from pbprompt.apps.cli.unlabelled import seen_together
 from pbprompt.errors import InputError, needing
@@ -54,6 +54,9 @@ def answer(options: PredictOptions) -> None:
     job = Job.of(tuned, stream, rule, features=options.features)
     if output is not None:
         written(job, output, executor_of(options, tuned, rule))
+        if folder and tuned.calibration and tuned.class_mix is None and not options.together:
+            command = f"pbprompt monitor {quote(options.out)} --model {quote(folder)}"
+            next_step(command, "whether they are like those at fit")
     else:
         print_answers(job, options)
 
