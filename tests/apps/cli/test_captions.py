@@ -28,6 +28,7 @@ def test_json_lines(run, model, captions):
     for one in records:
         nearest = one["captions"]
         assert len(nearest) == 2 and nearest[0]["cosine"] >= nearest[1]["cosine"]
+        assert len(one["words"]) == 5 and all(word["text"] for word in one["words"])
         assert all(caption["text"] in CAPTIONS for caption in nearest)
     # each class's own caption comes first
     assert [one["captions"][0]["text"].split()[1:] for one in records[::3]] == [
@@ -42,6 +43,7 @@ def test_table_of_chosen_and_new_classes(run, model, captions):
     code, out, err = run("captions", "--model", model, *options)
     assert code == 0 and "added by name: zebra" in err
     assert "heart" in out and "zebra" in out and "clock  " not in out
+    assert out.count("words") == 2  # a line for each prompt
     assert "a [red] heart of love" in out  # square brackets are text
 
 

@@ -73,6 +73,26 @@ def test_the_ranking_by_hand(double_vit):
         np.testing.assert_allclose([c for _, c in one.captions], [cosines[k] for k in order], atol=1e-8)
 
 
+def test_each_prompt_has_the_word_nearest_to_each_of_its_tokens(tiny_vit):
+    method = made(tiny_vit)
+    found = nearest_captions(method, CAPTIONS, ["dog"], samples=2, seed=7)
+    vectors = method.prompt_vectors(2, torch.Generator().manual_seed(7)).detach()
+    vectors = vectors.expand(-1, len(CLASSES), -1, -1)[:, CLASSES.index("dog")]
+    assert len(found) == len(vectors) == 2
+    for one, own in zip(found, vectors, strict=True):
+        assert one.words == tuple(best for (best,) in nearest_words(tiny_vit, own, top_k=1))
+        assert [word["text"] for word in one.to_dict()["words"]] == [word for word, _ in one.words]
+    assert not nearest_captions(made(tiny_vit, "zeroshot"), CAPTIONS)[0].words
+
+
+@pytest.mark.parametrize("name", ["plot", "vpt", "coop"])
+def test_every_prompt_has_words(name, tiny_vit):
+    method = made(tiny_vit, name)
+    found = nearest_captions(method, CAPTIONS, samples=3)
+    assert len(found) == 3 * {"plot": 4, "vpt": 3, "coop": 1}[name]
+    assert {len(one.words) for one in found} == {method.config.tokens}
+
+
 def test_chosen_classes_and_more_wanted_than_there_are(tiny_vit):
     found = nearest_captions(made(tiny_vit, "coop"), CAPTIONS, ["Fire_engine"], top_k=50)
     assert len(found) == 1 and found[0].class_name == "fire engine"

@@ -20,14 +20,16 @@ def captions(
         [], help="Where the model's backbone is now, if it has moved; of several repeated, in their order."
     ),
     device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
-    as_json: bool = typer.Option(False, "--json", help="A JSON object per line: class, prompt, captions."),
+    as_json: bool = typer.Option(
+        False, "--json", help="A JSON object per line: class, prompt, captions, words."
+    ),
 ) -> None:
     """Find the captions nearest to each sampled prompt of a class, by the cosine of their text features.
 
     [bold]pbprompt captions --model model/ --captions captions.txt --class pug --top-k 2[/bold]
 
-    The words nearest to learned vectors seldom make sense; captions near the whole prompt say more. Describe
-    the classes in many ways, and see which of the ways each sampled prompt is close to.
+    Describe the classes in many ways, and see which of the ways each sampled prompt is close to. Below them
+    are the words nearest to its learned tokens, one each; they seldom make sense.
     """
     from pbprompt.apps.cli.explain import model_with
     from pbprompt.apps.explain.prompts import nearest_captions, read_captions
@@ -39,9 +41,13 @@ def captions(
         for prompt in found:
             print_json({"class": prompt.class_name, **prompt.to_dict()})
         return
-    rows = [
-        (*(("", "") if place else (prompt.class_name, prompt.sample + 1)), f"{cosine:.3f}", text)
-        for prompt in found
-        for place, (text, cosine) in enumerate(prompt.captions)
-    ]
+    rows = []
+    for prompt in found:
+        near = [(f"{cosine:.3f}", text) for text, cosine in prompt.captions]
+        if prompt.words:
+            near.append(("words", " ".join(word for word, _ in prompt.words)))
+        rows += [
+            (*(("", "") if place else (prompt.class_name, prompt.sample + 1)), *line)
+            for place, line in enumerate(near)
+        ]
     print_table(("class", "prompt", "cosine", "caption"), rows)

@@ -50,7 +50,7 @@ def prompts(
 
     from pbprompt.apps.cli.explain import model_with
     from pbprompt.apps.explain.prompt_map import draw_prompt_map, map_prompts
-    from pbprompt.apps.explain.prompts import sampled_prompts
+    from pbprompt.apps.explain.prompts import prompt_words, sampled_prompts
     from pbprompt.apps.pages.plots import save
     from pbprompt.files import write_text
     from pbprompt.vision.images.names import class_rows
@@ -66,7 +66,10 @@ def prompts(
     drawn = sampled_prompts(method, samples, seed)[:, rows]
     chosen = [method.classes[row] for row in rows]
     alike = pair_cosine(drawn).tolist() if len(drawn) > 1 else [None] * len(rows)
-    spoken = _words(method, rows, words, samples, seed) if words else [[] for _ in rows]
+    spoken = prompt_words(method, rows, words, samples, seed) if words else [[] for _ in rows]
+    if words and not spoken[0][0]:
+        tell(f"no words: {method.name} has no token embeddings to show: use a model of pbprompt or coop")
+        spoken = [[] for _ in rows]
     if as_json:
         for name, cosine, own in zip(chosen, alike, spoken, strict=True):
             print_json({"class": name, "cosine": cosine, "words": own})
@@ -86,26 +89,6 @@ def prompts(
 
 # of a class: samples, tokens, then the nearest words of that token with their cosines
 Spoken = list[list[list[tuple[str, float]]]]
-
-
-def _words(method: "Method", rows: Sequence[int], top_k: int, samples: int, seed: int) -> list[Spoken]:
-    """The nearest words of every class's tokens; a method without learned tokens is told, not refused."""
-    import torch
-
-    from pbprompt.apps.explain.prompts import nearest_words
-    from pbprompt.learners.fitted import ShowsTokens
-    from pbprompt.seeding import generator
-
-    with torch.no_grad():
-        none = torch.empty(0, 0, 0, 0)
-        vectors = method.prompt_vectors(samples, generator(seed)) if isinstance(method, ShowsTokens) else none
-    if not vectors.numel():
-        tell(f"no words: {method.name} has no token embeddings to show: use a model of pbprompt or coop")
-        return [[] for _ in rows]
-    vectors = vectors.expand(-1, len(method.classes), -1, -1)[:, rows].transpose(0, 1)  # [c, s, b, w]
-    found = iter(nearest_words(method.backbone, vectors.flatten(0, 2), top_k))
-    drawn, tokens = vectors.shape[1:3]
-    return [[[next(found) for _ in range(tokens)] for _ in range(drawn)] for _ in rows]
 
 
 def _print_table(classes: Sequence[str], alike: Sequence[float | None], spoken: Sequence[Spoken]) -> None:

@@ -101,6 +101,8 @@ def draw_captions(
     for prompt in prompts:
         lines.append((f"prompt {prompt.sample + 1}", FAINT))
         lines += [(f"{cosine:.3f}  {text}", INK) for text, cosine in prompt.captions]
+        if prompt.words:
+            lines.append(("words  " + " ".join(word for word, _ in prompt.words), FAINT))
     width = 2 * GAP + max(int(ImageFont.load_default(12).getlength(text)) for text, _ in lines) + 1
     height = 2 * GAP + max(SIDE, LINE * len(lines))
     canvas = Image.new("RGB", (SIDE + 2 * GAP + width, height), "white")

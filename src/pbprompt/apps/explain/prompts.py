@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
+from pbprompt.learners.fitted import ShowsTokens
 from pbprompt.learners.method import Method
 from pbprompt.seeding import generator
 from pbprompt.vision.images.names import class_rows
@@ -47,12 +48,16 @@ class PromptCaptions:
 
     class_name: str
     sample: int  # from 0
-    captions: tuple[tuple[str, float], ...]
+    captions: tuple[Word, ...]
+    words: tuple[Word, ...] = ()  # the one nearest to each of its learned tokens, where it has some
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it, besides the class."""
-        nearest = [{"text": text, "cosine": round(cosine, 6)} for text, cosine in self.captions]
-        return {"prompt": self.sample + 1, "captions": nearest}
+        captions, words = (
+            [{"text": text, "cosine": round(cosine, 6)} for text, cosine in near]
+            for near in (self.captions, self.words)
+        )
+        return {"prompt": self.sample + 1, "captions": captions, "words": words}
 
 
 def read_captions(path: Path, tokenizer: AnyTokenizer) -> list[str]:
@@ -87,11 +92,32 @@ def nearest_captions(
 ) -> list[PromptCaptions]:
     """The `top_k` nearest captions of each sampled prompt of the named classes (default: of all)."""
     prompts = sampled_prompts(method, samples, seed)
-    rows = range(len(method.classes)) if names is None else class_rows(method.classes, names)
+    rows = list(range(len(method.classes))) if names is None else class_rows(method.classes, names)
     similarity = cosines(encode_texts(method.backbone.towers[0], captions), prompts[:, rows])  # [s, n, c]
     found = _nearest(similarity.permute(2, 0, 1).flatten(0, 1), captions, top_k)
-    places = [(method.classes[row], sample) for row in rows for sample in range(len(prompts))]
-    return [PromptCaptions(*place, tuple(near)) for place, near in zip(places, found, strict=True)]
+    spoken = prompt_words(method, rows, 1, samples, seed)
+    places = [(at, sample) for at in range(len(rows)) for sample in range(len(prompts))]
+    out = []
+    for (at, sample), near in zip(places, found, strict=True):
+        tokens = spoken[at][sample % len(spoken[at])]  # draws may share the tokens that were learned
+        words = tuple(nearest for nearest, *_ in tokens)
+        out.append(PromptCaptions(method.classes[rows[at]], sample, tuple(near), words))
+    return out
+
+
+@torch.no_grad()
+def prompt_words(
+    method: Method, rows: Sequence[int], top_k: int, samples: int, seed: int
+) -> list[list[list[list[Word]]]]:
+    """Of every class the nearest words of each token of each of its prompts; none where it has no tokens."""
+    none = torch.empty(0)
+    vectors = method.prompt_vectors(samples, generator(seed)) if isinstance(method, ShowsTokens) else none
+    if not vectors.numel():
+        return [[[]] for _ in rows]
+    vectors = vectors.expand(-1, len(method.classes), -1, -1)[:, rows].transpose(0, 1)  # [c, s, b, w]
+    found = iter(nearest_words(method.backbone, vectors.flatten(0, 2), top_k))
+    drawn, tokens = vectors.shape[1:3]
+    return [[[next(found) for _ in range(tokens)] for _ in range(drawn)] for _ in rows]
 
 
 @torch.no_grad()

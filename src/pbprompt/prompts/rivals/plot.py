@@ -65,9 +65,9 @@ class PLOT(NameInContext):
         super().__init__(config, backbone)
         self.context = nn.Parameter(start_contexts(backbone, config.prompts, config.tokens, config.words))
 
-    def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "n c d"]:
+    def prompt_vectors(self, samples: int, generator: torch.Generator) -> Float[Tensor, "n 1 b w"]:
         """The N prompts of every class: together they are one classifier."""
-        return self._engine(self.context.unsqueeze(1))
+        return self.context.unsqueeze(1)
 
     def sample_logits(self, images: Encoded, features: Float[Tensor, "n c d"]) -> Float[Tensor, "1 b c"]:
         scale = self.backbone.logit_scale

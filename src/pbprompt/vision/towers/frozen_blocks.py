@@ -9,7 +9,6 @@ MLP's hidden units; nothing else is kept. Each sum is added, normed and stored b
 """
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from pbprompt.vision.towers import packed_attention
+from pbprompt.vision.towers.kernels import available
 from pbprompt.vision.towers.layers import QUICK, Block, Mlp
 from pbprompt.vision.towers.packed_attention import kernels
 from pbprompt.vision.towers.packing import Layout
@@ -31,7 +31,7 @@ def usable(x: Float[Tensor, "s n w"], blocks: Sequence[Block]) -> bool:
     """Whether the kernels can take these activations."""
     per_head = x.shape[-1] // blocks[0].attn.heads
     fits = x.is_cuda and x.dtype != torch.float64 and per_head in (16, 32, 64, 128)
-    return fits and find_spec("triton") is not None  # torch's CPU builds come without
+    return fits and available()
 
 
 def states_at_eot(

@@ -17,6 +17,7 @@ from pbprompt.prompts.pbprompt.generator import PromptGenerator
 from pbprompt.prompts.pbprompt.transport import conditional_transport
 from pbprompt.prompts.pbprompt.variational import gaussian_kl, reparameterise
 from pbprompt.vision.similarity import unit
+from pbprompt.vision.towers import frozen_blocks
 from pbprompt.vision.towers import kernels as gpu
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -142,3 +143,17 @@ def test_in_the_interpreter():
     )
     assert run.returncode == 0, run.stdout[-3000:]
     assert "16 passed" in run.stdout
+
+
+class OnGpu(torch.Tensor):
+    is_cuda = True
+
+
+@pytest.mark.parametrize(("asked", "has"), [("", True), ("off", False)])
+def test_an_environment_variable_leaves_the_kernels_out(asked, has, tiny_vit, monkeypatch):
+    monkeypatch.setenv("PBPROMPT_KERNELS", asked)
+    monkeypatch.setattr(gpu, "find_spec", lambda name: object())
+    monkeypatch.setattr(gpu, "available", gpu.available.__wrapped__)  # what is said once is kept
+    monkeypatch.setattr(frozen_blocks, "available", gpu.available)
+    there, blocks = torch.zeros(1, 4, 64).as_subclass(OnGpu), tiny_vit.textual.transformer.blocks
+    assert gpu.takes(there) == frozen_blocks.usable(there, blocks) == has

@@ -4,6 +4,7 @@ Each module has Triton kernels and the function that takes the place of the one 
 reference: the tests hold them against each other.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -14,15 +15,16 @@ from torch import Tensor
 
 
 @cache
-def _triton() -> bool:
-    return find_spec("triton") is not None  # torch's CPU builds come without
+def available() -> bool:
+    """Whether there are kernels at all: PBPROMPT_KERNELS=off leaves the equations written out."""
+    return os.environ.get("PBPROMPT_KERNELS") != "off" and find_spec("triton") is not None  # CPU builds: none
 
 
 def takes(*tensors: Tensor) -> bool:
     """Whether there are kernels for these, in training: a few predictions are not worth compiling them."""
     if not torch.is_grad_enabled():
         return False
-    return all(tensor.is_cuda and tensor.dtype != torch.float64 for tensor in tensors) and _triton()
+    return all(tensor.is_cuda and tensor.dtype != torch.float64 for tensor in tensors) and available()
 
 
 @contextmanager
