@@ -34,6 +34,7 @@ from pbprompt.learners.predictive import Predictive
 from pbprompt.model.calibration import CERTAINTY, Calibration
 from pbprompt.model.predictor import Predictor
 from pbprompt.model.tuned import TunedModel
+from pbprompt.vision.images.crops import BORDER
 from pbprompt.vision.images.transforms import Preprocess
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 from pbprompt.vision.towers.taps import Tapped
@@ -232,6 +233,11 @@ def preprocessing(see: Preprocess) -> dict[str, Any]:
     how = f"Pillow's {see.interpolation.upper()}"
     if see.fit == "squash":
         made: dict[str, Any] = {"resize": f"{how}: the whole image to size x size, its shape given up"}
+    elif see.fit == "pad":
+        made = {
+            "resize": f"{how}: long side to size, short side to max(1, round(size * short / long))",
+            "border": f"RGB {BORDER}; left = (size - width + 1) // 2, top = (size - height + 1) // 2",
+        }
     else:
         made = {
             "short_side": see.resize or see.size,

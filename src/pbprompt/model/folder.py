@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -39,6 +40,7 @@ from pbprompt.model.multi_label import thresholds
 from pbprompt.model.provenance import Provenance
 from pbprompt.prompts.loop.checkpoint import CHECKPOINT
 from pbprompt.registry import find_method
+from pbprompt.vision.images.crops import framing_of
 from pbprompt.vision.images.names import other_names, with_names
 from pbprompt.vision.towers.backbone import Backbone
 from pbprompt.vision.towers.loading.formats import check_finite
@@ -80,12 +82,13 @@ def describe_model(
 
 
 def _facts(backbone: Backbone) -> dict[str, str]:
-    precision = str(backbone.dtype).removeprefix("torch.")
+    precision, see = str(backbone.dtype).removeprefix("torch."), backbone.preprocess
     return {
         "name": backbone.config.name,
         "activation": backbone.config.activation,
         "fingerprint": backbone.fingerprint,
         **({} if precision == "float32" else {"precision": precision}),
+        **({} if see.fit == backbone.config.images.fit else {"framing": see.fit}),
     }
 
 
@@ -225,8 +228,9 @@ def _towers_of(folder: Path, info: ModelInfo, given: Given, device: str | torch.
                 f"{folder}: tuned on {facts['name']} with other weights than these "
                 f"({facts['fingerprint'][:12]} ≠ {tower.fingerprint[:12]}): give the same checkpoint"
             )
-        towers.append(tower)
-    return given if isinstance(given, Backbone) else load_backbone(towers)
+        towers.append(tower.framed(framing_of(facts.get("framing", ""))))
+    asked = isinstance(given, Backbone) and all(map(operator.is_, given.towers, towers))
+    return given if asked and isinstance(given, Backbone) else load_backbone(towers)
 
 
 def copy_method(method: Method) -> Method:

@@ -3,6 +3,7 @@ functions; memory behind a handle: one sees what the other wrote, and never anot
 
 import os
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from pbprompt.vision.images.crops import THIN, Crop, Shared, TrainingView, nameless_file
+from pbprompt.vision.images.crops import BORDER, THIN, Crop, Shared, TrainingView, nameless_file
+from pbprompt.vision.towers.loading.load import load_backbone
 
 
 def noise(width, height):
@@ -149,3 +151,25 @@ def test_a_closed_one_touches_no_file_that_has_its_number_now(tmp_path):
         shared.memory(5)
     assert os.fstat(other).st_size == 0 and held.tolist() == [0] * 5
     os.close(other)
+
+
+def test_a_border_keeps_the_whole_image():
+    """The long side fills the square, the short one is in its middle; what is around it is the border."""
+    for size, box in (
+        ((300, 100), (0, 21, 64, 42)),
+        ((100, 300), (21, 0, 42, 64)),
+        ((50, 50), (0, 0, 64, 64)),
+    ):
+        square = Crop(64, "pad")(Image.new("RGB", size, (200, 10, 10)))
+        pixels = np.asarray(square)
+        own = (pixels == (200, 10, 10)).all(-1)
+        rows, columns = np.flatnonzero(own.any(1)), np.flatnonzero(own.any(0))
+        assert (pixels[~own] == BORDER).all() and square.size == (64, 64)
+        found = (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1)
+        assert all(abs(mine - wanted) <= 1 for mine, wanted in zip(found, box, strict=True))
+    assert Crop(64, "pad")(Image.new("RGB", (5000, 1))).size == (64, 64)
+
+
+def test_framings_are_told_apart_in_the_cache():
+    see = load_backbone("lite").preprocess
+    assert len({replace(see, fit=fit).identity for fit in ("crop", "pad", "squash")}) == 3

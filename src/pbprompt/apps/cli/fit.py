@@ -73,6 +73,12 @@ class FitCommand:
         "bfloat16 also on a CPU that has it.",
         rich_help_panel=ADVANCED,
     )
+    framing: str = typer.Option(
+        "",
+        help="What is seen of an image that is no square: crop (its centre), pad (all, with a border) or "
+        "squash (all, out of shape). [as the backbone was trained]",
+        rich_help_panel=ADVANCED,
+    )
     root: Path | None = typer.Option(
         None, help="Where the benchmarks are (or $PBPROMPT_DATA).", rich_help_panel=ADVANCED
     )
@@ -147,11 +153,14 @@ class FitCommand:
 
     @cached_property
     def tower(self) -> "Backbone":
+        from pbprompt.vision.images.crops import framing_of
         from pbprompt.vision.towers.loading.load import load_backbone
         from pbprompt.vision.towers.rounding import precision_of
 
         dtype = precision_of(self.precision, self.device)
-        return load_backbone(self.backbone, activation=self.activation, device=self.device, dtype=dtype)
+        found = load_backbone(self.backbone, activation=self.activation, device=self.device, dtype=dtype)
+        framing = framing_of(self.framing)
+        return load_backbone([one.framed(framing) for one in found.towers]) if framing else found
 
     @property
     def kept(self) -> dict[str, object]:

@@ -41,6 +41,7 @@ from pbprompt.prompts.loop.checkpoint import checkpoint_step
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.features.readable import without_unreadable
 from pbprompt.vision.images.build_dataset import NONE, Shares
+from pbprompt.vision.images.crops import framing_of
 from pbprompt.vision.images.fewshot import draw, read_draw
 from pbprompt.vision.images.items import Dataset
 from pbprompt.vision.images.names import described, distinct, read_descriptions
@@ -61,7 +62,8 @@ def fit_options(options: FitCommand) -> bool:
         raise InputError(
             f"--method {options.method}: has nothing to tune: use `pbprompt predict` with --classes"
         )
-    _ = options.config, precision_of(options.precision, options.device)  # refused before anything is read
+    _ = precision_of(options.precision, options.device), framing_of(options.framing)  # refused before
+    _ = options.config  # anything is read
     if options.pseudo_labels and not options.unlabelled:
         raise InputError("--pseudo-labels tells of unlabelled images: give --unlabelled FOLDER too")
     if not options.data:

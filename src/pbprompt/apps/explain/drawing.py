@@ -10,7 +10,7 @@ from PIL import Image, ImageColor, ImageDraw, ImageFont, ImageOps
 from pbprompt.apps.explain.heat_maps import HeatMaps, Maps, Reading
 from pbprompt.apps.explain.prompts import PromptCaptions
 from pbprompt.files import write_bytes
-from pbprompt.vision.images.crops import Fit
+from pbprompt.vision.images.crops import Crop, Fit
 from pbprompt.vision.images.images import encoded_image
 
 SIDE, GAP, LINE = 168, 6, 16  # pixels of a tile, between tiles, and of a line of text
@@ -32,10 +32,12 @@ def heat_colours(heat: Float[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w 3"]:
 
 def seen(image: Image.Image, side: int | None = None, fit: Fit = "crop", cropped: float = 1.0) -> Image.Image:
     """The square of the image that the model saw: its centre, of `cropped` of the shorter side, or (`fit`)
-    the whole squashed. `side`: pixels of the result; the image's shorter side unless given."""
+    the whole, squashed or with a border. `side`: pixels of the result; the shorter side unless given."""
     side, image = side or min(image.size), image.convert("RGB")
     if fit == "squash":
         return image.resize((side, side), Image.Resampling.BICUBIC)
+    if fit == "pad":
+        return Crop(side, "pad")(image)
     return ImageOps.fit(image, (side, side), Image.Resampling.BICUBIC, bleed=(1 - cropped) / 2)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol, cast, get_args
 
 from PIL import Image
 
@@ -23,13 +23,14 @@ from pbprompt.errors import InputError
 from pbprompt.files import is_special
 from pbprompt.vision.images.images import open_image
 
-Fit = Literal["crop", "squash"]
+Fit = Literal["crop", "pad", "squash"]
 Interpolation = Literal["bicubic", "bilinear"]
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 MOST_FILE = 1 << 30  # bytes of an image file that is read whole
 
 THIN = 64  # times as long as wide: from here on, what the crop cuts away is not computed
 MOST_HANDED_ON = 1 << 20  # pixels of an image that is resized elsewhere: eight of them wait in memory at once
+BORDER = (124, 116, 104)  # the mean colour of photographs, near 0 once a tower has normalised it
 RESAMPLING = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 
 
@@ -60,6 +61,16 @@ class Hashed(NamedTuple):
 Content = bytes | Path | Hashed | Image.Image | InputError
 
 
+def framing_of(name: str) -> Fit | None:
+    """What --framing asks for; "" is the backbone's own."""
+    for fit in get_args(Fit):
+        if name == fit:
+            return cast(Fit, fit)
+    if name:
+        raise InputError(f"--framing {name}: choose {', '.join(get_args(Fit))}")
+    return None
+
+
 class Look(Protocol):
     """What makes a square of an image; `key` names the image, for views. `draft` is for `open_image`."""
 
@@ -75,7 +86,8 @@ class Look(Protocol):
 @dataclass(frozen=True)
 class Crop:
     """The fixed square. crop: CLIP's test crop, the short side resized to `size` (or to `resize`, if more),
-    then the centre; squash: the whole image, out of shape. `fast`: by who decodes, as `fast_resize` does it.
+    then the centre; pad: the whole image, with a border; squash: the whole, out of shape. `fast`: by
+    who decodes, as `fast_resize` does it.
     """
 
     size: int
@@ -90,6 +102,9 @@ class Crop:
         size, short, to = self.size, min(before), self.resize or self.size
         if self.fit == "squash":
             return size, size, 0, 0
+        if self.fit == "pad":
+            width, height = (max(1, round(size * side / max(before))) for side in before)
+            return width, height, (width - size) // 2, (height - size) // 2
         width, height = (int(to * side / short) if side > short else to for side in before)
         return width, height, round((width - size) / 2), round((height - size) / 2)
 
@@ -98,6 +113,10 @@ class Crop:
         if self.fit == "squash":
             return image.resize((size, size), how)
         width, height, left, top = self.placed(before)
+        if self.fit == "pad":
+            square = Image.new("RGB", (size, size), BORDER)
+            square.paste(image.resize((width, height), how), (-left, -top))
+            return square
         if max(before) > THIN * min(before):  # resized as a whole it would take `size`² · long / short pixels
             x, y = before[0] / width, before[1] / height
             box = (left * x, top * y, (left + size) * x, (top + size) * y)
@@ -201,7 +220,10 @@ def square_of(name: str, content: Content, look: Look) -> Image.Image | InputErr
 
 
 def _handed_on(size: tuple[int, int], look: Look) -> bool:
-    if not (isinstance(look, Crop) and look.fast) or size == (look.size, look.size):  # would look finished
+    if not (isinstance(look, Crop) and look.fast and look.fit != "pad") or size == (
+        look.size,
+        look.size,
+    ):  # would look finished
         return False
     return size[0] * size[1] <= MOST_HANDED_ON and max(size) <= THIN * min(size)
 

@@ -1,7 +1,8 @@
 """One small interface over every frozen image-text model, and over image towers without text."""
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -123,6 +124,15 @@ class Backbone(nn.Module):
         self.logit_scale, self.logit_bias = logit_scale, logit_bias
         self.fingerprint = fingerprint
         return self
+
+    def framed(self, fit: Fit | None = None) -> "Backbone":
+        """The same towers, which make a square of an image so; None: as they were trained."""
+        fit = fit or self.config.images.fit
+        if fit == self.preprocess.fit:
+            return self
+        other = copy.copy(self)
+        other.preprocess = replace(self.preprocess, fit=fit)
+        return other
 
     @property
     def base(self) -> "Backbone":
