@@ -153,3 +153,14 @@ def test_what_is_wrong_is_named(given, said):
     X, y, _ = drawn()
     with pytest.raises(InputError, match=said):
         EvidenceClassifier(**given).fit(X, y)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_decisions_are_log_probabilities(classes):
+    X, y, centres = drawn(classes=classes)
+    fitted = EvidenceClassifier(centres).fit(X, y)
+    decided, said = fitted.decision_function(X), fitted.predict_proba(X)
+    if classes == 2:
+        np.testing.assert_allclose(1 / (1 + np.exp(-decided)), said[:, 1])
+    else:
+        np.testing.assert_allclose(np.exp(decided), said)

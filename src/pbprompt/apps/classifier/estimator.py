@@ -4,10 +4,13 @@ Without it a classifier fits, predicts and is saved all the same; what only scik
 (`get_params`, `set_params`, tags) is not there. And what a notebook shows of one: a table.
 """
 
+# ruff: noqa: N803 - X is scikit-learn's name
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from pbprompt.errors import InputError
 from pbprompt.model.tuned import TunedModel
@@ -64,6 +67,12 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "classes_")
+
+    def decision_function(self, X: Any) -> NDArray[Any]:
+        """ln p of every class [n, c]; of two classes alone the odds of the second, ln p₂ − ln p₁ [n]."""
+        said: NDArray[Any] = self.predict_proba(X)
+        log = np.log(np.maximum(said, np.finfo(said.dtype).tiny))
+        return log[:, 1] - log[:, 0] if log.shape[1] == 2 else log
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
