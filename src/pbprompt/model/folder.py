@@ -52,7 +52,9 @@ if TYPE_CHECKING:
     from pbprompt.model.tuned import TunedModel
 
 VERSION = 2
-Given = Backbone | str | Sequence[str] | None  # towers, or where their weights are; None: where they were
+Given = (
+    Backbone | str | Path | Sequence[str | Path] | None
+)  # towers, or where their weights are; None: where they were
 CLASSES_HASH = "classes_sha256"  # the config's key: the weights are in the order of the names
 NAMES = "names"  # likewise: what prompts call classes, where that is not their label
 
@@ -205,9 +207,9 @@ def _towers_of(folder: Path, info: ModelInfo, given: Given, device: str | torch.
     """
     named = info.towers
     if isinstance(given, Backbone):
-        places: Sequence[Backbone | str] = given.towers
+        places: Sequence[Backbone | str | Path] = given.towers
     else:
-        places = [given] if isinstance(given, str) else list(given or [one["name"] for one in named])
+        places = [given] if isinstance(given, str | Path) else list(given or [one["name"] for one in named])
     if len(places) != len(named):
         raise InputError(
             f"{folder}: tuned on {info.backbone['name']}: give {len(named)}, in this order, not {len(places)}"

@@ -1,11 +1,13 @@
 """Several backbones, as a user meets them: `lite`, and a tower without text that sees smaller squares."""
 
 import json
+import pickle
 import shutil
 import sys
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from dino_folder import dino_model, write_dino
 from starlette.testclient import TestClient
@@ -63,6 +65,24 @@ def test_a_file_a_stream_and_a_server_say_the_same(run, home, monkeypatch):
     with TestClient(create_app(TunedModel.load(home / "model")), "http://localhost") as client:
         answer = client.post("/predict", files=[("files", ("photo.webp", photo.read_bytes()))])
     assert answer.json()["predictions"][0]["scores"] == pytest.approx(scores, abs=1e-5)
+
+
+def test_the_classifier_takes_a_list(home):
+    paths = sorted(map(str, (home / "photos").glob("*/*")))
+    names = [Path(path).parent.name for path in paths]
+    classifier = PromptClassifier(backbone=["lite", home / "dino"]).fit(paths, names)
+    features = classifier.encode(paths)
+    assert features.shape == (12, classifier.model_.backbone.embed_dim)
+    given = PromptClassifier(backbone=("lite", str(home / "dino"))).fit(7 * features, names)
+    said = classifier.predict_proba(paths)
+    np.testing.assert_allclose(given.predict_proba(features), said, atol=1e-4)
+    again = pickle.loads(pickle.dumps(classifier))
+    np.testing.assert_allclose(again.predict_proba(paths), said, atol=1e-5)
+    learned = given.partial_fit(features[:1], ["owl"])
+    assert learned.classes_.tolist() == ["clock", "heart", "mammal", "owl"]
+    alone = TunedModel.load(home / "model", ["lite", home / "dino"])
+    assert alone.classes == ("clock", "heart", "mammal")
+    assert PromptClassifier(backbone=home / "dino")._towers().config.name == str(home / "dino")
 
 
 def test_verbs_work_as_with_one(run, home, tmp_path):

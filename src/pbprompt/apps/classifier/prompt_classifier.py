@@ -222,8 +222,9 @@ class PromptClassifier(Estimator):
     def _towers(self) -> Backbone:
         if isinstance(self.backbone, Backbone):
             return self.backbone
-        given = (self.backbone,) if isinstance(self.backbone, str) else tuple(self.backbone)
-        return tuning.shared_backbone(given, self.activation, str(self.device))
+        given = self.backbone if isinstance(self.backbone, list | tuple) else [self.backbone]
+        named = tuple(one if isinstance(one, Backbone) else str(one) for one in given)
+        return tuning.shared_backbone(named, self.activation, str(self.device))
 
     def _take(self, model: TunedModel, labels: NDArray[Any]) -> Self:
         """Become the classifier of a model, whose classes have these labels."""
