@@ -242,6 +242,7 @@ def test_every_field_of_an_answer_is_explained():
     assert explained == {field.name for field in dataclasses.fields(pbprompt.Prediction)} | {
         "score",
         "spread",
+        "answer_score",
     }
 
 

@@ -1,7 +1,7 @@
 """How to fit, whatever is fitted: one set of options, passed down to whoever knows what to make of each."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -33,6 +33,7 @@ class FitOptions:
         unseen_names: classes without images that will be asked about.
         group: how series of photographs are told that the items do not name: near-duplicates, none or, unless
             told, near-certain twins.
+        hierarchy: what each class belongs to, and each group (`model/hierarchy.py`).
         groups: the series of each training item, for a method that leaves its images out.
     """
 
@@ -48,6 +49,7 @@ class FitOptions:
     unlabelled: Float[Tensor, "m d"] | None = None
     unseen_names: tuple[str, ...] = ()
     group: str = ""
+    hierarchy: Mapping[str, str] = field(default_factory=dict)
     groups: Int[Tensor, " n"] | None = None
 
 

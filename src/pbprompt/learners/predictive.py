@@ -46,6 +46,7 @@ class Prediction:
     prediction_set: tuple[str, ...] | None = None  # likeliest first; None without a quantile
     familiarity: float | None = None  # share of images of its classes that look less so; None: cannot be told
     unknown: bool | None = None  # it looks like none of the classes; None without a rate of refusals
+    answer: tuple[str, float] | None = None  # a class or group, or "" where none is sure; None if not asked
     labels: tuple[str, ...] | None = None  # likeliest first, perhaps none; None of a single-label model
 
     @property
@@ -79,6 +80,7 @@ class Prediction:
             "prediction_set": None if self.prediction_set is None else list(self.prediction_set),
             "familiarity": self.familiarity,
             "unknown": self.unknown,
+            **({"answer": self.answer[0] or None, "answer_score": self.answer[1]} if self.answer else {}),
         }
 
 
@@ -111,6 +113,8 @@ class Predictive:
     """members of the prediction sets"""
     unknown: Bool[Any, " n"] | None = None
     """it looks like none of the classes"""
+    answer: Any = None
+    """array [n] of the class or group that is sure enough, and its probability (`hierarchy.py`)"""
     given: Bool[Any, "n c"] | None = None
     """of a multi-label model: at or above the label's threshold"""
 
@@ -223,9 +227,10 @@ class Predictive:
             self.mutual_information.tolist(),
             *(none if marks is None else marks.tolist() for marks in (self.unsure, self.unknown)),
             none if self.familiarity is None else rounded(self.familiarity),
+            none if self.answer is None else self.answer,
             *(none if mask is None else self._listed(mask) for mask in (self.in_set, self.given)),
         )
-        for top, row, spreads, entropy, epistemic, unsure, unknown, familiar, among, given in zip(
+        for top, row, spreads, entropy, epistemic, unsure, unknown, familiar, answer, among, given in zip(
             *columns, strict=False
         ):
             yield Prediction(
@@ -238,6 +243,7 @@ class Predictive:
                 prediction_set=None if among is None else tuple(among),
                 familiarity=familiar,
                 unknown=unknown,
+                answer=answer,
                 labels=None if given is None else tuple(given),
             )
 

@@ -27,6 +27,7 @@ from pbprompt.evidence.temperature import fit_temperature
 from pbprompt.learners.fitted import FamiliarLeftOut, LeavesOut, LeavesOutSeries
 from pbprompt.learners.method import Method
 from pbprompt.learners.predictive import Predictive, rounded
+from pbprompt.model.hierarchy import levels
 from pbprompt.model.manifest import CALIBRATION, ModelFiles, opened
 from pbprompt.model.metrics.conformal import ByDifficulty, by_difficulty, class_quantiles
 from pbprompt.model.metrics.selective import start, sure_threshold, times_as_many
@@ -38,7 +39,16 @@ from pbprompt.vision.images.series import apart
 FORMAT, VERSION = "pbprompt-calibration", 2
 ACCURACIES = (0.9, 0.95, 0.99)  # that tables show
 CERTAINTY = 0.9  # with which a promised accuracy holds
-COLUMNS = ("confidence", "right", "true", "labels", "predicted", "familiarity")
+COLUMNS = (
+    "confidence",
+    "right",
+    "true",
+    "labels",
+    "predicted",
+    "familiarity",
+    "group_confidence",
+    "group_right",
+)
 MOST_HELD_OUT = 1000  # training images that were not drawn and are judged instead
 
 
@@ -81,6 +91,8 @@ class Calibration:
     labels: tuple[str, ...]  # the true class
     left_out: int = 0  # of them, the last so many: training images, each judged by the model without it
     groups: tuple[int, ...] = ()  # the series each is of; none: each is by itself
+    group_confidence: tuple[tuple[float, ...], ...] = ()  # of the likeliest group of each level; 0: has none
+    group_right: tuple[tuple[bool, ...], ...] = ()  # whether it holds the true class
     mix: Mapping[str, float] = field(
         default_factory=dict
     )  # share of each class to come; none: as among these
@@ -89,8 +101,8 @@ class Calibration:
 
     def __post_init__(self) -> None:
         n = len(self.confidence)
-        counts = {len(self.right), len(self.true), len(self.labels)}
-        counts |= {len(some) for some in (self.groups, self.predicted, self.familiarity) if some}
+        some = (self.groups, self.predicted, self.familiarity, self.group_confidence, self.group_right)
+        counts = {len(self.right), len(self.true), len(self.labels), *(len(one) for one in some if one)}
         if n == 0 or counts != {n}:
             raise ValueError("confidence, right, true, labels and groups must have one value for each image")
         if not all(0 <= true <= best <= 1 for true, best in zip(self.true, self.confidence, strict=True)):
@@ -153,6 +165,41 @@ class Calibration:
         count = Counter(labels)
         weights = np.array([self.mix.get(label, 0.0) / count[label] for label in labels])
         return weights * (len(labels) / weights.sum())
+
+    def back_off(self, accuracy: float) -> tuple[float, ...]:
+        """Thresholds of classes and of each level of groups from which on answers are this accurate.
+
+        Level after level, the images that no narrower level answers: each level's answers by themselves are
+        promised, all levels together with `CERTAINTY`. Infinite where a level can promise nothing.
+        """
+        one, found = self.single, []
+        if not one.group_confidence:
+            raise InputError("the model knows of no groups of classes: fit it with --hierarchy FILE")
+        confidence = np.column_stack([one.confidence, np.array(one.group_confidence)])
+        right = np.column_stack([one.right, np.array(one.group_right)])
+        left = np.ones(len(one), dtype=bool)
+        certainty = 1 - (1 - CERTAINTY) / confidence.shape[1]
+        for sure, hit in zip(confidence.T, right.T, strict=True):
+            asked = left & (sure > 0)
+            found.append(
+                sure_threshold(sure[asked], hit[asked], accuracy, certainty, self.weights[asked])
+                if asked.any()
+                else math.inf
+            )
+            left &= sure < found[-1]
+        return tuple(found)
+
+    def answered(self, thresholds: Sequence[float]) -> list[Accepted]:
+        """How these images fare, one of each series, at each level of `back_off`."""
+        one, found, left = self.single, [], np.ones(len(self.single), dtype=bool)
+        columns = zip(*one.group_confidence, strict=True), zip(*one.group_right, strict=True)
+        levels = [(one.confidence, one.right), *zip(*columns, strict=True)]
+        for (sure, right), threshold in zip(levels, thresholds, strict=True):
+            at = left & (np.asarray(sure) >= threshold)
+            weights = self.weights * at
+            found.append(Accepted(float(weights.sum()), float(weights @ np.asarray(right))))
+            left &= ~at
+        return found
 
     @cached_property
     def promises(self) -> tuple[Promise, ...]:
@@ -256,6 +303,10 @@ def _judged(
     familiarity: Float[Tensor, " n"] | None,
 ) -> Calibration:
     best, predicted = probabilities.max(-1)
+    tables = []
+    for level in levels(predictor.hierarchy, predictor.classes):
+        sure, names = level.likeliest(np.asarray(rounded(probabilities)))
+        tables.append((sure.tolist(), level.holds(names, labels.tolist())))
     true = probabilities.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     return Calibration(
         confidence=tuple(rounded(best)),
@@ -266,6 +317,8 @@ def _judged(
         samples=predictor.bank.shape[0],
         seed=predictor.seed,
         labels=tuple(predictor.classes[label] for label in labels.tolist()),
+        group_confidence=tuple(zip(*(sure for sure, _ in tables), strict=True)),
+        group_right=tuple(zip(*(right for _, right in tables), strict=True)),
         groups=() if groups is None or len(groups.unique()) == len(groups) else tuple(groups.tolist()),
         predicted=tuple(predictor.classes[place] for place in predicted.tolist()),
         familiarity=() if familiarity is None else tuple(rounded(familiarity)),

@@ -32,6 +32,7 @@ class ModelInfo:
     temperature: float = 1.0  # of the probabilities; 1: as the method has them
     multi_label: bool = False  # an image may have several of the classes, or none
     backbones: tuple[dict[str, str], ...] = ()  # of several side by side, each
+    hierarchy: Mapping[str, str] = field(default_factory=dict)  # what each class or group belongs to
 
     @property
     def towers(self) -> tuple[dict[str, str], ...]:

@@ -12,6 +12,7 @@ from pbprompt.errors import InputError, NoNumberError
 from pbprompt.learners.method import Method
 from pbprompt.learners.predictive import Predictive
 from pbprompt.learners.zeroshot import ZeroShot
+from pbprompt.model.hierarchy import Pairs
 from pbprompt.seeding import generator
 from pbprompt.vision.features.cache import Features
 from pbprompt.vision.similarity import at_least_float32
@@ -32,6 +33,7 @@ class Predictor:
     seed: int = 0  # of the bank
     temperature: float = 1.0  # of the mean over the samples
     independent: bool = False  # each name by itself
+    hierarchy: Pairs = ()  # what each class or group belongs to
     ratio: Float[Tensor, " c"] | None = None  # how much more often classes come than in training
 
     @torch.no_grad()

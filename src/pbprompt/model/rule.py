@@ -6,17 +6,20 @@ from dataclasses import dataclass, replace
 import torch
 
 from pbprompt.learners.predictive import Predictive, rounded
+from pbprompt.model.hierarchy import Pairs, backed_off
 from pbprompt.model.metrics.conformal import ByDifficulty, prediction_sets
 
 
 @dataclass(frozen=True)
 class Rule:
     """What decides: a confidence threshold, conformal quantiles (by difficulty, or of each class), a rate of
-    wrong refusals; None: nothing."""
+    wrong refusals, thresholds of classes and groups; None: nothing."""
 
     threshold: float | None = None
     quantile: ByDifficulty | tuple[float, ...] | None = None
     refusal: float | None = None
+    back_off: tuple[float, ...] | None = None  # thresholds of classes and of each level of groups
+    hierarchy: Pairs = ()
 
     def decide(self, said: Predictive, named_only: Sequence[bool]) -> Predictive:
         """The predictive with what the rule decides, by probabilities as they are shown.
@@ -31,6 +34,10 @@ class Rule:
             said = replace(said, unsure=shown.amax(1) < self.threshold)
         if self.quantile is not None:
             said = replace(said, in_set=torch.from_numpy(prediction_sets(shown.numpy(), self.quantile)))
+        if self.back_off is not None:
+            said = replace(
+                said, answer=backed_off(shown.numpy(), said.classes, self.back_off, self.hierarchy)
+            )
         if self.refusal is not None and said.familiarity is not None:
             strange = torch.tensor(rounded(said.familiarity), dtype=torch.float64) <= self.refusal
             best = said.probabilities.argmax(1).cpu()

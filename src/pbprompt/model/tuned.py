@@ -116,7 +116,13 @@ class TunedModel:
         if drawn is None:
             drawn = self._drawn[self.samples, self.seed] = predictive(self.method, self.samples, self.seed)
         often = None if self.class_mix is None else ratio(self._class_shares(), self.class_counts())
-        return replace(drawn, temperature=self.info.temperature, independent=self.independent, ratio=often)
+        return replace(
+            drawn,
+            temperature=self.info.temperature,
+            independent=self.independent,
+            hierarchy=tuple(self.info.hierarchy.items()),
+            ratio=often,
+        )
 
     @property
     def multi_label(self) -> bool:
@@ -187,6 +193,7 @@ class TunedModel:
         facts = pool_facts(absorbed_by(method)) | series_facts(groups, options.group)
         data = replace(Provenance.of(dataset), **facts)
         info = describe_model(method, seed=seed, shots=shots, data=data)
+        info = replace(info, hierarchy=options.hierarchy)
         return cls(method, info, samples=samples, terms=terms)
 
     @classmethod
@@ -322,7 +329,9 @@ class TunedModel:
             raise InputError("fewer than two classes would be left: keep two or more")
         method.regroup(named)
         method.prepare(left, method.template)
-        return self._relearned(method)
+        pairs = ((named.get(name, name), group) for name, group in self.info.hierarchy.items())
+        kept = {name: group for name, group in pairs if name is not None}
+        return replace(self, info=replace(self.info, hierarchy=kept))._relearned(method)
 
     def own_labels(self, named: Mapping[str, str | None]) -> dict[str, str | None]:
         """What `regrouped` takes, by label; a class may get its own name as its label."""
@@ -549,15 +558,17 @@ class TunedModel:
         refusal: float | None = None,
         *,
         per_class: bool = False,
+        back_off: float | None = None,
     ) -> Rule:
         """What marks an image as unsure so that the others are this accurate (or as accurate as can be
         promised, `Calibration.promised`), and fills sets that hold the
         true class this often (`per_class`: whatever class it is), judged by the validation images; and what
-        marks one as none of the classes, wrongly so for this share of images of theirs."""
+        marks one as none of the classes, wrongly so for this share of images of theirs. `back_off`: answers
+        of this accuracy, a group where no class has it (`Calibration.back_off`)."""
         if refusal is not None and not 0 < refusal < 1:
             raise InputError(f"none_at is {refusal:g}: give a share between 0 and 1, such as 0.05")
         if self.calibration is None:
-            if accuracy is None and coverage is None:
+            if accuracy is None and coverage is None and back_off is None:
                 return Rule(refusal=refusal)
             raise InputError(
                 "the model was fitted without validation images, on which thresholds and sets rest: "
@@ -568,7 +579,11 @@ class TunedModel:
         if coverage is not None:
             per = self.calibration
             quantile = per.class_quantiles(self.classes, coverage) if per_class else per.quantile(coverage)
-        return Rule(None if accuracy is None else self.calibration.promised(accuracy)[1], quantile, refusal)
+        threshold = None if accuracy is None else self.calibration.promised(accuracy)[1]
+        if back_off is None:
+            return Rule(threshold, quantile, refusal)
+        nodes, hierarchy = self.calibration.back_off(back_off), tuple(self.info.hierarchy.items())
+        return Rule(threshold, quantile, refusal, nodes, hierarchy)
 
     def predict(self, images: Encoded, rule: Rule = NO_RULE) -> Predictive:
         """What is in each image, how sure that is and, by a rule, what to do with it.

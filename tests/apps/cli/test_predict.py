@@ -387,16 +387,25 @@ def test_none_at_needs_photographs_to_be_left_out(run, photos, model, tmp_path):
         assert record["unknown"] == (record["familiarity"] <= 0.2)
 
 
-def test_a_mix_of_classes_other_than_in_training(run, photos, model, tmp_path):
-    data, bird = tmp_path / "photos", str(photos / "bird")
+def test_a_mix_of_classes_and_groups_of_them(run, photos, model, tmp_path):
+    data, bird, kinds = tmp_path / "photos", str(photos / "bird"), tmp_path / "kinds.txt"
+    kinds.write_text("bird: animal\nmammal: animal\n")
     for name, count in (("bird", 16), ("heart", 4), ("mammal", 8)):
         (data / name).mkdir(parents=True)
         for at, file in enumerate(sorted(SAMPLE.parent.glob(f"*/{name}/*"))[:count]):
             shutil.copy(file, data / name / f"{at:02}{file.suffix}")
     folder = tmp_path / "counts"
-    code, _, err = run("fit", data, "--out", folder)
-    assert code == 0, err
-    assert "16 training images of bird, 4 of heart" in err
+    fitting, _, told = run("fit", data, "--out", folder, "--hierarchy", kinds)
+    assert fitting == 0, told
+    code, out, err = run("predict", data, "--model", folder, "--back-off", "0.6", "--json")
+    assert code == 0 and "back-off: answers are right 60% of the time" in err
+    found = {record["answer"] for record in records(out)}
+    assert "animal" in found and found <= {"bird", "heart", "mammal", "animal", None}
+    code, out, _ = run("predict", data, "--model", folder, "--back-off", "0.6", "--class-mix", "balanced")
+    assert code == 0 and "answer" in out and "animal" in out
+    code, _, err = run("predict", data, "--model", model, "--back-off", "0.6")
+    assert code == 2 and "fit it with --hierarchy FILE" in err
+    assert "16 training images of bird, 4 of heart" in told
     mix = tmp_path / "mix.csv"
     mix.write_text("bird,0\nheart,1\nmammal,1\n")
     said = {}

@@ -17,6 +17,7 @@ from pbprompt.apps.batch.on_ray import on_ray, sent
 from pbprompt.apps.batch.output import Output
 from pbprompt.apps.batch.pool import read_pool
 from pbprompt.apps.cli.calibration_words import (
+    back_off_words,
     difference_words,
     full_set_words,
     mix_words,
@@ -63,7 +64,8 @@ def answer(options: PredictOptions) -> None:
 
 def _zero_shot(options: PredictOptions) -> tuple[TunedModel, Rule]:
     if any(share is not None for share in options.shares().values()):
-        raise InputError("--reject-at, --coverage and --none-at rest on labelled images: give --model DIR")
+        *most, last = options.shares()
+        raise InputError(f"{', '.join(most)} and {last} rest on labelled images: give --model DIR")
     if options.together:
         raise InputError("--together: give --model DIR; names alone learn with `pbprompt fit --unlabelled`")
     if options.class_mix != TRAINED:
@@ -122,7 +124,10 @@ def _tuned(options: PredictOptions, folder: Path, stream: Stream) -> tuple[Tuned
     reject_at = options.reject_at
     if model.calibration and reject_at is None and math.isfinite(model.calibration.promised(REJECT_AT)[1]):
         reject_at = REJECT_AT
-    rule = model.rule(reject_at, options.coverage, options.none_at, per_class=options.per_class)
+    per_class, back_off = options.per_class, options.back_off
+    rule = model.rule(reject_at, options.coverage, options.none_at, per_class=per_class, back_off=back_off)
+    if model.calibration and back_off is not None:
+        notes.append(back_off_words(model.calibration, back_off))
     if isinstance(rule.quantile, tuple):
         notes += full_set_words(model, rule.quantile)
     for note in notes:
@@ -174,6 +179,7 @@ def _print_table(rows: list[tuple[str, Prediction]], top_k: int, tuned: bool) ->
     columns = ["image", "labels"] if labelled else ["image"]
     columns += [f"{place}." for place in range(1, shown + 1)]
     columns += ["doubt", ""] if tuned else []
+    columns += ["answer"] if first.answer is not None else []
     columns += ["set"] if first.prediction_set is not None else []
     lines = []
     for name, answer in rows:
@@ -182,6 +188,9 @@ def _print_table(rows: list[tuple[str, Prediction]], top_k: int, tuned: bool) ->
         if tuned:
             marks = ["unsure"] * bool(answer.unsure) + ["none of these"] * bool(answer.unknown)
             cells += [f"{math.exp(answer.entropy):.1f}", ", ".join(marks)]
+        if answer.answer is not None:
+            node, score = answer.answer
+            cells.append(f"{node} {score:.1%}" if node else "unsure")
         if answer.prediction_set is not None:
             cells.append(shortened(answer.prediction_set))
         lines.append(cells)

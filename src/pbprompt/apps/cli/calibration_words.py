@@ -140,6 +140,21 @@ def promise_words(
     return notes
 
 
+def back_off_words(calibration: Calibration, accuracy: float) -> str:
+    """What --back-off promises, and of how many such images."""
+    levels = calibration.answered(calibration.back_off(accuracy))
+    of_class, of_group = levels[0], levels[1:]
+    total, answered = len(calibration.single), sum(level.images for level in levels)
+    if not answered:
+        return f"warning: --back-off {accuracy:g} can be promised of no class or group, so all is unsure"
+    right = sum(level.right for level in levels) / answered
+    return (
+        f"back-off: answers are right {accuracy:.0%} of the time, with {CERTAINTY:.0%} certainty, by "
+        f"{calibration.rests_on}: {of_class.images / total:.0%} are answered by a class, "
+        f"{sum(level.images for level in of_group) / total:.0%} by a group ({right:.1%} right)"
+    )
+
+
 def mix_words(mix: Mapping[str, float], model: TunedModel) -> str:
     """The classes of which an estimate differs most from training, and by how much."""
     counts = model.class_counts()

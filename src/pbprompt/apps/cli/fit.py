@@ -85,6 +85,11 @@ class FitCommand:
     classes_file: Path | None = typer.Option(
         None, "--names", "--classes-file", help="Names to read, by label: what prompts call a class."
     )
+    hierarchy: Path | None = typer.Option(
+        None,
+        help="What each class belongs to, and each group: two columns, or lines `class: group`. For "
+        "`predict --back-off`.",
+    )
     descriptions: Path | None = typer.Option(
         None,
         help="A YAML file, `class: sentence` or a list of them: what is said of classes to the model. "

@@ -32,6 +32,7 @@ from pbprompt.learners.trained import Trained
 from pbprompt.model.calibration import check_temperature
 from pbprompt.model.class_mix import skew_words
 from pbprompt.model.fitting import fit_into, fit_stream_into, usual_shares
+from pbprompt.model.hierarchy import read_hierarchy
 from pbprompt.model.manifest import check_free, claim
 from pbprompt.model.multi_label import check_multi_label
 from pbprompt.model.scoring import leaderboard, probe_is_quick
@@ -83,6 +84,7 @@ def _refuse(options: FitCommand, why: str, **more: object) -> None:
         "--shots": options.shots or None,
         "--hold-out": options.hold_out,
         "--corrections": options.corrections,
+        "--hierarchy": options.hierarchy,
         "--draw": options.draw_file,
         "--views": None if options.views == "centre" else options.views,
         "--max-steps": options.max_steps,
@@ -196,6 +198,7 @@ def _fit_dataset(options: FitCommand, console: Console) -> None:
         announce=announce,
         unlabelled=pool.images if pool else None,
         group=options.group,
+        hierarchy=read_hierarchy(options.hierarchy, dataset.classes) if options.hierarchy else {},
     )
     if options.dry_run:
         model = TunedModel.fit(dataset, bank, options.kind, options.config, training)

@@ -40,6 +40,11 @@ class PredictOptions:
     reject_at: float | None = typer.Option(
         None, help=f"Mark as unsure so that the others are this accurate, with 90 % certainty. [{REJECT_AT}]"
     )
+    back_off: float | None = typer.Option(
+        None,
+        help="Answer by a class or, where none is sure enough, a group of classes, so that answers are this "
+        "accurate: 0.95. Of a model fitted with --hierarchy.",
+    )
     coverage: float | None = typer.Option(
         None, help="Give sets of classes that hold the true one this often, such as 0.9."
     )
@@ -100,7 +105,8 @@ class PredictOptions:
                 raise InputError(f"{option} {share:g}: give a share between 0 and 1, such as 0.9")
 
     def shares(self) -> dict[str, float | None]:
-        return {"--reject-at": self.reject_at, "--coverage": self.coverage, "--none-at": self.none_at}
+        names = ("reject_at", "back_off", "coverage", "none_at")
+        return {f"--{name.replace('_', '-')}": getattr(self, name) for name in names}
 
     def of_one_label(self) -> dict[str, object]:
         """What a multi-label model has no use for; None where it was not given."""

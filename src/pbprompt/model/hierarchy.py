@@ -1,0 +1,95 @@
+"""Classes in groups, and groups in wider ones: an answer may be a group where no class is sure enough.
+
+A file says of each class, and of a group within another, what it belongs to. Level 0 are the classes, level ℓ
+the ℓ-th groups above each; a group's probability is the sum over its classes. What of all classes is one
+group, or holds a single one, says nothing and is left out.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+
+from pbprompt.errors import InputError, suggest
+from pbprompt.vision.images.names import name_key, read_classes_file
+
+Pairs = tuple[tuple[str, str], ...]  # a class or group, and the group that it belongs to
+
+
+class Level(NamedTuple):
+    """Groups that are as far above their classes."""
+
+    names: tuple[str, ...]
+    members: Bool[NDArray[np.bool_], "c g"]
+
+    def likeliest(
+        self, probabilities: Float[NDArray[np.float64], "n c"]
+    ) -> tuple[Float[NDArray[np.float64], " n"], list[str]]:
+        """The probability of the likeliest group of each image, and its name."""
+        sums = np.minimum(np.round(probabilities @ self.members, 6), 1.0)
+        return sums.max(1), [self.names[at] for at in sums.argmax(1).tolist()]
+
+    def holds(self, names: Sequence[str], labels: Sequence[int]) -> list[bool]:
+        """Whether these groups hold these classes, one by one."""
+        pairs = zip(names, labels, strict=True)
+        return [bool(self.members[label, self.names.index(name)]) for name, label in pairs]
+
+
+def read_hierarchy(path: Path, classes: Sequence[str]) -> dict[str, str]:
+    """What each class and group belongs to: two columns, or lines `class: group`."""
+    known = {name_key(name): name for name in classes}
+    given = read_classes_file(path)
+    found = {known.get(name_key(name), name): group for name, group in given.items()}
+    for name, group in found.items():
+        if name not in classes and name not in found.values():
+            raise InputError(f"{path}: no class is called {name!r}: {suggest(name, classes)}")
+        if name_key(group) in known:
+            raise InputError(f"{path}: {group!r} is a class, to which {name!r} cannot belong: name the group")
+        above = [name]
+        while (parent := found.get(above[-1])) is not None:
+            if parent in above:
+                raise InputError(f"{path}: {parent!r} belongs to itself: take one of the lines out")
+            above.append(parent)
+    if not levels(tuple(found.items()), tuple(classes)):
+        raise InputError(f"{path}: no group holds several classes, but not all: nothing is gained by it")
+    return found
+
+
+@lru_cache(maxsize=8)
+def levels(hierarchy: Pairs, classes: tuple[str, ...]) -> tuple[Level, ...]:
+    """From the narrowest groups to the widest."""
+    parents, above = dict(hierarchy), []
+    for name in classes:
+        chain: list[str] = []
+        while (parent := parents.get(chain[-1] if chain else name)) is not None:
+            chain.append(parent)
+        above.append(chain)
+    held = {group: np.array([group in chain for chain in above]) for chain in above for group in chain}
+    told = [[group for group in chain if 1 < held[group].sum() < len(classes)] for chain in above]
+    found = []
+    for level in range(max(map(len, told), default=0)):
+        names = tuple(dict.fromkeys(chain[level] for chain in told if len(chain) > level))
+        found.append(Level(names, np.stack([held[name] for name in names], axis=1)))
+    return tuple(found)
+
+
+def backed_off(
+    probabilities: Float[NDArray[np.float64], "n c"],
+    classes: tuple[str, ...],
+    thresholds: Sequence[float],
+    hierarchy: Pairs,
+) -> NDArray[np.object_]:
+    """The class of each image or else its narrowest group that reaches the threshold of its level, with its
+    probability; ("", 0.0) where none does."""
+    best, top = probabilities.max(1), [classes[at] for at in probabilities.argmax(1).tolist()]
+    tables = [(best, top), *(level.likeliest(probabilities) for level in levels(hierarchy, classes))]
+    found = np.empty(len(best), dtype=object)
+    found[:] = [("", 0.0)] * len(best)
+    for (score, names), threshold in reversed(list(zip(tables, thresholds, strict=False))):
+        for row in np.flatnonzero((score >= threshold) & (score > 0)).tolist():
+            found[row] = (names[row], float(score[row]))
+    return found
