@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -445,6 +446,20 @@ class Conjugate(Memory):
         of a name without photographs, what all photographs say against it."""
         named = [tower.config.name for tower in self.backbone.towers]
         return self.answers().sources(self._views(images), named)
+
+    @property
+    def compares(self) -> bool:
+        return self.config.patches
+
+    def parts(self, images: Encoded) -> tuple[Float[Tensor, "b m c"], Int[Tensor, "b m c 2"]]:
+        made, answers = self.patches(), self.answers()
+        assert made is not None
+        adds = answers.posterior.weights.best[-1] * made.spoken_for(images.patches)
+        near = made.similar(images.patches).argmax(-1)
+        sources = made.sources[torch.arange(near.shape[-1], device=near.device), near]
+        new = (0, answers.new)  # of names without photographs there are no patches
+        adds = F.pad(adds[..., answers.columns], new)[..., answers.order]
+        return adds, F.pad(sources[:, :, answers.columns], (0, 0, *new), value=-1)[:, :, answers.order]
 
     def answers(self) -> Answers:
         """The posterior for the present classes, made when it is first asked for."""

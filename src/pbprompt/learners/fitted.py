@@ -127,6 +127,18 @@ class Explains(Protocol):
 
 
 @runtime_checkable
+class ComparesParts(Protocol):
+    """It can compare patches of images with those of its training photographs, if it `compares`."""
+
+    @property
+    def compares(self) -> bool: ...
+
+    def parts(self, images: Encoded) -> tuple[Float[Tensor, "b m c"], Int[Tensor, "b m c 2"]]:
+        """What each patch adds to a class's logit, and the training image and the place in it that it is most
+        like; −1 where there is none."""
+
+
+@runtime_checkable
 class ShowsTokens(Protocol):
     """Its prompts are learned token embeddings, which can be looked at."""
 

@@ -28,6 +28,8 @@ class Provenance:
     group: str = ""  # how series were told
     in_series: int = 0  # training photographs that are of a series of several
     series: int = 0
+    root: str = ""  # where the training photographs were, if the model shows them
+    photographs: tuple[str, ...] = ()  # their paths below it
     options: Mapping[str, Any] = field(default_factory=dict)  # of `pbprompt fit`, for another fit
     to_try: tuple[tuple[str, ...], ...] = ()  # class, file and hash of images that nothing was learned from
     added: tuple[str, ...] = ()  # hashes of the photographs that `pbprompt model add` brought

@@ -15,6 +15,7 @@ from pbprompt.evidence.label_head import LabelHead
 from pbprompt.evidence.unlabelled import Absorbed
 from pbprompt.learners.fit_options import USUAL, FitOptions
 from pbprompt.learners.fitted import (
+    ComparesParts,
     CountsClasses,
     LeavesOut,
     PartialFit,
@@ -192,6 +193,9 @@ class TunedModel:
         shots = dataset.drawn.shots if dataset.drawn else 0
         facts = pool_facts(absorbed_by(method)) | series_facts(groups, options.group)
         data = replace(Provenance.of(dataset), **facts)
+        if isinstance(method, ComparesParts) and method.compares:
+            shown = tuple(item.path for item in dataset.train)
+            data = replace(data, root=str(Path(dataset.root).absolute()), photographs=shown)
         info = describe_model(method, seed=seed, shots=shots, data=data)
         info = replace(info, hierarchy=options.hierarchy)
         return cls(method, info, samples=samples, terms=terms)

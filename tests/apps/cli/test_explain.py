@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 import pbprompt
+from pbprompt.apps.explain.cases import box
 
 SAMPLE = Path(pbprompt.__file__).parent / "vision" / "images" / "sample" / "images" / "fluent"
 CAT = SAMPLE / "mammal" / "1f408.webp"
@@ -80,3 +81,35 @@ def test_an_even_plan_is_told(run, model, tmp_path):
     code, _, err = run(*options, "--reading", "prompt-to-patch")
     assert code == 0 and "prompt-to-patch is near even for" in err and "--reading contribution" in err
     assert "near even" not in run(*options, "--reading", "prompt-to-patch", "--temperature", "0.005")[2]
+
+
+def test_cases_are_parts_beside_training_photographs(run, model, tmp_path):
+    photos, fitted, drawn = model.parent / "photos", tmp_path / "fitted", tmp_path / "cases.png"
+    code, _, err = run("fit", photos, "--set", "patches=true", "--out", fitted)
+    assert code == 0, err
+    code, out, err = run("explain", CAT, "--model", fitted, "--reading", "cases", "--out", drawn)
+    assert code == 0, err
+    assert "logit by patches" in out and ".webp" in out and "are not there" not in err
+    with Image.open(drawn) as picture:
+        assert picture.size == (4 * 354 + 6, 3 * 222 + 6)
+        there = np.asarray(picture)
+    code, _, err = run(
+        "explain", CAT, "--model", fitted, "--reading", "cases", "--photographs", tmp_path, "--out", drawn
+    )
+    assert code == 0 and "give --photographs FOLDER" in err
+    with Image.open(drawn) as picture:
+        assert (np.asarray(picture) != there).any()
+    code, _, err = run("explain", CAT, "--model", model, "--reading", "cases", "--out", drawn)
+    assert code == 2 and "--set patches=true" in err
+
+
+@pytest.mark.parametrize(
+    ("place", "side", "where"),
+    [
+        (8, 7, (1 / 7, 1 / 7, 2 / 7, 2 / 7)),
+        (8, 14, (1 / 7, 1 / 7, 2 / 7, 2 / 7)),
+        (24, 9, (8 / 9, 8 / 9, 1, 1)),
+    ],
+)
+def test_where_a_patch_is(place, side, where):
+    assert box(place, side) == pytest.approx(where)

@@ -12,6 +12,8 @@ from pbprompt.apps.cli.output import tell
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from pbprompt.model.tuned import TunedModel
 
 
@@ -23,12 +25,17 @@ def explain(
         "--class",
         help="A class to look for, also one new to the model; may be repeated. [the likeliest 3]",
     ),
-    reading: str = typer.Option("contribution", help="contribution, prompt-to-patch or patch-to-prompt."),
+    reading: str = typer.Option(
+        "contribution", help="contribution, prompt-to-patch, patch-to-prompt or cases."
+    ),
     temperature: float | None = typer.Option(
         None, help="T of the two plans: lower is more pointed. [as the model was trained]"
     ),
     samples: int = typer.Option(4, min=1, help="Sampled prompts to show for each class."),
     seed: int = typer.Option(0, help="Seed of the sampled prompts."),
+    photographs: Path | None = typer.Option(
+        None, help="Of cases: where the training photographs are now, if not where they were."
+    ),
     out: Path = typer.Option(..., "--out", "-o", help="The picture to write, a .png."),
     arrays: Path | None = typer.Option(None, help="Also write the maps of all readings, as .npz."),
     backbone: list[str] = typer.Option(
@@ -45,6 +52,8 @@ def explain(
     contribution is what each patch adds to the class's logit above the mean of all classes: what a decision
     rests on. prompt-to-patch and patch-to-prompt are the transport plans of the method: where a prompt finds
     itself, and to which class a patch goes; where a plan hardly prefers a place, its colours do not either.
+    cases, of a model that was fitted with --set patches=true, are the parts of the image that spoke for a
+    class, each beside the training photograph and the place in it that it is most like.
     The values that colours stand for are written above each row. The maps cover the centre square of the
     image, which is what the model sees.
     """
@@ -53,13 +62,19 @@ def explain(
     from pbprompt.model.predictor import SAMPLES
     from pbprompt.vision.images.images import open_image
 
-    if reading not in READINGS:
-        raise InputError(f"--reading {reading!r}: use {', '.join(READINGS)}")
+    if reading != "cases" and reading not in READINGS:
+        raise InputError(f"--reading {reading!r}: use {', '.join(READINGS)} or cases")
+    if reading == "cases" and arrays is not None:
+        raise InputError("--arrays: cases are no maps: leave it out, or use another reading")
     for option, path, suffix in (("--out", out, ".png"), ("--arrays", arrays, ".npz")):
         if path is not None and path.suffix.lower() != suffix:
             raise InputError(f"{option} {path}: is written as {suffix}: give a name that ends so")
     picture = open_image(image)
     tuned = model_with(model, names, backbone, device)
+    if reading == "cases":
+        show_cases(tuned, picture, names, photographs, out)
+        return
+    assert reading in READINGS  # as was seen to above
     predictor = replace(tuned, samples=max(samples, SAMPLES), seed=seed).predictor
     maps = heat_maps(predictor, picture, names or None, samples, temperature=temperature)
     save_picture(draw_heat_maps(maps, picture, reading), out)
@@ -81,6 +96,24 @@ def explain(
     for written in (out, arrays):
         if written is not None:
             print(f"written: {written}", file=sys.stderr)
+
+
+def show_cases(
+    tuned: "TunedModel", picture: "Image", names: Sequence[str], photographs: Path | None, out: Path
+) -> None:
+    """Parts of the image that spoke for a class, drawn and told."""
+    from pbprompt.apps.explain.cases import cases, draw_cases
+    from pbprompt.apps.explain.drawing import save_picture
+
+    found = cases(tuned, picture, names, photographs)
+    save_picture(draw_cases(found, picture, tuned), out)
+    for one in found:
+        like = ", ".join(f"{part.logit:+.3f} {part.photograph.name}" for part in one.parts)
+        print(f"{one.name} {one.probability:.1%} (logit by patches {one.logit:+.2f}: {like or 'no part'})")
+    gone = sorted({part.photograph for one in found for part in one.parts if not part.photograph.is_file()})
+    if gone:
+        tell(f"{len(gone)} training photographs such as {gone[0]} are not there: give --photographs FOLDER")
+    print(f"written: {out}", file=sys.stderr)
 
 
 def model_with(model: Path, names: Sequence[str], backbone: Sequence[str], device: str) -> "TunedModel":

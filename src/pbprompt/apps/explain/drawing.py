@@ -82,13 +82,13 @@ def draw_heat_maps(maps: HeatMaps, image: Image.Image, reading: Reading = "contr
     canvas = Image.new("RGB", (len(columns) * step + GAP, header + classes * row_height), "white")
     draw = ImageDraw.Draw(canvas)
     for column, title in enumerate(columns):
-        _write(draw, (GAP + column * step, GAP), title, SIDE, FAINT)
+        write(draw, (GAP + column * step, GAP), title, SIDE, FAINT)
     view = seen(image, SIDE, maps.fit, maps.cropped)
     for row, (name, probability) in enumerate(zip(maps.classes, maps.probabilities, strict=True)):
         top, width = header + row * row_height, canvas.width - 2 * GAP
         hottest, scale = _scale(heat, row, reading, maps.temperature)
-        _write(draw, (GAP, top), f"{name}, probability {probability:.1%}", width, INK)
-        _write(draw, (GAP, top + LINE), f"{reading} {scale}", width, FAINT)
+        write(draw, (GAP, top), f"{name}, probability {probability:.1%}", width, INK)
+        write(draw, (GAP, top + LINE), f"{reading} {scale}", width, FAINT)
         shown = [heat[:, row].mean(0), *heat[:, row]] if samples > 1 else [heat[0, row]]
         for column, tile in enumerate([view, *(overlay(view, one, hottest) for one in shown)]):
             canvas.paste(tile, (GAP + column * step, top + 2 * LINE))
@@ -111,7 +111,7 @@ def draw_captions(
     canvas.paste(seen(image, SIDE, fit), (GAP, GAP))
     draw = ImageDraw.Draw(canvas)
     for number, (text, colour) in enumerate(lines):
-        _write(draw, (SIDE + 3 * GAP, GAP + number * LINE), text, width, colour)
+        write(draw, (SIDE + 3 * GAP, GAP + number * LINE), text, width, colour)
     return canvas
 
 
@@ -143,7 +143,7 @@ def _scale(heat: Maps, row: int, reading: Reading, temperature: float) -> tuple[
     return None, f"{low:.3g} to {high:.3g}, at T = {temperature:.3g}, each map up to at least twice its mean"
 
 
-def _write(draw: ImageDraw.ImageDraw, at: tuple[int, int], text: str, width: int, colour: str) -> None:
+def write(draw: ImageDraw.ImageDraw, at: tuple[int, int], text: str, width: int, colour: str) -> None:
     """Text cut to a width."""
     font = ImageFont.load_default(12)
     shown = text

@@ -1,0 +1,116 @@
+"""This part looks like that part: patches of an image beside the training photographs that they match.
+
+A patch's share of the logit is exact: over all patches they add up to what comparing adds to the class
+(`evidence/experts/patches.py`).
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from PIL import Image, ImageDraw
+
+from pbprompt.apps.explain.drawing import GAP, INK, LINE, SIDE, seen, write
+from pbprompt.errors import InputError
+from pbprompt.evidence.experts.patches import SIDE as CELLS
+from pbprompt.learners.fitted import ComparesParts
+from pbprompt.model.tuned import TunedModel
+from pbprompt.vision.images.images import open_image
+from pbprompt.vision.images.names import class_rows
+
+CLASSES, PARTS = 3, 4  # that are shown: classes where none is named, and parts of each
+MARK = "#ffd33d"
+
+Box = tuple[float, float, float, float]
+
+
+class Case(NamedTuple):
+    """A patch of the image, and the place in a training photograph that it is most like."""
+
+    logit: float
+    """what it adds"""
+    box: Box
+    """left, top, right and bottom, as shares of the square that the model sees"""
+    photograph: Path
+    place: Box
+
+
+class Cases(NamedTuple):
+    """Of a class, the patches that spoke for it most."""
+
+    name: str
+    probability: float
+    logit: float
+    """what all patches add"""
+    parts: list[Case]
+
+
+@torch.no_grad()
+def cases(
+    tuned: TunedModel, image: Image.Image, names: Sequence[str] | None = None, root: Path | None = None
+) -> list[Cases]:
+    """Of the named classes, or the likeliest; `root`: where the training photographs are now, if not where
+    they were."""
+    method, data = tuned.method, tuned.info.data
+    if not isinstance(method, ComparesParts) or not method.compares or not data.photographs:
+        raise InputError(
+            "--reading cases: the model compares no patches: fit it by `fit --set patches=true`, or use "
+            "another reading"
+        )
+    encoded = tuned.encode([tuned.backbone.preprocess(image)])
+    said = tuned.predictor(encoded).probabilities[0]
+    rows = class_rows(method.classes, names) if names else said.argsort(descending=True)[:CLASSES].tolist()
+    adds, sources = (part[0].cpu() for part in method.parts(encoded))
+    folder, side = root or Path(data.root), tuned.backbone.grid[0]
+    found = []
+    for row in rows:
+        best = adds[:, row].argsort(descending=True, stable=True)[:PARTS].tolist()
+        parts = []
+        for patch in best:
+            photograph, place = sources[patch, row].tolist()
+            if photograph >= 0 and adds[patch, row] > 0:
+                where = folder / data.photographs[photograph]
+                parts.append(Case(float(adds[patch, row]), box(patch, side), where, box(place, side)))
+        found.append(Cases(method.classes[row], float(said[row]), float(adds[:, row].sum()), parts))
+    return found
+
+
+def box(place: int, side: int) -> Box:
+    """Where a patch is, of a grid with so many a side; fine grids are read in squares."""
+    step = math.ceil(side / CELLS)
+    down, across = divmod(place, math.ceil(side / step))
+    left, top = across * step / side, down * step / side
+    return left, top, min(1.0, left + step / side), min(1.0, top + step / side)
+
+
+def draw_cases(found: Sequence[Cases], image: Image.Image, tuned: TunedModel) -> Image.Image:
+    """A row per class: the image and its parts in pairs, each with the photograph that it is like."""
+    see = tuned.backbone.preprocess
+    cropped = see.size / (see.resize or see.size)
+    pair, height = 2 * SIDE + 3 * GAP, SIDE + 3 * LINE + GAP
+    canvas = Image.new("RGB", (PARTS * pair + GAP, len(found) * height + GAP), "white")
+    draw = ImageDraw.Draw(canvas)
+    for row, one in enumerate(found):
+        top = GAP + row * height
+        told = f"{one.name}, probability {one.probability:.1%}: patches add {one.logit:+.2f} to its logit"
+        write(draw, (GAP, top), told if one.parts else f"{told}, none of them much", canvas.width, INK)
+        for column, part in enumerate(one.parts):
+            left = GAP + column * pair
+            write(draw, (left, top + LINE), f"{part.logit:+.3f}   {part.photograph.name}", pair - GAP, INK)
+            for at, picture, where in ((0, image, part.box), (1, _opened(part.photograph), part.place)):
+                tile = Image.new("RGB", (SIDE, SIDE), "lightgrey")
+                if picture is not None:
+                    tile = seen(picture, SIDE, see.fit, cropped)
+                ImageDraw.Draw(tile).rectangle([share * (SIDE - 1) for share in where], outline=MARK, width=3)
+                canvas.paste(tile, (left + at * (SIDE + GAP), top + 2 * LINE))
+    return canvas
+
+
+def _opened(path: Path) -> Image.Image | None:
+    """A training photograph, if it is still there."""
+    try:
+        return open_image(path)
+    except InputError:
+        return None
