@@ -160,6 +160,23 @@ def test_labels_that_are_no_names(photos, fitted):
     assert unnamed.method_.classes == ("7", "12", "30")
 
 
+def test_images_whose_classes_come_otherwise(photos):
+    files, names = paths(photos, "train")
+    numbers = {name: place for place, name in enumerate(NAMES)}
+    classifier = PromptClassifier("conjugate", class_names=list(NAMES))
+    classifier.fit(files, [numbers[name] for name in names])
+    trained = classifier.predict_uncertainty(files, class_mix="as-trained").probabilities
+    np.testing.assert_array_equal(trained, classifier.predict_proba(files))
+    two = classifier.predict_uncertainty(files, class_mix={0: 1, 2: 3}).probabilities
+    counts = np.bincount([numbers[name] for name in names])
+    expected = trained * np.array([1, 0, 3]) / counts
+    np.testing.assert_allclose(two, expected / expected.sum(1, keepdims=True), atol=1e-5)
+    assert classifier.predict_uncertainty(files, class_mix="estimate").probabilities.shape == two.shape
+    for mix, says in (({9: 1}, "9 is none of the classes"), ("often", "class_mix is 'often'")):
+        with pytest.raises(InputError, match=says):
+            classifier.predict_uncertainty(files, class_mix=mix)
+
+
 def test_shots_draw_as_datasets_do(photos):
     files, labels = paths(photos, "train")
     items = tuple(Item(str(place), NAMES.index(label)) for place, label in enumerate(labels))
