@@ -55,8 +55,8 @@ def judged_images(
     whole, undivided = len(dataset.items), len(dataset.train) == len(dataset.items)
     notes = [dropped] if dropped else []
     if unreadable := sum(why == "unreadable" for _, why in dataset.skipped):
-        count = "1 image" if unreadable == 1 else f"{unreadable:,} images"
-        notes.append(f"left out, since unreadable: {count} (`pbprompt look` names them)")
+        lost = "1 image" if unreadable == 1 else f"{unreadable:,} images"
+        notes.append(f"left out, since unreadable: {lost} (`pbprompt look` names them)")
     if undivided and split is None and own and not fitted.added and model.can_leave_out(dataset):
         words = f"the {whole:,} images that it was fitted to, each judged by a model that did not see it"
         return Judged(model, dataset, LEFT_OUT, f"{dataset.name}: {words}", True, "; ".join(notes))
