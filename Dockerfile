@@ -1,6 +1,6 @@
 # A server for a model that `pbprompt fit` wrote:
 #
-#   docker build -t pbprompt .
+#   docker build . -t pbprompt
 #   docker run --rm -p 127.0.0.1:8000:8000 -v "$PWD/model:/model:ro" pbprompt
 #
 # torch comes from the index that pip uses here; --build-arg TORCH_INDEX=URL names that of another build.
