@@ -2,14 +2,19 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pbprompt.apps.cli.output import print_table
 from pbprompt.files import as_text
 
-app = typer.Typer(help="Benchmarks and your own data: list, check, show, draw.", invoke_without_command=True)
+if TYPE_CHECKING:
+    from pbprompt.vision.images.catalog.benchmark import Benchmark
+
+app = typer.Typer(
+    help="Benchmarks and your own data: list, fetch, check, show, draw.", invoke_without_command=True
+)
 
 Root = Annotated[Path | None, typer.Option(help="Folder that holds the benchmark (default: $PBPROMPT_DATA).")]
 ClassesFile = Annotated[
@@ -17,6 +22,7 @@ ClassesFile = Annotated[
     typer.Option("--names", "--classes-file", help="JSON, CSV or 'label: name' lines: names to read."),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the draw, and of the split where the data has none.")]
+Name = Annotated[str, typer.Argument(help="Benchmark name, as `pbprompt datasets` lists it.")]
 Data = Annotated[str, typer.Argument(help="Folder, table, split file, hf:owner/name or benchmark name.")]
 
 
@@ -43,20 +49,55 @@ def list_benchmarks(context: typer.Context) -> None:
 
 
 @app.command()
-def check(
-    name: Annotated[str, typer.Argument(help="Benchmark name, as `pbprompt datasets` lists it.")],
-    root: Root = None,
-) -> None:
+def fetch(name: Name, root: Root = None) -> None:
+    """Bring a benchmark here from its makers, checked by size and checksum, and verify it as `check` does.
+
+    Run again, it goes on where it ended. What cannot be fetched is told with where to obtain it.
+    """
+    from rich.console import Console
+    from rich.progress import DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+
+    from pbprompt.vision.images import catalog
+    from pbprompt.vision.images.catalog.fetch import fetch as fetch_benchmark
+
+    benchmark = catalog.find(name)
+    print(f"{benchmark.title}: {benchmark.licence}")
+    shown = TextColumn("{task.description}"), DownloadColumn(), TransferSpeedColumn()
+    with Progress(*shown, console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[Path, TaskID] = {}
+
+        def watch(file: Path, done: int, size: int) -> None:
+            if file not in tasks:
+                tasks[file] = bars.add_task(file.stem.lstrip("."), total=size)
+            bars.update(tasks[file], completed=done)
+
+        fetch_benchmark(benchmark, root or _usual_root(benchmark), watch)
+    if benchmark.by_hand:
+        print(f"by hand: {benchmark.by_hand}: {benchmark.source}")
+    _verify(benchmark, root)
+
+
+@app.command()
+def check(name: Name, root: Root = None) -> None:
     """Verify a benchmark's layout, counts and files; exit with 1 where something is missing."""
+    from pbprompt.vision.images import catalog
+
+    _verify(catalog.find(name), root)
+
+
+def _usual_root(benchmark: "Benchmark") -> str | Path:
     import os
 
     from pbprompt.vision.images import catalog
-    from pbprompt.vision.images.catalog.benchmark import check as check_benchmark
     from pbprompt.vision.images.sources import ROOT_VARIABLE
 
-    benchmark = catalog.find(name)
-    fallback = catalog.SAMPLE if benchmark.name == "sample" else os.environ.get(ROOT_VARIABLE, ".")
-    report = check_benchmark(benchmark, root or fallback)
+    return catalog.SAMPLE if benchmark.name == "sample" else os.environ.get(ROOT_VARIABLE, ".")
+
+
+def _verify(benchmark: "Benchmark", root: Path | None) -> None:
+    from pbprompt.vision.images.catalog.benchmark import check as check_benchmark
+
+    report = check_benchmark(benchmark, root or _usual_root(benchmark))
     if report.found:
         print(f"{report.title} in {report.folder}")
         print_table(("", "expected", "found"), report.found)

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from pbprompt.errors import InputError, suggest
-from pbprompt.vision.images.catalog.benchmark import Benchmark
+from pbprompt.vision.images.catalog.benchmark import Benchmark, Part
 from pbprompt.vision.images.catalog.readers import READERS
 
 SAMPLE = Path(__file__).resolve().parents[1] / "sample"  # the folder of the embedded one
@@ -27,7 +27,8 @@ def _benchmark(row: dict[str, Any]) -> Benchmark:
     lists = {key: tuple(value) for key, value in row.items() if isinstance(value, list)}
     read = READERS[row.pop("reader")]
     domains = tuple(row.get("domains", {}).items())
-    return Benchmark(**{**row, **lists, "domains": domains, "read": read})
+    parts = tuple(Part(**part) for part in row.get("parts", ()))
+    return Benchmark(**{**row, **lists, "domains": domains, "parts": parts, "read": read})
 
 
 def lookup(name: str) -> Benchmark | None:

@@ -12,12 +12,28 @@ from pbprompt.vision.images.items import DEFAULT_TEMPLATE, SPLITS, Dataset, some
 Counts = tuple[int | None, int | None, int | None]  # train, val, test; None where any number will do
 
 
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A file of a benchmark's makers: an archive, of which the folder `inside` is wanted, or the file itself.
+
+    `makes` is the entry of the benchmark's folder that tells it is there; `nested` an archive in the archive.
+    """
+
+    url: str
+    bytes: int
+    sha256: str
+    makes: str
+    inside: str | None = None
+    nested: str = ""
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """A published dataset: where it lies, how it is read, what it must hold, where a person obtains it.
 
     `marker` is a path in its folder that tells it is there; `read` makes the dataset from that folder. A
-    split file's paths are relative to `images`; `names` and `rename` make its class names readable.
+    split file's paths are relative to `images`; `names` and `rename` make its class names readable. `parts`
+    can be fetched; `by_hand` says why the rest, or all, cannot.
     """
 
     name: str
@@ -35,6 +51,8 @@ class Benchmark:
     images: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
     rename: str = ""
+    parts: tuple[Part, ...] = ()
+    by_hand: str = ""
 
     def locate(self, root: str | Path) -> Path:
         """The dataset's own folder: `root/<folder>`, or `root` itself."""
