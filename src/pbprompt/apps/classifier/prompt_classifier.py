@@ -3,7 +3,7 @@
 # ruff: noqa: N803 - X is scikit-learn's name
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from pbprompt.apps.labelling.next_images import Suggestion
 
 
+@dataclass(eq=False, repr=False)  # scikit-learn takes the parameters from the signature
 class PromptClassifier(Estimator):
     """An image classifier tuned on a few labelled images, which says what it does not know.
 
@@ -86,42 +87,22 @@ class PromptClassifier(Estimator):
     images), `history_` (the records of the training's log), and `n_features_in_` where X was features.
     """
 
-    history_: list[dict[str, float]]
-
-    def __init__(
-        self,
-        method: str = "conjugate",
-        *,
-        preset: str = "default",
-        variant: str = "",
-        settings: Mapping[str, Any] | None = None,
-        backbone: str | Backbone | Sequence[str | Backbone] = "lite",
-        activation: str | None = None,
-        device: str = "auto",
-        template: str | None = None,
-        class_names: ClassNames = None,
-        shots: int = 0,
-        samples: int = SAMPLES,
-        calibrate: bool = False,
-        class_weight: ClassWeight = None,
-        random_state: int = 1,
-        verbose: int = 0,
-    ) -> None:
-        self.method = method
-        self.preset = preset
-        self.variant = variant
-        self.settings = settings
-        self.backbone = backbone
-        self.activation = activation
-        self.device = device
-        self.template = template
-        self.class_names = class_names
-        self.shots = shots
-        self.samples = samples
-        self.calibrate = calibrate
-        self.class_weight = class_weight
-        self.random_state = random_state
-        self.verbose = verbose
+    method: str = "conjugate"
+    _: KW_ONLY
+    preset: str = "default"
+    variant: str = ""
+    settings: Mapping[str, Any] | None = None
+    backbone: str | Backbone | Sequence[str | Backbone] = "lite"
+    activation: str | None = None
+    device: str = "auto"
+    template: str | None = None
+    class_names: ClassNames = None
+    shots: int = 0
+    samples: int = SAMPLES
+    calibrate: bool = False
+    class_weight: ClassWeight = None
+    random_state: int = 1
+    verbose: int = 0
 
     def fit(
         self,

@@ -4,22 +4,19 @@ from pathlib import Path
 
 import typer
 
+from pbprompt.apps.cli.options import BACKBONE, BY_MODEL, DEVICE, LOOKED_AT, SAMPLES_SHOWN, SEED
 from pbprompt.apps.cli.output import print_json, print_table
 
 
 def captions(
-    model: Path = typer.Option(..., help="A folder that `pbprompt fit` wrote."),
+    model: Path = BY_MODEL,
     captions_file: Path = typer.Option(..., "--captions", help="A UTF-8 text file, one caption per line."),
-    names: list[str] = typer.Option(
-        [], "--class", help="A class to look at, also one new to the model; may be repeated. [all]"
-    ),
+    names: list[str] = LOOKED_AT,
     top_k: int = typer.Option(5, min=1, help="How many captions to show for each prompt."),
-    samples: int = typer.Option(4, min=1, help="Sampled prompts of each class."),
-    seed: int = typer.Option(0, help="Seed of the sampled prompts."),
-    backbone: list[str] = typer.Option(
-        [], help="Where the model's backbone is now, if it has moved; of several repeated, in their order."
-    ),
-    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
+    samples: int = SAMPLES_SHOWN,
+    seed: int = SEED,
+    backbone: list[str] = BACKBONE,
+    device: str = DEVICE,
     as_json: bool = typer.Option(
         False, "--json", help="A JSON object per line: class, prompt, captions, words."
     ),

@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from pbprompt.apps.cli.options import BACKBONE, DEVICE, MODEL, NAMES, ROOT, SAMPLES, SEED
 from pbprompt.apps.cli.output import next_step, print_json, quote, refuse
 from pbprompt.errors import InputError, install_command
 
@@ -19,21 +20,17 @@ class Part(StrEnum):
 
 
 def evaluate(
-    model: Path = typer.Argument(..., help="A folder that `pbprompt fit` wrote."),
+    model: Path = MODEL,
     data: str = typer.Argument(..., help="A folder, table or split file; or a benchmark's name with --root."),
     split: Part | None = typer.Option(
         None, help="train, val, test or all; else test or, where the data has no split, all its images."
     ),
-    samples: int = typer.Option(20, min=1, help="Prompts sampled for each class."),
-    seed: int = typer.Option(0, help="Seed of the sampled prompts."),
-    backbone: list[str] = typer.Option(
-        [], help="Where the model's backbone is now, if it has moved; of several repeated, in their order."
-    ),
-    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
-    root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA)."),
-    classes_file: Path | None = typer.Option(
-        None, "--names", "--classes-file", help="Names to read, by label: what prompts call a class."
-    ),
+    samples: int = SAMPLES,
+    seed: int = SEED,
+    backbone: list[str] = BACKBONE,
+    device: str = DEVICE,
+    root: Path | None = ROOT,
+    classes_file: Path | None = NAMES,
     html: Path | None = typer.Option(
         None, help="Write the model report, one page with pictures of what it confuses, to this file."
     ),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from pbprompt.apps.cli.options import BACKBONE, BY_MODEL, DEVICE, SAMPLES_SHOWN, SEED
 from pbprompt.apps.cli.output import tell
 from pbprompt.errors import InputError
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def explain(
     image: Path = typer.Argument(..., help="An image file."),
-    model: Path = typer.Option(..., help="A folder that `pbprompt fit` wrote."),
+    model: Path = BY_MODEL,
     names: list[str] = typer.Option(
         [],
         "--class",
@@ -31,17 +32,15 @@ def explain(
     temperature: float | None = typer.Option(
         None, help="T of the two plans: lower is more pointed. [as the model was trained]"
     ),
-    samples: int = typer.Option(4, min=1, help="Sampled prompts to show for each class."),
-    seed: int = typer.Option(0, help="Seed of the sampled prompts."),
+    samples: int = SAMPLES_SHOWN,
+    seed: int = SEED,
     photographs: Path | None = typer.Option(
         None, help="Of cases: where the training photographs are now, if not where they were."
     ),
     out: Path = typer.Option(..., "--out", "-o", help="The picture to write, a .png."),
     arrays: Path | None = typer.Option(None, help="Also write the maps of all readings, as .npz."),
-    backbone: list[str] = typer.Option(
-        [], help="Where the model's backbone is now, if it has moved; of several repeated, in their order."
-    ),
-    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
+    backbone: list[str] = BACKBONE,
+    device: str = DEVICE,
 ) -> None:
     """Draw heat maps of where in an image the sampled prompts of a class find it.
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import typer
 
+from pbprompt.apps.cli.options import BACKBONE
 from pbprompt.apps.cli.output import next_step, quote, refuse
 from pbprompt.errors import InputError
 
@@ -40,9 +41,7 @@ def export(
     samples: int = typer.Option(20, min=1, help="Prompts sampled for each class and folded in."),
     seed: int = typer.Option(0, help="Seed of the sampled prompts; as in `predict`."),
     classes: str = typer.Option("", "--classes", "-c", help="Names to add to the model's, with commas."),
-    backbone: list[str] = typer.Option(
-        [], help="Where the model's backbone is now, if it has moved; of several repeated, in their order."
-    ),
+    backbone: list[str] = BACKBONE,
 ) -> None:
     """Write a tuned model as one ONNX file that runs without torch and without this package.
 

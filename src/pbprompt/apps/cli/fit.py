@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pbprompt.apps.cli.options import with_options
+from pbprompt.apps.cli.options import ACTIVATION, ALLOW_URLS, DEVICE, NAMES, ROOT, advanced, with_options
 from pbprompt.apps.cli.output import importing, next_step, quote, refuse
 from pbprompt.config import from_dict
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pbprompt.vision.towers.backbone import Backbone
 
 AUTO = "auto"
-ADVANCED = "Advanced"  # where the help has what few need
 NOT_KEPT = ("out", "device", "dry_run", "pseudo_labels", "allow_urls")  # what to write, and what is allowed
 
 
@@ -45,46 +44,28 @@ class FitCommand:
         help="Share of each class's images to keep aside as a test; 0: learn from all of them, whatever "
         "their split. Without it none, but for --shots and methods that train in steps.",
     )
-    seed: int = typer.Option(
-        1, help="Seed of the draw, the start values and the training.", rich_help_panel=ADVANCED
-    )
-    preset: str = typer.Option(
-        "default", help="A preset of the method, such as `paper`.", rich_help_panel=ADVANCED
-    )
-    variant: str = typer.Option(
-        "", help="A variant of the method, such as `b-prompt`.", rich_help_panel=ADVANCED
-    )
-    overrides: list[str] = typer.Option(
-        [], "--set", help="A setting as key=value; may be repeated.", rich_help_panel=ADVANCED
-    )
+    seed: int = advanced(1, help="Seed of the draw, the start values and the training.")
+    preset: str = advanced("default", help="A preset of the method, such as `paper`.")
+    variant: str = advanced("", help="A variant of the method, such as `b-prompt`.")
+    overrides: list[str] = advanced([], "--set", help="A setting as key=value; may be repeated.")
     backbone: list[str] = typer.Option(
         ["lite"],
         help="lite, lite-vit, an OpenAI name, a file, folder or hub id; repeated: conjugate sees by each.",
     )
-    activation: str | None = typer.Option(
-        None, help="quick_gelu or gelu, for weights that do not tell.", rich_help_panel=ADVANCED
-    )
-    device: str = typer.Option(
-        "auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N.", rich_help_panel=ADVANCED
-    )
-    precision: str = typer.Option(
+    activation: str | None = ACTIVATION
+    device: str = DEVICE
+    precision: str = advanced(
         "float32",
         help="Of the frozen towers: float32, or on a GPU float16 or bfloat16, half the memory and quicker; "
         "bfloat16 also on a CPU that has it.",
-        rich_help_panel=ADVANCED,
     )
-    framing: str = typer.Option(
+    framing: str = advanced(
         "",
         help="What is seen of an image that is no square: crop (its centre), pad (all, with a border) or "
         "squash (all, out of shape). [as the backbone was trained]",
-        rich_help_panel=ADVANCED,
     )
-    root: Path | None = typer.Option(
-        None, help="Where the benchmarks are (or $PBPROMPT_DATA).", rich_help_panel=ADVANCED
-    )
-    classes_file: Path | None = typer.Option(
-        None, "--names", "--classes-file", help="Names to read, by label: what prompts call a class."
-    )
+    root: Path | None = ROOT
+    classes_file: Path | None = NAMES
     hierarchy: Path | None = typer.Option(
         None,
         help="What each class belongs to, and each group: two columns, or lines `class: group`. For "
@@ -95,21 +76,12 @@ class FitCommand:
         help="A YAML file, `class: sentence` or a list of them: what is said of classes to the model. "
         "Without it: a table's column `description`.",
     )
-    draw_file: Path | None = typer.Option(
-        None, "--draw", help="A draw file to train on instead of drawing.", rich_help_panel=ADVANCED
-    )
-    views: str = typer.Option(
-        "centre", help="Training crops: centre, a number of random draws, or fresh.", rich_help_panel=ADVANCED
-    )
-    max_steps: int | None = typer.Option(
-        None, min=1, help="Stop after so many steps.", rich_help_panel=ADVANCED
-    )
+    draw_file: Path | None = advanced(None, "--draw", help="A draw file to train on instead of drawing.")
+    views: str = advanced("centre", help="Training crops: centre, a number of random draws, or fresh.")
+    max_steps: int | None = advanced(None, min=1, help="Stop after so many steps.")
     verbose: bool = typer.Option(False, "--verbose", help="Also likelihood and calibration error (NLL, ECE).")
-    strict: bool = typer.Option(
-        False,
-        "--strict",
-        help="Refuse data with images that cannot be read, which are left out otherwise.",
-        rich_help_panel=ADVANCED,
+    strict: bool = advanced(
+        False, "--strict", help="Refuse data with images that cannot be read, which are left out otherwise."
     )
     corrections: Path | None = typer.Option(
         None, help="A table that `look` or its page wrote: images to relabel or drop."
@@ -119,26 +91,21 @@ class FitCommand:
         help="What makes photographs a series, which counts as one: a column of the table, folder (one below "
         "the class), exif (camera and minute), near-duplicates, or none. [certain twins]",
     )
-    calibrate: bool = typer.Option(
+    calibrate: bool = advanced(
         False,
         "--calibrate",
         help="Scale the probabilities by a temperature fitted to validation images; the default method does "
         "so by itself where a hundred are at hand.",
-        rich_help_panel=ADVANCED,
     )
     unlabelled: list[str] = typer.Option(
         [], help="Images without labels to learn from too, from wherever `predict` reads; may be repeated."
     )
-    pseudo_labels: Path | None = typer.Option(
-        None, help="Write what each of --unlabelled is taken for to this CSV file.", rich_help_panel=ADVANCED
+    pseudo_labels: Path | None = advanced(
+        None, help="Write what each of --unlabelled is taken for to this CSV file."
     )
     classes: str = typer.Option("", "--classes", "-c", help="Without labelled images: names, by commas.")
-    allow_urls: bool = typer.Option(
-        False, "--allow-urls", help="Fetch the data where it is an address.", rich_help_panel=ADVANCED
-    )
-    dry_run: bool = typer.Option(
-        False, help="Say what would be trained, try one step, write nothing.", rich_help_panel=ADVANCED
-    )
+    allow_urls: bool = ALLOW_URLS
+    dry_run: bool = advanced(False, help="Say what would be trained, try one step, write nothing.")
 
     @cached_property
     def kind(self) -> "type[Method]":
@@ -206,38 +173,25 @@ def _defaults() -> dict[str, Any]:
 
 @with_options(FitCommand)
 def fit(options: FitCommand) -> None:
-    """Fit a classifier to a few labelled images and save it, with its figures on the test split.
+    """Fit a classifier to a few labelled images and save it, with its figures on images that were left out.
 
     The default, `conjugate`, takes what a class's name says as a first guess and lets its photographs correct
     it: no training, seconds. [bold]--method pbprompt[/bold] tunes the paper's prompts, in minutes.
-
-    Its figures stand beside those of zero-shot and of plain classifiers of the same training images (class
-    mean, nearest neighbours, linear probe): what tuning bought is seen at once. [bold]--method auto[/bold]
-    takes the best of these and the default, by the likelihood of training images that were left out.
-
-    Validation images are not trained on: they tell `predict` when the model is unsure and, with
-    [bold]--calibrate[/bold], how far to trust its probabilities.
+    Zero-shot and plain classifiers of the same images stand beside it: what tuning bought is seen at once.
 
     [bold]pbprompt fit photos/ --out model/[/bold]
 
+    [bold]pbprompt fit photos/ --backbone lite --backbone ViT-B/16 --out model/[/bold] sees by both.
+
+    [bold]pbprompt fit photos/ --unlabelled more/ --out model/[/bold] learns from images without labels too,
+    if left-out labelled ones say that it helps; with names alone:
+    [bold]pbprompt fit --unlabelled more/ --classes cat,dog,car --out model/[/bold]
+
+    [bold]pbprompt fit labels.csv --out model/[/bold] is multi-label where a column is called `labels`, with
+    cells such as beach|dog. [bold]pbprompt fit 'shards/*.tar' --out model/[/bold] reads in one pass, in
+    memory that does not grow.
+
     [bold]pbprompt fit caltech101 --root DATA --method pbprompt --preset paper --out model/[/bold]
-
-    Photographs of one thing, place or moment share what new ones will not have: [bold]--group[/bold] says
-    which are a series, so that what is promised holds for photographs of other series (docs/promises.md).
-
-    Several backbones see what one does not: [bold]--backbone lite --backbone ViT-B/16[/bold] weighs what each
-    says by left-out photographs (docs/backbones.md).
-
-    A table whose column is called `labels`, with cells such as beach|dog, is multi-label:
-    [bold]pbprompt fit labels.csv --out model/[/bold] (docs/multi-label.md).
-
-    Parquet files, WebDataset tars, addresses and folders of more than 65,536 images are read in one pass, in
-    memory that does not grow with them:
-    [bold]pbprompt fit 'shards/*.tar' --out model/[/bold] (docs/streaming-fit.md).
-
-    Images without labels help where few have one: [bold]pbprompt fit photos/ --unlabelled more/ --out model/
-    [/bold]. Whether they are used is what labelled images say that are left out (docs/unlabelled.md). With
-    names alone: [bold]pbprompt fit --unlabelled more/ --classes cat,dog,car --out model/[/bold]
 
     Ctrl-C keeps a checkpoint: the same command continues from there. Under torchrun several processes share
     one run: [bold]torchrun --nproc-per-node 4 -m pbprompt fit …[/bold]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
+from pbprompt.apps.cli.options import ACTIVATION, DEVICE, NAMES, ROOT
 from pbprompt.apps.cli.output import next_step, print_json, print_table, quote
 
 if TYPE_CHECKING:
@@ -27,12 +28,10 @@ def look(
     ),
     most: int = typer.Option(8, min=1, help="Findings of each kind to print."),
     backbone: str = typer.Option("lite", help="lite, lite-vit, an OpenAI name, a file, folder or hub id."),
-    activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell."),
-    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
-    root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA)."),
-    classes_file: Path | None = typer.Option(
-        None, "--names", "--classes-file", help="Names to read, by label: what prompts call a class."
-    ),
+    activation: str | None = ACTIVATION,
+    device: str = DEVICE,
+    root: Path | None = ROOT,
+    classes_file: Path | None = NAMES,
     as_json: bool = typer.Option(False, "--json", help="Print everything that was found as one JSON object."),
 ) -> None:
     """See what is in your images before you fit: counts, sizes, duplicates, wrong labels.

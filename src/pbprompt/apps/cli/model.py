@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from pbprompt.apps.cli.options import NAMES
 from pbprompt.apps.cli.output import next_step, quote
 from pbprompt.errors import InputError
 from pbprompt.files import held
@@ -39,9 +40,7 @@ def add(
     ),
     out: Path | None = OUT,
     root: Path | None = typer.Option(None, help="The folder that a table's paths are relative to."),
-    classes_file: Path | None = typer.Option(
-        None, "--names", "--classes-file", help="Names to read, by label: what prompts call a class."
-    ),
+    classes_file: Path | None = NAMES,
 ) -> None:
     """Learn more photographs, of known classes or of new ones, as if the model had been fitted on all.
 

@@ -4,21 +4,20 @@ from pathlib import Path
 
 import typer
 
+from pbprompt.apps.cli.options import BACKBONE, BY_MODEL, DEVICE
 from pbprompt.apps.cli.output import next_step, print_json, print_table, quote, tell
 from pbprompt.errors import InputError, suggest
 
 
 def next_images(
     folder: Path = typer.Argument(..., help="A folder of images without labels, at any depth."),
-    model: Path = typer.Option(..., help="A folder that `pbprompt fit` wrote."),
+    model: Path = BY_MODEL,
     count: int = typer.Option(20, "--count", "-n", min=1, help="How many images to choose."),
     by: str = typer.Option("diverse", help="diverse, margin, epistemic or random; see below."),
     out: Path = typer.Option(Path("next.csv"), "--out", "-o", help="Table to write, or to add rows to."),
     seed: int = typer.Option(0, help="Seed of `diverse` and `random`."),
-    backbone: list[str] = typer.Option(
-        [], help="Where the model's backbone is now, if it has moved; of several repeated, in their order."
-    ),
-    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
+    backbone: list[str] = BACKBONE,
+    device: str = DEVICE,
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object per image."),
 ) -> None:
     """Choose the images whose labels would teach the model most, and write a table to fill in.

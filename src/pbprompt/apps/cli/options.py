@@ -1,11 +1,39 @@
-"""A verb's options as one object: a dataclass whose fields have typer's options as their defaults."""
+"""Options that several verbs have, each declared once; and a verb's options as one object."""
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from inspect import signature
 from typing import Any, TypeVar, get_type_hints
 
+import typer
+
 Options = TypeVar("Options")
+
+# What few need stands in a part of the help of its own.
+advanced: Any = partial(typer.Option, rich_help_panel="Advanced")
+
+MODEL = typer.Argument(..., help="A folder that `pbprompt fit` wrote.")
+BY_MODEL = typer.Option(..., "--model", help="A folder that `pbprompt fit` wrote.")
+DATA = typer.Argument(..., help="A folder, table or split file; or a benchmark's name with --root.")
+NAMES = typer.Option(
+    None, "--names", "--classes-file", help="Names to read, by label: what prompts call a class."
+)
+LOOKED_AT = typer.Option(
+    [], "--class", help="A class to look at, also one new to the model; may be repeated. [all]"
+)
+BACKBONE = advanced(
+    [], help="Where the model's backbone is now, if it has moved; of several repeated, in their order."
+)
+ACTIVATION = advanced(None, help="quick_gelu or gelu, for weights that do not tell.")
+DEVICE = advanced("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N.")
+SAMPLES = advanced(20, min=1, help="Prompts sampled for each class.")
+SAMPLES_SHOWN = typer.Option(4, min=1, help="Sampled prompts to show of each class.")
+SEED = advanced(0, help="Seed of the sampled prompts.")
+ROOT = advanced(None, help="Where the benchmarks are (or $PBPROMPT_DATA).")
+RAY_ADDRESS = advanced(None, help="A running cluster (default: one is started here).")
+ALLOW_URLS = advanced(
+    False, "--allow-urls", help="Fetch what addresses name: http, https, and with extras s3, gs, …"
+)
 
 
 def with_options(kind: type[Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:

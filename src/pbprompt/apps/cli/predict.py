@@ -6,7 +6,15 @@ from pathlib import Path
 
 import typer
 
-from pbprompt.apps.cli.options import with_options
+from pbprompt.apps.cli.options import (
+    ACTIVATION,
+    ALLOW_URLS,
+    DEVICE,
+    RAY_ADDRESS,
+    SEED,
+    advanced,
+    with_options,
+)
 from pbprompt.errors import InputError
 from pbprompt.files import read_text
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE
@@ -26,21 +34,21 @@ class PredictOptions:
     classes: str = typer.Option("", "--classes", "-c", help="Class names, separated by commas.")
     classes_file: Path | None = typer.Option(None, help="A file, one class name a line.")
     model: Path | None = typer.Option(None, help="A folder that `pbprompt fit` wrote; --classes adds to it.")
-    template: str | None = typer.Option(
+    template: str | None = advanced(
         None, help=f"Sentence around a name; {{}} is the name. [{DEFAULT_TEMPLATE}]"
     )
-    backbone: list[str] = typer.Option(
+    backbone: list[str] = advanced(
         [], help="lite (default), lite-vit, OpenAI name, file, folder, hub id; of several repeated."
     )
-    activation: str | None = typer.Option(None, help="quick_gelu or gelu, for weights that do not tell.")
-    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N.")
-    samples: int = typer.Option(20, min=1, help="Prompts sampled for each class of a tuned model.")
-    seed: int = typer.Option(0, help="Seed of the sampled prompts.")
+    activation: str | None = ACTIVATION
+    device: str = DEVICE
+    samples: int = advanced(20, min=1, help="Prompts sampled for each class of a tuned model.")
+    seed: int = SEED
     top_k: int = typer.Option(3, min=1, help="How many classes to show for each image.")
     reject_at: float | None = typer.Option(
         None, help=f"Mark as unsure so that the others are this accurate, with 90 % certainty. [{REJECT_AT}]"
     )
-    back_off: float | None = typer.Option(
+    back_off: float | None = advanced(
         None,
         help="Answer by a class or, where none is sure enough, a group of classes, so that answers are this "
         "accurate: 0.95. Of a model fitted with --hierarchy.",
@@ -48,10 +56,10 @@ class PredictOptions:
     coverage: float | None = typer.Option(
         None, help="Give sets of classes that hold the true one this often, such as 0.9."
     )
-    per_class: bool = typer.Option(
+    per_class: bool = advanced(
         False, "--per-class", help="Hold --coverage for the images of every class, not on average."
     )
-    class_mix: str = typer.Option(
+    class_mix: str = advanced(
         "as-trained",
         help="How often classes come: as-trained, balanced, estimate (from these images), or a file of lines "
         "`class: number`. With --model.",
@@ -60,12 +68,12 @@ class PredictOptions:
         None,
         help="Mark what looks like none of the classes, wrongly so for this share of their images: 0.05.",
     )
-    together: bool = typer.Option(
+    together: bool = advanced(
         False,
         "--together",
         help="Let the images inform each other: all are read before the first is answered. With --model.",
     )
-    independent: bool = typer.Option(
+    independent: bool = advanced(
         False,
         "--independent",
         help="Each name by itself: an image may show several or none. Without --model; SigLIP only.",
@@ -78,18 +86,16 @@ class PredictOptions:
         help="Write the fields of --json to a .csv, .jsonl or .parquet file; with a slash behind, to a "
         "folder of such files.",
     )
-    fast_resize: bool = typer.Option(
+    fast_resize: bool = advanced(
         False, "--fast-resize", help="Resize images approximately, in less time (docs/batch.md)."
     )
-    precision: str = typer.Option(
+    precision: str = advanced(
         "float32", help="Of the image tower: float32, or bfloat16, which is approximate and faster on a CPU."
     )
-    features: bool = typer.Option(False, "--features", help="With --out: each image's features too.")
-    allow_urls: bool = typer.Option(
-        False, "--allow-urls", help="Fetch what addresses name: http, https, and with extras s3, gs, …"
-    )
-    executor: str = typer.Option("local", help="What answers, with --out: local, or ray on many machines.")
-    ray_address: str | None = typer.Option(None, help="A running cluster (default: one is started here).")
+    features: bool = advanced(False, "--features", help="With --out: each image's features too.")
+    allow_urls: bool = ALLOW_URLS
+    executor: str = advanced("local", help="What answers, with --out: local, or ray on many machines.")
+    ray_address: str | None = RAY_ADDRESS
 
     @cached_property
     def names(self) -> list[str]:
@@ -129,27 +135,17 @@ def predict(options: PredictOptions) -> None:
     [bold]pbprompt predict holiday/ --model model/ --reject-at 0.95 --coverage 0.9[/bold]
 
     With a model, `doubt` is the number of equally likely classes between which it would be as undecided:
-    1.0 is sure. (`--json` has the `entropy`, its logarithm, and `epistemic`, the part of it that more
-    photographs may settle.) An image is `unsure` where its top probability is below a threshold: images
-    above it, if they are like the validation images, are right as often as --reject-at asks, with 90 %
-    certainty. Where so few images can promise no such thing, all are unsure if --reject-at was given.
-    --coverage lists the classes an image may be of: the true one is among them at least that often, on
-    average over images or, with --per-class, for the images of each class. --none-at 0.05 marks what looks
-    like none of the classes (five in a hundred images of the classes are marked too), where the method can
-    tell. An image that cannot be read is reported and skipped; exit code 1. Features of some thousand files
-    are kept in the cache, so that images of before need not be encoded again.
+    1.0 is sure. An image is `unsure` where its top probability is below a threshold: images above it, if
+    they are like the validation images, are right as often as --reject-at asks, with 90 % certainty. Where
+    so few images can promise no such thing, all are unsure if --reject-at was given. --coverage lists the
+    classes an image may be of: the true one is among them at least that often. --none-at 0.05 marks what
+    looks like none of the classes (five in a hundred images of the classes are marked too).
 
-    --class-mix is for images of which the classes come otherwise than in training: answers, and what is
-    promised of them, then are as for such images.
+    --class-mix is for images of which the classes come otherwise than in training, --together lets images
+    inform each other (docs/unlabelled.md). A multi-label model says which of its labels each image has.
 
-    --together takes the images as unlabelled evidence of the classes (docs/unlabelled.md): their answers then
-    depend on each other, and it is told how many changed.
-
-    A multi-label model says which of its labels each image has, perhaps none.
-
-    With --out the images may be millions: they are read as a stream, and where the command is ended, however
-    that may be, the same command goes on. Images that cannot be read are listed beside the answers, in
-    `answers.failed.csv`.
+    An image that cannot be read is reported and skipped; exit code 1. With --out the images may be millions:
+    they are read as a stream, and where the command is ended, the same command goes on.
 
     [bold]pbprompt predict photos/ shards/*.tar --model model/ --out answers.parquet[/bold]
     """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from pbprompt.apps.cli.options import BACKBONE, BY_MODEL, DEVICE, LOOKED_AT, ROOT, SAMPLES_SHOWN, SEED
 from pbprompt.apps.cli.output import print_json, print_table, tell
 from pbprompt.errors import InputError
 
@@ -15,13 +16,11 @@ if TYPE_CHECKING:
 
 
 def prompts(
-    model: Path = typer.Option(..., help="A folder that `pbprompt fit` wrote."),
-    names: list[str] = typer.Option(
-        [], "--class", help="A class to look at, also one new to the model; may be repeated. [all]"
-    ),
+    model: Path = BY_MODEL,
+    names: list[str] = LOOKED_AT,
     words: int = typer.Option(3, min=0, help="Nearest vocabulary words of each learned token; 0: none."),
-    samples: int = typer.Option(4, min=1, help="Sampled prompts of each class."),
-    seed: int = typer.Option(0, help="Seed of the sampled prompts."),
+    samples: int = SAMPLES_SHOWN,
+    seed: int = SEED,
     map_file: Path | None = typer.Option(
         None, "--map", help="Draw a map of the prompts: .png, .svg or .csv."
     ),
@@ -29,11 +28,9 @@ def prompts(
         "", help="A dataset whose images go onto the map: folder, table or benchmark."
     ),
     per_class: int = typer.Option(20, min=1, help="Images of each class on the map, at most."),
-    root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA)."),
-    backbone: list[str] = typer.Option(
-        [], help="Where the model's backbone is now, if it has moved; of several repeated, in their order."
-    ),
-    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
+    root: Path | None = ROOT,
+    backbone: list[str] = BACKBONE,
+    device: str = DEVICE,
     as_json: bool = typer.Option(False, "--json", help="A JSON object per class: class, cosine, words."),
 ) -> None:
     """Show how alike the sampled prompts of each class are, the words near them, and a map of them.

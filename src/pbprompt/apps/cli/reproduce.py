@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from pbprompt.apps.cli.options import with_options
+from pbprompt.apps.cli.options import DEVICE, RAY_ADDRESS, ROOT, with_options
 from pbprompt.apps.cli.output import print_table
 from pbprompt.errors import InputError
 
@@ -33,15 +33,15 @@ class ReproduceOptions:
     seeds: str = typer.Option("", help="Only these seeds: 1,2,3.")
     overrides: list[str] = typer.Option([], "--set", help="A setting of every method as key=value.")
     runs: Path = typer.Option(Path("runs"), help="The folder of results; finished runs are not run again.")
-    root: Path | None = typer.Option(None, help="Where the benchmarks are (or $PBPROMPT_DATA).")
-    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N.")
+    root: Path | None = ROOT
+    device: str = DEVICE
     precision: str = typer.Option(
         "", help="Of the towers, in every row: float32, bfloat16 or float16 (default: as each row's authors)."
     )
     executor: str = typer.Option("local", help="What spreads the runs: local, ray or slurm.")
     jobs: int | None = typer.Option(None, min=1, help="Runs at a time (default: one per GPU, or up to 4).")
     gpus_per_run: float | None = typer.Option(None, min=0, help="Ray and Slurm; a fraction shares a GPU.")
-    ray_address: str | None = typer.Option(None, help="A running cluster (default: one is started here).")
+    ray_address: str | None = RAY_ADDRESS
     style: str = typer.Option("terminal", "--format", help="terminal, markdown, csv or latex.")
     report: Path | None = typer.Option(None, help="Also write a page of tables and figures to this folder.")
     dry_run: bool = typer.Option(False, help="Only say what it costs: runs, steps and hours, by row.")

@@ -10,21 +10,20 @@ from tempfile import TemporaryDirectory
 
 import typer
 
+from pbprompt.apps.cli.options import BACKBONE, DEVICE, MODEL
 from pbprompt.apps.cli.output import importing, tell
 from pbprompt.errors import InputError, install_command
 
 
 def serve(
-    model: Path = typer.Argument(..., help="A folder that `pbprompt fit` wrote."),
+    model: Path = MODEL,
     host: str = typer.Option("127.0.0.1", help="Address to listen on; 0.0.0.0: every one of this machine."),
     port: int = typer.Option(8000, min=0, max=65535, help="Port to listen on; 0: any free one."),
     api_key: str | None = typer.Option(
         None, envvar="PBPROMPT_API_KEY", help="Clients must send this key; better given as the variable."
     ),
-    backbone: list[str] = typer.Option(
-        [], help="Where the model's backbone is now, if it has moved; of several repeated, in their order."
-    ),
-    device: str = typer.Option("auto", help="auto (a GPU where there is one), cpu, cuda or cuda:N."),
+    backbone: list[str] = BACKBONE,
+    device: str = DEVICE,
     class_mix: str = typer.Option(
         "as-trained", help="How often classes come: as-trained, balanced, or a file of lines `class: number`."
     ),
