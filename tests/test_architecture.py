@@ -49,10 +49,10 @@ WALKS = {  # what is opened, in order, to follow a job; each hop is a file and w
     "reproduce": [
         ("apps/cli/reproduce.py", "reproduce"),  # reads the options, and prints
         ("research/recipes/__init__.py", "load_recipe"),  # a table of the paper as runs
-        ("research/sweep/sweeping.py", "sweep"),  # those that the store does not have
+        ("research/sweep.py", "sweep"),  # those that the store does not have
         ("research/runs/protocol.py", "prepare_run"),  # data, draw, settings, id
         ("executors/local.py", "LocalExecutor"),  # in processes (or Ray, or Slurm)
-        ("research/sweep/worker.py", "execute"),  # one run
+        ("research/sweep.py", "execute"),  # one run
         ("research/runs/protocol.py", "run_task"),  # tune, then test
         ("model/tuned.py", "TunedModel.fit"),  # as for fit
         ("model/predictor.py", "predict_features"),  # what it says of each test image

@@ -39,7 +39,7 @@ from pbprompt.prompts.loop import loop
 from pbprompt.registry import find_method
 from pbprompt.research.runs.config import RunConfig
 from pbprompt.research.runs.store import RunStore
-from pbprompt.research.sweep.sweeping import sweep
+from pbprompt.research.sweep import sweep
 from pbprompt.vision.features import checkpoint, claims, store
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.build_dataset import Choices

@@ -11,7 +11,7 @@ from pbprompt.errors import InputError
 from pbprompt.executors.ray_executor import RayExecutor
 from pbprompt.research.runs.config import RunConfig
 from pbprompt.research.runs.store import RunStore
-from pbprompt.research.sweep.sweeping import prepare_runs, sweep
+from pbprompt.research.sweep import prepare_runs, sweep
 
 ray = pytest.importorskip("ray")
 RUNS = [RunConfig(task="few-shot", dataset="sample", shots=1, seed=seed) for seed in (1, 2, 3, 4)]

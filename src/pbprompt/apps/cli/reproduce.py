@@ -87,7 +87,7 @@ def reproduce(options: ReproduceOptions) -> None:
     from pbprompt.research.recipes import load_recipe
     from pbprompt.research.recipes.pictures import find_picture, picture_names
     from pbprompt.research.runs.store import RunStore
-    from pbprompt.research.sweep.sweeping import sweep
+    from pbprompt.research.sweep import sweep
 
     options = replace(options, device=distributed.pick(options.device))
     pictures = {name: picture for name in options.tables if (picture := find_picture(name))}

@@ -21,7 +21,7 @@ from pbprompt.executors.local import LocalExecutor, _death
 from pbprompt.research.runs import protocol
 from pbprompt.research.runs.config import RunConfig
 from pbprompt.research.runs.store import RunStore
-from pbprompt.research.sweep.sweeping import prepare_runs, sweep
+from pbprompt.research.sweep import prepare_runs, sweep
 
 
 def runs(*seeds: int) -> list[RunConfig]:
@@ -141,7 +141,7 @@ from pathlib import Path
 import sweep_stubs
 from pbprompt.research.runs.config import RunConfig
 from pbprompt.research.runs.store import RunStore
-from pbprompt.research.sweep.sweeping import sweep
+from pbprompt.research.sweep import sweep
 from pbprompt.executors.local import LocalExecutor
 from contextlib import closing
 

@@ -1,1 +1,0 @@
-"""Many runs, spread by local processes, Ray or Slurm."""
