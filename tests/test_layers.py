@@ -94,6 +94,34 @@ def test_research_is_opened_by_its_own_verbs_alone():
     assert users <= {f"apps/cli/{verb}.py" for verb in verbs}
 
 
+# below `model`, who reads and writes files: images, features, weights; and what training resumes from
+READS = ("vision/images/", "vision/features/", "vision/towers/loading/", "prompts/loop/")
+ASSETS = {"vision/towers/tokenizer.py", "vision/towers/families.py"}  # that come with the package
+FILES = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "mkdir", "unlink", "iterdir", "glob"}
+FILES |= {"safe_open", "load_file", "save_file", "write_files", "write_stream", "read_json", "append_records"}
+
+
+def calls(path: Path) -> set[str]:
+    """Names of the functions and methods that a file calls."""
+    called = [
+        n.func for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.Call)
+    ]
+    return {getattr(function, "attr", getattr(function, "id", "")) for function in called}
+
+
+def test_equations_leave_files_alone():
+    below = [
+        path.relative_to(ROOT).as_posix()
+        for floor in ("learners", "prompts", "evidence", "vision")
+        for path in (ROOT / floor).rglob("*.py")
+    ]
+    assert not {
+        here: found
+        for here in below
+        if not here.startswith(READS) and here not in ASSETS and (found := calls(ROOT / here) & FILES)
+    }
+
+
 def test_the_rule_can_be_broken(tmp_path):
     bad = tmp_path / "bad.py"
     bad.write_text(
@@ -102,3 +130,5 @@ def test_the_rule_can_be_broken(tmp_path):
         "'pbprompt.research is a word of this sentence'\n"
     )
     assert imported_parts(bad) == {"apps/cli", "vision", "apps/serve", "evidence"}
+    bad.write_text("with Path('x').open() as file:\n    tensors = load_file(file)\n")
+    assert calls(bad) & FILES == {"open", "load_file"}
