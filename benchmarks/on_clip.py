@@ -1,37 +1,90 @@
-"""The default on features of real CLIP models, beside names alone, names with GDA, and logistic regression.
+"""The default on features of real CLIP models, beside names alone and the methods it is compared with.
 
     python -m benchmarks.on_clip --features FOLDER --out benchmarks/results/on-clip.json
+    python -m benchmarks.on_clip --page docs/on-clip.md
 
-FOLDER holds `caltech101.npz` and `stanford_cars.npz`: image features of OpenAI's ViT-B/32 and ViT-B/16, of
-length 1 (`vitb32_val`, `val_y`, …), and text of the names (`vitb32_text`; `vitb32_named`: the classes that
-have one). On Caltech101 photographs are drawn from the validation split and the test split judges; cars have
-no test rows: drawn from the validation split, judged by the rest of it. Names alone have the temperature that
-suits the judging images best, and so has the mix of names and GDA its two weights: bounds that no one can
-know. Logistic regression has C = 10.
+FOLDER holds `caltech101.npz`, `stanford_cars.npz` and `fgvc_aircraft.npz`: image features of OpenAI's
+ViT-B/32 and ViT-B/16, of length 1 (`vitb32_val`, `val_y`, …), and text of the names (`vitb32_text`;
+`vitb32_named`: the classes that have one). On Caltech101 and FGVCAircraft photographs are drawn from the
+validation split and the test split judges. Cars have no test rows: up to four are drawn from the validation
+split and judged by the rest of it; eight and sixteen from `views`, each the mean of augmented views of a
+training image, and judged by the whole validation split. A class with fewer gives all it has.
+
+Names alone have the temperature that suits the judging images best, and so has the mix of names and GDA its
+two weights: bounds that no one can know. Rivals are those of the library: with the published constants and as
+they are, and with their constants searched, and their temperature fitted, by images left out (`benchmarks/
+study`: the same). With one photograph per class nothing can be left out, and they are as they are.
+
+Intervals are of the difference to the default, judging images and draws resampled together.
 """
 
 import argparse
+import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
-from sklearn.linear_model import LogisticRegression
+from torch import Tensor
 
 from benchmarks.evidence_parts import figures
-from pbprompt import EvidenceClassifier
+from pbprompt import EvidenceClassifier, markdown
+from pbprompt.evidence.folds import held_out
 from pbprompt.evidence.rivals.gda import gaussian_discriminant
+from pbprompt.evidence.rivals.proker import ProKeR, best_settings
+from pbprompt.evidence.rivals.tip_adapter import TipAdapter
+from pbprompt.evidence.temperature import fit_temperature
 from pbprompt.evidence.weights import fit_weights
 from pbprompt.files import write_text
+from pbprompt.learners.memory import MemoryBesideText
+from pbprompt.learners.method import Method, make_config
+from pbprompt.model.metrics.resampling import image_counts, interval, seed_shares
+from pbprompt.model.predictor import predictive
+from pbprompt.registry import find_method
 from pbprompt.research.runs.provenance import commit
+from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 SCALE = 100.0
 SEEDS = (1, 2, 3)
-SHOTS = (1, 2, 4, 8)
+SHOTS = (1, 2, 4, 8, 16)
+RESAMPLES = 1000
+FEW = (1, 2, 4)  # of the cars' validation split, where a class has five or more: one at least judges
+FILES = ("caltech101", "stanford_cars", "fgvc_aircraft")
+RESULTS = Path(__file__).parent / "results"
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+DEFAULT, BY_NAME, MIX = "default", "names alone, best temperature", "names and GDA, best mix"
+ALONE = "default, no names"
 Rows = tuple[NDArray[np.float32], NDArray[np.int64]]
+
+
+class Rival(NamedTuple):
+    """A method of the library, with settings, and its temperature by images left out or 1."""
+
+    method: str
+    settings: tuple[str, ...] = ()
+    tempered: bool = False
+    reads_text: bool = True
+
+
+RIVALS: Mapping[str, Rival] = {
+    "names and GDA, as published": Rival("gda"),
+    "names and GDA, searched": Rival("gda", ("alpha=0",), tempered=True),
+    "Tip-Adapter, as published": Rival("tip-adapter"),
+    "Tip-Adapter, searched": Rival(
+        "tip-adapter", ("search_alpha=50", "search_beta=50", "search_on=left-out"), tempered=True
+    ),
+    "ProKeR, as published": Rival("proker"),
+    "ProKeR, searched": Rival("proker", ("search=true",), tempered=True),
+    "LP++": Rival("lp++"),
+    "GDA, no names": Rival("gda", tempered=True, reads_text=False),
+    "logistic regression": Rival("linear-probe", reads_text=False),
+}
 
 
 class Source(NamedTuple):
@@ -40,37 +93,56 @@ class Source(NamedTuple):
     title: str
     train: Rows
     held_out: Rows | None
-    texts: NDArray[np.float32]
+    texts: NDArray[np.float32] | None
+    shots: Sequence[int] = SHOTS
 
-    def draw(self, shots: int, seed: int) -> tuple[Rows, Rows]:
-        (x, y), chance = self.train, np.random.default_rng(seed)
-        own = (np.flatnonzero(y == c) for c in range(len(self.texts)))
-        rows = np.concatenate([chance.permutation(each)[:shots] for each in own])
-        rest = np.setdiff1d(np.arange(len(y)), rows)
-        return (x[rows], y[rows]), self.held_out or (x[rest], y[rest])
+    @property
+    def classes(self) -> int:
+        return int(self.train[1].max()) + 1
+
+    def drawn(self, shots: int, seed: int) -> NDArray[np.int64]:
+        """Rows of so many photographs of each class, or all it has."""
+        chance, labels = np.random.default_rng(seed), self.train[1]
+        own = (np.flatnonzero(labels == c) for c in range(self.classes))
+        return np.concatenate([chance.permutation(each)[:shots] for each in own])
+
+    def judging(self, rows: NDArray[np.int64]) -> tuple[Rows, NDArray[np.bool_]]:
+        """All images that may judge, and which of them do."""
+        if self.held_out is not None:
+            return self.held_out, np.ones(len(self.held_out[1]), dtype=bool)
+        return self.train, ~np.isin(np.arange(len(self.train[1])), rows)
 
 
 def sources(folder: Path) -> list[Source]:
     found = []
-    caltech, cars = (np.load(folder / f"{name}.npz") for name in ("caltech101", "stanford_cars"))
+    caltech, cars, aircraft = (np.load(folder / f"{name}.npz") for name in FILES)
     for net, title in (("vitb32", "ViT-B/32"), ("vitb16", "ViT-B/16")):
         named = np.sort(caltech[f"{net}_named"])
-        train, held_out = (
+        train, judging = (
             some(caltech[f"{net}_{part}"], caltech[f"{part}_y"], named) for part in ("val", "test")
         )
-        found.append(Source(f"Caltech101, {title}", train, held_out, caltech[f"{net}_text"][named]))
+        found.append(Source(f"Caltech101, {title}", train, judging, _wide(caltech[f"{net}_text"][named])))
     every = np.arange(len(cars["classnames"]))
-    train = some(cars["vitb32_val"], cars["val_y"], every)
-    found.append(Source("StanfordCars, ViT-B/32", train, None, cars["vitb32_text"]))
-    return found
+    val, views = (some(cars[f"vitb32_{part}"], cars[f"{part}_y"], every) for part in ("val", "views"))
+    texts = _wide(cars["vitb32_text"])
+    found += [
+        Source("StanfordCars, ViT-B/32", val, None, texts, FEW),
+        Source("StanfordCars, ViT-B/32, from views", views, val, texts, SHOTS[len(FEW) :]),
+    ]
+    train, judging = ((_wide(aircraft[f"vitb32_{part}"]), aircraft[f"{part}_y"]) for part in ("val", "test"))
+    return [*found, Source("FGVCAircraft, ViT-B/32", train, judging, None)]
+
+
+def _wide(x: NDArray[Any]) -> NDArray[np.float32]:
+    return x.astype(np.float32)
 
 
 def some(x: NDArray[Any], y: NDArray[Any], classes: NDArray[Any]) -> Rows:
     rows = np.isin(y, classes)
-    return x[rows].astype(np.float32), np.searchsorted(classes, y[rows])
+    return _wide(x[rows]), np.searchsorted(classes, y[rows])
 
 
-def best(tables: list[torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+def best(tables: list[Tensor], labels: Tensor) -> Tensor:
     """Probabilities by the weights that suit the judging images best."""
     scores = torch.stack([table.double() for table in tables])
     usual = torch.tensor([1 / float(table.var(1).mean().sqrt()) for table in scores]).double()
@@ -78,47 +150,190 @@ def best(tables: list[torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
     return torch.einsum("e,enk->nk", weights, scores).softmax(1)
 
 
-def measured(source: Source, shots: int, seed: int) -> dict[str, list[float]]:
-    (x, y), (z, truth) = source.draw(shots, seed)
-    labels, texts = torch.from_numpy(truth), source.texts.astype(np.float32)
-    by_name = torch.from_numpy(z @ (texts - texts.mean(0)).T) * SCALE
-    fitted = gaussian_discriminant(torch.from_numpy(x).double(), torch.from_numpy(y))
-    gda = fitted.logits(torch.from_numpy(z).double())
-    said = {
-        "default": EvidenceClassifier(texts, SCALE).fit(x, y).predict_proba(z),
-        "logistic regression": LogisticRegression(C=10.0, max_iter=200).fit(x, y).predict_proba(z),
-        "default, no names": EvidenceClassifier().fit(x, y).predict_proba(z),
+def names_alone(z: NDArray[np.float32], texts: NDArray[np.float32], labels: Tensor) -> Tensor:
+    return best([torch.from_numpy(z @ (texts - texts.mean(0)).T) * SCALE], labels)
+
+
+def rival(
+    given: Rival,
+    texts: Float[Tensor, "k d"],
+    images: Float[Tensor, "n d"],
+    labels: Int[Tensor, " n"],
+    asked: Float[Tensor, "b d"],
+) -> Float[Tensor, "b k"]:
+    """Probabilities, by a tower of which there are only features."""
+    text = texts if given.reads_text else torch.zeros_like(texts)
+    method = fitted(given.method, given.settings, text, images, labels)
+    folds = held_out(labels) if given.tempered else []
+    if not folds:
+        return logs(method, asked).exp()
+    fixed = given.settings  # what was searched stays as it was found
+    if isinstance(method, TipAdapter) and method.searched:
+        fixed = tuple(
+            f"{name}={float(value)}" for name, value in zip(("alpha", "beta"), method.found, strict=True)
+        )
+    if isinstance(method, ProKeR) and method.config.search:
+        several = labels.bincount()[labels] > 1
+        found = best_settings(images.double(), (images @ text.T).double(), labels, several)
+        fixed = tuple(f"{name}={value}" for name, value in zip(("ridge", "beta"), found, strict=True))
+    said = [logs(fitted(given.method, fixed, text, images[~out], labels[~out]), images[out]) for out in folds]
+    known = torch.cat([labels[out] for out in folds])
+    return (logs(method, asked) / fit_temperature(torch.cat(said), known)).softmax(1)
+
+
+def fitted(
+    name: str, settings: tuple[str, ...], text: Tensor, images: Tensor, labels: Tensor
+) -> MemoryBesideText:
+    """The text in place of what a tower would have made of names."""
+    kind = find_method(name)
+    tower = SimpleNamespace(embed_dim=text.shape[1], logit_scale=SCALE, reads_text=True, device=text.device)
+    tower.towers = (tower,)
+    method = cast(MemoryBesideText, kind(make_config(kind, overrides=settings), cast(Backbone, tower)))
+    Method.prepare(method, [f"class {at}" for at in range(len(text))], "{}")
+    method._text = text
+    method.begin(_encoded(images), labels, seed=0)
+    method.finish()
+    return method
+
+
+def logs(method: Method, images: Tensor) -> Float[Tensor, "b k"]:
+    """Log probabilities."""
+    return predictive(method)(_encoded(images)).probabilities.double().clamp_min(1e-38).log()
+
+
+def _encoded(images: Tensor) -> Encoded:
+    return Encoded(images, images.new_zeros(len(images), 0, images.shape[1]))
+
+
+def answers(source: Source, rows: NDArray[np.int64], z: NDArray[np.float32], truth: Tensor) -> dict[str, Any]:
+    """Probabilities by everything that is compared."""
+    x, y = (part[rows] for part in source.train)
+    said: dict[str, Any] = {}
+    if source.texts is not None:
+        fitted = gaussian_discriminant(torch.from_numpy(x).double(), torch.from_numpy(y))
+        by_name = torch.from_numpy(z @ (source.texts - source.texts.mean(0)).T) * SCALE
+        said[DEFAULT] = EvidenceClassifier(source.texts, SCALE).fit(x, y).predict_proba(z)
+        said[BY_NAME] = names_alone(z, source.texts, truth)
+        said[MIX] = best([by_name, fitted.logits(torch.from_numpy(z).double())], truth)
+    said[ALONE] = EvidenceClassifier().fit(x, y).predict_proba(z)
+    texts = (
+        torch.zeros(source.classes, x.shape[1]) if source.texts is None else torch.from_numpy(source.texts)
+    )
+    for name, given in RIVALS.items():
+        if source.texts is not None or not given.reads_text:
+            said[name] = rival(given, texts, *map(torch.from_numpy, (x, y, z)))
+    return said
+
+
+def measured(source: Source, shots: int) -> dict[str, Any]:
+    """Of every row its figures in each draw, and its intervals beside the default's."""
+    figured: dict[str, list[list[float]]] = {}
+    right: dict[str, list[NDArray[np.float64]]] = {}
+    digest = hashlib.sha256()
+    every_draw = {tuple(sorted(rows := source.drawn(shots, seed))): rows for seed in SEEDS}
+    for rows in every_draw.values():  # one, where it is all there is
+        digest.update(rows.astype(np.int64).tobytes())
+        (every, every_label), judging = source.judging(rows)
+        truth = torch.from_numpy(every_label[judging])
+        for name, said in answers(source, rows, every[judging], truth).items():
+            table = torch.as_tensor(said).double()
+            figured.setdefault(name, []).append(figures(table, truth))
+            likely = table.gather(1, truth.unsqueeze(1)).squeeze(1).clamp_min(1e-38).log()
+            each = np.full((2, len(judging)), np.nan)
+            each[:, judging] = torch.stack([100.0 * (table.argmax(1) == truth), -likely]).numpy()
+            right.setdefault(name, []).append(each)
+    first = DEFAULT if source.texts is not None else ALONE
+    return {
+        "draws": digest.hexdigest()[:16],
+        "judging": int(judging.sum()),
+        "rows": {
+            name: {"figures": rows, "default ahead": ahead(np.stack(right[first]), np.stack(right[name]))}
+            for name, rows in figured.items()
+        },
     }
-    found = {name: figures(torch.as_tensor(table).double(), labels) for name, table in said.items()}
-    found["names alone, best temperature"] = figures(best([by_name], labels), labels)
-    found["names and GDA, best mix"] = figures(best([by_name, gda], labels), labels)
+
+
+def ahead(
+    mine: Float[np.ndarray, "s 2 n"], theirs: Float[np.ndarray, "s 2 n"]
+) -> dict[str, tuple[float, float]]:
+    """95 % intervals of the difference in accuracy and NLL; NaN where an image does not judge."""
+    gap = mine - theirs
+    counts, shares = image_counts(gap.shape[2], RESAMPLES), seed_shares(len(gap), RESAMPLES, seed=1)
+    judges = counts @ (~np.isnan(gap[:, 0])).T.astype(np.float32)
+    found = {}
+    for place, metric in enumerate(("accuracy", "NLL")):
+        means = counts @ np.nan_to_num(gap[:, place]).T / judges
+        found[metric] = interval((shares * means).sum(1))
     return found
+
+
+def tables(record: Mapping[str, Any]) -> str:
+    """Every source's, as the page has them."""
+    parts = []
+    for title, by_shots in record["figures"].items():
+        names = list(dict.fromkeys(name for found in by_shots.values() for name in found["rows"]))
+        rows = [[name, *(cell(found["rows"][name]) for found in by_shots.values())] for name in names]
+        parts.append(f"**{title}**\n\n" + markdown.table(["", *by_shots], rows))
+    return "\n\n".join(parts)
+
+
+def cell(row: Mapping[str, Any]) -> str:
+    """Means over the draws; marked where the default is ahead or behind for sure."""
+    accuracy, nll, ece = (fmean(column) for column in zip(*row["figures"], strict=True))
+    low, high = row["default ahead"]["accuracy"]
+    mark = " ▽" if low > 0 else " ▲" if high < 0 else ""
+    return f"{accuracy:.1f}{mark} / {nll:.3f} / {ece:.1f}"
+
+
+def goals(record: Mapping[str, Any]) -> str:
+    """How far the default is from names alone and from the best mix, at worst of the draws' means."""
+    lines = []
+    for title, by_shots in record["figures"].items():
+        for shots, found in by_shots.items():
+            if DEFAULT not in found["rows"]:
+                continue
+            mine, names, mix = (
+                [fmean(column) for column in zip(*found["rows"][name]["figures"], strict=True)]
+                for name in (DEFAULT, BY_NAME, MIX)
+            )
+            lines.append(
+                [title, shots]
+                + [f"{mine[0] - other[0]:+.1f} / {mine[1] - other[1]:+.3f}" for other in (names, mix)]
+                + [f"{mine[2]:.1f}"]
+            )
+    return markdown.table(["", "shots", "to names alone", "to the best mix", "ECE"], lines)
+
+
+def with_figures(page: str, record: Mapping[str, Any]) -> str:
+    """The page with the tables of this record between its two comments."""
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n{tables(record)}\n\n{goals(record)}\n{END}{rest.split(END)[1]}"
+
+
+def file_hashes(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    return {name: hashlib.sha256((folder / f"{name}.npz").read_bytes()).hexdigest()[:16] for name in names}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--features", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--features", type=Path)
+    parser.add_argument("--out", type=Path, default=RESULTS / "on-clip.json")
+    parser.add_argument("--page", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    record: dict[str, Any] = {"commit": commit(), "seeds": SEEDS, "figures": {}}
-    for source in sources(given.features):
-        least = np.bincount(source.train[1]).min() - (source.held_out is None)
-        shots = [n for n in SHOTS if n <= max(4, least)]
-        print(f"\n| {source.title} | " + " | ".join(map(str, shots)) + " |\n|" + "---|" * (len(shots) + 1))
-        of: dict[str, dict[int, list[list[float]]]] = {}
-        for n in shots:
-            for seed in SEEDS:
-                for name, row in measured(source, n, seed).items():
-                    of.setdefault(name, {}).setdefault(n, []).append(row)
-        for name, by_shots in of.items():
-            cells = [[fmean(column) for column in zip(*rows, strict=True)] for rows in by_shots.values()]
-            shown = [f"{accuracy:.1f} / {nll:.3f} / {ece:.1f}" for accuracy, nll, ece in cells]
-            print(f"| {name} | " + " | ".join(shown) + " |", flush=True)
-        record["figures"][source.title] = of
-    write_text(given.out, json.dumps(record, indent=1) + "\n")
+    if given.features:
+        record: dict[str, Any] = {"commit": commit(), "seeds": SEEDS, "figures": {}}
+        record["files"] = file_hashes(given.features, FILES)
+        for source in sources(given.features):
+            print(source.title, flush=True)
+            record["figures"][source.title] = {str(n): measured(source, n) for n in source.shots}
+        write_text(given.out, json.dumps(record, indent=1) + "\n")
+    record = json.loads(given.out.read_text(encoding="utf-8"))
+    print(f"{tables(record)}\n\n{goals(record)}")
+    if given.page:
+        write_text(given.page, with_figures(given.page.read_text(encoding="utf-8"), record))
 
 
 if __name__ == "__main__":

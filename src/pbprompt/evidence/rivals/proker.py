@@ -78,7 +78,7 @@ class ProKeR(MemoryBesideText):
         start = x @ unit(self._text).to(x)[present].T
         several = own.bincount()[own] > 1
         if self.config.search and several.any():
-            ridge, beta = _best(x, start, own, several)
+            ridge, beta = best_settings(x, start, own, several)
         residuals = F.one_hot(own).to(x) - start
         found = proximal_coefficients(rbf_kernel(x, x, beta), residuals, ridge).T
         rows = found.mean(0).repeat(len(self.classes) + 1, 1)
@@ -101,7 +101,7 @@ class ProKeR(MemoryBesideText):
         return torch.cat(parts).unsqueeze(0)
 
 
-def _best(
+def best_settings(
     x: Float[Tensor, "n d"], start: Float[Tensor, "n k"], own: Int[Tensor, " n"], judged: Bool[Tensor, " n"]
 ) -> tuple[float, float]:
     """λ and β that are most often right on images left out; among equals the first."""
