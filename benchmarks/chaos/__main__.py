@@ -30,20 +30,20 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=0, help="go on with all but the disk for so long")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    ends, seed = time.monotonic() + 60 * options.minutes, options.seed
+    began, seed = time.monotonic(), options.seed
     found: dict[str, Counter[str]] = {}
     took: dict[str, list[float]] = {}
     with server.started() as (process, url):
-        memory = [server.memory(process)]
+        memory = [(0.0, server.memory(process))]
         while True:
             rounds = _first(options) if seed == options.seed else _again(options, seed)
             for name, counts, seconds in rounds:
                 _add(found, took, name, counts, seconds)
             for name, counts, seconds in server.attack(url, options.requests, EXAMPLES, seed):
                 _add(found, took, name, counts, seconds)
-            memory.append(server.memory(process))
+                memory.append(((time.monotonic() - began) / 60, server.memory(process)))
             seed += 1
-            if time.monotonic() > ends:
+            if memory[-1][0] > options.minutes:
                 break
         _add(found, took, *server.end(process))
     rows = [
@@ -51,8 +51,9 @@ def main() -> int:
         for name, counts in found.items()
     ]
     print(markdown.table(["what", "tried", *COLUMNS, "p50, s", "p99, s"], rows, figures=True))
-    shown = ", ".join(f"{one:.0f}" for one in memory[:: max(1, len(memory) // 8)])
-    print(f"\nThe server's memory from its start on: {shown}, at the end {memory[-1]:.0f} MB.")
+    some = memory[:: -max(1, len(memory) // 12)][::-1]  # the last of all is the end
+    shown = ", ".join(f"{size:.0f} at {minutes:.0f}" for minutes, size in [memory[0], *some])
+    print(f"\nThe server's memory in MB, at minutes from its start on: {shown}.")
     return 1 if any(counts[bad] for counts in found.values() for bad in BAD) else 0
 
 

@@ -30,10 +30,8 @@ from pbprompt.registry import find_method
 from pbprompt.vision.towers.loading.load import load_backbone
 
 PATIENCE = 180.0  # seconds for a slow or broken client to be cut off or answered
-STARVED, SMALL = (
-    16,
-    8,
-)  # huge images that a small one may wait for, of a greedy client's 64; how many are sent
+STARVED = 16  # huge images that a small one may wait for, of a greedy client's 64
+SMALL = 8  # small ones that are sent meanwhile
 STOPS = 60.0  # seconds from SIGTERM to the end; the grace is 30
 # What JSON schema cannot say (that a text is an image's base64) is no fault of a request that breaks it.
 NOT_CHECKED = "positive_data_acceptance,negative_data_rejection"
@@ -69,6 +67,14 @@ CRUMBS = {  # what is sent first, and then again and again, over so many connect
     "chunks of a byte": [POST + JSON + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 5000],
     "requests in a row": [b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500],
     "headers that do not end": [b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"X: y\r\n" * 2000],
+    "trailers that do not end": [
+        POST + JSON + b"Transfer-Encoding: chunked\r\n\r\n0\r\n",
+        b"X: y\r\n" * 2000,
+    ],
+    "forms of half boundaries": [
+        POST + FORM + b"Content-Length: 60000000\r\n\r\n",
+        b'--b\r\nContent-Disposition: form-data; name="f"; filename="a"\r\n\r\n' + b"\r\n--" * 9000,
+    ],
 }
 LINES = 32
 
