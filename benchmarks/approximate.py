@@ -63,7 +63,7 @@ def by_way(exact: Backbone, way: str) -> Backbone:
 
 def off(backbone: Backbone, dataset: Dataset, items: tuple[Item, ...]) -> tuple[float, int]:
     """The share of the squares' values that the fast resize changes, and by how much at most."""
-    paths, look = [dataset.file(item) for item in items], backbone.preprocess.look
+    paths, look = [dataset.file(item) for item in items], backbone.preprocess.cropper
     shares, most = [], 0
     for one, other in zip(squares_of(paths, look), squares_of(paths, replace(look, fast=True)), strict=True):
         difference = np.abs(np.asarray(one, int) - np.asarray(other, int))

@@ -75,7 +75,7 @@ def timed(images: int, work: Callable[[], object]) -> Cost:
 def decode(backbone: Backbone, files: Sequence[Path]) -> None:
     """Files to squares, as the whole does it."""
     records = list(Stream(list(files)).records())
-    look, size = backbone.preprocess.look, default_batch(backbone.device)
+    look, size = backbone.preprocess.cropper, default_batch(backbone.device)
     with contextlib.closing(decoder_for(backbone)) as decoder:
         batches = ((at, records[at : at + size]) for at in range(0, len(records), size))
         for _ in decoder.decoded(batches, look):
@@ -102,7 +102,7 @@ def tower(backbone: Backbone, images: int, size: int) -> None:
 
 def whole(model: TunedModel, folder: Path, out: Path) -> None:
     """From the folder to one file, without the cache."""
-    job = batch_job.Job(model.backbone, model.predict, Stream([folder]), {"model": "benchmark"})
+    job = batch_job.BatchJob(model.backbone, model.predict, Stream([folder]), {"model": "benchmark"})
     output = Output(str(out))
     with output.opened(job.identity(output.suffix)):
         batch_job.run(job, output, batch_job.here, progress=False)

@@ -30,7 +30,7 @@ from pbprompt.vision.towers.loading.load import load_backbone
 def decode_rate(backbone: Backbone, dataset: Dataset, items: tuple[Item, ...]) -> float:
     """Images/s of reading, decoding and transforming alone."""
     started = time.perf_counter()
-    for _ in squares_of([dataset.file(item) for item in items], backbone.preprocess.look):
+    for _ in squares_of([dataset.file(item) for item in items], backbone.preprocess.cropper):
         pass
     return len(items) / (time.perf_counter() - started)
 

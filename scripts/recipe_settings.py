@@ -14,7 +14,7 @@ from pbprompt.files import write_text
 from pbprompt.learners.method import MethodConfig, make_config
 from pbprompt.markdown import table
 from pbprompt.registry import find_method
-from pbprompt.research.recipes import Recipe, Row, load_recipe, recipe_names
+from pbprompt.research.recipes import MethodRow, Recipe, load_recipe, recipe_names
 from pbprompt.research.report.published import published
 
 PAGE = Path(__file__).parents[1] / "docs" / "reproduce.md"
@@ -68,13 +68,13 @@ UNPRINTED = {  # rows without a figure of the paper: what they follow
 }
 
 
-def printed(recipe: Recipe, row: Row) -> bool:
+def printed(recipe: Recipe, row: MethodRow) -> bool:
     """Whether a figure of the paper stands beside the row."""
     name = row.published or row.label
     return any(figure.method == name for table in recipe.published for figure in published(table))
 
 
-def made_with(recipe: Recipe, row: Row, dataset: str) -> tuple[str, str, Settings, str]:
+def made_with(recipe: Recipe, row: MethodRow, dataset: str) -> tuple[str, str, Settings, str]:
     """(whose settings, preset, changes to it, what no setting says) of the figure beside a row."""
     few, rn50 = recipe.task == "few-shot", recipe.backbone == "RN50"
     transfer = recipe.task in ("cross-dataset", "domain-shift")
@@ -139,7 +139,7 @@ def made_with(recipe: Recipe, row: Row, dataset: str) -> tuple[str, str, Setting
     return "CoCoOp's paper", "default", {}, ""
 
 
-def differences(recipe: Recipe, row: Row) -> tuple[str, str]:
+def differences(recipe: Recipe, row: MethodRow) -> tuple[str, str]:
     """(whose settings, "same" or how the row's are others)."""
     if not printed(recipe, row):
         return "–", UNPRINTED.get(row.label, "no published figure")

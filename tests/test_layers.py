@@ -122,6 +122,16 @@ def test_equations_leave_files_alone():
     }
 
 
+def test_no_two_files_have_a_class_of_one_name():
+    homes: dict[str, set[str]] = {}
+    for path in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, set()).add(path.relative_to(ROOT).as_posix())
+    shared = {name for name, files in homes.items() if len(files) > 1}
+    assert shared == {"Prediction"}  # one image's answer, and the form in which HTTP sends that very thing
+
+
 def test_the_rule_can_be_broken(tmp_path):
     bad = tmp_path / "bad.py"
     bad.write_text(

@@ -29,7 +29,7 @@ from pbprompt.prompts.loop.checkpoint import Tally, read_checkpoint, write_check
 from pbprompt.prompts.loop.schedule import make_optimiser
 from pbprompt.registry import find_method
 from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.record import BackboneFacts, DataFacts, Record
+from pbprompt.research.runs.record import BackboneFacts, DataFacts, RunRecord
 from pbprompt.research.runs.store import RunStore
 from pbprompt.vision.features.checkpoint import Checkpoint
 from pbprompt.vision.features.store import FeatureStore
@@ -231,7 +231,7 @@ def _run_store(folder: Path, backbone: Backbone) -> Case:
         facts = DataFacts("sample", "c", "d"), BackboneFacts("lite", "f")
         config = RunConfig(task="few-shot", dataset="sample")
         results = {"sample": {"accuracy": 0.5}}
-        record = Record(
+        record = RunRecord(
             id=identity, config=config, settings={}, data=facts[0], backbone=facts[1], code="1", seconds=1.0,
             results=results,
         )  # fmt: skip

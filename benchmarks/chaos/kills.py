@@ -315,7 +315,7 @@ def _predict(folder: Path, photos: Path, backbone: Backbone) -> Killed:
 
     def work() -> None:
         records.FILES_AT_ONCE, parts.RECORDS, batch_job.CACHED_UNITS = 4, 2, 0
-        whole = batch_job.Job(backbone, model.predict, Stream([photos, tar]), {"model": "m"})
+        whole = batch_job.BatchJob(backbone, model.predict, Stream([photos, tar]), {"model": "m"})
         output = Output(str(out))
         if out.exists() and not output.folder.exists():  # all was done: the same again would be refused
             return

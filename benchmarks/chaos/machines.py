@@ -150,7 +150,7 @@ def on_ray(folder: Path) -> int:
         ("here", batch.here),
         ("ray", partial(executor, None, _Deadly(mark), "cpu", actors=1)),
     ):
-        job = batch.Job(model.backbone, model.predict, Stream([folder / "photos"]), {"model": "x"})
+        job = batch.BatchJob(model.backbone, model.predict, Stream([folder / "photos"]), {"model": "x"})
         output = Output(str(folder / f"{name}.jsonl"))
         with output.opened(job.identity(".jsonl")):
             batch.run(job, output, execute, progress=False)

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from pbprompt.research.runs.record import Record
+from pbprompt.research.runs.record import RunRecord
 from pbprompt.research.runs.store import RunStore
 
 RIVALS = {"few-shot": ("coop", "plot"), "base-to-new": ("cocoop", "proda", "vpt", "ship")}
@@ -34,7 +34,7 @@ NOTE = "lite is not CLIP; its figures are not comparable with the paper's."
 Words = tuple[str, ...]
 
 
-def scores(records: list[Record], task: str, method: str, preset: str = "default") -> dict[Words, float]:
+def scores(records: list[RunRecord], task: str, method: str, preset: str = "default") -> dict[Words, float]:
     """Of every setting that has all cells that any has: its mean score."""
     found: dict[Words, dict[Any, float]] = defaultdict(dict)
     for record in records:

@@ -17,7 +17,7 @@ from pbprompt import markdown
 from pbprompt.files import write_text
 from pbprompt.research.recipes import load_recipe
 from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.record import Record
+from pbprompt.research.runs.record import RunRecord
 from pbprompt.research.runs.store import RunStore
 
 ROUNDS = ("round-12", "round-12-literal", "round-12-new")
@@ -29,7 +29,7 @@ def key(config: RunConfig) -> Key:
     return config.task, config.preset, config.variant, config.overrides
 
 
-def measured(records: list[Record]) -> dict[str, Any]:
+def measured(records: list[RunRecord]) -> dict[str, Any]:
     """Label -> means over datasets, shots and draws; `runs` says over how many, `of` what most rows have."""
     latest = {record.config: record for record in records}  # of runs that were made twice
     own = [record for record in latest.values() if record.config.method == "pbprompt"]

@@ -17,15 +17,7 @@ from benchmarks.speed.measuring import apart, on_cuda
 from benchmarks.speed.pictures import make_dataset
 from benchmarks.speed.plain import PlainLoss, plain_optimiser
 from benchmarks.speed.rates import matrix_rate, seconds_of
-from benchmarks.speed.setups import (
-    METHODS,
-    OVERRIDES,
-    SHOTS,
-    TEMPLATE,
-    Options,
-    make_backbone,
-    random_batch,
-)
+from benchmarks.speed.setups import METHODS, OVERRIDES, SHOTS, TEMPLATE, Options, make_backbone, random_batch
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Batch, build_method, make_config
 from pbprompt.model.learn import tune
@@ -157,7 +149,7 @@ def _plain_epochs(fit: Fit, backbone: Backbone) -> float:
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(config, epoch, fit.epochs)
         order = torch.randperm(len(items), generator=stream(SEED, "order", epoch)).tolist()
-        loaded = squares_of([fit.dataset.file(items[i]) for i in order], see.look)
+        loaded = squares_of([fit.dataset.file(items[i]) for i in order], see.cropper)
         losses = []
         for first in range(0, len(items) - size + 1, size):
             squares = torch.stack([torch.from_numpy(next(loaded)) for _ in range(size)])

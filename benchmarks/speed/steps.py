@@ -13,15 +13,7 @@ from benchmarks.speed.flops import step_flops
 from benchmarks.speed.measuring import Cost, DidNotFitError, apart, measure
 from benchmarks.speed.plain import PlainLoss, plain_optimiser
 from benchmarks.speed.rates import matrix_rate
-from benchmarks.speed.setups import (
-    METHODS,
-    SHOTS,
-    Case,
-    Options,
-    make_backbone,
-    make_method,
-    random_batch,
-)
+from benchmarks.speed.setups import METHODS, SHOTS, Case, Options, make_backbone, make_method, random_batch
 from pbprompt.learners.method import Batch
 from pbprompt.learners.trained import Trained
 from pbprompt.prompts.loop.step import WARM_UP, Step

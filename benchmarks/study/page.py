@@ -14,16 +14,7 @@ from typing import Any
 from benchmarks.none_of_these import shown as shown_scores
 from benchmarks.study import presets
 from benchmarks.study.answers import answer, headline
-from benchmarks.study.claims import (
-    NEAR,
-    VERDICTS,
-    Check,
-    claims,
-    find_lead,
-    first_row,
-    losses,
-    standings,
-)
+from benchmarks.study.claims import NEAR, VERDICTS, Check, claims, find_lead, first_row, losses, standings
 from benchmarks.study.figures import draw_curves
 from benchmarks.study.goals import goals
 from benchmarks.study.maps import draw_maps

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pbprompt.errors import InputError
-from pbprompt.research.recipes import Recipe, Row, load_recipe
+from pbprompt.research.recipes import MethodRow, Recipe, load_recipe
 from pbprompt.research.report.tables import METRICS as HALVES
 from pbprompt.research.report.tables import title_of
 from pbprompt.research.runs.config import RunConfig
@@ -64,7 +64,7 @@ class Part:
         return self.recipes[0]
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[MethodRow, ...]:
         return self.recipe.rows
 
     def expand(self) -> dict[RunConfig, str]:

@@ -10,7 +10,7 @@ from rich.table import Table
 from benchmarks.study.parts import Part
 from pbprompt.research.dry_run import DryRun
 from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.record import Record
+from pbprompt.research.runs.record import RunRecord
 from pbprompt.research.runs.store import RunStore
 
 
@@ -48,7 +48,7 @@ def print_plan(parts: list[Part], root: Path | None, store: RunStore | None) -> 
     Console(width=150).print(table)
 
 
-def _pace(done: list[Record], steps: dict[RunConfig, int]) -> list[str]:
+def _pace(done: list[RunRecord], steps: dict[RunConfig, int]) -> list[str]:
     if not done:
         return ["", ""]
     seconds = [record.seconds for record in done]

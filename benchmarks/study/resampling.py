@@ -14,7 +14,7 @@ from benchmarks.study.parts import Place
 from pbprompt.errors import InputError
 from pbprompt.model.metrics.arrays import Floats
 from pbprompt.model.metrics.resampling import Counts, image_counts, resampled_mean, seed_shares
-from pbprompt.research.runs.record import Record
+from pbprompt.research.runs.record import RunRecord
 from pbprompt.research.runs.store import RunStore
 
 
@@ -56,13 +56,13 @@ class Resampled:
     """The metrics of every run on every test, resample by resample; made a test set at a time."""
 
     def __init__(
-        self, store: RunStore, records: Sequence[Record], say: Callable[[str], None], resamples: int
+        self, store: RunStore, records: Sequence[RunRecord], say: Callable[[str], None], resamples: int
     ) -> None:
         self.resamples = resamples
         self._shares = cache(lambda seeds, dataset: seed_shares(seeds, resamples, _seed(dataset)))
         self.vectors: dict[tuple[str, str, str], NDArray[np.float32]] = {}
         self.notes: set[str] = set()
-        by_test: dict[tuple[str, str], list[Record]] = {}
+        by_test: dict[tuple[str, str], list[RunRecord]] = {}
         for run in records:
             for test in run.results:
                 if test != "H":
@@ -72,7 +72,7 @@ class Resampled:
             say(f"resampling {name}, {len(runs)} runs")
             self._add(store, name, test, runs)
 
-    def _add(self, store: RunStore, name: str, test: str, runs: Sequence[Record]) -> None:
+    def _add(self, store: RunStore, name: str, test: str, runs: Sequence[RunRecord]) -> None:
         labels = None
         for run in runs:
             try:
@@ -105,7 +105,7 @@ class Resampled:
             for metric, vector in values.items():
                 self.vectors[run.id, test, metric] = vector.astype(np.float32)
 
-    def over_seeds(self, runs: Sequence[Record], place: Place, metric: str) -> Vector | None:
+    def over_seeds(self, runs: Sequence[RunRecord], place: Place, metric: str) -> Vector | None:
         """M [r] of the runs, one per seed; the draws of a dataset are resampled alike at all its places."""
         shares = self._shares(len(runs), place.dataset)
         if metric in TRAINED:  # a figure of the run, not of its images

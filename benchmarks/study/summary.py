@@ -13,22 +13,15 @@ from statistics import fmean, stdev
 from typing import Any, TypeVar
 
 from benchmarks.study.parts import AVERAGE, REFERENCES, Column, Part, Place
-from benchmarks.study.resampling import (
-    DETECTION,
-    REFUSED,
-    TESTED,
-    TRAINED,
-    Resampled,
-    Vector,
-)
+from benchmarks.study.resampling import DETECTION, REFUSED, TESTED, TRAINED, Resampled, Vector
 from pbprompt.errors import InputError
 from pbprompt.model.metrics.resampling import RESAMPLES, interval
-from pbprompt.research.runs.record import Record
+from pbprompt.research.runs.record import RunRecord
 from pbprompt.research.runs.store import RunStore
 
 DIGITS = 4  # a hundredth of a point
 
-Runs = Mapping[tuple[str, str, int], Mapping[int, Record]]  # (label, dataset, shots) -> seed -> run
+Runs = Mapping[tuple[str, str, int], Mapping[int, RunRecord]]  # (label, dataset, shots) -> seed -> run
 N = TypeVar("N", float, Vector)
 
 
@@ -60,12 +53,12 @@ def summarise(
     }
 
 
-def find_runs(part: Part, records: Iterable[Record]) -> Runs:
+def find_runs(part: Part, records: Iterable[RunRecord]) -> Runs:
     """The part's runs; of equal settings the latest counts, and in a cell those made as its latest was."""
     here = [record for record in records if record.backbone.name == part.recipe.backbone]
     latest = {record.config: record for record in here}
     order = {record.id: number for number, record in enumerate(here)}
-    cells: dict[tuple[str, str, int], dict[int, Record]] = {}
+    cells: dict[tuple[str, str, int], dict[int, RunRecord]] = {}
     for config, label in part.expand().items():
         if config in latest:
             cells.setdefault((label, config.dataset, config.shots), {})[config.seed] = latest[config]
@@ -139,7 +132,7 @@ def _cell(
     return cell
 
 
-def _figures(runs: Mapping[int, Record], place: Place, metric: str) -> dict[int, float]:
+def _figures(runs: Mapping[int, RunRecord], place: Place, metric: str) -> dict[int, float]:
     """A metric by seed; nothing where the runs do not have it."""
     found = {
         seed: run.train.get(metric) if metric in TRAINED else run.figure(place.test, metric)
@@ -170,8 +163,8 @@ def _lead(
     resampled: Resampled,
     column: Column,
     metric: str,
-    first: Mapping[Place, Mapping[int, Record]],
-    second: Mapping[Place, Mapping[int, Record]],
+    first: Mapping[Place, Mapping[int, RunRecord]],
+    second: Mapping[Place, Mapping[int, RunRecord]],
 ) -> list[float]:
     """[difference, low, high] over the seeds that both rows have at all places of a dataset.
 
@@ -232,11 +225,11 @@ def _listed(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def _identity(runs: Sequence[Record], stored: int) -> dict[str, Any]:
+def _identity(runs: Sequence[RunRecord], stored: int) -> dict[str, Any]:
     def counted(values: Iterable[str]) -> dict[str, int]:
         return dict(Counter(values).most_common())
 
-    def drawn(run: Record) -> str:
+    def drawn(run: RunRecord) -> str:
         return f"{run.config.dataset} {run.config.shots} {run.config.seed}{run.data.draw}"
 
     draws = sorted(set(map(drawn, runs)))
@@ -256,7 +249,7 @@ def _identity(runs: Sequence[Record], stored: int) -> dict[str, Any]:
     }
 
 
-def _machine(run: Record) -> str:
+def _machine(run: RunRecord) -> str:
     facts = run.machine
     kind = facts.get("kind", facts["device"])  # older records have no kind, and "cpu" for a device
     tf32 = kind != "cpu" and facts["float32_products"] != "highest"

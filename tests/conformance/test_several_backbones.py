@@ -13,14 +13,7 @@ from pbprompt.model.folder import describe_model
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method, methods
 from pbprompt.testing import behaviours
-from pbprompt.testing.fits import (
-    fitted,
-    probabilities,
-    random_images,
-    tiny_dino,
-    tiny_resnet,
-    tiny_vit,
-)
+from pbprompt.testing.fits import fitted, probabilities, random_images, tiny_dino, tiny_resnet, tiny_vit
 from pbprompt.vision.towers.several import Several
 
 ABLE = ("conjugate", "linear-probe", "nearest-mean", "nearest-neighbours", "zeroshot")

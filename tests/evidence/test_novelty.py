@@ -7,25 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_posterior import (
-    PlainGaussians,
-    best_log_weights,
-    familiarity_statistic,
-    normal,
-    problem,
-)
+from plain_posterior import PlainGaussians, best_log_weights, familiarity_statistic, normal, problem
 from scipy.special import logsumexp
 
 from pbprompt.evidence.expert import HeldOutPhotographs, Seen
 from pbprompt.evidence.experts.gaussian import fit_gaussians, whitened
-from pbprompt.evidence.novelty import (
-    FEWEST,
-    USUAL,
-    Novelty,
-    fit_novelty,
-    openness,
-    reluctance,
-)
+from pbprompt.evidence.novelty import FEWEST, USUAL, Novelty, fit_novelty, openness, reluctance
 from pbprompt.evidence.statistics import Statistics
 
 

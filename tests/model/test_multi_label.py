@@ -9,7 +9,7 @@ from model_files import put
 from safetensors.torch import load, save
 from scipy.stats import entropy
 
-from pbprompt.apps.batch import Job, answers
+from pbprompt.apps.batch import BatchJob, answers
 from pbprompt.apps.classifier.tuning import GivenFeatures
 from pbprompt.errors import InputError, NoNumberError
 from pbprompt.learners.fit_options import FitOptions
@@ -173,7 +173,7 @@ def test_features_that_are_no_numbers_have_no_answer(model):
 
 def test_unreadable_files_give_their_errors(model, tmp_path):
     (tmp_path / "a.png").write_bytes(b"no image")
-    ((name, said, _),) = answers(Job.of(model, Stream([tmp_path / "a.png"])))
+    ((name, said, _),) = answers(BatchJob.of(model, Stream([tmp_path / "a.png"])))
     assert name.endswith("a.png") and isinstance(said, InputError)
 
 

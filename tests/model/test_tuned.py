@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pbprompt.apps.batch import Job, answers
+from pbprompt.apps.batch import BatchJob, answers
 from pbprompt.errors import InputError
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
@@ -143,7 +143,7 @@ def test_files_are_answered_in_order_and_bad_ones_named(model, photos, tmp_path)
     bad.write_bytes(b"no image")
     good = [photos.root / item.path for item in photos.test]
     asked = [good[0], bad, good[1], good[2]]
-    found = list(answers(Job.of(model, Stream(asked))))
+    found = list(answers(BatchJob.of(model, Stream(asked))))
     assert [one.name for one in found] == list(map(str, asked))
     assert isinstance(found[1].said, InputError) and "bad.png" in str(found[1].said)
     pixels = [model.backbone.preprocess(Image.open(path)) for path in good]

@@ -5,7 +5,7 @@ import pytest
 from pbprompt.errors import InputError
 from pbprompt.research import dry_run
 from pbprompt.research.dry_run import DryRun
-from pbprompt.research.recipes import Recipe, Row, load_recipe
+from pbprompt.research.recipes import MethodRow, Recipe, load_recipe
 from pbprompt.vision.images.sources import open_dataset
 
 CLASSES = len(open_dataset("sample").classes)
@@ -19,7 +19,7 @@ def recipe(**changes):
         "shots": (2, 4),
         "seeds": (1, 2),
     }
-    rows = (Row("own", "coop", overrides=("epochs=3",)), Row("plain", "zeroshot"))
+    rows = (MethodRow("own", "coop", overrides=("epochs=3",)), MethodRow("plain", "zeroshot"))
     return Recipe(**{"name": "small", "title": "Small", "rows": rows, **values, **changes})
 
 

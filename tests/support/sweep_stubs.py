@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pbprompt.research.runs.record import BackboneFacts, Record
+from pbprompt.research.runs.record import BackboneFacts, RunRecord
 from pbprompt.vision.towers.loading.load import backbone_fingerprint
 
 
@@ -54,7 +54,7 @@ def encode_in_vain(root, runs, backbone, device):
 
 
 def _record(run, identity):
-    return Record(
+    return RunRecord(
         id=identity,
         config=run.config,
         settings={},

@@ -220,7 +220,7 @@ def _named(backbone: Backbone) -> dict[str, str]:
 
 def _canvas(backbone: Backbone) -> dict[str, Any]:
     """How what the model sees is made of a file: a square, or those of several backbones on one canvas."""
-    squares = {tower.preprocess.look: preprocessing(tower.preprocess) for tower in backbone.towers}
+    squares = {tower.preprocess.cropper: preprocessing(tower.preprocess) for tower in backbone.towers}
     if len(squares) == 1:
         return preprocessing(backbone.preprocess)
     height, width = backbone.preprocess.shape

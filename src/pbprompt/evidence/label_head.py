@@ -26,7 +26,7 @@ from torch import Tensor
 
 from pbprompt.evidence.experts.gaussian import KAPPA
 from pbprompt.evidence.one_vs_rest import (
-    Labelled,
+    InEigenbasis,
     Products,
     label_statistics,
     log_ratio,
@@ -142,7 +142,7 @@ def fit_label_head(
     return LabelHead(weight.float(), bias.float(), threshold.float(), known.counts.float())
 
 
-def affine(known: Labelled, choice: LabelChoice) -> tuple[Float[Tensor, "k d"], Float[Tensor, " k"]]:
+def affine(known: InEigenbasis, choice: LabelChoice) -> tuple[Float[Tensor, "k d"], Float[Tensor, " k"]]:
     """w and b, read off the log-odds at 0 and at the ends of the axes."""
     axes = torch.eye(known.width, dtype=torch.float64, device=known.basis.device)
     bias = choice.log_odds(products(known, torch.zeros_like(axes[:1])))

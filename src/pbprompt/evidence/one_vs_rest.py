@@ -34,7 +34,7 @@ from torch import Tensor
 from pbprompt.evidence.experts.gaussian import FLOOR, GAMMA
 
 
-class Labelled(NamedTuple):
+class InEigenbasis(NamedTuple):
     """Images and names in the eigenbasis of S, where A is diagonal."""
 
     basis: Float[Tensor, "d d"]
@@ -75,7 +75,7 @@ class Products(NamedTuple):
 
 def label_statistics(
     images: Float[Tensor, "n d"], targets: Float[Tensor, "n k"], texts: Float[Tensor, "k d"]
-) -> Labelled:
+) -> InEigenbasis:
     """From unit image features, 1 where an image has a label and 0 where not, and the names' features."""
     x, y, texts = images.double(), targets.double(), texts.double()
     centre, counts = x.mean(0), y.sum(0)
@@ -88,11 +88,11 @@ def label_statistics(
     floor = FLOOR * float(x.square().sum()) / len(x)
     names = texts - texts.mean(0)
     spectrum = spectrum.clamp(min=0)
-    return Labelled(basis, spectrum, centre @ basis, counts, steps @ basis, names @ basis, len(x), floor)
+    return InEigenbasis(basis, spectrum, centre @ basis, counts, steps @ basis, names @ basis, len(x), floor)
 
 
 def products(
-    known: Labelled, images: Float[Tensor, "n d"], targets: Float[Tensor, "n k"] | None = None
+    known: InEigenbasis, images: Float[Tensor, "n d"], targets: Float[Tensor, "n k"] | None = None
 ) -> Products:
     """Of new images in the eigenbasis; with `targets`, of training images, each by the model without it.
 

@@ -14,13 +14,7 @@ from pbprompt.errors import InputError, suggest
 from pbprompt.evidence.label_head import LabelHead
 from pbprompt.evidence.unlabelled import Absorbed
 from pbprompt.learners.fit_options import USUAL, FitOptions
-from pbprompt.learners.fitted import (
-    ComparesParts,
-    CountsClasses,
-    LeavesOut,
-    PartialFit,
-    TakesUnlabelled,
-)
+from pbprompt.learners.fitted import ComparesParts, CountsClasses, LeavesOut, PartialFit, TakesUnlabelled
 from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.learners.predictive import DIGITS, Predictive
@@ -37,23 +31,12 @@ from pbprompt.model.calibration import (
 from pbprompt.model.card import ModelInfo
 from pbprompt.model.class_mix import Mix, estimated, ratio, shares
 from pbprompt.model.folder import Given, copy_method, describe_model, load_model, save_model
-from pbprompt.model.learn import (
-    Bank,
-    bank_on,
-    learn_beside,
-    tune,
-)
+from pbprompt.model.learn import Bank, bank_on, learn_beside, tune
 from pbprompt.model.manifest import ModelFiles, opened
 from pbprompt.model.metrics.conformal import ByDifficulty
 from pbprompt.model.metrics.evaluation import Evaluation
 from pbprompt.model.metrics.multi_label import MultiLabelEvaluation
-from pbprompt.model.multi_label import (
-    check_multi_label,
-    fit_head,
-    judge_labels,
-    predict_labels,
-    thresholds,
-)
+from pbprompt.model.multi_label import check_multi_label, fit_head, judge_labels, predict_labels, thresholds
 from pbprompt.model.predictor import SAMPLES, Predictor, predict_features, predictive, zero_shot
 from pbprompt.model.provenance import Provenance, pool_facts
 from pbprompt.model.rule import NO_RULE, Rule

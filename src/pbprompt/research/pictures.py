@@ -15,7 +15,7 @@ from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
-from pbprompt.research.recipes.pictures import Picture
+from pbprompt.research.recipes.pictures import PictureRecipe
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.build_dataset import OF_A_DRAW
 from pbprompt.vision.images.fewshot import draw
@@ -28,7 +28,7 @@ FIRST = 2  # classes of a dataset that has none of those that the recipe names
 Drawn = tuple[Image.Image, dict[str, Any]]  # a picture, and what is in it
 
 
-def make_picture(picture: Picture, bank: FeatureBank, root: Path | None = None) -> Drawn:
+def make_picture(picture: PictureRecipe, bank: FeatureBank, root: Path | None = None) -> Drawn:
     """The picture, and what is in it: the settings, the images, and the figures that were drawn."""
     if picture.picture == "captions" and not picture.captions:
         raise InputError(f"{picture.name}: has no captions to choose from: give some, one sentence each")
@@ -60,7 +60,7 @@ def make_picture(picture: Picture, bank: FeatureBank, root: Path | None = None) 
     return stacked(parts), about
 
 
-def _shown(picture: Picture, dataset: Dataset) -> Iterator[tuple[int, Item]]:
+def _shown(picture: PictureRecipe, dataset: Dataset) -> Iterator[tuple[int, Item]]:
     """The labels to look at, each with its first image that was not trained on."""
     wanted = {name_key(name) for name in picture.classes}
     labels = [label for label, name in enumerate(dataset.classes) if name_key(name) in wanted]
@@ -73,7 +73,7 @@ def _shown(picture: Picture, dataset: Dataset) -> Iterator[tuple[int, Item]]:
         yield label, own[0]
 
 
-def _heat_maps(picture: Picture, model: TunedModel, name: str, image: Image.Image) -> Drawn:
+def _heat_maps(picture: PictureRecipe, model: TunedModel, name: str, image: Image.Image) -> Drawn:
     """The image's own class, then the least likely others."""
     likely = heat_maps(model.predictor, image, model.classes, 1)
     others = [place for place in likely.probabilities.argsort() if likely.classes[place] != name]
@@ -94,7 +94,7 @@ def _heat_maps(picture: Picture, model: TunedModel, name: str, image: Image.Imag
     return draw_heat_maps(maps, image, "prompt-to-patch"), {**about, "rows": rows}
 
 
-def _captions(picture: Picture, model: TunedModel, name: str, image: Image.Image) -> Drawn:
+def _captions(picture: PictureRecipe, model: TunedModel, name: str, image: Image.Image) -> Drawn:
     """Each prompt's nearest captions beside the image."""
     found = nearest_captions(
         model.method, picture.captions, [name], picture.top_k, picture.samples, picture.seed

@@ -18,7 +18,7 @@ from pbprompt.executors.executor import Ended, Executor, Job
 from pbprompt.model.learn import epoch_features
 from pbprompt.research.runs.config import RunConfig
 from pbprompt.research.runs.protocol import Arrays, Datasets, Prepared, prepare_run, run_task
-from pbprompt.research.runs.record import Failure, Record
+from pbprompt.research.runs.record import Failure, RunRecord
 from pbprompt.research.runs.store import RunStore
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.workers import available_cpus
@@ -31,7 +31,7 @@ Work = Callable[[Prepared, str, str], Any]
 Encode = Callable[[Sequence[Prepared], str, str], Any]
 
 
-def execute(run: Prepared, backbone: str, device: str) -> tuple[Record, Arrays]:
+def execute(run: Prepared, backbone: str, device: str) -> tuple[RunRecord, Arrays]:
     """What a worker does: one run, to its record and its per-image arrays."""
     return run_task(run, _bank(backbone, device, run.config.precision))
 

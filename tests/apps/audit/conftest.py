@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 import pbprompt
-from pbprompt.apps.audit.audit import Look, look
+from pbprompt.apps.audit.audit import Audit, look
 
 SAMPLE = Path(pbprompt.__file__).parent / "vision" / "images" / "sample" / "images" / "fluent"
 CLASSES = ("building", "clock", "mammal")
@@ -40,5 +40,5 @@ def photos(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def found(photos, lite) -> Look:
+def found(photos, lite) -> Audit:
     return look(photos, backbone=lite)

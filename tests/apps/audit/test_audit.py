@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import pbprompt
-from pbprompt.apps.audit.audit import Look, look
+from pbprompt.apps.audit.audit import Audit, look
 from pbprompt.errors import InputError
 from pbprompt.vision.images.items import Dataset
 
 
-def paths(found: Look, rows) -> set[str]:
+def paths(found: Audit, rows) -> set[str]:
     return {found.images[row].path for row in rows}
 
 

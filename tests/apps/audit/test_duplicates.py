@@ -10,7 +10,7 @@ from PIL import Image
 
 from pbprompt.apps.audit import duplicates
 from pbprompt.apps.audit.duplicates import (
-    RULES,
+    BOUNDS,
     SIDE,
     Duplicates,
     SmallSquare,
@@ -46,7 +46,7 @@ def test_blocks_find_what_all_pairs_hold(monkeypatch):
         for (i, j), difference in zip(pairs, differences(squares, torch.tensor(pairs)).tolist(), strict=True)
         if any(
             cosine[i, j] >= rule.cosine and outline[i, j] >= rule.outline and difference <= rule.difference
-            for rule in RULES
+            for rule in BOUNDS
         )
     ]
     assert 5 < len(expected) < 300

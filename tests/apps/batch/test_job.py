@@ -14,7 +14,7 @@ import torch
 from ahead import most_batches_ahead
 
 from pbprompt.apps import batch as jobs
-from pbprompt.apps.batch import Job, here, model_identity, parts, run
+from pbprompt.apps.batch import BatchJob, here, model_identity, parts, run
 from pbprompt.apps.batch.output import Output
 from pbprompt.apps.batch.parts import Todo, make_parts, streamed
 from pbprompt.vision.images.crops import Crop
@@ -34,7 +34,7 @@ def decoders():
 @pytest.fixture
 def made(model):
     """A job over sources."""
-    return lambda *sources, **options: Job(
+    return lambda *sources, **options: BatchJob(
         model.backbone, model.predict, Stream(sources), {"model": "x"}, **options
     )
 

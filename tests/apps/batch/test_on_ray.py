@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from pbprompt.apps import batch as jobs
-from pbprompt.apps.batch import Job, here, run
+from pbprompt.apps.batch import BatchJob, here, run
 from pbprompt.apps.batch import on_ray as module
 from pbprompt.apps.batch.on_ray import on_ray, sent
 from pbprompt.apps.batch.output import Output
@@ -66,7 +66,7 @@ class Deadly:
 def test_a_worker_killed_in_the_middle_changes_nothing(cluster, model, photos, tmp_path, monkeypatch):
     pytest.importorskip("ray.data")  # pandas and all: a second of every process, were it imported above
     (photos / "table.csv").write_text("image\n" + "".join(f"{n:02}.png\n" for n in range(11)) * 110)
-    job = Job(model.backbone, model.predict, Stream([photos / "table.csv"]), {"model": "x"})
+    job = BatchJob(model.backbone, model.predict, Stream([photos / "table.csv"]), {"model": "x"})
     wanted, found = Output(str(tmp_path / "a.jsonl")), Output(str(tmp_path / "b.jsonl"))
     monkeypatch.setattr(jobs, "CACHED_UNITS", 0)
     with wanted.opened(job.identity(".jsonl")):

@@ -101,7 +101,7 @@ def test_the_loader_sees_the_square_that_the_model_sees(see, size):
     with Image.open(SAMPLE / "mammal" / "1f408.webp") as drawing:
         image = drawing.convert("RGB").resize(size)
     seen = runpy.run_path(str(LOADER))["preprocess"](image, preprocessing(transform))
-    assert np.array_equal(seen, np.asarray(transform.look(image)))
+    assert np.array_equal(seen, np.asarray(transform.cropper(image)))
 
 
 @pytest.mark.usefixtures("plain_exports")

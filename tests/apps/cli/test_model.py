@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pbprompt
-from pbprompt.apps.batch import Job, answers
+from pbprompt.apps.batch import BatchJob, answers
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.stream import Stream
 
@@ -34,7 +34,7 @@ def model(run, tmp_path) -> Path:
 
 def said_of(folder: Path) -> list[dict[str, float]]:
     files = sorted((SAMPLE / "mammal").iterdir())[8:12]
-    return [one.said.scores for one in answers(Job.of(TunedModel.load(folder), Stream(files)))]
+    return [one.said.scores for one in answers(BatchJob.of(TunedModel.load(folder), Stream(files)))]
 
 
 def test_add_photographs_of_known_and_new_classes(run, model, tmp_path):

@@ -8,14 +8,14 @@ from typer.testing import CliRunner
 from pbprompt.apps.cli.runs import app
 from pbprompt.errors import InputError
 from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.record import Failure, Record, read_line
+from pbprompt.research.runs.record import Failure, RunRecord, read_line
 from pbprompt.research.runs.store import RunStore
 
 
 def record(identity, task, method, seed, results, targets=(), overrides=()):
     config = {"task": task, "dataset": "sample", "method": method, "shots": 4, "seed": seed}
     return read_line(
-        Record,
+        RunRecord,
         {
             "id": identity,
             "config": config | {"targets": list(targets), "overrides": list(overrides)},

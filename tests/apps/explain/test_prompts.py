@@ -6,12 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pbprompt.apps.explain.prompts import (
-    nearest_captions,
-    nearest_words,
-    read_captions,
-    sampled_prompts,
-)
+from pbprompt.apps.explain.prompts import nearest_captions, nearest_words, read_captions, sampled_prompts
 from pbprompt.errors import InputError
 from pbprompt.learners.method import build_method, make_config
 from pbprompt.registry import find_method

@@ -5,7 +5,7 @@ import torch
 
 import pbprompt
 from pbprompt.apps.labelling.next_images import (
-    Row,
+    Entry,
     name_in_table,
     next_images,
     read_table,
@@ -41,7 +41,7 @@ def test_it_is_a_public_name():
     assert pbprompt.next_images is next_images
 
 
-ROWS = [Row('a, "b".jpg', "", "red panda", "0.5000", "0.9000"), Row("c.jpg", "cat", "dog", "0.4", "0.8")]
+ROWS = [Entry('a, "b".jpg', "", "red panda", "0.5000", "0.9000"), Entry("c.jpg", "cat", "dog", "0.4", "0.8")]
 
 
 def test_there_and_back(tmp_path):

@@ -37,7 +37,7 @@ def pupil(learner) -> Iterator[TestClient]:
 
 def seen(model: TunedModel, *images: bytes):
     see = model.backbone.preprocess
-    return model.encode([see.normalised(decode_image(data, Limits(), see.look)) for data in images])
+    return model.encode([see.normalised(decode_image(data, Limits(), see.cropper)) for data in images])
 
 
 def form(*images: bytes) -> list[tuple[str, tuple[str, bytes]]]:

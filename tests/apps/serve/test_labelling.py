@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from pbprompt.apps.labelling.next_images import Row, read_table, write_table
+from pbprompt.apps.labelling.next_images import Entry, read_table, write_table
 from pbprompt.apps.serve.app import create_app
 from pbprompt.apps.serve.images import decode_image
 from pbprompt.apps.serve.labelling import Labelling
@@ -29,7 +29,7 @@ def learner(lite, cat, guitar) -> TunedModel:
     method = build_method(kind, make_config(kind), lite, seed=1)
     method.prepare(CLASSES, "a photo of a {}.")
     start, see = TunedModel(method, describe_model(method)), lite.preprocess
-    images = [see.normalised(decode_image(data, Limits(), see.look)) for data in (cat, guitar)]
+    images = [see.normalised(decode_image(data, Limits(), see.cropper)) for data in (cat, guitar)]
     return start.partial_fit(start.encode(images), ["cat", "guitar"])
 
 
@@ -113,7 +113,7 @@ def test_it_goes_on_where_the_table_ends(served):
 
 
 def test_images_that_wait_in_the_table_come_first_and_stay_there(served, folder):
-    waiting = Row("more/cat-10.png", "", "guitar", "0.5000", "0.9000")
+    waiting = Entry("more/cat-10.png", "", "guitar", "0.5000", "0.9000")
     write_table(folder / "labels.csv", [waiting])
     client = served()
     assert client.get("/labelling").json()["image"] == waiting.image
@@ -180,7 +180,7 @@ def test_what_a_person_writes_into_the_table_meanwhile_stays_and_is_learned(serv
     state = say(client, first, truth(first))
     mine = next(name for name in ("more/cat-5.png", "more/cat-10.png") if name not in (first, state["image"]))
     edited = [row._replace(label="by hand") if row.image == first else row for row in read_table(table)]
-    write_table(table, [*edited, Row(mine, "cat", "", "", "")])
+    write_table(table, [*edited, Entry(mine, "cat", "", "", "")])
     second = state["image"]
     state = say(client, second, truth(second))
     assert {row.image: row.label for row in read_table(table)} == {
@@ -278,7 +278,7 @@ def test_it_is_behind_the_key_and_off_unless_asked_for(served, learner):
 
 def test_what_is_left_out_is_said(learner, folder):
     (folder / "away.webp").symlink_to(folder.parent / "cat.webp")
-    write_table(folder / "labels.csv", [Row("gone.png", "cat", "", "", "")])
+    write_table(folder / "labels.csv", [Entry("gone.png", "cat", "", "", "")])
     labelling = Labelling.open(learner, folder, progress=False)
     broken, away, gone = labelling.notes
     assert "broken.jpg" in broken and "1 links lead out" in away and "1 labels" in gone

@@ -379,5 +379,5 @@ def taught(lite, cat, guitar) -> TunedModel:
     method = build_method(kind, make_config(kind), lite, seed=1)
     method.prepare(("cat", "guitar"), "a photo of a {}.")
     start, see = TunedModel(method, describe_model(method)), lite.preprocess
-    images = [see.normalised(decode_image(data, Limits(), see.look)) for data in (cat, guitar)]
+    images = [see.normalised(decode_image(data, Limits(), see.cropper)) for data in (cat, guitar)]
     return start.partial_fit(start.encode(images), ["cat", "guitar"])

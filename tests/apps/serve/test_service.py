@@ -17,7 +17,7 @@ from pbprompt.model.rule import NO_RULE
 
 def test_each_image_of_a_batch_is_answered_by_the_model_and_rule_it_was_sent_to(service, model, cat, guitar):
     see = model.backbone.preprocess
-    first, second = (see.look(Image.open(io.BytesIO(data)).convert("RGB")) for data in (cat, guitar))
+    first, second = (see.cropper(Image.open(io.BytesIO(data)).convert("RGB")) for data in (cat, guitar))
     more, rule = model.with_classes(["kitten"]), model.rule(0.9, 0.9)
     asked = [
         Question(first, model, rule),

@@ -21,7 +21,7 @@ from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
 from pbprompt.research.dry_run import DryRun
 from pbprompt.research.recipes import load_recipe
-from pbprompt.research.runs.record import BackboneFacts, DataFacts, Record
+from pbprompt.research.runs.record import BackboneFacts, DataFacts, RunRecord
 from pbprompt.research.runs.store import RunStore
 from pbprompt.vision.features.cache import Features
 from pbprompt.vision.images.sources import open_dataset
@@ -82,7 +82,7 @@ class Store(RunStore):
             }
         train = {"sampled_cosine": cosines[label], "posterior_std": 0.05} if label in cosines else {}
         self._said[identity] = said
-        self._records[config] = Record(
+        self._records[config] = RunRecord(
             id=identity,
             config=config,
             settings={},

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from pbprompt.evidence.experts import patches as expert
 from pbprompt.evidence.experts.patches import (
-    Frame,
+    PatchFrame,
     PatchSums,
     clusters,
     compare,
@@ -57,12 +57,12 @@ def plain_scores(image, centre, precision, prototypes):
 
 def test_where_patches_are_compared():
     patches, labels = photographs([3, 2, 4])
-    frame = Frame.of(PatchSums.of(regions(patches), labels, 3))
+    frame = PatchFrame.of(PatchSums.of(regions(patches), labels, 3))
     centre, precision = plain_frame(patches.double().numpy(), labels.numpy())
     np.testing.assert_allclose(frame.centre, centre, atol=1e-5)
     np.testing.assert_allclose(frame.whiten @ frame.whiten.T, precision, rtol=1e-3, atol=1e-3)
     parts = [PatchSums.of(regions(patches[some]), labels[some], 3) for some in (slice(0, 4), slice(4, 9))]
-    again = Frame.of(parts[0].merged(parts[1]))
+    again = PatchFrame.of(parts[0].merged(parts[1]))
     np.testing.assert_allclose(again.centre, frame.centre, atol=1e-6)
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from pbprompt.errors import InputError
-from pbprompt.research.recipes import Recipe, Row
+from pbprompt.research.recipes import MethodRow, Recipe
 from pbprompt.research.report.page import write_page
 from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.record import BackboneFacts, DataFacts, Failure, Record
+from pbprompt.research.runs.record import BackboneFacts, DataFacts, Failure, RunRecord
 from pbprompt.research.runs.store import RunStore
 
 VOID = {"meta", "br", "path", "use"}
@@ -75,7 +75,7 @@ class Runs:
             arrays[f"{test}/confidence"] = generator.uniform(0.2, 1, 40).astype(np.float32)
             arrays[f"{test}/label"] = generator.integers(0, 5, 40).astype(np.int32)
             arrays[f"{test}/predicted"] = generator.integers(0, 5, 40).astype(np.int32)
-        record = Record(
+        record = RunRecord(
             id=f"run{self.count}",
             config=run,
             settings=settings or {},
@@ -265,7 +265,7 @@ def test_a_setting_that_varies_is_drawn(runs):
 
 
 def test_recipes_name_the_rows_of_their_own_backbone_and_add_their_table(runs):
-    row = Row("Our method", "pbprompt", overrides=("epochs=3",))
+    row = MethodRow("Our method", "pbprompt", overrides=("epochs=3",))
     recipe = Recipe("r", "A table", "few-shot", "lite", ("sample",), (row,), shots=(4,), seeds=(1,))
     runs.add(0.5, method="pbprompt", overrides=("epochs=3",), shots=4, backbone="ViT-B/16")
     page = runs.page([recipe])
@@ -277,7 +277,7 @@ def test_recipes_name_the_rows_of_their_own_backbone_and_add_their_table(runs):
 
 
 def test_a_base_to_new_table_has_bars_of_h_with_the_papers_beside_them(runs):
-    rows_of_it = (Row("PBPrompt", "pbprompt"), Row("CoOp", "coop"))
+    rows_of_it = (MethodRow("PBPrompt", "pbprompt"), MethodRow("CoOp", "coop"))
     recipe = Recipe(
         "r",
         "Base",

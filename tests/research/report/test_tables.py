@@ -10,12 +10,12 @@ from rich.console import Console
 from pbprompt.errors import InputError
 from pbprompt.model.metrics.metrics import harmonic_mean
 from pbprompt.model.metrics.resampling import paired_difference, paired_harmonic_difference
-from pbprompt.research.recipes import Recipe, Row, load_recipe
+from pbprompt.research.recipes import MethodRow, Recipe, load_recipe
 from pbprompt.research.report import render
 from pbprompt.research.report.tables import build_table, title_of
-from pbprompt.research.runs.record import BackboneFacts, DataFacts, Record
+from pbprompt.research.runs.record import BackboneFacts, DataFacts, RunRecord
 
-ROWS = (Row("PBPrompt", "pbprompt"), Row("CoOp", "coop"), Row("a_b & 50%", "zeroshot"))
+ROWS = (MethodRow("PBPrompt", "pbprompt"), MethodRow("CoOp", "coop"), MethodRow("a_b & 50%", "zeroshot"))
 
 
 def recipe(task="few-shot", **changes):
@@ -34,7 +34,7 @@ def record(config, backbone="lite"):
     results = {name: {"accuracy": accuracy(config, name)} for name in names}
     if config.task == "base-to-new":
         results["H"] = {"accuracy": harmonic_mean(accuracy(config, "base"), accuracy(config, "new"))}
-    return Record(
+    return RunRecord(
         id=f"{config.method}-{config.dataset}-{config.shots}-{config.seed}",
         config=config,
         settings={},
@@ -237,7 +237,7 @@ def test_latex_escapes_and_marks():
 
 
 def test_markdown_escapes_pipes():
-    own = recipe(shots=(4,), rows=(Row("a|b", "coop"), Row("c*d", "zeroshot")))
+    own = recipe(shots=(4,), rows=(MethodRow("a|b", "coop"), MethodRow("c*d", "zeroshot")))
     lines = render.markdown(build_table(own, records(own))).splitlines()
     assert any(line.startswith("| a\\|b | **") for line in lines) and any("c\\*d" in line for line in lines)
 
@@ -254,7 +254,7 @@ def test_csv_has_a_line_a_cell():
 
 
 def test_the_terminal_shows_all_of_it():
-    own = recipe(shots=(4,), rows=(Row("[bold]x", "coop"), ROWS[0]))
+    own = recipe(shots=(4,), rows=(MethodRow("[bold]x", "coop"), ROWS[0]))
     console = Console(width=140, record=True, file=io.StringIO())
     console.print(render.terminal(build_table(own, records(own))))
     text = console.export_text()

@@ -15,7 +15,7 @@ from pbprompt.model.metrics.metrics import harmonic_mean
 from pbprompt.model.metrics.selective import auroc
 from pbprompt.research.runs.config import RunConfig
 from pbprompt.research.runs.protocol import prepare_run, run_task
-from pbprompt.research.runs.record import Record, read_line
+from pbprompt.research.runs.record import RunRecord, read_line
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.sources import open_dataset
 
@@ -31,7 +31,7 @@ def bank(lite):
 def run(bank, **values):
     config = RunConfig(**{**SHORT, **values})
     record, arrays = run_task(prepare_run(config), bank)
-    assert read_line(Record, json.loads(json.dumps(asdict(record))), "records.jsonl") == record
+    assert read_line(RunRecord, json.loads(json.dumps(asdict(record))), "records.jsonl") == record
     for name, figures in record.results.items():
         if name != "H":
             hits = arrays[f"{name}/predicted"] == arrays[f"{name}/label"]
@@ -184,11 +184,7 @@ def items_read(bank, monkeypatch):
 
 @pytest.mark.parametrize(
     "values",
-    [
-        {"task": "few-shot"},
-        {"task": "base-to-new"},
-        {"task": "domain-shift", "targets": ("sample:twitter",)},
-    ],
+    [{"task": "few-shot"}, {"task": "base-to-new"}, {"task": "domain-shift", "targets": ("sample:twitter",)}],
 )
 def test_on_val_the_whole_of_it_is_tested_and_no_test_image_is_read(bank, monkeypatch, values):
     read = items_read(bank, monkeypatch)

@@ -8,7 +8,7 @@ import pytest
 from pbprompt.errors import InputError
 from pbprompt.research.runs.config import RunConfig
 from pbprompt.research.runs.provenance import code_revision, machine
-from pbprompt.research.runs.record import Record, read_line
+from pbprompt.research.runs.record import RunRecord, read_line
 
 # a line as version 0.1.0 wrote it
 LINE = {
@@ -41,7 +41,7 @@ LINE = {
 
 
 def test_a_line_of_the_first_version_is_read_and_written_with_its_split():
-    record = read_line(Record, LINE, "records.jsonl")
+    record = read_line(RunRecord, LINE, "records.jsonl")
     assert record.config == RunConfig(
         task="few-shot", dataset="dtd", method="coop", overrides=("epochs=3",), shots=4, seed=2
     )
@@ -68,13 +68,13 @@ def test_a_line_of_the_first_version_is_read_and_written_with_its_split():
 )
 def test_what_cannot_be_read_is_named(change, says):
     with pytest.raises(InputError, match=f"records.jsonl: .*{says}.*remove the line"):
-        read_line(Record, LINE | change, "records.jsonl")
+        read_line(RunRecord, LINE | change, "records.jsonl")
     with pytest.raises(InputError, match="is no run"):
-        read_line(Record, ["few-shot"], "records.jsonl")
+        read_line(RunRecord, ["few-shot"], "records.jsonl")
 
 
 def test_the_figure_a_run_is_about():
-    record = read_line(Record, LINE, "records.jsonl")
+    record = read_line(RunRecord, LINE, "records.jsonl")
     assert (record.score, record.headline) == (0.25, "25.00")
     figures = {"base": 0.8, "new": 0.4, "H": 0.5, "pets": 0.5, "sun397": 0.3, "dtd": 0.9}
     results = {test: {"accuracy": value} for test, value in figures.items()}

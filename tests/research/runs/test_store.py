@@ -6,14 +6,14 @@ import pytest
 
 from pbprompt.errors import InputError
 from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.record import BackboneFacts, DataFacts, Failure, Record
+from pbprompt.research.runs.record import BackboneFacts, DataFacts, Failure, RunRecord
 from pbprompt.research.runs.store import RunStore
 
 CONFIG = RunConfig(task="few-shot", dataset="sample")
 
 
 def record(identity, **settings):
-    return Record(
+    return RunRecord(
         id=identity,
         config=CONFIG,
         settings=settings,

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from pbprompt.vision.features import progress
-from pbprompt.vision.features.progress import LINE_SECONDS, Lines, Progress
+from pbprompt.vision.features.progress import LINE_SECONDS, LogLines, Progress
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from pbprompt.vision.features.progress import LINE_SECONDS, Lines, Progress
 )
 def test_a_line_every_few_seconds(terminal, shown, expected):
     now, file = [0.0], io.StringIO()
-    lines = Lines(Console(file=file, force_terminal=terminal), shown=shown, clock=lambda: now[0])
+    lines = LogLines(Console(file=file, force_terminal=terminal), shown=shown, clock=lambda: now[0])
     for second in range(14):
         now[0] = float(second)
         if second in (1, 2, 7, 8, 11, 12, 13):

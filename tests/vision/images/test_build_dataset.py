@@ -5,11 +5,11 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pbprompt.vision.images.build_dataset import OF_A_DRAW, Row, sorted_keys, split_classes
+from pbprompt.vision.images.build_dataset import OF_A_DRAW, Listed, sorted_keys, split_classes
 
 
 def rows(key, count, domain=""):
-    return [Row(f"{domain}{key}/{place:03d}.jpg", key, domain=domain) for place in range(count)]
+    return [Listed(f"{domain}{key}/{place:03d}.jpg", key, domain=domain) for place in range(count)]
 
 
 @settings(deadline=None, max_examples=60)

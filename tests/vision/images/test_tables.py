@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from pbprompt.errors import InputError
-from pbprompt.vision.images.build_dataset import Row
+from pbprompt.vision.images.build_dataset import Listed
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.images.tables import read_rows
 
@@ -21,7 +21,7 @@ def table(tmp_path, text, name="t.csv"):
     return path
 
 
-PLAIN = [Row("a/1.jpg", "cat", "train"), Row("b, c/2.jpg", 'say "dog"', "test")]
+PLAIN = [Listed("a/1.jpg", "cat", "train"), Listed("b, c/2.jpg", 'say "dog"', "test")]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ parts = names.filter(
     lambda name: name.strip() == name and not set(name) & set("/\\:") and name not in (".", "..")
 )
 rows = st.builds(
-    Row,
+    Listed,
     st.lists(parts, min_size=1, max_size=3).map("/".join),
     names.map(str.strip).filter(bool),
     st.sampled_from(["", "train", "val", "test"]),
@@ -141,12 +141,12 @@ def test_bad_jsonl(tmp_path, text, why):
 @pytest.mark.parametrize("image", ["image", "file_name", "path"])
 def test_jsonl_may_use_the_words_of_a_header(tmp_path, image):
     path = table(tmp_path, json.dumps({image: "a.jpg", "class": "cat", "subset": "dev"}), "t.jsonl")
-    assert list(read_rows(path)) == [Row("a.jpg", "cat", "val")]
+    assert list(read_rows(path)) == [Listed("a.jpg", "cat", "val")]
 
 
 def test_numbers_as_labels(tmp_path):
     path = table(tmp_path, '{"image": "a.jpg", "label": 7, "other": {}}', "t.jsonl")
-    assert list(read_rows(path)) == [Row("a.jpg", "7")]
+    assert list(read_rows(path)) == [Listed("a.jpg", "7")]
 
 
 @pytest.fixture

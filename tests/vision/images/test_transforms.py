@@ -114,7 +114,7 @@ def test_identity_names_every_number():
 def test_a_batch_is_normalised_as_each_of_it():
     test = Preprocess(24, MEAN, STD)
     images = [noise(40, 30), noise(25, 60)]
-    pixels = torch.stack([torch.from_numpy(np.array(test.look(image))) for image in images])
+    pixels = torch.stack([torch.from_numpy(np.array(test.cropper(image))) for image in images])
     assert torch.equal(normalise(pixels, MEAN, STD), torch.stack([test(image) for image in images]))
 
 

@@ -125,7 +125,7 @@ def test_the_engine_is_exact_without_a_causal_mask(double, position, samples, ow
 def test_images_are_squashed_as_its_preprocessor_says(ours):
     image = Image.effect_noise((90, 40), 80).convert("RGB")
     wanted = image.resize((32, 32), Image.Resampling.BILINEAR)
-    assert ours.preprocess.look(image).tobytes() == wanted.tobytes()
+    assert ours.preprocess.cropper(image).tobytes() == wanted.tobytes()
     assert ours.preprocess(image).min() >= -1
     assert "squash" in ours.preprocess.identity
     assert "bilinear" in ours.preprocess.identity

@@ -51,7 +51,7 @@ BLURRED = 0.12  # what is lost at half the resolution of a small square, in its 
 
 
 @dataclass(frozen=True)
-class Picture:
+class AuditedImage:
     """One readable image; its labels are places in the classes: one, unless the data is multi-label."""
 
     path: str
@@ -76,14 +76,14 @@ class Poor(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Look:
+class Audit:
     """What was found. Findings name images by their row in `images`, and the clearest come first."""
 
     name: str
     root: Path
     classes: tuple[str, ...]
     labelled: bool
-    images: tuple[Picture, ...]
+    images: tuple[AuditedImage, ...]
     unreadable: tuple[tuple[str, str], ...]
     """path, and why"""
     duplicates: tuple[Duplicates, ...]
@@ -198,7 +198,7 @@ def look(
     device: str = "cpu",
     classes_file: str | Path | None = None,
     progress: bool = False,
-) -> Look:
+) -> Audit:
     """Look at a folder, table, split file or benchmark, or at a folder of images without labels.
 
     Nothing is trained and nothing is changed. Features come from the cache where they are there.
@@ -256,7 +256,7 @@ def look(
                 pairs = overlaps(said.probabilities, labels, said.judged)
                 far = outliers(said.odds)
     images = tuple(_picture(dataset, item, split[item.path]) for item in items)
-    return Look(
+    return Audit(
         name=dataset.name,
         root=dataset.root,
         classes=dataset.classes,
@@ -274,7 +274,7 @@ def look(
     )
 
 
-def _poor(images: Sequence[Picture], squares: UInt8[Tensor, "n 3 side side"]) -> list[Poor]:
+def _poor(images: Sequence[AuditedImage], squares: UInt8[Tensor, "n 3 side side"]) -> list[Poor]:
     """Tiny, of odd shape, dark or blurred ones."""
     x = squares.float()
     rough = F.interpolate(F.avg_pool2d(x, 2), scale_factor=2, mode="bilinear")
@@ -344,9 +344,9 @@ def _squares(files: Sequence[Path], progress: bool) -> UInt8[Tensor, "n 3 side s
     return torch.stack(found).permute(0, 3, 1, 2).contiguous()
 
 
-def _picture(dataset: Dataset, item: Item, split: str) -> Picture:
+def _picture(dataset: Dataset, item: Item, split: str) -> AuditedImage:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # only its header is read
         with dataset.file(item).open("rb") as file, opened(file) as image:
             labels = item.labels if dataset.multi_label else (item.label,)
-            return Picture(item.path, labels, split, *image.size, str(image.format))
+            return AuditedImage(item.path, labels, split, *image.size, str(image.format))

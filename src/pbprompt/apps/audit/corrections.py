@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from pbprompt.apps.audit.audit import Look
+from pbprompt.apps.audit.audit import Audit
 from pbprompt.errors import InputError, suggest
 from pbprompt.files import as_csv, as_text, cell_text, csv_rows, read_text, write_text
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
@@ -29,7 +29,7 @@ class Proposal(NamedTuple):
     label: str = ""
 
 
-def proposals(found: Look) -> list[Proposal]:
+def proposals(found: Audit) -> list[Proposal]:
     """Every image that something was found about, each once, the clearest first."""
     listed = [
         Proposal(error.row, f"looks like {found.suggested(error)}", found.suggested(error))
@@ -44,7 +44,7 @@ def proposals(found: Look) -> list[Proposal]:
     return list({one.row: one for one in reversed(listed)}.values())[::-1]
 
 
-def write_corrections(found: Look, path: Path) -> None:
+def write_corrections(found: Audit, path: Path) -> None:
     """The table, with no decision yet; one that holds some, or another table, is not written over."""
     if path.exists() and any(decision for _, _, decision, _ in _read(path)):
         raise InputError(f"{path}: holds decisions: give another name")

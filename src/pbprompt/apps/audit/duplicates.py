@@ -30,7 +30,7 @@ SAME = 0.99999  # cosine of one picture with itself, in single precision
 FLAT = 1.0  # grey levels of deviation, below which there is nothing to compare
 
 
-class Rule(NamedTuple):
+class Bounds(NamedTuple):
     """A pair is a near duplicate if at least this alike in features and outline, and at most so different."""
 
     cosine: float
@@ -40,7 +40,7 @@ class Rule(NamedTuple):
 
 # Saved again or resized: features move a lot, pixels hardly. Cropped: the other way round. Chosen on the
 # training images of Caltech101 and OxfordPets (docs/look.md).
-RULES = (Rule(cosine=0.6, outline=0.97, difference=0.35), Rule(cosine=0.93, outline=0.8, difference=0.6))
+BOUNDS = (Bounds(cosine=0.6, outline=0.97, difference=0.35), Bounds(cosine=0.93, outline=0.8, difference=0.6))
 ROWS_AT_ONCE = 1024
 MOST_OF_A_ROW = 16  # candidates: of many alike, each is tied to some, and so all to each other
 
@@ -138,7 +138,7 @@ def near_pairs(
         cosine, outline = x[rows] @ x.T, drawn[rows] @ drawn.T
         later = torch.arange(len(x)) > torch.arange(start, start + len(cosine)).unsqueeze(1)
         allowed = torch.zeros_like(cosine)
-        for rule in RULES:
+        for rule in BOUNDS:
             alike = later & (cosine >= rule.cosine) & (outline >= rule.outline)
             allowed = torch.where(alike, allowed.clamp(min=rule.difference), allowed)
         pairs = _most_alike(allowed > 0, outline)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pbprompt.apps.audit.audit import Look
+from pbprompt.apps.audit.audit import Audit
 from pbprompt.apps.audit.duplicates import Duplicates
 from pbprompt.apps.audit.leave_one_out import LabelError
 from pbprompt.apps.pages.html_page import page
@@ -17,7 +17,7 @@ MOST = 24  # findings of a kind with pictures
 MOST_OF_A_GROUP = 4
 
 
-def write_page(found: Look, out: Path) -> None:
+def write_page(found: Audit, out: Path) -> None:
     """Write the page to the file `out`."""
     html = page(
         "look.html",
@@ -46,14 +46,14 @@ def write_page(found: Look, out: Path) -> None:
     write_text(out, html)
 
 
-def _mislabelled(found: Look, one: LabelError) -> list[str]:
+def _mislabelled(found: Audit, one: LabelError) -> list[str]:
     return [
         f"labelled {found.labelled_as(one.row)} ({one.label_probability:.1%})",
         f"looks like {found.suggested(one)} ({one.suggested_probability:.1%})",
     ]
 
 
-def _find(found: Look, rows: Sequence[int], words: Sequence[str]) -> dict[str, Any]:
+def _find(found: Audit, rows: Sequence[int], words: Sequence[str]) -> dict[str, Any]:
     """Some images, where they are, how the last is labelled, and what is said of them."""
     files = [found.images[row].path for row in rows]
     return {
@@ -64,14 +64,14 @@ def _find(found: Look, rows: Sequence[int], words: Sequence[str]) -> dict[str, A
     }
 
 
-def _dots(found: Look) -> Iterator[tuple[str, str, str, str]]:
+def _dots(found: Audit) -> Iterator[tuple[str, str, str, str]]:
     """Path, hue and place of every image on the map."""
     for image, (x, y) in zip(found.images, found.places, strict=True):
         hue = (image.labels or (0,))[0] * 137.5 % 360  # neighbours in the list get unlike colours
         yield as_text(image.path), f"{hue:.0f}", f"{20 + 960 * x:.0f}", f"{20 + 560 * y:.0f}"
 
 
-def headline(found: Look) -> str:
+def headline(found: Audit) -> str:
     """How many images, in how many classes, and how unequal these are."""
     splits = Counter(image.split for image in found.images)
     parts = ", ".join(f"{splits[name]:,} {name}" for name in SPLITS if splits[name])
@@ -86,7 +86,7 @@ def headline(found: Look) -> str:
     return text
 
 
-def size_words(found: Look) -> str:
+def size_words(found: Audit) -> str:
     """Pixels and formats."""
     sizes = found.sizes()
     small, usual, large = (
@@ -99,7 +99,7 @@ def size_words(found: Look) -> str:
     return f"{pixels}; {formats}."
 
 
-def class_lines(found: Look) -> list[tuple[str, int, int, int, int]]:
+def class_lines(found: Audit) -> list[tuple[str, int, int, int, int]]:
     """Name, images in train, val and test, and in all; the smallest class first."""
     counted = Counter((label, image.split) for image in found.images for label in image.labels)
     lines = []
@@ -109,7 +109,7 @@ def class_lines(found: Look) -> list[tuple[str, int, int, int, int]]:
     return sorted(lines, key=lambda line: (line[-1], line[0]))
 
 
-def duplicate_words(found: Look, group: Duplicates) -> list[str]:
+def duplicate_words(found: Audit, group: Duplicates) -> list[str]:
     """What it is, and what makes it harmful."""
     words = ["exact" if group.exact else "near"]
     if found.across_classes(group):
@@ -124,7 +124,7 @@ def duplicate_words(found: Look, group: Duplicates) -> list[str]:
     return words
 
 
-def worst_duplicates(found: Look) -> list[Duplicates]:
+def worst_duplicates(found: Audit) -> list[Duplicates]:
     """Duplicates, those that harm in most ways first."""
     return sorted(found.duplicates, key=lambda group: -len(duplicate_words(found, group)))
 

@@ -43,7 +43,7 @@ CACHED_UNITS = 4  # so many thousand files of this machine have their features k
 
 
 @dataclass(frozen=True)
-class Job:
+class BatchJob:
     """What answers, on which images; `settings` are what decides the answers besides, as JSON has it."""
 
     backbone: Backbone
@@ -53,10 +53,12 @@ class Job:
     features: bool = False  # written beside the answers
 
     @classmethod
-    def of(cls, model: TunedModel, stream: Stream, rule: Rule = NO_RULE, *, features: bool = False) -> "Job":
+    def of(
+        cls, model: TunedModel, stream: Stream, rule: Rule = NO_RULE, *, features: bool = False
+    ) -> "BatchJob":
         """A model's predictions on a stream, by a rule; `features`: write the images' features too.
 
-        job = Job.of(TunedModel.load("model/"), Stream(["photos/"]))
+        job = BatchJob.of(TunedModel.load("model/"), Stream(["photos/"]))
         for answer in answers(job): ...
         """
         settings = {
@@ -88,10 +90,10 @@ class Job:
         return InputError(f"{', '.join(self.stream.names[:4])}: no images in it: give one that holds images")
 
 
-Executor = Callable[[Job, Output], Iterator[Part]]
+Executor = Callable[[BatchJob, Output], Iterator[Part]]
 
 
-def answers(job: Job, *, progress: bool = False) -> Iterator[Answer]:
+def answers(job: BatchJob, *, progress: bool = False) -> Iterator[Answer]:
     """What is said of each image, in the stream's order, as it is made; nothing is written."""
     with encoder(job.backbone, job.stream) as encode, Progress("answering images", shown=progress) as shown:
         shown.expect(None)
@@ -105,7 +107,7 @@ def answers(job: Job, *, progress: bool = False) -> Iterator[Answer]:
         raise job.no_images()
 
 
-def run(job: Job, output: Output, executor: Executor, *, progress: bool) -> None:
+def run(job: BatchJob, output: Output, executor: Executor, *, progress: bool) -> None:
     """Answer what is left and finish the output, which is open; what a kill leaves, see `Output`."""
     with Progress("answering images", shown=progress) as shown:
         threading.Thread(target=_count, args=(job.stream, output, shown), daemon=True).start()
@@ -118,7 +120,7 @@ def run(job: Job, output: Output, executor: Executor, *, progress: bool) -> None
     output.finish()
 
 
-def here(job: Job, output: Output) -> Iterator[Part]:
+def here(job: BatchJob, output: Output) -> Iterator[Part]:
     """The parts, made on this machine."""
     with encoder(job.backbone, job.stream) as encode:
         todo = output.todo(job.stream.units())

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pbprompt.apps.batch import Job
+from pbprompt.apps.batch import BatchJob
 from pbprompt.apps.batch.output import Done, Output, remaining
 from pbprompt.apps.batch.parts import AnswerWith, Part, make_parts, streamed
 from pbprompt.errors import InputError
@@ -54,7 +54,7 @@ def _arrived(
 
 
 def on_ray(
-    address: str | None, load: Load, device: str, job: Job, output: Output, *, actors: int | None = None
+    address: str | None, load: Load, device: str, job: BatchJob, output: Output, *, actors: int | None = None
 ) -> Iterator[Part]:
     """A job's parts, made on the cluster at the address, or on one that is started for it here.
 

@@ -45,7 +45,7 @@ from pbprompt.vision.images.names import check_distinct, read_name
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 if TYPE_CHECKING:
-    from pbprompt.apps.audit.audit import Look
+    from pbprompt.apps.audit.audit import Audit
     from pbprompt.apps.explain.heat_maps import HeatMaps
     from pbprompt.apps.labelling.acquisition import By
     from pbprompt.apps.labelling.next_images import Suggestion
@@ -344,7 +344,7 @@ class PromptClassifier(Estimator):
         images = self._encoded(X)
         return next_images(images.global_, self.model_.predict(images), n, by, seed)
 
-    def look(self, data: str | Path) -> "Look":
+    def look(self, data: str | Path) -> "Audit":
         """What is in a folder, table or benchmark, as this classifier's backbone sees it: duplicates, likely
         label errors, overlapping classes. It need not be fitted (docs/look.md)."""
         from pbprompt.apps.audit.audit import look

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import typer
 
-from pbprompt.apps.batch import CACHED_UNITS, Executor, Job, answers, here, run
+from pbprompt.apps.batch import CACHED_UNITS, BatchJob, Executor, answers, here, run
 from pbprompt.apps.batch.on_ray import on_ray, sent
 from pbprompt.apps.batch.output import Output
 from pbprompt.apps.batch.pool import read_pool
@@ -52,7 +52,7 @@ def answer(options: PredictOptions) -> None:
     stream.few(CACHED_UNITS)  # what is wrong with the first is told before a model is loaded
     folder = options.model
     tuned, rule = _zero_shot(options) if folder is None else _tuned(options, folder, stream)
-    job = Job.of(tuned, stream, rule, features=options.features)
+    job = BatchJob.of(tuned, stream, rule, features=options.features)
     if output is not None:
         written(job, output, executor_of(options, tuned, rule))
         if folder and tuned.calibration and tuned.class_mix is None and not options.together:
@@ -150,7 +150,7 @@ def for_class_mix(model: TunedModel, how: str, stream: Stream | None = None) -> 
     return model.for_class_mix(read_mix(Path(how), model.classes))
 
 
-def print_answers(job: Job, options: PredictOptions) -> None:
+def print_answers(job: BatchJob, options: PredictOptions) -> None:
     """Each as a line of JSON, or all in a table; exit code 1: some images could not be read."""
     rows: list[tuple[str, Any]] = []
     images = failures = 0
@@ -197,7 +197,7 @@ def _print_table(rows: list[tuple[str, Prediction]], top_k: int, tuned: bool) ->
     print_table(columns, lines)
 
 
-def written(job: Job, output: Output, executor: Executor) -> None:
+def written(job: BatchJob, output: Output, executor: Executor) -> None:
     """Write the answers, or what an earlier process left of them, and say so; exit code 1: some failed."""
     with output.opened(job.identity(output.suffix)):
         before = output.rows + output.failures

@@ -13,7 +13,7 @@ from pbprompt.apps.cli.output import next_step, print_json, quote, refuse
 from pbprompt.errors import InputError, install_command
 
 
-class Part(StrEnum):
+class SplitChoice(StrEnum):
     """Which of the images."""
 
     train, val, test, all = "train", "val", "test", "all"
@@ -22,7 +22,7 @@ class Part(StrEnum):
 def evaluate(
     model: Path = MODEL,
     data: str = typer.Argument(..., help="A folder, table or split file; or a benchmark's name with --root."),
-    split: Part | None = typer.Option(
+    split: SplitChoice | None = typer.Option(
         None, help="train, val, test or all; else test or, where the data has no split, all its images."
     ),
     samples: int = SAMPLES,

@@ -12,7 +12,7 @@ from pbprompt.apps.cli.options import ACTIVATION, DEVICE, NAMES, ROOT
 from pbprompt.apps.cli.output import next_step, print_json, print_table, quote
 
 if TYPE_CHECKING:
-    from pbprompt.apps.audit.audit import Look
+    from pbprompt.apps.audit.audit import Audit
 
 SHOWN_CLASSES = 12
 
@@ -68,7 +68,7 @@ def look(
         next_step(f"pbprompt fit {given}{decided} --out model/")
 
 
-def _show(found: "Look", most: int) -> None:
+def _show(found: "Audit", most: int) -> None:
     from pbprompt.apps.audit.page import class_lines, duplicate_words, headline, size_words, worst_duplicates
 
     console = Console(markup=False, highlight=False)

@@ -34,7 +34,7 @@ def next_images(
     summed over the labels, and the column to fill in is `labels`.
     """
     from pbprompt.apps.labelling.acquisition import RULES
-    from pbprompt.apps.labelling.next_images import Row, name_in_table, read_table, table_root, write_table
+    from pbprompt.apps.labelling.next_images import Entry, name_in_table, read_table, table_root, write_table
     from pbprompt.apps.labelling.next_images import next_images as choose
     from pbprompt.files import as_text, held
     from pbprompt.learners.fitted import PartialFit
@@ -69,7 +69,7 @@ def next_images(
     said = tuned.predict(features.images)
     chosen = choose(features.global_, said, count, by, seed)
     new = [
-        Row(items[one.row].path, "", one.label, f"{one.probability:.4f}", f"{one.score:.4f}")
+        Entry(items[one.row].path, "", one.label, f"{one.probability:.4f}", f"{one.score:.4f}")
         for one in chosen
     ]
     with held(out.parent):  # who fills the table in meanwhile has changed it since it was read

@@ -15,7 +15,7 @@ from pbprompt.errors import InputError
 if TYPE_CHECKING:
     from pbprompt.executors.executor import Executor
     from pbprompt.research.recipes import Recipe
-    from pbprompt.research.recipes.pictures import Picture
+    from pbprompt.research.recipes.pictures import PictureRecipe
     from pbprompt.research.runs.store import RunStore
 
 EXECUTORS = ("local", "ray", "slurm")
@@ -206,7 +206,7 @@ def _print_cost(device: str, style: str) -> None:
     print("101 classes, 10 sampled prompts; the paper's speeds are of another machine")
 
 
-def _draw(picture: "Picture", options: ReproduceOptions) -> None:
+def _draw(picture: "PictureRecipe", options: ReproduceOptions) -> None:
     """Fit and draw a picture of what is asked for, and write it beside what was drawn."""
     from pbprompt.apps.explain.drawing import save_picture
     from pbprompt.apps.explain.prompts import read_captions

@@ -12,7 +12,7 @@ from pbprompt.errors import InputError
 from pbprompt.files import as_csv, write_text
 
 if TYPE_CHECKING:
-    from pbprompt.research.runs.record import Record
+    from pbprompt.research.runs.record import RunRecord
     from pbprompt.research.runs.store import RunStore
 
 app = typer.Typer(help="Finished runs: list, show, export.", invoke_without_command=True)
@@ -89,13 +89,13 @@ def _store(folder: Path) -> "RunStore":
     return RunStore(folder)
 
 
-def _filtered(records: list["Record"], **wanted: Any) -> list["Record"]:
+def _filtered(records: list["RunRecord"], **wanted: Any) -> list["RunRecord"]:
     """The records whose config has all the wanted values; an empty one does not matter."""
     asked = {key: value for key, value in wanted.items() if value not in ("", None)}
     return [r for r in records if all(getattr(r.config, key) == value for key, value in asked.items())]
 
 
-def _lines(record: "Record") -> list[dict[str, Any]]:
+def _lines(record: "RunRecord") -> list[dict[str, Any]]:
     """One line a test: what was run, and every figure of it."""
     config = {key: " ".join(v) if isinstance(v, tuple) else v for key, v in vars(record.config).items()}
     what = {

@@ -75,7 +75,7 @@ def next_images(
     return chosen
 
 
-class Row(NamedTuple):
+class Entry(NamedTuple):
     """A line of the table, as text."""
 
     image: str
@@ -85,7 +85,7 @@ class Row(NamedTuple):
     score: str
 
 
-HEADER = list(Row._fields)
+HEADER = list(Entry._fields)
 LABELS_HEADER = ["image", "labels", *HEADER[2:]]  # where an empty cell says none
 
 
@@ -100,7 +100,7 @@ def name_in_table(path: Path, folder: Path, root: Path) -> str:
     return (folder.resolve() / path.relative_to(folder)).relative_to(root).as_posix()
 
 
-def read_table(path: Path) -> list[Row]:
+def read_table(path: Path) -> list[Entry]:
     """The rows of a table that `write_table` wrote and a person edited; spreadsheets may put ; for ,."""
     text = read_text(path)
     for delimiter in (",", ";", "\t"):
@@ -112,11 +112,11 @@ def read_table(path: Path) -> list[Row]:
             wrong = [at for at, line in enumerate(lines, 1) if line and len(line) != len(HEADER)]
             if wrong:
                 raise InputError(f"{path} line {wrong[0]}: {len(HEADER)} fields belong there: correct it")
-            rows = [Row(*(cell_text(cell.strip()) for cell in line)) for line in lines[1:] if any(line)]
+            rows = [Entry(*(cell_text(cell.strip()) for cell in line)) for line in lines[1:] if any(line)]
             return [row._replace(image=as_name(row.image)) for row in rows]
     raise InputError(f"{path}: not a table of images to label ({','.join(HEADER)}): choose another name")
 
 
-def write_table(path: Path, rows: Sequence[Row], *, multi_label: bool = False) -> None:
+def write_table(path: Path, rows: Sequence[Entry], *, multi_label: bool = False) -> None:
     header = LABELS_HEADER if multi_label else HEADER
     write_text(path, as_csv([header, *(row._replace(image=as_text(row.image)) for row in rows)]))

@@ -7,16 +7,16 @@ from PIL import Image, UnidentifiedImageError
 
 from pbprompt.apps.serve.limits import Limits, Refused, too_large
 from pbprompt.errors import InputError
-from pbprompt.vision.images.crops import Look
+from pbprompt.vision.images.crops import Cropper
 from pbprompt.vision.images.images import check_header, open_image, small_jpeg
 
 TYPES = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 
 
-def decode_image(data: bytes, limits: Limits, look: Look | None = None) -> Image.Image:
+def decode_image(data: bytes, limits: Limits, cropper: Cropper | None = None) -> Image.Image:
     """An upright RGB image, or a refusal: the content decides, no name or declared type.
 
-    With `look`, the part of it that the tower sees.
+    With `cropper`, the part of it that the tower sees.
     """
     if not data:
         raise Refused(400, "the image is empty")
@@ -30,7 +30,7 @@ def decode_image(data: bytes, limits: Limits, look: Look | None = None) -> Image
         except InputError as error:
             why = str(error).removeprefix("cannot read image upload: ")
             raise Refused(422, f"the image cannot be used: {why}") from None
-    return look(image, "") if look else image
+    return cropper(image, "") if cropper else image
 
 
 def shown_jpeg(path: str, side: int) -> bytes:

@@ -12,7 +12,7 @@ from pathlib import Path
 from fastapi import FastAPI, Request, Response
 
 from pbprompt.apps.labelling.next_images import (
-    Row,
+    Entry,
     name_in_table,
     next_images,
     read_table,
@@ -53,7 +53,7 @@ class Labelling:
     start: TunedModel  # before any of these labels
     features: Features  # of `names`, in order
     names: list[str]  # relative to `root`
-    rows: dict[str, Row]  # of the table, by image; some may wait for their label
+    rows: dict[str, Entry]  # of the table, by image; some may wait for their label
     notes: list[str] = field(default_factory=list)  # of what was left out
 
     def __post_init__(self) -> None:
@@ -145,7 +145,7 @@ class Labelling:
             self._with_others(self.start)
             if self.labels.get(name, "") != label:
                 raise Refused(409, self._said_meanwhile(name, "to take that back"))
-            row = self.rows.get(name, Row(name, "", "", "", ""))._replace(label="")
+            row = self.rows.get(name, Entry(name, "", "", "", ""))._replace(label="")
             if name in self.rows:
                 left = {other: row for other, row in self.rows.items() if other != name}
                 self._write(left | {name: row} if name in self._asked else left)
@@ -171,7 +171,7 @@ class Labelling:
         now = self.labels.get(name, "")
         return f"{self.table} has {now!r} for {name} by now, not this page's {wish!r}: nothing was written"
 
-    def _write(self, rows: dict[str, Row]) -> None:
+    def _write(self, rows: dict[str, Entry]) -> None:
         try:
             write_table(self.table, list(rows.values()))
         except OSError as error:
@@ -193,7 +193,7 @@ class Labelling:
             said = model.predict(images)
             for one in next_images(images.global_, said, min(AT_ONCE, len(free)), seed=len(labels)):
                 score, sure = f"{one.score:.4f}", f"{one.probability:.4f}"
-                self._queue.append(Row(free[one.row], "", one.label, sure, score))
+                self._queue.append(Entry(free[one.row], "", one.label, sure, score))
         names = [row.image for row in self._queue[:2]]
         scores = model.predict(self._encoded(names[:1]))[0].scores if names else {}
         return ToLabel(

@@ -44,7 +44,7 @@ from pbprompt.learners.predictive import Prediction
 from pbprompt.model.monitoring import at_fit, unsure_below
 from pbprompt.model.rule import Rule
 from pbprompt.model.tuned import TunedModel
-from pbprompt.vision.images.crops import Look
+from pbprompt.vision.images.crops import Cropper
 from pbprompt.vision.images.images import encoded_image
 from pbprompt.vision.images.names import known_as
 from pbprompt.vision.images.workers import Workers, available_cpus
@@ -207,10 +207,10 @@ class Service:
         return said
 
     async def _squares(self, images: Sequence[Upload]) -> list[Image.Image]:
-        return await self._decoded(images, self.model.backbone.preprocess.look)
+        return await self._decoded(images, self.model.backbone.preprocess.cropper)
 
-    async def _decoded(self, images: Sequence[Upload], look: Look | None = None) -> list[Image.Image]:
-        jobs = [self._decode(decode_image, image.data, self.limits, look) for image in images]
+    async def _decoded(self, images: Sequence[Upload], cropper: Cropper | None = None) -> list[Image.Image]:
+        jobs = [self._decode(decode_image, image.data, self.limits, cropper) for image in images]
         results = await asyncio.gather(*jobs, return_exceptions=True)
         decoded: list[Image.Image] = []
         for number, (image, result) in enumerate(zip(images, results, strict=True), 1):

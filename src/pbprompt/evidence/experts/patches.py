@@ -68,7 +68,7 @@ class PatchSums(NamedTuple):
         return type(self)(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
 
-class Frame(NamedTuple):
+class PatchFrame(NamedTuple):
     """Where patches are compared."""
 
     centre: Float[Tensor, " d"]
@@ -122,7 +122,7 @@ class Patches(NamedTuple):
         """v·p"""
         classes, each = self.prototypes.shape[:2]
         prototypes = F.normalize(self.prototypes.flatten(0, 1).float(), dim=-1)
-        placed = Frame(self.centre, self.whiten).place(regions(patches))
+        placed = PatchFrame(self.centre, self.whiten).place(regions(patches))
         return (placed @ prototypes.T).unflatten(-1, (classes, each))
 
     def spoken_for(self, patches: Float[Tensor, "b m d"]) -> Float[Tensor, "b m k"]:
@@ -170,7 +170,7 @@ def clusters(patches: Float[Tensor, "n d"], count: int) -> tuple[Float[Tensor, "
     return means / near.bincount(minlength=count).clamp(min=1).unsqueeze(1), like
 
 
-class Part(NamedTuple):
+class PatchPart(NamedTuple):
     """Photographs of one part, as what was made of them alone."""
 
     sums: PatchSums
@@ -200,12 +200,12 @@ class Part(NamedTuple):
         return cls(sums, [means for means, _ in found], [sources for _, sources in found])
 
 
-def joined(parts: list[Part]) -> Patches:
+def joined(parts: list[PatchPart]) -> Patches:
     """The expert that rests on these parts, its spread not known yet."""
     sums = parts[0].sums
     for part in parts[1:]:
         sums = sums.merged(part.sums)
-    frame = Frame.of(sums)
+    frame = PatchFrame.of(sums)
     means = [torch.cat(each) for each in zip(*(part.means for part in parts), strict=True)]
     sources = [torch.cat(each) for each in zip(*(part.sources for part in parts), strict=True)]
     most = max(1, *map(len, means))
@@ -230,7 +230,8 @@ def fit_patches(
     count = int(parts.max()) + 1
     each = -(-PROTOTYPES // count)
     made = [
-        Part.of(patches, labels, (parts == part).nonzero().squeeze(1), classes, each) for part in range(count)
+        PatchPart.of(patches, labels, (parts == part).nonzero().squeeze(1), classes, each)
+        for part in range(count)
     ]
     fitted = joined(made)
     held_out = torch.zeros(len(labels), classes, device=labels.device)

@@ -23,7 +23,7 @@ from pbprompt.prompts.loop.schedule import epoch_order, learning_rate
 from pbprompt.prompts.loop.step import Step
 from pbprompt.seeding import stream, stream_seed
 from pbprompt.vision.features.cache import Features
-from pbprompt.vision.features.progress import Lines, bar
+from pbprompt.vision.features.progress import LogLines, bar
 
 LOOP_REVISION = 1  # raised when the loop or the equations change every method's results
 LOG_EVERY = 10  # steps
@@ -146,7 +146,7 @@ class _Watch:
         self._good, self._looked = self._copy(), time.monotonic()
         self._total, self._text = total, "training"
         console = Console(stderr=True, quiet=not run.options.progress)
-        self._lines = Lines(console, shown=run.options.progress)
+        self._lines = LogLines(console, shown=run.options.progress)
         self._bar = bar(console, shown=run.options.progress)
         if done:
             console.print(f"continuing from step {done:,} of {total:,}", highlight=False)

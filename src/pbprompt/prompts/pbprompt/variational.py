@@ -95,9 +95,9 @@ def reparameterise(
 ) -> Float[Tensor, "s c w"]:
     """r = μ + σ·ε, differentiable in μ and log σ²."""
     if gpu.takes(mean, log_variance):
-        from pbprompt.vision.towers.kernels.gaussian import Draw
+        from pbprompt.vision.towers.kernels.gaussian import GaussianDraw
 
-        return Draw.apply(mean, log_variance, noise.to(mean))  # type: ignore[no-untyped-call]
+        return GaussianDraw.apply(mean, log_variance, noise.to(mean))  # type: ignore[no-untyped-call]
     return mean + (0.5 * log_variance).exp() * noise.to(mean)
 
 

@@ -15,7 +15,7 @@ from pbprompt.vision.towers.rounding import PRECISIONS
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodRow:
     """One method of a table, under the name the table gives it; `published` is the paper's name for it.
 
     `by_dataset` holds settings for single datasets, where a figure was made with others there; `precision` is
@@ -41,7 +41,7 @@ class Row:
         """The settings that are changed in a run on this dataset."""
         return _ordered((*self.overrides, *self.by_dataset.get(dataset, ())))
 
-    def changed(self, words: Sequence[str]) -> "Row":
+    def changed(self, words: Sequence[str]) -> "MethodRow":
         """The row with more settings changed, on every dataset."""
         own = {dataset: (*some, *words) for dataset, some in self.by_dataset.items()}
         return replace(self, overrides=(*self.overrides, *words), by_dataset=own)
@@ -62,7 +62,7 @@ class Recipe:
     task: Task
     backbone: str
     datasets: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[MethodRow, ...]
     shots: tuple[int, ...] = (16,)
     seeds: tuple[int, ...] = (1, 2, 3)
     targets: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ class Recipe:
             for row in self.rows
         ]
 
-    def run(self, row: Row, dataset: str, shots: int = 16, seed: int = 1) -> RunConfig:
+    def run(self, row: MethodRow, dataset: str, shots: int = 16, seed: int = 1) -> RunConfig:
         """A row's run on any dataset."""
         return RunConfig(
             task=self.task,
@@ -172,7 +172,7 @@ def _with_descriptions(settings: Any, folder: Path) -> Any:
     return {**settings, "descriptions": json.dumps([[name, *texts] for name, texts in told.items()])}
 
 
-def _row(values: Any, where: str, folder: Path) -> Row:
+def _row(values: Any, where: str, folder: Path) -> MethodRow:
     if not isinstance(values, dict):
         raise InputError(f"{where}: is {values!r}: write it as {{label: …, method: …}}")
     check_positive(values, where, "samples")
@@ -188,4 +188,4 @@ def _row(values: Any, where: str, folder: Path) -> Row:
         "overrides": words(values.get("overrides") or {}, where, "overrides"),
         "by_dataset": {name: words(some, where, f"by_dataset, {name},") for name, some in own.items()},
     }
-    return read(Row, row, where)
+    return read(MethodRow, row, where)

@@ -12,7 +12,7 @@ FIGURES = "figures"  # the folder of the package that has them
 
 
 @dataclass(frozen=True)
-class Picture:
+class PictureRecipe:
     """One picture: a model is fitted on each dataset and looked at through a test image of each class.
 
     `heat-maps`: where the prompts of the image's own class look, and those of the `unrelated` classes that
@@ -43,7 +43,7 @@ def picture_names() -> list[str]:
     return names_in(FIGURES)
 
 
-def find_picture(name_or_path: str) -> Picture | None:
+def find_picture(name_or_path: str) -> PictureRecipe | None:
     """A picture by its name or from a YAML file that holds the key `picture`; None where it is neither."""
     path = Path(name_or_path)
     if not (is_file(name_or_path) and path.is_file()) and name_or_path not in picture_names():
@@ -55,4 +55,4 @@ def find_picture(name_or_path: str) -> Picture | None:
     overrides = words(values.get("overrides") or {}, where, "overrides")
     texts = [key for key in ("classes", "captions") if key in values]  # which may be numbers: 707
     lists: dict[str, Any] = {key: [*map(str, listed(values[key], where, key))] for key in texts}
-    return read(Picture, {**values, **lists, "overrides": overrides, "name": path.stem}, where)
+    return read(PictureRecipe, {**values, **lists, "overrides": overrides, "name": path.stem}, where)

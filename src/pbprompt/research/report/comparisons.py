@@ -16,7 +16,7 @@ from pbprompt.research.recipes import Recipe
 from pbprompt.research.report.render import HTML, cell_text
 from pbprompt.research.report.tables import Cell, deviation, ranked
 from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.record import Record
+from pbprompt.research.runs.record import RunRecord
 from pbprompt.vision.images.fewshot import shots_in_words
 
 
@@ -26,7 +26,7 @@ class Comparison:
 
     config: RunConfig  # of one of them: all have its task, dataset, split and targets
     backbone: str
-    lines: Mapping[str, Mapping[int, Sequence[Record]]]
+    lines: Mapping[str, Mapping[int, Sequence[RunRecord]]]
     outdated: int  # runs left out, of other code or settings than the newest of their line
 
     @property
@@ -41,7 +41,7 @@ class Comparison:
     def shots(self) -> list[int]:
         return sorted({shots for line in self.lines.values() for shots in line})
 
-    def at(self, shots: int) -> dict[str, Sequence[Record]]:
+    def at(self, shots: int) -> dict[str, Sequence[RunRecord]]:
         """The runs of every line that has some with so many shots."""
         return {label: line[shots] for label, line in self.lines.items() if shots in line}
 
@@ -52,9 +52,9 @@ class Comparison:
         return words.get(self.config.task, "Mean accuracy over the targets")
 
 
-def make_comparisons(records: Iterable[Record], recipes: Sequence[Recipe] = ()) -> list[Comparison]:
+def make_comparisons(records: Iterable[RunRecord], recipes: Sequence[Recipe] = ()) -> list[Comparison]:
     """Comparisons in the order their first runs were added, with the labels that matching recipes give."""
-    groups: dict[tuple[str, ...], list[Record]] = {}
+    groups: dict[tuple[str, ...], list[RunRecord]] = {}
     for record in records:
         config, backbone = record.config, record.backbone
         key = (config.task, config.place, backbone.name, backbone.fingerprint, *config.targets)
@@ -62,8 +62,8 @@ def make_comparisons(records: Iterable[Record], recipes: Sequence[Recipe] = ()) 
     return [_comparison(group, recipes) for group in groups.values()]
 
 
-def _comparison(records: Sequence[Record], recipes: Sequence[Recipe]) -> Comparison:
-    lines: dict[str, dict[int, list[Record]]] = {}
+def _comparison(records: Sequence[RunRecord], recipes: Sequence[Recipe]) -> Comparison:
+    lines: dict[str, dict[int, list[RunRecord]]] = {}
     for record in records:
         lines.setdefault(record.config.row(), {}).setdefault(record.config.shots, []).append(record)
     newest = {
@@ -77,13 +77,13 @@ def _comparison(records: Sequence[Record], recipes: Sequence[Recipe]) -> Compari
     return Comparison(records[0].config, records[0].backbone.name, lines, outdated=len(records) - kept)
 
 
-def _newest(runs: Sequence[Record]) -> list[Record]:
+def _newest(runs: Sequence[RunRecord]) -> list[RunRecord]:
     """Of the runs of one cell, those made as the last one was, ordered by seed: others do not average."""
     alike = {run.config.seed: run for run in runs if run.making == runs[-1].making}
     return [alike[seed] for seed in sorted(alike)]
 
 
-def _recipe_label(record: Record, recipes: Sequence[Recipe]) -> str:
+def _recipe_label(record: RunRecord, recipes: Sequence[Recipe]) -> str:
     """The name that the first recipe for this task and backbone gives to this very row, if there is one."""
     config = record.config
     labels = (
@@ -96,22 +96,22 @@ def _recipe_label(record: Record, recipes: Sequence[Recipe]) -> str:
     return next(labels, "")
 
 
-class Column(NamedTuple):
+class Measure(NamedTuple):
     """A figure of a run: where it is, how it is printed, and whether more of it is better (None: neither)."""
 
     heading: str
-    value: Callable[[Record], float | None]
+    value: Callable[[RunRecord], float | None]
     scale: int = 100
     digits: int = 2
     higher: bool | None = True
-    of_means: Callable[[Sequence[Record]], float] | None = None  # not the mean of the runs' own
+    of_means: Callable[[Sequence[RunRecord]], float] | None = None  # not the mean of the runs' own
 
     @property
     def title(self) -> str:
         arrow = {True: "\N{NO-BREAK SPACE}↑", False: "\N{NO-BREAK SPACE}↓", None: ""}[self.higher]
         return self.heading + arrow
 
-    def cells(self, lines: Iterable[Sequence[Record]]) -> list[Cell]:
+    def cells(self, lines: Iterable[Sequence[RunRecord]]) -> list[Cell]:
         """One per line, the best of them marked."""
         cells = []
         for runs in lines:
@@ -143,45 +143,45 @@ def comparison_table(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _columns(config: RunConfig) -> list[Column]:
-    def of(test: str, metric: str) -> Callable[[Record], float | None]:
+def _columns(config: RunConfig) -> list[Measure]:
+    def of(test: str, metric: str) -> Callable[[RunRecord], float | None]:
         return lambda record: record.figure(test, metric)
 
-    time = Column("Seconds per run", lambda record: record.seconds, scale=1, digits=1, higher=None)
+    time = Measure("Seconds per run", lambda record: record.seconds, scale=1, digits=1, higher=None)
     if config.task == "base-to-new":
         return [
-            Column("Base %", of("base", "accuracy")),
-            Column("New %", of("new", "accuracy")),
-            Column("H %", of("H", "accuracy"), of_means=_harmonic),
-            Column("Joint %", of("joint", "accuracy")),
-            Column("ECE base %", of("base", "ece"), higher=False),
-            Column("ECE new %", of("new", "ece"), higher=False),
-            Column("New by entropy, AUROC %", of("joint", "auroc_entropy")),
-            Column("by mutual information %", of("joint", "auroc_mutual_information")),
+            Measure("Base %", of("base", "accuracy")),
+            Measure("New %", of("new", "accuracy")),
+            Measure("H %", of("H", "accuracy"), of_means=_harmonic),
+            Measure("Joint %", of("joint", "accuracy")),
+            Measure("ECE base %", of("base", "ece"), higher=False),
+            Measure("ECE new %", of("new", "ece"), higher=False),
+            Measure("New by entropy, AUROC %", of("joint", "auroc_entropy")),
+            Measure("by mutual information %", of("joint", "auroc_mutual_information")),
             time,
         ]
     if config.targets:
-        tests = [Column(f"{name} %", of(name, "accuracy")) for name in (config.dataset, *config.targets)]
-        return [*tests, Column("Mean of targets %", lambda record: record.score), time]
+        tests = [Measure(f"{name} %", of(name, "accuracy")) for name in (config.dataset, *config.targets)]
+        return [*tests, Measure("Mean of targets %", lambda record: record.score), time]
     test = config.dataset
     return [
-        Column("Accuracy %", of(test, "accuracy")),
-        Column("Macro-F1 %", of(test, "macro_f1")),
-        Column("NLL", of(test, "nll"), scale=1, digits=3, higher=False),
-        Column("Brier", of(test, "brier"), scale=1, digits=3, higher=False),
-        Column("ECE %", of(test, "ece"), higher=False),
-        Column("AURC %", of(test, "aurc"), higher=False),
+        Measure("Accuracy %", of(test, "accuracy")),
+        Measure("Macro-F1 %", of(test, "macro_f1")),
+        Measure("NLL", of(test, "nll"), scale=1, digits=3, higher=False),
+        Measure("Brier", of(test, "brier"), scale=1, digits=3, higher=False),
+        Measure("ECE %", of(test, "ece"), higher=False),
+        Measure("AURC %", of(test, "aurc"), higher=False),
         time,
     ]
 
 
-def _harmonic(runs: Sequence[Record]) -> float:
+def _harmonic(runs: Sequence[RunRecord]) -> float:
     """H of the mean accuracies."""
     base, new = (fmean(run.accuracy(half) for run in runs) for half in ("base", "new"))
     return harmonic_mean(base, new)
 
 
-def _epochs(run: Record) -> str:
+def _epochs(run: RunRecord) -> str:
     """How long the runs of a row trained: one of them tells, since they were made alike."""
     kind = methods().get(run.config.method)
     if kind is not None and not issubclass(kind, Trained) and not run.train:

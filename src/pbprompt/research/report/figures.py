@@ -19,7 +19,7 @@ from pbprompt.research.report.comparisons import Comparison
 from pbprompt.research.report.render import DEVIATION
 from pbprompt.research.report.tables import Cell, Table
 from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.record import Record
+from pbprompt.research.runs.record import RunRecord
 from pbprompt.research.runs.store import RunStore
 from pbprompt.vision.images.fewshot import shots_in_words
 
@@ -101,7 +101,7 @@ def _settings(comparison: Comparison) -> Iterator[Drawing]:
             yield _curves(comparison, key, varied, f"{LETTERS[key]} ({key})" if key in LETTERS else key)
 
 
-def _knobs(run: Record) -> dict[str, Any]:
+def _knobs(run: RunRecord) -> dict[str, Any]:
     """All that a run's outcome depends on besides data, shots and seed."""
     return {**run.settings, "samples": run.config.samples, "views": run.config.views}
 

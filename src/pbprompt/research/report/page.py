@@ -16,7 +16,7 @@ from pbprompt.research.report import render
 from pbprompt.research.report.comparisons import comparison_table, make_comparisons
 from pbprompt.research.report.figures import draw, draw_table
 from pbprompt.research.report.tables import build_table
-from pbprompt.research.runs.record import Failure, Record
+from pbprompt.research.runs.record import Failure, RunRecord
 from pbprompt.research.runs.store import RunStore
 
 
@@ -64,7 +64,7 @@ def _named_apart(drawing: Drawing, seen: Counter[str]) -> Drawing:
     return drawing if count == 1 else replace(drawing, name=f"{drawing.name}-{count}")
 
 
-def _facts(records: Sequence[Record], failures: Sequence[Failure]) -> dict[str, str]:
+def _facts(records: Sequence[RunRecord], failures: Sequence[Failure]) -> dict[str, str]:
     configs = [record.config for record in records]
     seconds = sum(record.seconds for record in records)
     return {

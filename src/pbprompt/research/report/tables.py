@@ -18,14 +18,10 @@ from numpy.typing import NDArray
 
 from pbprompt.errors import InputError
 from pbprompt.model.metrics.metrics import harmonic_mean
-from pbprompt.model.metrics.resampling import (
-    PairedDifference,
-    paired_difference,
-    paired_harmonic_difference,
-)
-from pbprompt.research.recipes import Recipe, Row
+from pbprompt.model.metrics.resampling import PairedDifference, paired_difference, paired_harmonic_difference
+from pbprompt.research.recipes import MethodRow, Recipe
 from pbprompt.research.report.published import AVERAGE, BACKBONES, Figure, published
-from pbprompt.research.runs.record import Record
+from pbprompt.research.runs.record import RunRecord
 from pbprompt.vision.images import catalog
 from pbprompt.vision.images.fewshot import shots_in_words
 
@@ -96,7 +92,7 @@ class Table:
 
 
 def build_table(
-    recipe: Recipe, records: Sequence[Record], arrays: Callable[[str], Arrays] | None = None
+    recipe: Recipe, records: Sequence[RunRecord], arrays: Callable[[str], Arrays] | None = None
 ) -> Table:
     """The recipe's table from whichever of its runs are among the records.
 
@@ -125,19 +121,19 @@ def build_table(
 class _Runs:
     """The recipe's finished runs by row, dataset, shots and seed; of equal settings, the latest counts."""
 
-    def __init__(self, recipe: Recipe, records: Sequence[Record]) -> None:
+    def __init__(self, recipe: Recipe, records: Sequence[RunRecord]) -> None:
         latest = {record.config: record for record in records if record.backbone.name == recipe.backbone}
-        self._found: dict[tuple[str, str, int], dict[int, Record]] = {}
+        self._found: dict[tuple[str, str, int], dict[int, RunRecord]] = {}
         for label, config in recipe.expand():
             if record := latest.get(config):
                 place = (label, config.dataset, config.shots)
                 self._found.setdefault(place, {})[config.seed] = record
 
-    def of(self, row: Row, dataset: str, shots: int) -> dict[int, Record]:
+    def of(self, row: MethodRow, dataset: str, shots: int) -> dict[int, RunRecord]:
         """The runs by seed."""
         return self._found.get((row.label, dataset, shots), {})
 
-    def accuracies(self, row: Row, column: Column, test: str | None = None) -> list[dict[int, float]]:
+    def accuracies(self, row: MethodRow, column: Column, test: str | None = None) -> list[dict[int, float]]:
         """Accuracy in % by seed, for each place of the column (under another test's name, if given)."""
         return [
             {
@@ -147,7 +143,7 @@ class _Runs:
             for dataset, own in column.places
         ]
 
-    def cell(self, row: Row, column: Column) -> Cell:
+    def cell(self, row: MethodRow, column: Column) -> Cell:
         """The mean and the deviation over seeds."""
         if column.metric == "H":
             base, new = (_averaged(self.accuracies(row, column, half)) for half in ("base", "new"))
@@ -176,7 +172,9 @@ def deviation(values: Sequence[float]) -> float | None:
     return stdev(values) if len(values) > 1 else None
 
 
-def _with_published(cell: Cell, recipe: Recipe, row: Row, column: Column, notes: dict[str, None]) -> Cell:
+def _with_published(
+    cell: Cell, recipe: Recipe, row: MethodRow, column: Column, notes: dict[str, None]
+) -> Cell:
     """The cell with the paper's figure beside it, where backbone and split are the paper's."""
     figure = _figure(recipe, row, column)
     if figure is None:
@@ -188,7 +186,7 @@ def _with_published(cell: Cell, recipe: Recipe, row: Row, column: Column, notes:
     return replace(cell, published=figure, difference=difference)
 
 
-def _figure(recipe: Recipe, row: Row, column: Column) -> Figure | None:
+def _figure(recipe: Recipe, row: MethodRow, column: Column) -> Figure | None:
     if recipe.backbone not in BACKBONES or recipe.split != "test":
         return None
     wanted = (recipe.backbone, row.published or row.label, column.dataset, column.shots, column.metric)
@@ -210,8 +208,8 @@ def ranked(column: Sequence[Cell], higher: bool = True) -> list[Cell]:
 
 def _lead(
     runs: _Runs,
-    leader: Row,
-    other: Row,
+    leader: MethodRow,
+    other: MethodRow,
     column: Column,
     arrays: Callable[[str], Arrays] | None,
     notes: dict[str, None],

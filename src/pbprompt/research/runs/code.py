@@ -20,7 +20,7 @@ import pbprompt
 from pbprompt.learners.method import Method
 from pbprompt.registry import methods
 from pbprompt.research.runs.provenance import code_revision
-from pbprompt.research.runs.record import Record
+from pbprompt.research.runs.record import RunRecord
 
 PACKAGE = Path(pbprompt.__file__).resolve().parent
 ALWAYS = tuple(PACKAGE / path for path in ("model/learn.py", "model/predictor.py"))
@@ -39,7 +39,7 @@ def code_of(kind: type[Method]) -> str:
     return f"{code_revision(kind)}, code {_hash((*own, *ALWAYS))}"
 
 
-def is_current(record: Record) -> bool:
+def is_current(record: RunRecord) -> bool:
     """Whether a run was made by the code that is here now."""
     kind = methods().get(record.config.method)
     return kind is not None and record.code == code_of(kind)

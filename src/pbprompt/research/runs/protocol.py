@@ -40,7 +40,7 @@ from pbprompt.registry import find_method
 from pbprompt.research.runs.code import code_of
 from pbprompt.research.runs.config import RunConfig, Split
 from pbprompt.research.runs.provenance import commit, machine
-from pbprompt.research.runs.record import BackboneFacts, DataFacts, Record
+from pbprompt.research.runs.record import BackboneFacts, DataFacts, RunRecord
 from pbprompt.vision.features.cache import FeatureBank, Features
 from pbprompt.vision.images.build_dataset import OF_A_DRAW
 from pbprompt.vision.images.fewshot import base_new, draw
@@ -124,7 +124,7 @@ def prepare_run(config: RunConfig, datasets: Datasets | None = None) -> Prepared
     return Prepared(config, few, data, targets)
 
 
-def run_task(run: Prepared, bank: FeatureBank) -> tuple[Record, Arrays]:
+def run_task(run: Prepared, bank: FeatureBank) -> tuple[RunRecord, Arrays]:
     """Train and test; returns the record and, for every test, what it says of each image."""
     start = time.perf_counter()
     base, new = base_new(run.few) if run.config.task == "base-to-new" else (run.few, None)
@@ -147,7 +147,7 @@ def run_task(run: Prepared, bank: FeatureBank) -> tuple[Record, Arrays]:
             figures[f"auroc_{doubt}"] = auroc(arrays[f"joint/{doubt}"], is_new)
         results["joint"] |= figures
         arrays["joint/none_of_these"] = strange
-    record = Record(
+    record = RunRecord(
         id=run.id(bank.backbone.fingerprint),
         config=run.config,
         settings=to_dict(run.settings),

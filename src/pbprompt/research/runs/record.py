@@ -32,7 +32,7 @@ class BackboneFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class RunRecord:
     """A finished run. `results` are the figures of each test, `train` the last epoch's mean terms."""
 
     id: str

@@ -11,7 +11,7 @@ from safetensors.numpy import load, save
 
 from pbprompt.errors import InputError
 from pbprompt.files import append_records, locked, read_records, write_bytes
-from pbprompt.research.runs.record import Failure, Record, read_line
+from pbprompt.research.runs.record import Failure, RunRecord, read_line
 
 
 class RunStore:
@@ -25,7 +25,7 @@ class RunStore:
         self.lines = self.folder / "records.jsonl"
         self.failed_lines = self.folder / "failures.jsonl"
 
-    def add(self, record: Record, arrays: Mapping[str, NDArray[Any]] | None = None) -> None:
+    def add(self, record: RunRecord, arrays: Mapping[str, NDArray[Any]] | None = None) -> None:
         """Keep a run. A record whose id is there already (two workers did the same) is not added again."""
         if arrays:
             write_bytes(self.arrays_file(record.id), save(dict(arrays)))
@@ -38,9 +38,9 @@ class RunStore:
         with locked(self.folder):
             append_records(self.failed_lines, [asdict(failure)])
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[RunRecord]:
         """All finished runs, in the order they were added."""
-        found = (read_line(Record, values, str(self.lines)) for values in read_records(self.lines))
+        found = (read_line(RunRecord, values, str(self.lines)) for values in read_records(self.lines))
         return list({record.id: record for record in found}.values())
 
     def failures(self) -> list[Failure]:
@@ -55,7 +55,7 @@ class RunStore:
         ids = (record.get("id") for record in read_records(self.lines) if isinstance(record, dict))
         return {identity for identity in ids if isinstance(identity, str)}
 
-    def find(self, identity: str) -> Record:
+    def find(self, identity: str) -> RunRecord:
         """The run whose id starts so."""
         matches = [record for record in self.records() if record.id.startswith(identity)]
         if len(matches) != 1:

@@ -130,10 +130,10 @@ class FeatureBank:
 
         def encoded(bank: Self) -> Features:
             see = bank.backbone.preprocess
-            looks, store = [see.look], bank._store(see.identity)
+            croppers, store = [see.cropper], bank._store(see.identity)
             if failures is None:
-                return bank._shared_out(root, items, looks, store)
-            return bank._collect(root, items, looks, store, failures)
+                return bank._shared_out(root, items, croppers, store)
+            return bank._collect(root, items, croppers, store, failures)
 
         features = self._of_each(encoded)
         if not failures:
@@ -165,8 +165,8 @@ class FeatureBank:
 
         def viewed(bank: Self) -> Features:
             test = bank.backbone.preprocess
-            looks = [test.view(seed, epoch) for epoch in range(views)]
-            return bank._shared_out(root, items, looks, bank._store(test.identity_of(test.view(seed, 0))))
+            croppers = [test.view(seed, epoch) for epoch in range(views)]
+            return bank._shared_out(root, items, croppers, bank._store(test.identity_of(test.view(seed, 0))))
 
         return self._of_each(viewed)
 
@@ -194,15 +194,15 @@ class FeatureBank:
         self,
         root: Path,
         items: Sequence[Item],
-        looks: Sequence[Crop | TrainingView],
+        croppers: Sequence[Crop | TrainingView],
         store: FeatureStore | None,
     ) -> Features:
         """All items under each look; of several processes each encodes its share, and all get everything."""
         if distributed.world()[1] == 1:
-            return self._collect(root, items, looks, store)
+            return self._collect(root, items, croppers, store)
         parts = []
-        for look in looks:
-            work = partial(self._collect, root, distributed.own(items), [look], store)
+        for cropper in croppers:
+            work = partial(self._collect, root, distributed.own(items), [cropper], store)
             mine = distributed.agreed(work)
             parts.append(
                 Features(
@@ -217,13 +217,13 @@ class FeatureBank:
         self,
         root: Path,
         items: Sequence[Item],
-        looks: Sequence[Crop | TrainingView],
+        croppers: Sequence[Crop | TrainingView],
         store: FeatureStore | None,
         told: dict[str, InputError] | None = None,
     ) -> Features:
         """All items under the first look, then under the next one; unreadable ones are `told` or raised."""
         root, count = Path(root), len(items)
-        features = self._allocate([item.label for item in items] * len(looks), kept=store is not None)
+        features = self._allocate([item.label for item in items] * len(croppers), kept=store is not None)
         failures = {} if told is None else told
         digests: dict[str, str] = {}
         if store is not None:
@@ -234,13 +234,13 @@ class FeatureBank:
                     digests[path] = digest
         encoded = 0
         with Progress("encoding images", shown=self.progress) as progress:
-            for number, look in enumerate(looks):
+            for number, cropper in enumerate(croppers):
                 rows = features.subset(slice(number * count, (number + 1) * count))
-                encoded += self._fill(rows, root, items, look, store, digests, failures, progress)
+                encoded += self._fill(rows, root, items, cropper, store, digests, failures, progress)
         if store is not None and encoded and total_bytes(self.cache) > DEFAULT_LIMIT_GIB * GIB:
             with contextlib.suppress(OSError):  # a cache that cannot be changed
                 prune(self.cache, DEFAULT_LIMIT_GIB * GIB, spare=in_use)
-        self.last_report = Report(encoded, len(features) - encoded - len(failures) * len(looks))
+        self.last_report = Report(encoded, len(features) - encoded - len(failures) * len(croppers))
         if failures and told is None:
             raise _unreadable(list(failures.values()), len({item.path for item in items}))
         return features
@@ -250,7 +250,7 @@ class FeatureBank:
         rows: Features,
         root: Path,
         items: Sequence[Item],
-        look: Crop | TrainingView,
+        cropper: Crop | TrainingView,
         store: FeatureStore | None,
         digests: dict[str, str],
         failures: dict[str, InputError],
@@ -258,7 +258,7 @@ class FeatureBank:
     ) -> int:
         """Read what is stored into the rows, encode the rest; return how many were encoded."""
         # Without a store nothing was hashed: an item is known by its path.
-        keys = [_key(look, digests.get(item.path, item.path), item) for item in items]
+        keys = [_key(cropper, digests.get(item.path, item.path), item) for item in items]
         missing = list(range(len(items))) if store is None else store.read(keys, rows.global_, rows.patches)
         first: dict[str, int] = {}  # the same image twice is encoded once
         for row in missing:
@@ -275,7 +275,7 @@ class FeatureBank:
                 for part in (some[at : at + size] for at in range(0, len(some), size))
             )
             bad = 0
-            for part, found in encode_records(self.backbone, batches, self._decoder(len(some)), look):
+            for part, found in encode_records(self.backbone, batches, self._decoder(len(some)), cropper):
                 for place, error in found.failures.items():
                     if isinstance(error, NoNumberError):  # of the weights, and not of this image alone
                         raise error
@@ -342,11 +342,11 @@ class FeatureBank:
         return Features(global_, patches, torch.tensor(labels, dtype=torch.long, device=patches.device))
 
 
-def _key(look: Crop | TrainingView, digest: str, item: Item) -> str:
+def _key(cropper: Crop | TrainingView, digest: str, item: Item) -> str:
     """What beside weights and transform decides the features of an item."""
-    if isinstance(look, Crop):
+    if isinstance(cropper, Crop):
         return digest
-    return hashlib.sha256(json.dumps([digest, look.seed, look.epoch, item.path]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([digest, cropper.seed, cropper.epoch, item.path]).encode()).hexdigest()
 
 
 def _mapped(shape: tuple[int, int, int], folder: Path) -> Tensor:

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pbprompt.errors import InputError, NoNumberError
-from pbprompt.vision.images.crops import Hashed, Look
+from pbprompt.vision.images.crops import Cropper, Hashed
 from pbprompt.vision.images.decoding import Decoder, Square
 from pbprompt.vision.images.stream import Record
 from pbprompt.vision.images.transforms import normalise
@@ -57,7 +57,7 @@ def encode_records(
     backbone: Backbone,
     batches: Iterable[tuple[Mark, Sequence[Record]]],
     decoder: Decoder,
-    look: Look | None = None,
+    cropper: Cropper | None = None,
 ) -> Iterator[tuple[Mark, Encoding]]:
     """The features of each batch, with the mark that it came with, in order; `look`: the test transform.
 
@@ -75,7 +75,7 @@ def encode_records(
         initargs=(min(THREADS, threads) if towers > 1 else threads,),
     )
     pending: deque[tuple[Mark, Future[_Begun]]] = deque()
-    decoded = decoder.decoded(batches, look or backbone.preprocess.look)
+    decoded = decoder.decoded(batches, cropper or backbone.preprocess.cropper)
     try:
         for mark, records, squares in decoded:
             pending.append((mark, pool.submit(_begin, backbone, records, squares)))

@@ -25,7 +25,7 @@ def bar(console: Console, *more: bars.ProgressColumn, shown: bool) -> bars.Progr
     return bars.Progress(*counted, *more, last, console=console, transient=True, disable=not seen)
 
 
-class Lines:
+class LogLines:
     """A line now and then for a log, in which a bar would not be seen; none in a terminal."""
 
     def __init__(self, console: Console, *, shown: bool, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,7 +44,7 @@ class Progress(AbstractContextManager["Progress"]):
 
     def __init__(self, what: str, *, shown: bool) -> None:
         console = Console(stderr=True)
-        self._lines = Lines(console, shown=shown)
+        self._lines = LogLines(console, shown=shown)
         self._what = what
         rate = bars.TextColumn("{task.fields[rate]:.0f} images/s")
         self._bars = bar(console, rate, shown=shown)

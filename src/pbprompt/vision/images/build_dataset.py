@@ -19,7 +19,7 @@ OF_A_DRAW: Shares = (0.2, 0.3)  # where few images are drawn to train on, the ot
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Listed:
     """One image as a source lists it: the class is still a folder name or a label, the split may be open."""
 
     path: str
@@ -73,9 +73,9 @@ class Choices:
         return names.with_names(labels, dict(zip(labels, named, strict=True)))
 
 
-def keep_images(root: Path, rows: Iterable[Row]) -> tuple[list[Row], list[Skipped]]:
+def keep_images(root: Path, rows: Iterable[Listed]) -> tuple[list[Listed], list[Skipped]]:
     """The rows whose file is there and begins as an image does, and the others with the reason."""
-    kept: list[Row] = []
+    kept: list[Listed] = []
     skipped: list[Skipped] = []
     for row in rows:
         file = root / row.path
@@ -97,7 +97,7 @@ def _why_skipped(file: Path) -> str:
 def assemble(
     name: str,
     root: Path,
-    rows: Sequence[Row],
+    rows: Sequence[Listed],
     choices: Choices,
     *,
     where: str,
@@ -122,7 +122,7 @@ def assemble(
     class_names = choices.names(keys, where, naming)
     numbers = {key: label for label, key in enumerate(keys)}
 
-    def item(row: Row) -> Item:
+    def item(row: Listed) -> Item:
         if labels_in is None:
             return Item(row.path, numbers[row.key], row.domain, group=row.group)
         return Item(
@@ -179,7 +179,7 @@ def sorted_keys(keys: Iterable[str]) -> list[str]:
     return sorted(keys)
 
 
-def split_classes(rows: Sequence[Row], seed: int, val: float, test: float) -> dict[str, str]:
+def split_classes(rows: Sequence[Listed], seed: int, val: float, test: float) -> dict[str, str]:
     """The split of each image: shares of each class and domain are val and test, the rest is train; a series
     goes whole where its first image does.
 

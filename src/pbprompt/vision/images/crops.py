@@ -71,7 +71,7 @@ def framing_of(name: str) -> Fit | None:
     return None
 
 
-class Look(Protocol):
+class Cropper(Protocol):
     """What makes a square of an image; `key` names the image, for views. `draft` is for `open_image`."""
 
     @property
@@ -199,14 +199,14 @@ def _uniform(source: random.Random, low: float, high: float) -> float:
     return low + (high - low) * source.random()
 
 
-def square_of(name: str, content: Content, look: Look) -> Image.Image | InputError:
+def square_of(name: str, content: Content, cropper: Cropper) -> Image.Image | InputError:
     """The square of an image, or why it has none. If the look is fast: most images as they are."""
     if isinstance(content, InputError):
         return content
     where = str(content.path) if isinstance(content, Hashed) else name
 
     def seen(image: Image.Image) -> Image.Image:
-        return image if _handed_on(image.size, look) else look(image, name)
+        return image if _handed_on(image.size, cropper) else cropper(image, name)
 
     try:
         if isinstance(content, Hashed):
@@ -214,15 +214,15 @@ def square_of(name: str, content: Content, look: Look) -> Image.Image | InputErr
         if isinstance(content, Image.Image):
             return seen(content)
         file = io.BytesIO(content) if isinstance(content, bytes) else content
-        return open_image(file, draft=look.draft, finish=seen)
+        return open_image(file, draft=cropper.draft, finish=seen)
     except InputError as error:
         return InputError(str(error).replace("cannot read image upload:", f"cannot read image {where}:"))
 
 
-def _handed_on(size: tuple[int, int], look: Look) -> bool:
-    if not (isinstance(look, Crop) and look.fast and look.fit != "pad") or size == (
-        look.size,
-        look.size,
+def _handed_on(size: tuple[int, int], cropper: Cropper) -> bool:
+    if not (isinstance(cropper, Crop) and cropper.fast and cropper.fit != "pad") or size == (
+        cropper.size,
+        cropper.size,
     ):  # would look finished
         return False
     return size[0] * size[1] <= MOST_HANDED_ON and max(size) <= THIN * min(size)
@@ -267,7 +267,7 @@ _seen: dict[int, Shared] = {}  # by handle, in the processes, where a handle sta
 
 
 def squares_into(
-    handle: int, names: Sequence[str], contents: Sequence[Content], look: Look
+    handle: int, names: Sequence[str], contents: Sequence[Content], cropper: Cropper
 ) -> list[tuple[int, int] | InputError]:
     """Put what `square_of` gives into the memory behind the handle, one after another; their sizes."""
     shared = _seen.setdefault(handle, Shared(handle))
@@ -276,7 +276,7 @@ def squares_into(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of damaged metadata
         for name, content in zip(names, contents, strict=True):
-            one = square_of(name, content, look)
+            one = square_of(name, content, cropper)
             if not isinstance(one, InputError):
                 pixels = one.tobytes()
                 shared.memory(end + len(pixels))[end:] = pixels

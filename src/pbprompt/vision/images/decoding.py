@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pbprompt.errors import InputError
 from pbprompt.vision.images import crops as squares
-from pbprompt.vision.images.crops import Content, Hashed, Look, Shared, nameless_file, square_of
+from pbprompt.vision.images.crops import Content, Cropper, Hashed, Shared, nameless_file, square_of
 from pbprompt.vision.images.fast_resize import finished
 from pbprompt.vision.images.images import decodes_quickly, head_of
 from pbprompt.vision.images.stream.records import Record
@@ -64,51 +64,51 @@ class Decoder:
             handles=[place.handle for place in self._places],
         )
 
-    def decode(self, records: Sequence[Record], look: Look) -> Squares:
+    def decode(self, records: Sequence[Record], cropper: Cropper) -> Squares:
         """The square of each image, or why it has none."""
         if not self.processes:
-            return [self._one(record, _content(record), look) for record in records]
+            return [self._one(record, _content(record), cropper) for record in records]
         try:
-            return self._asked(records, look)
+            return self._asked(records, cropper)
         except (TimeoutError, EOFError) as error:
             if len(records) > 1:  # one of them is to blame, and the others are innocent
-                return [self.decode([record], look)[0] for record in records]
+                return [self.decode([record], cropper)[0] for record in records]
             late = isinstance(error, TimeoutError)
             if not late:  # the system may have killed the process, whatever the image
                 with contextlib.suppress(TimeoutError, EOFError):
-                    return self._asked(records, look)
+                    return self._asked(records, cropper)
             why = f"decoding took over {SECONDS:g} seconds" if late else "its decoder broke down"
             return [InputError(f"cannot read image {records[0].name}: {why}")]
 
-    def _one(self, record: Record, content: Content, look: Look) -> Square | InputError:
+    def _one(self, record: Record, content: Content, cropper: Cropper) -> Square | InputError:
         """In this thread where that is soon done; what may take for ever, in a process that can be ended."""
         file = content.path if isinstance(content, Hashed) else content
         head = file[:32] if isinstance(file, bytes) else isinstance(file, Path) and head_of(file)
         if not head or decodes_quickly(head) or not AVAILABLE:
-            square = square_of(record.name, content, look)
-            return square if isinstance(square, InputError) else finished(np.array(square), look)
+            square = square_of(record.name, content, cropper)
+            return square if isinstance(square, InputError) else finished(np.array(square), cropper)
         processes = shared_processes(min(available_cpus(), MOST_PROCESSES))
-        return processes.decode([replace(record, content=content)], look)[0]
+        return processes.decode([replace(record, content=content)], cropper)[0]
 
-    def _asked(self, records: Sequence[Record], look: Look) -> Squares:
+    def _asked(self, records: Sequence[Record], cropper: Cropper) -> Squares:
         names, contents = [record.name for record in records], [_content(record) for record in records]
         found, end = Squares(), 0
         place = self._free.get()
         try:
-            for told in self.workers.ask(squares.squares_into, place.handle, names, contents, look):
+            for told in self.workers.ask(squares.squares_into, place.handle, names, contents, cropper):
                 if isinstance(told, InputError):
                     found.append(told)
                     continue
                 (width, height), begin = told, end
                 end += 3 * width * height
                 pixels = np.frombuffer(place.memory(end)[begin:], np.uint8).reshape(height, width, 3)
-                found.append(finished(pixels, look))  # in other memory: the next answer goes here
+                found.append(finished(pixels, cropper))  # in other memory: the next answer goes here
         finally:
             self._free.put(place)
         return found
 
     def decoded(
-        self, batches: Iterable[tuple[Mark, Sequence[Record]]], look: Look
+        self, batches: Iterable[tuple[Mark, Sequence[Record]]], cropper: Cropper
     ) -> Generator[tuple[Mark, Sequence[Record], Squares], None, None]:
         """Batches in order, the next ones decoded meanwhile; a thread of its own reads the source."""
         pool = ThreadPoolExecutor(self.askers, thread_name_prefix="decode")
@@ -122,7 +122,9 @@ class Decoder:
         try:
             for mark, records in source:
                 questions = [records[at : at + self.question] for at in range(0, len(records), self.question)]
-                pending.append((mark, records, [pool.submit(self.decode, some, look) for some in questions]))
+                pending.append(
+                    (mark, records, [pool.submit(self.decode, some, cropper) for some in questions])
+                )
                 while sum(len(asked) + _weight(some) for _, some, asked in pending) > self.ahead:
                     yield first()
             while pending:
@@ -179,11 +181,11 @@ def begun(work: Callable[[], One]) -> Future[One]:
 
 
 def squares_of(
-    paths: Sequence[str | Path], look: Look, *, threads: int | None = None
+    paths: Sequence[str | Path], cropper: Cropper, *, threads: int | None = None
 ) -> Iterator[Square | InputError]:
     """The squares of files in order, decoded in threads; in place of one that cannot be read, why."""
     files = ((None, [Record(str(path), Path(path))]) for path in paths)
-    for _, _, found in Decoder(threads or available_cpus()).decoded(files, look):
+    for _, _, found in Decoder(threads or available_cpus()).decoded(files, cropper):
         yield from found
 
 

@@ -9,16 +9,16 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from pbprompt.vision.images.crops import Crop, Look
+from pbprompt.vision.images.crops import Crop, Cropper
 
 
-def finished(pixels: NDArray[np.uint8], look: Look) -> NDArray[np.uint8]:
+def finished(pixels: NDArray[np.uint8], cropper: Cropper) -> NDArray[np.uint8]:
     """The square of what `square_of` gave, [h, w, 3], in other memory; it may be the square already."""
     height, width = pixels.shape[:2]
-    if not isinstance(look, Crop) or height == width == look.size:
+    if not isinstance(cropper, Crop) or height == width == cropper.size:
         return pixels.copy()
-    wide, high, left, top = look.placed((width, height))
+    wide, high, left, top = cropper.placed((width, height))
     channels = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-    resized = F.interpolate(channels, size=(high, wide), mode=look.interpolation, antialias=True)[0]
+    resized = F.interpolate(channels, size=(high, wide), mode=cropper.interpolation, antialias=True)[0]
     kept: NDArray[np.uint8] = resized.permute(1, 2, 0).numpy()
-    return kept[top : top + look.size, left : left + look.size]
+    return kept[top : top + cropper.size, left : left + cropper.size]

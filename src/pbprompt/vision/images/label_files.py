@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 from pbprompt.errors import InputError
 from pbprompt.files import inside, read_json
-from pbprompt.vision.images.build_dataset import Choices, Row, Skipped
+from pbprompt.vision.images.build_dataset import Choices, Listed, Skipped
 from pbprompt.vision.images.items import Dataset
 from pbprompt.vision.images.stream.folders import SPLIT_WORDS, files_in, is_image
 from pbprompt.vision.images.stream.locations import is_address
@@ -54,7 +54,7 @@ def open_label_file(path: Path, root: Path | None, choices: Choices) -> Dataset 
     found = list(reader(value, path, root))
     several = any(len({*one.labels}) > 1 for one in found if one.labels)
     whole = all(one.split for one in found)
-    rows: list[Row] = []
+    rows: list[Listed] = []
     bare: list[Skipped] = []
     for where, image, labels, split in found:
         if is_address(image):
@@ -64,7 +64,7 @@ def open_label_file(path: Path, root: Path | None, choices: Choices) -> Dataset 
             raise InputError(f"{where}: label {odd!r} has a {SEPARATOR!r} in it: rename it")
         if labels or (several and labels is not None):
             key = SEPARATOR.join(sorted({*labels})) if several else labels[0]
-            rows.append(Row(name, key, split if whole else ""))
+            rows.append(Listed(name, key, split if whole else ""))
         else:
             bare.append((name, "without a label"))
     if not rows:

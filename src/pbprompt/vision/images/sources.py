@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pbprompt.errors import InputError, suggest
 from pbprompt.vision.images import catalog
-from pbprompt.vision.images.build_dataset import NONE, Choices, Row, Shares, Skipped, assemble, keep_images
+from pbprompt.vision.images.build_dataset import NONE, Choices, Listed, Shares, Skipped, assemble, keep_images
 from pbprompt.vision.images.catalog.benchmark import Benchmark
 from pbprompt.vision.images.huggingface import PREFIX, is_saved_dataset, open_huggingface
 from pbprompt.vision.images.items import Dataset, some
@@ -130,12 +130,12 @@ def _folders(root: Path, choices: Choices) -> Dataset:
     if not folders:
         raise InputError(f"{root}: no class folders in it: put each class's images in a folder of its own")
     labels = Labels(folders)
-    rows: list[Row] = []
+    rows: list[Listed] = []
     skipped: list[Skipped] = []
     for _, path in files_in(root):
         label, split = labels.of(path)
         if label:
-            rows.append(Row(path, label, split))
+            rows.append(Listed(path, label, split))
         else:
             where = (
                 "without a label" if path.split("/")[0] in labels.unlabelled else "outside the class folders"
@@ -159,7 +159,7 @@ def _folders(root: Path, choices: Choices) -> Dataset:
     )
 
 
-def _warn_of_codes(rows: list[Row], choices: Choices) -> list[str]:
+def _warn_of_codes(rows: list[Listed], choices: Choices) -> list[str]:
     """A note where most class folders are named by codes, which tell a text tower nothing."""
     keys = {row.key for row in rows}
     codes = [key for key in keys if sum(map(str.isalpha, key)) < 2]
@@ -168,7 +168,7 @@ def _warn_of_codes(rows: list[Row], choices: Choices) -> list[str]:
     return []
 
 
-def _warn_of_empty(root: Path, rows: list[Row], parents: list[str]) -> list[str]:
+def _warn_of_empty(root: Path, rows: list[Listed], parents: list[str]) -> list[str]:
     """A note where a class folder holds no image in any split: it is no class of the dataset."""
     found = {
         name for parent in parents for name in subfolders(root / parent) if name.lower() not in UNLABELLED

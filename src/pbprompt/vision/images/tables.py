@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pbprompt.errors import InputError
 from pbprompt.files import as_text, inside, read_json, read_text
-from pbprompt.vision.images.build_dataset import Choices, Row, Skipped, assemble, keep_images, sorted_keys
+from pbprompt.vision.images.build_dataset import Choices, Listed, Skipped, assemble, keep_images, sorted_keys
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
 from pbprompt.vision.images.stream.folders import SPLIT_WORDS
 from pbprompt.vision.images.stream.tables import Fields, table_rows
@@ -37,7 +37,7 @@ def open_table(path: Path, root: Path | None, choices: Choices) -> Dataset:
 def listed(
     path: Path,
     root: Path,
-    rows: list[Row],
+    rows: list[Listed],
     several: bool,
     choices: Choices,
     bare: Sequence[Skipped] = (),
@@ -58,7 +58,7 @@ def listed(
     return dataset if several else replace(dataset, descriptions=_descriptions(kept, rows, dataset))
 
 
-def _descriptions(kept: list[Row], rows: list[Row], dataset: Dataset) -> tuple[tuple[str, ...], ...]:
+def _descriptions(kept: list[Listed], rows: list[Listed], dataset: Dataset) -> tuple[tuple[str, ...], ...]:
     """Each class that rows describe, with their sentences, each once; `kept` are those with an image."""
     classes = dict(zip(sorted_keys({row.key for row in kept}), dataset.classes, strict=True))
     told: dict[str, dict[str, None]] = {}
@@ -73,10 +73,10 @@ def _labels(cell: str) -> set[str]:
     return {part.strip() for part in cell.split(SEPARATOR)} - {""}
 
 
-def _one_an_image(path: Path, rows: list[Row], several: bool) -> list[Row]:
+def _one_an_image(path: Path, rows: list[Listed], several: bool) -> list[Listed]:
     """A row an image, perhaps of several labels; two that contradict each other are an error, as is half a
     split."""
-    first: dict[str, Row] = {}
+    first: dict[str, Listed] = {}
     for row in rows:
         other = first.setdefault(row.path, row)
         if several and other is not row:
@@ -99,7 +99,7 @@ def is_multi_label(path: Path) -> bool:
     return any("labels" in fields and "label" not in fields for _, fields in islice(_rows(path), 1))
 
 
-def read_rows(path: Path, group: str = "") -> Iterator[Row]:
+def read_rows(path: Path, group: str = "") -> Iterator[Listed]:
     """The rows of a table of either kind; of a multi-label one, a row's key is its whole cell. `group`: the
     column that names a photograph's series, if any.
 
@@ -116,7 +116,7 @@ def read_rows(path: Path, group: str = "") -> Iterator[Row]:
             raise InputError(f"{where}: split {word.lower()!r} is unknown: write train, val or test")
         series = _text(fields, group, where, "").strip() if group else ""
         split = SPLIT_WORDS.get(word.lower(), "")
-        yield Row(inside(image, where, absolute=True), key, split, domain, series, told)
+        yield Listed(inside(image, where, absolute=True), key, split, domain, series, told)
 
 
 def _rows(path: Path, also: str = "") -> Iterator[tuple[str, Fields]]:

@@ -48,14 +48,14 @@ class Preprocess:
     fast: bool = False
 
     def __call__(self, image: Image.Image) -> Float[Tensor, "3 h w"]:
-        return self.normalised(self.look(image))
+        return self.normalised(self.cropper(image))
 
     def normalised(self, square: Image.Image) -> Float[Tensor, "3 h w"]:
         """What the tower reads of a square: to make a square of it again would crop it twice."""
         return normalise(torch.from_numpy(np.array(square))[None], self.mean, self.std)[0]
 
     @property
-    def look(self) -> Crop:
+    def cropper(self) -> Crop:
         """What makes the square, for whoever decodes."""
         return Crop(self.size, self.fit, self.interpolation, self.resize, self.draft, self.fast)
 
@@ -67,16 +67,16 @@ class Preprocess:
     @property
     def identity(self) -> str:
         """A text naming the transform and all its numbers, for cache keys."""
-        return self.identity_of(self.look)
+        return self.identity_of(self.cropper)
 
     def view(self, seed: int, epoch: int) -> TrainingView:
         """What makes training views for the same tower."""
         return TrainingView(self.size, seed, epoch, interpolation=self.interpolation)
 
-    def identity_of(self, look: Crop | Crops | TrainingView) -> str:
+    def identity_of(self, cropper: Crop | Crops | TrainingView) -> str:
         """The same of a look, or of a family of views, whatever their seed and epoch."""
-        kind = "train-view" if isinstance(look, TrainingView) else "clip-test"
-        facts = {"size": look.size, "mean": tuple(self.mean), "std": tuple(self.std), **vars(look)}
+        kind = "train-view" if isinstance(cropper, TrainingView) else "clip-test"
+        facts = {"size": cropper.size, "mean": tuple(self.mean), "std": tuple(self.std), **vars(cropper)}
         told = {name: value for name, value in facts.items() if name not in ("seed", "epoch")}
         usual = (None, "crop", "bicubic", False)
         return f"{kind}({', '.join(f'{name}={value}' for name, value in told.items() if value not in usual)})"

@@ -36,7 +36,7 @@ class DinoConfig(PatchConfig):
     eps: float = 1e-6
 
 
-class GatedMlp(nn.Module):
+class SwiGlu(nn.Module):
     """c_proj(silu(gate(x))·c_fc(x))."""
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -92,5 +92,5 @@ def _turns(config: DinoConfig, theta: float) -> Float[Tensor, "2 l e"]:
 def _block(config: DinoConfig) -> Block:
     block = Block(config.width, config.heads, "gelu", config.hidden, config.eps)
     if config.gated:
-        block.mlp = GatedMlp(config.width, config.hidden)  # type: ignore[assignment]
+        block.mlp = SwiGlu(config.width, config.hidden)  # type: ignore[assignment]
     return block

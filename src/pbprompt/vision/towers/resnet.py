@@ -50,7 +50,7 @@ class Bottleneck(nn.Module):
         return F.relu(out + shortcut)
 
 
-class AttentionPool(nn.Module):
+class GridAttentionPool(nn.Module):
     """Attention pooling with every position as a query: row 0 (the mean) is global, the rest are local."""
 
     def __init__(self, positions: int, width: int, heads: int, embed_dim: int) -> None:
@@ -87,7 +87,7 @@ class ModifiedResNet(nn.Module):
                 channels_in = channels * 4
             setattr(self, f"layer{stage + 1}", layer)
         positions = config.grid[0] * config.grid[1]
-        self.attnpool = AttentionPool(positions, channels_in, config.heads, embed_dim)
+        self.attnpool = GridAttentionPool(positions, channels_in, config.heads, embed_dim)
 
     def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
         for conv in (self.conv1, self.conv2, self.conv3):

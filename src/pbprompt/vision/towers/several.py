@@ -33,14 +33,14 @@ class Canvas(Preprocess):
             raise InputError("--fast-resize: these backbones see squares of their own each: leave it out")
 
     @property
-    def look(self) -> Crop | Crops:  # type: ignore[override]
-        first = super().look
+    def cropper(self) -> Crop | Crops:  # type: ignore[override]
+        first = super().cropper
         return Crops((first, *self.below)) if self.below else first
 
     @property
     def shape(self) -> tuple[int, int]:
-        look = self.look
-        return (look.tops[-1], look.size) if isinstance(look, Crops) else super().shape
+        cropper = self.cropper
+        return (cropper.tops[-1], cropper.size) if isinstance(cropper, Crops) else super().shape
 
 
 class SideBySide(nn.Module):
@@ -52,8 +52,8 @@ class SideBySide(nn.Module):
         seen = [tower.preprocess for tower in towers]
         self.means = nn.Buffer(_planes([see.mean for see in seen], towers[0].device))
         self.stds = nn.Buffer(_planes([see.std for see in seen], towers[0].device))
-        crops = Crops(tuple(dict.fromkeys(see.look for see in seen)))
-        self.boxes = [(crops.tops[crops.crops.index(see.look)], see.size) for see in seen]
+        crops = Crops(tuple(dict.fromkeys(see.cropper for see in seen)))
+        self.boxes = [(crops.tops[crops.crops.index(see.cropper)], see.size) for see in seen]
 
     def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
         parts = []
@@ -91,9 +91,9 @@ class Several(Backbone):
         self.logit_bias = None
         self.text_taps = None
         self.fingerprint = hashlib.sha256(" ".join(one.fingerprint for one in towers).encode()).hexdigest()
-        looks = dict.fromkeys(tower.preprocess.look for tower in towers)
+        croppers = dict.fromkeys(tower.preprocess.cropper for tower in towers)
         first = {**vars(towers[0].preprocess), "mean": (0.0,) * 3, "std": (1.0,) * 3}
-        self.preprocess = Canvas(**first, below=tuple(looks)[1:])
+        self.preprocess = Canvas(**first, below=tuple(croppers)[1:])
         self.visual = SideBySide(towers)
 
     @property

@@ -8,7 +8,7 @@ import torch
 from plain_towers import cosine_logits, cross_entropy, embedded, enclosed, plain_image, plain_text
 from safetensors.torch import load, save
 
-from pbprompt.apps.batch import Job, answers
+from pbprompt.apps.batch import BatchJob, answers
 from pbprompt.apps.export import ImageClassifier, export_towers
 from pbprompt.errors import InputError
 from pbprompt.learners.fit_options import FitOptions
@@ -125,7 +125,9 @@ def test_a_tuned_model_is_a_model_as_any_other(few, tuned, tmp_path):
     loaded = TunedModel.load(tmp_path / "model")
     assert loaded.backbone.fingerprint == tuned.backbone.fingerprint != about["backbone"]["fingerprint"]
     paths = [few.root / item.path for item in few.train[:4]]
-    said, again = ([one.said for one in answers(Job.of(each, Stream(paths)))] for each in (loaded, tuned))
+    said, again = (
+        [one.said for one in answers(BatchJob.of(each, Stream(paths)))] for each in (loaded, tuned)
+    )
     assert said == again
     plain = TunedModel.zero_shot(load_backbone("lite-vit"), few.classes, few.template)
     figures, _ = plain.judge(few.whole, "test", FeatureBank(plain.backbone, progress=False))

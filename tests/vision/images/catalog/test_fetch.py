@@ -17,7 +17,7 @@ from pbprompt.apps.cli.datasets import app
 from pbprompt.errors import InputError
 from pbprompt.vision.images import catalog
 from pbprompt.vision.images.catalog import benchmarks, find
-from pbprompt.vision.images.catalog.benchmark import Part
+from pbprompt.vision.images.catalog.benchmark import SourceFile
 from pbprompt.vision.images.catalog.fetch import fetch
 
 
@@ -55,7 +55,7 @@ def put(server, path, content, **about):
     server.files[path] = content
     digest = hashlib.sha256(content).hexdigest()
     address = f"http://127.0.0.1:{server.server_port}{path}"
-    return Part(url=address, bytes=len(content), sha256=digest, **about)
+    return SourceFile(url=address, bytes=len(content), sha256=digest, **about)
 
 
 def tarred(members, mode="w:gz"):

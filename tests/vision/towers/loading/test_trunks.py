@@ -40,7 +40,7 @@ def test_metas_own_file_is_the_same_model(tmp_path, tower):
     ours = load_backbone(folder)
     original = load_backbone(write_perception_original(tmp_path / "PE-Core-B16-224.pt", tower))
     assert original.fingerprint == ours.fingerprint
-    assert ours.preprocess.look == Crop(32, "squash", "bilinear") and ours.context_length == 32
+    assert ours.preprocess.cropper == Crop(32, "squash", "bilinear") and ours.context_length == 32
 
 
 @torch.no_grad()
@@ -98,12 +98,7 @@ def spoilt(folder: Path, tower: str, key: str, value: torch.Tensor | None) -> Pa
         ("eva", "visual.trunk.gamma", torch.ones(2), "has the tensor visual.gamma that"),
         ("eva", "visual.trunk.pos_embed", torch.ones(1, 12, 128), "has 12 positions"),
         ("perception", "visual.trunk.cls_token", None, "has 17 positions"),
-        (
-            "perception",
-            "visual.trunk.attn_pool.q.weight",
-            None,
-            "lacks the tensor visual.attn_pool.attn",
-        ),
+        ("perception", "visual.trunk.attn_pool.q.weight", None, "lacks the tensor visual.attn_pool.attn"),
         ("perception", "visual.trunk.norm_pre.weight", None, "of timm's towers, EVA-02"),
         ("perception", "text.text_projection", None, "lacks the tensor text_projection"),
         ("perception", "visual.trunk.pos_embed", torch.ones(()), "dimensions are expected"),

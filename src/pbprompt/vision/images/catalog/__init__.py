@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from pbprompt.errors import InputError, suggest
-from pbprompt.vision.images.catalog.benchmark import Benchmark, Part
+from pbprompt.vision.images.catalog.benchmark import Benchmark, SourceFile
 from pbprompt.vision.images.catalog.readers import READERS
 
 SAMPLE = Path(__file__).resolve().parents[1] / "sample"  # the folder of the embedded one
@@ -27,7 +27,7 @@ def _benchmark(row: dict[str, Any]) -> Benchmark:
     lists = {key: tuple(value) for key, value in row.items() if isinstance(value, list)}
     read = READERS[row.pop("reader")]
     domains = tuple(row.get("domains", {}).items())
-    parts = tuple(Part(**part) for part in row.get("parts", ()))
+    parts = tuple(SourceFile(**part) for part in row.get("parts", ()))
     return Benchmark(**{**row, **lists, "domains": domains, "parts": parts, "read": read})
 
 

@@ -13,7 +13,7 @@ Counts = tuple[int | None, int | None, int | None]  # train, val, test; None whe
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class SourceFile:
     """A file of a benchmark's makers: an archive, of which the folder `inside` is wanted, or the file itself.
 
     `makes` is the entry of the benchmark's folder that tells it is there; `nested` an archive in the archive.
@@ -51,7 +51,7 @@ class Benchmark:
     images: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
     rename: str = ""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[SourceFile, ...] = ()
     by_hand: str = ""
 
     def locate(self, root: str | Path) -> Path:

@@ -16,7 +16,7 @@ from urllib.request import Request, urlopen
 
 from pbprompt.errors import InputError
 from pbprompt.files import file_hash
-from pbprompt.vision.images.catalog.benchmark import Benchmark, Part
+from pbprompt.vision.images.catalog.benchmark import Benchmark, SourceFile
 
 WAIT_SECONDS = 60.0  # for the connection, and for each of its parts
 CHUNK = 1 << 20
@@ -50,7 +50,7 @@ def fetch(benchmark: Benchmark, root: str | Path, watch: Watch = lambda file, do
     return folder
 
 
-def download(part: Part, file: Path, watch: Watch) -> Path:
+def download(part: SourceFile, file: Path, watch: Watch) -> Path:
     """The part as `file`, whose first bytes may be there already."""
     done = file.stat().st_size if file.exists() else 0
     if done < part.bytes:
@@ -76,7 +76,7 @@ def download(part: Part, file: Path, watch: Watch) -> Path:
     return file
 
 
-def _append(part: Part, file: Path, done: int, watch: Watch) -> None:
+def _append(part: SourceFile, file: Path, done: int, watch: Watch) -> None:
     headers = {"User-Agent": "pbprompt", **({"Range": f"bytes={done}-"} if done else {})}
     try:
         answer = urlopen(Request(part.url, headers=headers), timeout=WAIT_SECONDS)
@@ -93,7 +93,7 @@ def _append(part: Part, file: Path, done: int, watch: Watch) -> None:
             watch(file, done, part.bytes)
 
 
-def _unpack(file: Path, part: Part, folder: Path) -> None:
+def _unpack(file: Path, part: SourceFile, folder: Path) -> None:
     """All of one folder of the archive to the benchmark's; `makes`, which tells that all is there, last."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".unpacked-") as name:
         unpacked = Path(name) / "all"

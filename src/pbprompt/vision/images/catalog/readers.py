@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pbprompt.errors import BrokenInstallError, InputError
 from pbprompt.files import csv_rows, inside, read_text
-from pbprompt.vision.images.build_dataset import OF_A_DRAW, Choices, Row, assemble
+from pbprompt.vision.images.build_dataset import OF_A_DRAW, Choices, Listed, assemble
 from pbprompt.vision.images.catalog.benchmark import Benchmark, list_lines
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
 from pbprompt.vision.images.names import from_folder, from_label
@@ -99,7 +99,7 @@ def pacs(benchmark: Benchmark, folder: Path) -> Dataset:
     seeded rule of class folders, always with seed 1.
     """
     rows = [
-        Row(f"{domain}/{name}/{path}", name, domain=domain)
+        Listed(f"{domain}/{name}/{path}", name, domain=domain)
         for domain, _ in benchmark.domains
         if (folder / domain).is_dir()
         for name in subfolders(folder / domain)

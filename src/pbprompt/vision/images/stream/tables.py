@@ -35,7 +35,7 @@ _NO_LABELS = (
 Fields = dict[str, Any]  # a row's cells by what they are: text, and of JSON whatever it has
 
 
-class Lines:
+class TableLines:
     """A table's lines, so many characters of a row at most; of what comes from the web, so many in all."""
 
     def __init__(self, table: Place, text: IO[str]) -> None:
@@ -65,13 +65,13 @@ def table_rows(
     A header must name a column of images and, where the rows are to be `labelled`, one of labels. `also`:
     one more column to read.
     """
-    lines = Lines(table, text)
+    lines = TableLines(table, text)
     is_json = str(table).lower().endswith((".jsonl", ".ndjson"))
     return _json_rows(table, lines, also) if is_json else _csv_rows(table, lines, labelled, also)
 
 
 def _csv_rows(
-    table: Place, lines: Lines, labelled: bool, also: str
+    table: Place, lines: TableLines, labelled: bool, also: str
 ) -> Iterator[tuple[str, Fields | InputError]]:
     first = next(iter(lines), "").rstrip("\r\n")
     if len(first) > csv.field_size_limit():
@@ -116,7 +116,7 @@ def _columns(first: str, labelled: bool, also: str) -> tuple[str, list[str]]:
     return "", []
 
 
-def _json_rows(table: Place, lines: Lines, also: str) -> Iterator[tuple[str, Fields]]:
+def _json_rows(table: Place, lines: TableLines, also: str) -> Iterator[tuple[str, Fields]]:
     """The fields that each line's object has."""
     for number, line in enumerate(lines, start=1):
         lines.next_row()

@@ -99,7 +99,7 @@ class Divergence(torch.autograd.Function):
         return d_mean, d_log, None, None
 
 
-class Draw(torch.autograd.Function):
+class GaussianDraw(torch.autograd.Function):
     """r = μ + σ·ε, from mean, log variance and noise."""
 
     @staticmethod
