@@ -100,7 +100,9 @@ def test_held_out_photographs_against_refits(counts):
         apart = torch.unique(parts[rest], return_inverse=True)[1]
         each = -(-expert.PROTOTYPES // (int(parts.max()) + 1))
         made = [
-            expert.Part.of(half[rest], labels[rest], (apart == one).nonzero().squeeze(1), len(counts), each)
+            expert.PatchPart.of(
+                half[rest], labels[rest], (apart == one).nonzero().squeeze(1), len(counts), each
+            )
             for one in apart.unique()
         ]
         refit = joined(made)._replace(spread=fitted.spread)
