@@ -15,17 +15,14 @@ from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.evidence.evidence import feature_keys
 from pbprompt.evidence.posterior import Posterior, fit_posterior
 from pbprompt.evidence.unlabelled import absorb
-from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.fitted import LeavesOut, Streams
-from pbprompt.learners.method import build_method
+from pbprompt.learners.method import Batch, build_method
 from pbprompt.learners.predictive import Predictive
 from pbprompt.learners.trained import Trained
 from pbprompt.learners.zeroshot import ENSEMBLE, sentence_features
 from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import SAMPLES, predictive
 from pbprompt.model.tuned import TunedModel
-from pbprompt.prompts.loop.loop import Run, train
-from pbprompt.vision.features.cache import Features
 from pbprompt.vision.similarity import unit
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 
@@ -589,16 +586,16 @@ def test_little_stays_finite(tiny_vit, names, counts, equal, prior):
     assert method.familiarity(new) is None  # of so few photographs
 
 
-def test_trained_by_the_loop_and_resumed(tiny_vit, tmp_path):
+def test_fitted_at_once_and_again(tiny_vit):
     labels = labels_of()
-    data = Features(*photographs(tiny_vit, NAMES, labels, seed=1), labels)
+    data = Batch(photographs(tiny_vit, NAMES, labels, seed=1), labels)
     new = photographs(tiny_vit, NAMES, torch.arange(8) % 4, seed=2)
     results = []
-    for _ in range(2):  # the second run goes on from the first one's checkpoint
+    for _ in range(2):
         method = build_method(Conjugate, ConjugateConfig(prior="sentence"), tiny_vit, seed=0)
         method.prepare(NAMES, TEMPLATE)
-        run = Run(options=FitOptions(seed=0, folder=tmp_path, progress=False), epochs=0, identity="one")
-        assert train(method, lambda epoch: data, len(labels), run) == {}
+        method.begin_on(lambda epoch: data, seed=0)
+        method.finish()
         results.append(ask(method, new).probabilities)
     assert torch.equal(*results)
     assert torch.equal(results[0], ask(usual(tiny_vit), new).probabilities)

@@ -99,7 +99,7 @@ class Fit:
 
     def on_folds(
         self, images: Features, groups: Int[Tensor, " n"] | None = None
-    ) -> tuple[Int[Tensor, " n"], Predictive] | None:
+    ) -> tuple[Int[Tensor, " r"], Predictive] | None:
         """Which training images could be left out, and what is said of them when fitted to four fifths.
 
         Whole series (`groups`) are left out. None where nothing can be: no class has two images, or series.

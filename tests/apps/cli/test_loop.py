@@ -101,4 +101,4 @@ def test_images_that_cannot_be_read_are_all_named_and_left_out(run, place):
     )
     assert err.count("cannot read") == 2
     code, _, err = run("evaluate", "model", "photos")
-    assert code == 0 and "the 22 images that it was fitted to" in err and "2 images cannot be read" in err
+    assert code == 0 and "the 22 images that it was fitted to" in err and "unreadable: 2 images" in err
