@@ -79,7 +79,7 @@ def rivals(train: Labelled, held_out: Labelled) -> dict[str, list[float]]:
     kinds = {
         "k nearest neighbours": (KNeighborsClassifier(weights="distance"), {"n_neighbors": neighbours}),
         "SVM": (SVC(), {"C": [1, 10, 100], "gamma": [1, 3]}),
-        "logistic regression": (LogisticRegression(max_iter=200), {"C": [1, 10, 100]}),
+        "logistic regression": (LogisticRegression(max_iter=200), {"C": [1, 10, 100, 1000, 10_000]}),
     }
     found = {}
     with warnings.catch_warnings():

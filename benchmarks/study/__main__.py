@@ -2,8 +2,8 @@
 
     python -m benchmarks.study plan --study evidence --root DATA [--runs RUNS]
     pbprompt reproduce benchmarks/study/recipes/evidence-few-shot.yaml --root DATA --runs RUNS --jobs 8 …
-    python -m benchmarks.study summarise --study evidence --runs RUNS --out SUMMARY.json [--former FILE]
-    python -m benchmarks.study render SUMMARY.json --out docs/study.md [--readme README.md]
+    python -m benchmarks.study summarise --study evidence --runs RUNS --out SUMMARY.json
+    python -m benchmarks.study render SUMMARY.json --out docs/study.md [--csv CELLS.csv] [--readme README.md]
 
 `evidence` compares `conjugate` with its rivals, `prompts` PBPrompt with the methods that tune prompts. `plan`
 counts runs and training steps; `summarise` needs the store of runs, with its arrays; `maps` (of `prompts`)
@@ -16,13 +16,12 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks.study.former import with_former
 from benchmarks.study.maps import measure_maps
-from benchmarks.study.page import write_page
+from benchmarks.study.page import measured, write_page
 from benchmarks.study.parts import STUDIES, load_parts
 from benchmarks.study.plan import print_plan
 from benchmarks.study.readme import write_readme
-from benchmarks.study.summary import summarise
+from benchmarks.study.summary import cells_as_csv, summarise
 from pbprompt.errors import InputError
 from pbprompt.files import write_text
 from pbprompt.research.runs.store import RunStore
@@ -39,7 +38,6 @@ def main() -> None:
     summary = verbs.add_parser("summarise", help="from the store of runs to one JSON file")
     summary.add_argument("--runs", type=Path, required=True)
     summary.add_argument("--out", type=Path, required=True)
-    summary.add_argument("--former", type=Path, help="a former summary, for the rows without any run")
     for verb in (plan, summary):
         verb.add_argument("--study", choices=list(STUDIES), required=True)
         verb.add_argument("--part", nargs="+", default=[], help="only these parts")
@@ -48,6 +46,7 @@ def main() -> None:
     render = verbs.add_parser("render", help="from the JSON file to the page and its figures")
     render.add_argument("summary", type=Path)
     render.add_argument("--out", type=Path, required=True, help="the page; figures go to images/ beside it")
+    render.add_argument("--csv", type=Path, help="also write every cell, a line each")
     render.add_argument("--readme", type=Path, help="also write the table of this README (of `evidence`)")
     options = parser.parse_args()
     try:
@@ -57,16 +56,16 @@ def main() -> None:
         elif options.verb == "summarise":
             parts = load_parts(options.part, options.study)
             study = summarise(RunStore(options.runs), parts, say, study=options.study)
-            if options.former:
-                study = with_former(study, json.loads(options.former.read_text(encoding="utf-8")))
             write_text(options.out, dense(study))
         elif options.verb == "maps":
             measure_maps(options.root, say)
         else:
-            study = json.loads(options.summary.read_text(encoding="utf-8"))
-            write_page(study, template_of(study["study"]), options.out)
+            found = measured(json.loads(options.summary.read_text(encoding="utf-8")))
+            write_page(found, template_of(found["study"]), options.out)
+            if options.csv:
+                write_text(options.csv, cells_as_csv(found))
             if options.readme:
-                write_readme(study, options.readme)
+                write_readme(found, options.readme)
     except InputError as error:
         raise SystemExit(f"error: {error}") from None
 

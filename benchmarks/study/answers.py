@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.study.claims import HIGHER_IS_BETTER, find_lead, first_row, losses
-from benchmarks.study.goals import JOINT, SHOTS, mean_of, other_methods, shown
-from benchmarks.study.parts import AVERAGE
+from benchmarks.study.parts import AVERAGE, shots_in_words
 from benchmarks.study.tables import NOT_RUN, UNITS, marked_lead, number
 from pbprompt import markdown
 
 Study = Mapping[str, Any]
 WORDS = {"accuracy": "accuracy, %", "nll": "NLL", "ece": "calibration error, %"}
+SHOTS = [shots_in_words([shots]) for shots in (1, 2, 4, 8, 16)]
+JOINT = f"{AVERAGE}, Joint"
 
 
 def headline(study: Study) -> str:
@@ -33,7 +34,7 @@ def headline(study: Study) -> str:
 
 
 def answer(study: Study) -> str:
-    """A sentence for each of the other tasks, and one for the losses."""
+    """A sentence for each of the other tasks."""
     sentences = []
     if "base-to-new" in study["parts"]:
         first = first_row(study, "base-to-new")
@@ -58,7 +59,42 @@ def answer(study: Study) -> str:
             f"**Other domains.** Tuned on photographs of PACS, its accuracy on paintings, cartoons and "
             f"sketches is {_beside(study, 'domain-shift', AVERAGE)}; zero-shot has {plain}."
         )
-    return "\n".join(f"- {text}" for text in [*sentences, _lost(study)])
+    return "\n".join(f"- {text}" for text in sentences)
+
+
+def where_it_loses(study: Study) -> str:
+    """On the averages: each place with the rows that are better; of single datasets, how many cells."""
+    better: dict[str, list[str]] = {}
+    single: dict[str, int] = {}
+    for part, row, metric, lost in losses(study, list(study["parts"])):
+        if row not in other_methods(study, part):
+            continue
+        for column, lead in lost:
+            if column.startswith(AVERAGE):
+                place = f"{UNITS[metric].split(',')[0]}, {column} ({part})"
+                better.setdefault(place, []).append(f"{row} {marked_lead(lead)}")
+            else:
+                single[part] = single.get(part, 0) + 1
+    lines = [f"- {place}: {', '.join(rows)}" for place, rows in better.items()]
+    if single:
+        told = ", ".join(f"{count} in {part}" for part, count in single.items())
+        lines.append(f"- single datasets, cells in which a row is better in accuracy or NLL: {told}")
+    return "\n".join(lines) or "Nowhere that was run, by an interval that leaves out zero."
+
+
+def mean_of(study: Study, part: str, row: str, column: str, metric: str = "accuracy") -> float | None:
+    figure = study["parts"][part]["cells"].get(row, {}).get(column, {}).get(metric)
+    return figure[0] if figure else None
+
+
+def other_methods(study: Study, part: str) -> list[str]:
+    """The rows of another method than the first row's; those of the same one are its variants."""
+    rows = study["parts"][part]["rows"]
+    return [row for row, method in rows.items() if method != rows[first_row(study, part)]]
+
+
+def shown(metric: str, value: float | None) -> str:
+    return "not run" if value is None else number(metric, value)
 
 
 def best_other(study: Study, part: str, column: str, metric: str = "accuracy") -> str:
@@ -79,17 +115,3 @@ def _beside(study: Study, part: str, column: str, metric: str = "accuracy") -> s
     mine = mean_of(study, part, first_row(study, part), column, metric)
     rival = _named(study, part, best_other(study, part, column, metric), column, metric)
     return f"**{shown(metric, mine)}** (best other: {rival})"
-
-
-def _lost(study: Study) -> str:
-    """Where other methods than the first row's own are better, place by place."""
-    better: dict[str, list[str]] = {}
-    for part, row, metric, lost in losses(study, list(study["parts"])):
-        if row in other_methods(study, part):
-            for column, _ in lost:
-                place = f"{UNITS[metric].split(',')[0]} on {column} ({part})"
-                better.setdefault(place, []).append(row)
-    if not better:
-        return "**Losses.** No other method is better by an interval that excludes zero."
-    told = "; ".join(f"in {place}: {', '.join(rows)}" for place, rows in better.items())
-    return f"**Losses.** Other methods are better by an interval that excludes zero {told}."

@@ -1,4 +1,4 @@
-"""What the figures say of the paper's seven claims, and of `default` among the methods.
+"""What the figures say of the paper's seven claims.
 
 One rule for all: a row is better where the 95 % interval of the averaged paired difference leaves out zero
 on its side. A claim that needs several such differences holds where all are there, does not hold where one is
@@ -18,7 +18,6 @@ FIRST = "PBPrompt"
 NEAR = 0.005  # half a point of accuracy
 COLLAPSED = 0.95  # mean cosine of two sampled prompts of a class, from which on they count as one
 HIGHER_IS_BETTER = ("accuracy", "auroc_entropy", "auroc_mutual_information", "auroc_none_of_these")
-NO_PROMPTS = ("tip-adapter", "nearest-mean", "zeroshot")
 FEW = "average, 1, 2 and 4 shots"
 FEW_ABLATION = "average, 1 and 4 shots"
 BOTH_HALVES = "average, H"
@@ -166,61 +165,6 @@ def _diversity(study: Study, transport: Check) -> Claim:
     outcome = judge([apart, transport.outcome])
     text = "The prompts are diverse: no mode collapse, thanks to the transport (against B-Prompt)"
     return Claim(7, text, (transport,), outcome, remark)
-
-
-@dataclass(frozen=True)
-class Standing:
-    """`default` in one column against the other prompt-tuning methods."""
-
-    part: str
-    column: str
-    metric: str
-    mean: float | None
-    runner: str  # the best of the others by its mean
-    lead: Lead | None
-    not_beaten: tuple[str, ...]
-    better: tuple[str, ...]
-    not_run: tuple[str, ...]
-
-    @property
-    def outcome(self) -> Outcome:
-        if self.better:
-            return "no"
-        return "open" if self.not_beaten or self.not_run or self.mean is None else "yes"
-
-
-def standings(study: Study) -> Iterator[Standing]:
-    """Whether `default` is the best prompt-tuning method on average at few shots, in H, and in NLL."""
-    shots = [("few-shot", f"average, {words}") for words in ("1 shot", "2 shots", "4 shots")]
-    for part, column in [*shots, ("few-shot", FEW), ("base-to-new", BOTH_HALVES)]:
-        for metric in ("accuracy", "nll"):
-            yield _standing(study, part, column, metric)
-
-
-def _standing(study: Study, part: str, column: str, metric: str) -> Standing:
-    summary = study["parts"].get(part, {"rows": {}, "cells": {}})
-    rows = summary["rows"]
-    others = [row for row, method in rows.items() if method not in (*NO_PROMPTS, rows[FIRST])]
-    means = {
-        row: cells[column][metric][0]
-        for row, cells in summary["cells"].items()
-        if metric in cells.get(column, {})
-    }
-    leads = {row: find_lead(study, part, row, column, metric) for row in others}
-    outcomes = {row: lead.outcome() for row, lead in leads.items() if lead}
-    sign = 1 if metric in HIGHER_IS_BETTER else -1
-    runner = max((row for row in others if row in means), key=lambda row: sign * means[row], default="")
-    return Standing(
-        part,
-        column,
-        metric,
-        means.get(FIRST),
-        runner,
-        leads.get(runner),
-        tuple(row for row, outcome in outcomes.items() if outcome == "open"),
-        tuple(row for row, outcome in outcomes.items() if outcome == "no"),
-        tuple(row for row in others if row not in outcomes),
-    )
 
 
 def losses(study: Study, parts: Sequence[str]) -> Iterator[tuple[str, str, str, list[tuple[str, Lead]]]]:

@@ -5,29 +5,21 @@ in {{value few-shot; CoOp; average, 1 shot; accuracy}} and {{lead few-shot; CoOp
 """
 
 import inspect
-import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.none_of_these import shown as shown_scores
 from benchmarks.study import presets
-from benchmarks.study.answers import answer, headline
-from benchmarks.study.claims import NEAR, VERDICTS, Check, claims, find_lead, first_row, losses, standings
+from benchmarks.study.answers import answer, headline, where_it_loses
+from benchmarks.study.claims import NEAR, Check, claims, find_lead, first_row
 from benchmarks.study.figures import draw_curves
-from benchmarks.study.goals import goals
 from benchmarks.study.maps import draw_maps
-from benchmarks.study.parts import STUDIES, TASKS
+from benchmarks.study.parts import STUDIES
 from benchmarks.study.tables import (
-    NOT_RUN,
     UNITS,
     ablations,
-    detection,
-    differences,
-    diversity,
     marked_lead,
-    none_of_these,
     number,
     overview,
     plain_lead,
@@ -36,8 +28,9 @@ from benchmarks.study.tables import (
 from pbprompt import markdown
 from pbprompt.errors import InputError
 from pbprompt.files import write_text
+from pbprompt.registry import find_method
+from pbprompt.research.runs.code import code_of
 
-SCORES = Path(__file__).parents[1] / "results" / "none-of-these.json"
 Study = Mapping[str, Any]
 
 
@@ -46,24 +39,16 @@ def write_page(study: Study, template: str, out: Path) -> None:
     verbs: dict[str, Callable[..., str]] = {
         "table": tables,
         "overview": overview,
-        "differences": differences,
-        "detection": detection,
-        "diversity": diversity,
         "ablations": ablations,
-        "none_of_these": none_of_these,
         "claims": _claims,
         "answer": answer,
         "headline": headline,
-        "goals": _goals,
-        "counts": _counts,
-        "machines": _machines,
-        "standings": _standings,
-        "losses": _losses,
+        "losses": where_it_loses,
+        "code": _code,
         "missing": _missing,
         "identity": _identity,
         "value": _value,
         "lead": _lead_value,
-        "scores": lambda study: _scores(),
         "presets": lambda study: presets.shown(),
         "curves": lambda study, part="", only="": draw_curves(study, out.parent / "images", out.stem, only),
         "maps": lambda study: draw_maps(out.parent / "images"),
@@ -104,59 +89,30 @@ def _check(check: Check) -> str:
     return f"{what}: {marked_lead(check.lead)}: {check.outcome}"
 
 
-def _standings(study: Study) -> str:
-    rows = []
-    for one in standings(study):
-        against = [("better", one.better), ("level", one.not_beaten), ("not run", one.not_run)]
-        rest = "; ".join(f"{word}: {', '.join(names)}" for word, names in against if names)
-        verdict = {"yes": "best", "no": "not the best", "open": VERDICTS["open"]}[one.outcome]
-        rows.append(
-            [
-                f"{one.part}, {one.column}",
-                UNITS[one.metric],
-                NOT_RUN if one.mean is None else number(one.metric, one.mean),
-                f"{one.runner}: {marked_lead(one.lead)}" if one.runner else NOT_RUN,
-                f"**{verdict}**",
-                rest,
-            ]
-        )
-    return markdown.table(["where", "in", "PBPrompt", "less the best other", "verdict", "others"], rows)
-
-
-def _losses(study: Study) -> str:
-    rows = [
-        [part, row, UNITS[metric], "; ".join(f"{column}: {plain_lead(lead)}" for column, lead in lost)]
-        for part, row, metric, lost in losses(study, TASKS)
-    ]
-    if not rows:
-        return "Nowhere that was run."
-    first = first_row(study, TASKS[0])
-    return markdown.table(["task", f"better than {first}", "in", f"where: {first} less it"], rows)
-
-
-def _goals(study: Study) -> str:
-    rows = [[goal.text, f"**{goal.verdict}**", goal.figures] for goal in goals(study)]
-    return markdown.table(["goal", "verdict", "figures"], rows)
-
-
-def _counts(study: Study) -> str:
-    """How much of the grid was run."""
-    rows = [
-        [name, f"{part['made']:,}", f"{part['planned'] - part['made']:,}"]
+def measured(study: Study) -> Study:
+    """The study without figures of former runs, which were compared without intervals."""
+    parts = {
+        name: part | {"cells": {row: cells for row, cells in part["cells"].items() if not _former(cells)}}
         for name, part in study["parts"].items()
-    ]
-    rows.append(["all", *(f"{sum(int(row[i].replace(',', '')) for row in rows):,}" for i in (1, 2))])
-    return markdown.table(["part", "runs made", "missing"], rows)
+    }
+    return {**study, "parts": parts}
 
 
-def _scores() -> str:
-    """What tells images of none of the classes, as `benchmarks.none_of_these` measured it."""
-    found = json.loads(SCORES.read_text(encoding="utf-8"))
-    return f"{shown_scores(found['rows'])}\n\nCommit `{found['commit']}`, seeds {found['seeds']}."
+def _former(cells: Mapping[str, Any]) -> bool:
+    return any("former" in cell for cell in cells.values())
 
 
-def _machines(study: Study) -> str:
-    return "; ".join(f"{count:,} on {machine}" for machine, count in study["identity"]["machines"].items())
+def _code(study: Study) -> str:
+    """Whether the first row's runs are of the method as it is now."""
+    first = study["parts"]["few-shot"]["rows"][first_row(study, "few-shot")]
+    made = [fact.partition(": ")[2] for fact in study["identity"]["code"] if fact.startswith(f"{first}: ")]
+    if made == [code_of(find_method(first))]:
+        return f"The runs are of `{first}` as it is in this version of the library."
+    return (
+        f"**The runs are of an earlier `{first}`** ({', '.join(made)}; commits below), and logistic "
+        "regression's C was searched up to 100 alone, which cost it likelihood at few shots. Until they are "
+        "made anew, by the commands below, read the order of the methods, not the last digit."
+    )
 
 
 def _missing(study: Study) -> str:
@@ -183,9 +139,6 @@ def _identity(study: Study) -> str:
     }
     for name in ("machines", "commits", "library", "backbone", "data", "code"):
         plain[name] = ", ".join(f"`{value}` ({count:,})" for value, count in facts[name].items())
-    if former := facts.get("former"):
-        plain["rows of former runs (†)"] = "; ".join(former["rows"])
-        plain["commits of the former runs"] = ", ".join(f"`{one}`" for one in former["commits"])
     return markdown.table(["what", "which"], [[name, text] for name, text in plain.items()])
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.study.tables import FORMER, NOT_RUN, number
+from benchmarks.study.tables import NOT_RUN, number
 from pbprompt import markdown
 from pbprompt.errors import InputError
 from pbprompt.files import write_text
@@ -19,8 +19,6 @@ ROWS = {  # of the study: the method, and what a reader of the README calls it
     "nearest mean, tempered": ("nearest-mean", "class mean, tempered by folds"),
     "ProKeR, searched, tempered": ("proker", "ProKeR, searched and tempered by left-out images"),
     "Tip-Adapter, searched, tempered": ("tip-adapter", "Tip-Adapter, likewise"),
-    "CoOp": ("coop", "prompt tuning: CoOp"),
-    "PBPrompt": ("pbprompt", "prompt tuning: PBPrompt (`--method pbprompt`)"),
     "zero-shot": ("zeroshot", "names alone, zero-shot"),
 }
 
@@ -32,8 +30,7 @@ def readme_table(study: Mapping[str, Any]) -> str:
     def cell(row: str, column: str) -> str:
         found = cells.get(row, {}).get(f"average, {column}", {})
         metrics = ("accuracy", "nll", "ece")
-        text = " / ".join(number(name, found[name][0]) for name in metrics) if found else NOT_RUN
-        return text + FORMER * ("former" in found)
+        return " / ".join(number(name, found[name][0]) for name in metrics) if found else NOT_RUN
 
     rows = [
         [label, *(cell(row, column) for column in COLUMNS), "yes" if takes_names(method) else "no"]

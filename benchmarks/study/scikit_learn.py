@@ -22,7 +22,7 @@ from pbprompt.evidence.rivals.linear import LinearClassifier
 from pbprompt.registry import register
 
 Floats = NDArray[np.float64]
-STRENGTHS = [1, 10, 100]
+STRENGTHS = [1, 10, 100, 1000, 10_000]  # with few photographs of a class the best is above 100
 FOLDS = 5
 
 

@@ -6,7 +6,9 @@ the first row less this one, with its 95 % interval over images and draws
 [mean, std, difference] is a comparison without an interval: of a single draw, or of the shares refused.
 """
 
+import csv
 import hashlib
+import io
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from statistics import fmean, stdev
@@ -51,6 +53,21 @@ def summarise(
         "notes": sorted(resampled.notes),
         "parts": summaries,
     }
+
+
+def cells_as_csv(study: Mapping[str, Any]) -> str:
+    """Every cell of a summary, a line each, for those who want more than the page shows."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["part", "row", "column", "metric", "draws", "mean", "deviation", "lead", "low", "high"])
+    for part, summary in study["parts"].items():
+        for row, cells in summary["cells"].items():
+            for column, cell in cells.items():
+                for metric, figure in cell.items():
+                    if metric != "seeds":
+                        empty = [""] * (5 - len(figure))
+                        table.writerow([part, row, column, metric, cell["seeds"], *figure, *empty])
+    return text.getvalue()
 
 
 def find_runs(part: Part, records: Iterable[RunRecord]) -> Runs:

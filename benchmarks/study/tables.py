@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from benchmarks.study.claims import HIGHER_IS_BETTER, Lead, find_lead, first_row
+from benchmarks.study.claims import HIGHER_IS_BETTER, Lead, first_row
 from benchmarks.study.parts import AVERAGE
 from pbprompt import markdown
 
@@ -26,7 +26,6 @@ TITLES = {"accuracy": "accuracy, %", "nll": "NLL", "ece": "ECE, %"}
 SIGNS = {"yes": "↓", "no": "↑", "open": ""}  # a row beside the first one: it is worse, better, or neither
 USUAL_SEEDS = 3  # fewer are told in the cell
 NOT_RUN = "–"
-FORMER = " †"  # of runs of a former edition
 
 
 def number(metric: str, value: float, signed: bool = False) -> str:
@@ -96,7 +95,7 @@ def _marked(cell: Mapping[str, Any] | None, metric: str) -> str:
         return NOT_RUN
     mean, _, *lead = cell[metric]
     sign = SIGNS[Lead(metric, *lead).outcome()] if len(lead) == 3 else ""
-    return number(metric, mean) + sign + FORMER * ("former" in cell)
+    return number(metric, mean) + sign
 
 
 def _table(study: Study, part: str, group: str, columns: Sequence[tuple[str, str]], metric: str) -> str:
@@ -131,86 +130,7 @@ def _cell(cell: Mapping[str, Any] | None, best: float | None, metric: str) -> st
     if len(figure) == 5:
         text += SIGNS[Lead(metric, *figure[2:]).outcome()]
     few = f" ({cell['seeds']} seed{'s' * (cell['seeds'] > 1)})" if cell["seeds"] < USUAL_SEEDS else ""
-    return text + few + FORMER * ("former" in cell)
-
-
-def differences(study: Study, part: str, metric: str) -> str:
-    """The first row less each other one, on average."""
-    columns = _columns(study, part).get(AVERAGE) or [
-        (heading, key) for group in _columns(study, part).values() for heading, key in group
-    ]
-    first, *others = study["parts"][part]["rows"]
-    rows = [
-        [f"− {row}", *(marked_lead(find_lead(study, part, row, key, metric)) for _, key in columns)]
-        for row in others
-    ]
-    return markdown.table([f"{first}, {UNITS[metric]}", *(heading for heading, _ in columns)], rows)
-
-
-def detection(study: Study, part: str) -> str:
-    """AUROC of new classes among all, by entropy and by mutual information."""
-    keys = {
-        group: key for group, columns in _columns(study, part).items() for h, key in columns if h == "Joint"
-    }
-    rows = []
-    for label, cells in study["parts"][part]["cells"].items():
-        texts = []
-        for key in keys.values():
-            if key not in cells:
-                texts.append(NOT_RUN)
-                continue
-            parts = []
-            for metric in ("auroc_entropy", "auroc_mutual_information"):
-                figure = cells[key][metric]
-                sign = SIGNS[Lead(metric, *figure[2:]).outcome()] if len(figure) == 5 else ""
-                parts.append(f"{number(metric, figure[0])} ± {number(metric, figure[1])}{sign}")
-            texts.append(" / ".join(parts))
-        rows.append([label, *texts])
-    return markdown.table(["AUROC in %: entropy / mutual information", *keys], rows)
-
-
-def none_of_these(study: Study, part: str) -> str:
-    """A model of the known classes alone, on images of all: does it tell those of others, does it refuse?"""
-    keys = {
-        group: key for group, columns in _columns(study, part).items() for h, key in columns if h == "Joint"
-    }
-    rows = [
-        [label, *(_refusal(cells.get(key, {})) for key in keys.values())]
-        for label, cells in study["parts"][part]["cells"].items()
-    ]
-    return markdown.table(["AUROC / refused known / refused new, in %", *keys], rows)
-
-
-def _refusal(cell: Mapping[str, Any]) -> str:
-    if "auroc_none_of_these" not in cell:
-        return NOT_RUN
-    mean, spread, *lead = cell["auroc_none_of_these"]
-    sign = SIGNS[Lead("auroc_none_of_these", *lead).outcome()] if len(lead) == 3 else ""
-    texts = [f"{number('auroc', mean)} ± {number('auroc', spread)}{sign}"]
-    texts += [number(m, cell[m][0]) if m in cell else NOT_RUN for m in ("refused_known", "refused_new")]
-    return " / ".join(texts)
-
-
-def diversity(study: Study, part: str) -> str:
-    """Posterior σ and the cosine of two sampled prompts of a class, for the rows that have them."""
-    columns = [(group, h, key) for group, some in _columns(study, part).items() for h, key in some]
-    averages = [(h, key) for group, h, key in columns if group == AVERAGE]
-    rows = []
-    for label, cells in study["parts"][part]["cells"].items():
-        found = [cells.get(key, {}) for _, key in averages]
-        if any("sampled_cosine" in cell for cell in found):
-            rows.append(
-                [
-                    label,
-                    *(
-                        " / ".join(number(m, cell[m][0]) for m in ("posterior_std", "sampled_cosine"))
-                        if "sampled_cosine" in cell
-                        else NOT_RUN
-                        for cell in found
-                    ),
-                ]
-            )
-    return markdown.table(["posterior σ / cosine of two sampled prompts", *(h for h, _ in averages)], rows)
+    return text + few
 
 
 def ablations(study: Study, *names: str) -> str:
