@@ -44,9 +44,9 @@ def attend_from_eot(
     for query, group, (_, length), mask in zip(queries, groups, layout.groups, layout.eot_masks, strict=True):
         k, v = _tails(group, 2, length, heads)
         k, v = _after_lead(k, lead_k), _after_lead(v, lead_v)
-        asked = query.reshape(-1, heads, 1, query.shape[-1] // heads)
+        by_head = query.reshape(-1, heads, 1, query.shape[-1] // heads)
         seen = mask.repeat(len(q), 1, 1, 1)
-        attended = F.scaled_dot_product_attention(asked, k, v, attn_mask=seen)
+        attended = F.scaled_dot_product_attention(by_head, k, v, attn_mask=seen)
         out.append(merge_heads(attended).view(query.shape))
     return torch.cat(out, dim=1)
 

@@ -50,8 +50,8 @@ class AttentionPool(nn.Module):
         weight, bias, width = self.attn.in_proj_weight, self.attn.in_proj_bias, x.shape[-1]
         q = F.linear(self.probe, weight[:width], bias[:width]).expand(x.shape[0], 1, -1)
         k, v = F.linear(x, weight[width:], bias[width:]).chunk(2, dim=-1)
-        asked, keys, values = (split_heads(part, self.attn.heads) for part in (q, k, v))
-        seen = F.scaled_dot_product_attention(asked, keys, values)
+        queries, keys, values = (split_heads(part, self.attn.heads) for part in (q, k, v))
+        seen = F.scaled_dot_product_attention(queries, keys, values)
         pooled = self.attn.out_proj(torch.cat([merge_heads(seen), v], dim=1))
         return pooled + self.mlp(self.ln_1(pooled))
 

@@ -60,11 +60,11 @@ def make_trunk(config: TimmConfig, source: str = "timm's towers") -> Any:
     """timm's model in eval mode, with random weights and with values, also where others are laid out without:
     some of its tables are no weights and are made with it."""
     timm = import_timm(source)
-    asked = dict(config.arguments) | ({"global_pool": config.pool} if config.pool else {})
+    options = dict(config.arguments) | ({"global_pool": config.pool} if config.pool else {})
     with torch.device("cpu"):
         try:
             trunk = timm.create_model(
-                config.architecture, pretrained=False, num_classes=config.outputs, **asked
+                config.architecture, pretrained=False, num_classes=config.outputs, **options
             )
         except Exception as error:  # its models have errors of many kinds
             version = getattr(timm, "__version__", "here")

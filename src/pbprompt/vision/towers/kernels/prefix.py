@@ -71,8 +71,8 @@ def _backward(
         k = _load(projected, rows, there, 1, head, WIDTH, PER_HEAD)
         v = _load(projected, rows, there, 2, head, WIDTH, PER_HEAD)
         from_ = (sequence * (tokens - skipped) + t - skipped)[:, None].to(tl.int64) * WIDTH
-        asked = (there & (t >= skipped))[:, None]
-        do = tl.load(gradient + from_ + columns[None, :], mask=asked, other=0.0)
+        visible = (there & (t >= skipped))[:, None]
+        do = tl.load(gradient + from_ + columns[None, :], mask=visible, other=0.0)
         p = _probabilities(q, k, tokens, scale, TOKENS)
         dp = tl.dot(do, tl.trans(v), input_precision="tf32x3")
         ds = p * (dp - tl.sum(p * dp, axis=1)[:, None]) * scale

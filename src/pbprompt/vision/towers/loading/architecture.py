@@ -36,17 +36,22 @@ def family_of(state: dict[str, Tensor]) -> Family:
 
 
 def find_architecture(
-    source: str, name: str, state: dict[str, Tensor], told: CheckpointConfig
+    source: str, name: str, state: dict[str, Tensor], declared: CheckpointConfig
 ) -> BackboneConfig:
-    """The architecture of a state dict in OpenAI's layout; `told.activation` must be known by now."""
+    """The architecture of a state dict in OpenAI's layout; `declared.activation` must be known by now."""
     family = family_of(state)
     if family == "siglip":  # whose text tower ends in the image tower's width
         embed_dim = shape(source, state, "visual.conv1.weight", 4)[0]
     else:
         embed_dim = shape(source, state, "text_projection", 2)[1]
-    vision, text = _vision(source, state, told, family), _text(source, state, told, family == "siglip")
-    config = BackboneConfig(name, embed_dim, vision, text, cast(Activation, told.activation), told.images)
-    for place, expected in told.sizes.items():
+    vision, text = (
+        _vision(source, state, declared, family),
+        _text(source, state, declared, family == "siglip"),
+    )
+    config = BackboneConfig(
+        name, embed_dim, vision, text, cast(Activation, declared.activation), declared.images
+    )
+    for place, expected in declared.sizes.items():
         tower, _, size = place.rpartition(".")
         found = getattr(getattr(config, tower) if tower else config, size, None)
         if found is not None and found != expected:
@@ -77,9 +82,9 @@ def check_tensors(source: str, config: BackboneConfig, state: dict[str, Tensor])
             )
 
 
-def _text(source: str, state: dict[str, Tensor], told: CheckpointConfig, siglip: bool) -> TextConfig:
+def _text(source: str, state: dict[str, Tensor], declared: CheckpointConfig, siglip: bool) -> TextConfig:
     vocab_size, width = shape(source, state, "token_embedding.weight", 2)
-    if told.vocabulary == "clip" and vocab_size > CLIP_VOCABULARY:
+    if declared.vocabulary == "clip" and vocab_size > CLIP_VOCABULARY:
         raise InputError(
             f"{source}: has {vocab_size} tokens, CLIP's vocabulary {CLIP_VOCABULARY}; "
             "give the folder of the model, with its config and its tokenizer.json"
@@ -88,26 +93,28 @@ def _text(source: str, state: dict[str, Tensor], told: CheckpointConfig, siglip:
         context_length=shape(source, state, "positional_embedding", 2)[0],
         vocab_size=vocab_size,
         width=width,
-        heads=heads_of(source, "text", width, told.sizes),
+        heads=heads_of(source, "text", width, declared.sizes),
         layers=count(state, "transformer.resblocks"),
-        causal=told.sizes.get("text.causal", not siglip),
+        causal=declared.sizes.get("text.causal", not siglip),
         hidden=_hidden(state, "transformer.resblocks", width),
         reads_last=siglip,
     )
 
 
-def _vision(source: str, state: dict[str, Tensor], told: CheckpointConfig, family: Family) -> VisionConfig:
+def _vision(
+    source: str, state: dict[str, Tensor], declared: CheckpointConfig, family: Family
+) -> VisionConfig:
     if family == "trunk":
-        assert told.trunk is not None
-        return looked_at(source, told.trunk, make_trunk(told.trunk, source))[0]
+        assert declared.trunk is not None
+        return looked_at(source, declared.trunk, make_trunk(declared.trunk, source))[0]
     if "visual.layer1.0.conv1.weight" in state:
         width = shape(source, state, "visual.layer1.0.conv1.weight", 4)[0]
         first, second, third, fourth = (count(state, f"visual.layer{n}") for n in (1, 2, 3, 4))
-        size = _image_size(source, state, "visual.attnpool.positional_embedding", 32, told)
+        size = _image_size(source, state, "visual.attnpool.positional_embedding", 32, declared)
         heads = heads_of(source, "vision", width * 32, {})
         return ResNetConfig(size, (first, second, third, fourth), width, heads)
     width, _, _, patch = shape(source, state, "visual.conv1.weight", 4)
-    if family == "clip" and width > WIDEST_KNOWN_VIT and "vision.heads" not in told.sizes:
+    if family == "clip" and width > WIDEST_KNOWN_VIT and "vision.heads" not in declared.sizes:
         raise InputError(
             f"{source}: its image tower is {width} wide and the tensors do not show its number of heads; "
             "put the model's open_clip_config.json or config.json beside it"
@@ -116,11 +123,11 @@ def _vision(source: str, state: dict[str, Tensor], told: CheckpointConfig, famil
     blocks = "visual.blocks" if family == "eva" else "visual.transformer.resblocks"
     per_head = PE_HEAD_WIDTHS.get(width, HEAD_WIDTH) if family == "perception" else HEAD_WIDTH
     sizes = (
-        _image_size(source, state, "visual.positional_embedding", patch, told, int(class_token)),
+        _image_size(source, state, "visual.positional_embedding", patch, declared, int(class_token)),
         patch,
         width,
         count(state, blocks),
-        heads_of(source, "vision", width, told.sizes, per_head),
+        heads_of(source, "vision", width, declared.sizes, per_head),
     )
     match family:
         case "eva":
@@ -135,11 +142,11 @@ def _vision(source: str, state: dict[str, Tensor], told: CheckpointConfig, famil
 
 
 def _image_size(
-    source: str, state: dict[str, Tensor], key: str, patch: int, told: CheckpointConfig, more: int = 1
+    source: str, state: dict[str, Tensor], key: str, patch: int, declared: CheckpointConfig, more: int = 1
 ) -> int:
     """From the positions, unless the config says so many pixels that the last do not fill a patch."""
     side = grid_side(source, state, key, more)
-    size = told.sizes.get("vision.image_size", side * patch)
+    size = declared.sizes.get("vision.image_size", side * patch)
     if not isinstance(size, int) or size // patch != side:
         raise InputError(f"{source}: the config says images of {size} pixels, the tensors say {side * patch}")
     return size

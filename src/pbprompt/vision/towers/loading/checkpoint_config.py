@@ -82,16 +82,16 @@ NEEDED = {
 }
 
 
-def read_told(path: Path, family: Family, hugging_face: bool, activation: str | None) -> CheckpointConfig:
+def read_declared(path: Path, family: Family, hugging_face: bool, activation: str | None) -> CheckpointConfig:
     """What the config beside weights says; `activation`: what the file of weights itself says."""
-    beside = path.parent / (HF_CONFIG if hugging_face or family == "siglip" else OPEN_CLIP_CONFIG)
-    if not beside.is_file():
+    config = path.parent / (HF_CONFIG if hugging_face or family == "siglip" else OPEN_CLIP_CONFIG)
+    if not config.is_file():
         if family in NEEDED:
             raise InputError(f"{path}: {NEEDED[family]}")
         return ALONE.get(family, CheckpointConfig(activation))
     if family == "clip" and activation is not None:
         return CheckpointConfig(activation)
-    return read_open_clip(beside, family) if beside.name == OPEN_CLIP_CONFIG else read_hf(beside, family)
+    return read_open_clip(config, family) if config.name == OPEN_CLIP_CONFIG else read_hf(config, family)
 
 
 def read_open_clip(path: Path, family: Family) -> CheckpointConfig:

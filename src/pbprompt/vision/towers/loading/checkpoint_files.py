@@ -39,8 +39,8 @@ def read_image_processor(folder: Path) -> tuple[Path, dict[str, Any] | None]:
     path, newer = folder / HF_PREPROCESSOR, folder / HF_PROCESSOR
     if path.is_file():
         return path, read_json(path)
-    told = read_json(newer).get("image_processor") if newer.is_file() else None
-    return (newer, told) if isinstance(told, dict) else (path, None)
+    declared = read_json(newer).get("image_processor") if newer.is_file() else None
+    return (newer, declared) if isinstance(declared, dict) else (path, None)
 
 
 def shard_files(index: Path) -> list[str]:
@@ -54,50 +54,53 @@ def shard_files(index: Path) -> list[str]:
 
 def read_preprocessor(folder: Path, side: Any, usual: Images) -> Images:
     """What a Hugging Face folder says, for images of `side` pixels; the rest is as `usual`."""
-    path, told = read_image_processor(folder)
-    if told is None:
+    path, declared = read_image_processor(folder)
+    if declared is None:
         return usual
-    interpolation = PILLOW.get(told["resample"]) if "resample" in told else usual.interpolation
+    interpolation = PILLOW.get(declared["resample"]) if "resample" in declared else usual.interpolation
     if interpolation is None:
         raise InputError(
-            f"{path}: resample is {told['resample']!r}; 2 (bilinear) and 3 (bicubic) are supported"
+            f"{path}: resample is {declared['resample']!r}; 2 (bilinear) and 3 (bicubic) are supported"
         )
-    fit, resize = _fit(path, told, side, usual)
-    mean, std = triple(path, told, "image_mean", usual.mean), triple(path, told, "image_std", usual.std)
+    fit, resize = _fit(path, declared, side, usual)
+    mean, std = (
+        triple(path, declared, "image_mean", usual.mean),
+        triple(path, declared, "image_std", usual.std),
+    )
     return Images(mean, std, fit, interpolation, resize)
 
 
-def _fit(path: Path, told: Mapping[str, Any], side: Any, usual: Images) -> tuple[Fit, int | None]:
+def _fit(path: Path, declared: Mapping[str, Any], side: Any, usual: Images) -> tuple[Fit, int | None]:
     """Squashed where both sides are given, cropped where the shorter one is; that one, if it is longer."""
-    size = told.get("size")
+    size = declared.get("size")
     if size is None:
         return usual.fit, usual.resize
     square = {"height": side, "width": side}
     if size == square or (size == side and usual.fit == "squash"):
         return "squash", None
     short = size.get("shortest_edge") if isinstance(size, dict) else size
-    crop = told.get("crop_size", short)
+    crop = declared.get("crop_size", short)
     if type(short) is not int or type(side) is not int or short < side or crop not in (side, square):
         raise InputError(
             f"{path}: size is {size}, but images of {side} pixels are expected (by {HF_CONFIG} or crop_size)"
         )
-    if not told.get("do_center_crop", True):
+    if not declared.get("do_center_crop", True):
         raise InputError(f"{path}: size is {size} without a crop; a model of square images is needed")
     return "crop", short if short > side else None
 
 
-def read_open_clip_images(path: Path, told: Mapping[str, Any], side: Any) -> Images:
+def read_open_clip_images(path: Path, declared: Mapping[str, Any], side: Any) -> Images:
     """The section `preprocess_cfg` of open_clip's config."""
-    interpolation, mode = told.get("interpolation", "bicubic"), told.get("resize_mode", "shortest")
+    interpolation, mode = declared.get("interpolation", "bicubic"), declared.get("resize_mode", "shortest")
     if interpolation not in (known := tuple(PILLOW.values())):
         raise InputError(
             f"{path}: preprocess_cfg.interpolation is {interpolation!r}; known are {', '.join(known)}"
         )
     if mode not in (modes := tuple(RESIZE_MODES)):
         raise InputError(f"{path}: preprocess_cfg.resize_mode is {mode!r}; known are {', '.join(modes)}")
-    if told.get("size", side) not in (side, [side, side]):
-        raise InputError(f"{path}: preprocess_cfg.size is {told['size']}, but image_size is {side}")
-    mean, std = triple(path, told, "mean", CLIP_MEAN), triple(path, told, "std", CLIP_STD)
+    if declared.get("size", side) not in (side, [side, side]):
+        raise InputError(f"{path}: preprocess_cfg.size is {declared['size']}, but image_size is {side}")
+    mean, std = triple(path, declared, "mean", CLIP_MEAN), triple(path, declared, "std", CLIP_STD)
     return Images(mean, std, RESIZE_MODES[mode], interpolation)
 
 

@@ -61,43 +61,43 @@ SCALES = (("layer_scale1", "attn.out_proj"), ("layer_scale2", "mlp.c_proj"))  # 
 def read_dino(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor], None]:
     """The config and the tower's tensors, under `visual.`, of the weights in a Hugging Face folder."""
     config_path = path.parent / HF_CONFIG
-    told = read_json(config_path)
-    size, images = _preprocessing(path.parent, PUBLISHED[told["model_type"]])
+    declared = read_json(config_path)
+    size, images = _preprocessing(path.parent, PUBLISHED[declared["model_type"]])
     raw = {rename(key, NAMES): value for key, value in read_tensors(path)[0].items()}
     state = {key: value for key, value in raw.items() if not NOT_OF_THE_TOWER.match(key, len("visual."))}
-    vision = _sizes(path, config_path, told, state, size)
+    vision = _sizes(path, config_path, declared, state, size)
     with fitting_together(path):
         _fold(path, state, vision)
     if vision.rope_theta is None:
-        _fit_positions(path, state, vision, antialias=told["model_type"] == ANTIALIASED)
+        _fit_positions(path, state, vision, antialias=declared["model_type"] == ANTIALIASED)
     return BackboneConfig(name, vision.width, vision, None, "gelu", images), state, None
 
 
 def _preprocessing(folder: Path, published: Images) -> tuple[int, Images]:
     """The side of images and how they are prepared, as published where no file says."""
-    path, told = read_image_processor(folder)
-    if told is None:
+    path, declared = read_image_processor(folder)
+    if declared is None:
         return 224, published
-    crops = told.get("do_center_crop", told.get("crop_size") is not None)
+    crops = declared.get("do_center_crop", declared.get("crop_size") is not None)
     key = "crop_size" if crops else "size"
-    side = told.get(key)
+    side = declared.get(key)
     if isinstance(side, dict) and side.get("height") == side.get("width"):
         side = side.get("height")
     if type(side) is not int or side < 1:
-        raise InputError(f"{path}: {key} is {told.get(key)!r}; a square of so many pixels is needed")
+        raise InputError(f"{path}: {key} is {declared.get(key)!r}; a square of so many pixels is needed")
     return side, read_preprocessor(folder, side, published)
 
 
 def _sizes(
-    path: Path, config_path: Path, told: dict[str, Any], state: dict[str, Tensor], size: int
+    path: Path, config_path: Path, declared: dict[str, Any], state: dict[str, Tensor], size: int
 ) -> DinoConfig:
     """The architecture from the tensors, and from the config what they do not show; the two must agree."""
-    source, third, first = str(path), told["model_type"] == "dinov3_vit", "visual.blocks.0.mlp"
+    source, third, first = str(path), declared["model_type"] == "dinov3_vit", "visual.blocks.0.mlp"
     width, channels, patch, _ = shape(source, state, "visual.conv1.weight", 4)
     gated = f"{first}.gate.weight" in state or f"{first}.weights_in.weight" in state
     hidden = shape(source, state, f"{first}.c_proj.weight", 2)[1]
     registers = state["visual.register_embedding"].shape[-2] if "visual.register_embedding" in state else 0
-    heads = told.get("num_attention_heads", 6 if third else 12)
+    heads = declared.get("num_attention_heads", 6 if third else 12)
     if type(heads) is not int or heads < 1 or width % heads or (third and width // heads % 4):
         raise InputError(f"{config_path}: num_attention_heads is {heads!r}, but the tower is {width} wide")
     if size < patch:
@@ -114,17 +114,17 @@ def _sizes(
         "use_gated_mlp": gated,
     }
     for key, value in found.items():
-        if told.get(key, value) != value:
-            raise InputError(f"{config_path}: {key} is {told[key]!r}, but the tensors say {value}")
-    if not gated and told.get("hidden_act", "gelu") != "gelu":
-        raise InputError(f"{config_path}: hidden_act is {told['hidden_act']!r}; only 'gelu' is supported")
-    theta = _number(config_path, told, "rope_theta", 100.0) if third else None
-    eps = _number(config_path, told, "layer_norm_eps", 1e-5 if third else 1e-6)
+        if declared.get(key, value) != value:
+            raise InputError(f"{config_path}: {key} is {declared[key]!r}, but the tensors say {value}")
+    if not gated and declared.get("hidden_act", "gelu") != "gelu":
+        raise InputError(f"{config_path}: hidden_act is {declared['hidden_act']!r}; only 'gelu' is supported")
+    theta = _number(config_path, declared, "rope_theta", 100.0) if third else None
+    eps = _number(config_path, declared, "layer_norm_eps", 1e-5 if third else 1e-6)
     return DinoConfig(size, patch, width, layers, heads, hidden, registers, gated, theta, eps)
 
 
-def _number(path: Path, told: dict[str, Any], key: str, default: float) -> float:
-    value = told.get(key, default)
+def _number(path: Path, declared: dict[str, Any], key: str, default: float) -> float:
+    value = declared.get(key, default)
     if not isinstance(value, int | float) or not 0 < value < math.inf:
         raise InputError(f"{path}: {key} is {value!r}; a number above 0 is needed")
     return float(value)

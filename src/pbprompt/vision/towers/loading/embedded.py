@@ -25,7 +25,7 @@ def read_embedded(name: str, folder: Traversable | None = None) -> tuple[Backbon
     lite, state = _read_whole(folder / "lite", _lite_config)
     if name == "lite":
         return lite, state
-    config, own = _read_whole(folder / "lite-vit", lambda told: _lite_vit_config(told, lite))
+    config, own = _read_whole(folder / "lite-vit", lambda declared: _lite_vit_config(declared, lite))
     own["conv1.weight"] = own.pop("stem.weight")[:, :, None, None]  # its patches are the map's positions
     text = {key: value for key, value in state.items() if not key.startswith("visual.")}
     trunk = {

@@ -12,7 +12,7 @@ from pbprompt import distributed
 from pbprompt.errors import InputError
 from pbprompt.vision.towers.backbone import Activation, Backbone, BackboneConfig
 from pbprompt.vision.towers.loading.architecture import check_tensors, family_of, find_architecture
-from pbprompt.vision.towers.loading.checkpoint_config import CheckpointConfig, read_told
+from pbprompt.vision.towers.loading.checkpoint_config import CheckpointConfig, read_declared
 from pbprompt.vision.towers.loading.checkpoint_files import HF_CONFIG, INDEX, read_json
 from pbprompt.vision.towers.loading.conversion import is_hugging_face, to_openai
 from pbprompt.vision.towers.loading.dino import PUBLISHED, read_dino
@@ -119,17 +119,17 @@ def _read(
             check_tensors(str(path), config, state)
         check_finite(path, state)
     else:
-        state, told = read_checkpoint(path)
+        state, declared = read_checkpoint(path)
         if name in OPENAI_MODELS:
-            told = replace(told, activation="quick_gelu")  # OpenAI trained every model with it
-        asked = activation if alone or not told.activation else None
-        told = replace(told, activation=_settle(str(path), told.activation, asked))
-        config = find_architecture(str(path), name, state, told)
+            declared = replace(declared, activation="quick_gelu")  # OpenAI trained every model with it
+        requested = activation if alone or not declared.activation else None
+        declared = replace(declared, activation=_settle(str(path), declared.activation, requested))
+        config = find_architecture(str(path), name, state, declared)
         check_tensors(str(path), config, state)
         check_finite(path, state)
-        if told.vocabulary != "clip":
+        if declared.vocabulary != "clip":
             assert config.text is not None
-            tokenizer = read_tokenizer(path.parent, config.text, told.vocabulary)
+            tokenizer = read_tokenizer(path.parent, config.text, declared.vocabulary)
     return config, state, tokenizer, visual
 
 
@@ -152,27 +152,29 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], CheckpointConfig]:
     for number in ("logit_scale", "logit_bias"):
         if number in state and state[number].numel() == 1:
             state[number] = state[number].reshape(())
-    return state, read_told(path, family_of(state), is_hugging_face(raw), activation)
+    return state, read_declared(path, family_of(state), is_hugging_face(raw), activation)
 
 
-def _settle(source: str, told: str | None, asked: str | None) -> str:
-    if told and asked and told != asked:
-        raise InputError(f"{source}: the model uses {told}; leave out activation={asked} (--activation)")
-    if not told and not asked:
+def _settle(source: str, declared: str | None, requested: str | None) -> str:
+    if declared and requested and declared != requested:
+        raise InputError(
+            f"{source}: the model uses {declared}; leave out activation={requested} (--activation)"
+        )
+    if not declared and not requested:
         raise InputError(
             f"{source}: the file does not tell its activation; say --activation quick_gelu (OpenAI's models) "
             "or --activation gelu (most of open_clip's)"
         )
-    return str(told or asked)
+    return str(declared or requested)
 
 
 def image_only_reader(path: Path) -> Reader | None:
     """What reads the weights, where they are an image tower's alone: it gives the config, the tensors and,
     where another library built it, the tower."""
-    beside = path.parent / HF_CONFIG
-    if path.name.removesuffix(INDEX) not in HF_WEIGHTS or not beside.is_file():
+    config_path = path.parent / HF_CONFIG
+    if path.name.removesuffix(INDEX) not in HF_WEIGHTS or not config_path.is_file():
         return None
-    config = read_json(beside)
+    config = read_json(config_path)
     kind = config.get("model_type")
     if isinstance(config.get("architecture"), str) and "model_type" not in config:
         return read_timm
@@ -180,7 +182,7 @@ def image_only_reader(path: Path) -> Reader | None:
         return read_dino
     if kind in OTHER_TOWERS:
         raise InputError(
-            f"{beside}: model_type is {kind!r}; of image towers without text DINOv2 and DINOv3 "
+            f"{config_path}: model_type is {kind!r}; of image towers without text DINOv2 and DINOv3 "
             f"({', '.join(PUBLISHED)}) and timm's models (timm/NAME) are supported"
         )
     return None

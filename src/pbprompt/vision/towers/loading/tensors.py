@@ -74,10 +74,10 @@ def grid_side(source: str, state: dict[str, Tensor], key: str, more: int = 1) ->
 
 
 def heads_of(
-    source: str, tower: str, width: int, told: Mapping[str, Any], head_width: int = HEAD_WIDTH
+    source: str, tower: str, width: int, declared: Mapping[str, Any], head_width: int = HEAD_WIDTH
 ) -> int:
     """How many heads a tower has, "vision" or "text": as the config says, else those of `head_width`."""
-    heads = told.get(f"{tower}.heads")
+    heads = declared.get(f"{tower}.heads")
     if heads is None:
         if width % head_width:
             raise InputError(

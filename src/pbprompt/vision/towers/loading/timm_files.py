@@ -26,11 +26,11 @@ CROP = 0.875  # the share of an image that timm crops where its config does not 
 def read_timm(path: Path, name: str) -> tuple[BackboneConfig, dict[str, Tensor], nn.Module]:
     """The config, the tower's tensors under `visual.`, and the tower that has them."""
     config_path = path.parent / HF_CONFIG
-    told = read_json(config_path)
-    about = told.get("pretrained_cfg") or {}
+    declared = read_json(config_path)
+    about = declared.get("pretrained_cfg") or {}
     size, images = _images(config_path, about)
-    arguments = tuple(sorted((told.get("model_args") or {}).items()))
-    vision = TimmConfig(told["architecture"], size, arguments=arguments)
+    arguments = tuple(sorted((declared.get("model_args") or {}).items()))
+    vision = TimmConfig(declared["architecture"], size, arguments=arguments)
     trunk = make_trunk(vision, str(config_path))
     named = about.get("classifier") or ()
     heads = tuple(f"{head}." for head in ([named] if isinstance(named, str) else named))

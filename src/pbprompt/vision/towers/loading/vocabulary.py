@@ -21,8 +21,8 @@ def read_tokenizer(
             )
     with needing(f"{folder}: its text needs tokenizers", "siglip"):
         from tokenizers import Tokenizer as Backend
-    path, beside = folder / HF_TOKENIZER, folder / HF_TOKENIZER_CONFIG
-    told = read_json(beside)
+    path, config = folder / HF_TOKENIZER, folder / HF_TOKENIZER_CONFIG
+    declared = read_json(config)
     try:
         backend = Backend.from_file(str(path))
     except Exception as error:  # the library raises bare ones
@@ -32,34 +32,34 @@ def read_tokenizer(
             f"{path}: has token ids up to {most}, but the model has {text.vocab_size} tokens; "
             "give the tokenizer that came with the weights"
         )
-    if (side := told.get("padding_side", "right")) not in ("left", "right"):
-        raise InputError(f"{beside}: padding_side is {side!r}; left and right are supported")
-    kind, siglip = str(told.get("tokenizer_class", "")), vocabulary == "siglip"
+    if (side := declared.get("padding_side", "right")) not in ("left", "right"):
+        raise InputError(f"{config}: padding_side is {side!r}; left and right are supported")
+    kind, siglip = str(declared.get("tokenizer_class", "")), vocabulary == "siglip"
     if not siglip and ("T5" in kind or "Siglip" in kind):
         raise InputError(
-            f"{beside}: tokenizer_class is {kind!r}; "
+            f"{config}: tokenizer_class is {kind!r}; "
             "of MetaCLIP 2 the models with XLM-V's vocabulary are supported"
         )
     return SentenceTokenizer(
         backend,
         vocab_size=text.vocab_size,
         context_length=text.context_length,
-        sos=None if siglip else _special(beside, backend, told, "bos_token"),
-        eot=_special(beside, backend, told, "eos_token"),
-        pad=_special(beside, backend, told, "pad_token"),
+        sos=None if siglip else _special(config, backend, declared, "bos_token"),
+        eot=_special(config, backend, declared, "eos_token"),
+        pad=_special(config, backend, declared, "pad_token"),
         lower=siglip,
         punctuation=not kind.startswith("Siglip") or kind.startswith("Siglip2"),
         pads_left=side == "left",
     )
 
 
-def _special(beside: Path, backend: Any, told: dict[str, Any], name: str) -> int:
-    spelled = told.get(name)
+def _special(config: Path, backend: Any, declared: dict[str, Any], name: str) -> int:
+    spelled = declared.get(name)
     spelled = spelled.get("content") if isinstance(spelled, dict) else spelled
     token = backend.token_to_id(spelled) if isinstance(spelled, str) else None
     if token is None:
         raise InputError(
-            f"{beside}: {name} is {spelled!r}, which {HF_TOKENIZER} does not have; "
+            f"{config}: {name} is {spelled!r}, which {HF_TOKENIZER} does not have; "
             "give the two files that came with the weights"
         )
     return int(token)
