@@ -35,6 +35,8 @@ def test_the_closure_holds_method_equations_loop_and_engine():
     equations = {f"prompts/pbprompt/{name}.py" for name in ("elbo", "generator", "transport", "variational")}
     assert equations | {"prompts/loop/loop.py", "prompts/loop/step.py", "vision/towers/engine.py"} <= found
     assert "vision/towers/kernels/transport.py" in found  # which a function imports
+    figures = {"model/scoring.py", "model/metrics/metrics.py", "evidence/temperature.py", "evidence/folds.py"}
+    assert figures | {"vision/images/fewshot.py"} <= found
     assert not {file for file in found if file.startswith(("apps/", "research/", "prompts/rivals/ship"))}
     assert not equations & places(PACKAGE / "prompts/rivals/plot.py") - {"prompts/pbprompt/transport.py"}
 
@@ -85,3 +87,48 @@ def test_a_plugin_and_what_lies_beside_it_count(plugin, tmp_path):
     assert now() == first
     (tmp_path / "beside_it.py").write_text("FACTOR = 3\n", encoding="utf-8")
     assert now() != first
+
+
+@pytest.mark.parametrize("file", ["research/runs/protocol.py", "model/tuned.py", "model/metrics/metrics.py"])
+def test_what_makes_the_figures_counts(monkeypatch, file):
+    parsed, path = code._parsed, PACKAGE / file
+
+    def changed(other):
+        text, imports = parsed(other)
+        return (text + "\nx = 1" if other == path else text), imports
+
+    code._hash.cache_clear()
+    first = code_of(CoOp)
+    monkeypatch.setattr(code, "_parsed", changed)
+    code._hash.cache_clear()
+    assert code_of(CoOp) != first
+    code._hash.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from mypack.equations import FACTOR",
+        "from mypack.sub import inner",
+        "from mypack.sub.inner import FACTOR",
+        "import mypack.sub.inner as inner",
+        "from .equations import FACTOR",
+        "from . import equations",
+        "from .sub.inner import FACTOR",
+        "from .sub import up",
+    ],
+)
+@pytest.mark.parametrize("regular", [True, False], ids=["package", "namespace"])
+def test_a_plugins_own_package_is_followed(tmp_path, line, regular):
+    pack = tmp_path / "mypack"
+    (pack / "sub").mkdir(parents=True)
+    if regular:
+        (pack / "__init__.py").touch()
+        (pack / "sub" / "__init__.py").touch()
+    (pack / "equations.py").write_text("FACTOR = 2\n", encoding="utf-8")
+    (pack / "sub" / "inner.py").write_text("from mypack.equations import FACTOR\n", encoding="utf-8")
+    (pack / "sub" / "up.py").write_text("from ..equations import FACTOR\n", encoding="utf-8")
+    method = pack / "method.py"
+    method.write_text(f"import torch\n{line}\n", encoding="utf-8")
+    assert pack / "equations.py" in closure((method,))
+    assert all(file.is_relative_to(pack) for file in closure((method,)))

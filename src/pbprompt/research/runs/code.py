@@ -1,10 +1,10 @@
-"""The code that a run rests on, as a hash: a method's file, the loop, and all that these import.
+"""The code that a run rests on, as a hash: a method's file, the loop, the figures, and all that these import.
 
-    hash = SHA-256 over the lines of the files in the import closure
+    hash = SHA-256 over the lines of the files in the import closure, and of the protocol
 
 Comments, blank lines and docstrings are left out of it. Imports inside functions are followed, those
-for type checkers are not; nor is what comes from outside the package and the folder of the method's own file.
-What is imported by a name made at run time is not seen.
+for type checkers are not; nor is what comes from outside this package, the package of the method's own file
+and the folder that it is in. What is imported by a name made at run time is not seen.
 """
 
 import ast
@@ -23,7 +23,15 @@ from pbprompt.research.runs.provenance import code_revision
 from pbprompt.research.runs.record import RunRecord
 
 PACKAGE = Path(pbprompt.__file__).resolve().parent
-ALWAYS = tuple(PACKAGE / path for path in ("model/learn.py", "model/predictor.py"))
+ALWAYS = tuple(
+    PACKAGE / path
+    for path in (
+        "model/learn.py", "model/predictor.py", "model/scoring.py",
+        "evidence/temperature.py", "evidence/folds.py", "vision/images/fewshot.py",
+    )
+)  # fmt: skip
+# What these import besides changes no figure: saving, and reading data, which have a hash of their own.
+ALONE = (PACKAGE / "research/runs/protocol.py", PACKAGE / "model/tuned.py")
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -48,14 +56,14 @@ def is_current(record: RunRecord) -> bool:
 @cache
 def _hash(files: tuple[Path, ...]) -> str:
     digest = hashlib.sha256()
-    for file in sorted(closure(files)):
+    for file in sorted({*closure(files), *ALONE}):
         place = file.relative_to(PACKAGE) if file.is_relative_to(PACKAGE) else Path(file.name)
         digest.update(f"{place.as_posix()}\n{_parsed(file)[0]}\n".encode())
     return digest.hexdigest()[:12]
 
 
 def closure(files: tuple[Path, ...]) -> set[Path]:
-    """The files, and all that they import of the package or of their own folder."""
+    """The files, and all that they import of the package, of their own, and of their own folder."""
     found: set[Path] = set()
     waiting = list(files)
     while waiting:
@@ -81,30 +89,39 @@ def _parsed(file: Path) -> tuple[str, tuple[Path, ...]]:
             for row in range(said.lineno, (said.end_lineno or said.lineno) + 1):
                 lines[row - 1] = ""
     code = "\n".join(filter(None, map(str.rstrip, lines)))
-    return code, tuple(path for name in _names(tree) for path in [_file(name, file.parent)] if path)
+    return code, tuple(path for name in _names(tree) if (path := _file(name, file)))
 
 
 def _names(tree: ast.AST) -> Iterator[str]:
-    """Every module imported, and every name that may be one: `a.b` and `a.b.c` of `from a.b import c`."""
+    """Every module imported, and every name that may be one: `a.b` and `a.b.c` of `from a.b import c`.
+
+    Those of relative imports begin with their dots.
+    """
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            module = node.module or ""
+            dots, module = "." * node.level, node.module or ""
             public = pbprompt._PUBLIC if module == "pbprompt" else {}
             for alias in node.names:
-                yield public.get(alias.name) or f"{module}.{alias.name}".strip(".")
-            yield module
+                yield public.get(alias.name) or f"{dots}{f'{module}.{alias.name}'.strip('.')}"
+            yield dots + module
         else:
             yield from _names(node)
 
 
-def _file(name: str, beside: Path) -> Path | None:
-    """Where a module of the package is, or one beside the file that imports it; None for any other."""
-    first, *rest = name.split(".")
-    for base in [PACKAGE.joinpath(*rest)] if first == "pbprompt" else [beside.joinpath(first, *rest)]:
+def _file(name: str, importer: Path) -> Path | None:
+    """Where a module of this package, of the importer's own or of its folder is; None for any other."""
+    parts = name.lstrip(".").split(".") if name.strip(".") else []
+    if dots := len(name) - len(name.lstrip(".")):
+        homes = [importer.parents[dots - 1]]
+    elif parts[0] == "pbprompt":
+        homes = [PACKAGE.parent]
+    else:
+        homes = [importer.parent, *(folder.parent for folder in importer.parents if folder.name == parts[0])]
+    for base in (home.joinpath(*parts) for home in homes):
         if (found := base.with_suffix(".py")).is_file() or (found := base / "__init__.py").is_file():
             return found
     return None
