@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.study import presets
 from benchmarks.study.answers import answer, headline, where_it_loses
-from benchmarks.study.claims import NEAR, Check, claims, find_lead, first_row
+from benchmarks.study.claims import NEAR, SEEN, Check, claims, find_lead, first_row
 from benchmarks.study.figures import draw_curves
 from benchmarks.study.maps import draw_maps
 from benchmarks.study.parts import STUDIES
@@ -83,7 +83,7 @@ def _claims(study: Study) -> str:
 
 
 def _check(check: Check) -> str:
-    asked = f", not below −{100 * NEAR:g}" if check.slack else ""
+    asked = f", not below −{100 * NEAR:g}" if check.slack > 0 else f", by {SEEN} or more" * (check.slack < 0)
     where = f"{check.part}, {check.column}"
     what = f"{check.first} − {check.second}, {UNITS[check.metric]} ({where}){asked}"
     return f"{what}: {marked_lead(check.lead)}: {check.outcome}"

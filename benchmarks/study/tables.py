@@ -14,7 +14,7 @@ SCALES = {
     "nll": (1, 3),
     "ece": (100, 1),
     "posterior_std": (1, 4),
-    "sampled_cosine": (1, 3),
+    "sampled_cosine": (1, 4),
 }
 UNITS = {
     "accuracy": "accuracy, points",

@@ -220,7 +220,9 @@ def test_verdicts_flip_with_the_figures(change, number, verdict):
     [
         ({"PBPrompt": 0.97, "B-Prompt": 0.99}, "does not hold"),  # collapsed
         ({"PBPrompt": 0.9, "B-Prompt": 0.8}, "does not hold"),  # the transport does the opposite
-        ({"PBPrompt": 0.8, "B-Prompt": 0.8}, "cannot be told"),
+        ({"PBPrompt": 0.8, "B-Prompt": 0.8}, "does not hold"),
+        ({"PBPrompt": 0.8, "B-Prompt": 0.8005}, "does not hold"),  # a difference that nobody would see
+        ({"PBPrompt": 0.8, "B-Prompt": 0.805}, "holds"),
         ({"PBPrompt": 0.8}, "cannot be told"),
     ],
 )
