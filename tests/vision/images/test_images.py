@@ -282,13 +282,23 @@ def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded(tmp_path, monkeypa
         open_image(tmp_path / "b.jpg", draft=8)
 
 
-def jpeg_of(size=(32, 32)) -> bytes:
+def jpeg_of(size=(32, 32), **options) -> bytes:
     buffer = io.BytesIO()
-    Image.new("RGB", size, "red").save(buffer, "JPEG")
+    Image.new("RGB", size, "red").save(buffer, "JPEG", **options)
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("filling", [b"\xff" * 300_000, b"\xff\xfe\x00\x02" * 150_000, b"\x00" * 300_000])
+EXIF = b"\xff\xe1\xff\xf0Exif\x00\x00" + bytes(0xFFF0 - 8)  # which Pillow joins, each to all before
+RESOURCES = b"\xff\xed\xff\xf8Photoshop 3.0\x00" + b"8BIM\x04\x04\x00\x00\x00\x00\x00\x00" * 5460
+FRAME = b"\xff\xc0\xff\xf8\x08\x00\x20\x00\x20\x03" + b"\x01\x11\x00" * 21_840
+TABLES = b"\xff\xdb\xfd\xea" + (b"\x00" + b"\x01" * 64) * 1000
+
+
+@pytest.mark.parametrize(
+    "filling",
+    [b"\xff" * 300_000, b"\xff\xfe\x00\x02" * 150_000, b"\x00" * 300_000]
+    + [segment * 25 for segment in (EXIF, RESOURCES, FRAME, TABLES)],
+)
 def test_a_header_of_very_many_parts_is_refused(filling):
     data, comment = jpeg_of(), b"\xff\xfe\x00\x02"
     assert open_image(io.BytesIO(data[:2] + comment + b"\xff" * 50 + data[2:])).size == (32, 32)
@@ -296,14 +306,32 @@ def test_a_header_of_very_many_parts_is_refused(filling):
         open_image(io.BytesIO(data[:2] + comment + filling + data[2:]))
 
 
-def test_a_png_of_very_many_chunks_is_refused():
+def test_long_comments_and_large_profiles_are_no_parts():
+    data, comment = jpeg_of(), b"\xff\xfe\xff\xff" + bytes(65_533)
+    assert open_image(io.BytesIO(data[:2] + EXIF + comment * 100 + data[2:])).size == (32, 32)
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_fill_bytes_behind_the_pixels_are_refused_before_they_are_gone_through(monkeypatch, progressive):
+    buffer = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(buffer, "JPEG", progressive=progressive)
+    data = buffer.getvalue()
+    assert open_image(io.BytesIO(data[:-2] + b"\xff" * 200_000 + data[-2:])).size == (64, 64)
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
+    with pytest.raises(InputError, match="of filling take too long"):
+        open_image(io.BytesIO(data[:-2] + b"\xff" * (2 * images.FILLING) + data[-2:]))
+
+
+@pytest.mark.parametrize(("kind", "times"), [(b"teXt", 100_001), (b"iCCP", 11)])
+def test_a_png_of_very_many_chunks_is_refused(kind, times):
     buffer = io.BytesIO()
     Image.new("RGB", (8, 8)).save(buffer, "PNG")
     data = buffer.getvalue()
-    chunk = b"\x00\x00\x00\x00teXt" + zlib.crc32(b"teXt").to_bytes(4, "big")
-    assert open_image(io.BytesIO(data[:33] + chunk * 50 + data[33:])).size == (8, 8)
+    content = b"x\x00\x00" + zlib.compress(b"")
+    chunk = struct.pack(">I", len(content)) + kind + content + zlib.crc32(kind + content).to_bytes(4, "big")
+    assert open_image(io.BytesIO(data[:33] + chunk * (times // 11) + data[33:])).size == (8, 8)
     with pytest.raises(InputError, match="its header has over 100,000 parts"):
-        open_image(io.BytesIO(data[:33] + chunk * 100_001 + data[33:]))
+        open_image(io.BytesIO(data[:33] + chunk * times + data[33:]))
 
 
 def test_entries_of_exif_that_overlap_are_not_read(monkeypatch):
@@ -315,8 +343,16 @@ def test_entries_of_exif_that_overlap_are_not_read(monkeypatch):
         assert open_image(io.BytesIO(buffer.getvalue())).size == size
 
 
-@pytest.mark.parametrize(("room", "at_once"), [(4 * 300 * 300, 1), (2.5 * 4 * 300 * 300, 2)])
-def test_all_threads_have_one_budget_of_memory(monkeypatch, room, at_once):
+@pytest.mark.parametrize(
+    ("room", "at_once", "options"),
+    [
+        (4 * 300 * 300, 1, {}),
+        (2.5 * 4 * 300 * 300, 2, {}),
+        (2.5 * 4 * 300 * 300, 1, {"progressive": True}),  # its coefficients take six bytes a pixel more
+        (2.5 * 10 * 300 * 300, 2, {"progressive": True}),
+    ],
+)
+def test_all_threads_have_one_budget_of_memory(monkeypatch, room, at_once, options):
     now, most = [], []
 
     def slowly(image):
@@ -326,7 +362,7 @@ def test_all_threads_have_one_budget_of_memory(monkeypatch, room, at_once):
         now.pop()
         return image
 
-    data = jpeg_of((300, 300))
+    data = jpeg_of((300, 300), **options)
     monkeypatch.setattr(images, "MOST_MEMORY", room)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: open_image(io.BytesIO(data), finish=slowly), range(8)))
@@ -341,3 +377,13 @@ def test_a_webp_counts_for_the_copies_that_its_decoder_makes():
     bits = (13_300 - 1) | (13_300 - 1) << 14
     with pytest.raises(InputError, match="allowed: make it smaller"):
         open_image(io.BytesIO(head + bits.to_bytes(4, "little") + bytes(5)))
+
+
+def test_what_libjpeg_holds_of_a_progressive_jpeg_counts_however_small_it_is_drawn(monkeypatch):
+    data = jpeg_of((400, 400), progressive=True)
+    monkeypatch.setattr(images, "MOST_MEMORY", 7 * 400 * 400)
+    assert open_image(io.BytesIO(data), draft=50).size == (50, 50)
+    monkeypatch.setattr(images, "MOST_MEMORY", 5 * 400 * 400)
+    with pytest.raises(InputError, match="allowed: make it smaller"):
+        open_image(io.BytesIO(data), draft=50)
+    assert open_image(io.BytesIO(jpeg_of((400, 400))), draft=50).size == (50, 50)

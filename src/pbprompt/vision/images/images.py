@@ -28,8 +28,13 @@ MOST_ASPECT = 200  # the centre of a longer line shows next to nothing
 MOST_MEMORY = 2 << 30  # bytes that images and their copies may take at once, as their headers tell
 MOST_SCANNED = 2_000_000_000  # pixels times scans of a JPEG, some 3 s; the largest photographs have ten scans
 MOST_STEPS = 100_000  # of a JPEG's or PNG's header
+ENTRY_BYTES, PROFILE_STEPS = 12, 10_000  # what is a step within a list, and how many a profile of colours is
+FILLING = 1 << 18  # bytes of a JPEG that are read at once; no camera fills so many with 0xFF
 MOST_EXIF = 1 << 16  # bytes; a camera's fit into one segment of a JPEG
 _WITHOUT_LENGTH = [bytes([code]) for code in (0, 1, 0xFF, *range(0xD0, 0xDA))]  # markers of a JPEG
+_LISTS = [
+    bytes([code]) for code in (*range(0xC0, 0xD0), 0xDB, 0xED)
+]  # those that Pillow goes through in Python
 HEIC = "HEIC, which the extra `heic` reads (or convert it to JPEG)"
 _BMP_HEADERS = {12, 16, 40, 52, 56, 64, 108, 124}
 
@@ -94,10 +99,10 @@ def open_image(
                 file = held.enter_context(Path(source).open("rb"))
             image = held.enter_context(opened(file))
             _check_shape(image)  # by its header: a file of a few bytes may hold gigabytes
-            _check_scans(image)
+            coefficients = _check_scans(image)
             if draft is not None:
                 image.draft(None, (draft, draft))
-            held.enter_context(_room_for(_memory(image)))
+            held.enter_context(_room_for(_memory(image, coefficients)))
             image.load()
             upright = upright_rgb(image)
         except UnidentifiedImageError:
@@ -156,31 +161,39 @@ def _check_shape(image: Image.Image) -> None:
         raise InputError(f"{width} × {height} pixels: its sides may differ {MOST_ASPECT}-fold at most")
 
 
-def _check_scans(image: Image.Image) -> None:
-    """A JPEG's scan of ten bytes costs a pass over all pixels; within entropy-coded data no marker occurs."""
+def _check_scans(image: Image.Image) -> int:
+    """The bytes of the coefficients that libjpeg holds of all pixels, however small it draws them, where a
+    JPEG has several scans.
+
+    A scan of ten bytes costs a pass over all pixels; within entropy-coded data no marker occurs. Fill bytes
+    are gone through anew with each block that is read, as long as nothing else comes.
+    """
     file = getattr(image, "fp", None)
     if file is None or not (image.format in ("JPEG", "MPO") or image.info.get("compression") == "jpeg"):
-        return
+        return 0
     place, scans, last = file.tell(), 0, b""
     file.seek(0)
-    while chunk := file.read(1 << 20):
+    while chunk := file.read(FILLING):
+        if len(chunk) == FILLING and not chunk.strip(b"\xff"):
+            raise InputError(f"over {FILLING:,} bytes of filling take too long: save it anew")
         scans += (last + chunk).count(b"\xff\xda")
         last = chunk[-1:]
     file.seek(place)
     width, height = image.size
     if scans * max(width * height, 1024) > MOST_SCANNED:
         raise InputError(f"{scans:,} scans of {width} × {height} pixels take too long: save it anew")
+    return 2 * len(image.getbands()) * width * height if scans > 1 or image.info.get("progressive") else 0
 
 
 def check_header(file: BinaryIO) -> None:
-    """Pillow goes through the header of a JPEG byte by byte, and through a PNG chunk by chunk, however many
-    there are: refuse more than any camera or program writes."""
+    """Pillow goes through the header of a JPEG byte by byte, through its lists by entries, and through a
+    PNG by chunks, however many there are: refuse more than any camera or program writes."""
     file.seek(0)
     head, steps = file.read(8), 0
     if head == b"\x89PNG\r\n\x1a\n":
         while len(chunk := file.read(8)) == 8 and chunk[4:] != b"IEND" and steps <= MOST_STEPS:
             file.seek(int.from_bytes(chunk[:4], "big") + 4, os.SEEK_CUR)
-            steps += 1
+            steps += PROFILE_STEPS if chunk[4:] == b"iCCP" else 1  # unpacked, each time anew
     elif head.startswith(b"\xff\xd8\xff"):
         file.seek(2)
         byte = file.read(1)
@@ -191,19 +204,24 @@ def check_header(file: BinaryIO) -> None:
                 continue
             if byte == b"\xda":  # the pixels
                 break
-            file.seek(max(0, int.from_bytes(file.read(2), "big") - 2), os.SEEK_CUR)
+            length, begin = max(0, int.from_bytes(file.read(2), "big") - 2), file.tell()
+            if byte in _LISTS or (
+                byte == b"\xe1" and file.read(6) == b"Exif\0\0"
+            ):  # joined, each to the last
+                steps += length // ENTRY_BYTES
+            file.seek(begin + length)
             byte = file.read(1)
     file.seek(0)
     if steps > MOST_STEPS:
         raise InputError(f"its header has over {MOST_STEPS:,} parts: save it anew")
 
 
-def _memory(image: Image.Image) -> int:
+def _memory(image: Image.Image, coefficients: int = 0) -> int:
     """The bytes that it takes, refused where they are too many: Pillow holds RGB in four bytes a pixel, and
     libwebp several copies; see `upright_rgb` for ours."""
     width, height = image.size
     costly = _is_deep(image) or image.has_transparency_data or image.format == "WEBP"
-    needed = width * height * (16 if costly else 4 if image.mode == "RGB" else 8)
+    needed = width * height * (16 if costly else 4 if image.mode == "RGB" else 8) + coefficients
     if needed > MOST_MEMORY:
         raise InputError(
             f"{width} × {height} pixels of {image.mode} take {needed / 2**30:.1f} GiB to decode, over the "
