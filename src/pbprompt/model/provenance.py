@@ -14,7 +14,7 @@ class Provenance:
     """What is known of it; what is not is left out of the file."""
 
     dataset: str = ""
-    content_hash: str = ""  # of all of it
+    content_hash: str = ""  # of all of it; of earlier versions over names in place of labels
     draw_hash: str = ""
     draw_seed: int | None = None
     shots: int = 0
@@ -42,7 +42,7 @@ class Provenance:
         whole = dataset.whole
         facts = cls(
             dataset=dataset.name,
-            content_hash=whole.content_hash,
+            content_hash=whole.labelled_hash,
             images=len(dataset.train),
             test_images=len(whole.test),
             held_out=whole.held_out if whole.split_by_seed else (),

@@ -58,6 +58,18 @@ def test_labels_in_and_out(run, photos, tmp_path):
     assert TunedModel.load(model).classes == ("SKU-18", "mammal", "hearts", "SKU-17", "red_heart")
 
 
+def test_what_was_fitted_with_names_is_known_again_however_it_is_called_since(run, photos, tmp_path):
+    names = tmp_path / "names.csv"
+    names.write_text("SKU-17,clock\n")
+    for change in (("rename", "SKU-17", "clock"), ("merge", "SKU-17", "red_heart", "--into", "thing")):
+        model = tmp_path / change[0]
+        run("fit", photos, "--names", names, "--out", model)
+        run("model", change[0], model, *change[1:])
+        for given in ((), ("--names", names)):
+            judged = json.loads(run("evaluate", model, photos, *given, "--json"))
+            assert judged["split"] == "left-out" and change[-1] in judged["confusion"]["classes"]
+
+
 def test_a_model_of_names_takes_labels_for_them(run, photos, tmp_path):
     """As models were saved before there were labels."""
     model = tmp_path / "model"

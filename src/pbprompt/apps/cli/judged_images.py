@@ -96,10 +96,10 @@ def _as_fitted(
         dataset = open_dataset(
             data, root, classes_file=classes_file, seed=seed, held_out=held_out, group=series
         )
-        dataset = called_as(model, dataset, classes_file)
         decided = fitted.options.get("corrections")
         if isinstance(decided, str) and fitted.dataset == dataset.name and Path(decided).exists():
-            dataset = corrected(dataset, Path(decided))[0]
+            decisions = corrected(called_as(model, dataset, classes_file), Path(decided))[0]
+            dataset = replace(decisions, classes=dataset.classes)
         own = Path(data).expanduser().exists() and distributed.world()[1] == 1
         return without_unreadable(dataset, bank)[0] if own else dataset
 
@@ -111,7 +111,8 @@ def _as_fitted(
 
     first = read(NONE)
     for dataset in ways():
-        if dataset.content_hash == fitted.content_hash:
+        of_earlier = called_as(model, dataset, classes_file).content_hash
+        if fitted.content_hash in (dataset.labelled_hash, of_earlier):
             return dataset, True
     return first, False
 

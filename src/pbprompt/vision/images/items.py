@@ -121,7 +121,15 @@ class Dataset:
     @cached_property
     def content_hash(self) -> str:
         """SHA-256 over class names and every split's paths, labels and domains; independent of the root."""
-        digest = hashlib.sha256(_line(list(map(read_name, self.classes))))
+        return self._hash(list(map(read_name, self.classes)))
+
+    @cached_property
+    def labelled_hash(self) -> str:
+        """The same over labels, so that it does not depend on what the classes are called for prompts."""
+        return self._hash(list(map(str, self.classes)))
+
+    def _hash(self, classes: list[str]) -> str:
+        digest = hashlib.sha256(_line(classes))
         for name in SPLITS:
             digest.update(_line(name))
             for item in self.split(name):
