@@ -6,8 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import pbprompt
+from pbprompt.apps.audit import audit
+from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.towers.loading.load import load_backbone
 
 SAMPLE = Path(pbprompt.__file__).parent / "vision" / "images" / "sample" / "images" / "fluent"
 
@@ -39,6 +43,23 @@ def test_json_holds_it_all(run, photos):
     assert code == 0 and not err
     said = json.loads(out)
     assert said["classes"] == {"clock": 7, "mammal": 6} and said["duplicates"][0]["across_classes"]
+
+
+def test_of_several_backbones_the_first_is_asked(run, photos, monkeypatch):
+    asked = []
+
+    def judged(global_, *of, plain=audit.judge):
+        asked.append(global_)
+        return plain(global_, *of)
+
+    monkeypatch.setattr(audit, "judge", judged)
+    code, _, err = run("look", photos, "--json", "--backbone", "lite", "--backbone", "lite-vit")
+    assert code == 0 and "looking by lite alone, the first of the backbones; lite-vit not asked" in err
+    by_list = audit.look(photos, backbone=["lite", load_backbone("lite-vit")])
+    lite = FeatureBank(load_backbone("lite"), progress=False)
+    dataset = audit.open_images(photos)[0]
+    expected = lite.encode(dataset.root, dataset.items).global_
+    assert by_list.labelled and all(torch.equal(one, expected) for one in asked) and len(asked) == 2
 
 
 def test_one_line_for_what_cannot_be_looked_at(run, tmp_path):

@@ -194,7 +194,7 @@ def look(
     source: str | Path | Dataset,
     root: str | Path | None = None,
     *,
-    backbone: str | Backbone = "lite",
+    backbone: str | Backbone | Sequence[str | Backbone] = "lite",
     device: str = "cpu",
     classes_file: str | Path | None = None,
     progress: bool = False,
@@ -206,7 +206,7 @@ def look(
     Args:
         source: what `open_dataset` takes, or a dataset of it.
         root: where benchmarks are, or what a table's paths are relative to.
-        backbone: by which images look alike, or its name; of several the first.
+        backbone: by which images look alike, or its name; of several, or a list, the first.
         device: of a backbone that is given by name.
         classes_file: names to read, by label, for classes of your own data.
         progress: show a bar.
@@ -219,7 +219,8 @@ def look(
     """
     opened = (source, True) if isinstance(source, Dataset) else open_images(source, root, classes_file)
     dataset, labelled = opened
-    towers = load_backbone(backbone, device=device) if isinstance(backbone, str) else backbone.towers[0]
+    first = [backbone] if isinstance(backbone, str | Backbone) else list(backbone)[:1]
+    towers = load_backbone(first, device=device).towers[0]
     bank = FeatureBank(towers, progress=progress)
     failures: dict[str, InputError] = {}
     features = bank.encode(dataset.root, dataset.items, failures)

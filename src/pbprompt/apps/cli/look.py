@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from pbprompt.apps.cli.options import ACTIVATION, DEVICE, NAMES, ROOT
-from pbprompt.apps.cli.output import next_step, print_json, print_table, quote
+from pbprompt.apps.cli.output import next_step, print_json, print_table, quote, tell
 
 if TYPE_CHECKING:
     from pbprompt.apps.audit.audit import Audit
@@ -27,7 +27,9 @@ def look(
         help="Write a table of what was found to this .csv file: decide in it, then `fit --corrections`.",
     ),
     most: int = typer.Option(8, min=1, help="Findings of each kind to print."),
-    backbone: str = typer.Option("lite", help="lite, lite-vit, an OpenAI name, a file, folder or hub id."),
+    backbone: list[str] = typer.Option(
+        ["lite"], help="lite, lite-vit, an OpenAI name, a file, folder or hub id; of several the first."
+    ),
     activation: str | None = ACTIVATION,
     device: str = DEVICE,
     root: Path | None = ROOT,
@@ -50,7 +52,10 @@ def look(
     from pbprompt.apps.audit.page import write_page
     from pbprompt.vision.towers.loading.load import load_backbone
 
-    towers = load_backbone(backbone, activation=activation, device=device)
+    first, *others = backbone
+    if others:
+        tell(f"looking by {first} alone, the first of the backbones; {', '.join(others)} not asked")
+    towers = load_backbone(first, activation=activation, device=device)
     found = look_at(data, root, backbone=towers, classes_file=classes_file, progress=not as_json)
     if html is not None:
         write_page(found, html)
