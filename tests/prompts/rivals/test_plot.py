@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from pbprompt.errors import InputError
 from pbprompt.learners.method import Batch, build_method, make_config
 from pbprompt.prompts.rivals import plot
-from pbprompt.prompts.rivals.coop import word_embeddings
 from pbprompt.prompts.rivals.plot import PLOT, transported_cosines
 from pbprompt.vision.towers.backbone import Encoded
+from pbprompt.vision.towers.context import word_embeddings
 from pbprompt.vision.towers.prompts import named_prompts
 
 NAMES = ["cat", "golden retriever", "tench", "a b c d e"]

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from pbprompt.errors import InputError
 from pbprompt.vision.towers import kernels
+from pbprompt.vision.towers.context import INITIAL_STD
 
-INITIAL_STD = 0.02
 Layer = Literal["attention", "pre-norm", "post-norm"]
 
 

@@ -24,7 +24,7 @@ from pbprompt.learners.method import Batch, MethodConfig, setting
 from pbprompt.learners.trained import Terms, Trained, accuracy
 from pbprompt.learners.zeroshot import sentence_features
 from pbprompt.prompts.pbprompt.elbo import combined_elbo
-from pbprompt.prompts.pbprompt.generator import INITIAL_STD, Layer, PromptGenerator
+from pbprompt.prompts.pbprompt.generator import Layer, PromptGenerator
 from pbprompt.prompts.pbprompt.transport import Plan, conditional_transport, entropic_transport, plan_entropy
 from pbprompt.prompts.pbprompt.variational import (
     GaussianPosterior,
@@ -34,7 +34,6 @@ from pbprompt.prompts.pbprompt.variational import (
     reparameterise,
     sample,
 )
-from pbprompt.prompts.rivals.coop import start_context, word_embeddings
 from pbprompt.registry import register
 from pbprompt.vision.images.names import name_key, read_name
 from pbprompt.vision.similarity import (
@@ -45,6 +44,7 @@ from pbprompt.vision.similarity import (
     pair_cosine,
 )
 from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.context import INITIAL_STD, start_context, word_embeddings
 from pbprompt.vision.towers.engine import TextEngine
 from pbprompt.vision.towers.prompts import name_tokens, named_prompts, slot_prompt
 

@@ -18,10 +18,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pbprompt.learners.method import setting
-from pbprompt.prompts.rivals.coop import ContextConfig, NameInContext, start_context
+from pbprompt.prompts.rivals.coop import ContextConfig, NameInContext
 from pbprompt.registry import register
 from pbprompt.vision.similarity import Scale, class_logits, unit, unit_products
 from pbprompt.vision.towers.backbone import Backbone, Encoded
+from pbprompt.vision.towers.context import start_context
 from pbprompt.vision.towers.engine import TextEngine
 
 REDUCTION = 16

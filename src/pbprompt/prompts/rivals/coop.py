@@ -21,10 +21,9 @@ from pbprompt.learners.method import MethodConfig, setting
 from pbprompt.learners.trained import Trained
 from pbprompt.registry import register
 from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.context import start_context
 from pbprompt.vision.towers.engine import TextEngine
 from pbprompt.vision.towers.prompts import NamePosition, named_prompts
-
-INITIAL_STD = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,25 +41,6 @@ class CoOpConfig(ContextConfig):
     words: str = setting("", "words that the context starts from; empty: random, N(0, 0.02²)")
     position: NamePosition = setting("end", "where the class name goes: end, middle or front")
     class_specific: bool = setting(False, "a context for each class (CSC): it takes no new class names")
-
-
-def word_embeddings(backbone: Backbone, words: str, tokens: int) -> Float[Tensor, "b w"]:
-    """Token embeddings of words such as "a photo of a", which must take exactly `tokens` tokens."""
-    ids = backbone.tokenizer.encode(words)
-    if len(ids) != tokens:
-        raise InputError(f"words {words!r} take {len(ids)} tokens, but tokens is {tokens}: make them equal")
-    return backbone.token_embedding(torch.tensor(ids, device=backbone.device)).float()
-
-
-def start_context(
-    backbone: Backbone, tokens: int, words: str, generator: torch.Generator | None = None
-) -> Float[Tensor, "b w"]:
-    """Where b context vectors start: at the words' embeddings, or at N(0, 0.02²)."""
-    if tokens < 1:
-        raise InputError(f"setting 'tokens' is {tokens}: use at least 1")
-    if words:
-        return word_embeddings(backbone, words, tokens).cpu()
-    return INITIAL_STD * torch.randn(tokens, backbone.text_width, generator=generator)
 
 
 class NameInContext(Trained):

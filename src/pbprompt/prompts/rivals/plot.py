@@ -23,10 +23,11 @@ from torch import Tensor, nn
 from pbprompt.errors import InputError
 from pbprompt.learners.method import MethodConfig, setting
 from pbprompt.prompts.pbprompt.transport import HIGHEST_COST, patch_cosines, sinkhorn
-from pbprompt.prompts.rivals.coop import NameInContext, start_context
+from pbprompt.prompts.rivals.coop import NameInContext
 from pbprompt.registry import register
 from pbprompt.vision.similarity import class_logits
 from pbprompt.vision.towers.backbone import Backbone, Encoded
+from pbprompt.vision.towers.context import start_context
 
 CELLS_AT_ONCE = 1 << 24  # images × classes × patches × prompts of the plans that are made at once
 

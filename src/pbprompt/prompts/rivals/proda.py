@@ -28,10 +28,10 @@ from torch import Tensor, nn
 from pbprompt.errors import InputError
 from pbprompt.learners.method import Batch, MethodConfig, setting
 from pbprompt.learners.trained import Terms, Trained, accuracy
-from pbprompt.prompts.rivals.coop import start_context
 from pbprompt.registry import register
 from pbprompt.vision.similarity import unit
 from pbprompt.vision.towers.backbone import Backbone, Encoded
+from pbprompt.vision.towers.context import start_context
 from pbprompt.vision.towers.engine import TextEngine
 from pbprompt.vision.towers.prompts import NamePosition, named_prompts
 

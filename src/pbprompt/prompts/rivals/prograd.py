@@ -28,9 +28,10 @@ from pbprompt.errors import InputError
 from pbprompt.learners.method import Batch, setting
 from pbprompt.learners.trained import Terms, cross_entropy_terms
 from pbprompt.learners.zeroshot import sentence_features
-from pbprompt.prompts.rivals.coop import CoOp, CoOpConfig, word_embeddings
+from pbprompt.prompts.rivals.coop import CoOp, CoOpConfig
 from pbprompt.registry import register
 from pbprompt.vision.similarity import class_logits
+from pbprompt.vision.towers.context import word_embeddings
 
 
 @dataclass(frozen=True, kw_only=True)

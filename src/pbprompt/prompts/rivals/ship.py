@@ -36,10 +36,11 @@ from pbprompt.learners.method import Batch, EpochViews, setting
 from pbprompt.learners.trained import Terms, accuracy
 from pbprompt.prompts.pbprompt.variational import draw_noise, gaussian_kl, sample
 from pbprompt.prompts.rivals.cocoop import ShiftedContext, network
-from pbprompt.prompts.rivals.coop import INITIAL_STD, ContextConfig, start_context
+from pbprompt.prompts.rivals.coop import ContextConfig
 from pbprompt.registry import register
 from pbprompt.vision.similarity import unit
 from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.context import INITIAL_STD, start_context
 from pbprompt.vision.towers.engine import TextEngine
 from pbprompt.vision.towers.prompts import Prompt, named_prompts
 

@@ -25,10 +25,11 @@ from pbprompt.learners.trained import Terms, accuracy
 from pbprompt.prompts.pbprompt.elbo import combined_elbo
 from pbprompt.prompts.pbprompt.variational import draw_noise, gaussian_kl, reduce_kl, reparameterise, sample
 from pbprompt.prompts.rivals.cocoop import CoCoOpConfig, in_parts, network, own_prompt_logits
-from pbprompt.prompts.rivals.coop import NameInContext, start_context
+from pbprompt.prompts.rivals.coop import NameInContext
 from pbprompt.registry import register
 from pbprompt.vision.similarity import class_logits, log_likelihood, mean_probabilities, unit
 from pbprompt.vision.towers.backbone import Backbone, Encoded
+from pbprompt.vision.towers.context import start_context
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from pbprompt.errors import InputError
 from pbprompt.learners.method import MethodConfig, setting
 from pbprompt.learners.zeroshot import sentence_features
-from pbprompt.prompts.rivals.coop import ContextConfig, NameInContext, start_context
+from pbprompt.prompts.rivals.coop import ContextConfig, NameInContext
 from pbprompt.registry import register
 from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.context import start_context
 from pbprompt.vision.towers.taps import Taps, Tokens, blocks_of
 
 
