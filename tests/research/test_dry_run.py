@@ -4,7 +4,7 @@ import pytest
 
 from pbprompt.errors import InputError
 from pbprompt.research import dry_run
-from pbprompt.research.dry_run import DryRun
+from pbprompt.research.dry_run import DryRun, Rate
 from pbprompt.research.recipes import MethodRow, Recipe, load_recipe
 from pbprompt.vision.images.sources import open_dataset
 
@@ -26,7 +26,7 @@ def recipe(**changes):
 @pytest.fixture
 def timed(monkeypatch):
     """Steps that take 10 ms and 1 ms for each class, images 0.1 s."""
-    monkeypatch.setattr(DryRun, "_second", lambda self, *row: 0.01 + 0.001 * row[-1])
+    monkeypatch.setattr(DryRun, "_timed", lambda self, run: Rate(0.01, 0.001, 0.05))
     monkeypatch.setattr(dry_run, "_seconds_an_image", lambda *towers: 0.1)
 
 
@@ -69,7 +69,46 @@ def test_the_literal_rows_cost_is_told(timed):
 
 def test_steps_are_really_timed():
     own, plain = DryRun("lite").cost(recipe(shots=(2,), seeds=(1,)))
-    assert own.hours is not None and own.hours > 0 and plain.hours == 0
+    assert own.steps > 0 and plain.hours == 0  # whether more classes took longer is this machine's affair
+
+
+def clock_of(monkeypatch, *pairs):
+    """The seconds that pairs of steps take, from the fourth pair on as the third."""
+    monkeypatch.setattr(dry_run, "_seconds", lambda work, device: [call() for call in work] and list(pairs))
+
+
+def test_a_rate_is_the_median_of_pairs_with_its_spread(monkeypatch):
+    clock_of(monkeypatch, (0.012, 0.020), (0.012, 0.028), (0.5, 0.508))  # 1, 2 and 1 ms a class
+    few, more = dry_run.CLASSES
+    assert (few, more) == (2, 10)
+    rate = DryRun("lite").rate(recipe().expand()[0][1])
+    assert rate.per_class == pytest.approx(0.001) and rate.fixed == pytest.approx(0.012 - 2 * 0.001)
+    at_100 = sorted((0.012 + 0.098, 0.012 + 0.196, 0.5 + 0.098))
+    quartiles = (at_100[0] + at_100[1]) / 2, (at_100[1] + at_100[2]) / 2
+    assert rate.spread == pytest.approx((quartiles[1] - quartiles[0]) / 2 / at_100[1])
+
+
+def test_steps_that_take_no_longer_with_more_classes_are_refused(monkeypatch):
+    clock_of(monkeypatch, (0.02, 0.01), (0.02, 0.02), (0.02, 0.03))
+    own, plain = DryRun("lite").cost(recipe())
+    assert own.hours is None and own.steps > 0 and plain.hours == 0
+
+
+def test_rows_that_differ_by_the_size_of_a_number_share_their_rate(monkeypatch):
+    timed = []
+    monkeypatch.setattr(DryRun, "_timed", lambda self, run: timed.append(run) or Rate(1, 1, 0))
+    weights = [
+        MethodRow(f"η = {eta}", "pbprompt", overrides=(f"ct_weight={eta}",)) for eta in (0, 0.1, 1, 10)
+    ]
+    costs = DryRun("lite").cost(recipe(rows=tuple(weights)))
+    assert len({cost.hours for cost in costs}) == 1 and len(timed) == 2  # without a transport, and with one
+
+
+def test_calls_are_timed_in_turn_behind_a_warm_up():
+    order = []
+    times = dry_run._seconds([lambda: order.append("few"), lambda: order.append("more")], "cpu")
+    assert len(times) == dry_run.PAIRS[1]  # they take no time
+    assert order == ["few", "more"] * (len(times) + 1)
 
 
 def test_unknown_towers_are_refused():

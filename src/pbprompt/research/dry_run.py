@@ -1,19 +1,21 @@
 """What a table costs before it is run: runs, training steps and hours on this machine.
 
-    steps = epochs · ⌊images / batch⌋,  seconds a step = a + b·classes,  by steps of few and of more classes
+    steps = epochs · ⌊images / batch⌋,  seconds a step = a + b·classes
 
-Steps are timed on random features under names of ImageNet's lengths, with the settings of each row. Fresh
-views are encoded anew in every epoch, which is timed too; what is tested is encoded once for all runs. Where
-the data are not at hand, a draw is taken to have all its shots of every class, by the catalogue.
+a and b are medians over pairs of steps, one of few classes and one of more, timed in turn behind a warm-up,
+on random features under names of ImageNet's lengths. Rows whose settings differ by the size of a number alone
+share them. Fresh views are encoded anew in every epoch, and timed too; what is tested is encoded once for
+all runs. Where the data are not at hand, a draw is taken to have all its shots of every class.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
 from pathlib import Path
-from typing import Any
+from statistics import median, quantiles
+from typing import Any, NamedTuple
 
 import torch
 
@@ -36,10 +38,13 @@ from pbprompt.vision.towers.rounding import PRECISIONS
 
 RN50 = replace(VIT_B16, name="RN50", embed_dim=1024, vision=ResNetConfig(224, (3, 4, 6, 3), 64, 32))
 LAYOUTS = {"ViT-B/16": VIT_B16, "RN50": RN50}
-CLASSES = (2, 6)  # of the timed steps
-SLOW = 0.5  # seconds
+CLASSES = (2, 10)  # of the timed steps
+SPREAD_AT = 100  # classes
+PAIRS = (3, 50)  # at least, at most
+ENOUGH = 2.0  # seconds of pairs
 ENCODED = 4  # images
 MOST_IN_A_BATCH = 32  # of the timed steps: larger ones cost little more
+WARM_UP = {"cpu": 1, "cuda": 4}  # calls that make what is made once, a CUDA graph among it
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,17 @@ class Cost:
     label: str
     runs: int
     steps: int
-    hours: float | None  # None: its steps are not timed here
+    hours: float | None  # None: its steps cannot be timed here
     most: float | None = None  # hours of its longest run
+    spread: float = 0.0  # of its steps' times: half the distance of their quartiles, as a share
+
+
+class Rate(NamedTuple):
+    """Seconds of a step: `fixed + classes · per_class`."""
+
+    fixed: float
+    per_class: float
+    spread: float
 
 
 class DryRun:
@@ -61,7 +75,7 @@ class DryRun:
         self._root, self._device = root, device
         self.sizes = cache(self._sizes)
         self.method = cache(self._method)
-        self.second = cache(self._second)
+        self._rates: dict[Hashable, Rate | None] = {}
         self.reckoned = False
 
     def cost(self, recipe: Recipe) -> list[Cost]:
@@ -86,25 +100,18 @@ class DryRun:
 
     def _row(self, label: str, runs: Sequence[RunConfig]) -> Cost:
         steps = [self.steps(run) for run in runs]
-        hours = [self._hours(run, count) for run, count in zip(runs, steps, strict=True)]
-        if any(one is None for one in hours):
+        rates = [self.rate(run) if count else Rate(0, 0, 0) for run, count in zip(runs, steps, strict=True)]
+        known = [rate for rate in rates if rate is not None]
+        if len(known) < len(runs):
             return Cost(label, len(runs), sum(steps), None)
-        known = [one for one in hours if one is not None]
-        return Cost(label, len(runs), sum(steps), sum(known), max(known))
+        hours = [self._hours(*one) for one in zip(runs, steps, known, strict=True)]
+        spread = max(rate.spread for rate in known)
+        return Cost(label, len(runs), sum(steps), sum(hours), max(hours), spread)
 
-    def _hours(self, run: RunConfig, steps: int) -> float | None:
-        if not steps:
-            return 0.0
+    def _hours(self, run: RunConfig, steps: int, rate: Rate) -> float:
         images, classes = self.sizes(run.task, run.dataset, run.shots, run.seed)
-        words = tuple(word for word in run.overrides if not word.startswith("epochs="))
-        row = (run.method, run.preset, run.variant, words, run.precision)
-        rates = [self.second(*row, some) for some in CLASSES]
-        few, more = rates
-        if few is None or more is None:
-            return None
-        slope = max(0.0, (more - few) / (CLASSES[1] - CLASSES[0]))
-        seconds = steps * max(more, few + slope * (classes - CLASSES[0]))
-        if run.views != "centre":
+        seconds = steps * (rate.fixed + classes * rate.per_class)
+        if steps and run.views != "centre":
             method = self.method(run.method, run.preset, run.variant, run.overrides)
             assert isinstance(method, Trained)  # it takes steps
             views = method.schedule(run.shots, images)[0] if run.views == "fresh" else run.views
@@ -132,12 +139,37 @@ class DryRun:
         kind, towers = find_method(name), _towers(self._backbone, self._device, precision)
         return build_method(kind, make_config(kind, preset, variant, words), towers, seed=1)
 
-    def _second(self, *row: Any) -> float | None:
-        """Seconds of a training step with so many classes; None where a step needs more than features."""
-        *which, classes = row
-        method = self.method(*which)
-        if method.tunes_towers or not isinstance(method, Trained):
+    def rate(self, run: RunConfig) -> Rate | None:
+        """Of a run's steps; None where they need more than features, or take no longer with more classes."""
+        method = self.method(run.method, run.preset, run.variant, run.overrides)
+        config: Any = method.config
+        weighed = {
+            key: bool(value) if isinstance(value, float) else value for key, value in vars(config).items()
+        }
+        kind = (run.method, run.precision, *({**weighed, "epochs": 0, "budget": 0}.items()))
+        if kind not in self._rates:
+            self._rates[kind] = None if method.tunes_towers else self._timed(run)
+        return self._rates[kind]
+
+    def _timed(self, run: RunConfig) -> Rate | None:
+        few, more = CLASSES
+        row = (run.method, run.preset, run.variant, run.overrides, run.precision)
+        steps = [self._step(*row, classes) for classes in CLASSES]
+        pairs = _seconds(steps, self._device)
+        per_class = median((long - short) / (more - few) for short, long in pairs)
+        if per_class <= 0:
             return None
+        at = [short + (SPREAD_AT - few) * (long - short) / (more - few) for short, long in pairs]
+        low, middle, high = quantiles(at, method="inclusive")
+        return Rate(
+            median(short for short, _ in pairs) - few * per_class, per_class, (high - low) / 2 / middle
+        )
+
+    def _step(self, *row: Any) -> Callable[[], Any]:
+        """A training step with so many classes."""
+        *which, classes = row
+        method = self._method(*which)
+        assert isinstance(method, Trained)  # it takes steps
         backbone = method.given
         batch = min(method.images_a_step(MOST_IN_A_BATCH), MOST_IN_A_BATCH)
         generator = torch.Generator().manual_seed(1)
@@ -151,7 +183,7 @@ class DryRun:
         shown = Batch(given, labels)
         method.begin_on(lambda epoch: shown, 1)
         step, rows = Step(method, batch), torch.arange(batch, device=backbone.device)
-        return _seconds(lambda: step(shown, rows, 1, 0.0)["total"].item(), backbone)
+        return lambda: step(shown, rows, 1, 0.0)["total"].item()
 
 
 @cache
@@ -169,16 +201,28 @@ def _seconds_an_image(name: str, device: str) -> float:
     backbone = _towers(name, device)
     pixels = random_images(backbone, ENCODED)
     with torch.no_grad():
-        return _seconds(lambda: backbone.image(pixels).global_.sum().item(), backbone) / ENCODED
+        times = _seconds([lambda: backbone.image(pixels).global_.sum().item()], device)
+    return median(seconds for (seconds,) in times) / ENCODED
 
 
-def _seconds(work: Callable[[], Any], backbone: Backbone) -> float:
-    """Of one call, behind those that make what is made once; a slow call is not made again."""
-    took = 0.0
-    for _ in range(5 if backbone.device.type == "cuda" else 2):
-        start = time.perf_counter()
-        work()
-        took = time.perf_counter() - start
-        if took > SLOW:
-            break
-    return took
+def _seconds(work: Sequence[Callable[[], Any]], device: str) -> list[tuple[float, ...]]:
+    """Of the calls, made in turn behind a warm-up: so often, or for so long.
+
+    One thread is timed by its processor, which is the clock of a machine that does nothing else.
+    """
+    kind = torch.device(device).type
+    clock = time.process_time if kind == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
+
+    def one(call: Callable[[], Any]) -> float:
+        start = clock()
+        call()
+        return clock() - start
+
+    for _ in range(WARM_UP.get(kind, 1)):
+        for call in work:
+            call()
+    times: list[tuple[float, ...]] = []
+    least, most = PAIRS
+    while len(times) < least or (len(times) < most and sum(map(sum, times)) < ENOUGH):
+        times.append(tuple(map(one, work)))
+    return times

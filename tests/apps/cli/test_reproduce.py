@@ -254,3 +254,33 @@ def test_precision_is_part_of_a_runs_name_and_half_rows_run_in_float32_on_a_cpu(
     made = {(record.config.method, record.config.precision) for record in RunStore("runs").records()}
     assert made == {(method, bits) for method in ("coop", "zeroshot") for bits in ("float32", "bfloat16")}
     assert run(*part, "--precision", "float16").exit_code == 1
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """No step is taken: each lasts a second and a class of it a hundredth."""
+    from pbprompt.research.dry_run import DryRun, Rate
+
+    monkeypatch.setattr(DryRun, "_timed", lambda self, run: Rate(1, 0.01, 0.04))
+    monkeypatch.setattr("pbprompt.research.dry_run._seconds_an_image", lambda *towers: 0.1)
+
+
+def test_a_dry_run_says_what_tables_and_pictures_cost(run, timed):
+    result = run("small.yaml", "sample-heat-maps", "computation-cost", "--dry-run", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    small, heat_maps, cost = (result.stdout.index(text) for text in ("small:", "sample-heat-maps:", "comput"))
+    assert small < heat_maps < cost and "trains nothing" in result.stdout[cost:]
+    ours = next(line for line in result.stdout.splitlines() if line.split()[:1] == ["ours"])
+    assert ours.split()[1:3] == ["4", "12"] and "4 %" in ours  # 2 shots x 2 seeds, 3 epochs of a batch
+    assert "pbprompt" in result.stdout[heat_maps:cost] and not Path("runs").exists()
+
+
+def test_without_a_table_a_dry_run_is_a_line_for_every_recipe(run, timed):
+    from pbprompt.research.recipes import recipe_names
+
+    result = run("--dry-run", "--format", "markdown", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    lines = [line.split("|")[1:-1] for line in result.stdout.splitlines()[2:]]
+    assert [line[0].strip() for line in lines] == recipe_names()
+    steps = {name.strip(): int(count.replace(",", "")) for name, _, count, _ in lines}
+    assert steps["eta"] == steps["samples"] == 8_340_120

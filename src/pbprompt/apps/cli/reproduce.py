@@ -13,7 +13,10 @@ from pbprompt.apps.cli.output import print_table
 from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from pbprompt.executors.executor import Executor
+    from pbprompt.research.dry_run import Cost, DryRun
     from pbprompt.research.recipes import Recipe
     from pbprompt.research.recipes.pictures import PictureRecipe
     from pbprompt.research.runs.store import RunStore
@@ -80,7 +83,7 @@ def reproduce(options: ReproduceOptions) -> None:
     Pictures are written to the folder of results, each with a JSON file of what was drawn.
     Ctrl-C keeps every finished run: the same command goes on from there.
     """
-    if not options.tables:
+    if not options.tables and not options.dry_run:
         _list_recipes()
         return
     from pbprompt import distributed
@@ -90,6 +93,9 @@ def reproduce(options: ReproduceOptions) -> None:
     from pbprompt.research.sweep import sweep
 
     options = replace(options, device=distributed.pick(options.device))
+    if not options.tables:
+        _print_costs(options)
+        return
     pictures = {name: picture for name in options.tables if (picture := find_picture(name))}
     if options.captions is not None and not pictures:
         raise InputError("--captions: only with a picture, such as `captions`")
@@ -98,8 +104,11 @@ def reproduce(options: ReproduceOptions) -> None:
     others = [*picture_names(), COST]
     recipes = [_precise(load_recipe(name, others).narrowed(*part), options) for name in measured]
     if options.dry_run:
-        for recipe in recipes:
-            _print_dry_run(recipe, options)
+        asked = [*recipes, *(_asked(picture, options).fits for picture in pictures.values())]
+        for recipe, dry, costs in _costs(asked, options):
+            _print_dry_run(recipe, dry, costs, options)
+        if COST in options.tables:
+            print(f"{COST}: trains nothing: four methods predict some images four times, in minutes")
         return
     if COST in options.tables:
         _print_cost(options.device, options.style)
@@ -162,27 +171,60 @@ def _list_recipes() -> None:
     print_table(("table", "runs", "backbone", "what it is"), rows)
 
 
-def _print_dry_run(recipe: "Recipe", options: ReproduceOptions) -> None:
-    """What the recipe costs on this machine, by a few steps of each row."""
-    from pbprompt.research.dry_run import CLASSES, DryRun
+def _costs(
+    recipes: "Sequence[Recipe]", options: ReproduceOptions
+) -> "Iterator[tuple[Recipe, DryRun, list[Cost]]]":
+    """What each recipe costs on this machine, by a few steps of each row; equal rows are timed once."""
+    from pbprompt.research.dry_run import DryRun
 
-    dry = DryRun(recipe.backbone, options.root, options.device)
-    costs = dry.cost(recipe)
+    runs = {name: DryRun(name, options.root, options.device) for name in {one.backbone for one in recipes}}
+    for recipe in recipes:
+        dry = runs[recipe.backbone]
+        yield recipe, dry, dry.cost(recipe)
+
+
+def _print_costs(options: ReproduceOptions) -> None:
+    """A line for every recipe: the steps are exact, the hours rounded to two digits."""
+    from pbprompt.markdown import table
+    from pbprompt.research.recipes import load_recipe, recipe_names
+
+    rows = []
+    for recipe, _, costs in _costs([_precise(load_recipe(n), options) for n in recipe_names()], options):
+        hours = sum(cost.hours or 0 for cost in costs)
+        shown = f"{float(f'{hours:.2g}'):,.{0 if hours >= 10 else 2}f}"
+        missing = [cost.label for cost in costs if cost.hours is None]
+        note = f"without {', '.join(missing)}" if missing else ""
+        runs, steps = sum(cost.runs for cost in costs), sum(cost.steps for cost in costs)
+        rows.append((recipe.name, f"{runs:,}", f"{steps:,}", f"{shown} {note}".strip()))
+    head = ("table", "runs", "steps", "hours of one process")
+    if options.style == "markdown":
+        print(table(head, rows, figures=True))
+    else:
+        print_table(head, rows)
+
+
+def _print_dry_run(recipe: "Recipe", dry: "DryRun", costs: "list[Cost]", options: ReproduceOptions) -> None:
+    from pbprompt.research.dry_run import CLASSES, SPREAD_AT
 
     def hours(value: float | None) -> str:
-        return "not timed" if value is None else f"{value:,.1f}"
+        return "not timed" if value is None else f"{value:,.{0 if value >= 100 else 1}f}"
 
     rows: list[tuple[object, ...]] = [
-        (cost.label, f"{cost.runs:,}", f"{cost.steps:,}", hours(cost.hours), hours(cost.most))
-        for cost in costs
+        (c.label, f"{c.runs:,}", f"{c.steps:,}", hours(c.hours), f"{100 * c.spread:.0f} %", hours(c.most))
+        for c in costs
     ]
     total = sum(cost.hours or 0 for cost in costs)
     runs, steps = sum(cost.runs for cost in costs), sum(cost.steps for cost in costs)
-    rows.append(("all", f"{runs:,}", f"{steps:,}", hours(total), ""))
+    rows.append(("all", f"{runs:,}", f"{steps:,}", hours(total), "", ""))
     print(f"{recipe.name}: {recipe.title} ({recipe.backbone}, on {options.device})")
-    print_table(("row", "runs", "steps", "hours", "longest run"), rows)
+    print_table(("row", "runs", "steps", "hours", "±", "longest run"), rows)
     few, more = CLASSES
-    print(f"hours of one process, by steps timed here with {few} and {more} classes; tests come on top")
+    print(
+        f"hours of one process, by medians of steps timed here with {few} and {more} classes; ±: half the "
+        f"distance of their quartiles, at {SPREAD_AT} classes; tests come on top"
+    )
+    if any(cost.hours is None for cost in costs):
+        print("not timed: its steps see more than features, or took no longer with more classes")
     if dry.reckoned:
         print("data not found here: a draw is taken to have all its shots of every class")
 
@@ -215,19 +257,10 @@ def _draw(picture: "PictureRecipe", options: ReproduceOptions) -> None:
     from pbprompt.vision.features.cache import FeatureBank
     from pbprompt.vision.towers.loading.load import load_backbone
 
-    shots, seeds = options.numbers("shots"), options.numbers("seeds")
-    for option, values in (("shots", shots), ("seeds", seeds)):
-        if len(values) > 1:
-            raise InputError(f"--{option}: a picture is of one model: give one number")
-    backbone, captions = load_backbone(picture.backbone, device=options.device), options.captions
-    picture = replace(
-        picture,
-        datasets=tuple(options.dataset) or picture.datasets,
-        shots=shots[0] if shots else picture.shots,
-        seed=seeds[0] if seeds else picture.seed,
-        overrides=(*picture.overrides, *options.overrides),
-        captions=tuple(read_captions(captions, backbone.tokenizer)) if captions else picture.captions,
-    )
+    backbone = load_backbone(picture.backbone, device=options.device)
+    picture = _asked(picture, options)
+    if options.captions:
+        picture = replace(picture, captions=tuple(read_captions(options.captions, backbone.tokenizer)))
     if picture.picture == "captions" and not picture.captions:
         raise InputError(f"{picture.name}: give --captions, a text file with one caption per line")
     drawn, facts = make_picture(picture, FeatureBank(backbone), options.root)
@@ -236,6 +269,21 @@ def _draw(picture: "PictureRecipe", options: ReproduceOptions) -> None:
     write_text(text, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
     for path in (image, text):
         typer.echo(f"wrote {path}", err=True)
+
+
+def _asked(picture: "PictureRecipe", options: ReproduceOptions) -> "PictureRecipe":
+    """The picture of the datasets, shots and seed that the options name."""
+    shots, seeds = options.numbers("shots"), options.numbers("seeds")
+    for option, values in (("shots", shots), ("seeds", seeds)):
+        if len(values) > 1:
+            raise InputError(f"--{option}: a picture is of one model: give one number")
+    return replace(
+        picture,
+        datasets=tuple(options.dataset) or picture.datasets,
+        shots=shots[0] if shots else picture.shots,
+        seed=seeds[0] if seeds else picture.seed,
+        overrides=(*picture.overrides, *options.overrides),
+    )
 
 
 def _executor(options: ReproduceOptions) -> "Executor":

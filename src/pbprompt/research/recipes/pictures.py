@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pbprompt.learners.fit_options import Views
+from pbprompt.research.recipes import MethodRow, Recipe
 from pbprompt.research.recipes.reading import check_positive, is_file, listed, names_in, parsed, read, words
 
 Kind = Literal["heat-maps", "captions"]
@@ -36,6 +37,15 @@ class PictureRecipe:
     captions: tuple[str, ...] = ()
     top_k: int = 2
     note: str = ""
+
+    @property
+    def fits(self) -> Recipe:
+        """The models that it is drawn from, as a table's runs."""
+        row = MethodRow(self.method, self.method, self.preset, overrides=self.overrides)
+        return Recipe(
+            self.name, self.title, "few-shot", self.backbone, self.datasets, (row,),
+            shots=(self.shots,), seeds=(self.seed,), views=self.views,
+        )  # fmt: skip
 
 
 def picture_names() -> list[str]:
