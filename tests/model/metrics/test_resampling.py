@@ -6,8 +6,8 @@ from scipy.stats import norm
 
 from pbprompt.model.metrics.resampling import (
     image_counts,
+    paired_average_difference,
     paired_difference,
-    paired_harmonic_difference,
     seed_shares,
 )
 
@@ -44,7 +44,7 @@ def test_h_agrees_with_drawing_the_items_of_both_halves_one_by_one():
         )
         drawn.append(harmonic(b, n))
         means.append(harmonic(base[model].mean(), new[model].mean()))
-    found = paired_harmonic_difference((base[0], new[0]), (base[1], new[1]), resamples=20_000)
+    found = paired_average_difference([[base[0]], [new[0]]], [[base[1]], [new[1]]], resamples=20_000)
     gaps = drawn[0] - drawn[1]
     assert found.difference == pytest.approx(means[0] - means[1])
     assert found.interval == pytest.approx(tuple(np.quantile(gaps, [0.025, 0.975])), abs=0.006)
@@ -53,9 +53,32 @@ def test_h_agrees_with_drawing_the_items_of_both_halves_one_by_one():
 
 def test_h_is_that_of_the_means_over_draws():
     base, new = np.array([[1, 1, 1, 0], [0, 0, 0, 0]]), np.array([[0, 0, 0, 0], [1, 1, 1, 0]])
-    never = (np.zeros((2, 4)), np.zeros((2, 4)))
-    assert paired_harmonic_difference((base, new), never).difference == pytest.approx(0.375)
-    assert paired_harmonic_difference(never, never) == (0.0, (0.0, 0.0), 0.5)
+    never = [[np.zeros((2, 4))], [np.zeros((2, 4))]]
+    assert paired_average_difference([[base], [new]], never).difference == pytest.approx(0.375)
+    assert paired_average_difference(never, never) == (0.0, (0.0, 0.0), 0.5)
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["own draws", "the same draws"])
+def test_average_h_agrees_with_drawing_images_and_seeds_one_by_one(together):
+    """Two datasets of three draws, base and new; H is of the averages."""
+    generator, size = np.random.default_rng(8), 20_000
+    sets = [[generator.random((2, 3, n)) < 0.7 for n in some] for some in ((40, 60), (90, 50))]  # [half][set]
+    drawn = np.zeros((2, 2, size))  # model, half
+    for place in (0, 1):
+        if place == 0 or not together:
+            shares = seed_shares(3, size, seed=11 + place)
+        for half in (0, 1):
+            hits = sets[half][place].astype(float)
+            rows = generator.integers(0, hits.shape[-1], size=(size, hits.shape[-1]))
+            for model in (0, 1):
+                drawn[model, half] += (shares * hits[model][:, rows].mean(-1).T).sum(1) / 2
+    h = 2 * drawn[:, 0] * drawn[:, 1] / drawn.sum(1)
+    sides = [[[one[model] for one in places] for places in sets] for model in (0, 1)]
+    found = paired_average_difference(*sides, draws=[0, 0] if together else None, resamples=size)
+    means = [[np.mean([one.mean() for one in places]) for places in side] for side in sides]
+    gap = [2 * base * new / (base + new) for base, new in means]
+    assert found.difference == pytest.approx(gap[0] - gap[1])
+    assert found.interval == pytest.approx(tuple(np.quantile(h[0] - h[1], [0.025, 0.975])), abs=0.006)
 
 
 def test_agrees_with_the_normal_approximation_for_many_items():

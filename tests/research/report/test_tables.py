@@ -9,7 +9,7 @@ from rich.console import Console
 
 from pbprompt.errors import InputError
 from pbprompt.model.metrics.metrics import harmonic_mean
-from pbprompt.model.metrics.resampling import paired_difference, paired_harmonic_difference
+from pbprompt.model.metrics.resampling import paired_average_difference, paired_difference
 from pbprompt.research.recipes import MethodRow, Recipe, load_recipe
 from pbprompt.research.report import render
 from pbprompt.research.report.tables import build_table, title_of
@@ -267,8 +267,9 @@ def test_names_of_datasets():
     assert title_of("my-folder") == "my-folder"
 
 
-def test_h_has_an_interval_of_both_halves():
-    own = recipe("base-to-new", datasets=("dtd",), shots=(16,), rows=ROWS[:2])
+@pytest.mark.parametrize("datasets", [("dtd",), ("dtd", "eurosat")])
+def test_h_has_an_interval_of_both_halves_and_so_has_its_average(datasets):
+    own = recipe("base-to-new", datasets=datasets, shots=(16,), rows=ROWS[:2])
     found, generator = records(own), np.random.default_rng(0)
     said = {}
     for one in found:
@@ -276,12 +277,27 @@ def test_h_has_an_interval_of_both_halves():
         for half in ("base", "new", "joint"):
             said[one.id][f"{half}/label"] = np.zeros(60, dtype=np.int32)
             said[one.id][f"{half}/predicted"] = generator.integers(0, 3, 60)
-    (only,) = build_table(own, found, said.__getitem__).sections
-    halves = [
-        tuple(
-            np.array([said[one.id][f"{half}/predicted"] == 0 for one in found if one.config.method == name])
-            for half in ("base", "new")
-        )
+
+    def right(name, half, dataset):
+        own = [one.id for one in found if (one.config.method, one.config.dataset) == (name, dataset)]
+        return np.array([said[identity][f"{half}/predicted"] == 0 for identity in own])
+
+    last = build_table(own, found, said.__getitem__).sections[-1]
+    assert last.title == ("DTD" if len(datasets) == 1 else "Average")
+    sides = [
+        [[right(name, half, dataset) for dataset in datasets] for half in ("base", "new")]
         for name in ("pbprompt", "coop")
     ]
-    assert only.leads[1][2] == paired_harmonic_difference(*halves)
+    assert last.leads[1][2] == paired_average_difference(*sides)
+    base = [[halves[0]] for halves in sides]
+    assert last.leads[1][0] == paired_average_difference(*base)
+
+
+def test_an_average_without_all_its_runs_is_not_compared():
+    own = recipe("base-to-new", datasets=("dtd", "eurosat"), shots=(16,), rows=ROWS[:2])
+    found = [one for one in records(own) if (one.config.method, one.config.dataset) != ("coop", "eurosat")]
+    said = {
+        half + key: np.zeros(9, int) for half in ("base", "new", "joint") for key in ("/label", "/predicted")
+    }
+    dtd, eurosat, average = build_table(own, found, lambda identity: said).sections
+    assert all(dtd.leads[1]) and not any(eurosat.leads[1]) and not any(average.leads[1])

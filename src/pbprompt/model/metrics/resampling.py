@@ -7,6 +7,7 @@ images with weights. Methods tested on the same images after the same draws take
 difference of their M is paired, and its quantiles are an interval of that difference.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,37 +36,46 @@ def paired_difference(
     With one draw, images alone are resampled. The probability is the share of resamples in which A is ahead,
     ties counting half.
     """
-    gaps = np.asarray(correct_a, dtype=np.float64) - np.asarray(correct_b, dtype=np.float64)
-    return _summary(float(gaps.mean()), resampled_accuracy(gaps, resamples))
+    return paired_average_difference([[correct_a]], [[correct_b]], resamples=resamples)
 
 
-def paired_harmonic_difference(
-    correct_a: tuple[ArrayLike, ArrayLike], correct_b: tuple[ArrayLike, ArrayLike], resamples: int = RESAMPLES
+def paired_average_difference(
+    correct_a: Sequence[Sequence[ArrayLike]],
+    correct_b: Sequence[Sequence[ArrayLike]],
+    draws: Sequence[int] | None = None,
+    resamples: int = RESAMPLES,
 ) -> PairedDifference:
-    """H of A less that of B, from (base, new) of each: which images [s, n] it is right about.
+    """The same over several test sets, each counting as much, or of H: `correct[half][set]` is [s, n].
 
-    H = 2·b·n / (b + n) of the mean accuracies over seeds, in every resample: the images of base and of new
-    are drawn apart, the seeds together.
+    M = 1/D·Σ_d M_d,  with two halves H = 2·M_base·M_new / (M_base + M_new),  in every resample
+
+    Images are drawn apart for every set and half, seeds for every set; sets of equal `draws` were tuned on
+    the same draws, and have them together.
     """
+    sides = [(_mean(side), np.zeros((len(side), resamples))) for side in (correct_a, correct_b)]
+    for half, places in enumerate(zip(correct_a, correct_b, strict=True)):
+        for place, pair in enumerate(zip(*places, strict=True)):
+            both = [np.asarray(correct, dtype=np.float64) for correct in pair]
+            seeds, images = both[0].shape
+            counts = image_counts(images, resamples, seed=4 * place + 2 * half)
+            shares = seed_shares(seeds, resamples, seed=2 * (draws[place] if draws else place) + 1)
+            for (_, drawn), correct in zip(sides, both, strict=True):
+                drawn[half] += (shares * resampled_mean(correct.T, counts)).sum(1) / len(places[0])
+    (mean_a, drawn_a), (mean_b, drawn_b) = sides
+    return _summary((_combined(mean_a) - _combined(mean_b)).item(), _combined(drawn_a) - _combined(drawn_b))
 
-    def harmonic(base: Floats, new: Floats) -> Floats:
-        return 2 * base * new / np.maximum(base + new, np.finfo(np.float64).tiny)
 
-    drawn, means = [], []
-    for halves in (correct_a, correct_b):
-        some = [np.asarray(half, dtype=np.float64) for half in halves]
-        parts = [resampled_accuracy(half, resamples, seed=2 * place) for place, half in enumerate(some)]
-        drawn.append(harmonic(*parts))
-        means.append(harmonic(*(half.mean(keepdims=True) for half in some)).item())
-    return _summary(means[0] - means[1], drawn[0] - drawn[1])
+def _mean(halves: Sequence[Sequence[ArrayLike]]) -> Floats:
+    """[halves, 1]"""
+    return np.array([[np.mean([np.mean(correct) for correct in places])] for places in halves])
 
 
-def resampled_accuracy(correct: ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
-    """The mean over seeds and images of what is [s, n], in every resample; the seeds' shares are always the
-    same."""
-    values = np.asarray(correct, dtype=np.float64)
-    by_seed = resampled_mean(values.T, image_counts(values.shape[1], resamples, seed))
-    return (seed_shares(len(values), resamples, seed=1) * by_seed).sum(1)
+def _combined(halves: Floats) -> Floats:
+    """Of the one half, itself; of two, H: [halves, r] -> [r]."""
+    if len(halves) == 1:
+        return halves[0]
+    base, new = halves
+    return 2 * base * new / np.maximum(base + new, np.finfo(np.float64).tiny)
 
 
 def _summary(difference: float, drawn: Floats) -> PairedDifference:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pbprompt.errors import InputError
 from pbprompt.model.metrics.metrics import harmonic_mean
-from pbprompt.model.metrics.resampling import PairedDifference, paired_difference, paired_harmonic_difference
+from pbprompt.model.metrics.resampling import PairedDifference, paired_average_difference
 from pbprompt.research.recipes import MethodRow, Recipe
 from pbprompt.research.report.published import AVERAGE, BACKBONES, Figure, published
 from pbprompt.research.runs.record import RunRecord
@@ -214,28 +214,42 @@ def _lead(
     arrays: Callable[[str], Arrays] | None,
     notes: dict[str, None],
 ) -> PairedDifference | None:
-    """The first row against another on one test set, over its images and the seeds both have."""
-    if arrays is None or other is leader or len(column.places) > 1:
+    """The first row against another on a column's test sets, over their images and the seeds both have."""
+    if arrays is None or other is leader:
         return None
-    (dataset, test), shots = column.places[0], column.shots
-    ours, theirs = runs.of(leader, dataset, shots), runs.of(other, dataset, shots)
+    sides: tuple[list[list[Any]], list[list[Any]]] = ([], [])  # of each: by half, by test set
+    for half in ("base", "new") if column.metric == "H" else ("",):
+        found = [
+            _right(runs, (leader, other), column.shots, *place, half, arrays, notes)
+            for place in column.places
+        ]
+        if not all(found):
+            return None
+        for side, right in zip(sides, zip(*filter(None, found), strict=True), strict=True):
+            side.append(list(right))
+    tuned_on = list(dict.fromkeys(dataset for dataset, _ in column.places))
+    return paired_average_difference(*sides, draws=[tuned_on.index(dataset) for dataset, _ in column.places])
+
+
+def _right(
+    runs: _Runs,
+    rows: tuple[MethodRow, MethodRow],
+    shots: int,
+    dataset: str,
+    test: str,
+    half: str,
+    arrays: Callable[[str], Arrays],
+    notes: dict[str, None],
+) -> list[list[NDArray[np.bool_]]] | None:
+    """Of both rows and every seed they share, which images are right; None where they have none in common."""
+    ours, theirs = (runs.of(row, dataset, shots) for row in rows)
     seeds = sorted(ours.keys() & theirs.keys())
     try:
         said = [[arrays(side[seed].id) for seed in seeds] for side in (ours, theirs)]
     except InputError as error:
         notes[f"No comparison for some rows: {error}."] = None
         return None
-    if column.metric == "H":
-        base, new = _right(said, "base"), _right(said, "new")
-        if base is None or new is None:
-            return None
-        return paired_harmonic_difference((base[0], new[0]), (base[1], new[1]))
-    right = _right(said, test)
-    return None if right is None else paired_difference(right[0], right[1])
-
-
-def _right(said: Sequence[Sequence[Arrays]], test: str) -> list[list[NDArray[np.bool_]]] | None:
-    """Of both sides and every seed, which images are right; None where they have nothing in common."""
+    test = half or test
     labels = [one[f"{test}/label"] for side in said for one in side]
     if not labels or not all(np.array_equal(labels[0], some) for some in labels):
         return None  # measured on other images
