@@ -1,9 +1,10 @@
-"""Round 12 as a table: every reading of the printed text by its figures on validation images.
+"""The readings of the printed text as tables: what is open and what it measured, and all rows of round 12.
 
     python -m benchmarks.readings.table RUNS --out benchmarks/results/readings-val-12.json
     python -m benchmarks.readings.table benchmarks/results/readings-val-12.json
 
-The first keeps the means of each row and what they rest on, the second prints them as markdown.
+The first keeps the means of each row and what they rest on, the second prints them as markdown. The table of
+what is open is `readings.yaml` with the settings that the presets have now.
 """
 
 import argparse
@@ -14,12 +15,18 @@ from statistics import fmean
 from typing import Any
 
 from pbprompt import markdown
+from pbprompt.config import read_yaml, to_dict
 from pbprompt.files import write_text
+from pbprompt.learners.method import make_config
+from pbprompt.prompts.pbprompt.model import PBPrompt
 from pbprompt.research.recipes import load_recipe
 from pbprompt.research.runs.config import RunConfig
 from pbprompt.research.runs.record import RunRecord
 from pbprompt.research.runs.store import RunStore
 
+READINGS, RECORDS = Path(__file__).with_name("readings.yaml"), Path(__file__).parents[1] / "results"
+BASE = "literal, batches of 32"  # of round 12
+PRESETS = ("literal", "paper", "default")
 ROUNDS = ("round-12", "round-12-literal", "round-12-new")
 LOOKED_AT = ("token_cosine", "plan_entropy", "posterior_std", "sampled_cosine")
 Key = tuple[str, str, str, tuple[str, ...]]
@@ -82,6 +89,50 @@ def table(found: dict[str, Any]) -> str:
     return markdown.table(heads, [row for _, row in rows])
 
 
+def open_readings(found: dict[str, Any]) -> str:
+    """Words, readings, what each preset has, and what each row measured, with how far it is from another."""
+    configs = [to_dict(make_config(PBPrompt, preset)) for preset in PRESETS]
+    rows = []
+    for one in read_yaml(READINGS.read_text(encoding="utf-8")):
+        settings = one.get("settings", [])
+        taken = [", ".join(_value(config[key]) for key in settings) or one["shown"] for config in configs]
+        said = ", ".join(f"`{key}`" for key in settings)
+        measured = "; ".join(_measured(found, **row) for row in one["measured"]) or "–"
+        rows.append(
+            [one["words"], f"{said}: {one['readings']}" if said else one["readings"], *taken, measured]
+        )
+    heads = ["the paper's words", "readings", *(f"`{preset}`" for preset in PRESETS), "measured"]
+    return markdown.table(heads, rows)
+
+
+def _measured(found: dict[str, Any], row: str, beside: str = BASE, round: int = 12) -> str:
+    """Of round 12 few-shot accuracy and H, of a former round accuracy over the cells that both rows have."""
+    if round == 12:
+        own, other = found["rows"][row], found["rows"][beside]
+        figures = {"": ("few-shot", "accuracy"), "H ": ("base-to-new", "H")}
+        both = {
+            word: (own[task][key], other[task][key]) for word, (task, key) in figures.items() if task in own
+        }
+    else:
+        lines = (RECORDS / f"readings-val-{round}.jsonl").read_text(encoding="utf-8").splitlines()
+        cells: dict[str, dict[Any, float]] = {row: {}, beside: {}}
+        for run in map(json.loads, lines):
+            cells.get(run["name"], {})[run["dataset"], run["shots"], run["seed"]] = run["accuracy"]
+        shared = cells[row].keys() & cells[beside].keys()
+        both = {"": (fmean(cells[row][key] for key in shared), fmean(cells[beside][key] for key in shared))}
+    shown = [f"{word}{100 * a:.1f} ({_signed(100 * (a - b))})" for word, (a, b) in both.items()]
+    what = row if round == 12 and beside == BASE else f"{row} − {beside}"
+    return f"{what}{'' if round == 12 else f', round {round}'}: {', '.join(shown)}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−") if abs(value) >= 0.05 else "0.0"
+
+
+def _value(value: Any) -> str:
+    return f"“{value}”" if value == "" or " " in str(value) else f"{str(value).lower()}"
+
+
 def _percent(cell: dict[str, float], metric: str) -> str:
     return f"{100 * cell[metric]:.1f}" if metric in cell else "–"
 
@@ -101,7 +152,7 @@ def main() -> None:
         found = json.loads(options.runs.read_text(encoding="utf-8"))
     if options.out:
         write_text(options.out, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-    print(table(found))
+    print(open_readings(found), table(found), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -5,12 +5,26 @@ from pathlib import Path
 
 import pytest
 
-from pbprompt.config import to_dict
+from benchmarks.readings import table
+from pbprompt.config import read_yaml, to_dict
 from pbprompt.learners.method import make_config
 from pbprompt.prompts.pbprompt.model import PBPrompt
 from pbprompt.research.recipes import load_recipe
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def test_the_page_has_the_tables_as_their_command_prints_them():
+    page = (BENCHMARKS.parent / "docs" / "readings.md").read_text(encoding="utf-8")
+    found = json.loads((BENCHMARKS / "results" / "readings-val-12.json").read_text(encoding="utf-8"))
+    assert f"\n{table.open_readings(found)}\n" in page and f"\n{table.table(found)}\n" in page
+
+
+def test_every_setting_that_a_preset_of_the_paper_changes_is_an_open_reading_or_the_optimiser():
+    rows = read_yaml(table.READINGS.read_text(encoding="utf-8"))
+    open_ones = {key for row in rows for key in row.get("settings", ())}
+    changed = {key for name in ("literal", "paper") for key in PBPrompt.presets[name]}
+    assert changed - open_ones == {"optimiser", "learning_rate", "weight_decay", "ct_weight"}
 
 
 @pytest.mark.parametrize("name", ["round-11", "round-11-new", "round-11-cross", "round-11-shift"])
