@@ -9,6 +9,7 @@ import random
 import re
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from pbprompt.vision.towers.loading.load import load_backbone
 
 PATIENCE = 180.0  # seconds for a slow or broken client to be cut off or answered
 STARVED = 16  # huge images that a small one may wait for, of a greedy client's 64
+DELAYED = 24  # times as long as alone that a small one may take beside crumbs
 SMALL = 8  # small ones that are sent meanwhile
 STOPS = 60.0  # seconds from SIGTERM to the end; the grace is 30
 # What JSON schema cannot say (that a text is an image's base64) is no fault of a request that breaks it.
@@ -66,6 +68,18 @@ ROUGH: dict[str, list[bytes]] = {  # what is sent a piece at a time, before the 
 CRUMBS = {  # what is sent first, and then again and again, over so many connections
     "chunks of a byte": [POST + JSON + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 5000],
     "requests in a row": [b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500],
+    "headers of nothing": [
+        b"",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + b"a:\r\n" * 50_000 + b"\r\n",
+    ],
+    "as many headers as it takes": [
+        b"",
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + b"a:\r\n" * 99 + b"\r\n") * 300,
+    ],
+    "trailers of nothing": [
+        b"",
+        POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n" + b"a:\r\n" * 50_000 + b"\r\n",
+    ],
     "headers that do not end": [b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"X: y\r\n" * 2000],
     "trailers that do not end": [
         POST + JSON + b"Transfer-Encoding: chunked\r\n\r\n0\r\n",
@@ -173,9 +187,9 @@ def _beside(url: str, kind: str, pieces: list[bytes]) -> Found:
                             pass
                     line.settimeout(1.0)
 
-    one = serve_load.Case("one", True, serve_load.form(serve_load.many_scans(100, 2000)))
     small = serve_load.Case("small", True, serve_load.form(serve_load.photo("JPEG")))
-    patience = STARVED * serve_load.send(url, one, address="127.0.0.1").seconds
+    alone = [serve_load.send(url, small, address="127.0.0.1").seconds for _ in range(SMALL // 2)]
+    patience = DELAYED * statistics.median(alone)
     threads = [threading.Thread(target=send_crumbs, daemon=True) for _ in range(LINES)]
     for thread in threads:
         thread.start()

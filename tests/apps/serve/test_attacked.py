@@ -3,8 +3,10 @@
 import http.client
 import socket
 import sys
+from contextlib import suppress
 from urllib.parse import urlsplit
 
+import h11
 import pytest
 
 from pbprompt.apps.serve import middleware, protocol
@@ -60,7 +62,7 @@ def test_crumbs_without_end_hold_another_client_up_by_a_few_turns(running, greed
 
     def counted(self):
         turns.append(self.from_client)
-        go_on(self)
+        return go_on(self)
 
     def noted(self, data):
         if self.from_client == small:
@@ -84,6 +86,53 @@ def test_crumbs_without_end_hold_another_client_up_by_a_few_turns(running, greed
         assert asked(running) == 200
     between = [end - start for start, end in zip(begun, ended, strict=False)]  # the last may still end
     assert "127.0.0.2" in turns and len(between) > 1 and max(between) < 3 * LINES, between
+
+
+TINY = b"a:\r\n" * 50_000
+LAST = b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        ASK + TINY + b"\r\n",
+        POST + LAST + TINY + b"\r\n",
+        POST + b"Content-Length: 1\r\n\r\nx" + ASK + TINY + b"\r\n",
+    ],
+    ids=["header", "trailer", "header behind a body"],
+)
+def test_very_many_lines_of_a_header_or_trailer_are_not_gone_through(running, greedy, monkeypatch, sent):
+    handed, hand = [], h11.Connection.receive_data
+    monkeypatch.setattr(
+        h11.Connection, "receive_data", lambda self, data: (handed.append(len(data)), hand(self, data))
+    )
+    (line,) = greedy(1)
+    line.setblocking(True)
+    answer = b""
+    with suppress(ConnectionError):  # it closes, whatever is still sent
+        line.sendall(sent)
+        while said := line.recv(1 << 16):
+            answer += said
+    assert max(handed) <= protocol.STEP and sum(handed) < 10 * protocol.STEP
+    assert b"HTTP/1.1 400" in answer or not answer
+    assert asked(running) == 200
+
+
+def test_two_requests_do_not_begin_in_one_turn(running, greedy, monkeypatch):
+    """However quickly they are gone through, each costs what its answer takes."""
+    monkeypatch.setattr(protocol, "TURN_SECONDS", 3600.0)
+    begun, turn, go_on = [], protocol.Pump._turn, protocol.GuardedProtocol.go_on
+
+    def gone_on(self):
+        begun[-1] += (has := go_on(self))
+        return has
+
+    monkeypatch.setattr(protocol.Pump, "_turn", lambda self: (begun.append(0), turn(self)))
+    monkeypatch.setattr(protocol.GuardedProtocol, "go_on", gone_on)
+    for line in greedy(LINES):
+        line.sendall((ASK + b"\r\n") * 100)
+    assert asked(running) == 200
+    assert sum(begun) > 1 and max(begun) == 1
 
 
 def test_a_client_with_as_many_connections_as_it_gets_leaves_room(running, greedy, monkeypatch):

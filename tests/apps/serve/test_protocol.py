@@ -146,7 +146,7 @@ def test_crumbs_of_many_connections_hold_up_another_client_by_a_turn_each(monkey
         many = lines(*["10.0.0.2"] * 20, "10.0.0.1")
         *greedy, (line, wire) = many
         turns, go_on = [], protocol.GuardedProtocol.go_on
-        monkeypatch.setattr(protocol.GuardedProtocol, "go_on", lambda self: (turns.append(self), go_on(self)))
+        monkeypatch.setattr(protocol.GuardedProtocol, "go_on", lambda self: turns.append(self) or go_on(self))
         for other, its_wire in greedy:
             other.data_received(CHUNKED + b"1\r\nx\r\n" * 1000)
             assert its_wire.paused
@@ -171,6 +171,24 @@ def test_a_body_in_crumbs_is_refused_and_one_in_pieces_is_read(monkeypatch):
     assert asyncio.run(run(101, 1)).startswith(b"HTTP/1.1 400")
     assert asyncio.run(run(100, 1)).startswith(b"HTTP/1.1 200")
     assert asyncio.run(run(1000, protocol.PIECE_BYTES)).startswith(b"HTTP/1.1 200")
+
+
+def test_a_hundred_headers_are_read_and_no_more():
+    async def run(count: int, size: int) -> bytes:
+        ((line, wire),) = lines("10.0.0.1")
+        line.data_received(
+            b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+            + (b"a:" + bytes(size).replace(b"\0", b"x") + b"\r\n") * count
+            + b"\r\n"
+        )
+        while not wire.written:
+            await asyncio.sleep(0)
+        return wire.written
+
+    most = protocol.LINES - 1  # one names the host
+    assert asyncio.run(run(most, 300)).startswith(b"HTTP/1.1 200")
+    assert asyncio.run(run(most + 1, 1)).startswith(b"HTTP/1.1 400")
+    assert asyncio.run(run(most, 400)).startswith(b"HTTP/1.1 400")  # of over 32 KiB
 
 
 def test_requests_one_behind_the_other_take_turns_with_other_clients(monkeypatch):

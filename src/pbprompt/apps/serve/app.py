@@ -198,8 +198,7 @@ def server_config(app: FastAPI, host: str, port: int, proxy: str | None = None) 
         app,
         host=host,
         port=port,
-        http=GuardedProtocol,  # it bounds headers; ours are refused with a reason well below that bound
-        h11_max_incomplete_event_size=256 << 10,
+        http=GuardedProtocol,
         ws="none",
         access_log=False,
         server_header=False,

@@ -22,7 +22,8 @@ HEADER_SECONDS = 10.0  # from a connection, or from the last answer, to the whol
 REQUEST_SECONDS = 120.0  # from then on: to send the rest, to be answered and to read the answer
 EVENTS, TURN_SECONDS = 64, 0.002  # of one connection at a time, and of all until the loop does other work
 PIECES, PIECE_BYTES = 4096, 512  # of a body: so many pieces are any size, more are so large on the average
-DEFAULT_HEADER = 64 << 10
+HEADER, LINES = 32 << 10, 100  # bytes and lines of a header or trailer
+STEP = 1 << 10  # bytes that are handed to h11 at once
 LOGGED, LOGGED_SECONDS = 10, 60.0  # warnings of one kind in so much time
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 5\r\n"
@@ -34,7 +35,7 @@ class Pump:
     """Goes through what connections have received, a little at a time, while clients take turns.
 
     h11 takes some 30 µs for a chunk, however small: what fills a socket's buffer would hold everybody up for
-    half a second.
+    half a second. No two requests begin in one turn: each takes longer than that turn.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -56,8 +57,7 @@ class Pump:
                 self._waiting.move_to_end(client)
             else:
                 del self._waiting[client]
-            line.go_on()
-            if time.monotonic() >= until:
+            if line.go_on() or time.monotonic() >= until:
                 break
         if self._waiting:
             self._loop.call_soon(self._turn)
@@ -67,23 +67,51 @@ _pumps: WeakKeyDictionary[asyncio.AbstractEventLoop, Pump] = WeakKeyDictionary()
 
 
 class Metered(h11.Connection):
-    """Gives so many events, then asks for data until there is room for more; refuses a body in crumbs."""
+    """Gives so many events, then asks for data until there is room for more.
+
+    Refuses a body in crumbs, and very many lines of a header or trailer: h11 goes through all of one once its
+    end is there, so that it is handed a little at a time, but for what is known to be a body's.
+    """
 
     room = 0
-    _pieces = _bytes = 0
+    _pieces = _bytes = _left = (
+        0  # of a body: those that came, and the bytes that are said to be still to come
+    )
+
+    def __init__(self, most: int) -> None:
+        super().__init__(h11.SERVER, most)
+        self._received = bytearray()
+
+    def receive_data(self, data: bytes) -> None:
+        self._received += data
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         if not self.room:
             return h11.NEED_DATA
         self.room -= 1
-        event = super().next_event()
+        while (event := super().next_event()) is h11.NEED_DATA and self._received:
+            self._check_lines(self.trailing_data[0].count(b"\n"))
+            step = max(STEP, self._left)
+            super().receive_data(bytes(self._received[:step]))
+            del self._received[:step]
+        if isinstance(event, h11.Request | h11.EndOfMessage):
+            self._check_lines(len(event.headers))
+            self.room = max(0, self.room - len(event.headers))
+            self._pieces = self._bytes = self._left = 0
         if isinstance(event, h11.Request):
-            self._pieces = self._bytes = 0
+            told = dict(event.headers)
+            self._left = 0 if b"transfer-encoding" in told else int(told.get(b"content-length", 0))
         elif isinstance(event, h11.Data):
             self._pieces, self._bytes = self._pieces + 1, self._bytes + len(event.data)
-            if self._pieces > PIECES + self._bytes // PIECE_BYTES:
+            self._left -= len(event.data)
+            ours = self._bytes // STEP  # where a step ended in the midst of one
+            if self._pieces > PIECES + ours + self._bytes // PIECE_BYTES:
                 raise h11.RemoteProtocolError("the body comes in too small pieces")
         return event
+
+    def _check_lines(self, count: int) -> None:
+        if count > LINES:
+            raise h11.RemoteProtocolError("too many headers", error_status_hint=431)
 
 
 class _Flow(FlowControl):
@@ -106,7 +134,7 @@ class GuardedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.from_client, self.flow = client_of(self.client), _Flow(transport)
-        self.conn = Metered(h11.SERVER, self.config.h11_max_incomplete_event_size or DEFAULT_HEADER)
+        self.conn = Metered(HEADER)
         self._pump = _pumps.setdefault(self.loop, Pump(self.loop))
         own = sum(getattr(other, "from_client", None) == self.from_client for other in self.connections)
         if own - 1 > CONNECTIONS - len(self.connections):  # as `Shares` has it
@@ -123,19 +151,20 @@ class GuardedProtocol(H11Protocol):
             self.flow.waits = True
             self._pump.add(self)
 
-    def go_on(self) -> None:
-        """Go through some of it."""
+    def go_on(self) -> bool:
+        """Go through some of it; whether a request has begun."""
         self.flow.waits = False
         if self.transport.is_closing():
-            return
+            return False
         self.flow.resume_reading()
-        self.conn.room = EVENTS
+        self.conn.room, before = EVENTS, self.cycle
         try:
             super().handle_events()
         except h11.LocalProtocolError:  # it is past an answer that would say what is wrong
             self.transport.abort()
         if not self.conn.room:
             self.handle_events()
+        return self.cycle is not before
 
     def on_response_complete(self) -> None:
         answered = self.cycle
