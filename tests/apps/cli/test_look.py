@@ -68,6 +68,26 @@ def test_one_line_for_what_cannot_be_looked_at(run, tmp_path):
         assert code == 2 and says in err and not out and len(err.strip().splitlines()) == 1
 
 
+def test_labels_of_one_name_are_reported(run, photos, tmp_path):
+    shutil.copytree(photos / "clock", photos / "SKU-17")
+    (photos / "clock").rename(photos / "SKU 17")
+    code, out, err = run("look", photos, "--html", tmp_path / "look.html")
+    says = "'SKU 17' and 'SKU-17' have one name, which `fit` refuses: make them one, or give --names."
+    assert code == 0 and says in " ".join(out.split()), err
+    code, _, err = run("fit", photos, "--out", tmp_path / "model")
+    assert code == 2 and "are both named 'SKU 17'" in err
+
+
+def test_the_next_command_names_no_table_that_is_not_there_yet(run, photos, tmp_path):
+    page, table = tmp_path / "look.html", tmp_path / "decided.csv"
+    _, _, err = run("look", photos, "--html", page)
+    assert f"next: pbprompt fit {photos} --out model/   # with --corrections corrections.csv, once" in err
+    _, _, err = run("look", photos, "--html", page, "--corrections", table)
+    assert (
+        err.endswith(f"next: pbprompt fit {photos} --corrections {table} --out model/\n") and table.exists()
+    )
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
 def test_names_that_are_not_utf_8_are_shown_fitted_and_listed(run, photos, tmp_path):
     """Of images and of a class: `look`, `fit`, `next` and what reads its table go on."""

@@ -3,14 +3,11 @@
 import base64
 import io
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from PIL import Image
-from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -25,45 +22,6 @@ from pbprompt.learners.method import build_method, make_config
 from pbprompt.model.folder import describe_model
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="chromium and chromedriver are not there: scripts/install_chromium.sh"
-)
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory) -> Iterator[webdriver.Chrome]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-dev-shm-usage",
-        "--disable-gpu",
-        "--window-size=1100,900",
-        f"--user-data-dir={tmp_path_factory.mktemp('profile')}",
-    ):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    driver = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
-
-
-@pytest.fixture
-def browser(chromium) -> webdriver.Chrome:
-    """A tab of its own; each test's server has a port of its own, so nothing stored is shared."""
-    former = chromium.current_window_handle
-    chromium.switch_to.new_window("tab")
-    fresh = chromium.current_window_handle
-    chromium.switch_to.window(former)
-    chromium.close()
-    chromium.switch_to.window(fresh)
-    for kind in ("performance", "browser"):
-        chromium.get_log(kind)  # what former tests left
-    return chromium
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ from pbprompt.vision.images.decoding import squares_of
 from pbprompt.vision.images.huggingface import is_saved_dataset
 from pbprompt.vision.images.images import open_image, opened
 from pbprompt.vision.images.items import SPLITS, Dataset, Item
-from pbprompt.vision.images.names import from_folder
+from pbprompt.vision.images.names import from_folder, name_key, read_name
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.images.stream import list_images
 from pbprompt.vision.images.stream.folders import SPLIT_WORDS, subfolders
@@ -217,8 +217,11 @@ def look(
         >>> len(found.images), found.unreadable
         (28, ())
     """
-    opened = (source, True) if isinstance(source, Dataset) else open_images(source, root, classes_file)
-    dataset, labelled = opened
+    dataset, labelled = (
+        (source, True)
+        if isinstance(source, Dataset)
+        else open_images(source, root, classes_file, alike=True)  # which is told
+    )
     first = [backbone] if isinstance(backbone, str | Backbone) else list(backbone)[:1]
     towers = load_backbone(first, device=device).towers[0]
     bank = FeatureBank(towers, progress=progress)
@@ -270,7 +273,7 @@ def look(
         outliers=tuple(far),
         poor=tuple(_poor(images, squares)),
         places=_places(global_),
-        notes=(*dataset.notes, *_notes(dataset, labelled, labels)),
+        notes=(*dataset.notes, *_named_alike(dataset.classes), *_notes(dataset, labelled, labels)),
         multi_label=dataset.multi_label,
     )
 
@@ -304,6 +307,7 @@ def open_images(
     root: str | Path | None = None,
     classes_file: str | Path | None = None,
     fewest: int = 2,
+    alike: bool = False,
 ) -> tuple[Dataset, bool]:
     """The images as a dataset, and whether they are labelled: what `fit` takes, and folders without labels.
 
@@ -317,7 +321,18 @@ def open_images(
             choices = Choices.of(classes_file if folders else None)
             names = choices.names(folders or ["unlabelled"], str(path), from_folder)
             return Dataset(path.resolve().name, path, names, tuple(items)), bool(folders)
-    return open_dataset(source, root, classes_file=classes_file, fewest=fewest), True
+    return open_dataset(source, root, classes_file=classes_file, fewest=fewest, alike=alike), True
+
+
+def _named_alike(classes: Sequence[str]) -> list[str]:
+    """Classes that `fit` refuses, since prompts could not tell them apart: likely one class."""
+    alike: dict[str, list[str]] = {}
+    for label in classes:
+        alike.setdefault(name_key(read_name(label)), []).append(label)
+    several = [" and ".join(map(repr, map(str, labels))) for labels in alike.values() if len(labels) > 1]
+    return [
+        f"{labels} have one name, which `fit` refuses: make them one, or give --names" for labels in several
+    ]
 
 
 def _notes(dataset: Dataset, labelled: bool, labels: Int[Tensor, " n"]) -> list[str]:

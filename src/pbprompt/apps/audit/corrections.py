@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pbprompt.apps.audit.audit import Audit
+from pbprompt.apps.audit.duplicates import Duplicates
 from pbprompt.errors import InputError, suggest
 from pbprompt.files import as_csv, as_text, cell_text, csv_rows, read_text, write_text
-from pbprompt.vision.images.items import SPLITS, Dataset, Item
+from pbprompt.vision.images.items import SPLITS, Dataset, Item, some
 from pbprompt.vision.images.names import by_any_name, called
 
 HEADER = ("image", "decision", "label", "was", "why")
@@ -27,6 +28,15 @@ class Proposal(NamedTuple):
     row: int
     why: str
     label: str = ""
+
+
+def to_drop(found: Audit, group: Duplicates) -> tuple[int, ...]:
+    """All but one of a picture's files, of which one that is tested on stays; none where labels differ, since
+    then a person must say which is right."""
+    if found.across_classes(group):
+        return ()
+    stays = max(group.rows, key=lambda row: (SPLITS.index(found.images[row].split), -row))
+    return tuple(row for row in group.rows if row != stays)
 
 
 def proposals(found: Audit) -> list[Proposal]:
@@ -68,9 +78,12 @@ def _read(path: Path) -> Iterator[tuple[str, str, str, str]]:
 
 
 def corrected(dataset: Dataset, path: Path) -> tuple[Dataset, str]:
-    """The dataset as the table has it, and what was done in words; `drop` and `relabel` in every split."""
+    """The dataset as the table has it, and what was done in words; `drop` and `relabel` in every split.
+
+    A class of which no image is left is none any more.
+    """
     classes = by_any_name(dataset.single_label().classes)
-    known = {as_text(item.path) for item in dataset.items}
+    known = {as_text(path) for path in (*(one.path for one in dataset.items), *dict(dataset.skipped))}
     wanted: dict[str, int | None] = {}
     for where, image, decision, label in _read(path):
         if decision not in DECISIONS:
@@ -86,11 +99,18 @@ def corrected(dataset: Dataset, path: Path) -> tuple[Dataset, str]:
         else:
             raise InputError(f"{where}: no class is called {label!r}: {suggest(label, dataset.classes)}")
 
+    label_of = {item.path: wanted.get(as_text(item.path), item.label) for item in dataset.items}
+    gone = {item.label for item in dataset.items} - {*label_of.values()}
+    left = [label for label in range(len(dataset.classes)) if label not in gone]
+
     def kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
-        new = [(item, wanted.get(as_text(item.path), item.label)) for item in items]
-        return tuple(replace(item, label=label) for item, label in new if label is not None)
+        new = [(item, label_of[item.path]) for item in items]
+        return tuple(replace(item, label=left.index(label)) for item, label in new if label is not None)
 
     dropped = sum(label is None for label in wanted.values())
     words = f"{path.name}: {len(wanted) - dropped} relabelled, {dropped} dropped"
+    if gone:
+        words += f"; no image is left of {some(dataset.classes[label] for label in sorted(gone))}"
     train, val, test = (kept(dataset.split(name)) for name in SPLITS)
-    return replace(dataset, train=train, val=val, test=test), words
+    remaining = tuple(dataset.classes[label] for label in left)
+    return replace(dataset, classes=remaining, train=train, val=val, test=test), words

@@ -1,20 +1,22 @@
 """What was found in words, and as one HTML file that needs nothing besides itself, with small pictures."""
 
+import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pbprompt.apps.audit.audit import Audit
+from pbprompt.apps.audit.corrections import to_drop
 from pbprompt.apps.audit.duplicates import Duplicates
 from pbprompt.apps.audit.leave_one_out import LabelError
-from pbprompt.apps.pages.html_page import page
+from pbprompt.apps.pages.html_page import LONGEST_SIDE, page
 from pbprompt.files import as_text, write_text
 from pbprompt.vision.images.items import SPLITS
 
 LARGE = 480  # pixels, enlarged
-MOST = 24  # findings of a kind with pictures
-MOST_OF_A_GROUP = 4
+MOST, PICTURES = 24, 480  # images of a kind shown so large, and shown at all: a page must open
 
 
 def write_page(found: Audit, out: Path) -> None:
@@ -23,25 +25,40 @@ def write_page(found: Audit, out: Path) -> None:
         "look.html",
         title=f"A look at {found.name}",
         root=found.root,
-        large=LARGE,
-        most=MOST,
-        most_of_a_group=MOST_OF_A_GROUP,
         headline=headline(found),
         sizes=size_words(found),
         notes=[f"{note}." for note in found.notes],
         classes=class_lines(found) if found.labelled else [],
-        errors=[_find(found, [one.row], _mislabelled(found, one)) for one in found.label_errors],
-        copies=[_find(found, group.rows, duplicate_words(found, group)) for group in worst_duplicates(found)],
+        decides=found.labelled and not found.multi_label,
+        errors=_finds(
+            found,
+            [([one.row], _mislabelled(found, one)) for one in found.label_errors],
+            {one.row: f"relabel {found.suggested(one)}" for one in found.label_errors},
+        ),
+        copies=_finds(
+            found,
+            [(group.rows, duplicate_words(found, group)) for group in worst_duplicates(found)],
+            {row: "drop" for group in found.duplicates for row in to_drop(found, group)},
+        ),
         pairs=[
-            f"{found.classes[pair.first]} and {found.classes[pair.second]}: "
-            f"{pair.confused} of {pair.images} images ({pair.share:.0%}) are taken for the other"
+            (
+                found.classes[pair.first],
+                found.classes[pair.second],
+                f"{pair.confused} of {pair.images} images ({pair.share:.0%}) are taken for the other",
+            )
             for pair in found.overlaps
         ],
-        far=[_find(found, [one.row], [f"labelled {found.labelled_as(one.row)}"]) for one in found.outliers],
-        poor=[_find(found, [one.row], [one.why]) for one in found.poor],
+        members=_members(found),
+        far=_finds(
+            found, [([one.row], [f"labelled {found.labelled_as(one.row)}"]) for one in found.outliers]
+        ),
+        poor=_finds(found, [([one.row], [one.why]) for one in found.poor]),
         dots=_dots(found),
-        unreadable=found.unreadable,
-        choices=() if found.multi_label else found.classes,
+        unreadable=[
+            {"images": [{"path": as_text(path), "was": "", "suggested": "drop", "side": 0}], "words": [why]}
+            for path, why in found.unreadable
+        ],
+        choices=found.classes,
     )
     write_text(out, html)
 
@@ -53,15 +70,40 @@ def _mislabelled(found: Audit, one: LabelError) -> list[str]:
     ]
 
 
-def _find(found: Audit, rows: Sequence[int], words: Sequence[str]) -> dict[str, Any]:
-    """Some images, where they are, how the last is labelled, and what is said of them."""
-    files = [found.images[row].path for row in rows]
-    return {
-        "files": files,
-        "paths": list(map(as_text, files)),
-        "was": found.labelled_as(rows[-1]),
-        "words": words,
-    }
+def _finds(
+    found: Audit,
+    listed: Sequence[tuple[Sequence[int], Sequence[str]]],
+    suggested: Mapping[int, str] = MappingProxyType({}),
+) -> list[dict[str, Any]]:
+    """Images by row, what is said of them, and for each what it is, which decision is suggested, and on how
+    many pixels it is shown."""
+    count = itertools.count()
+    return [
+        {
+            "words": words,
+            "images": [
+                {
+                    "file": (image := found.images[row]).path,
+                    "path": as_text(image.path),
+                    "was": found.labelled_as(row),
+                    "suggested": suggested.get(row, ""),
+                    "side": LARGE if (at := next(count)) < MOST else LONGEST_SIDE * (at < PICTURES),
+                }
+                for row in rows
+            ],
+        }
+        for rows, words in listed
+    ]
+
+
+def _members(found: Audit) -> dict[str, list[str]]:
+    """The images of each class that overlaps with another: they can all be relabelled."""
+    of = {label: found.classes[label] for pair in found.overlaps for label in (pair.first, pair.second)}
+    members: dict[str, list[str]] = {name: [] for name in of.values()}
+    for image in found.images if of else ():
+        if image.label in of:
+            members[of[image.label]].append(as_text(image.path))
+    return members
 
 
 def _dots(found: Audit) -> Iterator[tuple[str, str, str, str]]:

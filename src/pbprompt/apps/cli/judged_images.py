@@ -98,8 +98,10 @@ def _as_fitted(
         )
         decided = fitted.options.get("corrections")
         if isinstance(decided, str) and fitted.dataset == dataset.name and Path(decided).exists():
-            decisions = corrected(called_as(model, dataset, classes_file), Path(decided))[0]
-            dataset = replace(decisions, classes=dataset.classes)
+            called = called_as(model, dataset, classes_file)
+            labels = dict(zip(called.classes, dataset.classes, strict=True))
+            dataset = corrected(called, Path(decided))[0]
+            dataset = replace(dataset, classes=tuple(labels[name] for name in dataset.classes))
         own = Path(data).expanduser().exists() and distributed.world()[1] == 1
         return without_unreadable(dataset, bank)[0] if own else dataset
 

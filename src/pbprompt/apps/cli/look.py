@@ -69,8 +69,10 @@ def look(
         print(f"wrote {written}", file=sys.stderr)
     if found.labelled and not as_json:
         given = f"{quote(data)}{f' --root {quote(root)}' if root else ''}"
-        decided = f" --corrections {quote(corrections or 'corrections.csv')}" if corrections or html else ""
-        next_step(f"pbprompt fit {given}{decided} --out model/")
+        decided = f" --corrections {quote(corrections)}" if corrections else ""
+        page = html and not corrections and not found.multi_label
+        why = f"with --corrections corrections.csv, once you have decided on {html}" if page else ""
+        next_step(f"pbprompt fit {given}{decided} --out model/", why)
 
 
 def _show(found: "Audit", most: int) -> None:

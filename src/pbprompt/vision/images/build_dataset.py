@@ -40,6 +40,7 @@ class Choices:
     mapping_from: str = ""
     held_out: Shares = NONE  # of each class, where the data has no split of its own
     fewest: int = 2  # classes
+    alike: bool = False  # whether two of these may have one name
     group: str = ""  # what makes a series: a column, folder or exif
 
     @classmethod
@@ -51,11 +52,13 @@ class Choices:
         template: str | None = None,
         held_out: Shares = NONE,
         fewest: int = 2,
+        alike: bool = False,
         group: str = "",
     ) -> "Choices":
         """With the names of a file."""
         mapping = None if classes_file is None else names.read_classes_file(classes_file)
-        return cls(seed, template or DEFAULT_TEMPLATE, mapping, str(classes_file), held_out, fewest, group)
+        template = template or DEFAULT_TEMPLATE
+        return cls(seed, template, mapping, str(classes_file), held_out, fewest, alike, group)
 
     def names(
         self, keys: Sequence[str], where: str, naming: Callable[[str], str] = names.from_label
@@ -68,7 +71,8 @@ class Choices:
                 near = suggest(unknown[0], sorted(keys))
                 raise InputError(f"{self.mapping_from}: no class {unknown[0]!r} in the data: {near}")
             named = [self.mapping.get(key, name) for key, name in zip(keys, named, strict=True)]
-        names.check_distinct(keys, named, where)
+        if not self.alike:
+            names.check_distinct(keys, named, where)
         labels = list(map(as_text, keys))
         return names.with_names(labels, dict(zip(labels, named, strict=True)))
 

@@ -30,6 +30,7 @@ def open_dataset(
     seed: int = 1,
     held_out: Shares = NONE,
     fewest: int = 2,
+    alike: bool = False,
     group: str = "",
 ) -> Dataset:
     """The dataset behind a path or a name; `describe()` on it says what was found.
@@ -51,6 +52,7 @@ def open_dataset(
         held_out: shares of each class to validate and to test, where the data has no split; without them
             all of it is to be trained on.
         fewest: classes that it must have.
+        alike: whether two classes may have one name, as `SKU-17` and `SKU 17` have: refused otherwise.
         group: what makes photographs a series (`series.py`): `folder`, `exif` or a table's column.
 
     Example:
@@ -61,7 +63,13 @@ def open_dataset(
     if template is not None and template.count("{}") != 1:
         raise InputError(f"template {template!r}: write it with one {{}} where the class name goes")
     choices = Choices.of(
-        classes_file, seed=seed, template=template, held_out=held_out, fewest=fewest, group=group
+        classes_file,
+        seed=seed,
+        template=template,
+        held_out=held_out,
+        fewest=fewest,
+        alike=alike,
+        group=group,
     )
     dataset = _opened(source, root, choices, template)
     check_groups(dataset.items, group)
