@@ -194,7 +194,7 @@ def _print_table(rows: list[tuple[str, Prediction]], top_k: int, tuned: bool) ->
         if answer.prediction_set is not None:
             cells.append(shortened(answer.prediction_set))
         lines.append(cells)
-    print_table(columns, lines)
+    print_table(columns, lines, paths=("image",))
 
 
 def written(job: BatchJob, output: Output, executor: Executor) -> None:

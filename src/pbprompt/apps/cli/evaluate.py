@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from pbprompt.apps.cli.options import BACKBONE, DEVICE, MODEL, NAMES, ROOT, SAMPLES, SEED
 from pbprompt.apps.cli.output import next_step, print_json, quote, refuse
@@ -71,10 +70,17 @@ def evaluate(
     """
     from pbprompt import distributed
     from pbprompt.apps.audit.duplicates import twins
-    from pbprompt.apps.cli.figures import compare_models, other_classes, others, print_figures, twin_words
+    from pbprompt.apps.cli.figures import (
+        compare_models,
+        other_classes,
+        others,
+        print_figures,
+        print_tables,
+        twin_words,
+    )
     from pbprompt.apps.cli.judged_images import called_as, judged_images
     from pbprompt.apps.pages import plots
-    from pbprompt.apps.pages.model_figures import terminal_tables, write_figures
+    from pbprompt.apps.pages.model_figures import write_figures
     from pbprompt.apps.pages.model_page import write_model_page
     from pbprompt.model.learn import bank_on
     from pbprompt.model.metrics.evaluation import Evaluation
@@ -153,10 +159,8 @@ def evaluate(
     print_figures({"split": shown, **figures})
     if compared:
         print(compared)
-    console = Console(highlight=False)
     if isinstance(answers, Evaluation):
-        for lines in terminal_tables(answers, dataset.root, console.width):
-            console.print(lines)
+        print_tables(answers, dataset.root)
     if html is None:
         told("--html FILE writes all of this as one page, with pictures")
     if against_model is None:

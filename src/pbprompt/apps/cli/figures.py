@@ -6,12 +6,15 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
-from pbprompt.apps.cli.output import print_table, tell
+from pbprompt.apps.cli.output import print_table, screen, tell
+from pbprompt.apps.pages.model_figures import class_cells
 from pbprompt.files import as_text
 from pbprompt.model.calibration import chosen
 from pbprompt.model.card import TRADE_HEADS, judged_on, trade_cells
 from pbprompt.model.learn import Bank, bank_on
+from pbprompt.model.metrics.confusion import worst_first
 from pbprompt.model.metrics.evaluation import Evaluation
 from pbprompt.model.metrics.multi_label import MultiLabelEvaluation
 from pbprompt.model.metrics.sign_test import sign_test
@@ -21,6 +24,8 @@ from pbprompt.vision.images.items import Dataset, some
 from pbprompt.vision.images.names import missing_names
 
 SHOWN_LABELS = 12
+MOST_IN_MATRIX = 12  # classes whose confusion matrix fits a terminal
+MOST_CLASSES, MOST_PAIRS = 12, 5
 
 
 def others(few: Dataset, split: str, bank: Bank, seed: int) -> dict[str, Any]:
@@ -108,6 +113,52 @@ def compare(
     ]
     columns = 4 if verbose else 2
     print_table(("", "accuracy", "NLL", "ECE")[:columns], [row[:columns] for row in shown], console=console)
+
+
+def print_tables(answers: Evaluation, root: Path) -> None:
+    """Classes (the weakest of many), the confusion matrix of few, and the pairs confused most often."""
+    worst = worst_first(answers.per_class)[:MOST_CLASSES]
+    every = len(worst) == len(answers.classes)
+    title = "Classes" if every else f"Weakest {len(worst)} of {len(answers.classes)} classes"
+    typer.secho(f"\n{title}", bold=True)
+    rows = [(one.name, *class_cells(one)) for one in (answers.per_class if every else worst)]
+    heads = ("images", "recall", "precision", "F1")
+    print_table(("class", *heads), rows, right=heads, pad_edge=False)
+    cell = max(len(str(answers.confusion.max())), len(str(len(answers.classes)))) + 2
+    if len(answers.classes) <= MOST_IN_MATRIX and 20 + cell * len(answers.classes) <= screen().width:
+        typer.secho("\nConfusion matrix: a row per true class, a column per answer", bold=True)
+        heads = tuple(str(place + 1) for place in range(len(answers.classes)))
+        matrix = [
+            (
+                f"{place + 1} {name}",
+                *(
+                    Text(str(count) if count else "·", "bold" if at == place else "red" if count else "dim")
+                    for at, count in enumerate(counts)
+                ),
+            )
+            for place, (name, counts) in enumerate(
+                zip(answers.classes, answers.confusion.tolist(), strict=True)
+            )
+        ]
+        print_table(("", *heads), matrix, right=heads, pad_edge=False)
+    if not answers.confused:
+        return
+    count = len(answers.confused)
+    more = f", {MOST_PAIRS} of {count}" if count > MOST_PAIRS else ""
+    typer.secho(
+        f"\nMost confused pairs{more}, with the image it was surest of, below {as_text(str(root))}", bold=True
+    )
+    pairs = [
+        (
+            answers.classes[pair.true],
+            answers.classes[pair.taken_for],
+            f"{pair.images} of {answers.per_class[pair.true].images}",
+            answers.paths[answers.examples(pair, 1)[0]],
+        )
+        for pair in answers.confused[:MOST_PAIRS]
+    ]
+    columns = ("true class", "taken for", "images", "for example")
+    print_table(columns, pairs, right=("images",), paths=("for example",), pad_edge=False)
 
 
 def print_label_figures(figures: Mapping[str, Any]) -> None:

@@ -128,4 +128,11 @@ def _table(
     more = f", {most} shown (--most, --json or --html for more)" if len(rows) > most else ""
     console.print(f"{title}: {len(rows):,}{more}" if "(" not in title else title, style="bold")
     numeric = ("train", "val", "test", "all", "confused")
-    print_table(columns, rows[:most], right=numeric, pad_edge=False, console=console)
+    print_table(
+        columns,
+        rows[:most],
+        right=numeric,
+        paths=("image", "images", "file"),
+        pad_edge=False,
+        console=console,
+    )

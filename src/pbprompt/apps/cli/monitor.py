@@ -88,7 +88,8 @@ def monitor(
         print(f"{said}: where nothing has changed, at most {error_rate:.1%} of checks say drift")
         if least:
             heads = ("least familiar", "familiarity", "answer")
-            print_table(heads, [(row.image, f"{row.familiarity:.3f}", row.label) for row in least])
+            told = [(row.image, f"{row.familiarity:.3f}", row.label) for row in least]
+            print_table(heads, told, right=("familiarity",), paths=("least familiar",))
         tell(f"{len(rows):,} answers, beside those at fit on {calibration.rests_on}")
         if len(checks) < 3:
             tell("not all was compared: the method has no familiarity, or the model is of an earlier version")

@@ -1,4 +1,4 @@
-"""A model's answers as figures and as tables: for the terminal, for files, and for its page."""
+"""A model's answers as figures and as tables: for files, and for its page."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -6,21 +6,17 @@ from textwrap import shorten
 from typing import Any
 
 import numpy as np
-from rich.table import Column, Table
-from rich.text import Text
 
 from pbprompt.apps.pages import plots
 from pbprompt.apps.pages.plots import Drawing, reliability_words
 from pbprompt.files import as_csv, write_text
-from pbprompt.model.metrics.confusion import ClassFigures, csv_rows, worst_first
+from pbprompt.model.metrics.confusion import ClassFigures, csv_rows
 from pbprompt.model.metrics.evaluation import Evaluation
 from pbprompt.model.metrics.selective import area_under_risk_coverage
 
 MOST_NAMED = 60  # classes whose names fit beside the matrix
 MOST_COUNTED = 24  # classes whose counts fit into the cells
 DARK, PALE = "#101418", "#fdfdfd"  # not the page's ink: a cell keeps its colour on a dark page
-MOST_IN_MATRIX = 12  # classes whose confusion matrix fits a terminal
-MOST_CLASSES, MOST_PAIRS = 12, 5  # in a terminal
 
 
 def percent(share: float | None) -> str:
@@ -85,35 +81,6 @@ def draw_trust(answers: Evaluation, trade: Sequence[Mapping[str, Any]] = ()) -> 
     )
 
 
-def terminal_tables(answers: Evaluation, root: Path, width: int) -> Iterator[Table | Text]:
-    """Classes (the weakest of many), the confusion matrix of few, and the pairs confused most often."""
-    shown = worst_first(answers.per_class)[:MOST_CLASSES]
-    every = len(shown) == len(answers.classes)
-    yield Text("\nClasses" if every else f"\nWeakest {len(shown)} of {len(answers.classes)} classes", "bold")
-    table = _table("class", "images", "recall", "precision", "F1")
-    for one in answers.per_class if every else shown:
-        table.add_row(Text(one.name), *class_cells(one))
-    yield table
-    if len(answers.classes) <= MOST_IN_MATRIX and (matrix := _matrix(answers, width)) is not None:
-        yield Text("\nConfusion matrix: a row per true class, a column per answer", "bold")
-        yield matrix
-    if not answers.confused:
-        return
-    count = len(answers.confused)
-    more = f", {MOST_PAIRS} of {count}" if count > MOST_PAIRS else ""
-    yield Text(f"\nMost confused pairs{more}, with the image it was surest of, below {root}", "bold")
-    pairs = _table("true class", "taken for", "images", "for example", right=("images",))
-    for pair in answers.confused[:MOST_PAIRS]:
-        (row,) = answers.examples(pair, 1)
-        pairs.add_row(
-            Text(answers.classes[pair.true]),
-            Text(answers.classes[pair.taken_for]),
-            f"{pair.images} of {answers.per_class[pair.true].images}",
-            Text(answers.paths[row]),
-        )
-    yield pairs
-
-
 def write_figures(answers: Evaluation, folder: Path, trade: Sequence[Mapping[str, Any]] = ()) -> list[str]:
     """Write tables as CSV and, where matplotlib is, figures as SVG and PNG; the names of the files."""
     rows = [one.to_dict() for one in answers.per_class]
@@ -130,30 +97,3 @@ def write_figures(answers: Evaluation, folder: Path, trade: Sequence[Mapping[str
     for name, figure in figures.items():
         plots.save(figure, folder / name)
     return [*tables, *figures]
-
-
-def _table(*heads: str, right: Sequence[str] = ("images", "recall", "precision", "F1")) -> Table:
-    columns = [
-        Column(head, justify="right" if head in right else "left", no_wrap=head in right, overflow="fold")
-        for head in heads
-    ]
-    return Table(*columns, box=None, pad_edge=False)
-
-
-def _matrix(answers: Evaluation, width: int) -> Table | None:
-    """The matrix under numbers that stand for the classes; None where it is wider than the terminal."""
-    counts = answers.confusion
-    cell = max(len(str(counts.max())), len(str(len(counts)))) + 2
-    if 20 + cell * len(counts) > width:
-        return None
-    numbers = [str(place) for place in range(1, len(counts) + 1)]
-    table = Table(Column("", overflow="fold"), box=None, pad_edge=False)
-    for number in numbers:
-        table.add_column(number, justify="right", no_wrap=True)
-    for place, (name, row) in enumerate(zip(answers.classes, counts.tolist(), strict=True)):
-        cells = (
-            Text(str(count) if count else "·", "bold" if column == place else "red" if count else "dim")
-            for column, count in enumerate(row)
-        )
-        table.add_row(Text(f"{numbers[place]} {name}"), *cells)
-    return table
