@@ -16,6 +16,7 @@ import pbprompt
 from pbprompt.apps.classifier.prompt_classifier import PromptClassifier
 from pbprompt.apps.cli import main
 from pbprompt.apps.serve.app import create_app
+from pbprompt.model import backbone_choice
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.decoding import Decoder
 from pbprompt.vision.images.images import open_image
@@ -160,6 +161,34 @@ def test_streams_several_labels_names_alone_and_two_images(run, home, tmp_path):
         shutil.rmtree(out)
 
 
+def test_auto_takes_the_cheapest_that_is_not_worse(run, home, tmp_path, monkeypatch):
+    order: list[float] = []
+    monkeypatch.setattr(backbone_choice, "seconds", lambda dataset, backbones: order)
+    words = ("fit", home / "photos", *both(home), "--backbone", "auto")
+    monkeypatch.setenv("COLUMNS", "300")
+    order[:] = [0.002, 0.001, 0.003]
+    code, _, err = run(*words, "--out", tmp_path / "a")
+    kept = read(tmp_path / "a")["data"]["options"]["backbone"]
+    shown = {
+        " ".join(line.split("%")[0].split()[:-1]): line.split() for line in err.splitlines() if "%" in line
+    }
+    assert code == 0 and {"lite", str(home / "dino"), f"lite + {home / 'dino'}"} <= set(shown), err
+    assert shown["lite"][-1] == "2.0" and kept == ["lite"]  # which names the drawings; the other is random
+    assert f"auto: {' + '.join(kept)}" in err and len(read(tmp_path / "a").get("backbones", kept)) == len(
+        kept
+    )
+    monkeypatch.setattr(backbone_choice, "behind", lambda best, other: (0.1, 0.0, 0.2))  # nobody can tell
+    for name, order[:] in (("lite", [0.001, 0.002, 0.003]), (str(home / "dino"), [0.002, 0.001, 0.003])):
+        code, _, err = run(*words, "--out", tmp_path / Path(name).name)
+        assert code == 0 and read(tmp_path / Path(name).name)["data"]["options"]["backbone"] == [name], err
+    one = tmp_path / "one"
+    for name in ("clock", "heart"):
+        (one / name).mkdir(parents=True)
+        shutil.copy(next((home / "photos" / name).iterdir()), one / name)
+    code, _, err = run("fit", one, *both(home), "--backbone", "auto", "--out", tmp_path / "both", "--dry-run")
+    assert code == 0 and "nothing can be judged, since no class has two images: by all of them" in err
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -170,6 +199,11 @@ def test_streams_several_labels_names_alone_and_two_images(run, home, tmp_path):
             "coop sees by one backbone: give one",
         ),
         (("--backbone", "lite", "--backbone", "dino", "--set", "prior=none"), ""),
+        (("--backbone", "lite", "--backbone", "auto"), "give two to 4 to choose from too"),
+        (
+            ("--backbone", "lite", "--backbone", "dino", "--backbone", "auto", "--method", "gda"),
+            "for conjugate",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(run, home, monkeypatch, words, says):

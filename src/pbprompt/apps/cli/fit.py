@@ -50,7 +50,8 @@ class FitCommand:
     overrides: list[str] = advanced([], "--set", help="A setting as key=value; may be repeated.")
     backbone: list[str] = typer.Option(
         ["lite"],
-        help="lite, lite-vit, an OpenAI name, a file, folder or hub id; repeated: conjugate sees by each.",
+        help="lite, lite-vit, an OpenAI name, a file, folder or hub id; repeated: conjugate sees by each. "
+        "With auto among them: by the cheapest choice of them that is not worse, by left-out images.",
     )
     activation: str | None = ACTIVATION
     device: str = DEVICE
@@ -130,7 +131,8 @@ class FitCommand:
         from pbprompt.vision.towers.rounding import precision_of
 
         dtype = precision_of(self.precision, self.device)
-        found = load_backbone(self.backbone, activation=self.activation, device=self.device, dtype=dtype)
+        names = [name for name in self.backbone if name != AUTO]
+        found = load_backbone(names, activation=self.activation, device=self.device, dtype=dtype)
         framing = framing_of(self.framing)
         return load_backbone([one.framed(framing) for one in found.towers]) if framing else found
 
@@ -181,7 +183,8 @@ def fit(options: FitCommand) -> None:
 
     [bold]pbprompt fit photos/ --out model/[/bold]
 
-    [bold]pbprompt fit photos/ --backbone lite --backbone ViT-B/16 --out model/[/bold] sees by both.
+    [bold]pbprompt fit photos/ --backbone lite --backbone ViT-B/16 --out model/[/bold] sees by both; with
+    [bold]--backbone auto[/bold] too by either or both, whichever left-out images say is worth its time.
 
     [bold]pbprompt fit photos/ --unlabelled more/ --out model/[/bold] learns from images without labels too,
     if left-out labelled ones say that it helps; with names alone:

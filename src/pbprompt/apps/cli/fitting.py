@@ -20,7 +20,7 @@ from pbprompt.apps.cli.calibration_words import (
 )
 from pbprompt.apps.cli.figures import compare, print_figures, twin_words
 from pbprompt.apps.cli.fit import AUTO, FitCommand
-from pbprompt.apps.cli.output import refuse
+from pbprompt.apps.cli.output import print_table, quote, refuse
 from pbprompt.apps.cli.predict import class_names
 from pbprompt.apps.cli.unlabelled import read_unlabelled, tell_of_pool, without_copies
 from pbprompt.errors import InputError
@@ -29,6 +29,7 @@ from pbprompt.learners.fit_options import FitOptions, Views
 from pbprompt.learners.fitted import CountsClasses
 from pbprompt.learners.method import Method, MethodConfig
 from pbprompt.learners.trained import Trained
+from pbprompt.model.backbone_choice import cheapest, tried
 from pbprompt.model.calibration import check_temperature
 from pbprompt.model.class_mix import skew_words
 from pbprompt.model.fitting import fit_into, fit_stream_into, usual_shares
@@ -51,6 +52,8 @@ from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.images.stream import Stream
 from pbprompt.vision.towers.rounding import precision_of
 
+MOST_TRIED = 4  # backbones: fifteen choices of them
+
 
 def fit_options(options: FitCommand) -> bool:
     """Fit as the options say; whether this process is to say that a model was saved."""
@@ -65,6 +68,8 @@ def fit_options(options: FitCommand) -> bool:
         )
     _ = precision_of(options.precision, options.device), framing_of(options.framing)  # refused before
     _ = options.config  # anything is read
+    if AUTO in options.backbone:
+        _check_auto(options)
     if options.pseudo_labels and not options.unlabelled:
         raise InputError("--pseudo-labels tells of unlabelled images: give --unlabelled FOLDER too")
     if not options.data:
@@ -159,6 +164,7 @@ def _fit_dataset(options: FitCommand, console: Console) -> None:
     dataset = _opened(options)
     if dataset.multi_label:
         _check_multi_label(options)
+        refuse({"--backbone auto": AUTO in options.backbone or None}, f"{options.data} is multi-label")
     console.print(dataset.describe())
     if options.corrections:
         dataset, done = corrected(dataset, options.corrections)
@@ -180,6 +186,9 @@ def _fit_dataset(options: FitCommand, console: Console) -> None:
     if options.calibrate:
         check_temperature(dataset, options.kind)
     views = _views(options.views)
+    if AUTO in options.backbone:
+        options = replace(options, backbone=_best_backbone(options, dataset, bank, console))
+        bank, asked["backbone"] = bank.on(options.tower), options.backbone
     if options.method == AUTO and not dataset.multi_label:
         options = replace(options, method=_best_method(options, dataset, bank, console))
     pool = read_unlabelled(options)
@@ -299,6 +308,52 @@ def _check_settings(options: FitCommand, method: Method) -> None:
                 f"--set {key}: {method.name} takes no training steps, so that it would change nothing: "
                 "leave it out, or choose a --method that is trained"
             )
+
+
+def _check_auto(options: FitCommand) -> None:
+    """Refuse to choose where there is nothing to choose by, or from."""
+    count = len(options.backbone) - options.backbone.count(AUTO)
+    why = ""
+    if not 1 < count <= MOST_TRIED:
+        why = f"give two to {MOST_TRIED} to choose from too, as in --backbone lite --backbone lite-vit"
+    elif options.method == AUTO or not options.kind.takes_several:
+        why = "chooses for conjugate: leave --method out, or give one backbone"
+    elif not options.data or is_stream(options.data, every=not options.shots):
+        why = "chooses by images that are left out, of labelled images that are read twice: give one, or all"
+    elif distributed.world()[1] > 1:
+        why = "one process chooses: leave torchrun out"
+    if why:
+        raise InputError(f"--backbone auto: {why}")
+
+
+def _best_backbone(options: FitCommand, dataset: Dataset, bank: FeatureBank, console: Console) -> list[str]:
+    """The cheapest that is not worse than the best, by left-out images; all are printed."""
+    given = [name for name in options.backbone if name != AUTO]
+    console.print("auto: fitting by each backbone and by several to four fifths of the images, five times")
+    found = tried(dataset, bank, options.kind, options.config, options.seed, options.group)
+    if not found:
+        console.print("auto: nothing can be judged, since no class has two images: by all of them it is")
+        return given
+    named = {places: " + ".join(given[place] for place in places) for places in found}
+    rows = []
+    for places, one in found.items():
+        figures, (mean, low, high) = one.figures, one.behind
+        shown = f"{figures['accuracy']:.2%}", f"{figures['nll']:.3f}"
+        beyond = f"{mean:+.3f} ({low:+.3f} to {high:+.3f})" if mean else ""
+        rows.append((named[places], *shown, beyond, f"{1000 * one.seconds:.1f}"))
+    columns = ("accuracy", "NLL", "NLL beyond the best (95 %)", "ms an image")
+    print_table(("", *columns), rows, right=columns, console=console)
+    best, chosen = min(found, key=lambda places: found[places].figures["nll"]), cheapest(found)
+    taken = [given[place] for place in chosen]
+    if chosen == best:
+        console.print(f"auto: {named[best]} is best, and no cheaper one is as good by these images")
+    else:
+        asked = " ".join(f"--backbone {quote(given[place])}" for place in best)
+        console.print(
+            f"auto: {named[chosen]}, the cheapest that these images do not show to be worse than the best, "
+            f"{named[best]}: {asked} takes that"
+        )
+    return taken
 
 
 def _best_method(options: FitCommand, dataset: Dataset, bank: FeatureBank, console: Console) -> str:
