@@ -122,7 +122,7 @@ def print_tables(answers: Evaluation, root: Path) -> None:
     title = "Classes" if every else f"Weakest {len(worst)} of {len(answers.classes)} classes"
     typer.secho(f"\n{title}", bold=True)
     rows = [(one.name, *class_cells(one)) for one in (answers.per_class if every else worst)]
-    heads = ("images", "recall", "precision", "F1")
+    heads: tuple[str, ...] = ("images", "recall", "precision", "F1")
     print_table(("class", *heads), rows, right=heads, pad_edge=False)
     cell = max(len(str(answers.confusion.max())), len(str(len(answers.classes)))) + 2
     if len(answers.classes) <= MOST_IN_MATRIX and 20 + cell * len(answers.classes) <= screen().width:

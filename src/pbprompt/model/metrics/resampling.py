@@ -67,7 +67,7 @@ def paired_average_difference(
 
 def _mean(halves: Sequence[Sequence[ArrayLike]]) -> Floats:
     """[halves, 1]"""
-    return np.array([[np.mean([np.mean(correct) for correct in places])] for places in halves])
+    return np.array([[np.mean([np.asarray(correct).mean() for correct in places])] for places in halves])
 
 
 def _combined(halves: Floats) -> Floats:
