@@ -162,7 +162,10 @@ def test_ordinary_names_stay_and_others_are_escaped():
         inside("\ud800.png", "t.csv line 2")
 
 
-@pytest.mark.parametrize("name", ["a\x1b[2Jb", "line\nbreak", "\x9b31m", "back\\u001b", "\x7f", "\udcff\x00"])
+@pytest.mark.parametrize(
+    "name",
+    ["a\x1b[2Jb", "line\nbreak", "\x9b31m", "back\\u001b", "\x7f", "\udcff\x00", "gpj\u202e.x", "\u2028"],
+)
 def test_control_characters_of_a_name_are_written_out_and_lead_back(name):
     text = files.as_text(name)
     assert text.isprintable() and files.as_name(text) == name

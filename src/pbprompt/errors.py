@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LONGEST_MESSAGE = 500
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+OBEYED = r"\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"  # by a terminal, instead of being shown
+CONTROL = re.compile(f"[{OBEYED}]")
 SHOWN = 40  # known words, where none is near
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from pbprompt.errors import InputError, first_line
+from pbprompt.errors import OBEYED, InputError, first_line
 
 try:
     import fcntl
@@ -26,8 +26,8 @@ except ImportError:  # Windows: an append is then still a single write, only ung
     fcntl = None  # type: ignore[assignment]
 
 CONTROL = re.compile(r"[\x00-\x1f]")
-ESCAPED = re.compile(r"\\u(?:d[89a-f][0-9a-f]{2}|00[01][0-9a-f]|00[89][0-9a-f]|007f)")
-UNSHOWN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters, and what is no text
+ESCAPED = re.compile(r"\\u(?:d[89a-f][0-9a-f]{2}|00[01][0-9a-f]|00[89][0-9a-f]|007f|202[89a-e]|206[6-9])")
+UNSHOWN = re.compile(rf"[{OBEYED}\ud800-\udfff]")  # and what is no text
 FORMULA = re.compile(r"'*[=+\-@](?![\d.]+%?$)")  # a cell that a spreadsheet would compute; numbers are none
 MOST_JSON = 1 << 29  # bytes; COCO's own file of 118,000 images has 448 MB
 LONGEST_NAME = 255  # bytes, of a file; systems refuse longer ones with an error of their own
@@ -45,7 +45,7 @@ def as_text(name: str) -> str:
 
     What is not UTF-8 in a file name is in Python a lone surrogate, which no format can hold: it is written
     `\\udcff`, and then a backslash of the name itself is doubled. So are control characters, which a terminal
-    obeys.
+    obeys, and those that turn the order of letters around.
     """
     if not ESCAPED.search(name) and not UNSHOWN.search(name):
         return name

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -18,6 +17,7 @@ from pbprompt.config import from_dict, to_dict
 from pbprompt.distributed import pick
 from pbprompt.errors import InputError, first_line
 from pbprompt.evidence.label_head import LabelHead
+from pbprompt.evidence.temperature import HIGHEST, LOWEST
 from pbprompt.files import read_text
 from pbprompt.learners.method import Method, build_method
 from pbprompt.learners.trained import Trained
@@ -149,8 +149,8 @@ def read_info(folder: Path | ModelFiles) -> ModelInfo:
         info = replace(info, classes=with_names(info.classes, named))
         if any(not {"name", "activation", "fingerprint"} <= set(one) for one in info.towers):
             raise ValueError("the backbone's identity is missing")
-        if not 0 < info.temperature < math.inf:
-            raise ValueError(f"temperature is {info.temperature}: it must be above 0")
+        if not LOWEST <= info.temperature <= HIGHEST:
+            raise ValueError(f"temperature is {info.temperature}: it must be {LOWEST:g} to {HIGHEST:g}")
         if not info.classes:
             raise ValueError("it has no classes")
         model_card(info, "", thresholds=(0.5,))  # whose figures anybody may have written

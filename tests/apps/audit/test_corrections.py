@@ -47,6 +47,13 @@ def test_everything_found_is_listed_once_and_changes_nothing(found, table):
     assert same == dataset and words == "corrections.csv: 0 relabelled, 0 dropped"
 
 
+def test_other_images_are_named_as_a_terminal_may_have_them(found, tmp_path):
+    strange = [replace(one, path=f"\x1b]0;x\x07{one.path}\u202e") for one in found.images]
+    write_corrections(replace(found, images=strange), tmp_path / "strange.csv")
+    text = (tmp_path / "strange.csv").read_text()
+    assert "same picture as \\u001b]0;x\\u0007" in text and not {"\x1b", "\x07", "\u202e"} & {*text}
+
+
 def test_decisions_are_carried_out(found, table):
     first, second = (row["image"] for row in rows(table)[:2])
     decided(table, {first: {"decision": "relabel", "label": "Mammal"}, second: {"decision": "drop"}})

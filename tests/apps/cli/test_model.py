@@ -157,6 +157,9 @@ def test_a_model_of_others_writes_nothing_fetches_nothing_and_allows_nothing(run
         ({"data__changes": [5]}, "field 'data.changes' is"),
         ({"data__options": 5}, "field 'data.options' is"),
         ({"data__options__seed": "NaN"}, "'seed' is 'NaN'"),
+        ({"data__options__hold_out": float("nan")}, "'hold_out' is nan"),
+        ({"data__options__shots": -5}, "'shots' is -5"),
+        ({"temperature": 1e-320}, "temperature is 1e-320"),
         ({"data__options__root": 5}, "'root' is 5"),
         ({"data__options__unlabelled": "x"}, "'unlabelled' is 'x'"),
         ({"data__options__data": "a\0b"}, "a\\x00b"),
@@ -166,6 +169,17 @@ def test_a_config_that_somebody_wrote_is_refused_in_a_sentence(run, model, chang
     edited(model, **changes)
     code, _, err = run("model", "refit", model)
     assert code == 2 and says in err and len(err.splitlines()) == 1
+
+
+def test_what_a_model_says_is_written_out_where_a_terminal_would_obey_it(run, model, tmp_path):
+    options = {"data": str(tmp_path / "photos")}
+    edited(model, data__changes=["\x1b[2Jgone\u202e"], data__options=options)
+    code, out, err = run("model", "refit", model, "--yes", "--out", tmp_path / "new")
+    assert code == 0 and "\\u001b[2Jgone\\u202e" in out and not {"\x1b", "\u202e"} & {*out, *err}
+    edited(model, data__options={"data": "\x1b[31mphotos\u202e"}, data__test_images=3)
+    new = copied(tmp_path / "more", ("bird",), slice(0, 4))
+    code, out, err = run("model", "add", model, new, "--out", tmp_path / "newer")
+    assert code == 0 and "\\u001b[31mphotos\\u202e" in err and not {"\x1b", "\u202e"} & {*out, *err}
 
 
 def test_two_changes_at_once_are_both_made(run, model, tmp_path):

@@ -115,6 +115,7 @@ def test_wrong_arrays_are_refused(figure, values, truth, message):
 def test_few_errors_agrees_with_scipy(items, errors, rate):
     assert few_errors(items, errors, rate) == pytest.approx(binom.cdf(errors, items, rate), rel=1e-9)
     assert few_errors(items, errors, 0.0) == 1.0
+    assert few_errors(items, errors, 1 - 1e-320) == float(errors >= items)
 
 
 def test_the_fewest_right_items_by_hand():

@@ -61,7 +61,7 @@ def write_corrections(found: Audit, path: Path) -> None:
     listed = [HEADER]
     for one in proposals(found):
         was = found.labelled_as(one.row) if found.labelled else ""
-        listed.append((as_text(found.images[one.row].path), "", one.label, was, one.why))
+        listed.append((as_text(found.images[one.row].path), "", one.label, was, as_text(one.why)))
     write_text(path, as_csv(listed))
 
 

@@ -11,6 +11,7 @@ import typer
 from pbprompt.apps.cli.options import BACKBONE, BY_MODEL, DEVICE, SAMPLES_SHOWN, SEED
 from pbprompt.apps.cli.output import tell
 from pbprompt.errors import InputError
+from pbprompt.files import as_text
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -82,9 +83,11 @@ def explain(
     told = {name: texts for name, *texts in getattr(tuned.method.config, "descriptions", ())}
     for row, (name, probability) in enumerate(zip(maps.classes, maps.probabilities, strict=True)):
         parts = ", ".join(f"{source} {logits[row]:+.2f}" for source, logits in maps.sources.items())
-        print(f"{name} {probability:.1%}{f' (logits above the mean class: {parts})' if parts else ''}")
+        print(
+            f"{as_text(name)} {probability:.1%}{f' (logits above the mean class: {parts})' if parts else ''}"
+        )
         if name in told:
-            print(f"  described as: {'; '.join(told[name])}")
+            print(f"  described as: {as_text('; '.join(told[name]))}")
     heat = maps.of(reading).mean(0)
     even = [name for name, one in zip(maps.classes, heat, strict=True) if one.max() < CLEAR * one.mean()]
     if even and reading != "contribution":  # a plan that prefers no place of the image
@@ -108,7 +111,8 @@ def show_cases(
     save_picture(draw_cases(found, picture, tuned), out)
     for one in found:
         like = ", ".join(f"{part.logit:+.3f} {part.photograph.name}" for part in one.parts)
-        print(f"{one.name} {one.probability:.1%} (logit by patches {one.logit:+.2f}: {like or 'no part'})")
+        logit = f"logit by patches {one.logit:+.2f}: {like or 'no part'}"
+        print(f"{as_text(one.name)} {one.probability:.1%} ({logit})")
     gone = sorted({part.photograph for one in found for part in one.parts if not part.photograph.is_file()})
     if gone:
         tell(f"{len(gone)} training photographs such as {gone[0]} are not there: give --photographs FOLDER")

@@ -12,6 +12,7 @@ import typer
 from pbprompt.apps.cli.options import ACTIVATION, ALLOW_URLS, DEVICE, NAMES, ROOT, advanced, with_options
 from pbprompt.apps.cli.output import importing, next_step, quote, refuse
 from pbprompt.config import from_dict
+from pbprompt.errors import InputError
 
 if TYPE_CHECKING:
     from pbprompt.learners.method import Method, MethodConfig
@@ -161,7 +162,15 @@ class FitCommand:
         if isinstance(one := taken.get("backbone"), str):  # as models said when they saw by one
             taken["backbone"] = [one]
         taken |= {name: Path(taken[name]) for name in _paths() & set(taken) if isinstance(taken[name], str)}
-        return from_dict(cls, {**_defaults(), **taken, **given}, "option")
+        options = from_dict(cls, {**_defaults(), **taken, **given}, "option")
+        for field in fields(cls):  # as the command line checks them
+            least, most = (getattr(field.default, side, None) for side in ("min", "max"))
+            value = getattr(options, field.name)
+            if isinstance(value, int | float) and not (
+                (least is None or least <= value) and (most is None or value <= most)
+            ):
+                raise InputError(f"option {field.name!r} is {value}: it is out of bounds")
+        return options
 
 
 def _paths() -> set[str]:

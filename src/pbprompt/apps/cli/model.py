@@ -14,7 +14,7 @@ import typer
 from pbprompt.apps.cli.options import NAMES
 from pbprompt.apps.cli.output import next_step, quote
 from pbprompt.errors import InputError
-from pbprompt.files import held
+from pbprompt.files import as_text, held
 
 if TYPE_CHECKING:
     from pbprompt.model.tuned import TunedModel
@@ -169,7 +169,7 @@ def refit(
         )
         _ask(options.sources, model, yes)
         for change in before.info.data.changes:
-            print(f"note: not in the sources, so not in the new model: {change}")
+            print(f"note: not in the sources, so not in the new model: {as_text(str(change))}")
         try:
             shutil.rmtree(work, ignore_errors=True)
             fit_options(options)

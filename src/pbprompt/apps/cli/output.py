@@ -48,8 +48,8 @@ def importing() -> Iterator[None]:
 
 
 def quote(path: object) -> str:
-    """A path as it is typed."""
-    return shlex.quote(str(path))
+    """A path as it is typed, but for what a terminal would obey."""
+    return shlex.quote(as_text(str(path)))
 
 
 def next_step(command: str, why: str = "") -> None:

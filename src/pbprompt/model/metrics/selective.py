@@ -152,8 +152,8 @@ def times_as_many(
 
 def few_errors(items: int, errors: int, rate: float) -> float:
     """P(Bin(items, rate) ≤ errors)."""
-    if errors >= items or rate <= 0:
-        return 1.0
+    if errors >= items or rate <= 0 or rate >= 1:
+        return float(errors >= items or rate <= 0)
     k = np.arange(int(errors) + 1)
     factorials = _log_factorials(1 << int(items).bit_length())
     ways = factorials[int(items)] - factorials[k] - factorials[int(items) - k]
