@@ -10,6 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pbprompt import config
 from pbprompt.config import describe, from_dict, read_yaml, to_dict, with_overrides
 from pbprompt.errors import InputError
 
@@ -135,6 +136,16 @@ def test_any_word_either_fits_or_is_an_input_error(key, text):
 def test_what_yaml_cannot_make_is_an_error_of_its_own(text):
     with pytest.raises(yaml.YAMLError):
         read_yaml(f"a: {text}")
+
+
+def test_yaml_of_very_many_values_or_with_a_key_twice_is_refused(monkeypatch):
+    monkeypatch.setattr(config, "MOST_VALUES", 100)
+    assert read_yaml("a: [" + "[]," * 90 + "]") == {"a": [[]] * 90}
+    with pytest.raises(yaml.YAMLError, match="over 100 values"):
+        read_yaml("a: [" + "[]," * 100 + "]")
+    assert read_yaml("1: x\na: {b: 1, c: {b: 2}}") == {1: "x", "a": {"b": 1, "c": {"b": 2}}}
+    with pytest.raises(yaml.YAMLError, match="'cat' is there twice: keep one"):
+        read_yaml("dog: w\ncat: x\ncat: y")
 
 
 def test_aliases_that_write_out_to_gigabytes_are_refused_and_errors_quote_little():

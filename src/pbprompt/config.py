@@ -13,21 +13,35 @@ import yaml
 from pbprompt.errors import InputError, first_line, suggest
 
 C = TypeVar("C")
+MOST_VALUES = 100_000  # of a YAML file, some four seconds; sentences for a thousand classes are half of that
 _short = reprlib.Repr()  # what an error quotes
 _short.maxlevel, _short.maxstring, _short.maxother = 3, 200, 200
 
 
 class _Plain(yaml.SafeLoader):
-    """Without aliases, by which few bytes are gigabytes once they are written out."""
+    """Without aliases, by which few bytes are gigabytes once they are written out; of so many values at most,
+    and no key twice."""
+
+    _values = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("an alias (*name): write out what it stands for")
+        self._values += 1
+        if self._values > MOST_VALUES:
+            raise yaml.YAMLError(f"over {MOST_VALUES:,} values: write less")
         return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if len(set(keys)) < len(keys):
+            twice = max(keys, key=keys.count)
+            raise yaml.YAMLError(f"{_short.repr(twice)} is there twice: keep one")
+        return super().construct_mapping(node, deep)
 
 
 def read_yaml(text: str) -> Any:
-    """What a text of YAML says, or a `YAMLError`; aliases are refused."""
+    """What a text of YAML says, or a `YAMLError`: see `_Plain`."""
     if text.startswith("[["):  # lists of sentences may be pages, which JSON reads in a thousandth of the time
         with suppress(ValueError, RecursionError):
             return json.loads(text)

@@ -220,6 +220,22 @@ def test_what_was_corrected_by_hand_is_not_taken_back(served, folder):
     assert [row.label for row in read_table(table)] == ["guitar"]
 
 
+def test_an_image_that_is_listed_twice_is_kept_so_until_it_is_known_which(served, folder):
+    client, table = served(), folder / "labels.csv"
+    first = client.get("/labelling").json()["image"]
+    say(client, first, "cat")
+    name = client.get("/labelling").json()["image"]
+    (row,) = read_table(table)
+    write_table(table, [row, row._replace(label="guitar")])
+    text = table.read_text()
+    answer = client.post("/labelling", json={"image": name, "label": "cat"})
+    assert answer.status_code == 422 and "listed twice, with 'cat' and 'guitar'" in answer.json()["error"]
+    assert table.read_text() == text
+    write_table(table, [row._replace(label=""), row, row])
+    say(client, name, "cat")
+    assert [(one.image, one.label) for one in read_table(table)] == [(first, "cat"), (name, "cat")]
+
+
 def test_a_table_that_is_gone_or_half_edited_is_not_written(served, folder):
     client, table = served(), folder / "labels.csv"
     state = say(client, client.get("/labelling").json()["image"], "cat")

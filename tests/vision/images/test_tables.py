@@ -219,6 +219,10 @@ def test_absolute_paths_of_ones_own(tmp_path):
     table.write_text(f"image,label,split\n{elsewhere}/1.png,cat,train\n{elsewhere}/2.png,dog,train\n")
     dataset = open_dataset(table)
     assert [dataset.file(item) for item in dataset.train] == [elsewhere / "1.png", elsewhere / "2.png"]
+    (said,) = [note for note in dataset.notes if "outside" in note]
+    assert said.startswith("2 images lie outside") and str(elsewhere / "1.png") in said
+    inside = open_dataset(table, root=tmp_path)
+    assert not [note for note in inside.notes if "outside" in note]
 
 
 def test_a_path_that_is_not_there_is_called_so_first():

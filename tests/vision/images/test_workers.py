@@ -2,6 +2,7 @@
 
 import operator
 import os
+import signal
 import threading
 import time
 
@@ -42,6 +43,15 @@ def test_one_that_is_late_is_ended():
     with pytest.raises(TimeoutError):
         workers.ask(time.sleep, 600)
     assert not workers._running
+    workers.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="nobody can ask whether a child is stopped")
+def test_one_that_was_stopped_is_not_late():
+    workers = Workers(1, seconds=0.2)
+    with pytest.raises(EOFError):
+        workers.ask(signal.raise_signal, signal.SIGSTOP)
+    assert workers.ask(operator.add, 1, 2) == 3
     workers.close()
 
 

@@ -113,7 +113,13 @@ def read_table(path: Path) -> list[Entry]:
             if wrong:
                 raise InputError(f"{path} line {wrong[0]}: {len(HEADER)} fields belong there: correct it")
             rows = [Entry(*(cell_text(cell.strip()) for cell in line)) for line in lines[1:] if any(line)]
-            return [row._replace(image=as_name(row.image)) for row in rows]
+            named = [row._replace(image=as_name(row.image)) for row in rows]
+            said = {row.image: row.label for row in named if row.label}
+            named = [row for row in named if row.label or row.image not in said]
+            if odd := next((row for row in named if row.label and row.label != said[row.image]), None):
+                both = f"{odd.label!r} and {said[odd.image]!r}"
+                raise InputError(f"{path}: {as_text(odd.image)} is listed twice, with {both}: keep one line")
+            return named
     raise InputError(f"{path}: not a table of images to label ({','.join(HEADER)}): choose another name")
 
 

@@ -45,6 +45,10 @@ def listed(
 ) -> Dataset:
     """The dataset of a file's rows, multi-label where there are `several`; `bare`: those without a label."""
     kept, skipped = keep_images(root, _one_an_image(path, rows, several))
+    home = root.absolute()
+    away = [row.path for row in kept if row.path.startswith("/") and not Path(row.path).is_relative_to(home)]
+    if away:
+        notes = [*notes, f"{len(away)} images lie outside {as_text(str(root))}, such as {as_text(away[0])}"]
     dataset = assemble(
         path.stem,
         root,

@@ -63,7 +63,7 @@ class Workers:
     ) -> Result:
         """What a module's function gives or raises.
 
-        TimeoutError: it was late; EOFError: its process died, with that exit code.
+        TimeoutError: it was late; EOFError: its process died, with that exit code, or was stopped.
         """
         if not AVAILABLE:
             return function(*given, **named)
@@ -139,8 +139,14 @@ class _Worker:
             self._ready = self._line.recv()
         self._line.send(work)
         if not self._line.poll(seconds):
-            raise TimeoutError
+            raise EOFError if _is_stopped(self.process.pid) else TimeoutError
         return self._line.recv()
+
+
+def _is_stopped(process: int) -> bool:
+    """Whether a child waits for a SIGCONT, whatever it was asked."""
+    only_look = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+    return hasattr(os, "waitid") and os.waitid(os.P_PID, process, only_look) is not None
 
 
 def _serve(line: Connection) -> None:
