@@ -1,8 +1,6 @@
 """A small model folder, an app around it, and images to send."""
 
 import io
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -107,48 +105,41 @@ def jpeg(cat: bytes) -> bytes:
 
 @pytest.fixture
 def client(model: TunedModel, shared_decoders: None) -> Iterator:
-    from fastapi.testclient import TestClient
+    from real_server import RealServer
 
     from pbprompt.apps.serve.app import create_app
 
-    with TestClient(create_app(model), "http://localhost") as client:
+    with RealServer(create_app(model), "http://localhost") as client:
         yield client
 
 
 @pytest.fixture
 def sharing(model: TunedModel, shared_decoders: None) -> Iterator:
     """A client of a server that keeps the classes that clients add."""
-    from fastapi.testclient import TestClient
+    from real_server import RealServer
 
     from pbprompt.apps.serve.app import create_app
 
-    with TestClient(create_app(model, shared_classes=True), "http://localhost") as client:
+    with RealServer(create_app(model, shared_classes=True), "http://localhost") as client:
         yield client
 
 
 @pytest.fixture
 def serve_at() -> Iterator[Callable[..., str]]:
     """Start real servers on free ports; gives their addresses."""
-    import uvicorn
+    from real_server import RealServer
 
-    from pbprompt.apps.serve.app import create_app, server_config
+    from pbprompt.apps.serve.app import create_app
 
     started = []
 
     def serve(model: TunedModel, proxy: str | None = None, **options: object) -> str:
-        server = uvicorn.Server(server_config(create_app(model, **options), "127.0.0.1", 0, proxy))
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        started.append((server, thread))
-        while not server.started:
-            assert thread.is_alive(), "the server did not start"
-            time.sleep(0.01)
-        return f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        started.append(RealServer(create_app(model, **options), proxy=proxy))
+        return started[-1].start()
 
     yield serve
-    for server, thread in started:
-        server.should_exit = True
-        thread.join()
+    for server in started:
+        server.stop()
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import typer
-from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageChops
+from real_server import RealServer
 from typer.testing import CliRunner
 
 from pbprompt.apps.cli.predict import predict
@@ -37,7 +37,7 @@ def text(data: bytes) -> str:
 
 @pytest.fixture
 def small(model, shared_decoders):
-    with TestClient(create_app(model, limits=SMALL, shared_classes=True), "http://localhost") as client:
+    with RealServer(create_app(model, limits=SMALL, shared_classes=True), "http://localhost") as client:
         yield client
 
 
@@ -289,9 +289,9 @@ def test_the_host_must_be_ours_unless_there_is_a_key(model, client):
         ("[::1]:8000", 200),
     ):
         assert client.get("/classes", headers={"host": host}).status_code == status, host
-    with TestClient(create_app(model, host="cats.local"), "http://cats.local") as named:
+    with RealServer(create_app(model, host="cats.local"), "http://cats.local") as named:
         assert named.get("/").status_code == 200
-    with TestClient(create_app(model, api_key="k"), "http://public.example") as keyed:
+    with RealServer(create_app(model, api_key="k"), "http://public.example") as keyed:
         assert keyed.get("/classes", headers={"x-api-key": "k"}).status_code == 200
 
 
@@ -306,13 +306,13 @@ def test_a_refused_change_is_not_made_and_a_repeated_one_is_no_error(model, monk
 
     monkeypatch.setattr(TunedModel, "with_classes", slowly)
     impatient = create_app(model, limits=Limits(answer_seconds=0.1), shared_classes=True)
-    with TestClient(impatient, "http://localhost") as client:
+    with RealServer(impatient, "http://localhost") as client:
         try:
             assert client.post("/classes", json={"names": ["otter"]}).status_code == 503
         finally:
             go_on.set()  # the end of the server waits for it
         assert "otter" not in client.get("/classes").json()["classes"]
-    with TestClient(create_app(model, shared_classes=True), "http://localhost") as client:
+    with RealServer(create_app(model, shared_classes=True), "http://localhost") as client:
         for _ in range(2):
             added = client.post("/classes", json={"names": ["otter"]})
             assert added.status_code == 200 and added.json()["classes"].count("otter") == 1
@@ -321,7 +321,7 @@ def test_a_refused_change_is_not_made_and_a_repeated_one_is_no_error(model, monk
 def test_weights_that_are_no_numbers_are_a_500_that_says_so(model_folder, lite, cat):
     model = TunedModel.load(model_folder, lite)
     model.predictor.bank.fill_(float("nan"))
-    with TestClient(create_app(model), "http://localhost") as client:
+    with RealServer(create_app(model), "http://localhost") as client:
         for path, name, fields in (("/predict", "files", {}), ("/explain", "file", {"class": "cat"})):
             answer = client.post(path, files={name: cat}, data=fields)
             assert answer.status_code == 500 and answer.json()["error"].endswith("or fit the model again")
@@ -410,7 +410,7 @@ def test_slow_requests_end(model):
 
 
 def test_uploads_that_fill_the_memory_are_a_429_and_are_forgotten_afterwards(model, cat):
-    with TestClient(create_app(model, limits=Limits(held_bytes=10_000)), "http://localhost") as client:
+    with RealServer(create_app(model, limits=Limits(held_bytes=10_000)), "http://localhost") as client:
         refused = client.post("/predict", files=[file(bytes(20_000))])
         assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
         for _ in range(5):
@@ -431,7 +431,7 @@ def test_random_bytes_are_always_the_clients_fault(client, data):
 
 
 def test_a_full_queue_is_a_429(model, cat):
-    with TestClient(create_app(model, limits=Limits(queue=2)), "http://localhost") as client:
+    with RealServer(create_app(model, limits=Limits(queue=2)), "http://localhost") as client:
         answer = client.post("/predict", files=[file(cat)] * 3)
         assert answer.status_code == 429 and answer.headers["retry-after"] == "1"
         assert "busy" in answer.json()["error"]
@@ -439,7 +439,7 @@ def test_a_full_queue_is_a_429(model, cat):
 
 
 def test_the_key_guards_all_but_the_page_and_health(model, cat):
-    with TestClient(create_app(model, api_key="open-it"), "http://localhost") as client:
+    with RealServer(create_app(model, api_key="open-it"), "http://localhost") as client:
         for path in ("/", "/healthz", "/docs", "/openapi.json", "/style.css", "/app.js"):
             assert client.get(path).status_code == 200
         assert client.get("/healthz").json()["needs_key"] is True
@@ -455,7 +455,7 @@ def test_the_key_guards_all_but_the_page_and_health(model, cat):
 
 def test_a_failure_of_ours_is_a_500_that_tells_nothing(model, monkeypatch, cat):
     monkeypatch.setattr(TunedModel, "predict", lambda *given: 1 / 0)
-    with TestClient(create_app(model), "http://localhost") as client:
+    with RealServer(create_app(model), "http://localhost") as client:
         answer = client.post("/predict", files=[file(cat)])
         assert answer.status_code == 500 and "zero" not in answer.text
         assert answer.headers["x-content-type-options"] == "nosniff"
@@ -472,14 +472,14 @@ def test_metrics_count_this_app_alone(client, model, cat):
     assert 'pbprompt_requests_total{endpoint="other",status="404"} 1.0' in page
     assert "pbprompt_batch_images_sum 2.0" in page
     assert "pbprompt_waiting_images 0.0" in page and "pbprompt_classes 5.0" in page
-    with TestClient(create_app(model), "http://localhost") as other:
+    with RealServer(create_app(model), "http://localhost") as other:
         assert 'endpoint="/predict"' not in other.get("/metrics").text
 
 
 def test_metrics_tell_answers_beside_those_at_fit(model, cat, shared_decoders):
     judged = model.calibration
     kept = replace(judged, predicted=(*["cat"] * 45, *[model.classes[1]] * 15))
-    with TestClient(create_app(replace(model, calibration=kept)), "http://localhost") as client:
+    with RealServer(create_app(replace(model, calibration=kept)), "http://localhost") as client:
         client.post("/predict", files=[file(cat)], data={"classes": "a cat drawn in two colours"})
         client.post("/predict", files=[file(cat), file(cat)])
         page = client.get("/metrics").text
@@ -551,5 +551,5 @@ def test_health_does_not_tell_where_a_backbone_lies(model, tmp_path):
     (tmp_path / "weights.pt").touch()
     towers = {**model.info.backbone, "name": str(tmp_path / "weights.pt")}
     moved = replace(model, info=replace(model.info, backbone=towers))
-    with TestClient(create_app(moved), "http://localhost") as other:
+    with RealServer(create_app(moved), "http://localhost") as other:
         assert other.get("/healthz").json()["backbone"] == "weights.pt"

@@ -5,8 +5,8 @@ import os
 import time
 
 import pytest
-from fastapi.testclient import TestClient
 from PIL import Image, JpegImagePlugin
+from real_server import RealServer
 
 from pbprompt.apps.serve.app import create_app
 from pbprompt.apps.serve.images import decode_image
@@ -44,14 +44,14 @@ def test_a_progressive_photograph_is_no_such_thing():
 
 
 def test_what_takes_too_long_is_refused(model, cat, stuck):
-    with TestClient(create_app(model, limits=Limits(decode_seconds=0.1)), "http://localhost") as client:
+    with RealServer(create_app(model, limits=Limits(decode_seconds=0.1)), "http://localhost") as client:
         answer = client.post("/predict", files=[("files", ("a.jpg", cat))])
         assert answer.status_code == 422 and "0.1 s" in answer.json()["error"]
 
 
 def test_late_decoders_are_a_503_and_do_not_hold_the_end(model, cat, stuck):
     limits = Limits(decode_seconds=600, answer_seconds=0.1)
-    with TestClient(create_app(model, limits=limits), "http://localhost") as client:
+    with RealServer(create_app(model, limits=limits), "http://localhost") as client:
         answer = client.post("/predict", files=[("files", ("a.jpg", cat))] * 3)
         assert answer.status_code == 503 and answer.headers["retry-after"] == "5"
 
@@ -64,6 +64,6 @@ def test_a_decoder_that_was_killed_is_no_fault_of_the_image(model, cat, monkeypa
         return ask(self, left.pop(), 137) if left else ask(self, decode, *given)
 
     monkeypatch.setattr(Workers, "ask", killed_at_first)
-    with TestClient(create_app(model), "http://localhost") as client:
+    with RealServer(create_app(model), "http://localhost") as client:
         answer = client.post("/predict", files=[("files", ("a.jpg", cat))])
         assert answer.status_code == status and ("retry-after" in answer.headers) == (status == 503)

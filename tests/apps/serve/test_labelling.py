@@ -1,12 +1,14 @@
 """`serve --label`: a person labels a folder's images, and the model learns each at once."""
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 from PIL import Image
+from real_server import RealServer
 
 from pbprompt.apps.labelling.next_images import Entry, read_table, write_table
 from pbprompt.apps.serve.app import create_app
@@ -51,27 +53,23 @@ def folder(cat, guitar, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def served(learner, folder) -> Iterator[Callable[..., TestClient]]:
+def served(learner, folder) -> Iterator[Callable[..., Any]]:
     """Clients of servers that have looked at the folder anew, one after another."""
-    open_clients: list[TestClient] = []
+    with contextlib.ExitStack() as running:
 
-    def serve(**options: str) -> TestClient:
-        labelling = Labelling.open(learner, folder, progress=False)
-        client = TestClient(create_app(learner, labelling=labelling, **options), "http://localhost")
-        client.__enter__()
-        open_clients.append(client)
-        return client
+        def serve(**options: str) -> Any:
+            labelling = Labelling.open(learner, folder, progress=False)
+            app = create_app(learner, labelling=labelling, **options)
+            return running.enter_context(RealServer(app, "http://localhost"))
 
-    yield serve
-    for client in open_clients:
-        client.__exit__(None, None, None)
+        yield serve
 
 
 def truth(name: str) -> str:
     return Path(name).name.partition("-")[0]
 
 
-def say(client: TestClient, name: str, label: str | None) -> dict:
+def say(client: Any, name: str, label: str | None) -> dict:
     answer = client.post("/labelling", json={"image": name, "label": label})
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -287,7 +285,7 @@ def test_it_is_behind_the_key_and_off_unless_asked_for(served, learner):
     for path in ("/labelling", "/labelling/undo"):
         assert client.post(path, json={}).status_code == 401
     assert client.get("/healthz").json()["labelling"] is True
-    with TestClient(create_app(learner), "http://localhost") as other:
+    with RealServer(create_app(learner), "http://localhost") as other:
         assert other.get("/label").status_code == other.get("/labelling").status_code == 404
         assert other.get("/healthz").json()["labelling"] is False
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hashlib import sha256
 
 import pytest
-from fastapi.testclient import TestClient
 from PIL import Image
+from real_server import RealServer
 
 from pbprompt.apps.serve.app import create_app
 from pbprompt.apps.serve.samples import SIDE, samples_of
@@ -81,7 +81,7 @@ def test_a_model_cannot_name_other_files_of_this_machine(tmp_path):
 
 def test_they_are_behind_the_key(model, photos):
     model = replace(model, info=replace(model.info, data=recorded(photos)))
-    with TestClient(create_app(model, api_key="open-it"), "http://localhost") as client:
+    with RealServer(create_app(model, api_key="open-it"), "http://localhost") as client:
         assert client.get("/samples").status_code == 401
         said = client.get("/samples", headers={"X-API-Key": "open-it"}).json()
         assert len(said["samples"]) == 6 and said["drawn"] is False
