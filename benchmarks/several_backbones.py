@@ -1,6 +1,7 @@
 """Several backbones in one model, beside each of them alone.
 
     python -m benchmarks.several_backbones --features FOLDER --root DATA --out FILE
+    python -m benchmarks.several_backbones --root DATA --out FILE       # times alone, into the same file
 
 FOLDER holds `caltech101.npz` as `benchmarks/on_clip.py` reads it; DATA has the photographs of Caltech101 and
 OxfordPets, which `lite` and `lite-vit` see here. Beside CLIP photographs are drawn from the validation split
@@ -9,6 +10,9 @@ alone, of all classes. `lite` and `lite-vit` are drawn from the training split a
 split. Accuracy in %, NLL, ECE in %, means over three draws; of several, what they are ahead of whichever of
 theirs alone has the best mean NLL, with 95 % intervals (images and draws resampled in pairs), and their worst
 draw.
+
+Times are processor milliseconds of an image from its file to features that are kept, and of its answer in
+memory, by `lite`, `lite-vit` and both in turns.
 """
 
 import argparse
@@ -16,6 +20,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,17 +29,20 @@ from numpy.typing import NDArray
 
 from benchmarks.evidence_parts import figures
 from benchmarks.on_clip import ahead
+from benchmarks.patches import seconds
 from pbprompt import EvidenceClassifier
 from pbprompt.files import write_text
 from pbprompt.learners.zeroshot import ZeroShot, ZeroShotConfig
 from pbprompt.research.runs.provenance import commit
 from pbprompt.vision.features.cache import FeatureBank
+from pbprompt.vision.images.images import open_image
 from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.similarity import unit
 from pbprompt.vision.towers.loading.load import load_backbone
 
 SEEDS = (1, 2, 3)
+TIMED, TURNS = 24, 4
 SHOTS = (1, 2, 4, 8, 16)
 CLIP = {"B/32": "vitb32", "B/16": "vitb16"}
 TOGETHER = (("B/32", "B/16"), ("lite", "B/32"), ("lite", "B/32", "B/16"), ("lite", "lite-vit"))
@@ -139,6 +147,28 @@ def gained(of: Mapping[str, Mapping[int, Sequence[Judged]]], names: Sequence[str
     return found
 
 
+def times(root: Path) -> dict[str, dict[str, float]]:
+    """Of each the quickest of some turns, in one thread; nothing is cached before."""
+    torch.set_num_threads(1)
+    dataset = open_dataset("oxford_pets", root)
+    items = dataset.val[:TIMED]
+    pictures = [open_image(dataset.file(item)) for item in items[:4]]
+    towers = {"lite": ["lite"], "lite-vit": ["lite-vit"], "lite + lite-vit": ["lite", "lite-vit"]}
+    loaded = {name: load_backbone(names) for name, names in towers.items()}
+    found = {name: {"encode": float("inf"), "tower": float("inf")} for name in loaded}
+    for _ in range(TURNS):
+        for name, backbone in loaded.items():
+            with TemporaryDirectory() as cache:
+                bank = FeatureBank(backbone, cache=Path(cache), workers=1, progress=False)
+                spent = seconds(lambda bank=bank: bank.encode(dataset.root, items), 1) / len(items)
+            batch = torch.stack([backbone.preprocess(one) for one in pictures])
+            with torch.inference_mode():
+                alone = seconds(lambda of=backbone, batch=batch: of.image(batch), 3) / len(batch)
+            for what, taken in (("encode", spent), ("tower", alone)):
+                found[name][what] = min(found[name][what], 1000 * taken)
+    return found
+
+
 def lost(of: Mapping[str, Mapping[int, Sequence[Judged]]], names: Sequence[str]) -> str:
     """How far one is from whichever of its backbones is best alone on the same draw, at worst."""
     below, beyond = [], []
@@ -155,10 +185,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for option in ("--features", "--root", "--out"):
-        parser.add_argument(option, type=Path, required=True)
+        parser.add_argument(option, type=Path, required=option != "--features")
     given = parser.parse_args()
-    torch.set_num_threads(1)
-    record: dict[str, Any] = {"commit": commit(), "seeds": SEEDS, "shots": SHOTS, "figures": {}, "gained": {}}
+    taken = {"commit": commit(), "milliseconds": times(given.root)}
+    for name, one in taken["milliseconds"].items():
+        print(f"{name}: {one['encode']:.1f} ms an image, {one['tower']:.1f} of them its towers")
+    if given.features is None:
+        record = json.loads(given.out.read_text(encoding="utf-8"))
+        write_text(given.out, json.dumps({**record, "times": taken}, indent=1) + "\n")
+        return
+    record = {"commit": commit(), "seeds": SEEDS, "shots": SHOTS, "figures": {}, "gained": {}, "times": taken}
     own = (embedded(name, given.root) for name in ("caltech101", "oxford_pets"))
     for source in (*beside_clip(given.features, given.root), *own):
         print(f"\n| {source.title} | " + " | ".join(map(str, SHOTS)) + " |\n|" + "---|" * (len(SHOTS) + 1))

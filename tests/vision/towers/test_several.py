@@ -16,6 +16,7 @@ from pbprompt.vision.images.items import Item
 from pbprompt.vision.images.stream import Record
 from pbprompt.vision.similarity import unit
 from pbprompt.vision.towers.engine import encode_texts
+from pbprompt.vision.towers.lite import LiteTrunk
 from pbprompt.vision.towers.loading.load import load_backbone
 from pbprompt.vision.towers.several import Several
 
@@ -61,6 +62,47 @@ def test_files_streams_and_copies_agree_and_features_are_kept_by_each(several, p
     records = [Record(item.path, folder / item.path) for item in items]
     [(_, streamed)] = encode_records(several, [(0, records)], Decoder(1))
     torch.testing.assert_close(streamed.global_, kept.global_)
+
+
+def test_new_images_are_decoded_once_and_kept_as_by_each_alone(several, pictures, tmp_path, monkeypatch):
+    folder, items = pictures
+    alone = []
+    for at, tower in enumerate(several.towers):
+        by_itself = FeatureBank(tower, cache=tmp_path / str(at), progress=False)
+        alone.append(by_itself.encode(folder, items))
+    decoded = []
+    monkeypatch.setattr(
+        Decoder, "_one", lambda self, *of, plain=Decoder._one: decoded.append(of) or plain(self, *of)
+    )
+    bank = FeatureBank(several, cache=tmp_path / "cache", progress=False)
+    bank.encode(folder, items)
+    assert len(decoded) == 3 and bank.last_report == (3 * len(several.towers), 0)
+    for tower, expected in zip(several.towers, alone, strict=True):
+        found = bank.on(tower).encode(folder, items)
+        torch.testing.assert_close(found.global_, expected.global_)
+        torch.testing.assert_close(found.patches, expected.patches, rtol=2e-3, atol=2e-3)
+    assert len(decoded) == 3
+
+
+def test_one_trunk_is_computed_once(monkeypatch):
+    both = load_backbone(["lite", "lite-vit"])
+    pixels = torch.rand(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    see = both.towers[0].preprocess
+    square = (pixels - torch.tensor(see.mean).view(3, 1, 1)) / torch.tensor(see.std).view(3, 1, 1)
+    alone = [tower.image(square) for tower in both.towers]
+    made = []
+    monkeypatch.setattr(
+        LiteTrunk, "features", lambda self, x, plain=LiteTrunk.features: made.append(x) or plain(self, x)
+    )
+    seen = both.each_of(both.as_they_are().image(pixels))
+    assert len(made) == 1
+    for one, expected in zip(seen, alone, strict=True):
+        torch.testing.assert_close(one.global_, expected.global_, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(one.patches, expected.patches, rtol=1e-4, atol=1e-4)
+    both.image(pixels)
+    assert len(made) == 2
+    both.towers[1].visual.trunk.top.bias[0] += 1  # another trunk from here on
+    assert Several(both.towers).visual.firsts == [0, 1] and both.visual.firsts == [0, 0]
 
 
 def test_an_image_that_cannot_be_read_is_left_out_once(pictures, tmp_path):

@@ -33,7 +33,7 @@ from pbprompt.vision.images.items import Item
 from pbprompt.vision.images.stream import Record
 from pbprompt.vision.images.workers import available_cpus
 from pbprompt.vision.towers.backbone import Backbone, Encoded
-from pbprompt.vision.towers.several import side_by_side
+from pbprompt.vision.towers.several import Several, side_by_side
 
 MEMORY_GIB = 4.0  # of patches, beyond which they are mapped from a file
 
@@ -135,7 +135,10 @@ class FeatureBank:
                 return bank._shared_out(root, items, croppers, store)
             return bank._collect(root, items, croppers, store, failures)
 
+        fresh = self._seen_at_once(root, items)
         features = self._of_each(encoded)
+        if fresh and self.last_report:
+            self.last_report = Report(self.last_report.encoded + fresh, self.last_report.read - fresh)
         if not failures:
             return features
         return features.subset([row for row, item in enumerate(items) if item.path not in failures])
@@ -180,6 +183,37 @@ class FeatureBank:
         self.last_report = Report(*map(sum, zip(*reports, strict=True)))
         global_ = side_by_side([part.global_ for part in parts])
         return Features(global_, global_[:, None][:, :0], parts[0].labels)
+
+    def _seen_at_once(self, root: Path, items: Sequence[Item]) -> int:
+        """What none of several backbones has seen is decoded once for all, and kept by each. Returns how many
+        features that made."""
+        several = self.backbone
+        if not isinstance(several, Several) or distributed.world()[1] > 1:
+            return 0
+        stores = [self.on(tower)._store(tower.preprocess.identity) for tower in several.towers]
+        known = set().union(*(store.places() for store in stores))
+        digests = file_hashes(self.cache, root, [item.path for item in items])
+        new = {one: path for path, one in digests.items() if isinstance(one, str) and one not in known}
+        keys, size, fresh = list(new), share_of_batch(several, self.batch, len(new)), 0
+        batches = (
+            (part, [Record(new[key], Hashed(root / new[key], key)) for key in part])
+            for part in (keys[at : at + size] for at in range(0, len(keys), size))
+        )
+        decoder = self._decoder(len(keys))
+        with contextlib.ExitStack() as kept, Progress("encoding images", shown=self.progress) as progress:
+            writers = [kept.enter_context(ShardWriter(store)) for store in stores]
+            progress.expect(len(keys))
+            for part, found in encode_records(several.as_they_are(), batches, decoder):
+                good = [key for place, key in enumerate(part) if place not in found.failures]
+                for writer, seen in zip(
+                    writers, several.each_of(found.encoded) if good else (), strict=False
+                ):
+                    writer.add(good, *seen.to("cpu"))
+                fresh += len(good) * len(stores)
+                progress.advance(len(good))
+                if not all(writer.store for writer in writers):  # nothing can be kept: each sees for itself
+                    return 0
+        return fresh
 
     def _store(self, transform: str) -> FeatureStore:
         return FeatureStore(

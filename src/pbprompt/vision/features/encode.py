@@ -22,7 +22,7 @@ from pbprompt.vision.images.decoding import Decoder, Square
 from pbprompt.vision.images.stream import Record
 from pbprompt.vision.images.transforms import normalise
 from pbprompt.vision.images.workers import available_cpus
-from pbprompt.vision.towers.backbone import Backbone
+from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 MOST_DECODERS = 32  # each takes some thirty megabytes, and more while it has a large image
 THREADS = 2  # of each tower on a CPU: on two cores a small one is a quarter faster than with one thread
@@ -38,6 +38,10 @@ class Encoding(NamedTuple):
     failures: dict[int, InputError]  # by place among the records
     global_: Float[Tensor, "n d"]  # in this machine's memory
     patches: Float[Tensor, "n m e"]  # half precision, on the tower's device, where most end: they are large
+
+    @property
+    def encoded(self) -> Encoded:
+        return Encoded(self.global_, self.patches)
 
 
 def default_batch(device: torch.device) -> int:

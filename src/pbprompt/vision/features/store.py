@@ -82,14 +82,19 @@ class FeatureStore:
         identity = json.dumps([FORMAT, fingerprint, precision, transform])
         self.folder = cache / hashlib.sha256(identity.encode()).hexdigest()[:16]
 
+    def places(self) -> dict[str, tuple[str, int, int]]:
+        """Of each key the shard, the row in it and its checksum."""
+        found: dict[str, tuple[str, int, int]] = {}
+        for line in index_lines(self.folder):
+            stored = enumerate(zip(line["keys"], line["sums"], strict=False))
+            found.update((key, (line["shard"], at, checksum)) for at, (key, checksum) in stored)
+        return found
+
     def read(
         self, keys: Sequence[str], global_: Tensor, patches: Tensor, rows: Sequence[int] | None = None
     ) -> list[int]:
         """Fill those of the rows (all, by default) whose key is stored; return the others."""
-        places: dict[str, tuple[str, int, int]] = {}
-        for line in index_lines(self.folder):
-            stored = enumerate(zip(line["keys"], line["sums"], strict=False))
-            places.update((key, (line["shard"], at, checksum)) for at, (key, checksum) in stored)
+        places = self.places()
         missing = []
         shards: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
         for row in range(len(keys)) if rows is None else rows:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pbprompt.vision.towers.layers import PatchConfig
+from pbprompt.vision.towers.layers import PatchConfig, Seen
 from pbprompt.vision.towers.vit import VisionTransformer, VitConfig
 
 
@@ -115,9 +115,16 @@ class LiteTower(LiteTrunk):
         super().__init__(config)
         self.head = LiteHead(config.top, config.head_hidden, embed_dim)
 
-    def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
-        patches = self.head(self.features(x).flatten(2).transpose(1, 2))
+    def forward(self, x: Float[Tensor, "b 3 h w"]) -> Seen:
+        return self.read(self.features(x))
+
+    def read(self, trunk_map: Float[Tensor, "b k i j"]) -> Seen:
+        patches = self.head(trunk_map.flatten(2).transpose(1, 2))
         return patches.mean(dim=1), patches
+
+    @property
+    def trunk(self) -> LiteTrunk:
+        return self
 
 
 class LiteVitTower(VisionTransformer):
@@ -131,3 +138,12 @@ class LiteVitTower(VisionTransformer):
 
     def enter(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b l k"]:
         return super().enter(self.trunk.features(x))
+
+    def read(self, trunk_map: Float[Tensor, "b k i j"]) -> Seen:
+        return self.leave(self.through(super().enter(trunk_map)))
+
+
+def same_trunk(one: LiteTrunk, other: LiteTrunk) -> bool:
+    """Whether they make the same map of an image."""
+    names = [name for name, _ in one.named_buffers() if not name.startswith("head.")]
+    return all(torch.equal(one.get_buffer(name), other.get_buffer(name)) for name in names)

@@ -3,9 +3,11 @@
     x = [x_1/‖x_1‖, …, x_v/‖x_v‖]
 
 An image is opened once. Backbones that look at the same square share it; others have their own, one below
-another on one canvas. Patches are left out: a patch of one backbone is none of another's.
+another on one canvas. `lite` and `lite-vit` look at the map of one trunk, which is made once. Patches are
+left out: a patch of one backbone is none of another's.
 """
 
+import copy
 import hashlib
 import math
 from collections.abc import Sequence
@@ -20,6 +22,10 @@ from pbprompt.errors import InputError
 from pbprompt.vision.images.crops import Crop, Crops
 from pbprompt.vision.images.transforms import Preprocess
 from pbprompt.vision.towers.backbone import Backbone, Encoded
+from pbprompt.vision.towers.layers import Seen
+from pbprompt.vision.towers.lite import LiteTower, LiteVitTower, same_trunk
+
+ON_TRUNK = (LiteTower, LiteVitTower)
 
 
 @dataclass(frozen=True)
@@ -54,17 +60,31 @@ class SideBySide(nn.Module):
         self.stds = nn.Buffer(_planes([see.std for see in seen], towers[0].device))
         crops = Crops(tuple(dict.fromkeys(see.cropper for see in seen)))
         self.boxes = [(crops.tops[crops.crops.index(see.cropper)], see.size) for see in seen]
+        self.firsts = [
+            next(place for place in range(at + 1) if _same_map(towers[place], towers[at]))
+            for at in range(len(towers))
+        ]
 
     def forward(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b m d"]]:
-        parts = []
-        for visual, mean, std, (top, size) in zip(
-            self.visuals, self.means, self.stds, self.boxes, strict=True
-        ):
-            dtype = next(value.dtype for value in visual.buffers() if value.is_floating_point())
-            square = (x[:, :, top : top + size, :size] - mean) / std
-            parts.append(F.normalize(visual(square.to(dtype))[0].float(), dim=-1))
-        features = torch.cat(parts, dim=1)
+        features = side_by_side([part for part, _ in self.each(x)])
         return features, features[:, None][:, :0]
+
+    def each(self, x: Float[Tensor, "b 3 h w"]) -> list[Seen]:
+        """What each tower sees, as it is."""
+        found: list[Seen] = []
+        maps: dict[int, Float[Tensor, "b k i j"]] = {}
+        for visual, mean, std, (top, size), first in zip(
+            self.visuals, self.means, self.stds, self.boxes, self.firsts, strict=True
+        ):
+            if first not in maps:
+                dtype = next(value.dtype for value in visual.buffers() if value.is_floating_point())
+                square = ((x[:, :, top : top + size, :size] - mean) / std).to(dtype)
+                if not isinstance(visual, ON_TRUNK):
+                    found.append(visual(square))
+                    continue
+                maps[first] = visual.trunk.features(square)
+            found.append(visual.read(maps[first]))
+        return found
 
 
 class Several(Backbone):
@@ -95,13 +115,42 @@ class Several(Backbone):
         first = {**vars(towers[0].preprocess), "mean": (0.0,) * 3, "std": (1.0,) * 3}
         self.preprocess = Canvas(**first, below=tuple(croppers)[1:])
         self.visual = SideBySide(towers)
+        self.apart = False
+
+    def as_they_are(self) -> "Several":
+        """Which gives what each sees as it is, patches flat and in a row: `each_of` takes it apart."""
+        other = copy.copy(self)
+        other.apart = True
+        return other
+
+    def each_of(self, seen: Encoded) -> list[Encoded]:
+        """Of each backbone, from what it gives as they are."""
+        shapes = [(tower.grid[0] * tower.grid[1], tower.patch_width) for tower in self.towers]
+        parts = seen.patches[:, 0].split([places * width for places, width in shapes], dim=1)
+        return [
+            Encoded(global_, flat.unflatten(1, shape))
+            for global_, flat, shape in zip(
+                seen.global_.split(self.widths, dim=1), parts, shapes, strict=True
+            )
+        ]
 
     @property
     def towers(self) -> Sequence[Backbone]:
         return tuple(self.parts)  # type: ignore[arg-type]
 
     def image(self, x: Float[Tensor, "b 3 h w"]) -> Encoded:
-        return Encoded(*self.visual(x))
+        if not self.apart:
+            return Encoded(*self.visual(x))
+        images, patches = zip(*self.visual.each(x), strict=True)
+        return Encoded(torch.cat(images, 1), torch.cat([one.flatten(1) for one in patches], 1)[:, None])
+
+
+def _same_map(one: Backbone, other: Backbone) -> bool:
+    """Whether they see by one trunk, or are one."""
+    if one is other or not (isinstance(one.visual, ON_TRUNK) and isinstance(other.visual, ON_TRUNK)):
+        return one is other
+    alike = one.preprocess == other.preprocess and one.dtype == other.dtype
+    return alike and same_trunk(one.visual.trunk, other.visual.trunk)
 
 
 def side_by_side(parts: Sequence[Float[Tensor, "n _"]]) -> Float[Tensor, "n d"]:
