@@ -1,5 +1,8 @@
 """`pbprompt explain`, as a user runs it."""
 
+import base64
+import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +10,10 @@ import pytest
 from PIL import Image
 
 import pbprompt
-from pbprompt.apps.explain.cases import box
+from pbprompt.apps.explain.cases import box, cases, told_apart
+from pbprompt.errors import InputError
+from pbprompt.model.tuned import TunedModel
+from pbprompt.vision.images.images import open_image
 
 SAMPLE = Path(pbprompt.__file__).parent / "vision" / "images" / "sample" / "images" / "fluent"
 CAT = SAMPLE / "mammal" / "1f408.webp"
@@ -91,7 +97,8 @@ def test_cases_are_parts_beside_training_photographs(run, model, tmp_path):
     assert code == 0, err
     assert "logit by patches" in out and ".webp" in out and "are not there" not in err
     with Image.open(drawn) as picture:
-        assert picture.size == (4 * 354 + 6, 3 * 222 + 6)
+        rows = [float(line.split()[1].removesuffix("%")) for line in out.splitlines()]
+        assert picture.size == (4 * 354 + 6, len(rows) * 222 + 6) and all(row >= 5 for row in rows[1:])
         there = np.asarray(picture)
     code, _, err = run(
         "explain", CAT, "--model", fitted, "--reading", "cases", "--photographs", tmp_path, "--out", drawn
@@ -101,6 +108,44 @@ def test_cases_are_parts_beside_training_photographs(run, model, tmp_path):
         assert (np.asarray(picture) != there).any()
     code, _, err = run("explain", CAT, "--model", model, "--reading", "cases", "--out", drawn)
     assert code == 2 and "--set patches=true" in err
+
+
+def test_served_parts_are_those_and_never_of_a_file_elsewhere(run, model, tmp_path):
+    pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+    from starlette.testclient import TestClient
+
+    from pbprompt.apps.serve.app import create_app
+
+    photos, folder = model.parent / "photos", tmp_path / "fitted"
+    code, _, err = run("fit", photos, "--set", "patches=true", "--out", folder)
+    assert code == 0, err
+    fitted = TunedModel.load(folder)
+
+    def told(served: TunedModel, **given) -> list:
+        with TestClient(create_app(served, **given), "http://localhost") as client:
+            said = client.post("/explain", files=[("file", CAT.read_bytes())], data={"class": "mammal"})
+        assert said.status_code == 200, said.text
+        return said.json()["parts"]
+
+    assert told(fitted) == []  # nobody has said that the photographs may be shown
+    [of_class] = cases(fitted, open_image(CAT), ["mammal"])
+    shown = told(fitted, photographs=photos)
+    assert [(one["logit"], tuple(one["box"]), one["photograph"]) for one in shown] == [
+        (pytest.approx(part.logit, abs=1e-5), part.box, part.photograph.name) for part in of_class.parts
+    ]
+    assert Image.open(io.BytesIO(base64.b64decode(shown[0]["picture"]))).size == (342, 168)
+    elsewhere = replace(fitted.info.data, photographs=("../" * 9 + "etc/passwd",) * 99)
+    odd = replace(fitted, info=replace(fitted.info, data=elsewhere))
+    with pytest.raises(InputError, match="names a training photograph that is not in"):
+        cases(odd, open_image(CAT), ["mammal"], photos)
+
+
+def test_parts_are_of_different_photographs_and_places():
+    # 3 × 3 patches: 0 is best; 1 is beside it; 8 is of the same photograph; 2 is next; 6 speaks against
+    adds, photographs = [0.9, 0.8, 0.5, 0.1, 0.1, 0.1, -0.3, 0.2, 0.7], [0, 1, 2, 3, 3, 3, 4, 5, 0]
+    assert told_apart(adds, photographs, 3) == [0, 2, 7]
+    assert told_apart([0.1] * 100, list(range(100)), 10) == [0, 2, 4, 6]
+    assert told_apart([0.5, 0.4], [-1, 0], 2) == [1]
 
 
 @pytest.mark.parametrize(

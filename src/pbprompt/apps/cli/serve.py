@@ -35,6 +35,11 @@ def serve(
     label_out: Path | None = typer.Option(
         None, help="Table that keeps the labels; default: labels.csv in that folder."
     ),
+    photographs: Path | None = typer.Option(
+        None,
+        help="The training photographs: a model that compares patches then shows to every client which parts "
+        "of an image look like which of them.",
+    ),
     demo: bool = typer.Option(False, "--demo", help="A tour at /tour, of a model of the sample's classes."),
     behind_proxy: str | None = typer.Option(
         None, help="Address of a proxy in front, whose X-Forwarded-For tells clients apart; default: none."
@@ -115,6 +120,7 @@ def serve(
             shared_classes=shared_classes,
             labelling=labelling,
             tour=demo,
+            photographs=photographs,
         )
         if labelling:
             for note in labelling.notes:

@@ -1,10 +1,12 @@
 """This part looks like that part: patches of an image beside the training photographs that they match.
 
 A patch's share of the logit is exact: over all patches they add up to what comparing adds to the class
-(`evidence/experts/patches.py`).
+(`evidence/experts/patches.py`). Shown are those that add most, of different photographs and different places:
+a patch beside one that is shown already, or one that points to the same photograph, would say the same again.
 """
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +23,7 @@ from pbprompt.vision.images.images import open_image
 from pbprompt.vision.images.names import class_rows
 
 CLASSES, PARTS = 3, 4  # that are shown: classes where none is named, and parts of each
+LIKELY = 0.05  # probability of a class that is shown unasked, besides the likeliest
 MARK = "#ffd33d"
 
 Box = tuple[float, float, float, float]
@@ -51,8 +54,8 @@ class Cases(NamedTuple):
 def cases(
     tuned: TunedModel, image: Image.Image, names: Sequence[str] | None = None, root: Path | None = None
 ) -> list[Cases]:
-    """Of the named classes, or the likeliest; `root`: where the training photographs are now, if not where
-    they were."""
+    """Of the named classes, or of those that are likely; `root`: where the training photographs are now, if
+    not where they were: then none outside of it is opened."""
     method, data = tuned.method, tuned.info.data
     if not isinstance(method, ComparesParts) or not method.compares or not data.photographs:
         raise InputError(
@@ -61,34 +64,55 @@ def cases(
         )
     encoded = tuned.encode([tuned.backbone.preprocess(image)])
     said = tuned.predictor(encoded).probabilities[0]
-    rows = class_rows(method.classes, names) if names else said.argsort(descending=True)[:CLASSES].tolist()
+    first, *others = said.argsort(descending=True)[:CLASSES].tolist()
+    likely = [first, *(row for row in others if said[row] >= LIKELY)]
+    rows = class_rows(method.classes, names) if names else likely
     adds, sources = (part[0].cpu() for part in method.parts(encoded))
-    folder, side = root or Path(data.root), tuned.backbone.grid[0]
+    folder, side = Path(os.path.abspath(root or data.root)), tuned.backbone.grid[0]  # noqa: PTH100 - links stay
     found = []
     for row in rows:
-        best = adds[:, row].argsort(descending=True, stable=True)[:PARTS].tolist()
         parts = []
-        for patch in best:
+        for patch in told_apart(adds[:, row].tolist(), sources[:, row, 0].tolist(), cells(side)):
             photograph, place = sources[patch, row].tolist()
-            if photograph >= 0 and adds[patch, row] > 0:
-                where = folder / data.photographs[photograph]
-                parts.append(Case(float(adds[patch, row]), box(patch, side), where, box(place, side)))
+            where = Path(os.path.normpath(folder / data.photographs[photograph]))
+            if root and not where.is_relative_to(folder):  # whoever made the model may have named any file
+                raise InputError(f"the model names a training photograph that is not in {folder}")
+            parts.append(Case(float(adds[patch, row]), box(patch, side), where, box(place, side)))
         found.append(Cases(method.classes[row], float(said[row]), float(adds[:, row].sum()), parts))
     return found
+
+
+def told_apart(adds: Sequence[float], photographs: Sequence[int], across: int) -> list[int]:
+    """The patches that add most, none beside another and none of the same photograph."""
+    chosen: list[int] = []
+    for patch in sorted(range(len(adds)), key=lambda place: -adds[place]):
+        if adds[patch] <= 0 or photographs[patch] < 0 or len(chosen) == PARTS:
+            continue
+        apart = all(
+            photographs[patch] != photographs[other]
+            and max(abs(a - b) for a, b in zip(divmod(patch, across), divmod(other, across), strict=True)) > 1
+            for other in chosen
+        )
+        if apart:
+            chosen.append(patch)
+    return chosen
+
+
+def cells(side: int) -> int:
+    """How many squares across a grid is read in: a fine one not patch by patch."""
+    return math.ceil(side / math.ceil(side / CELLS))
 
 
 def box(place: int, side: int) -> Box:
     """Where a patch is, of a grid with so many a side; fine grids are read in squares."""
     step = math.ceil(side / CELLS)
-    down, across = divmod(place, math.ceil(side / step))
+    down, across = divmod(place, cells(side))
     left, top = across * step / side, down * step / side
     return left, top, min(1.0, left + step / side), min(1.0, top + step / side)
 
 
 def draw_cases(found: Sequence[Cases], image: Image.Image, tuned: TunedModel) -> Image.Image:
     """A row per class: the image and its parts in pairs, each with the photograph that it is like."""
-    see = tuned.backbone.preprocess
-    cropped = see.size / (see.resize or see.size)
     pair, height = 2 * SIDE + 3 * GAP, SIDE + 3 * LINE + GAP
     canvas = Image.new("RGB", (PARTS * pair + GAP, len(found) * height + GAP), "white")
     draw = ImageDraw.Draw(canvas)
@@ -99,12 +123,20 @@ def draw_cases(found: Sequence[Cases], image: Image.Image, tuned: TunedModel) ->
         for column, part in enumerate(one.parts):
             left = GAP + column * pair
             write(draw, (left, top + LINE), f"{part.logit:+.3f}   {part.photograph.name}", pair - GAP, INK)
-            for at, picture, where in ((0, image, part.box), (1, _opened(part.photograph), part.place)):
-                tile = Image.new("RGB", (SIDE, SIDE), "lightgrey")
-                if picture is not None:
-                    tile = seen(picture, SIDE, see.fit, cropped)
-                ImageDraw.Draw(tile).rectangle([share * (SIDE - 1) for share in where], outline=MARK, width=3)
-                canvas.paste(tile, (left + at * (SIDE + GAP), top + 2 * LINE))
+            canvas.paste(draw_case(part, image, tuned), (left, top + 2 * LINE))
+    return canvas
+
+
+def draw_case(part: Case, image: Image.Image, tuned: TunedModel) -> Image.Image:
+    """The image and the photograph side by side, a frame around what is alike."""
+    see = tuned.backbone.preprocess
+    canvas = Image.new("RGB", (2 * SIDE + GAP, SIDE), "white")
+    for at, picture, where in ((0, image, part.box), (1, _opened(part.photograph), part.place)):
+        tile = Image.new("RGB", (SIDE, SIDE), "lightgrey")
+        if picture is not None:
+            tile = seen(picture, SIDE, see.fit, see.size / (see.resize or see.size))
+        ImageDraw.Draw(tile).rectangle([share * (SIDE - 1) for share in where], outline=MARK, width=3)
+        canvas.paste(tile, (at * (SIDE + GAP), 0))
     return canvas
 
 

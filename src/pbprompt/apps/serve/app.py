@@ -61,6 +61,7 @@ def create_app(
     shared_classes: bool = False,
     labelling: Labelling | None = None,
     tour: bool = False,
+    photographs: Path | None = None,
 ) -> FastAPI:
     """The app that serves a model.
 
@@ -68,11 +69,12 @@ def create_app(
     to an IP address, `localhost`, this machine's name or `host`. With `examples`, whoever may use it may
     teach it labelled images; with `shared_classes`, add classes and remove added ones for all. Without, a
     client sends its further classes with each request, and nothing of them is kept. With `labelling`, whoever
-    may use it may label a folder's images at /label; `tour` adds a page that leads through it.
+    may use it may label a folder's images at /label; `tour` adds a page that leads through it. `photographs`:
+    the training photographs, which a model that compares patches may then show beside its answers.
     """
     limits = limits or Limits()
     metrics = Metrics()
-    service = Service(model, limits, metrics)
+    service = Service(model, limits, metrics, photographs)
     held = Shares(limits.held_bytes, "too much is being uploaded at once")
 
     @asynccontextmanager

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from PIL import Image
 
+from pbprompt.apps.explain.cases import Case, cases
 from pbprompt.apps.explain.heat_maps import HeatMaps, heat_maps
 from pbprompt.apps.serve.limits import Limits, Refused
-from pbprompt.learners.fitted import PartialFit
+from pbprompt.learners.fitted import ComparesParts, PartialFit
 from pbprompt.model.calibration import Calibration
 from pbprompt.model.rule import Rule
 from pbprompt.model.tuned import TunedModel
@@ -124,6 +126,16 @@ def explain(model: TunedModel, image: Image.Image, name: str, samples: int) -> t
         probabilities=maps.probabilities[one],
     )
     return chosen, float(maps.contribution.max())
+
+
+def like_photographs(
+    model: TunedModel, image: Image.Image, names: Sequence[str], photographs: Path | None
+) -> list[Case]:
+    """The parts that speak for the class beside training photographs, where these may be shown."""
+    method = model.method
+    if photographs is None or not (isinstance(method, ComparesParts) and method.compares):
+        return []
+    return cases(model, image, names, photographs)[0].parts
 
 
 def single_spaced(name: str) -> str:

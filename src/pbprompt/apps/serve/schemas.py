@@ -171,12 +171,32 @@ class Predictions(BaseModel):
     )
 
 
+Box = Annotated[
+    tuple[float, float, float, float],
+    Field(description="left, top, right and bottom, as shares of the square that the model saw"),
+]
+
+
+class Part(BaseModel):
+    """A part of the image, and the place in a training photograph that it is most like."""
+
+    logit: float = Field(description="what it adds to the class's logit")
+    box: Box
+    photograph: str = Field(description="the name of its file")
+    place: Box
+    picture: str = Field(description="base64 of a PNG: both, side by side and framed")
+
+
 class Explanation(BaseModel):
     class_name: str = Field(serialization_alias="class")
     score: float = Field(description="the probability of the class")
     range: tuple[float, float] = Field(description="lowest and highest value of the mean heat map")
     mean: str = Field(description="base64 of a PNG: the square the model saw, under the mean heat map")
     samples: list[str] = Field(description="the same for each sampled prompt")
+    parts: list[Part] = Field(
+        description="what looks like training photographs, the most telling first; of a model that compares "
+        "patches, served with --photographs"
+    )
 
 
 class Classes(BaseModel):

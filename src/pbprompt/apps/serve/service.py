@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from PIL import Image
 
+from pbprompt.apps.explain.cases import draw_case
 from pbprompt.apps.explain.drawing import draw_heat_maps, overlay, seen
 from pbprompt.apps.serve import schemas
 from pbprompt.apps.serve.batching import Batcher
@@ -24,6 +25,7 @@ from pbprompt.apps.serve.limits import MIB, Limits, Refused, in_time
 from pbprompt.apps.serve.middleware import Metrics
 from pbprompt.apps.serve.model import (
     explain,
+    like_photographs,
     ready,
     rule_and_note,
     single_spaced,
@@ -36,6 +38,7 @@ from pbprompt.apps.serve.schemas import (
     Examples,
     Explain,
     Explanation,
+    Part,
     Predict,
     Predictions,
     Upload,
@@ -69,7 +72,10 @@ class Question(NamedTuple):
 class Service:
     """The work behind one app, the model as it is now, and the threads that do it."""
 
-    def __init__(self, model: TunedModel, limits: Limits, metrics: Metrics) -> None:
+    def __init__(
+        self, model: TunedModel, limits: Limits, metrics: Metrics, photographs: Path | None = None
+    ) -> None:
+        self._photographs = photographs
         self.model, self.limits, self.metrics = ready(model), limits, metrics
         self._fitted = model
         self._own = frozenset(model.classes)  # fitted or learned, not only named
@@ -249,8 +255,10 @@ class Service:
 
     def _drawn(self, model: TunedModel, image: Image.Image, asked: Explain) -> Explanation | bytes:
         maps, strongest = explain(model, image, asked.class_name, asked.samples)
+        png = asked.format == "png"
+        alike = [] if png else like_photographs(model, image, maps.classes, self._photographs)
         image.thumbnail((SHOWN_SIDE, SHOWN_SIDE))
-        if asked.format == "png":
+        if png:
             return encoded_image(draw_heat_maps(maps, image, asked.reading))
         heat = maps.of(asked.reading)[:, 0]
         # One scale of contributions for all classes: where nothing speaks for one, its map stays dark.
@@ -262,6 +270,16 @@ class Service:
             range=(float(heat.mean(0).min()), float(heat.mean(0).max())),
             mean=_base64(overlay(square, heat.mean(0), hottest)),
             samples=[_base64(overlay(square, one, hottest)) for one in heat],
+            parts=[
+                Part(
+                    logit=part.logit,
+                    box=part.box,
+                    photograph=part.photograph.name,
+                    place=part.place,
+                    picture=_base64(draw_case(part, image, model)),
+                )
+                for part in alike
+            ],
         )
 
 

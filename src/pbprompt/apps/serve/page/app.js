@@ -8,7 +8,7 @@ let image = null; // the file that is shown
 let answer = null; // what the server said of it
 let note = null; // why it could not say whether it is unsure
 let asked = 0; // counts images, so that a late answer to an earlier one is dropped
-let heats = new Map(); // class name -> promise of its heat map
+let heats = new Map(); // class name -> promise of what speaks for it: a heat map, and parts of photographs
 let wanted = null; // class whose heat map should be shown
 let hovering = 0;
 let multiLabel = false; // whether an image may have several of the classes: then there are no heat maps
@@ -161,6 +161,7 @@ function row(name, score, spread, among) {
 async function showHeat(name) {
   wanted = name;
   const heat = byId("heat");
+  byId("parts").hidden = true;
   if (name === null || multiLabel) {
     heat.hidden = true;
     byId("caption").textContent = multiLabel ? "" : "Point at a class, or tap it, to see what speaks for it.";
@@ -168,9 +169,10 @@ async function showHeat(name) {
   }
   if (!heats.has(name)) heats.set(name, askHeat(name));
   try {
-    const picture = await heats.get(name);
+    const { mean, parts } = await heats.get(name);
     if (wanted !== name) return;
-    heat.src = picture;
+    showParts(parts);
+    heat.src = `data:image/png;base64,${mean}`;
     heat.alt = `Heat map of ${name}`;
     heat.hidden = false;
     byId("caption").textContent = `What speaks for “${name}”: bright is much, grey is nothing.`;
@@ -183,7 +185,17 @@ async function showHeat(name) {
 async function askHeat(name) {
   const form = imageAs("file");
   form.append("class", name);
-  return `data:image/png;base64,${(await call("explain", { method: "POST", body: form })).mean}`;
+  return call("explain", { method: "POST", body: form });
+}
+
+function showParts(parts) {
+  byId("parts").hidden = parts.length === 0;
+  byId("parts").replaceChildren(
+    ...parts.map(({ logit, photograph, picture }) => {
+      const said = `${logit.toFixed(2)} of the logit: this part looks like that part of ${photograph}`;
+      return element("li", {}, element("img", { src: `data:image/png;base64,${picture}`, alt: said }), said);
+    }),
+  );
 }
 
 async function showModel() {
