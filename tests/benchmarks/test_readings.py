@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.readings import table
+from benchmarks.readings import subsets, table
 from pbprompt.config import read_yaml, to_dict
 from pbprompt.learners.method import make_config
 from pbprompt.prompts.pbprompt.model import PBPrompt
 from pbprompt.research.recipes import load_recipe
+from pbprompt.vision.images.sources import open_dataset
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -42,3 +43,12 @@ def test_former_settings_are_those_that_were_run(name):
         assert {key: now[key] for key in before} == before
         later = {"name_tokens": "own", "layer": "attention", "ct_sum": False, "ct_plan": "cosine"}
         assert {key: now[key] for key in later} == later
+
+
+def test_a_subset_has_the_first_photographs_of_the_first_classes():
+    whole = open_dataset("sample")
+    parts = subsets.subset(whole, 2)
+    assert {label for part in parts.values() for _, label, _ in part} == {0, 1}
+    for split, most in subsets.PHOTOGRAPHS.items():
+        own = [item.path for item in whole.split(split) if item.label == 1]
+        assert [path for path, label, _ in parts[split] if label == 1] == own[:most]
