@@ -23,7 +23,6 @@ from benchmarks.evidence_parts import figures
 from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.files import write_text
 from pbprompt.learners.method import build_method
-from pbprompt.model.folder import saved_state
 from pbprompt.model.predictor import predictive
 from pbprompt.research.runs.provenance import commit
 from pbprompt.vision.features.cache import FeatureBank, Features
@@ -68,7 +67,7 @@ def measured(
     predictor, one = predictive(method), held.subset(slice(1)).images
     said = predictor(held.images).probabilities.double()
     answer = seconds(lambda: predictor(one), TIMES)
-    return [*figures(said, held.labels), taken, 1000 * answer, len(save(saved_state(method, None)))]
+    return [*figures(said, held.labels), taken, 1000 * answer, len(save(method.state_dict()))]
 
 
 def main() -> None:

@@ -65,7 +65,7 @@ def test_labels_are_given_by_their_thresholds(model, problem):
         assert set(said.labels) == set(given) and list(said.scores) == list(CLASSES)
         scores = [said.scores[name] for name in said.labels]
         assert scores == sorted(scores, reverse=True)
-        assert said.to_dict() == {"labels": list(said.labels), "scores": said.scores}
+        assert said.to_dict() == {"labels": list(said.labels), "scores": said.scores, "nothing": False}
     assert any(not said.labels for said in model.predict(problem[1].images))
 
 

@@ -46,6 +46,7 @@ class Prediction:
     prediction_set: tuple[str, ...] | None = None  # likeliest first; None without a quantile
     familiarity: float | None = None  # share of images of its classes that look less so; None: cannot be told
     unknown: bool | None = None  # it looks like none of the classes; None without a rate of refusals
+    nothing: bool | None = None  # there is nothing to see in it; None: cannot be told
     answer: tuple[str, float] | None = None  # a class or group, or "" where none is sure; None if not asked
     labels: tuple[str, ...] | None = None  # likeliest first, perhaps none; None of a single-label model
 
@@ -67,7 +68,7 @@ class Prediction:
         """As it is written and sent, the same fields everywhere: all classes in order, or the likeliest."""
         shown = self.likeliest(top_k) if top_k else list(self.scores.items())
         if self.labels is not None:
-            return {"labels": list(self.labels), "scores": dict(shown)}
+            return {"labels": list(self.labels), "scores": dict(shown), "nothing": self.nothing}
         return {
             "label": self.label,
             "score": self.score,
@@ -80,6 +81,7 @@ class Prediction:
             "prediction_set": None if self.prediction_set is None else list(self.prediction_set),
             "familiarity": self.familiarity,
             "unknown": self.unknown,
+            "nothing": self.nothing,
             **({"answer": self.answer[0] or None, "answer_score": self.answer[1]} if self.answer else {}),
         }
 
@@ -113,6 +115,8 @@ class Predictive:
     """members of the prediction sets"""
     unknown: Bool[Any, " n"] | None = None
     """it looks like none of the classes"""
+    nothing: Bool[Any, " n"] | None = None
+    """there is nothing to see in it (`model/nothing.py`)"""
     answer: Any = None
     """array [n] of the class or group that is sure enough, and its probability (`hierarchy.py`)"""
     given: Bool[Any, "n c"] | None = None
@@ -225,14 +229,17 @@ class Predictive:
             rounded(self.spreads),
             self.entropy.tolist(),
             self.mutual_information.tolist(),
-            *(none if marks is None else marks.tolist() for marks in (self.unsure, self.unknown)),
+            *(
+                none if marks is None else marks.tolist()
+                for marks in (self.unsure, self.unknown, self.nothing)
+            ),
             none if self.familiarity is None else rounded(self.familiarity),
             none if self.answer is None else self.answer,
             *(none if mask is None else self._listed(mask) for mask in (self.in_set, self.given)),
         )
-        for top, row, spreads, entropy, epistemic, unsure, unknown, familiar, answer, among, given in zip(
-            *columns, strict=False
-        ):
+        for (
+            top, row, spreads, entropy, epistemic, unsure, unknown, nothing, familiar, answer, among, given
+        ) in zip(*columns, strict=False):  # fmt: skip
             yield Prediction(
                 label=self.classes[top],
                 scores=dict(zip(self.classes, row, strict=True)),
@@ -243,6 +250,7 @@ class Predictive:
                 prediction_set=None if among is None else tuple(among),
                 familiarity=familiar,
                 unknown=unknown,
+                nothing=nothing,
                 answer=answer,
                 labels=None if given is None else tuple(given),
             )

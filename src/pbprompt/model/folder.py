@@ -37,6 +37,7 @@ from pbprompt.model.manifest import (
     write_model,
 )
 from pbprompt.model.multi_label import thresholds
+from pbprompt.model.nothing import Nothing
 from pbprompt.model.provenance import Provenance
 from pbprompt.prompts.loop.checkpoint import CHECKPOINT
 from pbprompt.registry import find_method
@@ -56,6 +57,7 @@ Given = (
     Backbone | str | Path | Sequence[str | Path] | None
 )  # towers, or where their weights are; None: where they were
 CLASSES_HASH = "classes_sha256"  # the config's key: the weights are in the order of the names
+NOTHING = "nothing."  # before the names of tensors that tell images without content
 NAMES = "names"  # likewise: what prompts call classes, where that is not their label
 
 
@@ -100,7 +102,7 @@ def save_model(folder: Path, model: "TunedModel", name: str, labels: str | None)
         check_replaceable(folder)
     method, info, calibration, head = model.method, model.info, model.calibration, model.head
     texts = {CALIBRATION: calibration and calibration_text(calibration), LABELS: labels}
-    parts = {WEIGHTS: save(saved_state(method, head))} | {
+    parts = {WEIGHTS: save(saved_state(model))} | {
         name: text.encode() for name, text in texts.items() if text
     }
     about = {"format": FORMAT, "version": VERSION, **asdict(info), "data": info.data.to_dict()}
@@ -122,9 +124,11 @@ def save_model(folder: Path, model: "TunedModel", name: str, labels: str | None)
     (folder / CHECKPOINT).unlink(missing_ok=True)  # of the training that made it
 
 
-def saved_state(method: Method, head: LabelHead | None) -> dict[str, Tensor]:
+def saved_state(model: "TunedModel") -> dict[str, Tensor]:
     """All that a model answers by, besides its towers and its settings."""
-    state = method.state_dict() if head is None else head._asdict()
+    state = dict(model.method.state_dict() if model.head is None else model.head._asdict())
+    if model.nothing is not None:
+        state |= {f"{NOTHING}{name}": part for name, part in model.nothing._asdict().items()}
     return {name: value.detach().cpu().contiguous() for name, value in state.items()}
 
 
@@ -169,8 +173,9 @@ def names_hash(classes: Sequence[str]) -> str:
 
 def load_model(
     files: ModelFiles, backbone: Given, device: str | torch.device
-) -> tuple[Method, ModelInfo, LabelHead | None]:
-    """The tuned method, prepared for its classes, on the backbone it was tuned on and no other.
+) -> tuple[Method, ModelInfo, LabelHead | None, Nothing | None]:
+    """The tuned method, prepared for its classes, on the backbone it was tuned on and no other; how it tells
+    images without content, if it does.
 
     That of a multi-label model has no state of its own: a head tells the labels.
     """
@@ -185,8 +190,14 @@ def load_model(
     try:
         state = load(files.part(WEIGHTS) or b"")
         check_finite(path, state)
+        told = {
+            name.removeprefix(NOTHING): state.pop(name) for name in list(state) if name.startswith(NOTHING)
+        }
+        nothing = Nothing(**told) if told else None
+        if nothing and (nothing.directions.shape[1:], nothing.most.shape) != (nothing.centre.shape, ()):
+            raise ValueError(f"{NOTHING}* do not fit each other")
         if not info.multi_label:
-            return _with_state(method, info.classes, info.template, state), info, None
+            return _with_state(method, info.classes, info.template, state), info, None, nothing
         head, classes = LabelHead(**state), len(info.classes)
         shapes = [(classes, towers.embed_dim), (classes,), (classes,), (classes,)]
         if [tuple(part.shape) for part in head] != shapes:
@@ -197,7 +208,7 @@ def load_model(
         why = first_line(error)
         raise InputError(f"{path}: does not hold this model's parameters ({why}): fit it again") from None
     method.prepare(info.classes, info.template)
-    return method, info, LabelHead(*(part.to(towers.device) for part in head))
+    return method, info, LabelHead(*(part.to(towers.device) for part in head)), nothing
 
 
 def _towers_of(folder: Path, info: ModelInfo, given: Given, device: str | torch.device) -> Backbone:

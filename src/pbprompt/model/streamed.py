@@ -16,6 +16,7 @@ from pbprompt.learners.fitted import Streams
 from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.model.folder import describe_model
 from pbprompt.model.learn import learn_beside
+from pbprompt.model.nothing import Nothing
 from pbprompt.model.provenance import Provenance, pool_facts
 from pbprompt.model.tuned import TunedModel, absorbed_by
 from pbprompt.vision.features.checkpoint import Checkpoint
@@ -126,7 +127,9 @@ def fit_gathered(
         learn_beside(method, unlabelled)
     method.finish()
     data = Provenance(dataset=source, images=gathered.images, **pool_facts(absorbed_by(method)))
-    return TunedModel(method, describe_model(method, seed=seed, data=data))
+    kept = getattr(method, "kept", None)  # some of the photographs
+    nothing = None if kept is None else Nothing.beside(backbone, kept)
+    return TunedModel(method, describe_model(method, seed=seed, data=data), nothing=nothing)
 
 
 def check_streams(kind: type[Method], config: MethodConfig, backbone: Backbone) -> None:

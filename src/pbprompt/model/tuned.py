@@ -37,6 +37,7 @@ from pbprompt.model.metrics.conformal import ByDifficulty
 from pbprompt.model.metrics.evaluation import Evaluation
 from pbprompt.model.metrics.multi_label import MultiLabelEvaluation
 from pbprompt.model.multi_label import check_multi_label, fit_head, judge_labels, predict_labels, thresholds
+from pbprompt.model.nothing import Nothing
 from pbprompt.model.predictor import SAMPLES, Predictor, predict_features, predictive, zero_shot
 from pbprompt.model.provenance import Provenance, pool_facts
 from pbprompt.model.rule import NO_RULE, Rule
@@ -86,6 +87,7 @@ class TunedModel:
     independent: bool = False  # each name by itself, as `zero_shot` says
     head: LabelHead | None = None  # of a multi-label model
     class_mix: Mix | None = None  # how often classes come; None: as in training
+    nothing: Nothing | None = None  # what tells images without content
     _drawn: dict[tuple[int, int], Predictor] = field(default_factory=dict, repr=False)  # by samples and seed
 
     def __repr__(self) -> str:
@@ -135,6 +137,11 @@ class TunedModel:
         return self.method.classes
 
     @property
+    def has_groups(self) -> bool:
+        """Whether an answer may be a group of its classes."""
+        return self.calibration is not None and bool(self.calibration.group_confidence)
+
+    @property
     def calibrated(self) -> bool:
         """Whether doubt can be judged: not with a class that no validation image could be of."""
         return self.calibration is not None and self.calibration.classes == len(self.classes)
@@ -168,7 +175,8 @@ class TunedModel:
             method = build_method(kind, config, bank.backbone, seed, dataset.classes, dataset.template)
             options.announce(method)
             info = describe_model(method, seed=seed, data=Provenance.of(dataset), multi_label=True)
-            return cls(method, info, head=fit_head(dataset, bank, method))
+            head = fit_head(dataset, bank, method)
+            return cls(method, info, head=head)._telling_nothing(dataset, bank)
         groups = (
             series_of(dataset, dataset.train, bank, options.group) if issubclass(kind, LeavesOut) else None
         )
@@ -181,7 +189,14 @@ class TunedModel:
             data = replace(data, root=str(Path(dataset.root).absolute()), photographs=shown)
         info = describe_model(method, seed=seed, shots=shots, data=data)
         info = replace(info, hierarchy=options.hierarchy)
-        return cls(method, info, samples=samples, terms=terms)
+        return cls(method, info, samples=samples, terms=terms)._telling_nothing(dataset, bank)
+
+    def _telling_nothing(self, dataset: Dataset, bank: Bank) -> Self:
+        """By the training photographs, where the towers that see them are those that answer."""
+        if self.backbone.fingerprint != bank.backbone.fingerprint:
+            return self
+        photographs = bank.encode(dataset.root, dataset.train).global_
+        return replace(self, nothing=Nothing.beside(self.backbone, photographs))
 
     @classmethod
     def fit_by_names(
@@ -202,7 +217,8 @@ class TunedModel:
         method.begin_by_names()
         method.finish()
         data = Provenance(**pool_facts(absorbed_by(method)))
-        return cls(method, describe_model(method, seed=seed, data=data))
+        nothing = Nothing.beside(backbone, unlabelled)
+        return cls(method, describe_model(method, seed=seed, data=data), nothing=nothing)
 
     def together(self, images: Float[Tensor, "m d"]) -> Self:
         """The model having seen these images without labels too, such as those that it is to classify."""
@@ -264,8 +280,8 @@ class TunedModel:
             ('cat', 'dog')
         """
         files = opened(folder)
-        method, info, head = load_model(files, backbone, device)
-        return cls(method, info, read_calibration(files), samples, seed, head=head)
+        method, info, head, nothing = load_model(files, backbone, device)
+        return cls(method, info, read_calibration(files), samples, seed, head=head, nothing=nothing)
 
     def save(self, folder: str | Path, name: str = "", labels: str | None = None) -> None:
         """Write a model folder, whose card calls it `name`; `labels` is the text of `classifier.json`."""
@@ -299,7 +315,8 @@ class TunedModel:
         places, device = by_any_name(method.classes), self.backbone.device
         rows = torch.tensor([called(places, label)[0] for label in labels], device=device)
         method.learn(images.to(device), rows)
-        return self._relearned(method)
+        nothing = self.nothing and self.nothing.knowing(images.global_)
+        return replace(self, nothing=nothing)._relearned(method)
 
     def regrouped(self, named: Mapping[str, str | None]) -> Self:
         """The model with classes called otherwise, several perhaps alike, or (None) forgotten: as if it had
@@ -579,11 +596,12 @@ class TunedModel:
             images: what `encode` gives.
             rule: what to mark and which sets to give, as `self.rule` makes it.
         """
+        nothing = None if self.nothing is None else self.nothing.shown_by(images.global_)
         if self.head is not None:
-            return predict_labels(self.head, self.classes, images)
+            return replace(predict_labels(self.head, self.classes, images), nothing=nothing)
         method = self.method
         labels = method.labels_of_classes() if isinstance(method, Memory) else [0] * len(self.classes)
-        said = self.predictor(images.to(self.backbone.device))
+        said = replace(self.predictor(images.to(self.backbone.device)), nothing=nothing)
         return rule.decide(said, [label < 0 for label in labels])
 
 

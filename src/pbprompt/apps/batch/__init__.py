@@ -160,7 +160,7 @@ def _count(stream: Stream, output: Output, shown: Progress) -> None:
 def model_identity(model: TunedModel) -> str:
     """Of all that a tuned model answers by, but for the sampling."""
     digest, method = hashlib.sha256(), model.method
-    for name, value in sorted(saved_state(method, model.head).items()):
+    for name, value in sorted(saved_state(model).items()):
         digest.update(name.encode() + value.numpy().tobytes())
     tower = [method.backbone.fingerprint, str(method.backbone.dtype)]
     digest.update(json.dumps([method.name, method.classes, method.template, *tower]).encode())

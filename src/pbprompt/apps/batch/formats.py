@@ -76,6 +76,7 @@ def _parquet(records: Records) -> bytes:
         "unsure": pa.bool_(),
         "prediction_set": pa.list_(pa.string()),
         "unknown": pa.bool_(),
+        "nothing": pa.bool_(),
         "approximate": pa.string(),
         FEATURES: pa.list_(pa.float32(), len(first.get(FEATURES, ()))),
     }

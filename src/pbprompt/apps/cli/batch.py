@@ -187,6 +187,7 @@ def _print_table(rows: list[tuple[str, Prediction]], top_k: int, tuned: bool) ->
         cells += [f"{label} {score:.1%}" for label, score in answer.likeliest(shown)]
         if tuned:
             marks = ["unsure"] * bool(answer.unsure) + ["none of these"] * bool(answer.unknown)
+            marks += ["nothing to see"] * bool(answer.nothing)
             cells += [f"{math.exp(answer.entropy):.1f}", ", ".join(marks)]
         if answer.answer is not None:
             node, score = answer.answer
