@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from pbprompt.apps.classifier.tuning import GivenFeatures
+from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.learners.method import build_method, make_config
 from pbprompt.model import scoring
 from pbprompt.model.folder import describe_model
 from pbprompt.model.predictor import predict_features, predictive, zero_shot
-from pbprompt.model.scoring import leaderboard, probe_is_quick, rival_figures, score
+from pbprompt.model.scoring import against, leaderboard, probe_is_quick, rival_figures, score
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.pbprompt.model import PBPrompt
 from pbprompt.vision.features.cache import Features
@@ -116,6 +117,59 @@ def test_the_leaderboard_is_of_images_left_out(apart, tiny_vit):
     fitted = rival_figures(tiny_vit, CLASSES[:3], apart, apart, 1)["linear-probe"]
     assert found["linear-probe"]["nll"] > fitted["nll"]  # which has seen them
     assert leaderboard(tiny_vit, CLASSES[:3], "{}", apart.subset(slice(0, 3)), seed=1) == {}
+
+
+# ---------------------------------------------------------------- series
+
+
+@pytest.fixture(scope="module")
+def bursts(tiny_vit) -> tuple[Features, torch.Tensor]:
+    """Five bursts of four in each of three classes that nothing tells apart: only its twins find a burst."""
+    chance, series = torch.Generator().manual_seed(0), torch.arange(60) // 4
+    scenes = torch.randn(15, tiny_vit.embed_dim, generator=chance)[series]
+    images = scenes + 0.05 * torch.randn(60, tiny_vit.embed_dim, generator=chance)
+    return Features(images, torch.zeros(60, 4, tiny_vit.embed_dim).half(), series % 3), series
+
+
+def test_all_methods_are_judged_with_the_same_series_held_out(bursts, tiny_vit, monkeypatch):
+    images, series = bursts
+    given = GivenFeatures(tiny_vit, images.images)
+    items = tuple(Item(str(row), row // 4 % 3, group=f"s{row // 4}") for row in range(60))
+    dataset = Dataset("own", Path(), CLASSES[:3], train=items)
+    model = TunedModel.fit(dataset, given, Conjugate, ConjugateConfig(prior="none"))
+    asked = {}
+    answers = scoring.Fit.answers
+
+    def recorded(self, train, test, groups=None):
+        rows = [int((images.global_ == one).all(1).nonzero()) for one in test.global_]
+        asked.setdefault(self.kind.name, []).append(rows)
+        assert not set(series[rows].tolist()) & set(groups.tolist())
+        return answers(self, train, test, groups)
+
+    monkeypatch.setattr(scoring.Fit, "answers", recorded)
+    figures, _ = model.judge(dataset, "left-out", given, rivals=True)
+    assert set(asked) == {"conjugate", *scoring.RIVALS} and figures["series"] == 15
+    assert all(folds == asked["conjugate"] for folds in asked.values())
+
+
+def test_twins_help_no_one_where_series_are_held_out(bursts, tiny_vit):
+    images, series = bursts
+    apiece, whole = (
+        leaderboard(tiny_vit, CLASSES[:3], "{}", images, 1, groups=groups) for groups in (None, series)
+    )
+    for name in scoring.RIVALS:
+        assert apiece[name]["accuracy"] > 0.9 and whole[name]["accuracy"] < 0.7, name
+    told, kept = (dict(against(images, None, groups=groups)) for groups in (None, series))
+    for name in told:
+        assert told[name]["accuracy"] > 0.9 and kept[name]["accuracy"] < 0.7, name
+
+
+def test_settings_are_searched_by_series_too(bursts):
+    """Nothing tells the classes apart: by series the weakest fit is best, by twins a strong one."""
+    images, series = bursts
+    asked = Features(torch.randn(30, images.global_.shape[1]), images.patches[:30], torch.arange(30) % 3)
+    losses = [next(against(images, asked, groups=groups))[1]["nll"] for groups in (None, series)]
+    assert losses[1] < losses[0] - 0.05
 
 
 # ---------------------------------------------------------------- plain classifiers of the same images

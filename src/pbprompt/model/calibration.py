@@ -289,9 +289,11 @@ def calibrate_left_out(predictor: Predictor) -> Calibration | None:
     return replace(judged, left_out=len(judged))
 
 
-def calibrate_folds(predictor: Predictor, features: Features, said: Predictive) -> Calibration:
-    """By answers on training images, of models fitted without them."""
-    judged = calibrate(predictor, features, said)
+def calibrate_folds(
+    predictor: Predictor, features: Features, said: Predictive, groups: Int[Tensor, " n"] | None = None
+) -> Calibration:
+    """By answers on training images, of models fitted without them, or their series (`groups`)."""
+    judged = calibrate(predictor, features, said, groups)
     return replace(judged, left_out=len(judged))
 
 

@@ -145,7 +145,8 @@ def judged_on(metrics: Mapping[str, Any]) -> str:
     """Which images the figures are of."""
     count = metrics.get("images", 0)
     if metrics.get("split") == "left-out":
-        return f"the {count:,} training images, each fifth judged by a model fitted to the other four"
+        whole = f", the {series:,} series kept whole" if (series := metrics.get("series")) else ""
+        return f"the {count:,} training images, each fifth judged by a model fitted to the other four{whole}"
     part = metrics.get("split", "test")
     return f"all {count:,} images" if part == "all" else f"the {part} split, {count:,} images"
 

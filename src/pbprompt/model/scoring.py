@@ -34,6 +34,7 @@ RIVALS = {
 CHEAP = ("conjugate", *RIVALS)  # what `auto` chooses from
 HARD = 0.25  # share of images that the model is least sure of
 STRENGTHS = [0.1, 1, 10, 100, 1000]  # of logistic regression: C
+Groups = Int[Tensor, " n"] | None  # the series of each image; None: each is by itself
 MOST_PRODUCTS = 40_000_000  # images × classes × dimensions up to which the probe takes some seconds
 
 
@@ -85,45 +86,55 @@ class Fit:
     config: MethodConfig | None = None
     unlabelled: Float[Tensor, "m d"] | None = None
 
-    def answers(self, train: Features, test: Features) -> Predictive:
-        """What the method, fitted to some images, says of others."""
+    def answers(self, train: Features, test: Features, groups: Groups = None) -> Predictive:
+        """What the method, fitted to some images (`groups`: their series), says of others."""
         config = self.config or make_config(self.kind)
         method = build_method(self.kind, config, self.backbone, self.seed, self.classes, self.template)
         assert isinstance(method, Memory)
         if self.unlabelled is not None and isinstance(method, TakesUnlabelled):
             method.beside(self.unlabelled.to(self.backbone.device))
+        method.image_groups = None if groups is None else groups.to(self.backbone.device)
         here = train.to(self.backbone.device)
         method.begin(here.images, here.labels, self.seed)
         method.finish()
         return predict_features(predictive(method), test)
 
     def on_folds(
-        self, images: Features, groups: Int[Tensor, " n"] | None = None
+        self, images: Features, groups: Groups = None
     ) -> tuple[Int[Tensor, " r"], Predictive] | None:
         """Which training images could be left out, and what is said of them when fitted to four fifths.
 
         Whole series (`groups`) are left out. None where nothing can be: no class has two images, or series.
         """
-        folds = held_out(images.labels.cpu(), None if groups is None else groups.cpu())
+        folds = held_out(images.labels.cpu(), groups)
         if not folds:
             return None
-        said = Predictive.concatenate([self.answers(*_parted(images, held)) for held in folds])
+        said = Predictive.concatenate([self.answers(*_parted(images, held, groups)) for held in folds])
         rows = torch.cat([held.nonzero().flatten() for held in folds])
         order = rows.argsort()
         return rows[order], said.mapped(lambda values: values[order.to(values.device)])
 
 
-def _parted(images: Features, held: Bool[Tensor, " n"]) -> tuple[Features, Features]:
-    """Those to fit to, and those held out."""
-    return images.subset((~held).nonzero().flatten()), images.subset(held.nonzero().flatten())
+def _parted(
+    images: Features, held: Bool[Tensor, " n"], groups: Groups
+) -> tuple[Features, Features, Int[Tensor, " m"] | None]:
+    """Those to fit to, those held out, and the series of the former."""
+    left = images.subset((~held).nonzero().flatten())
+    return left, images.subset(held.nonzero().flatten()), None if groups is None else groups[~held]
 
 
 def rival_figures(
-    backbone: Backbone, classes: Sequence[str], train: Features, test: Features, seed: int, own: str = ""
+    backbone: Backbone,
+    classes: Sequence[str],
+    train: Features,
+    test: Features,
+    seed: int,
+    own: str = "",
+    groups: Groups = None,
 ) -> dict[str, dict[str, float]]:
     """The standard figures of each rival but a model's `own` method, fitted to its training images."""
     fits = _able([name for name in RIVALS if name != own], backbone, classes, "{}", train, seed)
-    return {name: standard_figures(fit.answers(train, test), test) for name, fit in fits.items()}
+    return {name: standard_figures(fit.answers(train, test, groups), test) for name, fit in fits.items()}
 
 
 def leaderboard(
@@ -133,12 +144,14 @@ def leaderboard(
     train: Features,
     seed: int,
     names: Iterable[str] = CHEAP,
+    groups: Groups = None,
 ) -> dict[str, dict[str, float]]:
     """The standard figures of each cheap method, on training images that it was not fitted to: five folds,
-    the same for all. The best by likelihood comes first; empty where no class has two images.
+    the same for all, of whole series (`groups`). The best by likelihood comes first; empty where no class
+    has two images.
     """
     fits = _able(names, backbone, classes, template, train, seed)
-    said = {name: found for name, fit in fits.items() if (found := fit.on_folds(train)) is not None}
+    said = {name: found for name, fit in fits.items() if (found := fit.on_folds(train, groups)) is not None}
     figures = {name: standard_figures(told, train.subset(rows)) for name, (rows, told) in said.items()}
     return dict(sorted(figures.items(), key=lambda pair: pair[1]["nll"]))
 
@@ -167,29 +180,38 @@ def probe_is_quick(images: int, classes: int, width: int) -> bool:
     return images * classes * width <= MOST_PRODUCTS
 
 
-def against(train: Features, test: Features | None, seed: int = 1) -> Iterator[tuple[str, dict[str, float]]]:
+def against(
+    train: Features, test: Features | None, seed: int = 1, groups: Groups = None
+) -> Iterator[tuple[str, dict[str, float]]]:
     """What scikit-learn's users would take instead: each classifier's name and its figures, as they are made.
 
     Settings are chosen by five-fold cross-validation within the training images, by likelihood where a
     classifier has probabilities of its own; those of the support vector machine are Platt's. Without test
-    images, as `Fit.on_folds` has it: each fifth is judged by a classifier of the other four.
+    images, as `Fit.on_folds` has it: each fifth is judged by a classifier of the other four. All folds are of
+    whole series (`groups`), but for those of Platt's.
     """
     with needing("--against needs scikit-learn", "against"):
         from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
         from sklearn.linear_model import LogisticRegression
+        from sklearn.metrics import log_loss, make_scorer
         from sklearn.model_selection import GridSearchCV
         from sklearn.neighbors import KNeighborsClassifier
         from sklearn.svm import SVC
-    folds_of = (_parted(train, held) for held in held_out(train.labels.cpu()))
-    parts = [(train, test)] if test is not None else list(folds_of)
-    counts = [part.labels.cpu().bincount() for part, _ in parts]
-    folds = min(5, *(int(count[count > 0].min()) for count in counts)) if parts else 0
-    most = max(int(new.labels.max()) for _, new in parts) if parts else 0
-    if folds < 2 or any(int((count > 0).sum()) <= most for count in counts):
+    folds_of = (_parted(train, held, groups) for held in held_out(train.labels.cpu(), groups))
+    parts = [(train, test, groups)] if test is not None else list(folds_of)
+    counts = [part.labels.cpu().bincount() for part, *_ in parts]
+    most = max(int(new.labels.max()) for _, new, _ in parts) if parts else 0
+    if not parts or any(len(count) <= most or int(count.min()) < 2 for count in counts):
         raise InputError("--against: a class has too few training images, so that nothing can be left out")
-    fewest = min(len(part) - -(-len(part) // folds) for part, _ in parts)
-    searched: dict[str, tuple[Any, dict[str, list[Any]], str]] = {
-        "logistic regression (CV)": (LogisticRegression(max_iter=500), {"C": STRENGTHS}, "neg_log_loss"),
+    inner = [held_out(part.labels.cpu(), own) for part, _, own in parts]
+    if not all(inner):
+        raise InputError("--against: a class has too few series, so that nothing can be left out")
+    fewest = min(int((~held).sum()) for folds in inner for held in folds)
+    likelihood = make_scorer(
+        log_loss, greater_is_better=False, response_method="predict_proba", labels=list(range(len(counts[0])))
+    )
+    searched: dict[str, tuple[Any, dict[str, list[Any]], Any]] = {
+        "logistic regression (CV)": (LogisticRegression(max_iter=500), {"C": STRENGTHS}, likelihood),
         "LDA (shrinkage)": (LinearDiscriminantAnalysis(solver="lsqr"), {"shrinkage": ["auto"]}, "accuracy"),
         "k nearest neighbours (CV)": (
             KNeighborsClassifier(weights="distance", metric="cosine"),
@@ -200,14 +222,17 @@ def against(train: Features, test: Features | None, seed: int = 1) -> Iterator[t
     }
     for name, (kind, grid, by) in searched.items():
         logs = []
-        for part, new in parts:
+        for (part, new, _), folds in zip(parts, inner, strict=True):
             x, asked = (unit(one.global_.float()).cpu().double().numpy() for one in (part, new))
             y = part.labels.cpu().numpy()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of fits that stop early, and folds without a rare class
-                best = GridSearchCV(kind, grid, cv=folds, scoring=by).fit(x, y).best_estimator_
+                cv = [
+                    ((~held).nonzero().flatten().numpy(), held.nonzero().flatten().numpy()) for held in folds
+                ]
+                best = GridSearchCV(kind, grid, cv=cv, scoring=by).fit(x, y).best_estimator_
                 if isinstance(best, SVC):
                     best = best.set_params(probability=True).fit(x, y)
                 said = np.clip(best.predict_proba(asked), 1e-38, 1)
             logs.append(torch.from_numpy(np.log(said / said.sum(1, keepdims=True))))
-        yield name, summary(torch.cat(logs), torch.cat([new.labels.cpu() for _, new in parts]))
+        yield name, summary(torch.cat(logs), torch.cat([new.labels.cpu() for _, new, _ in parts]))

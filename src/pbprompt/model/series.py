@@ -1,13 +1,15 @@
 """Which photographs of a dataset count as one: series as the user names them, or else found by features."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from pbprompt.evidence.series import find_series
+from pbprompt.errors import InputError
+from pbprompt.evidence.series import CHANCE, find_series
 from pbprompt.model.learn import Bank
 from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.images.series import ALIKE, NONE, numbered
@@ -23,11 +25,24 @@ def series_of(dataset: Dataset, items: Sequence[Item], bank: Bank, by: str) -> I
         return None
     if (named := numbered(items)) is not None:
         return torch.tensor(named)
+    if by == ALIKE and len(items) > MOST:
+        raise InputError(
+            f"--group {ALIKE}: compares {MOST:,} photographs at most, and there are {len(items):,}: name the "
+            "series (a table's column, folder or exif)"
+        )
     if not 1 < len(items) <= MOST:
         return None
     features = bank.encode(dataset.root, items)
-    images, labels = unit(features.global_.float()).cpu(), features.labels.cpu()
-    return find_series(images, labels, ASKED_CHANCE) if by == ALIKE else find_series(images, labels)
+    images = unit(features.global_.float()).cpu().numpy()
+    labels = features.labels.cpu().tolist()
+    groups = _found(images.tobytes(), tuple(labels), ASKED_CHANCE if by == ALIKE else CHANCE).clone()
+    return groups if len(groups.unique()) < len(groups) else None
+
+
+@lru_cache(maxsize=4)  # a fit asks for those of the same photographs several times
+def _found(images: bytes, labels: tuple[int, ...], chance: float) -> Int[Tensor, " n"]:
+    features = torch.frombuffer(bytearray(images), dtype=torch.float32).view(len(labels), -1)
+    return find_series(features, torch.tensor(labels), chance)
 
 
 def apart_from(

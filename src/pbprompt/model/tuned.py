@@ -177,9 +177,7 @@ class TunedModel:
             info = describe_model(method, seed=seed, data=Provenance.of(dataset), multi_label=True)
             head = fit_head(dataset, bank, method)
             return cls(method, info, head=head)._telling_nothing(dataset, bank)
-        groups = (
-            series_of(dataset, dataset.train, bank, options.group) if issubclass(kind, LeavesOut) else None
-        )
+        groups = series_of(dataset, dataset.train, bank, options.group)
         method, terms = tune(dataset, bank, kind, config, replace(options, groups=groups))
         shots = dataset.drawn.shots if dataset.drawn else 0
         facts = pool_facts(absorbed_by(method)) | series_facts(groups, options.group)
@@ -402,18 +400,32 @@ class TunedModel:
             said = said.tempered(model.info.temperature)
             calibration = calibrate(model.predictor, features, said, groups)
         if whole.split_by_seed or len(held_out) < ENOUGH:  # the training images are as good witnesses
-            left = calibrate_left_out(model.predictor)
+            left = model._calibrated_left_out(dataset, bank, unlabelled)
             calibration = calibration.with_left_out(left) if calibration and left else calibration or left
         model, metrics = replace(model, calibration=calibration), {}
         judged = model.can_leave_out(dataset) if split == LEFT_OUT else not (split == "val" and chooses)
         if figures and judged:
             if calibration is None and split == LEFT_OUT:
-                features = bank_on(bank, self.backbone).encode(dataset.root, dataset.train)
-                _, features, said = model._left_out(features, unlabelled)
-                model = replace(model, calibration=calibrate_folds(model.predictor, features, said))
+                model = replace(model, calibration=model._calibrated_on_folds(dataset, bank, unlabelled))
             found = model.judge(dataset, split, bank, rivals=True, unlabelled=unlabelled)[0]
             metrics = {"split": split, **found}
         return replace(model, info=replace(model.info, metrics=metrics))
+
+    def _calibrated_left_out(
+        self, dataset: Dataset, bank: Bank, unlabelled: Float[Tensor, "m d"] | None
+    ) -> Calibration | None:
+        """By training images that the method leaves out itself; beside images without a label it does so one
+        by one, so that series are left out by folds."""
+        series = unlabelled is not None and isinstance(self.method, LeavesOut) and self.can_leave_out(dataset)
+        if series and series_of(dataset, dataset.train, bank, self.info.data.group) is not None:
+            return self._calibrated_on_folds(dataset, bank, unlabelled)
+        return calibrate_left_out(self.predictor)
+
+    def _calibrated_on_folds(
+        self, dataset: Dataset, bank: Bank, unlabelled: Float[Tensor, "m d"] | None
+    ) -> Calibration:
+        _, features, said, groups = self._left_out(dataset, bank, unlabelled)
+        return calibrate_folds(self.predictor, features, said, groups)
 
     def can_leave_out(self, dataset: Dataset) -> bool:
         """Whether `judge` can judge its training images: it takes no steps, and a class has two of them."""
@@ -494,14 +506,15 @@ class TunedModel:
         items = dataset.train if split == LEFT_OUT else whole.split(split)
         if not items:
             raise InputError(f"{dataset.name} has no {split} images: choose another split")
-        features = bank_on(bank, self.backbone).encode(dataset.root, items)
         if self.head is not None:
+            features = bank_on(bank, self.backbone).encode(dataset.root, items)
             return judge_labels(self.head, self.method, dataset, items, features)
-        train = features
+        groups = None
         if split == LEFT_OUT:
-            rows, features, said = self._left_out(features, unlabelled)
+            rows, features, said, groups = self._left_out(dataset, bank, unlabelled)
             items = tuple(items[row] for row in rows.tolist())
         else:
+            features = bank_on(bank, self.backbone).encode(dataset.root, items)
             said = predict_features(self.predictor, features)
         paths = [item.path for item in items]
         answers = Evaluation.of(said.probabilities.cpu(), features.labels.cpu(), self.classes, paths)
@@ -509,6 +522,8 @@ class TunedModel:
         untuned = bank_on(bank, given)
         frozen = features if self.backbone is given else untuned.encode(dataset.root, items)
         figures: dict[str, Any] = {**standard_figures(said, features), "images": len(items)}
+        if groups is not None:
+            figures["series"] = len(groups.unique())
         if given.reads_text:
             names = zero_shot(given, self.classes, self.method.template)
             figures["zero_shot"] = score(names, frozen)
@@ -517,21 +532,24 @@ class TunedModel:
             figures["sets"] = set_figures(said, features, self.classes, COVERAGE, quantile)
             shown = np.round(answers.confidence, DIGITS)
             figures["trade"] = [one.kept(shown, answers.right) for one in self.calibration.promises]
-        if rivals and split == LEFT_OUT:
+        if rivals:
+            train, asked = untuned.encode(dataset.root, dataset.train), (given, self.classes)
+            series = series_of(dataset, dataset.train, bank, info.data.group)
             plain = [name for name in RIVALS if name != info.method]
-            figures["rivals"] = leaderboard(given, self.classes, "{}", train, info.seed, plain)
-        elif rivals:
-            train = untuned.encode(dataset.root, dataset.train)
-            figures["rivals"] = rival_figures(given, self.classes, train, frozen, info.seed, info.method)
+            figures["rivals"] = (
+                leaderboard(*asked, "{}", train, info.seed, plain, series)
+                if split == LEFT_OUT
+                else rival_figures(*asked, train, frozen, info.seed, info.method, series)
+            )
         return figures, answers
 
     def _left_out(
-        self, features: Features, unlabelled: Float[Tensor, "m d"] | None
-    ) -> tuple[Int[Tensor, " n"], Features, Predictive]:
-        """Which training images can be left out, their features, and what is said of them then."""
+        self, dataset: Dataset, bank: Bank, unlabelled: Float[Tensor, "m d"] | None
+    ) -> tuple[Int[Tensor, " n"], Features, Predictive, Int[Tensor, " n"] | None]:
+        """Which training images can be left out, their features, what is said of them then, their series."""
         method = self.method
-        groups = getattr(method, "kept_groups", None)
-        groups = None if groups is None or len(groups) != len(features) else groups
+        features = bank_on(bank, self.backbone).encode(dataset.root, dataset.train)
+        groups = series_of(dataset, dataset.train, bank, self.info.data.group)
         fit = Fit(
             type(method),
             self.backbone,
@@ -545,7 +563,8 @@ class TunedModel:
         if found is None:
             raise InputError("no class has two images, so that none can be left out: add images")
         rows, said = found
-        return rows, features.subset(rows), said.tempered(self.info.temperature)
+        of_rows = None if groups is None else groups[rows]
+        return rows, features.subset(rows), said.tempered(self.info.temperature), of_rows
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[Float[Tensor, "3 h w"]]) -> Encoded:

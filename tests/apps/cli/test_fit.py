@@ -13,6 +13,7 @@ import torch
 
 import pbprompt
 from pbprompt.apps.cli import main
+from pbprompt.apps.cli.figures import ahead_words
 from pbprompt.apps.cli.fitting import stopped_words
 from pbprompt.model.manifest import WEIGHTS
 from pbprompt.model.tuned import TunedModel
@@ -668,3 +669,17 @@ def test_a_float16_model_is_read_in_float32_on_a_cpu(whole, tmp_path):
     config["backbone"]["precision"] = "float16"
     (tmp_path / "half" / "config.json").write_text(json.dumps(config))
     assert TunedModel.load(tmp_path / "half").backbone.dtype == torch.float32
+
+
+def test_a_plain_classifier_that_is_clearly_ahead_is_named():
+    rivals = {"linear-probe": {"accuracy": 0.9}, "nearest-mean": {"accuracy": 0.7}}
+    metrics = {"accuracy": 0.8, "images": 400, "rivals": rivals}
+    assert ahead_words(metrics, "conjugate") == (
+        "the linear probe is clearly ahead of conjugate on these images (90.0% right against 80.0%): "
+        "--method linear-probe fits it"
+    )
+    assert ahead_words(metrics | {"images": 40}, "conjugate") == ""  # by chance, perhaps
+    assert ahead_words(metrics | {"series": 40}, "conjugate") == ""  # as many as they count for
+    assert (
+        ahead_words(metrics | {"accuracy": 0.9}, "conjugate") == ahead_words({"map": 0.5}, "conjugate") == ""
+    )

@@ -107,7 +107,7 @@ def evaluate(
         )
     figures, answers = tuned.judge(few, part, bank, rivals=against_others)
     if against_others:
-        figures["rivals"] |= others(few, part, bank_on(bank, tuned.method.given), seed)
+        figures["rivals"] |= others(few, part, bank_on(bank, tuned.method.given), seed, tuned.info.data.group)
     if together:
         refuse({"--together": True if part == LEFT_OUT else None}, "it takes images kept aside from the fit")
         features = bank.encode(dataset.root, dataset.split(part))

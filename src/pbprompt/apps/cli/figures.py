@@ -19,6 +19,7 @@ from pbprompt.model.metrics.evaluation import Evaluation
 from pbprompt.model.metrics.multi_label import MultiLabelEvaluation
 from pbprompt.model.metrics.sign_test import sign_test
 from pbprompt.model.scoring import RIVALS, against
+from pbprompt.model.series import series_of
 from pbprompt.model.tuned import LEFT_OUT, TunedModel
 from pbprompt.vision.images.items import Dataset, some
 from pbprompt.vision.images.names import missing_names
@@ -26,14 +27,17 @@ from pbprompt.vision.images.names import missing_names
 SHOWN_LABELS = 12
 MOST_IN_MATRIX = 12  # classes whose confusion matrix fits a terminal
 MOST_CLASSES, MOST_PAIRS = 12, 5
+SURELY = 1.645  # standard errors: by chance in one case of twenty
 
 
-def others(few: Dataset, split: str, bank: Bank, seed: int) -> dict[str, Any]:
-    """scikit-learn's classifiers, each fitted to the training images that the model was."""
+def others(few: Dataset, split: str, bank: Bank, seed: int, group: str = "") -> dict[str, Any]:
+    """scikit-learn's classifiers, each fitted to the training images that the model was; `group`: how their
+    series are told."""
     train = bank.encode(few.root, few.train)
     test = None if split == LEFT_OUT else bank.encode(few.root, few.whole.split(split))
     found = {}
-    for name, figures in against(train, test, seed):
+    groups = series_of(few, few.train, bank, group)
+    for name, figures in against(train, test, seed, groups):
         tell(f"{name}: done")
         found[name] = figures
     return found
@@ -82,6 +86,26 @@ def print_figures(metrics: dict[str, Any], *, verbose: bool = True) -> None:
     if rows := chosen(metrics.get("trade", ())):
         print("What --reject-at promises, and what came of it on these images")
         print_table(TRADE_HEADS, map(trade_cells, rows), right=TRADE_HEADS)
+
+
+def ahead_words(metrics: Mapping[str, Any], method: str) -> str:
+    """What to do where a plain classifier of the same images is right clearly more often; else nothing.
+
+    Clearly: by `SURELY` standard errors of the difference, taken as if each were judged by images of its own.
+    """
+    rivals, images = metrics.get("rivals", {}), metrics.get("series", metrics.get("images", 0))
+    best = max(
+        (name for name in rivals if name in RIVALS), key=lambda one: rivals[one]["accuracy"], default=""
+    )
+    if not best:
+        return ""
+    own, other = metrics["accuracy"], rivals[best]["accuracy"]
+    if other - own <= SURELY * ((own * (1 - own) + other * (1 - other)) / images) ** 0.5:
+        return ""
+    return (
+        f"the {RIVALS[best]} is clearly ahead of {method} on these images ({other:.1%} right against "
+        f"{own:.1%}): --method {best} fits it"
+    )
 
 
 def compare_models(

@@ -18,7 +18,7 @@ from pbprompt.apps.cli.calibration_words import (
     temperature_words,
     threshold_words,
 )
-from pbprompt.apps.cli.figures import compare, print_figures, twin_words
+from pbprompt.apps.cli.figures import ahead_words, compare, print_figures, twin_words
 from pbprompt.apps.cli.fit import AUTO, FitCommand
 from pbprompt.apps.cli.output import print_table, quote, refuse
 from pbprompt.apps.cli.predict import class_names
@@ -37,6 +37,7 @@ from pbprompt.model.hierarchy import read_hierarchy
 from pbprompt.model.manifest import check_free, claim
 from pbprompt.model.multi_label import check_multi_label
 from pbprompt.model.scoring import leaderboard, probe_is_quick
+from pbprompt.model.series import series_of
 from pbprompt.model.streamed import is_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.loop.checkpoint import checkpoint_step
@@ -360,7 +361,8 @@ def _best_method(options: FitCommand, dataset: Dataset, bank: FeatureBank, conso
     """The best by left-out images; all are printed."""
     console.print("auto: fitting each method to four fifths of the training images, five times")
     train = bank.encode(dataset.root, dataset.train)
-    found = leaderboard(options.tower, dataset.classes, dataset.template, train, options.seed)
+    groups = series_of(dataset, dataset.train, bank, options.group)
+    found = leaderboard(options.tower, dataset.classes, dataset.template, train, options.seed, groups=groups)
     if not found:
         console.print("auto: no class has two images to leave one out of: conjugate it is")
         return "conjugate"
@@ -377,6 +379,8 @@ def _print_outcome(options: FitCommand, model: TunedModel, few: Dataset, console
         if "accuracy" in model.info.metrics:
             right = round(100 * model.info.metrics["accuracy"])
             console.print(f"of 100 images like these, about {right} are named right")
+            if words := ahead_words(model.info.metrics, options.method):
+                console.print(words)
         bank = FeatureBank(model.backbone, progress=False)
         console.print(twin_words(twins(few, model.info.metrics["split"], bank)), end="")
         images, classes = len(few.train), len(few.classes)

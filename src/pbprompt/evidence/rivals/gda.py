@@ -62,17 +62,20 @@ class GDA(LinearClassifier):
     ) -> tuple[Tensor, Tensor, Tensor]:
         x = x.double()
         scale = float(self.backbone.logit_scale)
-        alpha = self.config.alpha or best_alpha(x, labels, scale * x @ text.double().T)
+        alpha = self.config.alpha or best_alpha(x, labels, scale * x @ text.double().T, self.image_groups)
         found = gaussian_discriminant(x, labels)
         return alpha * found.weights, alpha * found.bias, torch.full_like(found.bias, scale)
 
 
 def best_alpha(
-    x: Float[Tensor, "n d"], labels: Int[Tensor, " n"], text_logits: Float[Tensor, "n k"]
+    x: Float[Tensor, "n d"],
+    labels: Int[Tensor, " n"],
+    text_logits: Float[Tensor, "n k"],
+    groups: Int[Tensor, " n"] | None = None,
 ) -> float:
-    """The α that is most often right on held-out images; 1 where nothing can be held out."""
+    """The α that is most often right on images held out with their series (`groups`); 1 where none can be."""
     right, likelihood = torch.zeros(2, len(ALPHAS), dtype=torch.float64)
-    folds = held_out(labels)
+    folds = held_out(labels, groups)
     for held in folds:
         image_logits = gaussian_discriminant(x[~held], labels[~held]).logits(x[held])
         for place, alpha in enumerate(ALPHAS):

@@ -56,17 +56,23 @@ class LinearProbe(LinearClassifier):
         self, x: Float[Tensor, "n d"], labels: Int[Tensor, " n"], text: Float[Tensor, "k d"]
     ) -> tuple[Tensor, Tensor, Tensor]:
         typical = float(self.backbone.logit_scale) ** 2 / x.shape[1]
-        strength = self.config.strength or best_strength(x, labels, typical)
+        strength = self.config.strength or best_strength(x, labels, typical, self.image_groups)
         (found,) = logistic_regression(x.double(), labels, [strength])
         return *found, torch.zeros_like(found.bias)
 
 
-def best_strength(x: Float[Tensor, "n d"], labels: Int[Tensor, " n"], typical: float) -> float:
-    """The C near `typical` with the best held-out log-likelihood; `typical` where nothing can be held out."""
+def best_strength(
+    x: Float[Tensor, "n d"],
+    labels: Int[Tensor, " n"],
+    typical: float,
+    groups: Int[Tensor, " n"] | None = None,
+) -> float:
+    """The C near `typical` with the best log-likelihood of images held out with their series (`groups`);
+    `typical` where none can be."""
     variance = float((x - x.mean(0)).square().sum(1).mean().clamp(1e-12, 1))
     strengths = [typical * 10 ** (half / 2) for half in range(-4, 5 + math.ceil(-2 * math.log10(variance)))]
     losses = torch.zeros(len(strengths), dtype=torch.float64)
-    folds = held_out(labels)
+    folds = held_out(labels, groups)
     for held in folds:
         fits = logistic_regression(x[~held], labels[~held], strengths, tolerance=ROUGH)
         for place, fit in enumerate(fits):
