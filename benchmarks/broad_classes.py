@@ -99,11 +99,11 @@ def foreign(method: Conjugate, given: Problem) -> dict[str, float]:
     x = unit(given.held_out.images)
     experts = posterior.scores(Seen(x))
     known, looks = torch.tensordot(posterior.weights.best, experts, dims=1), posterior.strangeness(experts)
-    texts, level = method.texts(NOUNS), known.logsumexp(1)
+    texts, level, by_name = method.texts(NOUNS), known.logsumexp(1), posterior.by_name(experts)
     right = known.argmax(1) == given.held_out.labels
 
     def taken(places: list[int]) -> torch.Tensor:
-        odds = NewNames(posterior, [texts[places]], [scale]).log_odds([Seen(x)], looks)
+        odds = NewNames(posterior, [texts[places]], [scale]).log_odds([Seen(x)], looks, by_name)
         return level + odds.amax(1) > known.amax(1)
 
     shares = [100 * float(taken([place]).double().mean()) for place in range(len(NOUNS))]

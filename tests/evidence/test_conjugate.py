@@ -94,18 +94,22 @@ def answers(model: Posterior, images: Encoded, columns: list[int], texts, scale:
     """p(c | x) by the equations: columns of known classes, −1 for one known by its text alone."""
     x = unit(images.global_).double()
     experts = scores(model, x)
-    looks, v, psi = model.strangeness(experts), model.novelty.odds[1], model.novelty.odds[2]
+    looks, (_, v, psi, rho) = model.strangeness(experts), model.novelty.odds
     new = [place for place, column in enumerate(columns) if column < 0]
     named = NewNames(model, [texts[new]], [scale])
     cosines = (x - model.views[0].centre) @ named.directions[0].T
     known = [column for column in columns if column >= 0]
+    alone = scale * x @ (texts[new].double() - model.views[0].text_map.centre).T * model.name_scale
+    if known:
+        alone = alone - (model.name_scale * experts[3][:, known]).logsumexp(1, keepdim=True)
+    fit = psi * cosines + rho * alone
     total = 0.0
     for draw in model.weights.draws(SAMPLES):
         table = sum(weight * expert[:, known] for weight, expert in zip(draw, experts, strict=True))
         if not known:
-            by_place = dict(zip(new, (psi * cosines).T, strict=True))
+            by_place = dict(zip(new, fit.T, strict=True))
         else:
-            odds = psi * cosines - v * looks.unsqueeze(1) - named.reluctance
+            odds = fit - v * looks.unsqueeze(1) - named.reluctance
             joined = iter(torch.cat([table.logsumexp(1, keepdim=True) + odds], 1).T)
             columns_of = iter(table.T)
             by_place = {c: next(columns_of if at >= 0 else joined) for c, at in enumerate(columns)}
@@ -305,7 +309,10 @@ def test_directions_are_slopes_at_the_centre(tiny_vit):
             torch.testing.assert_close(found[draw, place].double(), slope, rtol=1e-3, atol=1e-3)
     texts = texts_of(tiny_vit, ("tree",))
     named = NewNames(model, [texts], [float(tiny_vit.logit_scale)])
-    expected = model.novelty.odds[2] * named.directions[0][0]
+    alone = float(tiny_vit.logit_scale) * (texts[0] - model.views[0].text_map.centre) * model.name_scale
+    by_name = model.name_scale * experts[3][columns]
+    others = torch.autograd.grad(by_name.logsumexp(0), x)[0]
+    expected = model.novelty.odds[2] * named.directions[0][0] + model.novelty.odds[3] * (alone - others)
     torch.testing.assert_close(found[0, 1].double(), expected, rtol=1e-3, atol=1e-3)
 
 

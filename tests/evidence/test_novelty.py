@@ -12,11 +12,19 @@ from scipy.special import logsumexp
 
 from pbprompt.evidence.expert import HeldOutPhotographs, Seen
 from pbprompt.evidence.experts.gaussian import fit_gaussians, whitened
-from pbprompt.evidence.novelty import FEWEST, USUAL, Novelty, fit_novelty, openness, reluctance
+from pbprompt.evidence.novelty import (
+    FEWEST,
+    USUAL,
+    Novelty,
+    against_others,
+    fit_novelty,
+    openness,
+    reluctance,
+)
 from pbprompt.evidence.statistics import Statistics
 
 
-def novelty_of(familiar: torch.Tensor, odds=(2.0, 1.0, 0.3)) -> Novelty:
+def novelty_of(familiar: torch.Tensor, odds=USUAL) -> Novelty:
     reference = torch.tensor([[-30.0, 5.0], [0.4, 0.1]], dtype=torch.float64)
     return Novelty(reference, familiar, torch.tensor(odds).double(), torch.zeros(0).double())
 
@@ -32,9 +40,11 @@ class Tables(NamedTuple):
     """by kernel regression"""
     logits: torch.Tensor
     cosines: torch.Tensor
+    by_name: torch.Tensor
 
     def fitted(self, cosines: torch.Tensor | None = None) -> Novelty:
-        return fit_novelty(self.left, BEYOND, self.logits, self.cosines if cosines is None else cosines)
+        cosines = self.cosines if cosines is None else cosines
+        return fit_novelty(self.left, BEYOND, self.logits, cosines, self.by_name)
 
 
 def closeness(distances: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -59,7 +69,8 @@ def judged(counts=(8, 6, 1, 7), seed: int = 0) -> Tables:
         looks=torch.zeros(n, dtype=torch.float64),
     )
     logits, cosines = 6 * own + normal(n, k, seed=seed + 3), 4 * own + normal(n, k, seed=seed + 4)
-    return Tables(left, distances, by_kernel, without_class, logits, cosines)
+    by_name = 2 * own + normal(n, k, seed=seed + 5)
+    return Tables(left, distances, by_kernel, without_class, logits, cosines, by_name)
 
 
 def reference_of(tables: Tables) -> list[float]:
@@ -169,7 +180,8 @@ def test_odds_are_fitted_by_leaving_classes_out(counts):
             look = familiarity_statistic(
                 pick(tables.distances, i, left), pick(scores, i, left), reference
             ).item()
-            asked.append([-1.0, -look, float(cosines[i, c])])
+            others = [float(tables.by_name[i, other]) for other in every if other != c]
+            asked.append([-1.0, -look, float(cosines[i, c]), float(tables.by_name[i, c]) - logsumexp(others)])
             own.append(int(c == labels[i]))
             shares.append(1 / each[i])
             if c == labels[i]:
@@ -188,6 +200,32 @@ def test_of_two_classes_none_can_be_left_out_whole(counts):
     assert novelty.odds.tolist() == pytest.approx(USUAL) and len(novelty.found) == 0
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 9), st.floats(0.01, 200))
+def test_what_names_say_of_each_class_against_the_others(seed, classes, scale):
+    table = scale * normal(4, classes, seed=seed)
+    found = against_others(table)
+    for i in range(4):
+        for c in range(classes):
+            others = [float(table[i, other]) for other in range(classes) if other != c]
+            assert float(found[i, c]) == pytest.approx(float(table[i, c]) - logsumexp(others), abs=1e-7)
+
+
+def test_strong_names_keep_the_odds_that_they_have_among_themselves():
+    """Where nothing but names tells, left-out classes say ρ = 1 and that the rest is not needed."""
+    chance = torch.Generator().manual_seed(0)
+    by_name = 3 * normal(2000, 100, seed=1)
+    labels = torch.multinomial(by_name.softmax(1), 1, generator=chance).squeeze(1)
+    left = judged((20,) * 100).left._replace(
+        labels=labels,
+        closeness=torch.zeros(2, 2000).double(),
+        without_class=torch.zeros(2, 2000).double(),
+    )
+    u, v, psi, rho = fit_novelty(left, BEYOND, by_name, 1e-3 * normal(2000, 100), by_name).odds.tolist()
+    assert rho == pytest.approx(1, abs=0.1) and u < 0.5
+    assert v == pytest.approx(USUAL[1]) and psi == pytest.approx(USUAL[2], rel=0.05)
+
+
 def test_openness():
     tables = judged()
     novelty, logits, left = tables.fitted(), tables.logits, tables.left
@@ -202,12 +240,12 @@ def test_openness():
 def test_new_names_take_no_more_than_their_share(seed, photographs, names, scale):
     """Of the left-out photographs given: 1 % for one name, 3 % for twenty together."""
     novelty = novelty_of(torch.zeros(0))
-    opened, cosines = (
+    opened, fit = (
         scale * normal(photographs, seed=seed),
         scale * normal(photographs, names, seed=seed + 1),
     )
-    reluctant = reluctance(novelty, opened, cosines)
-    taken = opened.unsqueeze(1) + novelty.odds[2] * cosines > reluctant
+    reluctant = reluctance(novelty, opened, fit)
+    taken = opened.unsqueeze(1) + fit > reluctant
     assert (reluctant >= novelty.odds[0]).all()
     assert (taken.double().mean(0) <= 0.01).all()
     most = 0.01 * names if names < 3 else 0.03 * max(1, names / 20)

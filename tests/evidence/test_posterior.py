@@ -165,17 +165,22 @@ def test_log_odds_of_new_names():
     torch.testing.assert_close(names.directions[0], place)
     new = problem(8, [6], seed=9)[0]
     looks = model.strangeness(scores_of(model, new))
-    u, v, fit = model.novelty.odds
+    u, v, fit, beside = model.novelty.odds
     assert (names.reluctance >= u).all()
+    mean = texts.double().mean(0)
+    alone = float(model.name_scale) * SCALE * new @ (torch.cat([texts, new_texts]).double() - mean).T
     centre = torch.stack([images[labels == c].double().mean(0) for c in range(4)]).mean(0)
-    found = names.log_odds([Seen(new)], looks)
+    found = names.log_odds([Seen(new)], looks, model.by_name(scores_of(model, new)))
     for i in range(6):
         for n in range(3):
             expected = -names.reluctance[n] - v * looks[i] + fit * (new[i] - centre) @ place[n]
+            expected += beside * (alone[i, 4 + n] - alone[i, :4].logsumexp(0))
             torch.testing.assert_close(found[i, n], expected, rtol=1e-8, atol=1e-8)
     # of the left-out photographs themselves each takes no more than one in a hundred
     logits = torch.tensordot(model.weights.best, left.scores, dims=1)
-    odds = names.log_odds([Seen(images.double())], left.looks) + logits.logsumexp(1, keepdim=True)
+    by_name = model.names_alone(Seen(images.double()))
+    torch.testing.assert_close(by_name, model.by_name(left.scores))
+    odds = names.log_odds([Seen(images.double())], left.looks, by_name) + logits.logsumexp(1, keepdim=True)
     assert ((odds > logits.amax(1, keepdim=True) + 1e-9).double().mean(0) <= 0.01).all()
 
 
@@ -185,7 +190,9 @@ def test_log_odds_fall_with_how_well_known_an_image_looks(seed, more):
     model, _ = fitted(*problem(6, [4, 3, 5], seed=seed))
     names = NewNames(model, [torch.nn.functional.normalize(normal(2, 6, seed=seed))], [SCALE])
     new, looks = torch.nn.functional.normalize(normal(5, 6, seed=seed + 1)), normal(5, seed=seed + 2)
-    assert (names.log_odds([Seen(new)], looks + more) < names.log_odds([Seen(new)], looks)).all()
+    by_name = model.names_alone(Seen(new))
+    nearer, farther = (names.log_odds([Seen(new)], looks + step, by_name) for step in (more, 0))
+    assert (nearer < farther).all()
 
 
 def test_images_far_from_all_are_left_to_the_names():
@@ -306,4 +313,4 @@ def test_whatever_comes_stays_finite(counts, kind):
     looks = model.strangeness(experts)
     assert experts.isfinite().all() and looks.isfinite().all() and left.scores.isfinite().all()
     names = NewNames(model, [torch.nn.functional.normalize(normal(2, 6, seed=4))], [SCALE])
-    assert names.log_odds([Seen(new)], looks).isfinite().all()
+    assert names.log_odds([Seen(new)], looks, model.by_name(experts)).isfinite().all()

@@ -73,7 +73,7 @@ class Conjugate(Memory):
     """Names place the classes, photographs move them; both in closed form."""
 
     Config = ConjugateConfig
-    revision = 4
+    revision = 5
     tags = ("closed form",)
     takes_several = True
     needs_text = False

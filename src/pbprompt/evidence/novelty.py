@@ -14,13 +14,15 @@ The familiarity of an image is the rank of F(x) among those of left-out photogra
 
 A name without photographs takes an image from the known classes at the odds
 
-    ln o_n(x) = −u − v F(x) + ψ (x − b)·(t̂_n − t̄)          u, v, ψ > 0
+    ln o_n(x) = −u − v F(x) + ψ (x − b)·(t̂_n − t̄) + ρ (s_n(x) − ln Σ_c exp s_c(x))      u, v, ψ, ρ > 0
 
-so that it takes what looks like nothing known and fits the name. u, v and ψ are fitted by leaving classes
-out whole, photographs and all: their photographs are to go to their name, and all others to none of the other
-names. What a new name may cost is bounded by the same left-out photographs, whatever the name is: u_n is
-raised until it takes at most 1 % of images like them, and up to 20 new names together at most 3 %: by
-counting, or by Student's t where they are too few to count so small a share.
+so that it takes what looks like nothing known, fits the name, and fits it better than the names of the known
+classes, s being what names alone say (ψ₀ E of names, `trust.py`). ρ = 1 and nothing else is zero-shot's own
+odds; where names are weak, ψ₀ is small and so is this. All four are fitted by leaving classes out whole,
+photographs and all: their photographs are to go to their name, and all others to none of the other names.
+What a new name may cost is bounded by the same left-out photographs, whatever the name is: u_n is raised
+until it takes at most 1 % of images like them, and up to 20 new names together at most 3 %: by counting, or
+by Student's t where they are too few to count so small a share.
 """
 
 from collections.abc import Sequence
@@ -35,8 +37,8 @@ from pbprompt.evidence.weights import fit_weights
 
 FEWEST = 19  # left-out photographs, before a p-value can be 0.05
 BY_ONE, BY_TWENTY = 0.01, 0.03  # of the known classes' images that new names may take
-USUAL = (2.0, 1.0, 0.3)  # u, v and ψ / exp(logit scale) before any class is left out
-PAIRS = 1 << 18  # of photographs and names, that u, v and ψ are fitted to
+USUAL = (2.0, 1.0, 0.3, 1.0)  # u, v, ψ / exp(logit scale) and ρ before any class is left out
+PAIRS = 1 << 18  # of photographs and names, that these are fitted to
 HUGE = 1e30  # finite, as all that is saved
 GATE = (0.1, 0.01)  # familiarity at which an image begins to be left to the names, and at which it is
 
@@ -48,8 +50,8 @@ class Novelty(NamedTuple):
     """N̄, σ"""
     familiar: Float[Tensor, " m"]
     """F of left-out photographs, ascending; empty where nothing could be left out"""
-    odds: Float[Tensor, "3"]
-    """u, v, ψ"""
+    odds: Float[Tensor, "4"]
+    """u, v, ψ, ρ"""
     found: Float[Tensor, " _"]
     """of classes left out whole, the share of images that their name is given; empty where not known"""
 
@@ -80,10 +82,12 @@ def fit_novelty(
     beyond: Sequence[bool],
     logits: Float[Tensor, "n k"],
     cosines: Float[Tensor, "n k"],
+    by_name: Float[Tensor, "n k"],
 ) -> Novelty:
     """From left-out photographs, whose F need not be known.
 
-    `logits`: of the known classes; `cosines`: e^scale (x − b)·(t̂_c − t̄), all 0 where no name is read.
+    `logits`: of the known classes; `cosines`: e^scale (x − b)·(t̂_c − t̄), all 0 where no name is read;
+    `by_name`: s.
     """
     labels, several = left.labels, left.several
     reference = _reference(left.closeness[:, several])
@@ -100,16 +104,25 @@ def fit_novelty(
     if several.any():
         rows = rows[several]
     rows = rows[:: max(1, -(-len(rows) * own.shape[1] // PAIRS))]
-    own, cosines = own[rows], cosines[rows]
+    own, cosines, by_name = own[rows], cosines[rows], by_name[rows]
     looks = torch.where(own, strange[rows].unsqueeze(1), familiar[rows].unsqueeze(1))
     shares = (1 / labels[rows].bincount(minlength=own.shape[1]).to(cosines))[labels[rows]]  # a class once
-    asked = torch.stack([-torch.ones_like(looks), -looks, cosines]).flatten(1)
+    asked = torch.stack([-torch.ones_like(looks), -looks, cosines, against_others(by_name)]).flatten(1)
     pairs = torch.stack([torch.zeros_like(asked), asked], dim=2)
     fitted = fit_weights(pairs, own.flatten().long(), usual, shares.repeat_interleave(own.shape[1])).best
     known = logits[rows].masked_fill(own, -torch.inf)
-    by_name = known.logsumexp(1) + torch.tensordot(fitted, asked.view(3, *own.shape)[:, own], dims=1)
+    by_name = known.logsumexp(1) + torch.tensordot(fitted, asked.view(-1, *own.shape)[:, own], dims=1)
     found = (shares * (by_name > known.amax(1))).sum() / shares.sum()
     return novelty._replace(odds=fitted, found=found.reshape(1))
+
+
+def against_others(by_name: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+    """s_c − ln Σ_{c' ≠ c} exp s_c', each class against the others."""
+    best = by_name.argmax(1, keepdim=True)
+    others = by_name.scatter(1, best, -torch.inf).logsumexp(1, keepdim=True)  # where 1 − q_c would be 0
+    share = by_name.softmax(1).scatter(1, best, 0.0)
+    rest = by_name.logsumexp(1, keepdim=True) + torch.log1p(-share)
+    return by_name - rest.scatter(1, best, others)
 
 
 def openness(
@@ -120,11 +133,10 @@ def openness(
 
 
 def reluctance(
-    novelty: Novelty, opened: Float[Tensor, " n"], cosines: Float[Tensor, "n m"]
+    novelty: Novelty, opened: Float[Tensor, " n"], fit: Float[Tensor, "n m"]
 ) -> Float[Tensor, " m"]:
     """u_n of new names, from left-out photographs: how open each is, and how well each name fits it."""
-    ready = opened.unsqueeze(1) + novelty.odds[2] * cosines
-    least, names = novelty.odds[0], cosines.shape[1]
+    ready, least, names = opened.unsqueeze(1) + fit, novelty.odds[0], fit.shape[1]
     if not ready.numel():
         return least.expand(names)
     alone = _upper(ready, BY_ONE).maximum(least)

@@ -34,7 +34,7 @@ from pbprompt.evidence.expert import Expert, HeldOutPhotographs, Kind, Photograp
 from pbprompt.evidence.experts import EXPERTS
 from pbprompt.evidence.novelty import HUGE, Novelty, fit_novelty, openness
 from pbprompt.evidence.text_map import TextMap
-from pbprompt.evidence.trust import fit_trust, names_alone
+from pbprompt.evidence.trust import fit_trust, name_rows, names_alone
 from pbprompt.evidence.weights import Weights, combined
 
 KEPT_ELSEWHERE = ("photographs", "labels", "classes")  # of an expert: no model saves them twice
@@ -107,8 +107,13 @@ class Posterior(NamedTuple):
 
     def by_name(self, scores: Float[Tensor, "e b k"]) -> Float[Tensor, "b k"]:
         """ψ₀·E of the names."""
-        rows = [row for row, kind in enumerate(self.kinds) if not kind.from_photographs]
-        return torch.einsum("v,vbk->bk", self.name_scale.to(scores), scores[rows])
+        return combined(scores[name_rows(kinds_of(self.views))], self.name_scale.unsqueeze(0))[0]
+
+    def names_alone(self, *images: Seen) -> Float[Tensor, "b k"]:
+        """The same, of images."""
+        names = [self.experts[row] for row in name_rows(kinds_of(self.views))]
+        said = torch.stack([each.scores(seen) for each, seen in zip(names, images, strict=True)])
+        return combined(said, self.name_scale.unsqueeze(0))[0]
 
     def mixed_with_names(
         self,
@@ -165,6 +170,8 @@ class Posterior(NamedTuple):
         ):  # as models had it before 0.2: of kernel regression, then of distances
             by_kernel, far = novelty.reference.view(2, 2)
             novelty = novelty._replace(reference=torch.stack([far * far.new_tensor([-1, 1]), by_kernel]))
+        if len(novelty.odds) == 3:  # as models had it before 0.2: without ρ
+            novelty = novelty._replace(odds=torch.cat([novelty.odds, novelty.odds.new_zeros(1)]))
         scale = tensors["name_scale"].reshape(-1)
         return cls(views, weights, novelty, scale, tensors["information"], tensors["open"])
 
@@ -232,7 +239,8 @@ def judged(
         seen.scale * (seen.images - view.centre) @ (seen.placed[1] - view.moved_centre).T
         for view, seen in zip(views, photographs, strict=True)
     ]
-    novelty = fit_novelty(left, beyond(views), logits, torch.stack(cosines).mean(0))
+    by_name = combined(left.scores[name_rows(kinds)], name_scale.unsqueeze(0))[0]
+    novelty = fit_novelty(left, beyond(views), logits, torch.stack(cosines).mean(0), by_name)
     looks = novelty.statistic(left.closeness, beyond(views))
     told = left.several if left.several.any() else torch.ones_like(left.several)
     open_ = torch.where(told, openness(novelty, looks, logits), -HUGE)

@@ -44,9 +44,14 @@ GROWTH = 0.25  # of ln w_1 by ln n
 Views = Sequence[Sequence[Kind]]  # the experts of each backbone
 
 
+def name_rows(experts: Views) -> list[int]:
+    """Of all experts, those that no photograph made."""
+    return [row for row, each in enumerate(chain.from_iterable(experts)) if not each.from_photographs]
+
+
 def names_alone(experts: Views, left: HeldOutPhotographs) -> tuple[Float[Tensor, " v"], Float[Tensor, ""]]:
     """ψ₀ and I: nothing of a name was fitted to its photographs, so that none need be held out."""
-    rows = [row for row, each in enumerate(chain.from_iterable(experts)) if not each.from_photographs]
+    rows = name_rows(experts)
     by_name, labels, shares = left.scores[rows], left.labels, left.shares
     if by_name.shape[2] < 2:
         return by_name.new_ones(len(rows)), by_name.new_zeros(())
@@ -70,9 +75,7 @@ def usual_weights(
     rows = several if several.any() else torch.ones_like(several)
     told = scores.shape[2] > (1 if several.any() else 2)  # of two single photographs none is left to compare
     spreads = scores[:, rows].var(2).mean(1).sqrt().tolist() if told else [0.0] * len(scores)
-    speak = scores[
-        [row for row, each in enumerate(chain.from_iterable(experts)) if not each.from_photographs]
-    ]
+    speak = scores[name_rows(experts)]
     useful = float(information) * min(1.0, float(name_scale[speak.any(2).any(1).to(name_scale.device)].sum()))
     yields = 1 - YIELDS * enough(photographs) * useful**2
     usual, row = [], 0

@@ -220,7 +220,7 @@ def absorb_by_names(
     scores, close = table.expand(len(usual), -1, -1), table[:, :1].T.expand(len(beyond(views)), -1)
     left = HeldOutPhotographs(none, once, once, none.bool(), scores, close, close, once)
     weights = fit_weights(scores, none, pool.new_tensor(usual))
-    novelty = fit_novelty(left, beyond(views), table, table)
+    novelty = fit_novelty(left, beyond(views), table, table, table)
     posterior = Posterior(views, weights, novelty, name_scale, pool.new_zeros(()), once)
     familiar = torch.ones_like(rows, dtype=torch.bool)
     absorbed = Absorbed(posterior, left, familiar, rows[:IN_KERNEL], weight, None)
