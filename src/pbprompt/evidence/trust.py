@@ -75,8 +75,8 @@ def usual_weights(
     rows = several if several.any() else torch.ones_like(several)
     told = scores.shape[2] > (1 if several.any() else 2)  # of two single photographs none is left to compare
     spreads = scores[:, rows].var(2).mean(1).sqrt().tolist() if told else [0.0] * len(scores)
-    speak = scores[name_rows(experts)]
-    useful = float(information) * min(1.0, float(name_scale[speak.any(2).any(1).to(name_scale.device)].sum()))
+    spoken = scores[name_rows(experts)].any(2).any(1).to(name_scale.device)
+    useful = told_by_names(information, name_scale[spoken])
     yields = 1 - YIELDS * enough(photographs) * useful**2
     usual, row = [], 0
     for view, by_name in zip(experts, name_scale.tolist(), strict=True):
@@ -107,6 +107,11 @@ def fit_trust(
     grows = usual.new_tensor([GROWTH * kind.in_spreads for kind in chain.from_iterable(experts)])
     scores = left.scores[:, several] * (left.left[several].log() * grows.unsqueeze(1)).exp().unsqueeze(2)
     return fit_weights(scores, left.labels[several], usual, left.shares[several])
+
+
+def told_by_names(information: Float[Tensor, ""], name_scale: Float[Tensor, " v"]) -> float:
+    """U, of the backbones that read names."""
+    return float(information) * min(1.0, float(name_scale.sum()))
 
 
 def enough(photographs: float) -> float:

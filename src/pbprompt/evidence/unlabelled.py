@@ -2,9 +2,10 @@
 
     z_j ∈ {0, 1, …, K}                          0: none of the classes, where min_c D_c(u_j) > δ
     ℓ_jc = Σ_k w_k E_k[u_j, c]                  what the experts say (`posterior.py`)
-    s_jc = softmax_c(τ ℓ_jc + g_c)              sharper, and pulled to classes of equal sizes:
-                                                g_c = −½ ln(m_c / m̄) where it settles, m_c = Σ_j s_jc
-    r_jc = s_jc · softmax_c(ℓ_jc)               counts as much as it is likely to be right
+    s_jc(τ, λ) = softmax_c(τ ℓ_jc + g_c)        sharper, and pulled to classes of equal sizes:
+                                                (1 − λ) g_c = −λ ln(m_c / m̄) where it settles, m_c = Σ_j s_jc
+    r_jc = (1 − U) s_jc(2, ½) softmax_c(ℓ_jc)   counts as much as it is likely to be right; but as answers say
+           + U s_jc(1, min(1, ε²/V))            where names tell them
     n_c + f_c Σ_j r_jc                          photographs of a class, and so its sums and moments;
                                                 f_c = min(1, ω n_c / Σ_j r_jc)
 
@@ -13,7 +14,15 @@
 | u_j    | `pool`      | photographs without a label, of length 1                                    |
 | δ      | `STRANGE`   | the distance that one in ten left-out labelled photographs exceeds          |
 | τ      | `SHARPNESS` | soft shares blur the means                                                  |
+| U      | `useful`    | how far names tell the labelled photographs (`trust.py`); 1 without any     |
+| ε      |             | how often the answers themselves expect to err: 1 − the mean of max_c       |
+| V      |             | variance of ln m_c over the classes, before any pull                        |
 | ω      | `MOST`      | all photographs without a label count at most so often as the labelled ones |
+
+Answers that names tell are as sure as they should be. Sharper ones would be surer of their own errors, and
+those that count as much as they are sure would count each class by its plainest photographs: an image counts
+for each class by what it is likely to be. Errors move the sizes of classes by ε or so: sizes that differ by
+no more are taken for equal, and those that errors do not explain stay.
 
 Each pass fits the Gaussians anew (`experts/gaussian.py`), which is what ℓ of the next one rests on; the other
 experts stay as the labelled photographs have them. E steps that are sharpened and pulled are no EM of one
@@ -48,7 +57,7 @@ from pbprompt.evidence.novelty import fit_novelty
 from pbprompt.evidence.posterior import Posterior, View, beyond, fit_posterior, judged, kinds_of
 from pbprompt.evidence.statistics import Statistics
 from pbprompt.evidence.text_map import learn_text_map
-from pbprompt.evidence.trust import FEW, UNNAMED, YIELDS, enough, fit_trust
+from pbprompt.evidence.trust import FEW, UNNAMED, YIELDS, enough, fit_trust, told_by_names
 from pbprompt.evidence.weights import combined, fit_weights
 
 STRANGE = 0.1
@@ -144,7 +153,7 @@ def absorb(
     scores = base.scores(*(Seen(pool) for pool in near))
     sums = [each.statistics for each in photographs]
     moved = [each.placed[1] for each in photographs]
-    gaussians, shares, weight = _passes(base.views, scores, weights, sums, near, moved)
+    gaussians, shares, weight = _passes(base, scores, weights, sums, near, moved)
     views = [
         _with_pool(view, gauss, each.kernel(shares))
         for view, gauss, each in zip(base.views, gaussians, together, strict=True)
@@ -190,7 +199,7 @@ def absorb_by_names(
     names = [Names(scale * (each - each.mean(0))) for scale, each in zip(scales, texts, strict=True)]
     by_name = torch.stack([each.scores(Seen(own)) for each, own in zip(names, pools, strict=True)])
     told = torch.einsum("v,vmk->mk", name_scale, by_name)
-    nothing, shares = Statistics.none(classes, pool.shape[1], pool.device), shared_out(told)
+    nothing, shares = Statistics.none(classes, pool.shape[1], pool.device), shared_out(told, 1.0)
     for _ in range(PASSES):
         statistics, weight = with_pool(nothing, pool, shares + TINY, torch.full_like(nothing.counts, MOST))
         gaussians, centres, usual, logits = [], [], list[float](), told
@@ -207,7 +216,7 @@ def absorb_by_names(
             by_photographs = [sure, EXPERTS["kernel"].usual, EXPERTS["nearest"].usual]
             usual += [trust * each for each in by_photographs] + [max(float(scale), 1e-6)]
             logits = logits + trust * sure * densities
-        shares = shared_out(logits)
+        shares = shared_out(logits, 1.0)
     rows = torch.arange(len(pool), device=pool.device)
     none, table = rows[:0], told[:0]
     once, views = table[:, 0], []
@@ -289,7 +298,7 @@ def _by_folds(
             gaussians = fit_gaussians(whitened(fewer.statistics, fewer.placed[1]))
             scores[put("gaussians")] = gaussians.scores(Seen(pools[place]))
         sums, moved = [each.statistics for each in rest], [each.placed[1] for each in rest]
-        more, shares, _ = _passes(base.views, scores, base.weights.best, sums, pools, moved)
+        more, shares, _ = _passes(base, scores, base.weights.best, sums, pools, moved)
         for place, each in enumerate(together):
             by_kernel = each.left_out(each.kernel(shares), gone)[:, torch.isin(gone, asked)]
             _put(with_pool, base.views, place, asked, more[place], photographs[place], by_kernel)
@@ -348,14 +357,26 @@ def _put(
             left.closeness[at, rows] = by_photographs[0].amax(1)
 
 
-def shared_out(logits: Float[Tensor, "m k"]) -> Float[Tensor, "m k"]:
-    """r, from ℓ."""
-    pool, classes = logits.shape
-    pull = logits.new_zeros(classes)
+def shared_out(logits: Float[Tensor, "m k"], useful: float) -> Float[Tensor, "m k"]:
+    """r, from ℓ and U."""
+    said = logits.softmax(1)
+    errors, sizes = 1 - said.amax(1).mean(), _sizes(said)
+    as_said = pulled(logits, float((errors.square() / sizes.var().clamp(min=1e-30)).clamp(max=1)))
+    return (1 - useful) * pulled(SHARPNESS * logits, 0.5) * said + useful * as_said
+
+
+def pulled(logits: Float[Tensor, "m k"], share: float) -> Float[Tensor, "m k"]:
+    """s, to sizes that are equal by `share` (λ)."""
+    pull = logits.new_zeros(logits.shape[1])
     for _ in range(PULLS):
-        sizes = (SHARPNESS * logits + pull).softmax(1).sum(0)
-        pull = (pull - ((sizes + 1) * classes / (pool + classes)).log()) / 2
-    return (SHARPNESS * logits + pull).softmax(1) * logits.softmax(1)
+        pull = share * (pull - _sizes((logits + pull).softmax(1)))
+    return (logits + pull).softmax(1)
+
+
+def _sizes(shares: Float[Tensor, "m k"]) -> Float[Tensor, " k"]:
+    """ln (m_c + 1)/(m̄ + 1)"""
+    pool, classes = shares.shape
+    return ((shares.sum(0) + 1) * classes / (pool + classes)).log()
 
 
 def with_pool(
@@ -372,7 +393,7 @@ def with_pool(
 
 
 def _passes(
-    views: Sequence[View],
+    base: Posterior,
     scores: Float[Tensor, "e m k"],
     weights: Float[Tensor, " e"],
     statistics: Sequence[Statistics],
@@ -381,15 +402,16 @@ def _passes(
 ) -> tuple[list[Gaussians], Float[Tensor, "m k"], float]:
     """Gaussians with the pool, of which the other experts say what they say in `scores`; r, and how many
     photographs it counts as."""
-    rows, weight = [_row(views, place, "gaussians") for place in range(len(views))], 0.0
+    rows, weight = [_row(base.views, place, "gaussians") for place in range(len(pools))], 0.0
+    useful = told_by_names(base.information, base.name_scale)
     gaussians: list[Gaussians] = []
     scores = scores.clone()
-    shares = shared_out(combined(scores, weights.unsqueeze(0))[0])
+    shares = shared_out(combined(scores, weights.unsqueeze(0))[0], useful)
     for _ in range(PASSES):
         gaussians = []
         for row, sums, pool, names in zip(rows, statistics, pools, moved, strict=True):
             more, weight = with_pool(sums, pool, shares, MOST * sums.counts)
             gaussians.append(fit_gaussians(whitened(more, names)))
             scores[row] = gaussians[-1].scores(Seen(pool))
-        shares = shared_out(combined(scores, weights.unsqueeze(0))[0])
+        shares = shared_out(combined(scores, weights.unsqueeze(0))[0], useful)
     return gaussians, shares, weight
