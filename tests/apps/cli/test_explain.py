@@ -2,6 +2,7 @@
 
 import base64
 import io
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,6 +139,24 @@ def test_served_parts_are_those_and_never_of_a_file_elsewhere(run, model, tmp_pa
     odd = replace(fitted, info=replace(fitted.info, data=elsewhere))
     with pytest.raises(InputError, match="names a training photograph that is not in"):
         cases(odd, open_image(CAT), ["mammal"], photos)
+
+
+def test_a_report_shows_what_spoke_for_a_mistake(run, model, tmp_path):
+    data, folder, page = tmp_path / "data", tmp_path / "fitted", tmp_path / "report.html"
+    for name in CLASSES:
+        for part, at in (("train", slice(0, 3)), ("test", slice(3, 5))):
+            shutil.copytree(model.parent / "photos" / name, data / part / name)
+            kept = sorted((data / part / name).iterdir())
+            for file in {*kept} - {*kept[at]}:
+                file.unlink()
+    wrong = next((data / "test" / "clock").iterdir())
+    wrong.rename(data / "test" / "heart" / wrong.name)  # so that there is a mistake
+    code, _, err = run("fit", data, "--set", "patches=true", "--out", folder)
+    assert code == 0, err
+    code, _, err = run("evaluate", folder, data, "--html", page)
+    assert code == 0 and page.read_text().count("What looked alike") == 1, err
+    code, _, err = run("evaluate", model, data, "--html", page)
+    assert code == 0 and "What looked alike" not in page.read_text(), err
 
 
 def test_parts_are_of_different_photographs_and_places():

@@ -79,6 +79,7 @@ def evaluate(
         twin_words,
     )
     from pbprompt.apps.cli.judged_images import called_as, judged_images
+    from pbprompt.apps.explain.cases import of_mistakes
     from pbprompt.apps.pages import plots
     from pbprompt.apps.pages.model_figures import write_figures
     from pbprompt.apps.pages.model_page import write_model_page
@@ -144,7 +145,10 @@ def evaluate(
         }
         if other:
             facts["Classes"] = other
-        write_model_page(html, facts, figures, answers, dataset.root)
+        alike = {}
+        if isinstance(answers, Evaluation) and part != LEFT_OUT:  # else an image is like itself
+            alike = of_mistakes(tuned, answers, dataset.root)
+        write_model_page(html, facts, figures, answers, dataset.root, alike)
         told(f"wrote {html}")
     if figures_folder is not None and isinstance(answers, Evaluation):
         files = write_figures(answers, figures_folder, figures.get("trade", ()))

@@ -18,12 +18,14 @@ from pbprompt.apps.explain.drawing import GAP, INK, LINE, SIDE, seen, write
 from pbprompt.errors import InputError
 from pbprompt.evidence.experts.patches import SIDE as CELLS
 from pbprompt.learners.fitted import ComparesParts
+from pbprompt.model.metrics.evaluation import Evaluation
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.images import open_image
 from pbprompt.vision.images.names import class_rows
 
 CLASSES, PARTS = 3, 4  # that are shown: classes where none is named, and parts of each
 LIKELY = 0.05  # probability of a class that is shown unasked, besides the likeliest
+MISTAKES = 6  # of a report
 MARK = "#ffd33d"
 
 Box = tuple[float, float, float, float]
@@ -138,6 +140,21 @@ def draw_case(part: Case, image: Image.Image, tuned: TunedModel) -> Image.Image:
         ImageDraw.Draw(tile).rectangle([share * (SIDE - 1) for share in where], outline=MARK, width=3)
         canvas.paste(tile, (at * (SIDE + GAP), 0))
     return canvas
+
+
+def of_mistakes(tuned: TunedModel, answers: Evaluation, root: Path) -> dict[str, Image.Image]:
+    """By path, of the surest mistake of each of the most confused pairs: what spoke for the answer, above
+    what spoke for the truth. None of a model that compares no patches."""
+    if not (
+        isinstance(tuned.method, ComparesParts) and tuned.method.compares and tuned.info.data.photographs
+    ):
+        return {}
+    drawn = {}
+    for pair in answers.confused[:MISTAKES]:
+        path = answers.paths[answers.examples(pair)[0]]
+        image, names = open_image(root / path), [answers.classes[at] for at in (pair.taken_for, pair.true)]
+        drawn[path] = draw_cases(cases(tuned, image, names), image, tuned)
+    return drawn
 
 
 def _opened(path: Path) -> Image.Image | None:

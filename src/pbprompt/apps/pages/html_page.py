@@ -12,13 +12,14 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from PIL import Image
 
 from pbprompt import __version__
 from pbprompt.apps.pages import plots
 from pbprompt.apps.pages.plots import Drawing
 from pbprompt.errors import InputError
 from pbprompt.files import as_text
-from pbprompt.vision.images.images import small_jpeg
+from pbprompt.vision.images.images import encoded_image, small_jpeg
 from pbprompt.vision.towers.loading.hub import EMBEDDED
 
 LONGEST_SIDE = 144  # of a picture: twice the size it is shown at, for dense screens
@@ -42,7 +43,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         extensions=["jinja2.ext.do"],
     )
-    here.globals |= {"picture": picture, "version": __version__}
+    here.globals |= {"picture": picture, "inline": inline, "version": __version__}
     here.filters |= {"svg": svg, "as_text": as_text}
     return here
 
@@ -57,9 +58,19 @@ def notices(backbones: Iterable[str]) -> list[str]:
 def picture(file: Path, alt: str = "", side: int = LONGEST_SIDE) -> Markup:
     """The image, small and inside the page; nothing where it can no longer be read."""
     try:
-        content = base64.b64encode(small_jpeg(file, side, quality=70)).decode("ascii")
+        content = small_jpeg(file, side, quality=70)
     except InputError:
         return Markup()
+    return _inside(content, alt)
+
+
+def inline(image: Image.Image, alt: str) -> Markup:
+    """A picture made here, as it is."""
+    return _inside(encoded_image(image, "JPEG", quality=80), alt)
+
+
+def _inside(jpeg: bytes, alt: str) -> Markup:
+    content = base64.b64encode(jpeg).decode("ascii")
     return Markup('<img src="data:image/jpeg;base64,{}" alt="{}" loading="lazy">').format(content, alt)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from pbprompt.apps.pages import plots
 from pbprompt.apps.pages.html_page import notices, page
@@ -29,10 +30,12 @@ def write_model_page(
     figures: Mapping[str, Any],
     answers: Evaluation | MultiLabelEvaluation,
     root: Path,
+    alike: Mapping[str, Image.Image] | None = None,
 ) -> None:
     """Write the page to the file `out`.
 
     `facts` say what was judged, `figures` are those of `TunedModel.judge`; below `root` lie the images.
+    `alike`: of some mistakes by path, a picture of what spoke for the answer and for the truth.
     """
     judged = {
         "title": f"{facts.get('Model', 'A model')} on {facts.get('Data', 'labelled images')}",
@@ -41,7 +44,7 @@ def write_model_page(
         "root": root,
     }
     if isinstance(answers, Evaluation):
-        html = page("model.html", **judged, **_of_classes(figures, answers))
+        html = page("model.html", **judged, alike=alike or {}, **_of_classes(figures, answers))
     else:
         html = page("labels.html", **judged, figures=figures, **_of_labels(figures, answers))
     write_text(out, html)
