@@ -142,3 +142,21 @@ def test_help_is_wrapped_by_the_width_alone(words, monkeypatch):
 
 def test_help_teaches_the_first_command():
     assert "pbprompt predict IMAGE --classes cat,dog,car" in CliRunner().invoke(app, ["--help"]).output
+
+
+def test_verbs_are_listed_in_the_order_of_their_use():
+    shown = CliRunner().invoke(app, ["--help"]).output
+    verbs = (
+        "look",
+        "fit",
+        "evaluate",
+        "predict",
+        "next",
+        "monitor",
+        "model",
+        "explain",
+        "doctor",
+        "research",
+    )
+    places = [shown.index(f"\n│ {verb} ") for verb in verbs]
+    assert places == sorted(places)

@@ -77,3 +77,15 @@ def test_against_what_others_would_take(run, tmp_path):
     assert code == 0, err
     for name in ("linear probe", "logistic regression (CV)", "LDA", "k nearest", "SVM", "tuned"):
         assert f"\n {name}" in out
+
+
+def test_against_other_images_is_refused_before_any_is_read(run, model, tmp_path, monkeypatch):
+    aside = shutil.copytree(model.parent / "photos", tmp_path / "aside")
+    min((aside / "clock").iterdir()).unlink()
+
+    def encode(*given, **named):
+        raise AssertionError("images were read")
+
+    monkeypatch.setattr("pbprompt.vision.features.cache.FeatureBank.encode", encode)
+    code, _, err = run("evaluate", model, aside, "--against")
+    assert code == 2 and "give the data that it was fitted to" in err and err.count("\n") == 1

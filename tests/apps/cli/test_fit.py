@@ -185,7 +185,7 @@ def test_without_validation_images_it_says_what_is_lost(run, photos, tmp_path):
     code, out, err = run("fit", split, *QUICK, "--shots", "4", "--out", model)
     assert code == 0 and "test split, 12 images" in out and "sets for" not in out
     assert (
-        "no validation images to calibrate on: `predict` can mark no image as unsure" in err
+        "`predict` can mark none as unsure and give no sets for --coverage: fit `conjugate`" in err
         and "add a val/ folder" in err
     )
     assert (model / "config.json").exists() and not (model / "calibration.json").exists()

@@ -46,6 +46,12 @@ class _Commands(TyperGroup):
         except Exception as error:
             raise _shortened(error)  # noqa: B904 - it is the same
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order in which they are needed; typer has groups of verbs last."""
+        names = super().list_commands(ctx)
+        first = names.index("explain") if "model" in names else 0
+        return [*names[:first], *filter("model".__eq__, names), *(n for n in names[first:] if n != "model")]
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         if (

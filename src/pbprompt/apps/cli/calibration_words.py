@@ -68,13 +68,18 @@ def series_words(facts: Provenance) -> str:
     return f"{several}: all are judged by series, of which there are {series}{more}"
 
 
-def calibration_words(calibration: Calibration | None) -> str:
+def calibration_words(model: TunedModel) -> str:
     """What `predict` can answer with this model, and how to get what it cannot."""
+    calibration = model.calibration
     if calibration is None:
+        way = (
+            "give it two photographs of each class or more"
+            if isinstance(model.method, LeavesOut)
+            else "fit `conjugate`, which needs no such images, or add a val/ folder beside train/ and test/"
+        )
         return (
-            "no validation images to calibrate on: `predict` can mark no image as unsure and give no sets "
-            "for --coverage; add a val/ folder beside train/ and test/, draw fewer --shots, or fit "
-            "`conjugate` on two images per class or more"
+            "no image was left to judge it by: `predict` can mark none as unsure and give no sets for "
+            f"--coverage: {way}"
         )
     missing = calibration.classes - calibration.classes_seen
     note = f"; classes without one: {missing} (do not rely on marks and sets for them)" if missing else ""
@@ -86,7 +91,7 @@ def promise_words(
 ) -> list[str]:
     """What the user should know of what the options ask of the model's validation images."""
     if calibration is None:
-        remedy = "fit it again on data with validation images (a val/ folder)"
+        remedy = "fit it again, on two photographs of each class or more, or on data with a val/ folder"
         if reject_at is not None or coverage is not None:
             raise InputError(
                 f"{model}: no {CALIBRATION} in it, which --reject-at and --coverage rest on: {remedy}"

@@ -78,7 +78,7 @@ def evaluate(
         print_tables,
         twin_words,
     )
-    from pbprompt.apps.cli.judged_images import called_as, judged_images
+    from pbprompt.apps.cli.judged_images import OTHERS_TRAIN, called_as, judged_images
     from pbprompt.apps.explain.cases import of_mistakes
     from pbprompt.apps.pages import plots
     from pbprompt.apps.pages.model_figures import write_figures
@@ -95,7 +95,8 @@ def evaluate(
         others_given = {"--together": together or None, "--against": against_others or None}
         refuse(others_given, f"{model} is multi-label")
     bank = FeatureBank(tuned.backbone, progress=distributed.is_main() and not as_json)
-    judged = judged_images(tuned, data, root, classes_file, split.value if split else None, bank)
+    part_asked = split.value if split else None
+    judged = judged_images(tuned, data, root, classes_file, part_asked, bank, beside_others=against_others)
     dataset, part = judged.dataset, judged.split
     shown = "all" if judged.whole and part != LEFT_OUT else part
     other = "" if tuned.multi_label else other_classes(tuned.classes, dataset.classes)
@@ -103,9 +104,7 @@ def evaluate(
     seed, shots = tuned.info.seed, tuned.info.shots
     few = draw(dataset, shots, seed).apply(dataset) if against_others and shots else dataset
     if against_others and not few.train:
-        raise InputError(
-            "--against fits others to the model's own training images: give the data that it was fitted to"
-        )
+        raise InputError(OTHERS_TRAIN)
     figures, answers = tuned.judge(few, part, bank, rivals=against_others)
     if against_others:
         figures["rivals"] |= others(few, part, bank_on(bank, tuned.method.given), seed, tuned.info.data.group)

@@ -72,8 +72,9 @@ def export(
     from pbprompt.model.tuned import TunedModel
     from pbprompt.vision.images.names import distinct
 
-    if out.is_dir():
-        raise InputError(f"--out {out}: is a folder: give a file name such as model.onnx")
+    if out.is_dir() or out.suffix not in (".onnx", ".safetensors"):
+        folder = "is a folder: " if out.is_dir() else ""
+        raise InputError(f"--out {out}: {folder}give a file name such as model.onnx, or towers.safetensors")
     tuned = TunedModel.load(model, backbone, samples=samples, seed=seed)
     if out.suffix == ".safetensors":
         file, own = export_towers(tuned, out), tuned.backbone.config.activation

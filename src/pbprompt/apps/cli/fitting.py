@@ -156,7 +156,7 @@ def _fit_stream(options: FitCommand, console: Console) -> None:
         console.print(f"left out, since unreadable: {which} ({'; '.join(found.failures)})")
     tell_of_pool(pool, model, options.pseudo_labels, console)
     tell_of_skew(model, console)
-    console.print(calibration_words(model.calibration))
+    console.print(calibration_words(model))
 
 
 def _fit_dataset(options: FitCommand, console: Console) -> None:
@@ -397,7 +397,7 @@ def _print_outcome(options: FitCommand, model: TunedModel, few: Dataset, console
         console.print(words)
     if not model.multi_label and (words := name_words(model.method)):
         console.print(words)
-    console.print(threshold_words(model) if model.multi_label else calibration_words(model.calibration))
+    console.print(threshold_words(model) if model.multi_label else calibration_words(model))
 
 
 def tell_of_skew(model: TunedModel, console: Console) -> None:

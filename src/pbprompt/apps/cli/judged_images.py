@@ -1,6 +1,6 @@
 """Which images `pbprompt evaluate` judges a model by, and what is to be said of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from pbprompt.vision.images.series import from_rows
 from pbprompt.vision.images.sources import open_dataset
 
 ALL = "all"
+OTHERS_TRAIN = "--against fits others to the model's own training images: give the data that it was fitted to"
 
 
 class Judged(NamedTuple):
@@ -41,13 +42,16 @@ def judged_images(
     classes_file: Path | None,
     split: str | None,
     bank: FeatureBank,
+    *,
+    beside_others: bool = False,
 ) -> Judged:
     """Those of a split that is asked for; else the test split; else, where data has none, all of them.
 
-    What a model was fitted to whole is judged by leaving out, where that can be done.
+    What a model was fitted to whole is judged by leaving out, where that can be done. `beside_others`: whose
+    training images must be among them, which is refused before any image is read.
     """
     fitted = model.info.data
-    dataset, own = _as_fitted(model, data, root, classes_file, bank)
+    dataset, own = _as_fitted(model, data, root, classes_file, bank, beside_others)
     dataset, dropped = regrouped(dataset, fitted.regrouped)
     dataset = called_as(model, dataset, classes_file)
     if not model.multi_label:
@@ -85,9 +89,9 @@ def _as_fitted(
     root: Path | None,
     classes_file: Path | None,
     bank: FeatureBank,
+    beside_others: bool,
 ) -> tuple[Dataset, bool]:
     """The data, split as when the model was fitted to it; and whether it is what the model was fitted to."""
-
     seed, fitted = model.info.seed, model.info.data
     same = fitted.options.get("data") == str(Path(data).expanduser().absolute())
     series = fitted.group if same and from_rows(fitted.group) else ""  # by which it was split
@@ -102,21 +106,28 @@ def _as_fitted(
             labels = dict(zip(called.classes, dataset.classes, strict=True))
             dataset = corrected(called, Path(decided))[0]
             dataset = replace(dataset, classes=tuple(labels[name] for name in dataset.classes))
-        own = Path(data).expanduser().exists() and distributed.world()[1] == 1
-        return without_unreadable(dataset, bank)[0] if own else dataset
+        return dataset
 
-    def ways() -> Iterator[Dataset]:
+    def ways(first: Dataset, seen: Callable[[Dataset], Dataset]) -> Iterator[Dataset]:
         yield first
         if len(first.train) == len(first.items) and (shares := fitted.held_out):
-            yield read((shares[0], shares[1]))
+            yield seen(read((shares[0], shares[1])))
         yield replace(first, train=first.items, val=(), test=())  # as --hold-out 0 has it
 
-    first = read(NONE)
-    for dataset in ways():
+    def readable(dataset: Dataset) -> Dataset:
+        files = Path(data).expanduser().exists() and distributed.world()[1] == 1
+        return without_unreadable(dataset, bank)[0] if files else dataset
+
+    def own(dataset: Dataset) -> bool:
         of_earlier = called_as(model, dataset, classes_file).content_hash
-        if fitted.content_hash in (dataset.labelled_hash, of_earlier):
-            return dataset, True
-    return first, False
+        return fitted.content_hash in (dataset.labelled_hash, of_earlier)
+
+    first = read(NONE)
+    other = not same and fitted.dataset != first.name and len(first.train) == len(first.items)
+    if beside_others and other and not any(map(own, ways(first, lambda dataset: dataset))):
+        raise InputError(OTHERS_TRAIN)
+    first = readable(first)
+    return next(((dataset, True) for dataset in ways(first, readable) if own(dataset)), (first, False))
 
 
 def called_as(model: TunedModel, dataset: Dataset, names: Path | None) -> Dataset:

@@ -96,6 +96,12 @@ def _taught(
     return taught, f"added {len(items):,} photographs of {some(dict.fromkeys(labels))}{said}{before}"
 
 
+@app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def keep() -> None:
+    """What `add --name` was called."""
+    raise InputError('`pbprompt model keep` is `pbprompt model add MODEL --name "CLASS NAME"` now')
+
+
 @app.command()
 def rename(
     model: Path = MODEL,
