@@ -2,28 +2,27 @@
 
     python scripts/render_loop.py
 
-The page is its own source, as in render_example.py; the step of labelling is done in a real browser, where
-this script clicks the class that the sample set gives as the truth. Pictures become docs/images/loop-*.
-Needs the extra `serve`, selenium, chromium and chromedriver (scripts/install_chromium.sh).
+The page is its own source, as in render_example.py. What a person does, this script does by what the sample
+set gives as the truth: decide on what `look` found, and fill in the table of `next`. Pictures become
+docs/images/loop-*. Needs the extra `serve`, selenium, and chromium (scripts/install_chromium.sh).
 """
 
 import contextlib
+import csv
 import io
 import random
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
-from render_example import BLOCK, DOCS, run_commands, tidy
-from selenium import webdriver
-from selenium.webdriver.common.by import By
-from selenium.webdriver.support.expected_conditions import text_to_be_present_in_element
-from selenium.webdriver.support.ui import WebDriverWait
+from render_example import BLOCK, DOCS, run_commands
 
 from pbprompt.model.scoring import score
 from pbprompt.model.tuned import TunedModel
@@ -39,38 +38,68 @@ WIDTH, HEIGHT = 1000, 900
 
 
 def main() -> None:
-    source = PAGE.read_text(encoding="utf-8")
     commit = subprocess.run(
         ["git", "rev-parse", "--short=7", "HEAD"], cwd=DOCS, check=True, capture_output=True, text=True
     ).stdout.strip()
-    for old in (DOCS / "images").glob("loop-*"):
-        old.unlink()
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), chromium() as browser:
-        truth = lay_out()
-        before: list[float] = []
 
-        def rendered(block: re.Match[str]) -> str:
-            kind, code = block.groups()
-            if "--label" in code:
-                before.extend(random_labels(truth))
-                output = label(browser, truth)
-            elif kind == "python":
-                output = tidy(
-                    subprocess.run(
-                        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-                    ).stdout
-                )
-            else:
-                output = run_commands(code)
-            shown = f"\n```text\n{output}\n```\n" if output else ""
-            return f"```{kind}\n{code}```\n{shown}"
+    def then(truth: dict[str, str]) -> None:
+        nonlocal figures
+        figures = bought(truth, commit)
+        with chromium() as browser:
+            for page, heading in (("look", "Likely label errors"), ("report", "Most confused pairs")):
+                browser.get(Path(f"{page}.html").resolve().as_uri())
+                photograph(browser, f"loop-{page}", heading)
+            photograph_labelling(browser)
 
-        text = BLOCK.sub(rendered, source)
-        figures = compared(before, commit)
-        for page, heading in (("look", "Likely label errors"), ("report", "Most confused pairs")):
-            browser.get(Path(f"{page}.html").resolve().as_uri())
-            photograph(browser, f"loop-{page}", heading)
+    figures = ""
+    text = rendered(PAGE.read_text(encoding="utf-8"), then)
     PAGE.write_text(FIGURES.sub(lambda found: f"{found[1]}{figures}{found[2]}", text), encoding="utf-8")
+
+
+def rendered(page: str, then: Callable[[dict[str, str]], None] | None = None) -> str:
+    """The page with the outputs of its commands, run in a folder of their own; `then` is done there."""
+
+    def block(found: re.Match[str]) -> str:
+        kind, code = found.groups()
+        if code.startswith("pbprompt serve"):  # which goes on until it is stopped
+            return f"```{kind}\n{code}```\n"
+        output = run_commands(re.sub("^pbprompt", f"{shlex.quote(sys.executable)} -m pbprompt", code))
+        if "pbprompt look" in code:
+            decide(truth)
+        if "pbprompt next" in code:
+            fill_in(truth)
+        output = re.sub(r"^(encoding|comparing) images.*\n", "", output, flags=re.M)  # on a slow machine
+        output = output.replace(f"{Path.cwd()}/", "")
+        return f"```{kind}\n{code}```\n\n```text\n{output}\n```\n"
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        truth = lay_out()
+        text = BLOCK.sub(block, page)
+        if then:
+            then(truth)
+        return text
+
+
+def decide(truth: dict[str, str]) -> None:
+    """The two planted faults, as the page's button writes what was decided."""
+    (copied,), (astray,) = (list(Path("photos/train").glob(f"*/{name}.webp")) for name in ("copy", "astray"))
+    rows = [("drop", "", copied), ("relabel", truth["astray.webp"], astray)]
+    lines = [
+        f"{path.relative_to('photos').as_posix()},{decision},{label},{path.parent.name},"
+        for decision, label, path in rows
+    ]
+    Path("corrections.csv").write_text("\n".join(["image,decision,label,was,why", *lines, ""]))
+
+
+def fill_in(truth: dict[str, str]) -> None:
+    with Path("next.csv").open() as lines:
+        rows = list(csv.DictReader(lines))
+    for row in rows:
+        row["label"] = truth[Path(row["image"]).name]
+    with Path("next.csv").open("w", newline="") as out:
+        writer = csv.DictWriter(out, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def lay_out() -> dict[str, str]:
@@ -89,7 +118,7 @@ def lay_out() -> dict[str, str]:
     copy(data.root / leaked.path, Path("photos/train") / data.classes[leaked.label] / "copy.webp")
     home = Path("photos/train") / data.classes[wrong.label] / flat(wrong)
     home.rename(Path("photos/train") / data.classes[other.label] / "astray.webp")
-    truth = {}
+    truth = {"astray.webp": data.classes[wrong.label]}
     for number, item in enumerate((item for item in items if item not in few), 1):
         truth[f"{number:03}.webp"] = data.classes[item.label]
         copy(data.root / item.path, Path("unlabelled") / f"{number:03}.webp")
@@ -106,7 +135,9 @@ def copy(source: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def chromium() -> Iterator[webdriver.Chrome]:
+def chromium() -> Iterator[Any]:
+    from selenium import webdriver
+
     settings = webdriver.ChromeOptions()
     for argument in (
         "--headless=new",
@@ -122,78 +153,60 @@ def chromium() -> Iterator[webdriver.Chrome]:
         browser.quit()
 
 
-def photograph(browser: webdriver.Chrome, name: str, heading: str | None = None) -> None:
+def photograph(browser: Any, name: str, heading: str = "") -> None:
     """The part of the present page that begins with a heading, or its top."""
     if heading:
-        found = browser.find_element(By.XPATH, f"//h2[contains(., '{heading}')]")
+        found = browser.find_element("xpath", f"//h2[contains(., '{heading}')]")
         browser.execute_script("arguments[0].scrollIntoView()", found)
-    else:
-        browser.execute_script("scrollTo(0, 0)")
     shot = Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")
     target = DOCS / "images" / f"{name}.webp"
     shot.save(target, quality=80, method=6)
     print(f"docs/images/{target.name}: {target.stat().st_size / 1024:.0f} KiB")
 
 
-def label(browser: webdriver.Chrome, truth: dict[str, str]) -> str:
-    """Label images on the page as a person would, by clicking; gives how the estimate moved."""
+def photograph_labelling(browser: Any) -> None:
+    """The page where images are labelled one after another, before the first."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
     command = [sys.executable, "-m", "pbprompt", "serve", "model", "--label", "unlabelled", "--port", "0"]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert server.stderr is not None
         address = next(m[0] for line in server.stderr if (m := re.search(r"http://127\.0\.0\.1:\d+", line)))
         browser.get(f"{address}/label")
-        lines = []
-        for count in range(LABELS + 1):
-            wait = WebDriverWait(browser, 120)
-            wait.until(text_to_be_present_in_element((By.ID, "progress"), f"{count} labelled, "))
-            wait.until(lambda page: page.find_element(By.ID, "picture").is_displayed())
-            if count % 10 == 0:
-                lines.append(f"{count:2} labelled: {browser.find_element(By.ID, 'estimate').text}")
-            if count in (0, LABELS):
-                photograph(browser, f"loop-label-{count}")
-            if count < LABELS:
-                name = browser.find_element(By.ID, "caption").text.split(". The model")[0]
-                wanted = truth[name]
-                buttons = browser.find_elements(By.CSS_SELECTOR, "#classes button")
-                next(b for b in buttons if b.find_element(By.CLASS_NAME, "name").text == wanted).click()
-        return "\n".join(lines)
+        WebDriverWait(browser, 600).until(lambda page: page.find_element("id", "picture").is_displayed())
+        photograph(browser, "loop-label")
     finally:
         server.terminate()
         server.communicate()
 
 
-def random_labels(truth: dict[str, str]) -> list[float]:
-    """Test accuracy of the model as it is, then with as many labels of images taken at random, ten times."""
+def bought(truth: dict[str, str], commit: str) -> str:
+    """The table at the end of the page: test accuracy of the model before, after, and with as many labels of
+    images taken at random, ten times."""
     model = TunedModel.load(Path("model"))
     bank = FeatureBank(model.backbone, progress=False)
     data = open_dataset("photos")
     test = bank.encode(data.root, data.test)
-    names = sorted(truth)
+    names = sorted(path.name for path in Path("unlabelled").iterdir())
     pool = bank.encode(Path("unlabelled"), [Item(name, 0) for name in names])
-    accuracies = [score(model.predictor, test)["accuracy"]]
+
+    def right(one: TunedModel) -> float:
+        return float(score(one.predictor, test)["accuracy"])
+
+    chance = []
     for draw in range(RANDOM_DRAWS):
         rows = random.Random(draw).sample(range(len(names)), LABELS)
         some = pool.subset(rows)
-        taught = model.partial_fit(Encoded(some.global_, some.patches), [truth[names[row]] for row in rows])
-        accuracies.append(score(taught.predictor, test)["accuracy"])
-    return accuracies
-
-
-def compared(before: list[float], commit: str) -> str:
-    """The table at the end of the page."""
-    model = TunedModel.load(Path("model2"))
-    data = open_dataset("photos")
-    test = FeatureBank(model.backbone, progress=False).encode(data.root, data.test)
-    after = score(model.predictor, test)["accuracy"]
-    first, *chance = before
-    rows = [
-        ("before", f"{first:.1%}"),
-        (f"{LABELS} images chosen by the model", f"{after:.1%}"),
+        labels = [truth[names[row]] for row in rows]
+        chance.append(right(model.partial_fit(Encoded(some.global_, some.patches), labels)))
+    lines = [
+        ("before", f"{right(model):.1%}"),
+        (f"{LABELS} images chosen by the model", f"{right(TunedModel.load(Path('model2'))):.1%}"),
         (f"{LABELS} at random, mean of {RANDOM_DRAWS} draws", f"{sum(chance) / len(chance):.1%}"),
         ("the worst and the best of these draws", f"{min(chance):.1%} and {max(chance):.1%}"),
     ]
-    table = "\n".join(f"| {what} | {share} |" for what, share in rows)
+    table = "\n".join(f"| {what} | {share} |" for what, share in lines)
     source = f"Seed {SEED}, {len(data.test)} test images, one run, commit {commit}."
     return f"| labels | right on the test split |\n|---|---|\n{table}\n\n{source}\n"
 

@@ -23,6 +23,7 @@ from pbprompt.apps.cli.methods import _tags
 from pbprompt.learners.method import make_config
 from pbprompt.registry import find_method, methods
 from pbprompt.research.recipes import load_recipe
+from pbprompt.vision.images.sources import open_dataset
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -167,6 +168,19 @@ def test_quickstart_is_a_transcript(monkeypatch):
     assert len(shown) == len(printed) == 5
     for one, other in zip(shown, printed, strict=True):
         assert masked(one) == masked(other)
+
+
+def test_the_loop_is_a_transcript(monkeypatch):
+    """Each command leads to the next, on images that are not those of the quickstart."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    loop = script("render_loop")
+    page = loop.PAGE.read_text(encoding="utf-8")
+    shown, printed = (blocks_of(text, "text") for text in (page, loop.rendered(page)))
+    assert len(shown) == len(printed) == 6
+    names = re.compile("|".join(sorted(open_dataset("sample").classes, key=len, reverse=True)))
+    for one, other in zip(shown, printed, strict=True):
+        lines = [masked(names.sub("CLASS", re.sub(r"\S+/.*?\.webp", "IMAGE", text))) for text in (one, other)]
+        assert lines[0] == lines[1]
 
 
 def test_the_quickstart_is_installed_and_served(folder: Path, child: Callable[..., subprocess.Popen[str]]):

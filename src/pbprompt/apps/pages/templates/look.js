@@ -73,7 +73,7 @@ for (const kind of document.querySelectorAll(".finds")) {
   };
   const count = own.filter((box) => box.dataset.suggested).length;
   if (count) all(`Accept all ${count} suggestions`, ({ suggested }) => suggested);
-  all("Keep all that are undecided", ({ was }) => was && "keep");
+  if (own.some((box) => box.dataset.was)) all("Keep all that are undecided", () => "keep");
   all("Drop all that are undecided", () => "drop");
   kind.before(line);
 }
