@@ -301,3 +301,15 @@ def test_an_average_without_all_its_runs_is_not_compared():
     }
     dtd, eurosat, average = build_table(own, found, lambda identity: said).sections
     assert all(dtd.leads[1]) and not any(eurosat.leads[1]) and not any(average.leads[1])
+
+
+def test_runs_of_two_codes_are_not_averaged():
+    own = recipe(shots=(4,), datasets=("dtd",), seeds=(1, 2), rows=ROWS[:2])
+    found = records(own)
+    first, *others = [one for one in found if one.config.method == "coop"]
+    old = replace(first, code="other")
+    table = build_table(own, [old, *(one for one in found if one is not first)])
+    coop = table.sections[0].cells[1][0]
+    assert coop.seeds == len(others) == 1 and table.sections[0].cells[0][0].seeds == 2
+    assert any("1 runs of other code" in note for note in table.footnotes)
+    assert not any("other code" in note for note in build_table(own, [old, *found]).footnotes)

@@ -10,6 +10,7 @@ without the source). H is everywhere that of the printed means: of Base and of N
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from statistics import fmean, stdev
 from typing import Any
 
@@ -111,6 +112,8 @@ def build_table(
         sections.append(
             Section(title, tuple(c.heading for c in columns), tuple(cells), tuple(map(tuple, leads)))
         )
+    if runs.outdated:
+        notes[f"Left out: {runs.outdated:,} runs of other code than the newest of their row."] = None
     if recipe.note:
         notes[recipe.note] = None
     labels = tuple(row.label for row in recipe.rows)
@@ -119,15 +122,22 @@ def build_table(
 
 
 class _Runs:
-    """The recipe's finished runs by row, dataset, shots and seed; of equal settings, the latest counts."""
+    """The recipe's finished runs by row, dataset, shots and seed; of equal settings, the latest counts.
+
+    Of a row, only those of its newest run's code: figures of two codes are not averaged.
+    """
 
     def __init__(self, recipe: Recipe, records: Sequence[RunRecord]) -> None:
-        latest = {record.config: record for record in records if record.backbone.name == recipe.backbone}
+        own = [record for record in records if record.backbone.name == recipe.backbone]
+        latest = {record.config: (place, record) for place, record in enumerate(own)}
+        made = [(*latest[config], label) for label, config in recipe.expand() if config in latest]
+        newest = {label: record.code for _, record, label in sorted(made, key=itemgetter(0))}
         self._found: dict[tuple[str, str, int], dict[int, RunRecord]] = {}
-        for label, config in recipe.expand():
-            if record := latest.get(config):
-                place = (label, config.dataset, config.shots)
-                self._found.setdefault(place, {})[config.seed] = record
+        for _, record, label in made:
+            if record.code == newest[label]:
+                place = (label, record.config.dataset, record.config.shots)
+                self._found.setdefault(place, {})[record.config.seed] = record
+        self.outdated = len(made) - sum(map(len, self._found.values()))
 
     def of(self, row: MethodRow, dataset: str, shots: int) -> dict[int, RunRecord]:
         """The runs by seed."""
