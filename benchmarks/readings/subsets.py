@@ -24,7 +24,7 @@ PHOTOGRAPHS = {"train": 28, "val": 10, "test": 22}  # of a class, at most
 
 def subset(whole: Dataset, classes: int) -> dict[str, list[tuple[str, int, str]]]:
     """A split file: the first photographs of the first classes."""
-    parts = {}
+    parts: dict[str, list[tuple[str, int, str]]] = {}
     for split in SPLITS:
         counts: Counter[int] = Counter()
         parts[split] = []

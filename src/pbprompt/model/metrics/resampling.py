@@ -67,7 +67,8 @@ def paired_average_difference(
 
 def _mean(halves: Sequence[Sequence[ArrayLike]]) -> Floats:
     """[halves, 1]"""
-    return np.array([[np.mean([np.asarray(correct).mean() for correct in places])] for places in halves])
+    means = [[np.asarray(correct, dtype=np.float64).mean() for correct in places] for places in halves]
+    return np.array([[np.mean(some)] for some in means])
 
 
 def _combined(halves: Floats) -> Floats:
