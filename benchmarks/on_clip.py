@@ -5,10 +5,11 @@
 
 FOLDER holds `caltech101.npz`, `stanford_cars.npz` and `fgvc_aircraft.npz`: image features of OpenAI's
 ViT-B/32 and ViT-B/16, of length 1 (`vitb32_val`, `val_y`, …), and text of the names (`vitb32_text`;
-`vitb32_named`: the classes that have one). On Caltech101 and FGVCAircraft photographs are drawn from the
-validation split and the test split judges. Cars have no test rows: up to four are drawn from the validation
-split and judged by the rest of it; eight and sixteen from `views`, each the mean of augmented views of a
-training image, and judged by the whole validation split. A class with fewer gives all it has.
+`vitb32_named`: the classes that have one); `names.npz` the text of other names. On Caltech101 and
+FGVCAircraft photographs are drawn from the validation split and the test split judges. Cars have no test
+rows: up to four are drawn from the validation split and judged by the rest of it; eight and sixteen from
+`views`, each the mean of augmented views of a training image, and judged by the whole validation split. A
+class with fewer gives all it has.
 
 Names alone have the temperature that suits the judging images best, and so has the mix of names and GDA its
 two weights: bounds that no one can know. Rivals are those of the library: with the published constants and as
@@ -16,6 +17,11 @@ they are, and with their constants searched, and their temperature fitted, by im
 study`: the same). With one photograph per class nothing can be left out, and they are as they are.
 
 Intervals are of the difference to the default, judging images and draws resampled together.
+
+Then what is known by name alone: half of the classes have photographs and the others a name; of each of the
+1,000 names in `names.npz` how many images of a model that knows all classes it takes; and how well
+familiarity tells the other sets' images. And what images without labels add to names, and to one photograph
+per class.
 """
 
 import argparse
@@ -35,16 +41,22 @@ from torch import Tensor
 
 from benchmarks.evidence_parts import figures
 from pbprompt import EvidenceClassifier, markdown
+from pbprompt.evidence.answers import NewNames
+from pbprompt.evidence.evidence import Evidence
+from pbprompt.evidence.expert import Photographs, Seen
 from pbprompt.evidence.folds import held_out
+from pbprompt.evidence.novelty import HUGE, reluctance
+from pbprompt.evidence.posterior import fit_posterior
 from pbprompt.evidence.rivals.gda import gaussian_discriminant
 from pbprompt.evidence.rivals.proker import ProKeR, best_settings
 from pbprompt.evidence.rivals.tip_adapter import TipAdapter
 from pbprompt.evidence.temperature import fit_temperature
-from pbprompt.evidence.weights import fit_weights
+from pbprompt.evidence.weights import combined, fit_weights
 from pbprompt.files import write_text
 from pbprompt.learners.memory import MemoryBesideText
 from pbprompt.learners.method import Method, make_config
 from pbprompt.model.metrics.resampling import image_counts, interval, seed_shares
+from pbprompt.model.metrics.selective import auroc
 from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
 from pbprompt.research.runs.provenance import commit
@@ -55,7 +67,7 @@ SEEDS = (1, 2, 3)
 SHOTS = (1, 2, 4, 8, 16)
 RESAMPLES = 1000
 FEW = (1, 2, 4)  # of the cars' validation split, where a class has five or more: one at least judges
-FILES = ("caltech101", "stanford_cars", "fgvc_aircraft")
+FILES = ("caltech101", "stanford_cars", "fgvc_aircraft", "names")
 RESULTS = Path(__file__).parent / "results"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 DEFAULT, BY_NAME, MIX = "default", "names alone, best temperature", "names and GDA, best mix"
@@ -115,7 +127,7 @@ class Source(NamedTuple):
 
 def sources(folder: Path) -> list[Source]:
     found = []
-    caltech, cars, aircraft = (np.load(folder / f"{name}.npz") for name in FILES)
+    caltech, cars, aircraft, _ = (np.load(folder / f"{name}.npz") for name in FILES)
     for net, title in (("vitb32", "ViT-B/32"), ("vitb16", "ViT-B/16")):
         named = np.sort(caltech[f"{net}_named"])
         train, judging = (
@@ -267,6 +279,131 @@ def ahead(
     return found
 
 
+def half_by_name(source: Source, shots: int, seed: int) -> list[float]:
+    """Half of the classes with photographs, all asked for: accuracy, of those that are known by name, of the
+    others, and the same of zero-shot, in %; then the AUROC of familiarity for those without photographs."""
+    assert source.texts is not None
+    rows = source.drawn(shots, seed)
+    (every, labels), judging = source.judging(rows)
+    z, y, known = every[judging], labels[judging], (source.classes + 1) // 2
+    rows = rows[source.train[1][rows] < known]
+    model = EvidenceClassifier(dict(enumerate(source.texts)), SCALE)
+    model.partial_fit(*(part[rows] for part in source.train), classes=np.arange(source.classes))
+    found = []
+    for said in (model.predict(z), (z @ source.texts.T).argmax(1)):
+        found += [100 * float((said == y)[which].mean()) for which in (y >= 0, y >= known, y < known)]
+    familiar = model.familiarity(z)
+    return [*found, np.nan if familiar is None else 100 * auroc(-familiar, y >= known)]
+
+
+def taken(source: Source, shots: int, names: Rows) -> NDArray[np.float64]:
+    """Of the judging images, the share that each foreign name takes from a model of all classes, in %."""
+    assert source.texts is not None
+    rows = source.drawn(shots, SEEDS[0])
+    (every, _), judging = source.judging(rows)
+    x, y = (torch.from_numpy(part[rows]) for part in source.train)
+    evidence, texts = Evidence.of(x, y, source.classes), torch.from_numpy(source.texts)
+    shown = Photographs.by_each(evidence, torch.arange(source.classes), [x.shape[1]], texts, [SCALE])
+    posterior, _ = fit_posterior(*shown)
+    seen = [Seen(torch.from_numpy(every[judging]).double())]
+    scores = posterior.scores(*seen)
+    known = combined(scores, posterior.weights.draws(1))[0]
+    looks, by_name, room = posterior.strangeness(scores), posterior.by_name(scores), known.logsumexp(1)
+    room = room - known.amax(1)
+    others = NewNames(posterior, [torch.from_numpy(names[0])], [SCALE])
+    told = posterior.open > -HUGE
+    drawn = Seen(posterior.views[0].photographs[told])
+    fits = others.fit([drawn], posterior.names_alone(drawn)).split(1, dim=1)  # each as if it came alone
+    others.reluctance = torch.cat([reluctance(posterior.novelty, posterior.open[told], fit) for fit in fits])
+    odds = others.log_odds(seen, looks, by_name)
+    return 100 * (room.unsqueeze(1) + odds > 0).double().mean(0).numpy()
+
+
+def of_other_sets(every: Sequence[Source], source: Source, shots: int, seed: int) -> float:
+    """AUROC of familiarity for other sets' images by the same tower, in %; NaN where there are none."""
+    rows = source.drawn(shots, seed)
+    (images, _), judging = source.judging(rows)
+    own, tower = source.title.split(", ")[:2]
+    other = [
+        (each.held_out or each.train)[0]
+        for each in every
+        if each.title.endswith(tower) and not each.title.startswith(own)
+    ]
+    model = EvidenceClassifier(source.texts, SCALE).fit(*(part[rows] for part in source.train))
+    if not other or (mine := model.familiarity(images[judging])) is None:
+        return np.nan
+    theirs = model.familiarity(np.concatenate(other))
+    return 100 * auroc(-np.concatenate([mine, theirs]), np.arange(len(mine) + len(theirs)) >= len(mine))
+
+
+def by_name(every: Sequence[Source], source: Source, names: Rows) -> dict[str, Any]:
+    """Of every number of photographs what is told by names alone, and of what is none of the classes."""
+    found = {}
+    for shots in source.shots:
+        each = [half_by_name(source, shots, seed) for seed in SEEDS]
+        shares = taken(source, shots, names)
+        most = shares.argsort()[::-1][:5]
+        found[str(shots)] = {
+            "half by name": each,
+            "foreign": {"mean": shares.mean(), "above 1 %": int((shares > 1).sum())},
+            "take most": {str(names[1][place]): shares[place] for place in most},
+            "of other sets": [of_other_sets(every, source, shots, seed) for seed in SEEDS],
+        }
+    return found
+
+
+def with_a_folder(source: Source) -> dict[str, list[list[float]]]:
+    """Figures of names, and of one photograph per class, without and with images without labels: four per
+    class, where the draw and these can be kept from judging, else all that there are to draw from."""
+    assert source.texts is not None
+    texts, found = dict(enumerate(source.texts)), dict[str, list[list[float]]]()
+    for seed in SEEDS:
+        few = 4 in source.shots
+        one, pool = source.drawn(1, seed), source.drawn(4 if few else len(source.train[1]), seed + len(SEEDS))
+        pool = np.setdiff1d(pool, one)
+        (every, labels), judging = source.judging(np.concatenate([one, pool]))
+        z, truth, (x, y) = every[judging], torch.from_numpy(labels[judging]), source.train
+        both, told = np.concatenate([one, pool]), np.concatenate([y[one], np.full(len(pool), -1)])
+        said = {
+            BY_NAME: names_alone(z, source.texts, truth),
+            "names and images without labels": EvidenceClassifier(texts, SCALE).fit(x[pool]).predict_proba(z),
+            "one photograph": EvidenceClassifier(source.texts, SCALE).fit(x[one], y[one]).predict_proba(z),
+            "one photograph and images without labels": EvidenceClassifier(source.texts, SCALE)
+            .fit(x[both], told)
+            .predict_proba(z),
+        }
+        for name, table in said.items():
+            found.setdefault(name, []).append(figures(torch.as_tensor(table).double(), truth))
+    return found
+
+
+def told_by_name(record: Mapping[str, Any]) -> str:
+    """The tables of `by_name` and `with_a_folder`."""
+    rows = []
+    for title, by_shots in record["by name"].items():
+        for shots, found in by_shots.items():
+            mean = np.nanmean if np.isfinite(found["half by name"][0][-1]) else np.mean
+            joint, new, old, joint_0, new_0, old_0, half = mean(found["half by name"], axis=0)
+            foreign, other = found["foreign"], np.mean(found["of other sets"])
+            most = next(iter(found["take most"].items()))
+            rows.append(
+                [title, shots, f"{joint:.1f} ({joint_0:.1f})", f"{new:.1f} ({new_0:.1f})"]
+                + [f"{old:.1f} ({old_0:.1f})", f"{foreign['mean']:.2f}", str(foreign["above 1 %"])]
+                + [f"{most[0]} {most[1]:.1f}"]
+                + [f"{value:.1f}" if np.isfinite(value) else "–" for value in (half, other)]
+            )
+    heads = ["", "photographs", "all classes", "those by name", "those with photographs"]
+    heads += ["a foreign name takes", "names above 1 %", "most", "AUROC: other half", "AUROC: other sets"]
+    folder = [[title, *(cell_of(found[name]) for name in found)] for title, found in record["folder"].items()]
+    first = next(iter(record["folder"].values()))
+    return markdown.table(heads, rows) + "\n\n" + markdown.table(["", *first], folder)
+
+
+def cell_of(draws: Sequence[Sequence[float]]) -> str:
+    accuracy, nll, ece = (fmean(column) for column in zip(*draws, strict=True))
+    return f"{accuracy:.1f} / {nll:.3f} / {ece:.1f}"
+
+
 def tables(record: Mapping[str, Any]) -> str:
     """Every source's, as the page has them."""
     parts = []
@@ -279,10 +416,9 @@ def tables(record: Mapping[str, Any]) -> str:
 
 def cell(row: Mapping[str, Any]) -> str:
     """Means over the draws; marked where the default is ahead or behind for sure."""
-    accuracy, nll, ece = (fmean(column) for column in zip(*row["figures"], strict=True))
     low, high = row["default ahead"]["accuracy"]
     mark = " ▽" if low > 0 else " ▲" if high < 0 else ""
-    return f"{accuracy:.1f}{mark} / {nll:.3f} / {ece:.1f}"
+    return cell_of(row["figures"]).replace(" /", f"{mark} /", 1)
 
 
 def goals(record: Mapping[str, Any]) -> str:
@@ -307,7 +443,12 @@ def goals(record: Mapping[str, Any]) -> str:
 def with_figures(page: str, record: Mapping[str, Any]) -> str:
     """The page with the tables of this record between its two comments."""
     before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n{tables(record)}\n\n{goals(record)}\n{END}{rest.split(END)[1]}"
+    return f"{before}{BEGIN}\n{shown(record)}\n{END}{rest.split(END)[1]}"
+
+
+def shown(record: Mapping[str, Any]) -> str:
+    """All tables."""
+    return "\n\n".join([tables(record), goals(record), told_by_name(record)])
 
 
 def file_hashes(folder: Path, names: Sequence[str]) -> dict[str, str]:
@@ -326,12 +467,21 @@ def main() -> None:
     if given.features:
         record: dict[str, Any] = {"commit": commit(), "seeds": SEEDS, "figures": {}}
         record["files"] = file_hashes(given.features, FILES)
-        for source in sources(given.features):
+        every, other = sources(given.features), np.load(given.features / "names.npz")
+        names, named = (
+            (_wide(other["vitb32_text"]), other["names"]),
+            [s for s in every if s.texts is not None],
+        )
+        record["folder"] = {source.title: with_a_folder(source) for source in named}
+        print(json.dumps(record["folder"]), flush=True)
+        record["by name"] = {s.title: by_name(every, s, names) for s in named if "B/32" in s.title}
+        print(told_by_name(record), flush=True)
+        for source in every:
             print(source.title, flush=True)
             record["figures"][source.title] = {str(n): measured(source, n) for n in source.shots}
-        write_text(given.out, json.dumps(record, indent=1) + "\n")
+            write_text(given.out, json.dumps(record, indent=1) + "\n")
     record = json.loads(given.out.read_text(encoding="utf-8"))
-    print(f"{tables(record)}\n\n{goals(record)}")
+    print(shown(record))
     if given.page:
         write_text(given.page, with_figures(given.page.read_text(encoding="utf-8"), record))
 
