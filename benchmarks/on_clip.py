@@ -126,7 +126,7 @@ class Source(NamedTuple):
 
 
 def sources(folder: Path) -> list[Source]:
-    found = []
+    found = list[Source]()
     caltech, cars, aircraft, _ = (np.load(folder / f"{name}.npz") for name in FILES)
     for net, title in (("vitb32", "ViT-B/32"), ("vitb16", "ViT-B/16")):
         named = np.sort(caltech[f"{net}_named"])
@@ -217,7 +217,13 @@ def _encoded(images: Tensor) -> Encoded:
     return Encoded(images, images.new_zeros(len(images), 0, images.shape[1]))
 
 
-def answers(source: Source, rows: NDArray[np.int64], z: NDArray[np.float32], truth: Tensor) -> dict[str, Any]:
+def answers(
+    source: Source,
+    rows: NDArray[np.int64],
+    z: NDArray[np.float32],
+    truth: Tensor,
+    rivals: Mapping[str, Rival],
+) -> dict[str, Any]:
     """Probabilities by everything that is compared."""
     x, y = (part[rows] for part in source.train)
     said: dict[str, Any] = {}
@@ -231,13 +237,13 @@ def answers(source: Source, rows: NDArray[np.int64], z: NDArray[np.float32], tru
     texts = (
         torch.zeros(source.classes, x.shape[1]) if source.texts is None else torch.from_numpy(source.texts)
     )
-    for name, given in RIVALS.items():
+    for name, given in rivals.items():
         if source.texts is not None or not given.reads_text:
             said[name] = rival(given, texts, *map(torch.from_numpy, (x, y, z)))
     return said
 
 
-def measured(source: Source, shots: int) -> dict[str, Any]:
+def measured(source: Source, shots: int, rivals: Mapping[str, Rival] = RIVALS) -> dict[str, Any]:
     """Of every row its figures in each draw, and its intervals beside the default's."""
     figured: dict[str, list[list[float]]] = {}
     right: dict[str, list[NDArray[np.float64]]] = {}
@@ -247,7 +253,7 @@ def measured(source: Source, shots: int) -> dict[str, Any]:
         digest.update(rows.astype(np.int64).tobytes())
         (every, every_label), judging = source.judging(rows)
         truth = torch.from_numpy(every_label[judging])
-        for name, said in answers(source, rows, every[judging], truth).items():
+        for name, said in answers(source, rows, every[judging], truth, rivals).items():
             table = torch.as_tensor(said).double()
             figured.setdefault(name, []).append(figures(table, truth))
             likely = table.gather(1, truth.unsqueeze(1)).squeeze(1).clamp_min(1e-38).log()
@@ -296,60 +302,53 @@ def half_by_name(source: Source, shots: int, seed: int) -> list[float]:
     return [*found, np.nan if familiar is None else 100 * auroc(-familiar, y >= known)]
 
 
-def taken(source: Source, shots: int, names: Rows) -> NDArray[np.float64]:
-    """Of the judging images, the share that each foreign name takes from a model of all classes, in %."""
+def of_all_classes(every: Sequence[Source], source: Source, shots: int, names: Rows) -> dict[str, Any]:
+    """Of the judging images, in %, what each foreign name takes from a model of all classes: the mean, how
+    many names take more than 1 %, and the five that take most; and the AUROC of familiarity for the images of
+    other sets by the same tower, where there are any."""
     assert source.texts is not None
     rows = source.drawn(shots, SEEDS[0])
-    (every, _), judging = source.judging(rows)
+    (images, _), judging = source.judging(rows)
     x, y = (torch.from_numpy(part[rows]) for part in source.train)
     evidence, texts = Evidence.of(x, y, source.classes), torch.from_numpy(source.texts)
     shown = Photographs.by_each(evidence, torch.arange(source.classes), [x.shape[1]], texts, [SCALE])
     posterior, _ = fit_posterior(*shown)
-    seen = [Seen(torch.from_numpy(every[judging]).double())]
-    scores = posterior.scores(*seen)
+    mine = Seen(torch.from_numpy(images[judging]).double())
+    scores = posterior.scores(mine)
     known = combined(scores, posterior.weights.draws(1))[0]
-    looks, by_name, room = posterior.strangeness(scores), posterior.by_name(scores), known.logsumexp(1)
-    room = room - known.amax(1)
+    looks, room = (
+        posterior.strangeness(scores),
+        known.logsumexp(1, keepdim=True) - known.amax(1, keepdim=True),
+    )
     others = NewNames(posterior, [torch.from_numpy(names[0])], [SCALE])
     told = posterior.open > -HUGE
     drawn = Seen(posterior.views[0].photographs[told])
     fits = others.fit([drawn], posterior.names_alone(drawn)).split(1, dim=1)  # each as if it came alone
     others.reluctance = torch.cat([reluctance(posterior.novelty, posterior.open[told], fit) for fit in fits])
-    odds = others.log_odds(seen, looks, by_name)
-    return 100 * (room.unsqueeze(1) + odds > 0).double().mean(0).numpy()
-
-
-def of_other_sets(every: Sequence[Source], source: Source, shots: int, seed: int) -> float:
-    """AUROC of familiarity for other sets' images by the same tower, in %; NaN where there are none."""
-    rows = source.drawn(shots, seed)
-    (images, _), judging = source.judging(rows)
+    takes = room + others.log_odds([mine], looks, posterior.by_name(scores)) > 0
+    shares = 100 * takes.double().mean(0).numpy()
+    found = {"mean": shares.mean(), "above 1 %": int((shares > 1).sum())}
+    found["most"] = {str(names[1][place]): shares[place] for place in shares.argsort()[::-1][:5]}
     own, tower = source.title.split(", ")[:2]
-    other = [
-        (each.held_out or each.train)[0]
-        for each in every
-        if each.title.endswith(tower) and not each.title.startswith(own)
-    ]
-    model = EvidenceClassifier(source.texts, SCALE).fit(*(part[rows] for part in source.train))
-    if not other or (mine := model.familiarity(images[judging])) is None:
-        return np.nan
-    theirs = model.familiarity(np.concatenate(other))
-    return 100 * auroc(-np.concatenate([mine, theirs]), np.arange(len(mine) + len(theirs)) >= len(mine))
+    away = [e for e in every if e.title.endswith(tower) and not e.title.startswith(own)]
+    if away and posterior.novelty.familiarity(looks) is not None:
+        strange = np.concatenate([(each.held_out or each.train)[0] for each in away])
+        theirs = posterior.strangeness(posterior.scores(Seen(torch.from_numpy(strange).double())))
+        found["other sets"] = 100 * auroc(
+            -torch.cat([looks, theirs]).numpy(), np.arange(len(looks) + len(theirs)) >= len(looks)
+        )
+    return found
 
 
 def by_name(every: Sequence[Source], source: Source, names: Rows) -> dict[str, Any]:
-    """Of every number of photographs what is told by names alone, and of what is none of the classes."""
-    found = {}
-    for shots in source.shots:
-        each = [half_by_name(source, shots, seed) for seed in SEEDS]
-        shares = taken(source, shots, names)
-        most = shares.argsort()[::-1][:5]
-        found[str(shots)] = {
-            "half by name": each,
-            "foreign": {"mean": shares.mean(), "above 1 %": int((shares > 1).sum())},
-            "take most": {str(names[1][place]): shares[place] for place in most},
-            "of other sets": [of_other_sets(every, source, shots, seed) for seed in SEEDS],
+    """Of some numbers of photographs what is told by names alone, and of what is none of the classes."""
+    return {
+        str(shots): {
+            "half by name": [half_by_name(source, shots, seed) for seed in SEEDS],
+            "all": of_all_classes(every, source, shots, names),
         }
-    return found
+        for shots in source.shots[::2]
+    }
 
 
 def with_a_folder(source: Source) -> dict[str, list[list[float]]]:
@@ -384,13 +383,15 @@ def told_by_name(record: Mapping[str, Any]) -> str:
         for shots, found in by_shots.items():
             mean = np.nanmean if np.isfinite(found["half by name"][0][-1]) else np.mean
             joint, new, old, joint_0, new_0, old_0, half = mean(found["half by name"], axis=0)
-            foreign, other = found["foreign"], np.mean(found["of other sets"])
-            most = next(iter(found["take most"].items()))
+            foreign = found["all"]
             rows.append(
                 [title, shots, f"{joint:.1f} ({joint_0:.1f})", f"{new:.1f} ({new_0:.1f})"]
                 + [f"{old:.1f} ({old_0:.1f})", f"{foreign['mean']:.2f}", str(foreign["above 1 %"])]
-                + [f"{most[0]} {most[1]:.1f}"]
-                + [f"{value:.1f}" if np.isfinite(value) else "–" for value in (half, other)]
+                + ["{} {:.1f}".format(*next(iter(foreign["most"].items())))]
+                + [
+                    f"{value:.1f}" if np.isfinite(value) else "–"
+                    for value in (half, foreign.get("other sets", np.nan))
+                ]
             )
     heads = ["", "photographs", "all classes", "those by name", "those with photographs"]
     heads += ["a foreign name takes", "names above 1 %", "most", "AUROC: other half", "AUROC: other sets"]
@@ -462,23 +463,28 @@ def main() -> None:
     parser.add_argument("--features", type=Path)
     parser.add_argument("--out", type=Path, default=RESULTS / "on-clip.json")
     parser.add_argument("--page", type=Path)
+    parser.add_argument("--without-rivals", action="store_true", help="the default and its bounds alone")
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.features:
-        record: dict[str, Any] = {"commit": commit(), "seeds": SEEDS, "figures": {}}
+        record: dict[str, Any] = {
+            "commit": commit(),
+            "seeds": SEEDS,
+            "figures": {},
+            "by name": {},
+            "folder": {},
+        }
         record["files"] = file_hashes(given.features, FILES)
         every, other = sources(given.features), np.load(given.features / "names.npz")
-        names, named = (
-            (_wide(other["vitb32_text"]), other["names"]),
-            [s for s in every if s.texts is not None],
-        )
-        record["folder"] = {source.title: with_a_folder(source) for source in named}
-        print(json.dumps(record["folder"]), flush=True)
-        record["by name"] = {s.title: by_name(every, s, names) for s in named if "B/32" in s.title}
-        print(told_by_name(record), flush=True)
+        names = _wide(other["vitb32_text"]), other["names"]
         for source in every:
             print(source.title, flush=True)
-            record["figures"][source.title] = {str(n): measured(source, n) for n in source.shots}
+            rivals = {} if given.without_rivals else RIVALS
+            record["figures"][source.title] = {str(n): measured(source, n, rivals) for n in source.shots}
+            if source.texts is not None:
+                record["folder"][source.title] = with_a_folder(source)
+                if "B/32" in source.title:  # of whose text the other names are
+                    record["by name"][source.title] = by_name(every, source, names)
             write_text(given.out, json.dumps(record, indent=1) + "\n")
     record = json.loads(given.out.read_text(encoding="utf-8"))
     print(shown(record))
