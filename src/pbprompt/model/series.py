@@ -12,7 +12,7 @@ from pbprompt.errors import InputError
 from pbprompt.evidence.series import CHANCE, find_series
 from pbprompt.model.learn import Bank
 from pbprompt.vision.images.items import Dataset, Item
-from pbprompt.vision.images.series import ALIKE, NONE, numbered
+from pbprompt.vision.images.series import ALIKE, NONE, from_rows, numbered
 from pbprompt.vision.similarity import unit
 
 MOST = 8192  # photographs that are compared with each other
@@ -43,6 +43,19 @@ def series_of(dataset: Dataset, items: Sequence[Item], bank: Bank, by: str) -> I
 def _found(images: bytes, labels: tuple[int, ...], chance: float) -> Int[Tensor, " n"]:
     features = torch.frombuffer(bytearray(images), dtype=torch.float32).view(len(labels), -1)
     return find_series(features, torch.tensor(labels), chance)
+
+
+def by_path(dataset: Dataset, bank: Bank, by: str) -> dict[str, str]:
+    """The series that features find, of each image that is of one with others: for whoever splits them."""
+    if from_rows(by):
+        return {}
+    groups = series_of(dataset, dataset.items, bank, by)
+    if groups is None:
+        return {}
+    _, place, size = groups.unique(return_inverse=True, return_counts=True)
+    several = (size[place] > 1).tolist()
+    rows = zip(dataset.items, groups.tolist(), several, strict=True)
+    return {item.path: f"{ALIKE} {group}" for item, group, many in rows if many}
 
 
 def apart_from(

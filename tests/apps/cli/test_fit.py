@@ -10,14 +10,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 import pbprompt
 from pbprompt.apps.cli import main
+from pbprompt.apps.cli.calibration_words import series_words
 from pbprompt.apps.cli.figures import ahead_words
 from pbprompt.apps.cli.fitting import stopped_words
 from pbprompt.model.manifest import WEIGHTS
+from pbprompt.model.provenance import Provenance
+from pbprompt.model.series import by_path
 from pbprompt.model.tuned import TunedModel
+from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.features.progress import Progress
+from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.towers.loading.load import load_backbone
 
 SAMPLE = Path(pbprompt.__file__).parent / "vision" / "images" / "sample" / "images" / "fluent"
@@ -683,3 +689,38 @@ def test_a_plain_classifier_that_is_clearly_ahead_is_named():
     assert (
         ahead_words(metrics | {"accuracy": 0.9}, "conjugate") == ahead_words({"map": 0.5}, "conjugate") == ""
     )
+
+
+@pytest.fixture(scope="module")
+def bursts(tmp_path_factory) -> Path:
+    """Five drawings of each of three classes, four crops of each."""
+    root = tmp_path_factory.mktemp("bursts")
+    for name in CLASSES:
+        (root / name).mkdir()
+        for scene, file in enumerate(sorted((SAMPLE / name).iterdir())[:5]):
+            with Image.open(file) as drawing:
+                width, height = drawing.size
+                for shift in range(4):
+                    view = drawing.convert("RGB").crop((shift, 0, width - 4 + shift, height))
+                    view.save(root / name / f"{scene}-{shift}.png")
+    return root
+
+
+@pytest.mark.parametrize("group", [(), ("--group", "near-duplicates")])
+def test_what_is_held_out_has_no_twin_in_training(run, bursts, tmp_path, group):
+    model = tmp_path / "model"
+    code, _, err = run("fit", bursts, "--hold-out", "0.3", *group, "--out", model)
+    assert code == 0 and "52 of 52 training photographs have a twin in their class" in err, err
+    data = TunedModel.load(model).info.data
+    found = by_path(open_dataset(bursts), FeatureBank(load_backbone("lite")), data.group)
+    split = open_dataset(bursts, held_out=data.held_out, series=found)
+    assert split.content_hash == data.content_hash
+    scenes = [{(item.label, item.path[-7]) for item in items} for items in (split.train, split.test)]
+    assert scenes[1] and not scenes[0] & scenes[1]
+    code, out, err = run("evaluate", model, bursts)
+    assert code == 0 and "on the test split" in out and "is not as it was" not in err
+
+
+def test_series_that_are_not_looked_for_are_said():
+    assert "not looked for among more than 8,192" in series_words(Provenance(images=8193))
+    assert series_words(Provenance(images=8192)) == series_words(Provenance(images=8193, group="none")) == ""

@@ -14,6 +14,7 @@ from pbprompt.model.manifest import CALIBRATION
 from pbprompt.model.metrics.conformal import fewest_images
 from pbprompt.model.metrics.selective import fewest_right
 from pbprompt.model.provenance import Provenance
+from pbprompt.model.series import MOST
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.series import ALIKE
 
@@ -60,12 +61,17 @@ def name_words(method: Method) -> str:
 def series_words(facts: Provenance) -> str:
     """How many photographs count as one with others."""
     if not facts.in_series:
-        return ""
+        if facts.group or facts.images <= MOST:
+            return ""
+        return (
+            f"twins were not looked for among more than {MOST:,} photographs: if some are of one series, say "
+            "which by --group"
+        )
     found = facts.group in ("", ALIKE)
     words = "have a twin in their class" if found else "are of a series with others"
     more = "; --group says which are one, where more are" if not facts.group else ""
-    several, series = f"{facts.in_series:,} training photographs {words}", f"{facts.series:,}"
-    return f"{several}: all are judged by series, of which there are {series}{more}"
+    several = f"{facts.in_series:,} of {facts.images:,} training photographs {words}"
+    return f"{several}: all are judged by series, of which there are {facts.series:,}{more}"
 
 
 def calibration_words(model: TunedModel) -> str:

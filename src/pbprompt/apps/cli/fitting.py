@@ -37,7 +37,7 @@ from pbprompt.model.hierarchy import read_hierarchy
 from pbprompt.model.manifest import check_free, claim
 from pbprompt.model.multi_label import check_multi_label
 from pbprompt.model.scoring import leaderboard, probe_is_quick
-from pbprompt.model.series import series_of
+from pbprompt.model.series import by_path, series_of
 from pbprompt.model.streamed import is_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.loop.checkpoint import checkpoint_step
@@ -162,7 +162,8 @@ def _fit_stream(options: FitCommand, console: Console) -> None:
 def _fit_dataset(options: FitCommand, console: Console) -> None:
     """A draw from a folder, table or benchmark; figures on its test split."""
     main, asked = distributed.is_main(), options.kept
-    dataset = _opened(options)
+    bank = FeatureBank(options.tower, progress=main)
+    dataset = _opened(options, bank)
     if dataset.multi_label:
         _check_multi_label(options)
         refuse({"--backbone auto": AUTO in options.backbone or None}, f"{options.data} is multi-label")
@@ -170,7 +171,6 @@ def _fit_dataset(options: FitCommand, console: Console) -> None:
     if options.corrections:
         dataset, done = corrected(dataset, options.corrections)
         console.print(done)
-    bank = FeatureBank(options.tower, progress=main)
     if Path(options.data).expanduser().exists() and distributed.world()[1] == 1:
         dataset, failures = without_unreadable(dataset, bank)
         tell_unreadable(failures, options.strict, console)
@@ -243,15 +243,21 @@ def tell_unreadable(failures: Mapping[str, InputError], strict: bool, console: C
         console.print(f"  {error}")
 
 
-def _opened(options: FitCommand) -> Dataset:
+def _opened(options: FitCommand, bank: FeatureBank) -> Dataset:
     """The data, all to be learned from where it has no split: but for a test that is asked for, or without
-    which a method could not be judged."""
+    which a method could not be judged, and which has whole series."""
 
-    def read(held_out: Shares) -> Dataset:
+    def read(held_out: Shares, series: Mapping[str, str] | None = None) -> Dataset:
         file, seed = options.classes_file, options.seed
         named = options.group if from_rows(options.group) else ""
         return open_dataset(
-            options.data, options.root, classes_file=file, seed=seed, held_out=held_out, group=named
+            options.data,
+            options.root,
+            classes_file=file,
+            seed=seed,
+            held_out=held_out,
+            group=named,
+            series=series,
         )
 
     if few := bool(options.shots or options.draw_file):
@@ -266,7 +272,11 @@ def _opened(options: FitCommand) -> Dataset:
         shares = (shares[0] if test else 0.0, test)
     if sum(shares) >= 1:
         raise InputError(f"--hold-out {test:g}: leaves {kind.name} no images to train on: give less")
-    return read(shares) if any(shares) else dataset
+    if not any(shares):
+        return dataset
+    own = Path(options.data).expanduser().exists() and distributed.world()[1] == 1
+    readable = without_unreadable(dataset, bank)[0] if own else dataset
+    return read(shares, by_path(readable, bank, options.group))
 
 
 def _described(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from pbprompt import distributed
 from pbprompt.apps.audit.corrections import corrected
 from pbprompt.errors import InputError
+from pbprompt.model.series import by_path
 from pbprompt.model.tuned import LEFT_OUT, TunedModel
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.features.readable import without_unreadable
@@ -96,9 +97,15 @@ def _as_fitted(
     same = fitted.options.get("data") == str(Path(data).expanduser().absolute())
     series = fitted.group if same and from_rows(fitted.group) else ""  # by which it was split
 
-    def read(held_out: Shares) -> Dataset:
+    def read(held_out: Shares, found: Mapping[str, str] | None = None) -> Dataset:
         dataset = open_dataset(
-            data, root, classes_file=classes_file, seed=seed, held_out=held_out, group=series
+            data,
+            root,
+            classes_file=classes_file,
+            seed=seed,
+            held_out=held_out,
+            group=series,
+            series=found,
         )
         decided = fitted.options.get("corrections")
         if isinstance(decided, str) and fitted.dataset == dataset.name and Path(decided).exists():
@@ -111,7 +118,7 @@ def _as_fitted(
     def ways(first: Dataset, seen: Callable[[Dataset], Dataset]) -> Iterator[Dataset]:
         yield first
         if len(first.train) == len(first.items) and (shares := fitted.held_out):
-            yield seen(read((shares[0], shares[1])))
+            yield seen(read((shares[0], shares[1]), by_path(first, bank, fitted.group)))
         yield replace(first, train=first.items, val=(), test=())  # as --hold-out 0 has it
 
     def readable(dataset: Dataset) -> Dataset:

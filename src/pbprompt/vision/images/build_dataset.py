@@ -1,7 +1,7 @@
 """From rows (path, labels, split, domain) to a dataset: labels, names and, where there is none, a split."""
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -42,6 +42,7 @@ class Choices:
     fewest: int = 2  # classes
     alike: bool = False  # whether two of these may have one name
     group: str = ""  # what makes a series: a column, folder or exif
+    series: Mapping[str, str] = field(default_factory=dict)  # found already, by path
 
     @classmethod
     def of(
@@ -54,11 +55,13 @@ class Choices:
         fewest: int = 2,
         alike: bool = False,
         group: str = "",
+        series: Mapping[str, str] | None = None,
     ) -> "Choices":
         """With the names of a file."""
         mapping = None if classes_file is None else names.read_classes_file(classes_file)
         template = template or DEFAULT_TEMPLATE
-        return cls(seed, template, mapping, str(classes_file), held_out, fewest, alike, group)
+        file = str(classes_file)
+        return cls(seed, template, mapping, file, held_out, fewest, alike, group, series or {})
 
     def names(
         self, keys: Sequence[str], where: str, naming: Callable[[str], str] = names.from_label
@@ -141,6 +144,8 @@ def assemble(
         rows = [replace(row, group=folder_of(row.path, row.key)) for row in rows]
     elif choices.group == EXIF:
         rows = [replace(row, group=moment_of(root / row.path)) for row in rows]
+    elif choices.series:
+        rows = [replace(row, group=choices.series.get(row.path, "")) for row in rows]
     if all(row.split in ("", "train") for row in rows):
         seed, held_out = choices.seed, choices.held_out
         split = dict.fromkeys((row.path for row in rows), "train")

@@ -1,6 +1,7 @@
 """`open_dataset`: one function that tells the kinds of dataset apart, and reads class folders itself."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ def open_dataset(
     fewest: int = 2,
     alike: bool = False,
     group: str = "",
+    series: Mapping[str, str] | None = None,
 ) -> Dataset:
     """The dataset behind a path or a name; `describe()` on it says what was found.
 
@@ -54,6 +56,7 @@ def open_dataset(
         fewest: classes that it must have.
         alike: whether two classes may have one name, as `SKU-17` and `SKU 17` have: refused otherwise.
         group: what makes photographs a series (`series.py`): `folder`, `exif` or a table's column.
+        series: that of each image, by its path, where it was found otherwise.
 
     Example:
         >>> dataset = open_dataset("sample")
@@ -70,6 +73,7 @@ def open_dataset(
         fewest=fewest,
         alike=alike,
         group=group,
+        series=series,
     )
     dataset = _opened(source, root, choices, template)
     check_groups(dataset.items, group)
