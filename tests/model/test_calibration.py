@@ -289,3 +289,15 @@ def test_impossible_answers_are_refused():
         replace(GOOD, right=(True,))
     with pytest.raises(ValueError, match="0 ≤ true"):
         replace(GOOD, true=(0.95, 0.1))
+
+
+def test_a_promise_of_use_is_taken_where_the_one_asked_for_cannot_be_given():
+    """95 % can be promised of a sixth of the images, 80 % of all but the worst."""
+    answers = [(0.99, True)] * 60 + [(0.8, True)] * 220 + [(0.8, False)] * 45 + [(0.3, False)] * 35
+    calibration = made(answers)
+    assert math.isinf(calibration.threshold(0.97))
+    promised = calibration.promised(0.97)
+    assert promised.threshold == 0.8 and promised.accuracy == 0.83
+    assert calibration.promises[-1].accuracy > 0.9  # of fewer than a quarter of them
+    trade = {row["promised"]: row for row in calibration.trade}
+    assert trade[0.83] == {"promised": 0.83, "threshold": 0.8, "answered": 325 / 360, "right": 280 / 325}

@@ -39,6 +39,7 @@ from pbprompt.vision.images.series import apart
 FORMAT, VERSION = "pbprompt-calibration", 2
 ACCURACIES = (0.9, 0.95, 0.99)  # that tables show
 CERTAINTY = 0.9  # with which a promised accuracy holds
+FEW_ANSWERED = 0.25  # share of images, below which another promise is of more use
 COLUMNS = (
     "confidence",
     "right",
@@ -149,12 +150,15 @@ class Calibration:
         return sure_threshold(self.single.confidence, self.single.right, accuracy, CERTAINTY, self.weights)
 
     def promised(self, accuracy: float) -> Promise:
-        """An accuracy or, where that cannot be promised, the highest whole percentage below it that can; if
-        there is none from a half on, no image is accepted."""
+        """An accuracy or, where that cannot be promised, the highest whole percentage below it that can and
+        answers `FEW_ANSWERED` of the images, or else any; if there is none from a half on, no image is
+        accepted."""
         if math.isfinite(threshold := self.threshold(accuracy)):
             return Promise(accuracy, threshold)
         below = [one for one in self.promises if one.accuracy < accuracy]
-        return below[-1] if below else Promise(0.0, math.inf)
+        most = FEW_ANSWERED * len(self.single)
+        useful = [one for one in below if self.accepted(one.threshold).images >= most]
+        return (useful or below or [Promise(0.0, math.inf)])[-1]
 
     @cached_property
     def weights(self) -> NDArray[np.float64]:
@@ -206,6 +210,12 @@ class Calibration:
         """Whole percentages from a half on that can be promised, each by itself."""
         found = (Promise(percent / 100, self.threshold(percent / 100)) for percent in range(50, 100))
         return tuple(one for one in found if math.isfinite(one.threshold))
+
+    @property
+    def trade(self) -> list[dict[str, float | None]]:
+        """What each promise answers of these images, one of each series, and how many of the answers are
+        right."""
+        return [one.kept(self.single.confidence, self.single.right) for one in self.promises]
 
     def instead(self, share: float) -> Promise | None:
         """The most that can be promised of this share of images, or of more."""

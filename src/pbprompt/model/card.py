@@ -167,10 +167,7 @@ def _thresholds(calibration: Calibration | None) -> str:
     """What rejecting unsure images buys."""
     if calibration is None:
         return ""
-    found = chosen(
-        [one.kept(calibration.single.confidence, calibration.single.right) for one in calibration.promises]
-    )
-    rows = [trade_cells(row) for row in found] or [["cannot be promised", "", "none", ""]]
+    rows = [trade_cells(row) for row in chosen(calibration.trade)] or [["cannot be promised", "", "none", ""]]
     source = f"{calibration.rests_on}, of {calibration.classes_seen} of {calibration.classes} classes"
     holds = f"Each accuracy is promised with a certainty of {CERTAINTY:.0%}, judged by {source}"
     return f"\n{table(TRADE_HEADS, rows)}\n\n{holds}; `--coverage` rests on the same images.\n"

@@ -14,9 +14,10 @@ from PIL import Image
 
 import pbprompt
 from pbprompt.apps.cli import main
-from pbprompt.apps.cli.calibration_words import series_words
+from pbprompt.apps.cli.calibration_words import calibration_words, series_words
 from pbprompt.apps.cli.figures import ahead_words
 from pbprompt.apps.cli.fitting import stopped_words
+from pbprompt.model.calibration import Calibration
 from pbprompt.model.manifest import WEIGHTS
 from pbprompt.model.provenance import Provenance
 from pbprompt.model.series import by_path
@@ -724,3 +725,14 @@ def test_what_is_held_out_has_no_twin_in_training(run, bursts, tmp_path, group):
 def test_series_that_are_not_looked_for_are_said():
     assert "not looked for among more than 8,192" in series_words(Provenance(images=8193))
     assert series_words(Provenance(images=8192)) == series_words(Provenance(images=8193, group="none")) == ""
+
+
+def test_a_fit_says_what_to_ask_for_where_nearly_all_would_be_unsure():
+    sure, right = (0.8,) * 100, (True,) * 80 + (False,) * 20
+    told = Calibration(sure, right, sure, 3, 3, 1, 0, ("cat",) * 100)
+    assert calibration_words(told).endswith(
+        "; 100% of such images will be unsure with --reject-at 0.9; --reject-at 0.73 would answer half of "
+        "them or more"
+    )
+    all_right = Calibration(sure, (True,) * 100, sure, 3, 3, 1, 0, ("cat",) * 100)
+    assert calibration_words(all_right).endswith("rest on 100 validation images")

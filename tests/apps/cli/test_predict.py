@@ -264,7 +264,7 @@ def test_an_accuracy_that_cannot_be_promised(run, photos, model):
 def test_the_best_that_can_be_promised_instead(run, photos, model):
     calibrated(model, [(0.6, True)] * 30)
     code, out, err = run("predict", str(photos), "--model", str(model), "--reject-at", "0.95", "--json")
-    assert code == 0 and "(it takes 45 images, and there are 30): 92% is the most that can be" in err
+    assert code == 0 and "(it takes 45 images, and there are 30): 92% is promised instead" in err
     assert "the others are right 92% of the time" in err
     assert [record["unsure"] for record in records(out)] == [record["score"] < 0.6 for record in records(out)]
 

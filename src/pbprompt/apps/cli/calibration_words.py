@@ -9,7 +9,7 @@ from pbprompt.errors import InputError
 from pbprompt.learners.fitted import LeavesOut, ReadsNames
 from pbprompt.learners.method import Method
 from pbprompt.model import card
-from pbprompt.model.calibration import CERTAINTY, Calibration
+from pbprompt.model.calibration import CERTAINTY, FEW_ANSWERED, Calibration
 from pbprompt.model.manifest import CALIBRATION
 from pbprompt.model.metrics.conformal import fewest_images
 from pbprompt.model.metrics.selective import fewest_right
@@ -19,7 +19,6 @@ from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.series import ALIKE
 
 SHOWN_OF_A_SET = 5
-FEW_ANSWERED = 0.25  # share of images, below which it is said what else could be promised
 LITTLE = 0.05  # of what tells the classes apart
 
 
@@ -89,7 +88,20 @@ def calibration_words(model: TunedModel) -> str:
         )
     missing = calibration.classes - calibration.classes_seen
     note = f"; classes without one: {missing} (do not rely on marks and sets for them)" if missing else ""
-    return f"`predict --reject-at` and `--coverage` rest on {calibration.rests_on}{note}"
+    rests = f"`predict --reject-at` and `--coverage` rest on {calibration.rests_on}{note}"
+    return f"{rests}; {words}" if (words := little_words(calibration, REJECT_AT)) else rests
+
+
+def little_words(calibration: Calibration, accuracy: float) -> str:
+    """What else could be asked for, where a promise would leave nearly everything unsure."""
+    answered = calibration.accepted(calibration.threshold(accuracy)).images / len(calibration.single)
+    instead = calibration.instead(0.5)
+    if answered >= FEW_ANSWERED or instead is None or instead.accuracy >= accuracy:
+        return ""
+    return (
+        f"{1 - answered:.0%} of such images will be unsure with --reject-at {accuracy:g}; "
+        f"--reject-at {instead.accuracy:g} would answer half of them or more"
+    )
 
 
 def promise_words(
@@ -115,7 +127,7 @@ def promise_words(
         else:
             why = f"it takes {int(fewest_right(accuracy, CERTAINTY))} images, and there are {images}"
         if math.isfinite(threshold):
-            so = f"{promised:.0%} is the most that can be"
+            so = f"{promised:.0%} is promised instead"
         else:
             so = "no image is marked unsure" if reject_at is None else "every image is marked unsure"
         times = calibration.times_as_many(accuracy)
@@ -126,12 +138,8 @@ def promise_words(
         )
     if math.isfinite(threshold):
         accepted = calibration.accepted(threshold)
-        instead = calibration.instead(0.5)
-        if instead and accepted.images < FEW_ANSWERED * images:
-            notes.append(
-                f"note: {1 - accepted.images / images:.0%} of such images will be unsure; "
-                f"--reject-at {instead.accuracy:g} would answer half of them or more"
-            )
+        if words := little_words(calibration, promised):
+            notes.append(f"note: {words}")
         notes.append(
             f"unsure: top probability below {threshold:.3f}; the others are right {promised:.0%} of the "
             f"time, with {CERTAINTY:.0%} certainty, by {calibration.rests_on} ({accepted.images:.0f} above, "

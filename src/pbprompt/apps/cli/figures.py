@@ -83,8 +83,13 @@ def print_figures(metrics: dict[str, Any], *, verbose: bool = True) -> None:
             f"classes on average; worst class: {sets['worst_class']}, {sets['worst_class_coverage']:.1%} of "
             f"{sets['worst_class_images']}"
         )
-    if rows := chosen(metrics.get("trade", ())):
-        print("What --reject-at promises, and what came of it on these images")
+    print_trade(metrics.get("trade", ()), "what came of it on these images")
+
+
+def print_trade(trade: Sequence[Mapping[str, Any]], what: str) -> None:
+    """Three promises, the share of images answered and of answers right."""
+    if rows := chosen(trade):
+        print(f"What --reject-at promises, and {what}")
         print_table(TRADE_HEADS, map(trade_cells, rows), right=TRADE_HEADS)
 
 

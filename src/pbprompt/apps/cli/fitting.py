@@ -18,7 +18,7 @@ from pbprompt.apps.cli.calibration_words import (
     temperature_words,
     threshold_words,
 )
-from pbprompt.apps.cli.figures import ahead_words, compare, print_figures, twin_words
+from pbprompt.apps.cli.figures import ahead_words, compare, print_figures, print_trade, twin_words
 from pbprompt.apps.cli.fit import AUTO, FitCommand
 from pbprompt.apps.cli.output import print_table, quote, refuse
 from pbprompt.apps.cli.predict import class_names
@@ -386,6 +386,8 @@ def _print_outcome(options: FitCommand, model: TunedModel, few: Dataset, console
     """Figures, what they lack, and how far the model can be trusted."""
     if model.info.metrics:
         print_figures(model.info.metrics, verbose=options.verbose)
+        if model.calibration and not model.info.metrics.get("trade"):
+            print_trade(model.calibration.trade, "what it answers of the images that it rests on")
         if "accuracy" in model.info.metrics:
             right = round(100 * model.info.metrics["accuracy"])
             console.print(f"of 100 images like these, about {right} are named right")
