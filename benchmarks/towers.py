@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pbprompt.evidence.learners import TakesUnlabelled
 from pbprompt.learners.fit_options import FitOptions
-from pbprompt.learners.fitted import TakesUnlabelled
 from pbprompt.learners.method import make_config
 from pbprompt.model.learn import bank_on
 from pbprompt.model.metrics.metrics import harmonic_mean

@@ -34,8 +34,8 @@ APART = {  # what stands on one floor and is to know nothing of the others there
     "evidence": set(),
 }
 MODULE = re.compile(r"pbprompt(\.\w+)+\.?")  # also the head of f"pbprompt.evidence.{name}"
-# the lazy table of public names; where methods are looked for; what learners can besides
-MAY_NAME = {"__init__.py", "registry.py", "learners/fitted.py"}
+# the lazy table of public names; where methods are looked for
+MAY_NAME = {"__init__.py", "registry.py"}
 ABOVE = {"research": {"apps/explain"}}  # drawings of prompts and maps, as the paper has them
 
 

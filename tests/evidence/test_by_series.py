@@ -82,9 +82,9 @@ def test_series_last_through_learning_and_regrouping(tiny_vit):
     images, labels, groups = bursts(width=tiny_vit.embed_dim)
     method = fitted(tiny_vit, images, labels, groups)
     method.learn(Encoded(images[:2], images[:2].unsqueeze(1)), labels[:2])
-    assert method.kept_groups.tolist() == [*groups.tolist(), 18, 19]
+    assert method.fitted.shown.groups.tolist() == [*groups.tolist(), 18, 19]
     method.regroup({"class 0": None})
-    assert method.kept_groups.tolist() == groups[SERIES * TWINS :].tolist()
+    assert method.fitted.shown.groups.tolist() == groups[SERIES * TWINS :].tolist()
     method.prepare(("class 1", "class 2"), "{}")
     assert set(method.series_left_out().tolist()) == set(range(SERIES, 3 * SERIES))
 

@@ -70,7 +70,7 @@ def test_what_it_says_is_told_and_sums_up(tiny_vit):
     method = fit(tiny_vit, torch.arange(24) % 3, prior="sentence")
     seen = images(tiny_vit, torch.arange(6) % 3, seed=2)
     parts = method.sources(seen)
-    made, weight = method.patches(), method.posterior().weights.best[4]
+    made, weight = method.fitted.shown.patches, method.posterior().weights.best[4]
     torch.testing.assert_close(parts["patches"], weight * made.spoken_for(seen.patches).sum(1))
     assert method.directions(method.class_features(1, torch.Generator())).isfinite().all()
 
@@ -88,7 +88,7 @@ def test_series_are_held_out_whole(tiny_vit):
         method.image_groups = given
         method.begin(copies, twice, 0)
         method.finish()
-        made = method.patches()
+        made = method.fitted.shown.patches
         own = made.spread * made.held_out.float().gather(1, twice.unsqueeze(1))
         found.append(float(own.mean()))
         assert method.left_out() is not None
@@ -100,9 +100,9 @@ def test_a_renamed_class_keeps_its_patches_and_a_new_name_has_none(tiny_vit):
     seen = images(tiny_vit, torch.arange(6) % 3, seed=2)
     method.prepare((*NAMES, "heron"), "a photo of a {}.")
     assert (method.sources(seen)["patches"][:, 3] == 0).all()
-    before = method.patches()
+    before = method.fitted.shown.patches
     method.regroup({"finch": "siskin"})
-    assert torch.equal(method.patches().prototypes, before.prototypes)
+    assert torch.equal(method.fitted.shown.patches.prototypes, before.prototypes)
     with pytest.raises(InputError, match="neither joins nor forgets"):
         method.regroup({"siskin": "wren"})
 

@@ -1,5 +1,7 @@
 """The closed-form classifier: its answers are those of its posterior, and how it is lived with."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,9 +15,10 @@ from pbprompt.evidence import expert as expert_module
 from pbprompt.evidence.answers import NewNames
 from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.evidence.evidence import feature_keys
+from pbprompt.evidence.learners import Streams
 from pbprompt.evidence.posterior import Posterior, fit_posterior
 from pbprompt.evidence.unlabelled import absorb
-from pbprompt.learners.fitted import LeavesOut, Streams
+from pbprompt.learners.fitted import Fitted, LeavesOut
 from pbprompt.learners.method import Batch, build_method
 from pbprompt.learners.predictive import Predictive
 from pbprompt.learners.trained import Trained
@@ -207,7 +210,8 @@ def test_photographs_that_count_unequally(tiny_vit):
     weighted.finish()
     index = torch.arange(len(labels)).repeat_interleave(often)
     more = fit(tiny_vit, rows(images, index), labels[index])
-    assert torch.equal(weighted.kept_weights, often.double()) and weighted.left_out() is not None
+    kept = weighted.fitted.shown.evidence.kept
+    assert torch.equal(kept.weights, often.double()) and weighted.left_out() is not None
     x = unit(photographs(tiny_vit, NAMES, torch.arange(8) % 4, seed=2).global_)
     mine, theirs = (scores(each.posterior(), x)[0] for each in (weighted, more))
     torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
@@ -376,7 +380,8 @@ def test_many_photographs_are_stood_for_by_some_in_any_order(tiny_vit, monkeypat
     labels = labels_of((5, 4, 6, 3))
     images = photographs(tiny_vit, NAMES, labels, seed=1)
     whole = fit(tiny_vit, images, labels)
-    assert len(whole.kept) == 10 and whole.counts.sum() == 18
+    statistics, kept = whole.fitted.shown.evidence
+    assert len(kept.images) == 10 and statistics.counts.sum() == 18
     back = torch.arange(17, -1, -1)
     same(fit(tiny_vit, rows(images, back), labels[back]), whole)
     parts = fit(tiny_vit, rows(images, slice(0, 7)), labels[:7])
@@ -418,6 +423,7 @@ def test_it_streams(tiny_vit):
         issubclass(Conjugate, Streams)
         and isinstance(usual(tiny_vit), Streams)
         and isinstance(usual(tiny_vit), LeavesOut)
+        and isinstance(usual(tiny_vit).fitted, Fitted)
     )
 
 
@@ -425,10 +431,12 @@ def test_a_small_table_is_made_of_some_photographs(tiny_vit, monkeypatch):
     monkeypatch.setattr(expert_module, "CELLS", 4 * 5)
     method = usual(tiny_vit)
     rows = torch.arange(0, 14, 3)  # of 14, since 5 rows of 4 classes fit
-    assert torch.equal(expert(method.posterior(), "kernel").photographs, method.kept[rows])
+    kept = method.fitted.shown.evidence.kept.images[rows]
+    assert torch.equal(expert(method.posterior(), "kernel").photographs, kept)
     monkeypatch.setattr(expert_module, "CELLS", 5)
     few = usual(tiny_vit, (5, 4), NAMES[:2])  # every fourth of nine
-    assert torch.equal(expert(few.posterior(), "kernel").photographs, few.kept[[0, 4, 8]])
+    kept = few.fitted.shown.evidence.kept.images[[0, 4, 8]]
+    assert torch.equal(expert(few.posterior(), "kernel").photographs, kept)
     monkeypatch.setattr(expert_module, "CELLS", 4 * 5)
     new = photographs(tiny_vit, NAMES, torch.arange(8) % 4, seed=2)
     assert (ask(method, new).probabilities.argmax(1) == torch.arange(8) % 4).float().mean() > 0.7
@@ -682,12 +690,13 @@ def test_left_out_answers_know_what_is_left_to_the_names(tiny_vit):
     images = with_patches(torch.cat([-images.global_[:1], images.global_[1:]]))
     said = []
     for information in (0.0, 1.0):
-        method = fit(tiny_vit, images, labels)
-        method.fitted_information.fill_(information)
-        said.append(method.left_out()[0])
-    model = method.posterior()
+        found = fit(tiny_vit, images, labels).fitted
+        given = {**found.fitted, "information": torch.tensor(information)}
+        found = replace(found, fitted=given)
+        said.append(found.left_out()[0])
+    model = found.posterior
     by_name = (model.name_scale * unit(images.global_) @ expert(model, "names").directions.T).softmax(1)
-    share = model.novelty.unlike(method._left.looks).unsqueeze(1)
+    share = model.novelty.unlike(found.held_out.looks).unsqueeze(1)
     assert share[0] == 1 and (share == 0).sum() > 20
     close(said[1], (1 - share) * said[0] + share * by_name, 1e-4)
     assert (said[1][0] - said[0][0]).abs().max() > 1e-3
@@ -748,7 +757,7 @@ def test_unlabelled_are_absorbed_as_the_core_does(tiny_vit):
     torch.testing.assert_close(
         scores(method.posterior(), x.float()).double(), scores(plain.posterior, x), rtol=1e-3, atol=1e-3
     )
-    assert len(method.pool) == len(plain.kernel_rows)
+    assert len(method.fitted.pool) == len(plain.kernel_rows)
 
 
 def test_a_model_with_unlabelled_ones_is_saved_and_lived_with(tiny_vit, tmp_path):
@@ -769,9 +778,9 @@ def test_a_model_with_unlabelled_ones_is_saved_and_lived_with(tiny_vit, tmp_path
     again.beside(others.global_[:5])  # and more of them join it
     again.finish()
     assert again.absorbed is not None and len(again.absorbed.familiar) == 5
-    kept = len(method.pool)
+    kept = len(method.fitted.pool)
     method.regroup({NAMES[0]: "hen"})  # they stay beside classes that are renamed
-    assert "hen" in method.seen and method.absorbed is not None and 0 < len(method.pool) <= kept
+    assert "hen" in method.seen and method.absorbed is not None and 0 < len(method.fitted.pool) <= kept
 
 
 def test_names_and_unlabelled_ones_alone(tiny_vit):

@@ -118,7 +118,7 @@ def test_images_without_a_label_are_seen_by_every_tower():
     alone = [Conjugate(ConjugateConfig(), tiny_vit()) for _ in range(2)]
     for reader, own, part in zip(alone, method.readers, seen.global_.split(32, dim=1), strict=True):
         reader.prepare(NAMES, "a {}.")
-        reader.begin_with(own._evidence())
+        reader.begin_with(own.fitted.shown.evidence)
         reader.beside(part, asked=True)
         reader.finish()
         for name, value in reader.state_dict().items():

@@ -255,6 +255,6 @@ def test_more_labelled_photographs_than_are_judged(monkeypatch):
     shown, pool, _ = labelled(8, [1, 1, 1], 40)
     images, labels, _ = problem(8, [30, 30, 30])
     everything = Evidence.of(images, labels, 3)
-    few = everything.kept._at(torch.arange(30))
+    few = everything.kept.at(torch.arange(30))
     found = absorb([Photographs.of(everything.statistics, few, shown.texts, SCALE)], [pool])
     assert found.verdict is not None and found.verdict.photographs == 30

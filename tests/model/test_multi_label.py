@@ -12,8 +12,8 @@ from scipy.stats import entropy
 from pbprompt.apps.batch import BatchJob, answers
 from pbprompt.apps.classifier.tuning import GivenFeatures
 from pbprompt.errors import InputError, NoNumberError
+from pbprompt.evidence.learners import MultiLabel
 from pbprompt.learners.fit_options import FitOptions
-from pbprompt.learners.fitted import MultiLabel
 from pbprompt.model.card import model_card, threshold_words
 from pbprompt.model.folder import describe_model
 from pbprompt.model.multi_label import targets

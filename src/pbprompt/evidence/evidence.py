@@ -68,7 +68,7 @@ class Kept(NamedTuple):
         weights = torch.ones(len(images), device=images.device) if weights is None else weights
         every = cls(images, labels, weights.double(), feature_keys(images))
         if below is not None:
-            every = every._at((every.keys <= below).nonzero().squeeze(1))
+            every = every.at((every.keys <= below).nonzero().squeeze(1))
         return every._least()
 
     def merged(self, other: Self) -> Self:
@@ -78,15 +78,22 @@ class Kept(NamedTuple):
     def in_order(self) -> Self:
         """By their keys; of equal ones that with the lower label comes first."""
         order = self.labels.argsort(stable=True)
-        return self._at(order[self.keys[order].argsort(stable=True)])
+        return self.at(order[self.keys[order].argsort(stable=True)])
 
     def _least(self) -> Self:
         if len(self.keys) <= KEPT:
             return self
         return type(self)(*(part[:KEPT] for part in self.in_order()))
 
-    def _at(self, rows: Int[Tensor, " m"]) -> Self:
+    def at(self, rows: Int[Tensor, " m"]) -> Self:
+        """Some of them."""
         return type(self)(*(part[rows] for part in self))
+
+
+def kept_rows(images: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
+    """Which photographs `Kept.of` keeps, in its order."""
+    rows = torch.arange(len(images), device=images.device, dtype=torch.float64)
+    return Kept.of(images, labels, rows).weights.long()
 
 
 class Evidence(NamedTuple):

@@ -125,13 +125,6 @@ class Posterior(NamedTuple):
         share = (self.information.to(logits) * self.novelty.unlike(looks)).to(logits).unsqueeze(1)
         return ((1 - share) * logits.softmax(-1) + share * by_name.softmax(-1)).clamp(min=1e-37).log()
 
-    def answers(
-        self, scores: Float[Tensor, "e b k"], looks: Float[Tensor, " b"], draws: int
-    ) -> Float[Tensor, "b k"]:
-        """p of the known classes."""
-        logits = combined(scores, self.weights.draws(draws))
-        return self.mixed_with_names(logits, self.by_name(scores), looks).softmax(-1).mean(0)
-
     def tensors(self) -> dict[str, Tensor]:
         """Flat, by names such as `kernel/bandwidth`, as `from_tensors` takes it; without photographs."""
         flat: dict[str, Tensor] = {}

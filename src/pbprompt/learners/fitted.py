@@ -1,4 +1,4 @@
-"""What only some fitted methods can do: small protocols, satisfied by having the functions, or not.
+"""What every model is once it is fitted, and what only some can do: small protocols.
 
     if isinstance(method, PartialFit):
         method.learn(images, labels)
@@ -7,16 +7,32 @@ A class is asked by `issubclass`. Nothing is declared: who has the functions can
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pbprompt.evidence.evidence import Evidence
-from pbprompt.evidence.label_head import LabelHead
-from pbprompt.evidence.unlabelled import Absorbed
+from pbprompt.learners.predictive import Predictive
 from pbprompt.vision.towers.backbone import Encoded
+
+
+@runtime_checkable
+class Fitted(Protocol):
+    """It answers, and nothing in it changes: to know more, or other classes, is to be another."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Those that it is asked about."""
+
+    def predict(self, images: Encoded) -> Predictive:
+        """Probabilities, and what is known of their doubt."""
+
+    def for_classes(self, names: Sequence[str]) -> Self:
+        """Asked about others: known ones and, where it can, names alone."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All there is to save."""
 
 
 @runtime_checkable
@@ -31,38 +47,6 @@ class PartialFit(Protocol):
 
     def regroup(self, named: Mapping[str, str | None]) -> None:
         """As if its classes had been called otherwise, several perhaps alike; without those named None."""
-
-
-@runtime_checkable
-class Streams(Protocol):
-    """It is fitted by evidence that one pass over any number of images gathered."""
-
-    def begin_with(self, evidence: Evidence) -> None:
-        """`begin` without the images themselves; the evidence's labels are places among the classes."""
-
-
-@runtime_checkable
-class TakesUnlabelled(Protocol):
-    """It learns from images without a label, beside those that have one."""
-
-    @property
-    def absorbed(self) -> Absorbed | None:
-        """What became of them; None: there were none, or the model was loaded."""
-
-    def beside(self, images: Float[Tensor, "m d"], *, asked: bool = False) -> None:
-        """Features of images without a label, before `finish` or, of a fitted method, before another one;
-        `asked`: they are themselves to be classified."""
-
-    def begin_by_names(self) -> None:
-        """`begin` without any labelled image."""
-
-
-@runtime_checkable
-class MultiLabel(Protocol):
-    """It tells images that have several labels each, or none."""
-
-    def label_head(self, images: Encoded, targets: Float[Tensor, "n k"]) -> LabelHead:
-        """What tells the labels; targets: 1 for a label, else 0."""
 
 
 @runtime_checkable

@@ -71,17 +71,10 @@ class Memory(Method):
         self._names.data = torch.tensor(list(text), dtype=torch.uint8, device=self._names.device)
 
     def labels_of_classes(self, classes: Sequence[str] | None = None) -> list[int]:
-        """For each class its label in training, −1 for a new one; without any given, for the present ones.
-
-        Two classes may have one name: the second of a name is the second that was trained by that name.
-        """
-        seen, labels = self.seen, dict[str, list[int]]()
-        if classes is None and not seen:
+        """For each class its label in training, −1 for a new one; without any given, for the present ones."""
+        if classes is None and not self.seen:
             raise InputError(f"{self.name} has learned from no image yet: fit it on images first")
-        for label, name in reversed([*enumerate(seen)]):
-            labels.setdefault(name, []).append(label)
-        given = self.classes if classes is None else classes
-        return [labels[name].pop() if labels.get(name) else -1 for name in given]
+        return labels_among(self.seen, self.classes if classes is None else classes)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Make room for what was saved; the tensors stay the same objects, as an optimiser may hold them."""
@@ -101,6 +94,17 @@ class MemoryBesideText(Memory):
             self._text = sentence_features(self.backbone, classes, template)
         else:
             self._text = torch.zeros(len(classes), self.backbone.embed_dim, device=self.backbone.device)
+
+
+def labels_among(known: Sequence[str], asked: Sequence[str]) -> list[int]:
+    """For each class that is asked about its place among the known ones, −1 for a new one.
+
+    Two classes may have one name: the second of a name is the second that is known by that name.
+    """
+    labels = dict[str, list[int]]()
+    for label, name in reversed([*enumerate(known)]):
+        labels.setdefault(name, []).append(label)
+    return [labels[name].pop() if labels.get(name) else -1 for name in asked]
 
 
 def _has_room(own: torch.Size, saved: torch.Size) -> bool:

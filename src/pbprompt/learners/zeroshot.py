@@ -97,13 +97,13 @@ class ZeroShot(Method):
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
         super().prepare(classes, template)
-        self._features = _known(self.backbone, tuple(classes), template, self.config)
+        self._features = name_features(self.backbone, tuple(classes), template, self.config)
 
     def class_features(self, samples: int, generator: torch.Generator) -> Float[Tensor, "s c d"]:
         return self._features.unsqueeze(0)
 
 
-def _known(
+def name_features(
     backbone: Backbone, classes: tuple[str, ...], template: str, config: ZeroShotConfig
 ) -> Float[Tensor, "c d"]:
     """The features of the names, which a copy of a model, or one that learns on, need not make again."""
@@ -130,7 +130,11 @@ def _features(
     if templates == "single":
         return sentence_features(backbone, classes, template)
     several = SEVERAL[templates]
-    read = {template: _known(backbone, classes, template, ZeroShotConfig())} if templates == "both" else {}
+    read = (
+        {template: name_features(backbone, classes, template, ZeroShotConfig())}
+        if templates == "both"
+        else {}
+    )
     read |= {text: sentence_features(backbone, classes, text) for text in several if text not in read}
     general = mean_features(torch.stack([read[text] for text in several]))
     return mean_features(torch.stack([read[template], general])) if templates == "both" else general

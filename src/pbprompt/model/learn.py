@@ -14,8 +14,8 @@ from torch import Tensor
 from pbprompt import distributed
 from pbprompt.config import to_dict
 from pbprompt.errors import InputError
+from pbprompt.evidence.learners import TakesUnlabelled
 from pbprompt.learners.fit_options import USUAL, FitOptions, Views
-from pbprompt.learners.fitted import TakesUnlabelled
 from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.learners.trained import Trained

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pbprompt.errors import InputError, NoNumberError, suggest
 from pbprompt.evidence.label_head import LabelHead
-from pbprompt.learners.fitted import MultiLabel
+from pbprompt.evidence.learners import MultiLabel
 from pbprompt.learners.method import Method
 from pbprompt.learners.predictive import DIGITS, Predictive
 from pbprompt.model.learn import Bank

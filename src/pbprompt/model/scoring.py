@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pbprompt.errors import InputError, needing
 from pbprompt.evidence.folds import held_out
-from pbprompt.learners.fitted import TakesUnlabelled
+from pbprompt.evidence.learners import TakesUnlabelled
 from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Method, MethodConfig, build_method, make_config
 from pbprompt.learners.predictive import Predictive, rounded

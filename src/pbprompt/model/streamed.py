@@ -11,8 +11,8 @@ from torch import Tensor
 
 from pbprompt import distributed
 from pbprompt.errors import InputError
+from pbprompt.evidence.learners import Streams
 from pbprompt.evidence.streamed_statistics import Gathered, Pass, gather_units
-from pbprompt.learners.fitted import Streams
 from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.model.folder import describe_model
 from pbprompt.model.learn import learn_beside

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from pbprompt.errors import InputError, suggest
 from pbprompt.evidence.label_head import LabelHead
+from pbprompt.evidence.learners import TakesUnlabelled
 from pbprompt.evidence.unlabelled import Absorbed
 from pbprompt.learners.fit_options import USUAL, FitOptions
-from pbprompt.learners.fitted import ComparesParts, CountsClasses, LeavesOut, PartialFit, TakesUnlabelled
+from pbprompt.learners.fitted import ComparesParts, CountsClasses, LeavesOut, PartialFit
 from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.learners.predictive import DIGITS, Predictive

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pbprompt.config import describe
 from pbprompt.errors import InputError
-from pbprompt.learners.fitted import MultiLabel
+from pbprompt.evidence.learners import MultiLabel
 from pbprompt.learners.memory import Memory
 from pbprompt.learners.trained import Trained
 from pbprompt.model.folder import describe_model

@@ -13,7 +13,9 @@ from pbprompt.apps.audit.leave_one_out import (
     outliers,
     overlaps,
 )
+from pbprompt.evidence.fitted import DRAWS
 from pbprompt.evidence.posterior import fit_posterior
+from pbprompt.evidence.weights import combined
 from pbprompt.vision.similarity import unit
 
 LABELS = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2, 3])
@@ -33,7 +35,11 @@ def test_each_is_judged_by_a_model_without_it():
     assert said is not None
     x, plain = unit(images), unit(texts)
     posterior, left = fit_posterior(photographs(x, LABELS, plain, SCALE))
-    expected = posterior.answers(left.scores, left.looks, judging.DRAWS)
+    drawn_weights = posterior.weights.draws(DRAWS)
+    logits = posterior.mixed_with_names(
+        combined(left.scores, drawn_weights), posterior.by_name(left.scores), left.looks
+    )
+    expected = logits.softmax(-1).mean(0)
     torch.testing.assert_close(said.probabilities, expected.float())
     torch.testing.assert_close(said.odds, left.looks.float())
     for row in range(len(LABELS) - 1):  # really fitted without it; of the tenth there is no other

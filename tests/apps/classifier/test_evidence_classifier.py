@@ -147,12 +147,64 @@ def test_scores_by_cross_validation():
         ({"text_features": np.full((4, 24), np.inf)}, "infinity"),
         ({"logit_scale": -1.0}, "above 0"),
         ({"logit_scale": [1.0, 2.0]}, "above 0"),
+        ({"logit_scale": "a"}, "above 0"),
+        ({"text_features": {"Cat": np.ones(24)}}, "none of the labels: its keys are as \\['Cat'\\]"),
+        ({"text_features": {"cat": ["a"] * 24}}, "text_features\\['cat'\\] holds no numbers"),
     ],
 )
 def test_what_is_wrong_is_named(given, said):
     X, y, _ = drawn()
     with pytest.raises(InputError, match=said):
         EvidenceClassifier(**given).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"groups": [0, 1]}, "groups has 2 rows, and X 24"),
+        ({"sample_weight": ["a"] * 24}, "sample_weight holds no numbers"),
+    ],
+)
+def test_what_is_wrong_with_rows_is_named(given, said):
+    X, y, _ = drawn()
+    with pytest.raises(InputError, match=said):
+        EvidenceClassifier().fit(X, y, **given)
+
+
+@pytest.mark.parametrize("coverage", [0, 1, float("nan"), "0.9", [0.8, 0.9], None])
+def test_a_coverage_is_a_share(coverage):
+    X, y, _ = drawn()
+    with pytest.raises(InputError, match=r"coverage is .*: give a share"):
+        EvidenceClassifier().fit(X, y).predict_sets(X, coverage)
+
+
+def test_unfitted_says_how_to_load_one(tmp_path):
+    with pytest.raises(Exception, match=r"call fit, or load one with load$"):
+        EvidenceClassifier().predict(np.eye(3))
+
+
+def test_series_are_held_out_whole(tmp_path):
+    """Rows that are twins vouch for each other, unless it is said that they are of one series."""
+    chance = np.random.default_rng(3)
+    X, y, centres = drawn(5, noise=2.5)
+    X, y, groups = (part.repeat(3, axis=0) for part in (X, y, np.arange(len(y))))
+    X = X + 1e-3 * chance.normal(size=X.shape)
+    Z, truth, _ = drawn(100, seed=4, noise=2.5)
+    honest, fooled = (EvidenceClassifier(centres).fit(X, y, groups=each) for each in (groups, None))
+    own = np.searchsorted(honest.classes_, y)
+
+    def right(classifier):
+        return (classifier.left_out_.argmax(1) == own).mean()
+
+    assert right(fooled) == 1 and abs(right(honest) - honest.score(Z, truth)) < 0.2
+    truths = np.arange(len(Z)), np.searchsorted(honest.classes_, truth)
+    inside = [each.predict_sets(Z, 0.8)[truths].mean() for each in (honest, fooled)]
+    assert inside[0] > 0.7 > inside[1]
+    honest.save(tmp_path / "c.safetensors")
+    again = EvidenceClassifier.load(tmp_path / "c.safetensors")
+    np.testing.assert_array_equal(again.predict_sets(Z), honest.predict_sets(Z))
+    single = np.where(y == "cat", 0, groups)  # a class of a single series cannot be judged
+    assert np.isnan(EvidenceClassifier().fit(X, y, groups=single).left_out_[y == "cat"]).all()
 
 
 @pytest.mark.parametrize("classes", [2, 4])

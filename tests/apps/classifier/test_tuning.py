@@ -110,11 +110,12 @@ def test_weights_stay_with_a_saved_model(tiny_vit, table, tmp_path):
     classifier = fitted(tiny_vit, table, weight=[1, 2, 0.1, 1, 2, 0.1])
     classifier.save_pretrained(tmp_path / "model")
     again = PromptClassifier.from_pretrained(tmp_path / "model", backbone=tiny_vit)
-    np.testing.assert_array_equal(again.method_.kept_weights, classifier.method_.kept_weights)
+    kept, before = (each.method_.fitted.shown.evidence.kept.weights for each in (again, classifier))
+    np.testing.assert_array_equal(kept, before)
     for each in (classifier, again):
         each.partial_fit(x[:1], y[:1])
     np.testing.assert_allclose(again.predict_proba(x), classifier.predict_proba(x), atol=1e-6)
-    assert again.method_.kept_weights[-1] == 1
+    assert again.method_.fitted.shown.evidence.kept.weights[-1] == 1
 
 
 @pytest.mark.parametrize(

@@ -24,15 +24,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pbprompt.evidence.evidence import KEPT, Kept
-from pbprompt.evidence.expert import Photographs, Seen, judged_rows
+from pbprompt.evidence.evidence import KEPT, Evidence, Kept
+from pbprompt.evidence.expert import Seen
+from pbprompt.evidence.fitted import FittedEvidence, Shown, Sight, fit_evidence
 from pbprompt.evidence.folds import places_in_class
 from pbprompt.evidence.label_head import fit_label_head
-from pbprompt.evidence.posterior import fit_posterior
 from pbprompt.evidence.statistics import Statistics
 from pbprompt.vision.similarity import unit
 
-DRAWS = 16  # of these weights
 RATIO = 1 / 20
 FOLDS = 5  # of multi-label images, each judged by the others
 FEWEST_CONFUSED = 2  # images of a pair of classes: one may be chance, or a wrong label
@@ -84,37 +83,31 @@ def _left_out(
 
     Of very many images some are held out one by one (`evidence/expert.py`), and the others by quarters.
     """
+    names, every = range(len(texts)), torch.ones(len(x), dtype=torch.bool)
+    sight = Sight((x.shape[1],), (scale,), lambda asked: texts[[*asked]])
     some = torch.arange(0, len(x), -(-len(x) // KEPT))
-    some = some[judged_rows(len(some), len(texts))]
+    kept = Kept(x[some].float(), labels[some], torch.ones(len(some), dtype=torch.float64), some)
+
+    def fitted(chosen: Bool[Tensor, " n"]) -> FittedEvidence:
+        """By the sums of those that are chosen; `some` stand for them all."""
+        sums = Statistics.of(x[chosen], labels[chosen], len(texts))
+        return fit_evidence(Shown(tuple(names), Evidence(sums, kept)), sight)
+
     several = (labels.bincount() > 1)[labels]
     said = torch.full((len(x), len(texts)), 1 / len(texts), dtype=torch.float64)
     looks = torch.zeros(len(x), dtype=torch.float64)
-    every = torch.ones(len(x), dtype=torch.bool)
-    posterior, left = fit_posterior(_photographs(x, labels, texts, scale, every, some))
-    said[some], looks[some] = posterior.answers(left.scores, left.looks, DRAWS), left.looks
+    whole = fitted(every)
+    some = some[whole.shown.judged]
+    said[some], looks[some] = whole.held_out_answers(), whole.held_out.looks
     every[some] = False
     fold = torch.where(every & several, (places_in_class(labels) + labels) % FOLDS, -1)
     for number in fold[fold >= 0].unique().tolist():
         out = fold == number
-        posterior, _ = fit_posterior(_photographs(x, labels, texts, scale, ~out, some))
-        scores = posterior.scores(Seen(x[out].double()))
-        looks[out] = posterior.strangeness(scores)
-        said[out] = posterior.answers(scores, looks[out], DRAWS)
+        rest = fitted(~out)
+        views = [Seen(x[out].double())]
+        scores, looks[out] = rest.scored(views)
+        said[out] = rest.averaged(views, scores, looks[out])
     return said, looks, several
-
-
-def _photographs(
-    x: Float[Tensor, "n d"],
-    labels: Int[Tensor, " n"],
-    texts: Float[Tensor, "k d"],
-    scale: float,
-    chosen: Bool[Tensor, " n"],
-    some: Int[Tensor, " m"],
-) -> Photographs:
-    """The sums of those that are chosen; `some` stand for them all."""
-    sums = Statistics.of(x[chosen], labels[chosen], len(texts))
-    kept = Kept(x[some].float(), labels[some], torch.ones(len(some), dtype=torch.float64), some)
-    return Photographs.of(sums, kept, texts, scale)
 
 
 class LabelError(NamedTuple):

@@ -65,6 +65,8 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Parameters are looked at by `fit`, so that `set_params` may change one after the other.
     """
 
+    _loader = "from_pretrained"
+
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "classes_")
 
@@ -83,7 +85,7 @@ class Estimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not self.__sklearn_is_fitted__():
             name = type(self).__name__
             raise NotFittedError(
-                f"This {name} instance is not fitted yet: call fit, or load one with from_pretrained"
+                f"This {name} instance is not fitted yet: call fit, or load one with {self._loader}"
             )
 
 

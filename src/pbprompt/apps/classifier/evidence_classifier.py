@@ -3,12 +3,14 @@
 # ruff: noqa: N803 - X and Z are scikit-learn's and the model's names
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import Any, Self, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -17,18 +19,15 @@ from torch import Tensor
 from pbprompt.apps.classifier.estimator import Estimator
 from pbprompt.apps.classifier.inputs import feature_table, read_labels
 from pbprompt.errors import InputError, first_line
-from pbprompt.evidence.answers import Answers
-from pbprompt.evidence.evidence import KEPT, Evidence, Kept, apart, feature_keys, joined, unit_features
-from pbprompt.evidence.expert import HeldOutPhotographs, Photographs, Seen, judged_rows
-from pbprompt.evidence.posterior import Posterior, fit_posterior
+from pbprompt.evidence.evidence import Evidence, Kept, joined, kept_rows, unit_features
+from pbprompt.evidence.fitted import FittedEvidence, Shown, Sight, fit_evidence
 from pbprompt.evidence.statistics import Statistics
-from pbprompt.evidence.unlabelled import PER_CLASS, absorb, absorb_by_names, seen
 from pbprompt.files import write_bytes
 from pbprompt.model.metrics.conformal import by_difficulty
 from pbprompt.vision.similarity import unit
+from pbprompt.vision.towers.backbone import Encoded
 from pbprompt.vision.towers.loading.formats import check_finite
 
-DRAWS = 16  # of the experts' weights
 FORMAT = "pbprompt-embeddings-1"
 
 
@@ -45,7 +44,7 @@ class EvidenceClassifier(Estimator):
     Attributes:
         classes_: the labels, sorted.
         left_out_: probabilities [n, c] of each row of X held out; NaN where it could not be (unlabelled, the
-            only one of its class, or beyond the 4,096 that stand for all).
+            only one of its class or its class's only series, or beyond the 4,096 that stand for all).
         weights_: how much each expert counts, by name; of several models "1/name" is of the second.
 
     Example:
@@ -60,33 +59,33 @@ class EvidenceClassifier(Estimator):
         ['cat', 'dog', 'owl']
     """
 
+    _loader = "load"
     classes_: NDArray[Any]
     n_features_in_: int
     left_out_: NDArray[np.float64]
     weights_: dict[str, float]
     _widths: list[int]  # columns of each model
-    _evidence: Evidence  # of all models' features, side by side
+    _shown: Shown  # of all models' features, side by side
     _pool: Tensor  # the same of rows without a label
-    _posterior: Posterior
-    _answers: Answers
-    _held_out: NDArray[np.float64]
-    _held_labels: NDArray[np.int64]
+    _fitted: FittedEvidence
+    _judged: tuple[NDArray[Any], NDArray[Any]] | None  # of examples held out: highest probability, true one's
 
     def __init__(self, text_features: Any = None, logit_scale: float | Sequence[float] = 100.0) -> None:
         self.text_features = text_features
         self.logit_scale = logit_scale
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> Self:
         """From embeddings [n, d] and their labels; −1 among other numbers, or None, is an unlabelled one.
 
         Args:
             X: an array, or a list of arrays with the same rows, one for each model.
             y: labels, strings or whole numbers. With None for all, `text_features` is a mapping.
             sample_weight: how often each row counts; 0: not at all.
+            groups: which series each row is of, such as a burst or a video: it is held out whole.
         """
-        for name in ("_evidence", "_pool", "classes_", "n_features_in_", "left_out_"):
+        for name in ("_shown", "_pool", "classes_", "n_features_in_", "left_out_"):
             self.__dict__.pop(name, None)
-        return self._add(X, y, sample_weight, None)
+        return self._add(X, y, sample_weight, groups, None)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learn these rows too, as if fitted on all of them; new labels make new classes.
@@ -94,16 +93,13 @@ class EvidenceClassifier(Estimator):
         `classes`: labels that may come later, known by their names until then.
         """
         self.__dict__.pop("left_out_", None)
-        return self._add(X, y, sample_weight, classes)
+        return self._add(X, y, sample_weight, None, classes)
 
     def predict_proba(self, Z: Any) -> NDArray[np.float64]:
         """Probabilities [n, c], a column for each of `classes_`."""
         self._check_is_fitted()
-        views, posterior = self._views(self._joined(Z)), self._posterior
-        scores = posterior.scores(*views)
-        looks = posterior.strangeness(scores)
-        said = self._answers.logits(views, scores, looks, posterior.weights.draws(DRAWS))
-        return cast(NDArray[np.float64], said.softmax(-1).mean(0).numpy())
+        said = self._fitted.predict(self._encoded(Z)).probabilities
+        return cast(NDArray[np.float64], said.numpy())
 
     def predict(self, Z: Any) -> NDArray[Any]:
         """The likeliest label of each row."""
@@ -116,32 +112,31 @@ class EvidenceClassifier(Estimator):
         None with fewer than 19 examples whose class has another: too few for a share of 0.05.
         """
         self._check_is_fitted()
-        posterior = self._posterior
-        found = posterior.novelty.familiarity(
-            posterior.strangeness(posterior.scores(*self._views(self._joined(Z))))
-        )
+        found = self._fitted.familiarity(self._encoded(Z))
         return None if found is None else found.double().numpy()
 
     def predict_sets(self, Z: Any, coverage: float = 0.9) -> NDArray[np.bool_]:
         """Whether each class is in the set [n, c] that holds the true one with a probability of `coverage`.
 
-        By the examples held out: where these are too few for that, every class is in every set.
+        By the examples held out, one of each series: where these are too few for that, every class is in
+        every set.
         """
-        if not 0 < coverage < 1:
+        if not (isinstance(coverage, Real) and 0 < coverage < 1):
             raise InputError(f"coverage is {coverage!r}: give a share between 0 and 1, such as 0.9")
         said = self.predict_proba(Z)
-        rows = np.isfinite(self._held_out).all(1)
-        if not rows.any():
+        if self._judged is None:
             return np.ones_like(said, dtype=bool)
-        known, own = self._held_out[rows], self._held_labels[rows]
-        quantile = by_difficulty(known.max(1), known[np.arange(len(own)), own], coverage)
+        quantile = by_difficulty(*self._judged, float(coverage))
         return 1 - said <= quantile(said.max(1))[:, None] + 1e-12
 
     def save(self, path: str | Path) -> None:
         """One file of safetensors: sums, the examples that are kept, and texts; `load` reads it."""
         self._check_is_fitted()
-        sums, kept = self._evidence
+        place = torch.from_numpy(np.searchsorted(self.classes_, np.array(self._shown.names)))
+        sums, kept = self._shown.evidence.relabelled(place, len(place))
         tensors = {**sums._asdict(), "images": kept.images, "labels": kept.labels, "weights": kept.weights}
+        if self._shown.groups is not None:
+            tensors["groups"] = self._shown.groups
         texts = {f"text/{place}": text for place, text in enumerate(self._texts())}
         about = {
             "format": FORMAT,
@@ -180,7 +175,7 @@ class EvidenceClassifier(Estimator):
         made.n_features_in_ = sum(widths)
         sums = Statistics(tensors["counts"], tensors["sums"], tensors["moment"])
         kept = Kept.of(tensors["images"], tensors["labels"], tensors["weights"])
-        made._evidence = Evidence(sums, kept)
+        made._shown = Shown(tuple(about["classes"]), Evidence(sums, kept), tensors.get("groups"))
         made._refit()
         return made
 
@@ -210,13 +205,16 @@ class EvidenceClassifier(Estimator):
         tables = [torch.from_numpy(table) for table in self._tables(X)]
         return unit_features(torch.cat(tables, dim=1), self._widths)
 
-    def _views(self, images: Float[Tensor, "n d"]) -> list[Seen]:
-        return [Seen(part.double()) for part in apart(images, self._widths)]
+    def _encoded(self, X: Any) -> Encoded:
+        images = self._joined(X)
+        return Encoded(images, images[:, None])
 
     def _scales(self) -> list[float]:
         given = self.logit_scale
-        scales = [given] * len(self._widths) if isinstance(given, int | float) else list(given)
-        if len(scales) != len(self._widths) or not all(0 < scale < np.inf for scale in scales):
+        scales = list(given) if isinstance(given, Sequence | np.ndarray) else [given] * len(self._widths)
+        if len(scales) != len(self._widths) or not all(
+            isinstance(scale, Real) and 0 < scale < np.inf for scale in scales
+        ):
             raise InputError(f"logit_scale is {given!r}: give a number above 0, or one for each model")
         return [float(scale) for scale in scales]
 
@@ -232,10 +230,16 @@ class EvidenceClassifier(Estimator):
         rows = np.full((len(self.classes_), width), np.nan)
         if isinstance(given, Mapping):
             own = [(at, given[label]) for at, label in enumerate(self.classes_.tolist()) if label in given]
+            if not own:
+                raise InputError(
+                    f"text_features has none of the labels: its keys are as {[*given][:1]}, and y has "
+                    f"{self.classes_.tolist()[:1]}: give each label's embedding under the label itself"
+                )
             for at, row in own:
-                rows[at] = np.asarray(row, dtype=float).reshape(-1) if np.size(row) == width else np.inf
+                vector = _numbers(row, f"text_features[{self.classes_.tolist()[at]!r}]").reshape(-1)
+                rows[at] = vector if vector.size == width else np.inf
         elif given is not None:
-            table = np.asarray(given, dtype=float)
+            table = _numbers(given, "text_features")
             if table.shape != rows.shape:
                 raise InputError(
                     f"text_features has the shape {table.shape}: give [{len(rows)}, {width}], a row for "
@@ -251,15 +255,18 @@ class EvidenceClassifier(Estimator):
 
     # fitting
 
-    def _add(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> Self:
+    def _add(self, X: Any, y: Any, sample_weight: Any, groups: Any, classes: Any) -> Self:
         x = self._joined(X)
         labels, labelled = self._labels(y, len(x))
-        weights = np.ones(len(x)) if sample_weight is None else np.asarray(sample_weight, dtype=float)
+        weights = np.ones(len(x)) if sample_weight is None else _numbers(sample_weight, "sample_weight")
         if weights.shape != (len(x),) or not (weights >= 0).all() or not np.isfinite(weights).all():
             raise InputError("sample_weight: give a number of 0 or more for each row of X")
         counted = labelled & (weights > 0)
         if labelled.any() and not counted.any():
             raise InputError("sample_weight is zero for every labelled row: give one a weight above 0")
+        series = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1].ravel()
+        if series is not None and series.shape != (len(x),):
+            raise InputError(f"groups has {len(series)} rows, and X {len(x)}: give one for each")
         old = getattr(self, "classes_", np.array([], dtype=labels.dtype))
         names = self._named() if not counted.any() and not len(old) else []
         known = [old, labels[counted], names, [] if classes is None else classes]
@@ -267,22 +274,18 @@ class EvidenceClassifier(Estimator):
         if len(self.classes_) < 2:
             raise InputError(f"y has {len(self.classes_)} class: a classifier needs at least two")
         own = torch.from_numpy(np.searchsorted(self.classes_, labels[counted]))
-        more = Evidence.of(x[counted], own, len(self.classes_), torch.from_numpy(weights[counted]))
-        pool = x[~labelled]
-        if hasattr(self, "_evidence"):
-            place = torch.from_numpy(np.searchsorted(self.classes_, old))
-            more = self._evidence.relabelled(place, len(self.classes_)).merged(more)
-            pool = torch.cat([self._pool, pool])
-        self._evidence, self._pool = more, pool[feature_keys(pool).argsort(stable=True)]
+        first = not hasattr(self, "_shown")
+        shown = Shown.nothing(x.shape[1]) if first else self._shown
+        often, few = torch.from_numpy(weights[counted]), x[counted]
+        of = None if series is None else torch.from_numpy(series[counted])
+        self._shown = shown.with_more(few, own, self.classes_.tolist(), often, of)
+        self._pool = x[~labelled] if first else torch.cat([self._pool, x[~labelled]])
         self._refit()
-        if int(counted.sum()) == len(self._evidence.kept.labels) or len(old) == 0:
+        if first:
+            said = self._fitted.held_out_answers()
+            said[~self._fitted.held_out.several] = torch.nan
             self.left_out_ = np.full((len(x), len(self.classes_)), np.nan)
-            rows = np.flatnonzero(counted)
-            if len(rows) > KEPT:
-                order = own.argsort(stable=True)
-                rows = rows[order[feature_keys(x[counted])[order].argsort(stable=True)][:KEPT].numpy()]
-            held = rows[judged_rows(len(rows), len(self.classes_)).numpy()]
-            self.left_out_[held] = self._held_out
+            self.left_out_[np.flatnonzero(counted)[kept_rows(few, own)[self._shown.judged]]] = said.numpy()
         return self
 
     def _labels(self, y: Any, rows: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -315,37 +318,31 @@ class EvidenceClassifier(Estimator):
         return list(self.text_features)
 
     def _refit(self) -> None:
-        """The posterior and all that is asked of it, from what was learned."""
-        texts, scales = self._texts(), self._scales()
-        known = (self._evidence.statistics.counts > 0).nonzero().squeeze(1)
-        pools = apart(self._pool[: seen(len(self.classes_))], self._widths)
-        columns = torch.full((len(self.classes_),), -1)
-        if len(known):
-            read = joined([text[known] for text in texts])
-            shown = Photographs.by_each(self._evidence, known, self._widths, read, scales)
-            posterior, left = absorb(shown, pools)[:2] if len(self._pool) else fit_posterior(*shown)
-            columns[known] = torch.arange(len(known))
-        elif len(self._pool) < PER_CLASS * len(self.classes_):
-            raise InputError(
-                f"{len(self._pool)} unlabelled rows and no label: label some, or give {PER_CLASS} a class"
-            )
-        else:
-            posterior, left = absorb_by_names(texts, scales, pools)[0][:2]
-            columns = torch.arange(len(self.classes_))
-        self._posterior = posterior
-        new = columns < 0
-        self._answers = Answers(posterior, columns, [text[new] for text in texts], scales)
-        self._judge(posterior, left, known)
-        views = enumerate(posterior.views)
+        """The model, and what examples held out say of it, from what was learned."""
+        labels = self.classes_.tolist()
+        read = partial(_rows, joined(self._texts()), {label: at for at, label in enumerate(labels)})
+        sight = Sight(tuple(self._widths), tuple(self._scales()), read)
+        self._fitted = fit_evidence(self._shown, sight, labels, self._pool)
+        views = enumerate(self._fitted.posterior.views)
         names = [f"{at}/{name}" if at else name for at, view in views for name in view.experts]
-        self.weights_ = dict(zip(names, posterior.weights.best.tolist(), strict=True))
+        self.weights_ = dict(zip(names, self._fitted.posterior.weights.best.tolist(), strict=True))
+        self._judged = None
+        if (found := self._fitted.left_out()) is not None:
+            said, own = (part.numpy() for part in found)
+            series = self._fitted.series_left_out()
+            one = np.random.default_rng(0).permutation(len(own))  # of each series
+            one = one if series is None else one[np.unique(series.numpy()[one], return_index=True)[1]]
+            self._judged = said[one].max(1), said[one, own[one]]
 
-    def _judge(self, posterior: Posterior, left: HeldOutPhotographs, known: Int[Tensor, " k"]) -> None:
-        """Probabilities of examples held out, NaN of those that are alone."""
-        kept = self._evidence.kept
-        rows = judged_rows(len(kept.labels), max(1, len(known)))
-        draws = posterior.weights.draws(DRAWS)
-        images = self._views(kept.images[rows])
-        said = self._answers.logits(images, left.scores, left.looks, draws).softmax(-1).mean(0)
-        said[~left.several] = torch.nan
-        self._held_out, self._held_labels = said.numpy(), kept.labels[rows].numpy()
+
+def _rows(
+    texts: Float[Tensor, "c d"], places: Mapping[Any, int], labels: Sequence[Any]
+) -> Float[Tensor, "m d"]:
+    return texts[[places[label] for label in labels]]
+
+
+def _numbers(given: Any, what: str) -> NDArray[np.float64]:
+    try:
+        return np.asarray(given, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what} holds no numbers ({first_line(error)}): give numbers") from None

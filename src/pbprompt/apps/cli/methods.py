@@ -32,7 +32,7 @@ def methods(name: str = typer.Argument("", help="A method to explain; without on
 
 def _tags(kind: type["Method"]) -> tuple[str, ...]:
     """What is worth knowing in the list, in words."""
-    from pbprompt.learners.fitted import MultiLabel
+    from pbprompt.evidence.learners import MultiLabel
     from pbprompt.learners.trained import Trained
 
     facts = {

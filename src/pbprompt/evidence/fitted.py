@@ -1,0 +1,418 @@
+"""The default model, fitted: names as prior, photographs as evidence (`posterior.py`). Nothing in it changes.
+
+    Shown ──fit_evidence──▶ FittedEvidence ──▶ predict, left_out, sources, for_classes, tensors
+
+What learns more, or has its classes called otherwise, is another `Shown` and a fit to that. It knows neither
+a backbone nor a file: `conjugate.py` has images read, `EvidenceClassifier` takes embeddings.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, Self
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pbprompt.errors import InputError
+from pbprompt.evidence.answers import Answers
+from pbprompt.evidence.evidence import Evidence, Kept, apart, feature_keys, joined, kept_rows
+from pbprompt.evidence.expert import HeldOutPhotographs, Photographs, Seen, judged_rows
+from pbprompt.evidence.experts.patches import Patches
+from pbprompt.evidence.posterior import Posterior, fit_posterior
+from pbprompt.evidence.statistics import Statistics
+from pbprompt.evidence.unlabelled import IN_KERNEL, PER_CLASS, Absorbed, absorb, absorb_by_names, seen
+from pbprompt.learners.memory import labels_among
+from pbprompt.learners.predictive import Predictive
+from pbprompt.vision.similarity import unit
+from pbprompt.vision.towers.backbone import Encoded
+
+DRAWS = 16  # of the experts' weights
+LEAST_PATCHES = 4  # of an image, where parts of it are compared
+SAVED_AS = {  # since revision 3, of the posterior's tensors
+    "centre": "fitted_gaussians_centre",
+    "nearest/bandwidth": "fitted_kernel_bandwidth",
+    "names/directions": "fitted_names",
+}
+PATCHES = "patches/"
+
+
+class Sight(NamedTuple):
+    """How images and names are seen, by one backbone or several side by side."""
+
+    widths: tuple[int, ...]
+    scales: tuple[float, ...]
+    """exp(logit scale) of each"""
+    read: Callable[[Sequence[Any]], Float[Tensor, "c d"]]
+    """text features of names, of length 1 (`evidence.joined`); 0 where they say nothing"""
+
+
+class Shown(NamedTuple):
+    """Labelled photographs: all that a model is fitted to, but for images without a label."""
+
+    names: tuple[Any, ...]
+    """of the classes, in the order of the labels"""
+    evidence: Evidence
+    groups: Int[Tensor, " n"] | None = None
+    """the series of each photograph that is kept; None: each is by itself"""
+    patches: Patches | None = None
+    """what was made of their patches, where these are compared"""
+
+    @classmethod
+    def nothing(cls, width: int, device: torch.device | str = "cpu", names: Sequence[Any] = ()) -> Self:
+        none = torch.empty(0, width, device=device), torch.empty(0, dtype=torch.long, device=device)
+        return cls(tuple(names), Evidence.of(*none, len(names)))
+
+    @property
+    def known(self) -> Int[Tensor, " k"]:
+        """Labels of the classes with photographs: the posterior's columns."""
+        return (self.evidence.statistics.counts > 0).nonzero().squeeze(1)
+
+    @property
+    def judged(self) -> Int[Tensor, " m"]:
+        """Of the kept photographs those that are held out in turn."""
+        return judged_rows(len(self.evidence.kept.labels), max(1, len(self.known)))
+
+    @property
+    def judged_groups(self) -> Int[Tensor, " m"] | None:
+        """The series of these."""
+        return None if self.groups is None else self.groups[self.judged]
+
+    def photographs(self, sight: Sight) -> list[Photographs]:
+        """Of the classes with photographs: all that the posterior is made of, as each backbone sees it."""
+        known = self.known
+        texts = sight.read([self.names[label] for label in known.tolist()])
+        every = Photographs.by_each(self.evidence, known, sight.widths, texts, sight.scales)
+        return [replace(each, groups=self.judged_groups, patches=self.patches) for each in every]
+
+    def with_more(
+        self,
+        images: Float[Tensor, "n d"],
+        labels: Int[Tensor, " n"],
+        names: Sequence[Any],
+        weights: Float[Tensor, " n"] | None = None,
+        groups: Int[Tensor, " n"] | None = None,
+    ) -> Self:
+        """These photographs too, of length 1; labels are places among the names, of which some may be new."""
+        new = [name for name, label in zip(names, labels_among(self.names, names), strict=True) if label < 0]
+        every = (*self.names, *new)
+        own = torch.tensor(labels_among(every, names), device=labels.device)[labels]
+        evidence = self.evidence.merged(Evidence.of(images, own, len(every), weights))
+        before, now = len(self.evidence.kept.labels), len(evidence.kept.labels)
+        series = None
+        if not before:
+            series = None if groups is None else groups.to(labels)[kept_rows(images, own)]
+        elif (groups is not None or self.groups is not None) and now == before + len(images):
+            mine, theirs = (
+                torch.arange(size).to(labels) if given is None else given.to(labels)
+                for given, size in ((self.groups, before), (groups, len(images)))
+            )
+            series = torch.cat([mine, theirs + int(mine.max()) + 1])
+        return type(self)(every, evidence, series)
+
+    def regrouped(self, named: Mapping[str, str | None]) -> Self:
+        """As if its classes had been called otherwise, several perhaps alike; without those named None."""
+        statistics, kept = self.evidence
+        names = [named.get(name, name) for name in self.names]
+        new = list(dict.fromkeys(name for name in names if name is not None))
+        place = torch.tensor([-1 if name is None else new.index(name) for name in names]).to(kept.labels)
+        if self.patches and len(new) < len(names):
+            raise InputError("a model that compares patches neither joins nor forgets classes: fit it again")
+        gone, lost = place < 0, (place < 0)[kept.labels]
+        if not torch.isclose(statistics.counts[gone].sum(), kept.weights[lost].sum()):
+            raise InputError("the model keeps too few of its photographs to forget a class: fit it again")
+        if not len(kept.labels):
+            raise InputError("the model was fitted without any label: fit it again with the names you want")
+        away = kept.images[lost].double()
+        moment = statistics.moment - away.T @ (kept.weights[lost].unsqueeze(1) * away)
+        few = Statistics(statistics.counts[~gone], statistics.sums[~gone], moment)
+        rest = kept.at((~lost).nonzero().squeeze(1))
+        evidence = Evidence(few.relabelled(place[~gone], len(new)), rest._replace(labels=place[rest.labels]))
+        groups = None if self.groups is None else self.groups[~lost]
+        return type(self)(tuple(new), evidence, groups, self.patches)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedEvidence:
+    """A `Fitted`: what the experts make of photographs and names, asked for some classes.
+
+    Example:
+        >>> texts = torch.eye(2, 8)
+        >>> read = lambda names: texts[[["cat", "dog"].index(name) for name in names]]
+        >>> images = texts.repeat(3, 1) + 0.1
+        >>> shown = Shown.nothing(8).with_more(images, torch.tensor([0, 1] * 3), ["cat", "dog"])
+        >>> said = fit_evidence(shown, Sight((8,), (100.0,), read)).predict(Encoded(images, images[:, None]))
+        >>> [one.label for one in said][:2]
+        ['cat', 'dog']
+    """
+
+    shown: Shown
+    fitted: Mapping[str, Tensor]
+    """the posterior's tensors"""
+    pool: Float[Tensor, "p d"]
+    """photographs without a label that stand among those with one"""
+    pool_labels: Int[Tensor, " p"]
+    """their likeliest ones"""
+    sight: Sight
+    classes: tuple[Any, ...]
+    left: HeldOutPhotographs | None = None
+    """None: made when it is first asked for"""
+    absorbed: Absorbed | None = None
+    """what became of images without a label; None: there were none, or it was loaded"""
+
+    # what is saved
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All there is to save, but the names."""
+        sums, kept = self.shown.evidence
+        series = {} if self.shown.groups is None else {"kept_groups": self.shown.groups}
+        return {
+            **sums._asdict(),
+            "kept": kept.images,
+            "kept_labels": kept.labels,
+            "kept_weights": kept.weights,
+            **series,
+            "pool": self.pool,
+            "pool_labels": self.pool_labels,
+            **{saved_as(name): value for name, value in (*self.fitted.items(), *self._patches.items())},
+        }
+
+    @classmethod
+    def from_tensors(
+        cls, tensors: Mapping[str, Tensor], names: Sequence[Any], sight: Sight, classes: Sequence[Any]
+    ) -> Self:
+        """What `tensors` gave, whether its series were told or not."""
+        sums = Statistics(*(tensors[name].double() for name in Statistics._fields))
+        kept = Kept.of(tensors["kept"], tensors["kept_labels"], tensors["kept_weights"])
+        groups = tensors.get("kept_groups")
+        compared = {name: saved_as(PATCHES + name) for name in Patches._fields}
+        has = len(tensors.get(compared["prototypes"], ())) > 0
+        patches = Patches(**{name: tensors[saved] for name, saved in compared.items()}) if has else None
+        series = groups if groups is not None and len(groups) else None
+        fitted = {name: tensors[saved_as(name)].float() for name in Posterior.saved(len(sight.widths))}
+        shown = Shown(tuple(names), Evidence(sums, kept), series, patches)
+        wide, pool = sum(sight.widths), tensors["pool"]
+        shapes = [
+            (len(names),),
+            (len(names), wide),
+            (wide, wide),
+            (len(kept.labels), wide),
+            (len(pool), wide),
+        ]
+        if [tuple(part.shape) for part in (*sums, kept.images, pool)] != shapes:
+            raise ValueError(f"not of {len(names)} classes and {wide} dimensions")
+        return cls(shown, fitted, pool, tensors["pool_labels"], sight, tuple(classes))
+
+    def rounded(self) -> Self:
+        """In float32, as it is saved: the same answers to the last bit as after a load."""
+        # in the order of a file: products of what is loaded are then the same
+        fitted = {name: value.float().contiguous() for name, value in self.fitted.items()}
+        return replace(self, fitted=fitted, pool=self.pool.float())
+
+    # who is asked about
+
+    def for_classes(self, names: Sequence[Any]) -> Self:
+        """Asked about these: known ones, and others by their names alone."""
+        return replace(self, classes=tuple(names), left=self.__dict__.get("held_out", self.left))
+
+    @cached_property
+    def labels(self) -> Int[Tensor, " c"]:
+        """Of each class that is asked about its label among all, −1 of those known by name alone."""
+        device = self.shown.evidence.kept.labels.device
+        return torch.tensor(labels_among(self.shown.names, self.classes), device=device)
+
+    @cached_property
+    def posterior(self) -> Posterior:
+        known, kept = self.shown.known, self.shown.evidence.kept
+        rows = self.shown.judged
+        photographs = torch.cat([kept.images[rows].to(self.pool), self.pool])
+        labels = torch.searchsorted(known, torch.cat([kept.labels[rows], self.pool_labels]))
+        tensors = {**self.fitted, **self._patches}
+        return Posterior.from_tensors(tensors, apart(photographs, self.sight.widths), labels, len(known))
+
+    @cached_property
+    def answers(self) -> Answers:
+        """The posterior for the classes that are asked about."""
+        known, labels = self.shown.known, self.labels
+        place = torch.searchsorted(known, labels.clamp(min=0)).clamp(max=len(known) - 1)
+        columns = torch.where((labels >= 0) & (known[place] == labels), place, -1)
+        texts = self.sight.read([self.classes[at] for at in (columns < 0).nonzero().squeeze(1).tolist()])
+        return Answers(self.posterior, columns, apart(texts, self.sight.widths), self.sight.scales)
+
+    def class_counts(self) -> Float[Tensor, " c"]:
+        """How many photographs each class has."""
+        return torch.where(self.labels >= 0, self.shown.evidence.statistics.counts[self.labels], 0.0)
+
+    # predictions
+
+    def views(self, images: Encoded) -> list[Seen]:
+        """Images as each backbone sees them."""
+        patches = enough_patches(images) if self.shown.patches else None
+        parts = images.global_.split(list(self.sight.widths), dim=1)
+        return [Seen(unit(part).to(self.pool), patches) for part in parts]
+
+    def scored(self, views: Sequence[Seen]) -> tuple[Float[Tensor, "e b k"], Float[Tensor, " b"]]:
+        """What the experts say of images, and F."""
+        scores = self.posterior.scores(*views)
+        return scores, self.posterior.strangeness(scores)
+
+    def averaged(
+        self, views: Sequence[Seen], scores: Float[Tensor, "e b k"], looks: Float[Tensor, " b"]
+    ) -> Float[Tensor, "b c"]:
+        """p, over draws of the weights; `looks`: F."""
+        draws = self.posterior.weights.draws(DRAWS).to(scores)
+        return self.answers.logits(views, scores, looks, draws).softmax(-1).mean(0)
+
+    def logits(self, images: Encoded, draws: Float[Tensor, "s e"]) -> Float[Tensor, "s b c"]:
+        """Under each draw of the weights."""
+        views = self.views(images)
+        return self.answers.logits(views, *self.scored(views), draws)
+
+    def answer(
+        self, images: Encoded, draws: Float[Tensor, "s e"]
+    ) -> tuple[Float[Tensor, "s b c"], Float[Tensor, " b"] | None]:
+        """Logits and familiarity."""
+        views = self.views(images)
+        scores, looks = self.scored(views)
+        said = self.answers.logits(views, scores, looks, draws)
+        return said, self.posterior.novelty.familiarity(looks)
+
+    def familiarity(self, images: Encoded) -> Float[Tensor, " b"] | None:
+        """All classes with photographs count, whichever are asked about."""
+        return self.posterior.novelty.familiarity(self.scored(self.views(images))[1])
+
+    def predict(self, images: Encoded) -> Predictive:
+        said, familiar = self.answer(images, self.posterior.weights.draws(DRAWS))
+        return replace(Predictive.of_logits(said).of_classes(self.classes), familiarity=familiar)
+
+    def sources(self, images: Encoded, named: Sequence[str]) -> dict[str, Float[Tensor, "b c"]]:
+        """What the class's mean, single photographs and the name add to a class's logit, by the best weights;
+        of a name without photographs, what all photographs say against it. `named`: the backbones."""
+        return self.answers.sources(self.views(images), named)
+
+    def parts(self, images: Encoded) -> tuple[Float[Tensor, "b m c"], Int[Tensor, "b m c 2"]]:
+        """What each patch adds to a class's logit, and the photograph and the place in it most like it."""
+        made, answers = self.shown.patches, self.answers
+        assert made is not None
+        adds = answers.posterior.weights.best[-1] * made.spoken_for(images.patches)
+        near = made.similar(images.patches).argmax(-1)
+        sources = made.sources[torch.arange(near.shape[-1], device=near.device), near]
+        new = (0, answers.new)  # of names without photographs there are no patches
+        adds = F.pad(adds[..., answers.columns], new)[..., answers.order]
+        return adds, F.pad(sources[:, :, answers.columns], (0, 0, *new), value=-1)[:, :, answers.order]
+
+    # photographs that are held out
+
+    @cached_property
+    def held_out(self) -> HeldOutPhotographs:
+        if self.left is not None:
+            return self.left
+        evidence, pools = self.shown.photographs(self.sight), apart(self.pool, self.sight.widths)
+        return absorb(evidence, pools).left if len(self.pool) else fit_posterior(*evidence)[1]
+
+    def left_out_rows(self) -> Int[Tensor, " n"] | None:
+        """Those of the held-out photographs that can be judged for the classes asked about: they are of
+        these, and not their class's only ones. Without any nothing is known of how the model does."""
+        kept = self.shown.evidence.kept
+        if not len(kept.labels) or len(self.shown.known) < 2:
+            return None
+        own = torch.isin(kept.labels[self.shown.judged], self.labels)
+        rows = (self.held_out.several & own).nonzero().squeeze(1)
+        return rows if len(rows) else None
+
+    def held_out_answers(self, rows: Int[Tensor, " n"] | slice = slice(None)) -> Float[Tensor, "n c"]:
+        """p of each, by the model without it. Classes known by their names alone take part as they do in
+        predictions."""
+        left, kept = self.held_out, self.shown.evidence.kept
+        views = apart(kept.images[self.shown.judged[rows]].double(), self.sight.widths)
+        return self.averaged([Seen(part) for part in views], left.scores[:, rows], left.looks[rows])
+
+    def left_out(self) -> tuple[Float[Tensor, "n c"], Int[Tensor, " n"]] | None:
+        """Of `left_out_rows`, with their places among the classes."""
+        if (rows := self.left_out_rows()) is None:
+            return None
+        own = self.shown.evidence.kept.labels[self.shown.judged[rows]]
+        return self.held_out_answers(rows), (own.unsqueeze(1) == self.labels).int().argmax(1)
+
+    def series_left_out(self) -> Int[Tensor, " n"] | None:
+        """The series of each of these photographs; None where each is by itself."""
+        rows, groups = self.left_out_rows(), self.shown.judged_groups
+        return None if rows is None or groups is None else groups[rows]
+
+    def familiarity_left_out(self) -> Float[Tensor, " n"] | None:
+        if (rows := self.left_out_rows()) is None:
+            return None
+        return self.posterior.novelty.familiarity(self.held_out.looks[rows])
+
+    @property
+    def _patches(self) -> dict[str, Tensor]:
+        made = self.shown.patches
+        return {PATCHES + name: value.contiguous() for name, value in made._asdict().items()} if made else {}
+
+
+def saved_as(name: str) -> str:
+    """Of a tensor of the posterior."""
+    return SAVED_AS.get(name, f"fitted_{name.replace('/', '_')}")
+
+
+def fit_evidence(
+    shown: Shown,
+    sight: Sight,
+    classes: Sequence[Any] | None = None,
+    pool: Float[Tensor, "m d"] | None = None,
+    before: Float[Tensor, "p d"] | None = None,
+    in_kernel: int = IN_KERNEL,
+) -> FittedEvidence:
+    """To photographs and names, asked about these unless others are given.
+
+    `pool`: features of length 1 without a label; `before`: those of an earlier fit, which are weighed anew.
+    `in_kernel`: how many of them vouch for others (`unlabelled.absorb`).
+    """
+    parts = [part for part in (pool, before) if part is not None and len(part)]
+    found = None
+    if not parts:
+        posterior, left = fit_posterior(*shown.photographs(sight))
+    else:
+        every = torch.cat(parts)
+        order = feature_keys(every).argsort(stable=True)  # of chance, and the same for the same images
+        order = order[: seen(len(shown.names))]
+        looked_at = apart(every[order], sight.widths)
+        if len(shown.known):
+            found = absorb(shown.photographs(sight), looked_at, in_kernel)
+        else:
+            check_names_alone(len(every), len(shown.names))
+            texts = apart(sight.read(shown.names), sight.widths)
+            found, statistics = absorb_by_names(texts, sight.scales, looked_at)
+            shown = shown._replace(evidence=Evidence(statistics, shown.evidence.kept))
+        posterior, left = found.posterior, found.left
+        familiar = torch.zeros(len(every), dtype=torch.bool, device=every.device)
+        familiar[order] = found.familiar
+        found = found._replace(familiar=familiar[: 0 if pool is None else len(pool)])
+    fitted = {name: each for name, each in posterior.tensors().items() if not name.startswith(PATCHES)}
+    fitted["gaussians/centre"] = fitted["centre"]  # of which a file has one
+    photographs, labels = joined([view.photographs for view in posterior.views]), posterior.labels
+    rest = slice(len(shown.judged), None)
+    pooled, pool_labels = photographs[rest], shown.known[labels[rest]]
+    names = tuple(shown.names if classes is None else classes)
+    return FittedEvidence(shown, fitted, pooled, pool_labels, sight, names, left, found)
+
+
+def check_names_alone(images: int, classes: int) -> None:
+    """Refuse to fit so few images without a label to names, where no image has one."""
+    if images < PER_CLASS * classes:
+        raise InputError(
+            f"{images} images without labels are too few for {classes} classes, of which nothing else is "
+            f"known: give {PER_CLASS * classes} or more, label some, or use zero-shot"
+        )
+
+
+def enough_patches(images: Encoded) -> Float[Tensor, "b m e"]:
+    """Their patches; refused where there are next to none."""
+    if images.patches.shape[1] < LEAST_PATCHES:
+        raise InputError(
+            f"patches are compared, and these images have {images.patches.shape[1]} each: give images, or "
+            "features with patches, of a backbone that has some"
+        )
+    return images.patches
