@@ -760,6 +760,26 @@ def test_unlabelled_are_absorbed_as_the_core_does(tiny_vit):
     assert len(method.fitted.pool) == len(plain.kernel_rows)
 
 
+def test_the_classes_that_unlabelled_ones_moved_are_saved_where_they_lie(tiny_vit):
+    """The Gaussians lie about another centre than that of the labelled photographs, and both are needed."""
+    method, others = with_pool(tiny_vit, (1, 1, 1, 1), 0.3)
+    wanted = method.absorbed.posterior
+    assert not torch.allclose(expert(wanted, "gaussians").centre, wanted.views[0].centre, atol=1e-3)
+    x = unit(others.global_)
+    state = method.state_dict()
+    loaded = build_method(Conjugate, ConjugateConfig(prior="sentence"), tiny_vit, seed=1)
+    loaded.load_state_dict(state)
+    for each in (method, loaded):
+        each.prepare(NAMES, TEMPLATE)
+        found = scores(each.posterior(), x).double()
+        torch.testing.assert_close(found, scores(wanted, x.double()), rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(each.posterior().views[0].centre.double(), wanted.views[0].centre)
+    older = {name: value for name, value in state.items() if name != "fitted_centre"}
+    loaded.load_state_dict(older)  # has one for both
+    assert ask(loaded, others).probabilities.isfinite().all()
+    assert "fitted_centre" not in usual(tiny_vit).state_dict()
+
+
 def test_a_model_with_unlabelled_ones_is_saved_and_lived_with(tiny_vit, tmp_path):
     method, others = with_pool(tiny_vit, (1, 1, 1, 1), 0.3)
     assert method.absorbed is not None and method.absorbed.weight > 0

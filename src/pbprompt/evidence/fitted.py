@@ -32,10 +32,10 @@ from pbprompt.vision.towers.backbone import Encoded
 DRAWS = 16  # of the experts' weights
 LEAST_PATCHES = 4  # of an image, where parts of it are compared
 SAVED_AS = {  # since revision 3, of the posterior's tensors
-    "centre": "fitted_gaussians_centre",
     "nearest/bandwidth": "fitted_kernel_bandwidth",
     "names/directions": "fitted_names",
 }
+CENTRE, OF_GAUSSIANS = "fitted_centre", "fitted_gaussians_centre"
 PATCHES = "patches/"
 
 
@@ -168,6 +168,9 @@ class FittedEvidence:
         """All there is to save, but the names."""
         sums, kept = self.shown.evidence
         series = {} if self.shown.groups is None else {"kept_groups": self.shown.groups}
+        fitted = {saved_as(name): value for name, value in (*self.fitted.items(), *self._patches.items())}
+        if torch.equal(fitted[CENTRE], fitted[OF_GAUSSIANS]):  # but beside images without a label
+            del fitted[CENTRE]
         return {
             **sums._asdict(),
             "kept": kept.images,
@@ -176,7 +179,7 @@ class FittedEvidence:
             **series,
             "pool": self.pool,
             "pool_labels": self.pool_labels,
-            **{saved_as(name): value for name, value in (*self.fitted.items(), *self._patches.items())},
+            **fitted,
         }
 
     @classmethod
@@ -184,6 +187,7 @@ class FittedEvidence:
         cls, tensors: Mapping[str, Tensor], names: Sequence[Any], sight: Sight, classes: Sequence[Any]
     ) -> Self:
         """What `tensors` gave, whether its series were told or not."""
+        tensors = {CENTRE: tensors[OF_GAUSSIANS], **tensors}
         sums = Statistics(*(tensors[name].double() for name in Statistics._fields))
         kept = Kept.of(tensors["kept"], tensors["kept_labels"], tensors["kept_weights"])
         groups = tensors.get("kept_groups")
@@ -391,7 +395,6 @@ def fit_evidence(
         familiar[order] = found.familiar
         found = found._replace(familiar=familiar[: 0 if pool is None else len(pool)])
     fitted = {name: each for name, each in posterior.tensors().items() if not name.startswith(PATCHES)}
-    fitted["gaussians/centre"] = fitted["centre"]  # of which a file has one
     photographs, labels = joined([view.photographs for view in posterior.views]), posterior.labels
     rest = slice(len(shown.judged), None)
     pooled, pool_labels = photographs[rest], shown.known[labels[rest]]

@@ -343,10 +343,11 @@ def test_what_shows_later_is_still_one_line_of_error(run, photos, tmp_path, opti
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.parametrize("setting", ["keep=0.3", "epochs=20"])
-def test_settings_of_training_that_would_change_nothing_are_refused(run, photos, tmp_path, setting):
-    code, _, err = run("fit", photos, "--set", setting, "--out", tmp_path / "model")
-    assert code == 2 and f"--set {setting.split('=')[0]}: conjugate takes no training steps" in err
+@pytest.mark.parametrize("options", [("--set", "keep=0.3"), ("--set", "epochs=20"), ("--max-steps", "3")])
+def test_settings_of_training_that_would_change_nothing_are_refused(run, photos, tmp_path, options):
+    code, _, err = run("fit", photos, *options, "--out", tmp_path / "model")
+    said = " ".join(options).partition("=")[0].removesuffix(" 3")
+    assert code == 2 and f"{said}: conjugate takes no training steps" in err
     assert not (tmp_path / "model").exists()
 
 

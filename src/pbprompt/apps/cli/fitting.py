@@ -312,11 +312,14 @@ def _check_multi_label(options: FitCommand) -> None:
 
 def _check_settings(options: FitCommand, method: Method) -> None:
     """Refuse settings of training that would change nothing."""
-    of_training = {field.name for field in fields(MethodConfig)}
-    for word in options.overrides if not isinstance(method, Trained) else ():
-        if (key := word.partition("=")[0].strip()) in of_training:
+    if isinstance(method, Trained):
+        return
+    of_training = {f"--set {field.name}" for field in fields(MethodConfig)}
+    given = [f"--set {word.partition('=')[0].strip()}" for word in options.overrides]
+    for option in [*given, "--max-steps"]:
+        if option in of_training or (option == "--max-steps" and options.max_steps):
             raise InputError(
-                f"--set {key}: {method.name} takes no training steps, so that it would change nothing: "
+                f"{option}: {method.name} takes no training steps, so that it would change nothing: "
                 "leave it out, or choose a --method that is trained"
             )
 
