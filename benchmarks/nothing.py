@@ -72,15 +72,17 @@ def blank(chance: np.random.Generator) -> Image.Image:
 
 
 def noise(chance: np.random.Generator) -> Image.Image:
+    """Of each point, in grey, around a colour, or coarse."""
     width, height = _size(chance)
-    shape = (height, width, 3)
-    coarse = chance.integers(0, 256, (height // 4, width // 4, 3), dtype=np.uint8)
-    values = [
-        lambda: chance.integers(0, 256, shape),
-        lambda: np.broadcast_to(chance.normal(128, chance.uniform(20, 80), (height, width, 1)), shape),
-        lambda: chance.integers(0, 256, 3) + chance.normal(0, chance.uniform(10, 40), shape),
-        lambda: np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)),
-    ][chance.integers(4)]()
+    shape, kind = (height, width, 3), chance.integers(4)
+    if kind == 0:
+        return Image.fromarray(chance.integers(0, 256, shape, dtype=np.uint8))
+    if kind == 1:
+        coarse = chance.integers(0, 256, (height // 4, width // 4, 3), dtype=np.uint8)
+        return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+    grey = chance.normal(128, chance.uniform(20, 80), (height, width, 1))
+    around = chance.integers(0, 256, 3) + chance.normal(0, chance.uniform(10, 40), shape)
+    values = np.broadcast_to(grey, shape) if kind == 2 else around
     return Image.fromarray(np.uint8(values.clip(0, 255)))
 
 

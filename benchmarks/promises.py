@@ -7,15 +7,18 @@ DATA is a folder of images, or of features (`benchmarks/problems.py`). Of each d
 fitted to features of `lite` and judged by the test images; a promise is kept in a draw where so many of the
 answers are right.
 
-`mix`: 6 to 70 photographs of a class, evenly in logarithms and by chance of which class, each left out in
-turn; judged as if each class had as many images, by weight. Macro recall, and draws that keep `--reject-at`,
-of the model as trained and under `--class-mix balanced`; then how far the mix of the test images is from
+`mix`: 6 to 70 photographs of a breed, or 6 to 200 of what cartoons of PACS show, evenly in logarithms and by
+chance of which class, each left out in turn; judged as if each class had as many images, by weight. Macro
+recall, recall of the class with 6, and draws that keep `--reject-at`, of the model as trained and under
+`--class-mix balanced`; the recalls of linear discriminants (shrunk as Ledoit and Wolf have it) with priors as
+trained and flat; then how far the mix of the test images is from
 training's, and from what `--class-mix estimate` finds (half the sum of the differences).
 
 `groups`: 16 photographs of each class, and the validation images (the same in all draws) to calibrate by,
 less those of a series with them, as `fit --group near-duplicates` does. Breeds in cats and dogs; Grocery's
-classes in its coarse ones, and these in fruit, packages and vegetables. Draws that keep `--reject-at` and
-`--back-off`, and what they answer.
+classes in its coarse ones alone, and these in fruit, packages and vegetables besides; PACS's cartoons in
+animals and things, and people. Draws that keep `--reject-at` and `--back-off`, and what they answer: by a
+class, and by each level of groups.
 """
 
 import argparse
@@ -28,6 +31,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from benchmarks.problems import CATS, Labelled, Problem, bank, fitted, problem, split
 from pbprompt import markdown
@@ -37,6 +42,7 @@ from pbprompt.files import write_text
 from pbprompt.learners.method import build_method
 from pbprompt.model.calibration import calibrate, temperature_of
 from pbprompt.model.folder import describe_model
+from pbprompt.model.hierarchy import holds, levels
 from pbprompt.model.predictor import predict_features
 from pbprompt.model.series import ASKED_CHANCE
 from pbprompt.model.tuned import TunedModel
@@ -46,17 +52,20 @@ from pbprompt.vision.similarity import unit
 
 DRAWS = 20
 SHOTS = 16
-FEWEST, MOST = 6, 70
+FEWEST = 6
+MOST = {"oxford_pets": 70, "pacs:cartoon": 200}
 ACCURACIES = (0.8, 0.9, 0.95)
-GROUPED = ("oxford_pets", "grocery:photo")
+COARSE = "grocery:photo, coarse alone"
+GROUPED = ("oxford_pets", "grocery:photo", COARSE, "pacs:cartoon")
+ANIMALS, THINGS = ("dog", "elephant", "giraffe", "horse"), ("guitar", "house")
 
 
-def skewed(whole: Problem, seed: int) -> Labelled:
+def skewed(whole: Problem, seed: int, most: int) -> Labelled:
     chance, rows = np.random.default_rng(seed), []
     classes = chance.permutation(len(whole.classes))
     for rank, label in enumerate(classes.tolist()):
         own = chance.permutation(np.flatnonzero(whole.train.labels.numpy() == label))
-        rows.append(own[: round(FEWEST * (MOST / FEWEST) ** (rank / (len(classes) - 1)))])
+        rows.append(own[: round(FEWEST * (most / FEWEST) ** (rank / (len(classes) - 1)))])
     chosen = torch.from_numpy(np.concatenate(rows))
     return Labelled(whole.train.images[chosen], whole.train.labels[chosen])
 
@@ -79,8 +88,27 @@ def by_validation(whole: Problem, few: Labelled, val: Labelled, hierarchy: dict[
     return replace(model, calibration=calibration)
 
 
-def mixed(whole: Problem, seed: int) -> dict[str, Any]:
-    method, new = fitted(whole.classes, whole.template, skewed(whole, seed)), whole.held_out
+def discriminants(few: Labelled, new: Labelled, *, flat: bool) -> NDArray[np.int_]:
+    classes = len(few.labels.unique())
+    lda = LinearDiscriminantAnalysis(
+        "lsqr", shrinkage="auto", priors=[1 / classes] * classes if flat else None
+    )
+    lda.fit(unit(few.images.float()).numpy(), few.labels.numpy())
+    return lda.predict(unit(new.images.float()).numpy())
+
+
+def recalls(answer: NDArray[np.int_], labels: NDArray[np.int_], rare: int) -> dict[str, float]:
+    right = answer == labels
+    weights = (1 / np.bincount(labels))[labels]
+    return {
+        "macro recall": float(np.average(right, weights=weights)),
+        "recall of the rarest": float(right[labels == rare].mean()),
+    }
+
+
+def mixed(whole: Problem, seed: int, most: int) -> dict[str, Any]:
+    few, new = skewed(whole, seed, most), whole.held_out
+    method, rare = fitted(whole.classes, whole.template, few), int(few.labels.bincount().argmin())
     model = TunedModel(method, describe_model(method)).with_left_out()
     labels = new.labels.numpy()
     weights = (1 / np.bincount(labels))[labels]
@@ -88,11 +116,13 @@ def mixed(whole: Problem, seed: int) -> dict[str, Any]:
     for name, one in (("as-trained", model), ("balanced", model.for_class_mix("balanced"))):
         said = one.predict(new.encoded).probabilities.double().numpy()
         top, right = np.round(said.max(1), 6), said.argmax(1) == labels
-        found[name] = {"macro recall": float(np.average(right, weights=weights))}
+        found[name] = recalls(said.argmax(1), labels, rare)
         assert one.calibration is not None
         for wanted in ACCURACIES:
             above = weights * (top >= one.calibration.threshold(wanted))
             found[name][f"{wanted}"] = kept(float(above @ right), above.sum(), weights.sum(), wanted)
+    for name, flat in (("LDA", False), ("LDA, flat priors", True)):
+        found[name] = recalls(discriminants(few, new, flat=flat), labels, rare)
     true, trained = np.bincount(labels) / len(labels), model.class_counts().numpy()
     guess = np.array(list(model.estimated_mix(new.encoded).values()))
     off = (abs(true - each).sum() / 2 for each in (trained / trained.sum(), guess))
@@ -103,23 +133,22 @@ def mixed(whole: Problem, seed: int) -> dict[str, Any]:
 def grouped(whole: Problem, val: Labelled, hierarchy: dict[str, str], seed: int) -> dict[str, Any]:
     model, new = by_validation(whole, whole.draw(SHOTS, seed), val, hierarchy), whole.held_out
     labels, found = [whole.classes[label] for label in new.labels.tolist()], {}
+    pairs = tuple(hierarchy.items())
+    kinds = [whole.classes, *(set(level.names) for level in levels(pairs, whole.classes))]
     for wanted in ACCURACIES:
         said = model.predict(new.encoded, model.rule(wanted, back_off=wanted))
         names = [one.answer[0] if one.answer else "" for one in said]
-        right = sum(name in (true, *above(true, hierarchy)) for name, true in zip(names, labels, strict=True))
-        answered, by_class = sum(map(bool, names)), sum(name in whole.classes for name in names)
+        right = sum(holds(name, true, pairs) for name, true in zip(names, labels, strict=True) if name)
+        wide = [next((at for at in range(len(kinds)) if name in kinds[at]), -1) for name in names]
+        shares = {f"by level {at}": wide.count(at) / len(wide) for at in range(len(kinds))}
         assert model.calibration is not None
         sure = np.round(said.probabilities.amax(1).numpy(), 6) >= model.calibration.threshold(wanted)
         hit = said.probabilities.argmax(1).numpy() == new.labels.numpy()
         found[f"{wanted}"] = {
             "reject-at": kept(float((sure & hit).sum()), sure.sum(), len(labels), wanted),
-            "back-off": kept(right, answered, len(labels), wanted) | {"by a class": by_class / len(labels)},
+            "back-off": kept(right, sum(map(bool, names)), len(labels), wanted) | shares,
         }
     return found
-
-
-def above(name: str, hierarchy: dict[str, str]) -> list[str]:
-    return [hierarchy[name], *above(hierarchy[name], hierarchy)] if name in hierarchy else []
 
 
 def kept(right: float, answered: float, images: float, wanted: float) -> dict[str, float]:
@@ -129,16 +158,19 @@ def kept(right: float, answered: float, images: float, wanted: float) -> dict[st
 
 
 def hierarchy_of(name: str, classes: tuple[str, ...], root: Path) -> dict[str, str]:
-    """Cats and dogs, or what Grocery's own table and folders say."""
+    """Cats and dogs, animals and things, or what Grocery's own table and folders say."""
     if name == "oxford_pets":
         return {each: "cat" if each.lower() in CATS else "dog" for each in classes}
+    if name == "pacs:cartoon":
+        return dict.fromkeys(ANIMALS, "animal") | dict.fromkeys(THINGS, "thing")
     with next(root.rglob("classes.csv")).open() as file:
         rows = list(csv.DictReader(file))
     kinds = {row["Coarse Class Name (str)"]: row["Iconic Image Path (str)"].split("/")[2] for row in rows}
     coarse = {row["Class Name (str)"].replace("-", " "): row["Coarse Class Name (str)"] for row in rows}
     missing = set(classes) - set(coarse)
     assert not missing, missing
-    return {each: f"{coarse[each]} (kind)" for each in classes} | {f"{a} (kind)": b for a, b in kinds.items()}
+    wide = {} if name == COARSE else {f"{a} (kind)": b for a, b in kinds.items()}
+    return {each: f"{coarse[each]} (kind)" for each in classes} | wide
 
 
 def means(draws: list[dict[str, Any]]) -> dict[str, Any]:
@@ -156,18 +188,21 @@ def show(results: dict[str, Any]) -> str:
     heads = ("promised", "answered", "right", "draws that keep it")
     rows, groups = [], []
     for name, of in results["mix"].items():
-        for how in ("as-trained", "balanced"):
-            rows += [
-                (name, how, f"{of[how]['macro recall']:.1%}", *_row(a, of[how][a]))
-                for a in map(str, ACCURACIES)
-            ]
+        for how in (each for each in of if each != "distance"):
+            both = [f"{of[how][kind]:.1%}" for kind in ("macro recall", "recall of the rarest")]
+            promised = [_row(a, of[how][a]) for a in map(str, ACCURACIES) if a in of[how]]
+            rows += [(name, how, *both, *row) for row in promised or [("",) * len(heads)]]
     for name, of in results["groups"].items():
         for a in map(str, ACCURACIES):
-            groups += [(name, how, *_row(a, of[a][how])) for how in ("reject-at", "back-off")]
+            wide = " · ".join(f"{of[a]['back-off'][key]:.1%}" for key in of[a]["back-off"] if "level" in key)
+            groups += [
+                (name, how, *_row(a, of[a][how]), *([wide] if how == "back-off" else [""]))
+                for how in ("reject-at", "back-off")
+            ]
     return "\n\n".join(
         (
-            markdown.table(("photographs", "class mix", "macro recall", *heads), rows),
-            markdown.table(("photographs", "", *heads), groups),
+            markdown.table(("photographs", "class mix", "macro recall", "of the rarest", *heads), rows),
+            markdown.table(("photographs", "", *heads, "by classes · groups"), groups),
         )
     )
 
@@ -188,13 +223,16 @@ def main() -> None:
         print(show(json.loads(args.show.read_text())))
         return
     seeds = range(1, args.draws + 1)
-    pets = problem("oxford_pets", "narrow", args.root, "test")
     results: dict[str, Any] = {"draws": args.draws, "commit": commit(), "groups": {}}
-    results["mix"] = {"oxford_pets": means([mixed(pets, seed) for seed in seeds])}
-    for name in GROUPED:
+    results["mix"] = {}
+    for name, most in MOST.items():
         whole = problem(name, "narrow", args.root, "test")
+        results["mix"][name] = means([mixed(whole, seed, most) for seed in seeds])
+    for name in GROUPED:
+        photographs = name.split(",")[0]
+        whole = problem(photographs, "narrow", args.root, "test")
         hierarchy = hierarchy_of(name, whole.classes, args.images or args.root)
-        val = split(name, args.root, "val")
+        val = split(photographs, args.root, "val")
         results["groups"][name] = means([grouped(whole, val, hierarchy, seed) for seed in seeds])
     if args.out:
         write_text(args.out, json.dumps(results, indent=1) + "\n")

@@ -9,7 +9,7 @@ import torch
 from pbprompt.errors import InputError
 from pbprompt.learners.predictive import Predictive
 from pbprompt.model.calibration import Calibration
-from pbprompt.model.hierarchy import backed_off, levels, read_hierarchy
+from pbprompt.model.hierarchy import backed_off, holds, levels, read_hierarchy
 from pbprompt.model.rule import Rule
 
 CLASSES = ("siamese", "persian", "boxer", "pug", "parrot")
@@ -89,3 +89,11 @@ def test_groups_follow_their_images():
     assert len(series.single.group_right) == len(both) - 1
     with pytest.raises(InputError, match="fit it with --hierarchy FILE"):
         replace(one, group_confidence=(), group_right=()).back_off(0.9)
+
+
+def test_a_group_holds_what_belongs_to_it():
+    pairs = (("siamese", "cat"), ("cat", "pet"), ("pug", "dog"))
+    assert (
+        holds("siamese", "siamese", pairs) and holds("pet", "siamese", pairs) and holds("toad", "toad", pairs)
+    )
+    assert not holds("dog", "siamese", pairs) and not holds("siamese", "cat", pairs)

@@ -9,6 +9,7 @@ from pbprompt.apps.classifier.prompt_classifier import PromptClassifier
 from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.model import nothing
 from pbprompt.model.nothing import FEWEST, Nothing, drawings
+from pbprompt.model.rule import Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.testing.fits import few_of_the_sample
 from pbprompt.vision.features.cache import FeatureBank
@@ -77,6 +78,11 @@ def test_empty_images_are_marked_and_others_not(model, lite):
     said = model.predict(model.encode([lite.preprocess(one) for one in empty_images()]))
     assert [one.nothing for one in said] == [True] * 6
     assert said[0].to_dict()["nothing"] is True
+    pairs = tuple((name, "thing") for name in model.classes[:2])
+    told = Rule(threshold=0.0, back_off=(0.0, 0.0), hierarchy=pairs).decide(
+        said, [False] * len(model.classes)
+    )
+    assert all(one.unsure and one.answer == ("", 0.0) for one in told)
     sample = open_dataset("sample:fluent")
     others = FeatureBank(lite, progress=False).encode(sample.root, sample.test)
     marks = model.predict(others.images).nothing

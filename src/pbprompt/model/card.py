@@ -12,6 +12,7 @@ from pbprompt.model.calibration import CERTAINTY, Calibration, chosen
 from pbprompt.model.provenance import Provenance
 from pbprompt.vision.towers.loading.hub import EMBEDDED
 
+GROUP_HEADS = ("promised", "answered by a class", "by a group", "of them right")
 TRADE_HEADS = ("promised", "from top probability", "images answered", "of them right")
 
 
@@ -161,6 +162,12 @@ def trade_cells(row: Mapping[str, Any]) -> list[str]:
     """A row of `Promise.kept`, for tables."""
     right = "–" if row["right"] is None else f"{row['right']:.1%}"
     return [f"{row['promised']:.0%}", f"{row['threshold']:.3f}", f"{row['answered']:.1%}", right]
+
+
+def group_cells(row: Mapping[str, Any]) -> list[str]:
+    """What came of `--back-off`, for tables."""
+    right = "–" if row["right"] is None else f"{row['right']:.1%}"
+    return [f"{row['promised']:.0%}", f"{row['by_class']:.1%}", f"{row['by_group']:.1%}", right]
 
 
 def _thresholds(calibration: Calibration | None) -> str:

@@ -31,7 +31,7 @@ Mix = str | Mapping[str, float]  # balanced, or how often each class comes, up t
 def read_mix(path: Path, classes: Sequence[str]) -> dict[str, float]:
     """How often each class comes, of a file of two columns or of lines `class: number`."""
     known, found = {name_key(name): name for name in classes}, dict.fromkeys(classes, 0.0)
-    for name, text in read_classes_file(path).items():
+    for name, text in read_classes_file(path, "number").items():
         if name_key(name) not in known:
             raise InputError(f"{path}: no class is called {name!r}: {suggest(name, classes)}")
         try:

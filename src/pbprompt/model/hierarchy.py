@@ -5,7 +5,7 @@ the ℓ-th groups above each; a group's probability is the sum over its classes.
 group, or holds a single one, says nothing and is left out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -41,8 +41,12 @@ class Level(NamedTuple):
 
 def read_hierarchy(path: Path, classes: Sequence[str]) -> dict[str, str]:
     """What each class and group belongs to: two columns, or lines `class: group`."""
+    return checked_hierarchy(read_classes_file(path, "group"), classes, str(path))
+
+
+def checked_hierarchy(given: Mapping[str, str], classes: Sequence[str], path: str) -> dict[str, str]:
+    """With classes as they are spelt; refused where it is none, or says nothing. `path`: where it is from."""
     known = {name_key(name): name for name in classes}
-    given = read_classes_file(path)
     found = {known.get(name_key(name), name): group for name, group in given.items()}
     for name, group in found.items():
         if name not in classes and name not in found.values():
@@ -75,6 +79,14 @@ def levels(hierarchy: Pairs, classes: tuple[str, ...]) -> tuple[Level, ...]:
         names = tuple(dict.fromkeys(chain[level] for chain in told if len(chain) > level))
         found.append(Level(names, np.stack([held[name] for name in names], axis=1)))
     return tuple(found)
+
+
+def holds(answer: str, true: str, hierarchy: Pairs) -> bool:
+    """Whether a class or group is that class, or one that it belongs to."""
+    parents, at = dict(hierarchy), true
+    while at != answer and at in parents:
+        at = parents[at]
+    return at == answer
 
 
 def backed_off(

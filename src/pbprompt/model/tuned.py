@@ -31,7 +31,9 @@ from pbprompt.model.calibration import (
 )
 from pbprompt.model.card import ModelInfo
 from pbprompt.model.class_mix import Mix, estimated, ratio, shares
+from pbprompt.model.costs import Costs, checked_costs, matrix
 from pbprompt.model.folder import Given, copy_method, describe_model, load_model, save_model
+from pbprompt.model.hierarchy import holds
 from pbprompt.model.learn import Bank, bank_on, learn_beside, tune
 from pbprompt.model.manifest import ModelFiles, opened
 from pbprompt.model.metrics.conformal import ByDifficulty
@@ -60,6 +62,7 @@ from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 ENOUGH = 100  # validation images, for a temperature that nobody asked for, or to be calibrated by alone
 LEFT_OUT = "left-out"  # in place of a split: training images, each judged by a model that did not see it
+BACKED_OFF = (0.8, 0.9, 0.95)  # accuracies of answers that may be groups, that `evaluate` tells of
 COVERAGE = 0.9  # of the sets whose figures `evaluate` gives
 
 
@@ -88,6 +91,7 @@ class TunedModel:
     independent: bool = False  # each name by itself, as `zero_shot` says
     head: LabelHead | None = None  # of a multi-label model
     class_mix: Mix | None = None  # how often classes come; None: as in training
+    costs: Costs | None = None  # of wrong answers; None: all alike
     nothing: Nothing | None = None  # what tells images without content
     _drawn: dict[tuple[int, int], Predictor] = field(default_factory=dict, repr=False)  # by samples and seed
 
@@ -102,13 +106,12 @@ class TunedModel:
         drawn = self._drawn.get((self.samples, self.seed))
         if drawn is None:
             drawn = self._drawn[self.samples, self.seed] = predictive(self.method, self.samples, self.seed)
-        often = None if self.class_mix is None else ratio(self._class_shares(), self.class_counts())
         return replace(
             drawn,
             temperature=self.info.temperature,
             independent=self.independent,
             hierarchy=tuple(self.info.hierarchy.items()),
-            ratio=often,
+            ratio=self._ratio(),
         )
 
     @property
@@ -443,6 +446,9 @@ class TunedModel:
             )
         return self.method.class_counts()
 
+    def _ratio(self) -> Float[Tensor, " c"] | None:
+        return None if self.class_mix is None else ratio(self._class_shares(), self.class_counts())
+
     def _class_shares(self) -> Float[Tensor, " c"]:
         assert self.class_mix is not None
         return shares(self.class_mix, self.classes, self.class_counts())
@@ -458,6 +464,11 @@ class TunedModel:
         changed = replace(self, class_mix=mix, calibration=None)
         changed._class_shares()  # refused now
         return changed.with_left_out()
+
+    def for_costs(self, costs: Costs) -> Self:
+        """The model for wrong answers that cost more or less than others, by class and answer (`costs.py`):
+        the `answer` of each image is what costs least then, a class or unsure."""
+        return replace(self.single_label(), costs=checked_costs(costs, self.classes, "costs"))
 
     def estimated_mix(self, images: Encoded) -> dict[str, float]:
         """How often each class comes among these images, most likely."""
@@ -533,6 +544,8 @@ class TunedModel:
             figures["sets"] = set_figures(said, features, self.classes, COVERAGE, quantile)
             shown = np.round(answers.confidence, DIGITS)
             figures["trade"] = [one.kept(shown, answers.right) for one in self.calibration.promises]
+            if self.has_groups:
+                figures["groups"] = [self._backed_off(said, features, one) for one in BACKED_OFF]
         if rivals:
             train, asked = untuned.encode(dataset.root, dataset.train), (given, self.classes)
             series = series_of(dataset, dataset.train, bank, info.data.group)
@@ -543,6 +556,22 @@ class TunedModel:
                 else rival_figures(*asked, train, frozen, info.seed, info.method, series)
             )
         return figures, answers
+
+    def _backed_off(self, said: Predictive, features: Features, accuracy: float) -> dict[str, float | None]:
+        """What comes of `--back-off`: answers by a class and by a group, and how many of them are right."""
+        rule = self.rule(back_off=accuracy)
+        found = [
+            one.answer[0] if one.answer else "" for one in rule.decide(said, [False] * len(self.classes))
+        ]
+        true = [self.classes[label] for label in features.labels.tolist()]
+        right = [holds(*pair, rule.hierarchy) for pair in zip(found, true, strict=True) if pair[0]]
+        by_class = sum(name in self.classes for name in found)
+        return {
+            "promised": accuracy,
+            "by_class": by_class / len(found),
+            "by_group": (len(right) - by_class) / len(found),
+            "right": sum(right) / len(right) if right else None,
+        }
 
     def _left_out(
         self, dataset: Dataset, bank: Bank, unlabelled: Float[Tensor, "m d"] | None
@@ -565,7 +594,7 @@ class TunedModel:
             raise InputError("no class has two images, so that none can be left out: add images")
         rows, said = found
         of_rows = None if groups is None else groups[rows]
-        return rows, features.subset(rows), said.tempered(self.info.temperature), of_rows
+        return rows, features.subset(rows), said.tempered(self.info.temperature, self._ratio()), of_rows
 
     @torch.inference_mode()
     def encode(self, pixels: Sequence[Float[Tensor, "3 h w"]]) -> Encoded:
@@ -591,9 +620,13 @@ class TunedModel:
         of this accuracy, a group where no class has it (`Calibration.back_off`)."""
         if refusal is not None and not 0 < refusal < 1:
             raise InputError(f"none_at is {refusal:g}: give a share between 0 and 1, such as 0.05")
+        if self.costs is not None and back_off is not None:
+            raise InputError("costs and back_off each choose the answer: give one of them")
+        losses = None if self.costs is None else matrix(self.costs, self.classes)
+        costs = None if losses is None else tuple(map(tuple, losses.tolist()))
         if self.calibration is None:
             if accuracy is None and coverage is None and back_off is None:
-                return Rule(refusal=refusal)
+                return Rule(refusal=refusal, costs=costs)
             raise InputError(
                 "the model was fitted without validation images, on which thresholds and sets rest: "
                 "fit it again on data that has some"
@@ -605,7 +638,7 @@ class TunedModel:
             quantile = per.class_quantiles(self.classes, coverage) if per_class else per.quantile(coverage)
         threshold = None if accuracy is None else self.calibration.promised(accuracy)[1]
         if back_off is None:
-            return Rule(threshold, quantile, refusal)
+            return Rule(threshold, quantile, refusal, costs=costs)
         nodes, hierarchy = self.calibration.back_off(back_off), tuple(self.info.hierarchy.items())
         return Rule(threshold, quantile, refusal, nodes, hierarchy)
 

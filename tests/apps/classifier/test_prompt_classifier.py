@@ -359,6 +359,31 @@ def test_the_promises_of_the_command_line():
         PromptClassifier("nearest-mean").fit(x, labels).predict_uncertainty(new, coverage=0.9)
 
 
+def test_answers_that_are_groups_or_cost_least():
+    chance = np.random.default_rng(0)
+    means = chance.normal(size=(4, 256))
+    means[1] = means[0]  # which nobody tells apart
+    labels = np.repeat([10, 20, 30, 40], 30)
+    x, new = means[labels // 10 - 1] + 0.5 * chance.normal(size=(2, 120, 256))
+    classifier = PromptClassifier(
+        class_names={10: "cat", 20: "kitten", 30: "car", 40: "bus"},
+        hierarchy={10: "animal", 20: "animal", 30: "thing", 40: "thing"},
+    ).fit(x, labels)
+    found = [name for name, _ in classifier.predict_uncertainty(new, back_off=0.8).answer]
+    assert found[:60].count("animal") > 30 and set(found[60:]) <= {30, 40}
+    costs = {(10, 20): 50, ("*", "unsure"): 0.9}
+    told = [name for name, _ in classifier.predict_uncertainty(new, costs=costs).answer]
+    assert 20 not in told[:60] and told[60:] == found[60:]
+    with pytest.raises(InputError, match="no class is called '9'"):
+        classifier.predict_uncertainty(x, costs={(9, 10): 2})
+    with pytest.raises(InputError, match="give one of them"):
+        classifier.predict_uncertainty(x, costs=costs, back_off=0.9)
+    with pytest.raises(InputError, match="no class is called '9'"):
+        PromptClassifier(hierarchy={9: "animal"}).fit(x, labels)
+    with pytest.raises(InputError, match="or 'nested'"):
+        PromptClassifier(hierarchy="animals").fit(x, labels)
+
+
 def test_the_images_to_label_next_are_those_in_doubt(fitted, photos):
     files, _ = paths(photos, "test")
     p = np.sort(fitted.predict_proba(files), axis=1)

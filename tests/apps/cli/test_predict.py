@@ -411,10 +411,28 @@ def test_a_mix_of_classes_and_groups_of_them(run, photos, model, tmp_path):
     assert found == {"animal", None}
     code, out, _ = run("predict", data, "--model", folder, "--back-off", "0.6", "--class-mix", "balanced")
     assert code == 0 and "answer" in out
+    code, out, err = run("evaluate", folder, data, "--split", "all", "--json", "--class-mix", "balanced")
+    groups = json.loads(out)["groups"]
+    assert code == 0 and [row["promised"] for row in groups] == [0.8, 0.9, 0.95]
+    assert all(0 <= row["by_class"] + row["by_group"] <= 1 for row in groups)
+    costs = tmp_path / "costs.csv"
+    costs.write_text("*,unsure,0\n")
+    code, out, err = run("predict", data, "--model", folder, "--costs", costs, "--json")
+    assert code == 0 and {record["answer"] for record in records(out)} == {None}, err
+    code, _, err = run("predict", data, "--model", folder, "--costs", costs, "--back-off", "0.6")
+    assert code == 2 and "leave one of the two out" in err
+    code, _, err = run("predict", data, "--classes", "a,b", "--costs", costs)
+    assert code == 2 and "names alone" in err
+    kinds.write_text("bird: bird\n")
+    code, _, err = run("fit", data, "--out", tmp_path / "no", "--hierarchy", kinds)
+    assert code == 2 and "encoding" not in err and "is a class" in err
     code, _, err = run("predict", data, "--model", model, "--back-off", "0.6")
     assert code == 2 and "fit it with --hierarchy FILE" in err
     assert "16 training images of bird, 4 of heart" in told
     mix = tmp_path / "mix.csv"
+    mix.write_text("")
+    code, _, err = run("predict", bird, "--model", folder, "--class-mix", mix)
+    assert code == 2 and "no numbers in it: write one 'key: number' per line" in err
     mix.write_text("bird,0\nheart,1\nmammal,1\n")
     said = {}
     for how in ("as-trained", "balanced", "estimate", mix):

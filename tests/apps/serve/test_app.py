@@ -67,6 +67,26 @@ def test_it_says_what_the_command_line_says(client, model_folder, tmp_path, cat)
         )
 
 
+def test_groups_costs_and_the_mix_of_classes(model, cat, shared_decoders):
+    calibration = model.calibration
+    grouped = replace(
+        calibration,
+        group_confidence=tuple((score,) for score in calibration.confidence),
+        group_right=((True,),) * len(calibration),
+    )
+    info = replace(model.info, hierarchy={model.classes[0]: "animal", model.classes[1]: "animal"})
+    made = replace(model, info=info, calibration=grouped)
+    with TestClient(create_app(made), "http://localhost") as client:
+        (said,) = client.post("/predict", files=[file(cat)]).json()["predictions"]
+        assert said["answer"] in ("animal", "cat", None) and said["answer_score"] >= 0
+        (said,) = client.post("/predict", files=[file(cat)], data={"back_off": "0.5"}).json()["predictions"]
+        assert said["answer"] in ("animal", "cat")
+        assert client.get("/classes").json()["class_mix"] == "as-trained"
+    with TestClient(create_app(model.for_costs({("*", "unsure"): 0})), "http://localhost") as client:
+        (said,) = client.post("/predict", files=[file(cat)]).json()["predictions"]
+        assert said["answer"] is None and said["nothing"] is None
+
+
 def test_a_batch_says_what_single_requests_say(client, cat, guitar, jpeg):
     batch = client.post("/predict", files=[file(data) for data in (cat, guitar, jpeg)]).json()["predictions"]
     for data, said in zip((cat, guitar, jpeg), batch, strict=True):
@@ -183,6 +203,7 @@ def test_classes_are_listed_and_added(small, cat):
         "classes": [*before["classes"], "red panda"],
         "added": ["red panda"],
         "calibrated": False,
+        "class_mix": "as-trained",
         "thresholds": None,
     }
     assert after == added

@@ -96,3 +96,29 @@ def test_a_folder_of_unlabelled_images_is_offered_and_no_class(tmp_path, name):
     dataset = open_dataset(tmp_path)
     assert dataset.classes == ("cat", "dog") and len(dataset.items) == 8
     assert f"--unlabelled {tmp_path / name} learns from it" in dataset.describe()
+
+
+def test_folders_within_folders_are_classes_in_groups(tmp_path):
+    for kind, name in (("cat", "siamese"), ("cat", "bengal"), ("dog", "pug")):
+        (tmp_path / "a" / kind / name).mkdir(parents=True)
+        for at in range(2):
+            Image.new("RGB", (8, 8), (at, 0, 0)).save(tmp_path / "a" / kind / name / f"{at}.png")
+    flat = open_dataset(tmp_path / "a")
+    assert flat.classes == ("cat", "dog") and flat.hierarchy == () and "--nested" in flat.describe()
+    nested = open_dataset(tmp_path / "a", nested=True)
+    assert nested.classes == ("bengal", "pug", "siamese") and "--nested" not in nested.describe()
+    assert dict(nested.hierarchy) == {"bengal": "cat", "siamese": "cat", "pug": "dog"}
+    (tmp_path / "a" / "dog" / "bengal").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "a" / "dog" / "bengal" / "0.png")
+    with pytest.raises(InputError, match="'bengal' is in 'cat' and in 'dog'"):
+        open_dataset(tmp_path / "a", nested=True)
+
+
+def test_a_column_says_what_classes_belong_to(tmp_path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "0.png")
+    Image.new("RGB", (8, 8), "red").save(tmp_path / "1.png")
+    table = tmp_path / "t.csv"
+    table.write_text("image,label,parent\n0.png,siamese,cat\n1.png,pug,dog\n")
+    assert open_dataset(table).hierarchy == (("siamese", "cat"), ("pug", "dog"))
+    table.write_text("image,label,parent\n0.png,siamese,\n1.png,pug,dog\n")
+    assert open_dataset(table).hierarchy == (("pug", "dog"),)

@@ -33,6 +33,7 @@ from pbprompt.learners.method import Method
 from pbprompt.learners.predictive import Predictive
 from pbprompt.model.calibration import Calibration, check_temperature
 from pbprompt.model.class_mix import ESTIMATE, TRAINED
+from pbprompt.model.costs import ANY, UNSURE
 from pbprompt.model.fitting import usual_shares
 from pbprompt.model.folder import read_info
 from pbprompt.model.manifest import check_free, opened
@@ -72,6 +73,8 @@ class PromptClassifier(Estimator):
         shots: images of each class to draw at most; 0: all are used.
         samples: prompts of each class to predict with.
         calibrate: scale the probabilities by a temperature fitted to validation images.
+        hierarchy: what each label, and each group of them, belongs to: {label: group}, for `back_off`; of a
+            folder or table the string "nested" takes its folders within folders.
         class_weight: how much images of a class count: {label: weight}, or "balanced" for all classes alike.
         random_state: seeds the draw, the start values and the training.
         verbose: 1 shows bars for what takes long.
@@ -100,6 +103,7 @@ class PromptClassifier(Estimator):
     shots: int = 0
     samples: int = SAMPLES
     calibrate: bool = False
+    hierarchy: Mapping[Any, str] | str | None = None
     class_weight: ClassWeight = None
     random_state: int = 1
     verbose: int = 0
@@ -143,7 +147,13 @@ class PromptClassifier(Estimator):
             )
         elif all(given is None for given in (y, self.class_names, sample_weight, groups, eval_set)):
             training = tuning.own_dataset(
-                X, backbone, self.template, seed, progress, usual_shares(kind, config, few=bool(self.shots))
+                X,
+                backbone,
+                self.template,
+                seed,
+                progress,
+                usual_shares(kind, config, few=bool(self.shots)),
+                self.hierarchy,
             )
         else:
             raise InputError(
@@ -178,6 +188,7 @@ class PromptClassifier(Estimator):
                 weights=item_weights(dataset.train, labels.tolist(), self.class_weight, weights),
                 on_log=log,
                 unlabelled=others,
+                hierarchy=tuning.hierarchy_of(dataset, labels.tolist(), self.hierarchy),
             ),
             samples=int(self.samples),
         ).assessed(dataset, bank, figures=eval_set is not None, temperature=bool(self.calibrate))
@@ -242,12 +253,16 @@ class PromptClassifier(Estimator):
         none_at: float | None = None,
         per_class: bool = False,
         class_mix: str | Mapping[Any, float] | None = None,
+        back_off: float | None = None,
+        costs: Mapping[tuple[Any, Any], float] | None = None,
     ) -> Predictive:
         """Probabilities of every class, and how unsure they are and why, for each image, as arrays.
 
-        `reject_at`, `coverage`, `none_at` and `per_class` ask for what they promise in `pbprompt predict`;
+        `reject_at`, `coverage`, `none_at`, `per_class` and `back_off` ask for what they promise in
+        `pbprompt predict`;
         `calibration_` says what it rests on. `class_mix`, where classes come otherwise than in training:
-        "balanced", "estimate" (from these images), or how often each label comes.
+        "balanced", "estimate" (from these images), or how often each label comes. `costs`, by class and
+        answer: what wrong answers cost, where not 1; "*" is any, and the answer "unsure" may have a cost.
         """
         model, images = self.model_, self._encoded(X)
         if class_mix == ESTIMATE:
@@ -260,8 +275,17 @@ class PromptClassifier(Estimator):
             class_mix = {names[label]: often for label, often in class_mix.items()}
         if class_mix is not None and class_mix != TRAINED:
             model = model.for_class_mix(class_mix)
-        rule = model.rule(reject_at, coverage, none_at, per_class=per_class)
+        if costs is not None:
+            names = {**dict(zip(self._labels.tolist(), model.classes, strict=True)), ANY: ANY, UNSURE: UNSURE}
+            model = model.for_costs(
+                {(names.get(c, str(c)), names.get(k, str(k))): cost for (c, k), cost in costs.items()}
+            )
+        rule = model.rule(reject_at, coverage, none_at, per_class=per_class, back_off=back_off)
         said = model.predict(images, rule)
+        if said.answer is not None:  # a class by its label
+            labels = dict(zip(model.classes, self._labels.tolist(), strict=True))
+            for row, (name, score) in enumerate(said.answer):
+                said.answer[row] = (labels.get(name, name), score)
         return said.of_classes(self.classes_.tolist(), self._columns.tolist()).numpy()
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
@@ -402,6 +426,7 @@ class PromptClassifier(Estimator):
             template=info.template,
             shots=info.shots,
             calibrate=info.temperature != 1,
+            hierarchy=dict(info.hierarchy) or None,
             random_state=info.seed,
         )
         model, labels, made.class_weight = saved.read_folder(files, made._towers())

@@ -22,6 +22,7 @@ from pbprompt.apps.classifier.inputs import ClassNames, encode_inputs, names_of,
 from pbprompt.config import from_dict, to_dict
 from pbprompt.errors import InputError
 from pbprompt.learners.method import MethodConfig, make_config
+from pbprompt.model.hierarchy import checked_hierarchy, levels
 from pbprompt.model.learn import Bank
 from pbprompt.registry import find_method
 from pbprompt.vision.features.cache import FeatureBank, Features
@@ -33,6 +34,8 @@ from pbprompt.vision.towers.backbone import Backbone, Encoded
 from pbprompt.vision.towers.loading.load import load_backbone
 
 ClassWeight = Mapping[Any, float] | str | None
+Hierarchy = Mapping[Any, str] | str | None
+NESTED = "nested"  # the hierarchy of folders within folders
 
 
 class GivenFeatures:
@@ -58,13 +61,32 @@ class Training(NamedTuple):
 
 
 def own_dataset(
-    X: Any, backbone: Backbone, template: str | None, seed: int, progress: bool, held_out: Shares
+    X: Any,
+    backbone: Backbone,
+    template: str | None,
+    seed: int,
+    progress: bool,
+    held_out: Shares,
+    hierarchy: Hierarchy = None,
 ) -> Training:
     """A folder, table or benchmark, as `pbprompt fit` takes it."""
-    dataset = open_dataset(X, template=template, seed=seed, held_out=held_out).single_label()
+    nested = hierarchy == NESTED
+    dataset = open_dataset(X, template=template, seed=seed, held_out=held_out, nested=nested).single_label()
     if dataset.skipped:
         warnings.warn(f"{X}: {dataset.describe_skipped()}", stacklevel=3)  # where `fit` was called
     return Training(dataset, FeatureBank(backbone, progress=progress), np.array(dataset.classes))
+
+
+def hierarchy_of(dataset: Dataset, labels: Sequence[Any], given: Hierarchy) -> dict[str, str]:
+    """What each class and group belongs to, of labels and groups as they are given, or as the data says."""
+    if given is None or given == NESTED:
+        told = levels(dataset.hierarchy, dataset.classes)
+        return checked_hierarchy(dict(dataset.hierarchy), dataset.classes, dataset.name) if told else {}
+    if isinstance(given, str):
+        raise InputError(f"hierarchy is {given!r}: give {{label: group}}, or {NESTED!r} with a folder")
+    names = dict(zip(labels, dataset.classes, strict=True))
+    pairs = {names.get(one, str(one)): str(group) for one, group in given.items()}
+    return checked_hierarchy(pairs, dataset.classes, "hierarchy")
 
 
 def own_images(

@@ -31,6 +31,7 @@ from pbprompt.errors import InputError, needing
 from pbprompt.learners.fitted import Familiar
 from pbprompt.learners.predictive import Prediction
 from pbprompt.model.class_mix import BALANCED, ESTIMATE, TRAINED, read_mix
+from pbprompt.model.costs import read_costs
 from pbprompt.model.rule import NO_RULE, Rule
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.images.items import DEFAULT_TEMPLATE
@@ -68,6 +69,7 @@ def _zero_shot(options: PredictOptions) -> tuple[TunedModel, Rule]:
         raise InputError(f"{', '.join(most)} and {last} rest on labelled images: give --model DIR")
     if options.together:
         raise InputError("--together: give --model DIR; names alone learn with `pbprompt fit --unlabelled`")
+    refuse({"--costs": options.costs}, "names alone weigh nothing up: give --model DIR")
     if options.class_mix != TRAINED:
         raise InputError("--class-mix: names alone know of no training images: give --model DIR")
     if not options.names:
@@ -119,6 +121,9 @@ def _tuned(options: PredictOptions, folder: Path, stream: Stream) -> tuple[Tuned
         refuse({"--executor": None if options.executor == "local" else options.executor}, "--together")
         model = seen_together(model, stream)
     model = for_class_mix(model, options.class_mix, stream)
+    if options.costs:
+        refuse({"--back-off": options.back_off}, "--costs chooses the answers: leave one of the two out")
+        model = model.for_costs(read_costs(options.costs, model.classes))
     notes = promise_words(folder, model.calibration, options.reject_at, options.coverage)
     notes += difference_words(model, bool(options.names), other_template)
     reject_at = options.reject_at

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from pbprompt.apps.cli.options import BACKBONE, DEVICE, MODEL, NAMES, ROOT, SAMPLES, SEED
+from pbprompt.apps.cli.options import BACKBONE, CLASS_MIX, DEVICE, MODEL, NAMES, ROOT, SAMPLES, SEED
 from pbprompt.apps.cli.output import next_step, print_json, quote, refuse
 from pbprompt.errors import InputError, install_command
 
@@ -48,6 +48,7 @@ def evaluate(
     together: bool = typer.Option(
         False, "--together", help="Also its figures where the images inform each other."
     ),
+    class_mix: str = typer.Option("as-trained", help=f"{CLASS_MIX} Give that of these images."),
     as_json: bool = typer.Option(False, "--json", help="Print everything as one JSON object."),
 ) -> None:
     """See how good a model is and where it fails: figures, weakest classes, what it confuses.
@@ -70,6 +71,7 @@ def evaluate(
     """
     from pbprompt import distributed
     from pbprompt.apps.audit.duplicates import twins
+    from pbprompt.apps.cli.batch import for_class_mix
     from pbprompt.apps.cli.figures import (
         compare_models,
         other_classes,
@@ -83,6 +85,7 @@ def evaluate(
     from pbprompt.apps.pages import plots
     from pbprompt.apps.pages.model_figures import write_figures
     from pbprompt.apps.pages.model_page import write_model_page
+    from pbprompt.model.class_mix import TRAINED
     from pbprompt.model.learn import bank_on
     from pbprompt.model.metrics.evaluation import Evaluation
     from pbprompt.model.tuned import LEFT_OUT, TunedModel
@@ -93,14 +96,17 @@ def evaluate(
     if tuned.multi_label:
         refuse({"--figures": figures_folder}, f"{model} is multi-label, which has no confusion matrix")
         others_given = {"--together": together or None, "--against": against_others or None}
-        refuse(others_given, f"{model} is multi-label")
+        refuse(
+            others_given | {"--class-mix": None if class_mix == TRAINED else class_mix},
+            f"{model} is multi-label",
+        )
     bank = FeatureBank(tuned.backbone, progress=distributed.is_main() and not as_json)
     part_asked = split.value if split else None
     judged = judged_images(tuned, data, root, classes_file, part_asked, bank, beside_others=against_others)
     dataset, part = judged.dataset, judged.split
     shown = "all" if judged.whole and part != LEFT_OUT else part
     other = "" if tuned.multi_label else other_classes(tuned.classes, dataset.classes)
-    tuned = judged.model
+    tuned = for_class_mix(judged.model, class_mix)
     seed, shots = tuned.info.seed, tuned.info.shots
     few = draw(dataset, shots, seed).apply(dataset) if against_others and shots else dataset
     if against_others and not few.train:
@@ -141,7 +147,7 @@ def evaluate(
             "Backbone": tuned.info.backbone["name"],
             "Data": dataset.name,
             "Images": f"{judged.words}, of {len(tuned.classes)} {kinds}",
-        }
+        } | ({} if class_mix == TRAINED else {"Class mix": class_mix})
         if other:
             facts["Classes"] = other
         alike = {}

@@ -12,7 +12,7 @@ from pbprompt.apps.cli.output import print_table, screen, tell
 from pbprompt.apps.pages.model_figures import class_cells
 from pbprompt.files import as_text
 from pbprompt.model.calibration import chosen
-from pbprompt.model.card import TRADE_HEADS, judged_on, trade_cells
+from pbprompt.model.card import GROUP_HEADS, TRADE_HEADS, group_cells, judged_on, trade_cells
 from pbprompt.model.learn import Bank, bank_on
 from pbprompt.model.metrics.confusion import worst_first
 from pbprompt.model.metrics.evaluation import Evaluation
@@ -91,6 +91,9 @@ def print_trade(trade: Sequence[Mapping[str, Any]], what: str) -> None:
     if rows := chosen(trade):
         print(f"What --reject-at promises, and {what}")
         print_table(TRADE_HEADS, map(trade_cells, rows), right=TRADE_HEADS)
+    if rows := metrics.get("groups", ()):
+        print("What --back-off promises, and what came of it on these images")
+        print_table(GROUP_HEADS, map(group_cells, rows), right=GROUP_HEADS)
 
 
 def ahead_words(metrics: Mapping[str, Any], method: str) -> str:

@@ -71,7 +71,12 @@ class FitCommand:
     hierarchy: Path | None = typer.Option(
         None,
         help="What each class belongs to, and each group: two columns, or lines `class: group`. For "
-        "`predict --back-off`.",
+        "`predict --back-off`. Without it: a table's column `parent`.",
+    )
+    nested: bool = advanced(
+        False,
+        "--nested",
+        help="Of folders within folders the innermost are the classes; those above, groups.",
     )
     descriptions: Path | None = typer.Option(
         None,

@@ -33,7 +33,7 @@ from pbprompt.model.backbone_choice import cheapest, tried
 from pbprompt.model.calibration import check_temperature
 from pbprompt.model.class_mix import skew_words
 from pbprompt.model.fitting import fit_into, fit_stream_into, usual_shares
-from pbprompt.model.hierarchy import read_hierarchy
+from pbprompt.model.hierarchy import checked_hierarchy, levels, read_hierarchy
 from pbprompt.model.manifest import check_free, claim
 from pbprompt.model.multi_label import check_multi_label
 from pbprompt.model.scoring import leaderboard, probe_is_quick
@@ -91,6 +91,7 @@ def _refuse(options: FitCommand, why: str, **more: object) -> None:
         "--hold-out": options.hold_out,
         "--corrections": options.corrections,
         "--hierarchy": options.hierarchy,
+        "--nested": options.nested or None,
         "--draw": options.draw_file,
         "--views": None if options.views == "centre" else options.views,
         "--max-steps": options.max_steps,
@@ -167,6 +168,7 @@ def _fit_dataset(options: FitCommand, console: Console) -> None:
     if dataset.multi_label:
         _check_multi_label(options)
         refuse({"--backbone auto": AUTO in options.backbone or None}, f"{options.data} is multi-label")
+    hierarchy = _hierarchy(options, dataset)
     console.print(dataset.describe())
     if options.corrections:
         dataset, done = corrected(dataset, options.corrections)
@@ -208,7 +210,7 @@ def _fit_dataset(options: FitCommand, console: Console) -> None:
         announce=announce,
         unlabelled=pool.images if pool else None,
         group=options.group,
-        hierarchy=read_hierarchy(options.hierarchy, dataset.classes) if options.hierarchy else {},
+        hierarchy=hierarchy,
     )
     if options.dry_run:
         model = TunedModel.fit(dataset, bank, options.kind, options.config, training)
@@ -229,6 +231,15 @@ def _fit_dataset(options: FitCommand, console: Console) -> None:
     if main:
         tell_of_pool(pool, model, options.pseudo_labels, console)
         _print_outcome(options, model, dataset, console)
+
+
+def _hierarchy(options: FitCommand, dataset: Dataset) -> dict[str, str]:
+    """Of the file, or of the data where that has one."""
+    if options.hierarchy:
+        return read_hierarchy(options.hierarchy, dataset.classes)
+    given = dict(dataset.hierarchy)
+    told = options.nested or levels(dataset.hierarchy, dataset.classes)
+    return checked_hierarchy(given, dataset.classes, options.data) if told else {}
 
 
 def tell_unreadable(failures: Mapping[str, InputError], strict: bool, console: Console) -> None:
@@ -258,6 +269,7 @@ def _opened(options: FitCommand, bank: FeatureBank) -> Dataset:
             held_out=held_out,
             group=named,
             series=series,
+            nested=options.nested,
         )
 
     if few := bool(options.shots or options.draw_file):

@@ -106,6 +106,7 @@ def _as_fitted(
             held_out=held_out,
             group=series,
             series=found,
+            nested=bool(fitted.options.get("nested")),
         )
         decided = fitted.options.get("corrections")
         if isinstance(decided, str) and fitted.dataset == dataset.name and Path(decided).exists():

@@ -31,6 +31,12 @@ SAMPLES_SHOWN = typer.Option(4, min=1, help="Sampled prompts to show of each cla
 SEED = advanced(0, help="Seed of the sampled prompts.")
 ROOT = advanced(None, help="Where the benchmarks are (or $PBPROMPT_DATA).")
 RAY_ADDRESS = advanced(None, help="A running cluster (default: one is started here).")
+COSTS = advanced(
+    None,
+    help="Answer by what costs least: a table `class,answer,cost` of wrong answers that cost not 1; * is "
+    "any, and `unsure` an answer.",
+)
+CLASS_MIX = "How often classes come: as-trained, balanced, or a file of lines `class: number`."
 ALLOW_URLS = advanced(
     False, "--allow-urls", help="Fetch what addresses name: http, https, and with extras s3, gs, …"
 )

@@ -9,6 +9,7 @@ import typer
 from pbprompt.apps.cli.options import (
     ACTIVATION,
     ALLOW_URLS,
+    COSTS,
     DEVICE,
     RAY_ADDRESS,
     SEED,
@@ -64,6 +65,7 @@ class PredictOptions:
         help="How often classes come: as-trained, balanced, estimate (from these images), or a file of lines "
         "`class: number`. With --model.",
     )
+    costs: Path | None = COSTS
     none_at: float | None = typer.Option(
         None,
         help="Mark what looks like none of the classes, wrongly so for this share of their images: 0.05.",
@@ -121,6 +123,7 @@ class PredictOptions:
             "--classes": self.names or None,
             "--template": self.template,
             "--class-mix": None if self.class_mix == "as-trained" else self.class_mix,
+            "--costs": self.costs,
             "--per-class": self.per_class or None,
             "--together": self.together or None,
         }

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import typer
 
-from pbprompt.apps.cli.options import BACKBONE, DEVICE, MODEL
+from pbprompt.apps.cli.options import BACKBONE, CLASS_MIX, COSTS, DEVICE, MODEL
 from pbprompt.apps.cli.output import importing, tell
 from pbprompt.errors import InputError, install_command
 
@@ -24,9 +24,8 @@ def serve(
     ),
     backbone: list[str] = BACKBONE,
     device: str = DEVICE,
-    class_mix: str = typer.Option(
-        "as-trained", help="How often classes come: as-trained, balanced, or a file of lines `class: number`."
-    ),
+    class_mix: str = typer.Option("as-trained", help=CLASS_MIX),
+    costs: Path | None = COSTS,
     examples: bool = typer.Option(False, "--examples", help="Let clients teach it: POST /examples."),
     shared_classes: bool = typer.Option(
         False, "--shared-classes", help="Keep classes that clients add, for all: POST and DELETE /classes."
@@ -89,6 +88,7 @@ def serve(
             from pbprompt.apps.serve.demo import write_drawings
             from pbprompt.apps.serve.labelling import Labelling
             from pbprompt.apps.serve.limits import MIB, Limits
+            from pbprompt.model.costs import read_costs
             from pbprompt.model.tuned import TunedModel
     except ImportError as error:
         if (error.name or "").startswith("pbprompt"):
@@ -105,6 +105,8 @@ def serve(
         batch=max_batch,
     )
     tuned = for_class_mix(TunedModel.load(model, backbone, device), class_mix)
+    if costs:
+        tuned = tuned.for_costs(read_costs(costs, tuned.classes))
     with ExitStack() as leaving:
         if demo:
             label = Path(leaving.enter_context(TemporaryDirectory(prefix="pbprompt-tour-")))

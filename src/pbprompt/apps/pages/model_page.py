@@ -12,7 +12,7 @@ from pbprompt.apps.pages.html_page import notices, page
 from pbprompt.apps.pages.model_figures import class_cells, draw_confusion, draw_trust, percent
 from pbprompt.files import write_text
 from pbprompt.model.calibration import chosen
-from pbprompt.model.card import TRADE_HEADS, trade_cells
+from pbprompt.model.card import GROUP_HEADS, TRADE_HEADS, group_cells, trade_cells
 from pbprompt.model.metrics.confusion import ConfusedPair, most_involved, worst_first
 from pbprompt.model.metrics.evaluation import MOST_PAIRS, Evaluation
 from pbprompt.model.metrics.multi_label import MultiLabelEvaluation
@@ -77,6 +77,11 @@ def _of_classes(figures: Mapping[str, Any], answers: Evaluation) -> dict[str, An
             "caption": "What --reject-at promises, and what came of it on these images",
             "heads": TRADE_HEADS,
             "rows": [trade_cells(row) for row in chosen(trade)],
+        },
+        "groups": {
+            "caption": "What --back-off promises, and what came of it on these images",
+            "heads": GROUP_HEADS,
+            "rows": [group_cells(row) for row in figures.get("groups", ())],
         },
         "trust_drawings": list(draw_trust(answers, trade)) if drawn else [],
     }

@@ -39,6 +39,7 @@ from pbprompt.apps.serve.schemas import (
 from pbprompt.apps.serve.service import Service, give_memory_back
 from pbprompt.apps.serve.uploads import receive
 from pbprompt.errors import InputError, NoNumberError, one_line
+from pbprompt.model.class_mix import TRAINED
 from pbprompt.model.tuned import TunedModel
 
 PAGE = {"/": ("index.html", "text/html"), "/style.css": ("style.css", "text/css")}
@@ -121,6 +122,7 @@ def create_app(
             classes=list(now.classes),
             added=service.added,
             calibrated=now.calibrated,
+            class_mix=TRAINED if now.class_mix is None else now.class_mix,
             thresholds=now.thresholds or None,
         )
 

@@ -40,12 +40,15 @@ def rule_and_note(
     accuracy: float,
     coverage: float,
     refusal: float | None,
+    back_off: float | None = None,
 ) -> tuple[Rule, str | None]:
     """By which a request's images are judged, and what is to be said of it."""
     note = doubt_note(model, fitted, own, accuracy)
     if not model.calibrated:
         return model.rule(None, None, refusal), note
-    found = model.rule(accuracy, coverage, refusal)
+    found = model.rule(
+        accuracy, coverage, refusal, back_off=back_off if model.has_groups and not model.costs else None
+    )
     return (replace(found, threshold=None) if found.threshold == math.inf else found), note
 
 

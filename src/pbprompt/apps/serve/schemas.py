@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
@@ -77,6 +78,9 @@ class Predict(RequestBody):
     )
     reject_at: Share = Field(0.9, description="accuracy wanted of what is not unsure")
     coverage: Share = Field(0.9, description="wanted of the prediction set")
+    back_off: Share = Field(
+        0.9, description="accuracy wanted of answers by a class or a group, of a model that has groups"
+    )
     none_at: Share = Field(0.05, description="share of images of the classes that may be taken for unknown")
     classes: list[str] = NAMES
 
@@ -162,6 +166,14 @@ class Prediction(BaseModel):
         None, description="share of images of the classes that look less like theirs; null: cannot be told"
     )
     unknown: bool | None = Field(None, description="it looks like none of the classes: familiarity ≤ none_at")
+    nothing: bool | None = Field(
+        None, description="there is nothing to see: blank, noise, stripes, text; null: cannot be told"
+    )
+    answer: str | None = Field(
+        None,
+        description="the class or narrowest group that is sure enough, or what costs least; null: unsure",
+    )
+    answer_score: float = Field(0, description="its probability")
 
 
 class Predictions(BaseModel):
@@ -203,6 +215,9 @@ class Classes(BaseModel):
     classes: list[str]
     added: list[str] = Field(description="those of them that clients added, which DELETE /classes takes away")
     calibrated: bool = Field(description="whether predictions carry `unsure` and `prediction_set`")
+    class_mix: str | Mapping[str, float] = Field(
+        description="as-trained, balanced, or how often each class is taken to come"
+    )
     thresholds: dict[str, float] | None = Field(
         description="of a multi-label model: the probability from which on a label is given"
     )

@@ -123,7 +123,7 @@ class Service:
         with self._room.taken(len(asked.images)):
             async with in_time(self.limits.answer_seconds):
                 model = await self._visited(asked.classes)
-                shares = asked.reject_at, asked.coverage, asked.none_at
+                shares = asked.reject_at, asked.coverage, asked.none_at, asked.back_off
                 rule, note = self._rule(model, self._fitted, self._own, *shares)
                 squares = await self._squares(asked.images)
                 said = await self.batcher.submit([Question(one, model, rule) for one in squares])

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 from pbprompt.errors import InputError, suggest
@@ -28,6 +29,9 @@ class Listed:
     domain: str = ""
     group: str = ""
     description: str = field(default="", compare=False)  # of its class
+    above: tuple[str, ...] = field(
+        default=(), compare=False
+    )  # the groups its class is in, from the narrowest
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class Choices:
     alike: bool = False  # whether two of these may have one name
     group: str = ""  # what makes a series: a column, folder or exif
     series: Mapping[str, str] = field(default_factory=dict)  # found already, by path
+    nested: bool = False  # of folders within folders the innermost are the classes
 
     @classmethod
     def of(
@@ -56,12 +61,12 @@ class Choices:
         alike: bool = False,
         group: str = "",
         series: Mapping[str, str] | None = None,
+        nested: bool = False,
     ) -> "Choices":
         """With the names of a file."""
         mapping = None if classes_file is None else names.read_classes_file(classes_file)
-        template = template or DEFAULT_TEMPLATE
-        file = str(classes_file)
-        return cls(seed, template, mapping, file, held_out, fewest, alike, group, series or {})
+        named = template or DEFAULT_TEMPLATE, mapping, str(classes_file)
+        return cls(seed, *named, held_out, fewest, alike, group, series or {}, nested)
 
     def names(
         self, keys: Sequence[str], where: str, naming: Callable[[str], str] = names.from_label
@@ -176,8 +181,23 @@ def assemble(
         notes=tuple(notes),
         skipped=tuple(skipped),
         multi_label=labels_in is not None,
+        hierarchy=() if labels_in else _hierarchy(rows, dict(zip(keys, class_names, strict=True)), where),
         held_out=held_out,
     )
+
+
+def _hierarchy(rows: Sequence[Listed], classes: dict[str, str], where: str) -> tuple[tuple[str, str], ...]:
+    """What each class, and each group, belongs to, where rows say so."""
+    found: dict[str, str] = {}
+    for row in rows:
+        chain = (classes[row.key], *row.above)
+        for one, group in pairwise(chain):
+            if found.setdefault(one, group) != group:
+                raise InputError(
+                    f"{where}: {one!r} is in {found[one]!r} and in {group!r}: give one group to each class, "
+                    "and to each group, or call the column otherwise than 'parent'"
+                )
+    return tuple(found.items())
 
 
 def sorted_keys(keys: Iterable[str]) -> list[str]:

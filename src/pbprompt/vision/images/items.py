@@ -40,7 +40,8 @@ class Dataset:
     """Images in three splits with the labels of their classes; `label` is an index into `classes`.
 
     `home` names the domain that is tuned on where a dataset holds several; `notes` say how the dataset was
-    read, `skipped` which files were left out and why; `descriptions` are classes with sentences about them.
+    read, `skipped` which files were left out and why; `descriptions` are classes with sentences about them,
+    `hierarchy` says what a class, or a group of them, belongs to.
     `held_out`: shares of each class that a seed drew for val and test, where it had no split of its own.
     `drawn`: where its train and val are a few-shot draw, of `drawn_from` if that is kept.
     """
@@ -57,6 +58,7 @@ class Dataset:
     skipped: tuple[tuple[str, str], ...] = ()
     multi_label: bool = False
     descriptions: tuple[tuple[str, ...], ...] = ()
+    hierarchy: tuple[tuple[str, str], ...] = ()
     held_out: tuple[float, float] = (0.0, 0.0)
     drawn: "Draw | None" = None
     drawn_from: "Dataset | None" = None

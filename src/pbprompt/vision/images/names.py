@@ -128,27 +128,29 @@ def missing_names(classes: Sequence[str], names: Sequence[str]) -> list[str]:
     return list(reversed(new.values()))
 
 
-def read_classes_file(path: str | Path) -> dict[str, str]:
-    """Folder name or label → class name: a JSON object, two columns of .csv or .tsv, or lines `key: name`."""
+def read_classes_file(path: str | Path, kind: str = "name") -> dict[str, str]:
+    """Folder name or label → class name, or another kind of text: a JSON object, two columns of .csv or .tsv,
+    or lines `key: name`."""
     path = Path(path)
     text = read_text(path)
     suffix = path.suffix.lower()
     if suffix == ".json":
-        pairs = _json_pairs(path)
+        pairs = _json_pairs(path, kind)
     elif suffix in (".csv", ".tsv"):
-        pairs = _table_pairs(path, text, "\t" if suffix == ".tsv" else ",")
+        pairs = _table_pairs(path, text, "\t" if suffix == ".tsv" else ",", kind)
     else:
-        pairs = _line_pairs(path, text)
+        pairs = _line_pairs(path, text, kind)
     mapping: dict[str, str] = {}
     for where, key, name in pairs:
         key, name = key.strip(), " ".join(name.split())
         if not key or not name:
-            raise InputError(f"{where}: the key or the name is empty: give both")
+            raise InputError(f"{where}: the key or the {kind} is empty: give both")
         if mapping.get(key, name) != name:
             raise InputError(f"{where}: {key!r} is named twice: keep one of {mapping[key]!r} and {name!r}")
         mapping[key] = name
     if not mapping:
-        raise InputError(f"{path}: no class names in it: write one 'key: name' per line, or a JSON object")
+        what = "class names" if kind == "name" else f"{kind}s"
+        raise InputError(f"{path}: no {what} in it: write one 'key: {kind}' per line, or a JSON object")
     return mapping
 
 
@@ -184,27 +186,27 @@ def described(
     )
 
 
-def _json_pairs(path: Path) -> Iterator[Pair]:
-    value = read_json(path)
-    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value.values()):
-        raise InputError(f"{path}: not a JSON object of names: write {{'folder': 'class name', ...}}")
-    yield from ((str(path), key, name) for key, name in value.items())
+def _json_pairs(path: Path, kind: str) -> Iterator[Pair]:
+    value, types = read_json(path), (str, int, float) if kind == "number" else (str,)
+    if not isinstance(value, dict) or not all(type(name) in types for name in value.values()):
+        raise InputError(f"{path}: not a JSON object of {kind}s: write {{'class': {kind}, ...}}")
+    yield from ((str(path), key, str(name)) for key, name in value.items())
 
 
-def _table_pairs(path: Path, text: str, delimiter: str) -> Iterator[Pair]:
+def _table_pairs(path: Path, text: str, delimiter: str, kind: str) -> Iterator[Pair]:
     for where, row in csv_rows(path, text, delimiter):
         if len(row) != 2:
-            raise InputError(f"{where}: {len(row)} columns where two belong: write key and name")
+            raise InputError(f"{where}: {len(row)} columns where two belong: write key and {kind}")
         yield where, row[0], row[1]
 
 
-def _line_pairs(path: Path, text: str) -> Iterator[Pair]:
+def _line_pairs(path: Path, text: str, kind: str) -> Iterator[Pair]:
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         key, colon, name = line.partition(":")
         if not colon:
-            raise InputError(f"{path} line {number}: no ':' in {line.strip()!r}: write 'key: name'")
+            raise InputError(f"{path} line {number}: no ':' in {line.strip()!r}: write 'key: {kind}'")
         yield f"{path} line {number}", key, name
 
 

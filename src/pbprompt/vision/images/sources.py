@@ -34,6 +34,7 @@ def open_dataset(
     alike: bool = False,
     group: str = "",
     series: Mapping[str, str] | None = None,
+    nested: bool = False,
 ) -> Dataset:
     """The dataset behind a path or a name; `describe()` on it says what was found.
 
@@ -57,6 +58,7 @@ def open_dataset(
         alike: whether two classes may have one name, as `SKU-17` and `SKU 17` have: refused otherwise.
         group: what makes photographs a series (`series.py`): `folder`, `exif` or a table's column.
         series: that of each image, by its path, where it was found otherwise.
+        nested: of folders within folders the innermost are the classes, and those above their groups.
 
     Example:
         >>> dataset = open_dataset("sample")
@@ -74,6 +76,7 @@ def open_dataset(
         alike=alike,
         group=group,
         series=series,
+        nested=nested,
     )
     dataset = _opened(source, root, choices, template)
     check_groups(dataset.items, group)
@@ -144,10 +147,14 @@ def _folders(root: Path, choices: Choices) -> Dataset:
     labels = Labels(folders)
     rows: list[Listed] = []
     skipped: list[Skipped] = []
+    deep = 0
     for _, path in files_in(root):
         label, split = labels.of(path)
         if label:
-            rows.append(Listed(path, label, split))
+            within = path.split("/")[bool(split) : -1]
+            deep += len(within) > 1
+            *above, label = within if choices.nested else [label]
+            rows.append(Listed(path, label, split, above=tuple(reversed(above))))
         else:
             where = (
                 "without a label" if path.split("/")[0] in labels.unlabelled else "outside the class folders"
@@ -163,12 +170,23 @@ def _folders(root: Path, choices: Choices) -> Dataset:
         naming=from_folder,
         notes=[
             *_warn_of_codes(kept, choices),
-            *_warn_of_empty(root, kept, [*labels.splits] or [""]),
+            *([] if choices.nested else _warn_of_empty(root, kept, [*labels.splits] or [""])),
+            *_tell_of_deep(deep, len(rows), choices),
             *(f"{name} is no class: --unlabelled {root / name} learns from it" for name in labels.unlabelled),
         ],
         skipped=[*no_images, *skipped],
         remedy="put JPEG, PNG, WebP or similar files into its class folders",
     )
+
+
+def _tell_of_deep(deep: int, images: int, choices: Choices) -> list[str]:
+    """A note where all images lie in folders within those that are taken for the classes."""
+    if choices.nested or choices.group or not deep or deep < images:
+        return []
+    return [
+        "Folders within the class folders are parts of these: --nested makes the innermost the classes, "
+        "--group folder makes each a series"
+    ]
 
 
 def _warn_of_codes(rows: list[Listed], choices: Choices) -> list[str]:

@@ -1,7 +1,8 @@
 """Files that list images with their labels: tables, and the split files that the field publishes.
 
-CSV and TSV have a header `image,label[,split][,domain][,description]`, JSONL the same fields; what rows
-describe is their class. A column `labels` in place of `label` makes a table multi-label: `beach|dog`, an
+CSV and TSV have a header `image,label[,split][,domain][,description][,parent]`, JSONL the same fields; what
+rows describe is their class, and `parent` is the group that it belongs to. A column `labels` in place of
+`label` makes a table multi-label: `beach|dog`, an
 empty cell for none; an image on several rows has the labels of all. A split file is
 {"train": [[path, label, class name], …], "val": …, "test": …}.
 """
@@ -113,14 +114,15 @@ def read_rows(path: Path, group: str = "") -> Iterator[Listed]:
     for where, fields in _rows(path, group):
         field = field or ("labels" if "labels" in fields and "label" not in fields else "label")
         image, key = (_text(fields, name, where).strip() for name in ("image", field))
-        word, domain, told = (
-            _text(fields, name, where, "").strip() for name in ("split", "domain", "description")
+        word, domain, told, parent = (
+            _text(fields, name, where, "").strip() for name in ("split", "domain", "description", "parent")
         )
         if word and word.lower() not in SPLIT_WORDS:
             raise InputError(f"{where}: split {word.lower()!r} is unknown: write train, val or test")
         series = _text(fields, group, where, "").strip() if group else ""
         split = SPLIT_WORDS.get(word.lower(), "")
-        yield Listed(inside(image, where, absolute=True), key, split, domain, series, told)
+        above = (" ".join(parent.split()),) if parent else ()
+        yield Listed(inside(image, where, absolute=True), key, split, domain, series, told, above)
 
 
 def _rows(path: Path, also: str = "") -> Iterator[tuple[str, Fields]]:

@@ -55,7 +55,7 @@ async function predict() {
   heats = new Map();
   complain(null);
   byId("status").textContent = "Looking…";
-  byId("unsure").hidden = byId("unjudged").hidden = byId("unknown").hidden = true;
+  byId("unsure").hidden = byId("unjudged").hidden = byId("unknown").hidden = byId("nothing").hidden = true;
   try {
     const said = await call("predict", { method: "POST", body: imageAs("files") });
     if (turn !== asked) return;
@@ -94,11 +94,13 @@ function showAnswer(count) {
 }
 
 function sayClass() {
-  const { label, score, entropy, epistemic, unsure, unknown, prediction_set: among } = answer;
+  const { label, score, entropy, epistemic, unsure, unknown, nothing, prediction_set: among, answer: wider } = answer;
   byId("status").textContent = `${label}, ${percent(score)}`;
-  byId("unsure").hidden = !unsure;
+  if (wider && wider !== label) byId("status").textContent = `${wider}, ${percent(answer.answer_score)}, perhaps ${label}`;
+  byId("unsure").hidden = !unsure || wider;
   byId("unjudged").hidden = unsure !== null;
   byId("unknown").hidden = !unknown;
+  byId("nothing").hidden = !nothing;
   byId("set").textContent = among
     ? `Over all images, as over those about as hard as this one, such a list holds the true class nine times ` +
       `in ten: ${shortened(among)} (●).` +

@@ -23,6 +23,7 @@ COLUMNS = {
     "split": ("split", "subset"),
     "domain": ("domain", "style"),
     "description": ("description",),
+    "parent": ("parent",),
 }
 MOST_ROW = 1 << 20  # characters
 MOST_WEB = 1 << 30  # of a table from the web, which may go on for ever
