@@ -294,7 +294,8 @@ def half_by_name(source: Source, shots: int, seed: int) -> list[float]:
     z, y, known = every[judging], labels[judging], (source.classes + 1) // 2
     rows = rows[source.train[1][rows] < known]
     model = EvidenceClassifier(dict(enumerate(source.texts)), SCALE)
-    model.partial_fit(*(part[rows] for part in source.train), classes=np.arange(source.classes))
+    x, own = (part[rows] for part in source.train)
+    model.partial_fit(x, own, classes=np.arange(source.classes))
     found = []
     for said in (model.predict(z), (z @ source.texts.T).argmax(1)):
         found += [100 * float((said == y)[which].mean()) for which in (y >= 0, y >= known, y < known)]

@@ -42,6 +42,8 @@ def main() -> None:
         ["git", "rev-parse", "--short=7", "HEAD"], cwd=DOCS, check=True, capture_output=True, text=True
     ).stdout.strip()
 
+    figures = ""
+
     def then(truth: dict[str, str]) -> None:
         nonlocal figures
         figures = bought(truth, commit)
@@ -51,7 +53,6 @@ def main() -> None:
                 photograph(browser, f"loop-{page}", heading)
             photograph_labelling(browser)
 
-    figures = ""
     text = rendered(PAGE.read_text(encoding="utf-8"), then)
     PAGE.write_text(FIGURES.sub(lambda found: f"{found[1]}{figures}{found[2]}", text), encoding="utf-8")
 
