@@ -42,6 +42,7 @@ def main() -> int:
             for name, counts, seconds in server.attack(url, options.requests, EXAMPLES, seed):
                 _add(found, took, name, counts, seconds)
                 memory.append(((time.monotonic() - began) / 60, server.memory(process)))
+            _add(found, took, *server.killed_decoders(process, url))
             seed += 1
             if memory[-1][0] > options.minutes:
                 break

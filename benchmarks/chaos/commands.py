@@ -15,10 +15,12 @@ import random
 import resource
 import shutil
 import signal
+import struct
 import sys
 import tarfile
 import tempfile
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -28,6 +30,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import torch
+from PIL import Image
 from pyarrow import parquet
 
 from benchmarks.chaos.disk import Outcome
@@ -43,6 +46,7 @@ from pbprompt.vision.images.stream import Stream
 from pbprompt.vision.towers.loading.load import load_backbone
 
 SECONDS = 300.0  # after which a command counts as hung
+MOST_AT_ONCE = 3 << 30  # bytes: a program, and the 2 GiB in which all its threads decode
 MEMORY = 6 << 30  # that a command and each of its processes may take
 PR_CAPBSET_DROP, CAPABILITIES = 24, 0x20080522
 DAC_OVERRIDE, DAC_READ_SEARCH = 1, 2  # by which root opens what its mode forbids
@@ -59,6 +63,7 @@ class Ended(NamedTuple):
 
     code: int | None
     said: str
+    most: int = 0  # bytes in memory at once
 
     @property
     def outcome(self) -> Outcome:
@@ -72,7 +77,12 @@ class Ended(NamedTuple):
 
 def command(folder: Path, *arguments: object, as_other: bool = False) -> Ended:
     """`pbprompt` with these arguments, in a process of its own."""
-    log = folder / ".said"
+    return ended(*begun(folder, *arguments, as_other=as_other))
+
+
+def begun(folder: Path, *arguments: object, as_other: bool = False, name: str = "") -> tuple[int, Path]:
+    """The process, and what it writes to."""
+    log = folder / f".said{name}"
     child = os.fork()
     if not child:
         try:
@@ -95,11 +105,17 @@ def command(folder: Path, *arguments: object, as_other: bool = False) -> Ended:
             os.write(2, f"Traceback {error!r}".encode())
         finally:
             os._exit(99)
+    return child, log
+
+
+def ended(child: int, log: Path) -> Ended:
+    """Wait for it, so long."""
     ends = time.monotonic() + SECONDS
     while time.monotonic() < ends:
-        done, status = os.waitpid(child, os.WNOHANG)
+        done, status, used = os.wait4(child, os.WNOHANG)
         if done:
-            return Ended(os.waitstatus_to_exitcode(status), log.read_text(errors="replace"))
+            said = log.read_text(errors="replace")
+            return Ended(os.waitstatus_to_exitcode(status), said, 1024 * used.ru_maxrss)
         time.sleep(0.005)
     with suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
@@ -328,13 +344,92 @@ def _parquet_bomb() -> tuple[str, bytes]:
     return "bomb.parquet", buffer.getvalue()
 
 
+@cache
+def _jpeg() -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (32, 32)).save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+def _png_of_profiles() -> bytes:
+    """Each of a thousand bytes, and a megabyte once it is unpacked."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        )
+
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(buffer, "PNG")
+    data, profile = buffer.getvalue(), chunk(b"iCCP", b"x\0\0" + zlib.compress(bytes(1 << 20)))
+    return data[:33] + profile * 20_000 + data[33:]
+
+
 BOMBS: tuple[Callable[[], tuple[str, bytes]], ...] = (
     _tar_bomb,
     _parquet_bomb,
     lambda: ("bomb.csv", b"image\n" + b"x" * (64 << 20)),
     lambda: ("bomb.jpg", many_scans(60_000)),
     lambda: ("bomb.png", png_bomb(40_000, 40_000, whole=False)),
+    lambda: ("filled-before.jpg", _jpeg()[:2] + b"\xff" * 60_000_000 + _jpeg()[2:]),
+    lambda: ("filled-behind.jpg", _jpeg()[:-2] + b"\xff" * 60_000_000 + _jpeg()[-2:]),
+    lambda: ("tables.jpg", _jpeg()[:2] + (b"\xff\xdb\xfd\xea" + bytes(65_000)) * 900 + _jpeg()[2:]),
+    lambda: ("profiles.png", _png_of_profiles()),
 )
+
+
+def _files_that_unpack(folder: Path, shared: Path, source: random.Random) -> tuple[Outcome, str]:
+    """Weights of few numbers that are shown as gigabytes, and YAML that is that once it is written out."""
+    if source.random() < 0.5:
+        torch.save({"visual.proj": torch.zeros(1).expand(50_000, 50_000)}, folder / "few.pt")
+        options: tuple[object, ...] = ("--backbone", folder / "few.pt", "--activation", "gelu")
+    else:
+        levels = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 10)}]" for n in range(10)]
+        (folder / "few.yaml").write_text("\n".join(levels))
+        options = ("--descriptions", folder / "few.yaml")
+    ended = command(folder, "fit", shared / "photos", "--out", folder / "new", *options)
+    return ("lost" if ended.code == 0 else ended.outcome), f"{options}: {ended.said}"
+
+
+def _two_that_change_a_model(folder: Path, shared: Path, source: random.Random) -> tuple[Outcome, str]:
+    """Both classes are there, or what was refused is not."""
+    shutil.copytree(shared / "model", folder / "model")
+    names = ("red panda", "zebra")
+    both = [begun(folder, "model", "add", folder / "model", "--name", name, name=name) for name in names]
+    found = [ended(*one) for one in both]
+    there = json.loads((folder / "model" / "config.json").read_text())["classes"]
+    right = all((name in there) == (one.code == 0) for name, one in zip(names, found, strict=True))
+    worst = next((one.outcome for one in found if one.outcome != "survived"), "survived")
+    return (worst if right else "lost"), " / ".join(one.said for one in found)
+
+
+def _two_that_label(folder: Path, shared: Path, source: random.Random) -> tuple[Outcome, str]:
+    """While `next` chooses, a person fills in its table: what was filled in is there afterwards."""
+    table = folder / "next.csv"
+    ask = ("next", shared / "photos", "--model", shared / "model", "--out", table)
+    first = command(folder, *ask, "-n", 3)
+    if first.outcome != "survived":
+        return "lost", first.said
+    again = begun(folder, *ask, "-n", 3)
+    time.sleep(source.random() * 3)
+    rows = list(csv.reader(table.open(newline="")))
+    rows[1][1] = "cat"
+    with (folder / "edited").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    (folder / "edited").replace(table)
+    second = ended(*again)
+    kept = {row[0]: row[1] for row in csv.reader(table.open(newline=""))}
+    return (second.outcome if kept.get(rows[1][0]) == "cat" else "lost"), second.said
+
+
+def _memory_of_all_threads(folder: Path, shared: Path, source: random.Random) -> tuple[Outcome, str]:
+    """Progressive JPEGs of 2 MB whose pixels and coefficients take 1.6 GiB each, one at a time."""
+    (folder / "images").mkdir()
+    for colour in ("red", "blue"):
+        file = folder / "images" / f"{colour}.jpg"
+        Image.new("RGB", (13_000, 13_000), colour).save(file, progressive=True, subsampling=0)
+    ended = command(folder, "next", folder / "images", "--model", shared / "model", "-n", 1)
+    return (ended.outcome if ended.most < MOST_AT_ONCE else "lost"), f"{ended.most:,} bytes: {ended.said}"
 
 
 def _many_classes(folder: Path, shared: Path, source: random.Random) -> tuple[Outcome, str]:
@@ -373,6 +468,10 @@ CASES: Sequence[tuple[Case, float]] = (
     (_foreign_model, 0.5),
     (_no_permission, 1),
     (_archive_bomb, 1),
+    (_files_that_unpack, 1),
+    (_two_that_change_a_model, 0.5),
+    (_two_that_label, 0.5),
+    (_memory_of_all_threads, 0),
     (_many_classes, 0),
     (_many_rows, 0),
 )

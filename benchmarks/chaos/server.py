@@ -5,9 +5,11 @@ import csv
 import http.client
 import importlib.util
 import json
+import os
 import random
 import re
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -136,6 +138,21 @@ def memory(process: "subprocess.Popen[str]") -> float:
     status = Path(f"/proc/{process.pid}/status")
     found = re.search(r"VmRSS:\s+(\d+) kB", status.read_text()) if status.exists() else None
     return int(found[1]) / 1000 if found else float("nan")
+
+
+def killed_decoders(process: "subprocess.Popen[str]", url: str) -> Found:
+    """The processes that decode are killed or stopped while images come: each is answered, or told to come
+    again."""
+    small = serve_load.Case("small", True, serve_load.form(serve_load.photo("JPEG")))
+    outcomes = Counter[str]()
+    for how in (signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP):
+        for child in Path(f"/proc/{process.pid}/task").glob("*/children"):
+            for decoder in map(int, child.read_text().split()):
+                with suppress(ProcessLookupError):
+                    os.kill(decoder, how)
+        answer = serve_load.send(url, small)
+        outcomes["survived" if answer.right else "refused" if answer.status == 503 else "lost"] += 1
+    return "server, its decoders killed or stopped", outcomes, []
 
 
 def _unfair(url: str) -> Iterator[Found]:
