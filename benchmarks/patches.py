@@ -2,16 +2,21 @@
 
     python -m benchmarks.patches --root DATA --out benchmarks/results/patches.json [--backbone lite]
 
-Five datasets with their own classes, two draws, `lite` and `lite-vit`: accuracy in %, NLL and ECE in %
-without and with patches, processor seconds of one fit from features, milliseconds of one image's answer
-from its features, and bytes of the model. No test image is read. Prints the table of
-`docs/readings-conjugate.md`; figures of another backbone stay in the file.
+Five datasets with their own classes, and four of them merged at random into ten broad ones whose names say
+nothing; two draws (and merges) with `lite`, one with `lite-vit`: accuracy in %, NLL and ECE in % without and
+with patches, processor seconds of one fit from features, milliseconds of one image's answer from its
+features, and bytes of the model. `tower_ms` is an image's time in the tower of the same run: an answer from
+pixels takes so many times as long with patches as each line ends with, and the last of a set's figures are.
+No test image is read. Prints the table of `docs/readings-conjugate.md`; figures of another backbone stay in
+the file.
 """
 
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -30,6 +35,8 @@ from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.towers.loading.load import load_backbone
 
 SETS = ("pacs:photo", "oxford_pets", "flowers102", "grocery:photo", "caltech101")
+BROAD = SETS[1:]  # merged into so many classes
+BROAD_CLASSES = 10
 SHOTS, MOST = (1, 4, 16), 900  # validation images of a set
 TIMES = 20
 
@@ -41,6 +48,14 @@ def drawn(labels: list[int], shots: int, seed: int) -> list[int]:
         own = (given == label).nonzero().squeeze(1)
         rows += own[torch.randperm(len(own), generator=chance)[:shots]].tolist()
     return rows
+
+
+def merged(classes: Sequence[str], seed: int) -> tuple[list[str], list[int]]:
+    """The names of broad classes, and to which of them each class belongs."""
+    order = torch.randperm(len(classes), generator=torch.Generator().manual_seed(seed))
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order)) % BROAD_CLASSES
+    return [f"group {each + 1}" for each in range(BROAD_CLASSES)], place.tolist()
 
 
 def seconds(call: Callable[[], object], times: int) -> float:
@@ -81,35 +96,44 @@ def main() -> None:
     found: dict[str, Any] = json.loads(given.out.read_text()) if given.out.exists() else {}
     for backbone in given.backbone or ["lite", "lite-vit"]:
         bank = FeatureBank(load_backbone(backbone))
-        found.pop(backbone, None)
-        gains: dict[int, list[tuple[float, float]]] = {shots: [] for shots in SHOTS}
+        pixels = torch.rand(1, 3, *bank.backbone.preprocess.shape)
+        with torch.inference_mode():
+            tower = 1000 * seconds(partial(bank.backbone.image, pixels), TIMES)
+        own = found[backbone] = {"commit": at, "tower_ms": tower}
         print(f"\n| {backbone} | " + " | ".join(map(str, SHOTS)) + " |\n|" + "---|" * (len(SHOTS) + 1))
-        for name in SETS:
-            dataset, shown = open_dataset(name, given.root), []
-            order = torch.randperm(len(dataset.val), generator=torch.Generator().manual_seed(0))
-            held = bank.encode(dataset.root, [dataset.val[row] for row in order[:MOST].tolist()])
-            for shots in SHOTS:
-                pairs = []
-                for seed in (1, 2) if backbone == "lite" else (1,):
-                    rows = drawn([item.label for item in dataset.train], shots, seed)
-                    few = bank.encode(dataset.root, [dataset.train[row] for row in rows])
-                    words = dataset.classes, dataset.template
-                    pairs.append([measured(bank, words, few, held, on) for on in (False, True)])
-                without, with_them = (
-                    [fmean(each) for each in zip(*side, strict=True)] for side in zip(*pairs, strict=True)
-                )
-                found.setdefault(backbone, {"commit": at}).setdefault(name, {})[str(shots)] = [
-                    without,
-                    with_them,
-                ]
-                gains[shots].append((with_them[0] - without[0], with_them[1] - without[1]))
-                before, after = (
-                    f"{one[0]:.1f} / {one[1]:.3f} / {one[2]:.1f}" for one in (without, with_them)
-                )
-                shown.append(f"{before} → {after}")
-            print(f"| {name} | " + " | ".join(shown) + " |", flush=True)
-        means = (tuple(fmean(one) for one in zip(*each, strict=True)) for each in gains.values())
-        print("| mean | " + " | ".join(f"{more:+.1f} / {nll:+.3f}" for more, nll in means) + " |", flush=True)
+        for kind, names in (("", SETS), (f", {BROAD_CLASSES} broad", BROAD)):
+            gains: dict[int, list[tuple[float, float]]] = {shots: [] for shots in SHOTS}
+            for name in names:
+                dataset, shown = open_dataset(name, given.root), []
+                order = torch.randperm(len(dataset.val), generator=torch.Generator().manual_seed(0))
+                held = bank.encode(dataset.root, [dataset.val[row] for row in order[:MOST].tolist()])
+                for shots in SHOTS:
+                    pairs = []
+                    for seed in (1, 2) if backbone == "lite" else (1,):
+                        classes, place = list(dataset.classes), list(range(len(dataset.classes)))
+                        if kind:
+                            classes, place = merged(classes, seed)
+                        rows = drawn([place[item.label] for item in dataset.train], shots, seed)
+                        few = bank.encode(dataset.root, [dataset.train[row] for row in rows])
+                        said = [
+                            replace(each, labels=torch.tensor(place)[each.labels]) for each in (few, held)
+                        ]
+                        words = classes, dataset.template
+                        pairs.append([measured(bank, words, *said, on) for on in (False, True)])
+                    without, with_them = (
+                        [fmean(each) for each in zip(*side, strict=True)] for side in zip(*pairs, strict=True)
+                    )
+                    slower = (tower + with_them[4]) / (tower + without[4])
+                    own.setdefault(name + kind, {})[str(shots)] = [without, [*with_them, slower]]
+                    gains[shots].append((with_them[0] - without[0], with_them[1] - without[1]))
+                    before, after = (
+                        f"{one[0]:.1f} / {one[1]:.3f} / {one[2]:.1f}" for one in (without, with_them)
+                    )
+                    shown.append(f"{before} → {after}")
+                print(f"| {name}{kind} | " + " | ".join(shown) + f" | {slower:.2f}×", flush=True)
+            means = (tuple(fmean(one) for one in zip(*each, strict=True)) for each in gains.values())
+            shown = [f"{more:+.1f} / {nll:+.3f}" for more, nll in means]
+            print(f"| mean{kind} | " + " | ".join(shown) + " |", flush=True)
         write_text(given.out, json.dumps(found, indent=1) + "\n")
 
 

@@ -18,6 +18,7 @@ memory, by `lite`, `lite-vit` and both in turns.
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -160,10 +161,10 @@ def times(root: Path) -> dict[str, dict[str, float]]:
         for name, backbone in loaded.items():
             with TemporaryDirectory() as cache:
                 bank = FeatureBank(backbone, cache=Path(cache), workers=1, progress=False)
-                spent = seconds(lambda bank=bank: bank.encode(dataset.root, items), 1) / len(items)
+                spent = seconds(partial(bank.encode, dataset.root, items), 1) / len(items)
             batch = torch.stack([backbone.preprocess(one) for one in pictures])
             with torch.inference_mode():
-                alone = seconds(lambda of=backbone, batch=batch: of.image(batch), 3) / len(batch)
+                alone = seconds(partial(backbone.image, batch), 3) / len(batch)
             for what, taken in (("encode", spent), ("tower", alone)):
                 found[name][what] = min(found[name][what], 1000 * taken)
     return found
@@ -187,8 +188,9 @@ def main() -> None:
     for option in ("--features", "--root", "--out"):
         parser.add_argument(option, type=Path, required=option != "--features")
     given = parser.parse_args()
-    taken = {"commit": commit(), "milliseconds": times(given.root)}
-    for name, one in taken["milliseconds"].items():
+    milliseconds = times(given.root)
+    taken = {"commit": commit(), "milliseconds": milliseconds}
+    for name, one in milliseconds.items():
         print(f"{name}: {one['encode']:.1f} ms an image, {one['tower']:.1f} of them its towers")
     if given.features is None:
         record = json.loads(given.out.read_text(encoding="utf-8"))

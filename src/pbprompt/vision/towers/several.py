@@ -79,16 +79,15 @@ class SideBySide(nn.Module):
             if first not in maps:
                 dtype = next(value.dtype for value in visual.buffers() if value.is_floating_point())
                 square = ((x[:, :, top : top + size, :size] - mean) / std).to(dtype)
-                if not isinstance(visual, ON_TRUNK):
-                    found.append(visual(square))
-                    continue
-                maps[first] = visual.trunk.features(square)
-            found.append(visual.read(maps[first]))
+                maps[first] = visual.trunk.features(square) if isinstance(visual, ON_TRUNK) else square
+            found.append(visual.read(maps[first]) if isinstance(visual, ON_TRUNK) else visual(maps[first]))
         return found
 
 
 class Several(Backbone):
     """Backbones side by side. Its logits of names are the mean of the logits that each reading one has."""
+
+    visual: SideBySide
 
     def __init__(self, towers: Sequence[Backbone]) -> None:
         nn.Module.__init__(self)
