@@ -4,6 +4,7 @@ import json
 import random
 
 import pytest
+from PIL import Image
 
 from pbprompt.apps.batch.formats import encode
 from pbprompt.model.calibration import Calibration, calibration_text
@@ -84,3 +85,20 @@ def test_what_cannot_be_compared(run, folder, tmp_path, monkeypatch):
     monkeypatch.setattr("pbprompt.model.calibration.opened", lambda folder: ModelFiles(tmp_path, {}, {}))
     code, _, err = run("monitor", given, "--model", folder)
     assert code == 2 and "no calibration.json in it" in err
+
+
+def test_a_page_with_pictures_of_the_least_familiar(run, folder, tmp_path):
+    table, page = answers(tmp_path / "a.csv", familiar=0.05), tmp_path / "drift.html"
+    for place in range(80):
+        Image.new("RGB", (40, 30), (place, 0, 0)).save(tmp_path / f"{place}.jpg")
+    words = ("monitor", table, "--model", folder, "--show", 3)
+    code, out, err = run(*words, "--html", page, "--root", tmp_path)
+    text = page.read_text(encoding="utf-8")
+    assert code == 1 and "drift" in out and f"wrote {page}" in err
+    assert text.count('<img src="data:image/jpeg') == 3 and "look like none of the classes" in text
+    assert "Images in use: drift" in text
+    (tmp_path / "none").mkdir()
+    assert run(*words, "--html", page, "--root", tmp_path / "none")[0] == 1  # they are gone: names remain
+    assert "<img" not in page.read_text(encoding="utf-8") and ".jpg" in page.read_text(encoding="utf-8")
+    code, _, err = run(*words, "--root", tmp_path)
+    assert code == 2 and "it is for --html" in err

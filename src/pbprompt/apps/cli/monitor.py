@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from pbprompt.apps.cli.output import importing, next_step, print_json, print_table, quote, tell
+from pbprompt.apps.cli.output import importing, next_step, print_json, print_table, quote, refuse, tell
 from pbprompt.errors import InputError
 
 WORDS = {"unfamiliar": "look like none of the classes", "unsure": "unsure"}
@@ -17,6 +17,12 @@ def monitor(
         0.01, min=0.002, max=0.5, help="How often it may say drift where nothing has changed."
     ),
     show: int = typer.Option(10, min=0, help="How many of the least familiar images to list."),
+    html: Path | None = typer.Option(
+        None, help="Write one page with pictures of the least familiar images to this file."
+    ),
+    root: Path | None = typer.Option(
+        None, help="With --html: the folder that the images' paths are relative to. [this one]"
+    ),
     as_json: bool = typer.Option(False, "--json", help="All figures as one JSON object."),
 ) -> None:
     """Say whether images in use are still like those that a model was judged by at fit.
@@ -32,6 +38,8 @@ def monitor(
     exit code 1, so that a script can act. A few dozen answers show a new camera, a few hundred a little more
     of one class.
 
+    [bold]--html drift.html[/bold] is a page with pictures of the images that look least like the classes.
+
     Photographs of one series count as many: give one of each. The images that the model was fitted to tell
     nothing: it knows them.
     """
@@ -40,6 +48,7 @@ def monitor(
         from pbprompt.model.calibration import read_calibration
         from pbprompt.model.monitoring import Answered, at_fit, class_shares, compare
 
+    refuse({"--root": root if html is None else None}, "it is for --html")
     calibration = read_calibration(model)
     if calibration is None:
         raise InputError(
@@ -57,6 +66,32 @@ def monitor(
     drift = [one for one in checks if one.p_value <= error_rate / len(checks)]
     marks = {one.share: "drift" * (one in drift) for one in checks}
     least = sorted(rows, key=lambda row: row.familiarity or 0)[:show] if familiar else []
+    said = "drift" if drift else "no drift"
+    words = f"{said}: where nothing has changed, at most {error_rate:.1%} of checks say drift"
+    on = f"{len(rows):,} answers, beside those at fit on {calibration.rests_on}"
+    told = [
+        (WORDS.get(share, share), f"{before:.1%}", f"{after:.1%}", f"{p:.2g}", marks[share])
+        for share, before, after, p in checks
+    ]
+    if html is not None:
+        from pbprompt.apps.pages.html_page import page
+        from pbprompt.files import write_text
+
+        facts = {"Model": str(model), "Answers": f"{answers}: {on}", "Verdict": words}
+        strangest = [(row.image, row.label, row.familiarity) for row in least]
+        title = f"Images in use: {said}"
+        write_text(
+            html,
+            page(
+                "monitor.html",
+                title=title,
+                compared=facts,
+                checks=told,
+                strangest=strangest,
+                root=root or Path(),
+            ),
+        )
+        tell(f"wrote {html}")
     if as_json:
         shares = class_shares(at_fit(calibration), now)
         print_json(
@@ -76,21 +111,14 @@ def monitor(
             indent=1,
         )
     else:
-        print_table(
-            ("share of answers", "at fit", "now", "by chance", ""),
-            [
-                (WORDS.get(share, share), f"{before:.1%}", f"{after:.1%}", f"{p:.2g}", marks[share])
-                for share, before, after, p in checks
-            ],
-            right=("at fit", "now", "by chance"),
-        )
-        said = "drift" if drift else "no drift"
-        print(f"{said}: where nothing has changed, at most {error_rate:.1%} of checks say drift")
+        heads = ("share of answers", "at fit", "now", "by chance", "")
+        print_table(heads, told, right=heads[1:4])
+        print(words)
         if least:
             heads = ("least familiar", "familiarity", "answer")
-            told = [(row.image, f"{row.familiarity:.3f}", row.label) for row in least]
-            print_table(heads, told, right=("familiarity",), paths=("least familiar",))
-        tell(f"{len(rows):,} answers, beside those at fit on {calibration.rests_on}")
+            shown = [(row.image, f"{row.familiarity:.3f}", row.label) for row in least]
+            print_table(heads, shown, right=("familiarity",), paths=("least familiar",))
+        tell(on)
         if len(checks) < 3:
             tell("not all was compared: the method has no familiarity, or the model is of an earlier version")
     if drift:
