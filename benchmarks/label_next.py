@@ -1,7 +1,8 @@
 """How many labels does choosing them save? A simulation of `pbprompt next` on photographs.
 
     python -m benchmarks.label_next run --root DATA --results benchmarks/results/label-next.json
-    python -m benchmarks.label_next report benchmarks/results/label-next.json --write docs/label-next.md
+    python -m benchmarks.label_next report benchmarks/results/label-next.json \\
+        --write benchmarks/results/label-next.md
 
 The training images are the pool, their labels hidden. A run starts with one image of each class; each round
 `conjugate` is fitted to what is labelled, and 50 more images are chosen by a rule. Every fit is scored on
@@ -42,7 +43,7 @@ A_ROUND, ROUNDS = 50, 12
 ENOUGH = 0.95  # of the accuracy with all labels
 SPLITS = ("val", "test")
 START, END = "<!-- made by python -m benchmarks.label_next -->\n", "<!-- end -->\n"
-FIGURE = "images/label-next.svg"
+FIGURE = Path("docs/images/label-next.svg")
 
 
 class Pool:
@@ -283,7 +284,7 @@ def main() -> None:
     text = report(kept)
     print(text)
     if given.write:
-        draw(kept, given.write.parent / FIGURE)
+        draw(kept, FIGURE)
         before, _, rest = given.write.read_text(encoding="utf-8").partition(START)
         write_text(given.write, f"{before}{START}\n{text}\n\n{END}{rest.partition(END)[2]}")
 

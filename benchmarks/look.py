@@ -1,7 +1,7 @@
 """How much of what is planted in a dataset does `pbprompt look` find?
 
     python -m benchmarks.look --root DATA
-    python -m benchmarks.look --root DATA --write docs/look.md
+    python -m benchmarks.look --root DATA --write benchmarks/results/look.md
 
 Training images of each dataset, with planted (1) wrong labels, (2) copies of images: of the file, saved again
 as JPEG, at half the size, and cropped by up to 5 % on each side, (3) images of another dataset. Thresholds
@@ -205,7 +205,7 @@ def report(root: str | None, names: Sequence[str], seeds: Sequence[int]) -> str:
     head = ("data", "images", "`look`", "confident learning alone", "every disagreement", "marked when clean")
     return "\n\n".join(
         [
-            f"Made by `python -m benchmarks.look --root DATA --write docs/look.md`, {made}.",
+            f"Made by `python -m benchmarks.look --root DATA --write benchmarks/results/look.md`, {made}.",
             f"Wrong labels: {FLIPPED:.0%} of the images got another class. Recall / precision in %.",
             table(head, labels),
             f"Copies: {COPIES} of each kind; a copy is found when it is in one group with its original.",

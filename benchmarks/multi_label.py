@@ -1,7 +1,8 @@
 """How well does a model of several labels an image do? Collages of photographs, whose labels are known.
 
     python -m benchmarks.multi_label run --root DATA --results benchmarks/results/multi-label.json
-    python -m benchmarks.multi_label report benchmarks/results/multi-label.json --write docs/multi-label.md
+    python -m benchmarks.multi_label report benchmarks/results/multi-label.json \\
+        --write benchmarks/results/multi-label.md
 
 A collage has one, two or four photographs of one split and is labelled with all their classes; every fifth
 class is a distractor that has no label, so that some collages have none. `conjugate`'s one-vs-rest is set

@@ -226,6 +226,22 @@ def test_code_runs(name: str, folder: Path, monkeypatch):
         exec(compile(code, name, "exec"), namespace)
 
 
+# Files that are named
+
+NAMED = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.py|(?:src|tests|scripts|benchmarks|docs|examples)/[\w./-]*)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_files_that_are_named_are_there(page: Path):
+    """In the repository or the package, or somewhere by their name alone; N stands for any number."""
+    for line in page.read_text(encoding="utf-8").splitlines():
+        for name in NAMED.findall(line) if "commit" not in line else ():  # what was there once
+            here = name.rstrip("/").replace("-N.", "-*.")
+            places = [ROOT.glob(here), ROOT.glob(f"src/pbprompt/{here}"), page.parent.glob(here)]
+            places += [] if "/" in here else [ROOT.glob(f"*/**/{here}")]
+            assert any(next(found, None) for found in places), f"{shown(page)} names {name}"
+
+
 # Pages that scripts make
 
 

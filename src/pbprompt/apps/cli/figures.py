@@ -159,7 +159,7 @@ def print_tables(answers: Evaluation, root: Path) -> None:
     cell = max(len(str(answers.confusion.max())), len(str(len(answers.classes)))) + 2
     if len(answers.classes) <= MOST_IN_MATRIX and 20 + cell * len(answers.classes) <= screen().width:
         typer.secho("\nConfusion matrix: a row per true class, a column per answer", bold=True)
-        heads = tuple(str(place + 1) for place in range(len(answers.classes)))
+        numbers = [str(place + 1) for place in range(len(answers.classes))]
         matrix = [
             (
                 f"{place + 1} {name}",
@@ -172,7 +172,7 @@ def print_tables(answers: Evaluation, root: Path) -> None:
                 zip(answers.classes, answers.confusion.tolist(), strict=True)
             )
         ]
-        print_table(("", *heads), matrix, right=heads, pad_edge=False)
+        print_table(("", *numbers), matrix, right=numbers, pad_edge=False)
     if not answers.confused:
         return
     count = len(answers.confused)

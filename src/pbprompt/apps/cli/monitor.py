@@ -115,9 +115,9 @@ def monitor(
         print_table(heads, told, right=heads[1:4])
         print(words)
         if least:
-            heads = ("least familiar", "familiarity", "answer")
+            names = ("least familiar", "familiarity", "answer")
             shown = [(row.image, f"{row.familiarity:.3f}", row.label) for row in least]
-            print_table(heads, shown, right=("familiarity",), paths=("least familiar",))
+            print_table(names, shown, right=("familiarity",), paths=("least familiar",))
         tell(on)
         if len(checks) < 3:
             tell("not all was compared: the method has no familiarity, or the model is of an earlier version")
