@@ -26,8 +26,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import SVC
 
-from benchmarks.evidence_parts import figures
-from benchmarks.problems import BROAD, NARROW, Labelled, Problem, answers, fitted, problem, split
+from benchmarks.problems import BROAD, NARROW, Labelled, Problem, answers, figures, fitted, problem, split
 from pbprompt import markdown
 from pbprompt.evidence.answers import NewNames
 from pbprompt.evidence.conjugate import Conjugate

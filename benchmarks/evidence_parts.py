@@ -1,12 +1,17 @@
 """Each part of `conjugate` taken away, and each of its constants halved and doubled, on validation images.
 
     python -m benchmarks.evidence_parts --root DATA --out benchmarks/results/evidence-parts.json
+    python -m benchmarks.evidence_parts --features CLIP --out benchmarks/results/evidence-parts-clip.json
 
 Narrow classes as the benchmarks have them and broad ones (`benchmarks/problems.py`), two draws each:
 accuracy, NLL and ECE of the known classes; then all names together after 16 shots of half of the classes, how
 many of the other half's images their names are given, how well these are told as none of the known, and what
 a foreign name takes. No test image is read. The table is printed for `docs/readings-conjugate.md`; the file
 keeps every figure with the commit. The last column is accuracy on PACS's drawings after 16 photos per class.
+
+With CLIP's features (`benchmarks/on_clip.py`) the same on their validation images, which are drawn from and
+judge: 1, 2 and 4 photographs per class, and all names together after 4 of half of the classes. `--rows`: some
+rows alone, by their titles.
 """
 
 import argparse
@@ -22,12 +27,13 @@ from unittest import mock
 
 import torch
 
-from benchmarks.problems import DOMAINS, NARROW, Labelled, Problem, answers, fitted, problem, split
-from pbprompt.evidence import experts, novelty, posterior, text_map, trust
+from benchmarks import on_clip
+from benchmarks.problems import DOMAINS, NARROW, Labelled, Problem, answers, figures, fitted, problem, split
+from pbprompt import EvidenceClassifier
+from pbprompt.evidence import expert, experts, novelty, posterior, text_map, trust
 from pbprompt.evidence import weights as expert_weights
 from pbprompt.evidence.experts import gaussian, kernel
 from pbprompt.files import write_text
-from pbprompt.model.metrics.metrics import summary
 from pbprompt.model.metrics.selective import auroc
 from pbprompt.research.runs.provenance import commit
 
@@ -83,6 +89,7 @@ PARTS: dict[str, Change] = {
     "no growth of w₁": Change(((trust, "GROWTH", 0.0),)),
     "no uncertainty of w": Change(((expert_weights.Weights, "draws", best_alone),)),
     "nothing left to the names": Change(((posterior.Posterior, "mixed_with_names", not_mixed),)),
+    "new names not beside the known ones'": Change(((novelty, "USUAL", (*novelty.USUAL[:3], 1e-9)),)),
     "new names not bounded": Change(((novelty, "BY_ONE", 1.0), (novelty, "BY_TWENTY", 1.0))),
 }
 CONSTANTS: tuple[tuple[str, ModuleType | type, str], ...] = (
@@ -96,6 +103,8 @@ CONSTANTS: tuple[tuple[str, ModuleType | type, str], ...] = (
     ("doubt of w⁰", expert_weights, "DOUBT"),
     ("20 photographs in w⁰", trust, "FEW"),
     ("growth of w₁", trust, "GROWTH"),
+    ("photographs' yield to names", trust, "YIELDS"),
+    ("folds", expert, "FOLDS"),
     ("worth of plain names", text_map, "WORTH"),
 )
 USUAL = (("w⁰₁", "gaussians"), ("w⁰₂", "kernel"), ("w⁰₃", "nearest"))
@@ -103,6 +112,7 @@ TUPLES: tuple[tuple[str, ModuleType, str, int], ...] = (
     ("usual u", novelty, "USUAL", 0),
     ("usual v", novelty, "USUAL", 1),
     ("usual ψ", novelty, "USUAL", 2),
+    ("usual ρ", novelty, "USUAL", 3),
     ("start of leaving to names", novelty, "GATE", 0),
 )
 
@@ -111,7 +121,8 @@ def rows() -> Iterator[tuple[str, Change]]:
     yield from PARTS.items()
     for title, module, name in CONSTANTS:
         for word, factor in (("halved", 0.5), ("doubled", 2.0)):
-            yield f"{title} {word}", Change(((module, name, factor * getattr(module, name)),))
+            value = getattr(module, name)
+            yield f"{title} {word}", Change(((module, name, type(value)(factor * value)),))
     for title, name in USUAL:
         for word, factor in (("halved", 0.5), ("doubled", 2.0)):
             kind = experts.EXPERTS[name]
@@ -130,12 +141,6 @@ def changed(change: Change) -> Iterator[None]:
         for module, name, value in change.values:
             stack.enter_context(mock.patch.object(module, name, value))
         yield
-
-
-def figures(said: torch.Tensor, labels: torch.Tensor) -> list[float]:
-    """Accuracy and ECE in %, NLL between them."""
-    found = summary(said.clamp_min(1e-38).log(), labels)
-    return [100 * found["accuracy"], found["nll"], 100 * found["ece"]]
 
 
 def half(given: Problem, photographs: Labelled) -> tuple[Problem, Labelled]:
@@ -184,6 +189,39 @@ def other_domains(root: Path, seed: int, settings: dict[str, str]) -> float:
     return 100 * fmean(right)
 
 
+def averaged(values: list[Any]) -> Any:
+    """Over the draws."""
+    return (
+        [fmean(column) for column in zip(*values, strict=True)]
+        if isinstance(values[0], list)
+        else fmean(values)
+    )
+
+
+def on_clips(features: Path) -> dict[str, Any]:
+    """Every figure of a row on CLIP's features, averaged over the draws."""
+    found = {}
+    for source in on_clip.sources(features):
+        if source.texts is None or "views" in source.title:
+            continue
+        given = source._replace(held_out=None)  # the others of the validation split judge
+        each: dict[str, list[Any]] = {}
+        for seed in SEEDS:
+            for shots in on_clip.FEW:
+                rows = given.drawn(shots, seed)
+                (images, labels), judging = given.judging(rows)
+                model = EvidenceClassifier(given.texts, on_clip.SCALE).fit(
+                    *(part[rows] for part in given.train)
+                )
+                said = torch.from_numpy(model.predict_proba(images[judging]))
+                each.setdefault(str(shots), []).append(figures(said, torch.from_numpy(labels[judging])))
+            joint, recalled, *_ = on_clip.half_by_name(given, max(on_clip.FEW), seed)
+            each.setdefault("joint", []).append(joint)
+            each.setdefault("recalled", []).append(recalled)
+        found[f"{source.title} clip"] = {key: averaged(values) for key, values in each.items()}
+    return found
+
+
 def measured(change: Change, root: Path) -> dict[str, Any]:
     """Every figure of a row, averaged over the draws."""
     found: dict[str, Any] = {"domains": fmean(other_domains(root, seed, change.settings) for seed in SEEDS)}
@@ -200,60 +238,65 @@ def measured(change: Change, root: Path) -> dict[str, Any]:
             if kind == "narrow":
                 for key, value in new_names(given, given.draw(16, seed), change.settings).items():
                     each.setdefault(key, []).append(value)
-        found[f"{name} {kind}"] = {
-            key: [fmean(column) for column in zip(*values, strict=True)]
-            if isinstance(values[0], list)
-            else fmean(values)
-            for key, values in each.items()
-        }
+        found[f"{name} {kind}"] = {key: averaged(values) for key, values in each.items()}
     return found
 
 
-def row(asked: tuple[str, Path]) -> tuple[str, dict[str, Any]]:
+def row(asked: tuple[str, Path | None, Path | None]) -> tuple[str, dict[str, Any]]:
     """One row, in a process of its own."""
-    title, root = asked
+    title, root, features = asked
     torch.set_num_threads(1)
     change = dict(rows())[title]
     with changed(change):
-        return title, measured(change, root)
+        return title, (measured(change, root) if root else {}) | (on_clips(features) if features else {})
 
 
-def cells(found: dict[str, Any]) -> list[str]:
-    """Means over the narrow problems and over the broad ones."""
-    narrow = [values for name, values in found.items() if name.endswith("narrow")]
-    broad = [values for name, values in found.items() if name.split()[-1].isdigit()]
-    shown = []
-    for group in (narrow, broad):
-        for shots in SHOTS:
-            acc, nll, ece = (
-                fmean(column) for column in zip(*(one[str(shots)] for one in group), strict=True)
-            )
-            shown.append(f"{acc:.1f} / {nll:.3f} / {ece:.1f}")
-    for key in ("joint", "recalled", "none of these"):
-        shown.append(f"{fmean(one[key] for one in narrow):.1f}")
-    taken_ = fmean(one["taken"] for one in (*narrow, *broad))
-    return [*shown, f"{taken_:.1f}", f"{found['domains']:.1f}"]
+def cells(found: dict[str, Any]) -> dict[str, str]:
+    """Means over the narrow problems, over the broad ones and over CLIP's sets, by the column."""
+    groups = {
+        "narrow": [values for name, values in found.items() if name.endswith("narrow")],
+        "broad": [values for name, values in found.items() if name.split()[-1].isdigit()],
+        "CLIP": [values for name, values in found.items() if name.endswith("clip")],
+    }
+    shown = {}
+    for title, group in groups.items():
+        for shots in (str(n) for n in SHOTS if group and str(n) in group[0]):
+            acc, nll, ece = (fmean(column) for column in zip(*(one[shots] for one in group), strict=True))
+            shown[f"{title} {shots}"] = f"{acc:.1f} / {nll:.3f} / {ece:.1f}"
+    for title, group in groups.items():
+        for key in ("joint", "recalled", "none of these"):
+            if group and key in group[0]:
+                head = f"{title}, {key}" if title == "CLIP" else key
+                shown[head] = f"{fmean(one[key] for one in group):.1f}"
+    if groups["narrow"]:
+        shown["taken"] = f"{fmean(one['taken'] for one in (*groups['narrow'], *groups['broad'])):.1f}"
+        shown["other domains"] = f"{found['domains']:.1f}"
+    return shown
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--root", type=Path)
+    parser.add_argument("--features", type=Path)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rows", nargs="+", default=list(dict(rows())))
     parser.add_argument("--jobs", type=int, default=1, help="rows that are measured at a time")
     given = parser.parse_args()
     at = commit()  # of the code that runs, whatever is checked out later
-    columns = [f"{kind} {shots}" for kind in ("narrow", "broad") for shots in SHOTS]
-    columns += ["joint", "recalled", "none of these", "taken", "other domains"]
-    print("| | " + " | ".join(columns) + " |\n|" + "---|" * (len(columns) + 1))
     found: dict[str, dict[str, Any]] = {}
     with Pool(given.jobs) as pool:
-        for title, figures_ in pool.imap(row, [(title, given.root) for title, _ in rows()]):
+        asked = [(title, given.root, given.features) for title in given.rows]
+        for title, figures_ in pool.imap(row, asked):
+            shown = cells(figures_)
+            if not found:
+                print("| | " + " | ".join(shown) + " |\n|" + "---|" * (len(shown) + 1))
             found[title] = figures_
-            print(f"| {title} | " + " | ".join(cells(figures_)) + " |", flush=True)
-        record = {"commit": at, "backbone": "lite", "seeds": SEEDS, "shots": SHOTS, "rows": found}
-        write_text(given.out, json.dumps(record, indent=1) + "\n")
+            print(f"| {title} | " + " | ".join(shown.values()) + " |", flush=True)
+            backbones = [name for name, at_ in (("lite", given.root), ("CLIP", given.features)) if at_]
+            record = {"commit": at, "backbone": backbones, "seeds": SEEDS, "shots": SHOTS, "rows": found}
+            write_text(given.out, json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ two weights: bounds that no one can know. Rivals are those of the library: with 
 they are, and with their constants searched, and their temperature fitted, by images left out (`benchmarks/
 study`: the same). With one photograph per class nothing can be left out, and they are as they are.
 
-Intervals are of the difference to the default, judging images and draws resampled together.
+Intervals are of the difference to the default, judging images and draws resampled together. Rivals take most
+of the time; `--without-rivals` leaves them out, and the same command without it adds them, source by source.
 
 Then what is known by name alone: half of the classes have photographs and the others a name; of each of the
 1,000 names in `names.npz` how many images of a model that knows all classes it takes; and how well
@@ -39,7 +40,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.evidence_parts import figures
+from benchmarks.problems import figures
 from pbprompt import EvidenceClassifier, markdown
 from pbprompt.evidence.answers import NewNames
 from pbprompt.evidence.evidence import Evidence
@@ -137,7 +138,7 @@ def sources(folder: Path) -> list[Source]:
     every = np.arange(len(cars["classnames"]))
     val, views = (some(cars[f"vitb32_{part}"], cars[f"{part}_y"], every) for part in ("val", "views"))
     texts = _wide(cars["vitb32_text"])
-    found += [
+    found[1:1] = [
         Source("StanfordCars, ViT-B/32", val, None, texts, FEW),
         Source("StanfordCars, ViT-B/32, from views", views, val, texts, SHOTS[len(FEW) :]),
     ]
@@ -285,7 +286,7 @@ def ahead(
     return found
 
 
-def half_by_name(source: Source, shots: int, seed: int) -> list[float]:
+def half_by_name(source: Source, shots: int, seed: int) -> list[float | None]:
     """Half of the classes with photographs, all asked for: accuracy, of those that are known by name, of the
     others, and the same of zero-shot, in %; then the AUROC of familiarity for those without photographs."""
     assert source.texts is not None
@@ -294,13 +295,12 @@ def half_by_name(source: Source, shots: int, seed: int) -> list[float]:
     z, y, known = every[judging], labels[judging], (source.classes + 1) // 2
     rows = rows[source.train[1][rows] < known]
     model = EvidenceClassifier(dict(enumerate(source.texts)), SCALE)
-    x, own = (part[rows] for part in source.train)
-    model.partial_fit(x, own, classes=np.arange(source.classes))
-    found = []
+    model.partial_fit(source.train[0][rows], source.train[1][rows], classes=np.arange(source.classes))
+    found = list[float | None]()
     for said in (model.predict(z), (z @ source.texts.T).argmax(1)):
         found += [100 * float((said == y)[which].mean()) for which in (y >= 0, y >= known, y < known)]
     familiar = model.familiarity(z)
-    return [*found, np.nan if familiar is None else 100 * auroc(-familiar, y >= known)]
+    return [*found, None if familiar is None else 100 * auroc(-familiar, y >= known)]
 
 
 def of_all_classes(every: Sequence[Source], source: Source, shots: int, names: Rows) -> dict[str, Any]:
@@ -382,8 +382,8 @@ def told_by_name(record: Mapping[str, Any]) -> str:
     rows = []
     for title, by_shots in record["by name"].items():
         for shots, found in by_shots.items():
-            mean = np.nanmean if np.isfinite(found["half by name"][0][-1]) else np.mean
-            joint, new, old, joint_0, new_0, old_0, half = mean(found["half by name"], axis=0)
+            each = np.array(found["half by name"], dtype=float)  # of None: not a number
+            joint, new, old, joint_0, new_0, old_0, half = each.mean(0)
             foreign = found["all"]
             rows.append(
                 [title, shots, f"{joint:.1f} ({joint_0:.1f})", f"{new:.1f} ({new_0:.1f})"]
@@ -476,11 +476,18 @@ def main() -> None:
             "folder": {},
         }
         record["files"] = file_hashes(given.features, FILES)
+        if given.out.is_file():  # of sources that have every row already nothing is measured again
+            record = json.loads(given.out.read_text(encoding="utf-8"))
         every, other = sources(given.features), np.load(given.features / "names.npz")
-        names = _wide(other["vitb32_text"]), other["names"]
+        names, rivals = (_wide(other["vitb32_text"]), other["names"]), {} if given.without_rivals else RIVALS
         for source in every:
+            found = record["figures"].get(source.title)
+            asked = {name for name, one in rivals.items() if source.texts is not None or not one.reads_text}
+            if found and all(asked <= set(each["rows"]) for each in found.values()):
+                continue
             print(source.title, flush=True)
-            rivals = {} if given.without_rivals else RIVALS
+            if found:
+                record.setdefault("measured again", {})[source.title] = commit()
             record["figures"][source.title] = {str(n): measured(source, n, rivals) for n in source.shots}
             if source.texts is not None:
                 record["folder"][source.title] = with_a_folder(source)

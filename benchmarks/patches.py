@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from benchmarks.evidence_parts import figures
+from benchmarks.problems import figures
 from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.files import write_text
 from pbprompt.learners.method import build_method

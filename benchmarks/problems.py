@@ -22,6 +22,7 @@ from torch import Tensor
 
 from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.learners.method import build_method
+from pbprompt.model.metrics.metrics import summary
 from pbprompt.model.predictor import predictive
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.sources import open_dataset
@@ -146,6 +147,12 @@ def fitted(
 def answers(method: Conjugate, images: Labelled) -> Float[Tensor, "n c"]:
     """Probabilities of the classes that the method is prepared for."""
     return predictive(method)(images.encoded).probabilities.double()
+
+
+def figures(said: Tensor, labels: Tensor) -> list[float]:
+    """Accuracy and ECE in %, NLL between them."""
+    found = summary(said.clamp_min(1e-38).log(), labels)
+    return [100 * found["accuracy"], found["nll"], 100 * found["ece"]]
 
 
 def main(root: Path, folder: Path) -> None:

@@ -28,9 +28,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.evidence_parts import figures
 from benchmarks.on_clip import ahead
 from benchmarks.patches import seconds
+from benchmarks.problems import figures
 from pbprompt import EvidenceClassifier
 from pbprompt.files import write_text
 from pbprompt.learners.zeroshot import ZeroShot, ZeroShotConfig

@@ -33,8 +33,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from benchmarks.evidence_parts import figures
-from benchmarks.problems import BROAD, NARROW, Labelled, Problem, answers, bank, problem, split
+from benchmarks.problems import BROAD, NARROW, Labelled, Problem, answers, bank, figures, problem, split
 from benchmarks.study.resampling import resampled_ece
 from benchmarks.unlabelled_peers import BY_NAMES, PEERS, Given
 from benchmarks.unlabelled_pools import FOREIGN, drawn, pools, skewed, zipf

@@ -1,5 +1,7 @@
 """The comparison on CLIP's features: who is measured, on which rows, and what the page says of it."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -100,3 +102,24 @@ def test_all_that_is_told_by_name_is_shown(source):
     page = on_clip.told_by_name(record)
     assert "| clouds | 1 |" in page and "| clouds | 8 |" in page
     assert found["8"]["all"]["other sets"] > 60 and "other sets" not in found["1"]["all"]
+
+
+def test_rivals_are_added_to_what_was_measured(source, tmp_path, monkeypatch):
+    np.savez(tmp_path / "names.npz", vitb32_text=np.eye(CLASSES, WIDTH, 3), names=np.array(list("abc")))
+    given = source._replace(title="clouds, ViT-B/32", shots=(1,))
+    monkeypatch.setattr(on_clip, "sources", lambda folder: [given])
+    monkeypatch.setattr(on_clip, "FILES", ("names",))
+    monkeypatch.setattr(on_clip, "RIVALS", {"LP++": RIVALS["LP++"]})
+    out = tmp_path / "found.json"
+
+    def run(*more):
+        monkeypatch.setattr("sys.argv", ["", "--features", str(tmp_path), "--out", str(out), *more])
+        on_clip.main()
+        return json.loads(out.read_text())
+
+    before = run("--without-rivals")
+    assert set(before["figures"][given.title]["1"]["rows"]) == {DEFAULT, BY_NAME, MIX, ALONE}
+    after = run()
+    assert "LP++" in after["figures"][given.title]["1"]["rows"] and given.title in after["measured again"]
+    monkeypatch.setattr(on_clip, "measured", None)  # nothing is left to measure
+    assert run() == after
