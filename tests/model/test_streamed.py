@@ -9,10 +9,10 @@ from gather import gather
 from PIL import Image
 
 from pbprompt.errors import InputError
-from pbprompt.evidence.streamed_statistics import Gathered
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.model import streamed
 from pbprompt.model.streamed import check_streams, fit_gathered, gather_stream, is_stream, kept_beside
+from pbprompt.model.streamed_statistics import Gathered
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
 from pbprompt.vision.features.cache import FeatureBank

@@ -9,10 +9,9 @@ validation image is used. A class of which there is no photograph is known by it
 Prior art: Gaussian discriminant analysis for CLIP (Wang et al., ICLR 2024), Tip-Adapter, ProKeR, LP++, CLAP.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -21,19 +20,13 @@ from torch import Tensor
 from pbprompt.errors import InputError
 from pbprompt.evidence.evidence import Evidence, Kept, apart, joined, kept_rows, unit_features
 from pbprompt.evidence.experts.patches import compare
-from pbprompt.evidence.fitted import (
-    FittedEvidence,
-    Shown,
-    Sight,
-    check_names_alone,
-    enough_patches,
-    fit_evidence,
-)
+from pbprompt.evidence.fitted import FittedEvidence, check_names_alone, enough_patches, fit_evidence
 from pbprompt.evidence.label_head import LabelHead, fit_label_head
 from pbprompt.evidence.posterior import Posterior
+from pbprompt.evidence.shown import Shown, Sight
 from pbprompt.evidence.statistics import Statistics
 from pbprompt.evidence.unlabelled import IN_KERNEL, Absorbed
-from pbprompt.learners.memory import Memory
+from pbprompt.learners.memory import FittedMemory
 from pbprompt.learners.method import MethodConfig, setting
 from pbprompt.learners.zeroshot import Templates, ZeroShotConfig, name_features
 from pbprompt.registry import register
@@ -68,7 +61,7 @@ class ConjugateConfig(MethodConfig):
 
 
 @register("conjugate")
-class Conjugate(Memory):
+class Conjugate(FittedMemory):
     """Names place the classes, photographs move them; both in closed form: a door to `FittedEvidence`."""
 
     Config = ConjugateConfig
@@ -79,6 +72,7 @@ class Conjugate(Memory):
     takes_weights = True
     paper = "this library, after Wang et al., ICLR 2024"
     config: ConjugateConfig
+    _fitted: FittedEvidence | None
 
     def __init__(self, config: ConjugateConfig, backbone: Backbone) -> None:
         if not backbone.reads_text:
@@ -92,8 +86,7 @@ class Conjugate(Memory):
             raise InputError("patches are compared by one backbone: give one, or leave the setting out")
         super().__init__(config, backbone)
         self.takes_new_names = config.prior != "none"
-        self._shown: Shown | None = None  # what it is, or is about to be, fitted to
-        self._fitted: FittedEvidence | None = None
+        self._shown: Shown | None = None  # what it is about to be fitted to, unless to what it was before
         self._unlabelled: tuple[Float[Tensor, "m d"], int] | None = None  # for the next fit, with `in_kernel`
 
     def prepare(self, classes: Sequence[str], template: str) -> None:
@@ -147,14 +140,14 @@ class Conjugate(Memory):
 
     def finish(self) -> None:
         """Fit, once all photographs are there."""
-        if self._shown:
-            self._fit(self._shown)
+        self._fit(self._shown or self.fitted.shown)
 
     def _fit(self, shown: Shown) -> None:
-        pool, in_kernel = self._unlabelled or (None, IN_KERNEL)
-        before = self._fitted.pool if self._fitted and pool is not None else None
+        (pool, in_kernel), old = self._unlabelled or (None, IN_KERNEL), self._fitted
+        # those that were counted in are weighed anew, with more labels beside them
+        before = old.pool if old and len(old.shown.evidence.kept.labels) else None
         found = fit_evidence(shown, self.sight, self.classes, pool, before, in_kernel)
-        self._fitted, self._shown, self._unlabelled = found.rounded(), found.shown, None
+        self._fitted, self._shown, self._unlabelled = found.rounded(), None, None
         self.remember(found.shown.names)
 
     def learn(self, images: Encoded, labels: Int[Tensor, " n"]) -> None:
@@ -164,18 +157,11 @@ class Conjugate(Memory):
             self.finish()
             return
         self._refuse_patches("learns no more photographs: fit it again on all")
-        x, before = unit_features(images.global_, self.widths), self._fitted
-        if len(
-            before.shown.evidence.kept.labels
-        ):  # those that were counted in are weighed anew, with more labels beside them
-            self.beside(before.pool[:0])
-        self._fit(before.shown.with_more(x, labels, self.classes))
+        x = unit_features(images.global_, self.widths)
+        self._fit(self._fitted.shown.with_more(x, labels, self.classes))
 
     def regroup(self, named: Mapping[str, str | None]) -> None:
-        before = self.fitted
-        shown = before.shown.regrouped(named)
-        self.beside(before.pool[:0])  # weighed anew
-        self._fit(shown)
+        self._fit(self.fitted.shown.regrouped(named))
 
     def label_head(self, images: Encoded, targets: Float[Tensor, "n k"]) -> LabelHead:
         """One-vs-rest by the same statistics (`evidence/one_vs_rest.py`); its own state stays as it is."""
@@ -195,45 +181,16 @@ class Conjugate(Memory):
     @property
     def sight(self) -> Sight:
         scales = tuple(float(tower.logit_scale) for tower in self.backbone.towers)
-        return Sight(
-            tuple(self.widths), scales, partial(read_names, self.backbone, self.config, self.template)
-        )
+        read = partial(read_names, self.backbone, self.config, self.template)
+        return Sight(tuple(self.widths), scales, read)
 
     def texts(self, classes: Sequence[str]) -> Float[Tensor, "c d"]:
-        """Text features of length 1, of several backbones side by side; zero where names say nothing."""
         return self.sight.read(classes)
 
-    # what it is saved as
-
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self._fitted:
-            destination.update({prefix + name: value for name, value in self._fitted.tensors().items()})
-
-    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        mine = {key: state.pop(key) for key in [*state] if key.startswith(prefix)}
-        state |= {key: mine.pop(key) for key in (prefix + "_names",) if key in mine}
-        super()._load_from_state_dict(state, prefix, *rest)
-        tensors = {key.removeprefix(prefix): value.to(self.backbone.device) for key, value in mine.items()}
-        self._shown = self._fitted = None
-        if self.seen:
-            try:
-                self._fitted = FittedEvidence.from_tensors(tensors, self.seen, self.sight, self.classes)
-            except (KeyError, ValueError, IndexError, RuntimeError) as error:
-                *_, errors = rest
-                errors.append(f"{prefix}: {type(error).__name__} {error}")
-            else:
-                self._shown = self._fitted.shown
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Conjugate":
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self._fitted:
-            moved = {name: fn(value) for name, value in self._fitted.tensors().items()}
-            self._fitted = FittedEvidence.from_tensors(moved, self.seen, self.sight, self.classes)
-            self._shown = self._fitted.shown
-        return self
-
     # what is asked of it
+
+    def restored(self, tensors: Mapping[str, Tensor]) -> FittedEvidence:
+        return FittedEvidence.from_tensors(tensors, self.seen, self.sight, self.classes)
 
     @property
     def fitted(self) -> FittedEvidence:

@@ -6,14 +6,15 @@ A method that cannot tell a name without images says `takes_new_names = False`; 
 """
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
 from pbprompt.errors import InputError
+from pbprompt.learners.fitted import Fitted
 from pbprompt.learners.method import EpochViews, Method, MethodConfig
 from pbprompt.learners.zeroshot import sentence_features
 from pbprompt.vision.images.names import ClassLabel
@@ -83,6 +84,38 @@ class Memory(Method):
             if own is not None and saved is not None and _has_room(own.shape, saved.shape):
                 own.data = own.data.new_empty(saved.shape)
         super()._load_from_state_dict(state, prefix, *rest)
+
+
+class FittedMemory(Memory):
+    """A memory that holds one `Fitted`: its tensors are all its state, besides the names."""
+
+    _fitted: Fitted | None = None
+
+    def restored(self, tensors: Mapping[str, Tensor]) -> Fitted:
+        """What has these tensors."""
+        raise NotImplementedError
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self._fitted:
+            destination.update({prefix + name: value for name, value in self._fitted.tensors().items()})
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        names = prefix + "_names"
+        mine = {key: state.pop(key) for key in [*state] if key.startswith(prefix) and key != names}
+        super()._load_from_state_dict(state, prefix, *rest)
+        tensors = {key.removeprefix(prefix): value.to(self.backbone.device) for key, value in mine.items()}
+        try:
+            self._fitted = self.restored(tensors) if self.seen else None
+        except (KeyError, ValueError, IndexError, RuntimeError) as error:
+            *_, errors = rest
+            errors.append(f"{prefix}: {type(error).__name__} {error}")
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self._fitted:
+            self._fitted = self.restored({name: fn(value) for name, value in self._fitted.tensors().items()})
+        return self
 
 
 class MemoryBesideText(Memory):

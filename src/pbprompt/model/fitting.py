@@ -11,13 +11,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pbprompt import distributed
-from pbprompt.evidence.streamed_statistics import Gathered
 from pbprompt.files import file_hash
 from pbprompt.learners.fit_options import USUAL, FitOptions
 from pbprompt.learners.method import Method, MethodConfig
 from pbprompt.learners.trained import Trained
 from pbprompt.model.manifest import claim
 from pbprompt.model.streamed import check_streams, fit_gathered, gather_stream, kept_beside
+from pbprompt.model.streamed_statistics import Gathered
 from pbprompt.model.tuned import TunedModel
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.build_dataset import NONE, OF_A_DRAW, Choices, Shares

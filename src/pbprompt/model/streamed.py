@@ -12,12 +12,12 @@ from torch import Tensor
 from pbprompt import distributed
 from pbprompt.errors import InputError
 from pbprompt.evidence.learners import Streams
-from pbprompt.evidence.streamed_statistics import Gathered, Pass, gather_units
 from pbprompt.learners.method import Method, MethodConfig, build_method
 from pbprompt.model.folder import describe_model
 from pbprompt.model.learn import learn_beside
 from pbprompt.model.nothing import Nothing
 from pbprompt.model.provenance import Provenance, pool_facts
+from pbprompt.model.streamed_statistics import Gathered, Pass, gather_units
 from pbprompt.model.tuned import TunedModel, absorbed_by
 from pbprompt.vision.features.checkpoint import Checkpoint
 from pbprompt.vision.features.progress import Progress

@@ -26,9 +26,10 @@ from torch import Tensor
 
 from pbprompt.evidence.evidence import KEPT, Evidence, Kept
 from pbprompt.evidence.expert import Seen
-from pbprompt.evidence.fitted import FittedEvidence, Shown, Sight, fit_evidence
+from pbprompt.evidence.fitted import FittedEvidence, fit_evidence
 from pbprompt.evidence.folds import places_in_class
 from pbprompt.evidence.label_head import fit_label_head
+from pbprompt.evidence.shown import Shown, Sight
 from pbprompt.evidence.statistics import Statistics
 from pbprompt.vision.similarity import unit
 

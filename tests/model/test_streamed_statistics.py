@@ -17,9 +17,9 @@ from PIL import Image
 
 from pbprompt.errors import InputError
 from pbprompt.evidence import evidence
-from pbprompt.evidence import streamed_statistics as gathered
 from pbprompt.evidence.evidence import Evidence
-from pbprompt.evidence.streamed_statistics import Gathered, Pass, gather_units
+from pbprompt.model import streamed_statistics as gathered
+from pbprompt.model.streamed_statistics import Gathered, Pass, gather_units
 from pbprompt.testing.fits import tiny_vit
 from pbprompt.vision.features import checkpoint as checkpoints
 from pbprompt.vision.features.cache import FeatureBank
