@@ -9,6 +9,7 @@ from pbprompt.apps.labelling.next_images import (
     name_in_table,
     next_images,
     read_table,
+    series_among,
     table_root,
     write_table,
 )
@@ -79,3 +80,20 @@ def test_names_are_relative_to_the_table_or_to_the_folder_and_links_keep_theirs(
     for table, name in ((tmp_path / "t.csv", "photos/link.png"), (tmp_path / "other" / "t.csv", "link.png")):
         root = table_root(folder, table)
         assert name_in_table(folder / "link.png", folder, root) == name and (root / name).exists()
+
+
+def test_one_of_a_burst_is_chosen_while_there_are_others():
+    chance, scenes = torch.Generator().manual_seed(0), torch.arange(80) // 4
+    seen = torch.randn(20, 24, generator=chance)[scenes] + 0.02 * torch.randn(80, 24, generator=chance)
+    p = 0.5 + 0.4 * torch.rand(80, generator=chance)
+    p = torch.where(scenes % 2 == 0, p, 1 - p)  # the likelier class of two, by turns
+    said = Predictive.of_logits(torch.stack([p, 1 - p], 1).log()[None]).of_classes(("cat", "dog"))
+    groups = series_among(seen, said)
+    assert [groups[row].item() // 4 for row in range(80)] == scenes.tolist()
+    for by in ("diverse", "margin", "random"):
+        chosen = [scenes[one.row].item() for one in next_images(seen, said, 15, by, groups=groups)]
+        assert len(set(chosen)) == 15
+    best = {scene: min(abs(p[row] - 0.5) for row in range(80) if scenes[row] == scene) for scene in range(20)}
+    first = next_images(seen, said, 3, "margin", groups=groups)
+    assert [scenes[one.row].item() for one in first] == sorted(best, key=best.__getitem__)[:3]
+    assert len(next_images(seen, said, 30, "margin", groups=groups)) == 30  # more than there are scenes

@@ -30,11 +30,19 @@ def next_images(
 
     `diverse` takes images that the model is in doubt about and that are unlike each other, `margin` those
     where one class leads the next by the least, `epistemic` those on which the sampled classifiers disagree
-    most, `random` any. How many labels each saves: docs/label-next.md. With a multi-label model doubt is
-    summed over the labels, and the column to fill in is `labels`.
+    most, `random` any. Of images of one scene, such as a burst, one is chosen, while there are others. How
+    many labels each saves: docs/label-next.md. With a multi-label model doubt is summed over the labels, and
+    the column to fill in is `labels`.
     """
     from pbprompt.apps.labelling.acquisition import RULES
-    from pbprompt.apps.labelling.next_images import Entry, name_in_table, read_table, table_root, write_table
+    from pbprompt.apps.labelling.next_images import (
+        Entry,
+        name_in_table,
+        read_table,
+        series_among,
+        table_root,
+        write_table,
+    )
     from pbprompt.apps.labelling.next_images import next_images as choose
     from pbprompt.files import as_text, held
     from pbprompt.learners.fitted import PartialFit
@@ -67,7 +75,8 @@ def next_images(
     items = [item for item in items if item.path not in failures]
     _check_enough(count, len(items), folder, out)
     said = tuned.predict(features.images)
-    chosen = choose(features.global_, said, count, by, seed)
+    groups = series_among(features.global_, said)
+    chosen = choose(features.global_, said, count, by, seed, groups)
     new = [
         Entry(items[one.row].path, "", one.label, f"{one.probability:.4f}", f"{one.score:.4f}")
         for one in chosen

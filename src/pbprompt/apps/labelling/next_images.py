@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pbprompt.apps.labelling.acquisition import By, choose_rows, margin_doubt
 from pbprompt.errors import InputError
+from pbprompt.evidence.series import find_series
 from pbprompt.files import as_csv, as_name, as_text, cell_text, read_text, write_text
 from pbprompt.learners.predictive import Predictive
+from pbprompt.model.series import MOST
 from pbprompt.seeding import generator
 from pbprompt.vision.images.tables import SEPARATOR
+from pbprompt.vision.similarity import unit
 
 DEFAULT: By = "diverse"  # what needed the fewest labels on validation images: docs/label-next.md
 
@@ -37,8 +40,21 @@ class Suggestion:
     model, summed over the labels, in nats"""
 
 
+def series_among(features: Float[Tensor, "n d"], predictions: Predictive) -> Int[Tensor, " n"] | None:
+    """The series of unlabelled images, told as if each were of its likeliest class; None where they are too
+    many to compare, and of several labels."""
+    if predictions.given is not None or not 1 < len(features) <= MOST:
+        return None
+    return find_series(unit(features.float()).cpu(), predictions.probabilities.argmax(1).cpu())
+
+
 def next_images(
-    features: Float[Tensor, "n d"], predictions: Predictive, n: int, by: By = DEFAULT, seed: int = 0
+    features: Float[Tensor, "n d"],
+    predictions: Predictive,
+    n: int,
+    by: By = DEFAULT,
+    seed: int = 0,
+    groups: Int[Tensor, " n"] | None = None,
 ) -> list[Suggestion]:
     """The `n` images to label next, in order; row i of the features is that of prediction i.
 
@@ -49,6 +65,8 @@ def next_images(
         by: `margin` and `epistemic` take the largest doubt and the largest disagreement, `diverse` doubt
             among images that are unlike each other, `random` any.
         seed: matters to the last two.
+        groups: the series of each: while there are enough, only that of each with the largest doubt is chosen
+            from.
 
     Example:
         >>> said = Predictive.of_logits(torch.tensor([[[4.0, 0.0], [0.1, 0.0], [0.0, 3.0]]]))
@@ -66,13 +84,24 @@ def next_images(
         scores = torch.tensor([said.epistemic for said in every])
     else:
         scores = margin_doubt(torch.tensor([list(said.scores.values()) for said in every]))
-    rows = choose_rows(features.cpu(), scores, n, by, generator(seed)).tolist()
+    free = torch.arange(len(scores)) if groups is None else worthiest(scores, groups)
+    free = free if len(free) >= n else torch.arange(len(scores))
+    rows = free[choose_rows(features.cpu()[free], scores[free], n, by, generator(seed))].tolist()
     chosen = []
     for row in rows:
         said = every[row]
         label = said.label if said.labels is None else SEPARATOR.join(said.labels)  # as a table has it
         chosen.append(Suggestion(row, label, said.score, float(scores[row])))
     return chosen
+
+
+def worthiest(scores: Float[Tensor, " n"], groups: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
+    """The row of each series with the highest score, in order."""
+    order = scores.sort(descending=True, stable=True).indices
+    first: dict[int, int] = {}
+    for row in order.tolist():
+        first.setdefault(int(groups[row]), row)
+    return torch.tensor(sorted(first.values()))
 
 
 class Entry(NamedTuple):
