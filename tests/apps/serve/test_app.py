@@ -76,13 +76,13 @@ def test_groups_costs_and_the_mix_of_classes(model, cat, shared_decoders):
     )
     info = replace(model.info, hierarchy={model.classes[0]: "animal", model.classes[1]: "animal"})
     made = replace(model, info=info, calibration=grouped)
-    with TestClient(create_app(made), "http://localhost") as client:
+    with RealServer(create_app(made), "http://localhost") as client:
         (said,) = client.post("/predict", files=[file(cat)]).json()["predictions"]
         assert said["answer"] in ("animal", "cat", None) and said["answer_score"] >= 0
         (said,) = client.post("/predict", files=[file(cat)], data={"back_off": "0.5"}).json()["predictions"]
         assert said["answer"] in ("animal", "cat")
         assert client.get("/classes").json()["class_mix"] == "as-trained"
-    with TestClient(create_app(model.for_costs({("*", "unsure"): 0})), "http://localhost") as client:
+    with RealServer(create_app(model.for_costs({("*", "unsure"): 0})), "http://localhost") as client:
         (said,) = client.post("/predict", files=[file(cat)]).json()["predictions"]
         assert said["answer"] is None and said["nothing"] is None
 
