@@ -81,6 +81,7 @@ function imageAs(field) {
 
 function showAnswer(count) {
   const { labels, scores, spreads, prediction_set: among } = answer;
+  byId("nothing").hidden = !answer.nothing;
   if (labels) sayLabels();
   else sayClass();
   const names = Object.keys(scores).sort((one, other) => scores[other] - scores[one]);
@@ -94,13 +95,12 @@ function showAnswer(count) {
 }
 
 function sayClass() {
-  const { label, score, entropy, epistemic, unsure, unknown, nothing, prediction_set: among, answer: wider } = answer;
+  const { label, score, entropy, epistemic, unsure, unknown, prediction_set: among, answer: wider } = answer;
   byId("status").textContent = `${label}, ${percent(score)}`;
   if (wider && wider !== label) byId("status").textContent = `${wider}, ${percent(answer.answer_score)}, perhaps ${label}`;
   byId("unsure").hidden = !unsure || wider;
   byId("unjudged").hidden = unsure !== null;
   byId("unknown").hidden = !unknown;
-  byId("nothing").hidden = !nothing;
   byId("set").textContent = among
     ? `Over all images, as over those about as hard as this one, such a list holds the true class nine times ` +
       `in ten: ${shortened(among)} (●).` +
