@@ -384,6 +384,21 @@ def test_answers_that_are_groups_or_cost_least():
         PromptClassifier(hierarchy="animals").fit(x, labels)
 
 
+def test_the_hierarchy_of_folders_and_of_a_column(photos, tmp_path):
+    files, names = paths(photos, "train")
+    kinds = {name: "thing" if name in NAMES[:2] else "other" for name in NAMES}
+    for file, name in zip(files, names, strict=True):
+        (place := tmp_path / "nested" / kinds[name] / name).mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, place)
+    nested = PromptClassifier("nearest-mean", hierarchy="nested").fit(tmp_path / "nested")
+    assert nested.classes_.tolist() == sorted(NAMES) and dict(nested.model_.info.hierarchy) == kinds
+    nested.save_pretrained(tmp_path / "model")
+    assert PromptClassifier.from_pretrained(tmp_path / "model").hierarchy == kinds
+    rows = [f"{file},{name},{kinds[name]}" for file, name in zip(files, names, strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(["image,label,parent", *rows]))
+    assert dict(PromptClassifier("nearest-mean").fit(tmp_path / "t.csv").model_.info.hierarchy) == kinds
+
+
 def test_the_images_to_label_next_are_those_in_doubt(fitted, photos):
     files, _ = paths(photos, "test")
     p = np.sort(fitted.predict_proba(files), axis=1)
