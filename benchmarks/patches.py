@@ -115,11 +115,11 @@ def main() -> None:
                             classes, place = merged(classes, seed)
                         rows = drawn([place[item.label] for item in dataset.train], shots, seed)
                         few = bank.encode(dataset.root, [dataset.train[row] for row in rows])
-                        said = [
+                        some, judging = (
                             replace(each, labels=torch.tensor(place)[each.labels]) for each in (few, held)
-                        ]
+                        )
                         words = classes, dataset.template
-                        pairs.append([measured(bank, words, *said, on) for on in (False, True)])
+                        pairs.append([measured(bank, words, some, judging, on) for on in (False, True)])
                     without, with_them = (
                         [fmean(each) for each in zip(*side, strict=True)] for side in zip(*pairs, strict=True)
                     )
