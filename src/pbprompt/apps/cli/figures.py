@@ -84,6 +84,9 @@ def print_figures(metrics: dict[str, Any], *, verbose: bool = True) -> None:
             f"{sets['worst_class_images']}"
         )
     print_trade(metrics.get("trade", ()), "what came of it on these images")
+    if rows := metrics.get("groups", ()):
+        print("What --back-off promises, and what came of it on these images")
+        print_table(GROUP_HEADS, map(group_cells, rows), right=GROUP_HEADS)
 
 
 def print_trade(trade: Sequence[Mapping[str, Any]], what: str) -> None:
@@ -91,9 +94,6 @@ def print_trade(trade: Sequence[Mapping[str, Any]], what: str) -> None:
     if rows := chosen(trade):
         print(f"What --reject-at promises, and {what}")
         print_table(TRADE_HEADS, map(trade_cells, rows), right=TRADE_HEADS)
-    if rows := metrics.get("groups", ()):
-        print("What --back-off promises, and what came of it on these images")
-        print_table(GROUP_HEADS, map(group_cells, rows), right=GROUP_HEADS)
 
 
 def ahead_words(metrics: Mapping[str, Any], method: str) -> str:
