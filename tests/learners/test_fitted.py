@@ -5,6 +5,7 @@ import torch
 
 from pbprompt.errors import InputError
 from pbprompt.evidence.conjugate import Conjugate
+from pbprompt.evidence.learners import MultiLabel, Streams, TakesUnlabelled
 from pbprompt.evidence.rivals.tip_adapter import TipAdapter
 from pbprompt.evidence.tower_evidence import TowerEvidence
 from pbprompt.learners.fitted import (
@@ -12,12 +13,9 @@ from pbprompt.learners.fitted import (
     Familiar,
     FamiliarLeftOut,
     LeavesOut,
-    MultiLabel,
     PartialFit,
     ReadsNames,
     ShowsTokens,
-    Streams,
-    TakesUnlabelled,
 )
 from pbprompt.learners.method import build_method, make_config
 from pbprompt.prompts.pbprompt import PBPrompt
