@@ -4,7 +4,7 @@
     python -m benchmarks.readings.table benchmarks/results/readings-val-12.json
 
 The first keeps the means of each row and what they rest on, the second prints them as markdown. The table of
-what is open is `readings.yaml` with the settings that the presets have now.
+what is open is `open-readings.yaml` with the settings that the presets have now.
 """
 
 import argparse
@@ -24,7 +24,8 @@ from pbprompt.research.runs.config import RunConfig
 from pbprompt.research.runs.record import RunRecord
 from pbprompt.research.runs.store import RunStore
 
-READINGS, RECORDS = Path(__file__).with_name("readings.yaml"), Path(__file__).parents[1] / "results"
+RECORDS = Path(__file__).parents[1] / "results"
+READINGS = RECORDS / "open-readings.yaml"
 BASE = "literal, batches of 32"  # of round 12
 PRESETS = ("literal", "paper", "default")
 ROUNDS = ("round-12", "round-12-literal", "round-12-new")
