@@ -98,23 +98,19 @@ class Conjugate(FittedMemory):
 
     def begin(self, images: Encoded, labels: Int[Tensor, " n"], seed: int) -> None:
         x = unit_features(images.global_, self.widths)
-        none = Shown.nothing(x.shape[1], x.device)
-        shown = none.with_more(x, labels, self.classes, self.image_weights, self.image_groups)
+        more = x, labels, self.classes, self.image_weights, self.image_groups
+        shown = Shown.nothing(x.shape[1], x.device).with_more(*more)
         if self.config.patches:
             rows = kept_rows(x, labels)[shown.judged]
             known = torch.searchsorted(shown.known, labels[rows])
-            compared = enough_patches(images)
-            shown = shown._replace(patches=compare(x, compared, rows, known, shown.judged_groups))
-        self._begin(shown)
+            made = compare(x, enough_patches(images), rows, known, shown.judged_groups)
+            shown = shown._replace(patches=made)
+        self._shown, self._fitted = shown, None
 
     def begin_with(self, evidence: Evidence) -> None:
         device = self.backbone.device
         sums, kept = (type(part)(*(each.to(device) for each in part)) for part in evidence)
-        self._begin(Shown(self.classes, Evidence(Statistics(*sums), Kept(*kept))))
-
-    def _begin(self, shown: Shown) -> None:
-        self._shown, self._fitted = shown, None
-        self.remember(shown.names)
+        self._shown, self._fitted = Shown(self.classes, Evidence(Statistics(*sums), Kept(*kept))), None
 
     def beside(self, images: Float[Tensor, "m d"], *, asked: bool = False) -> None:
         if self._fitted and not len(self._fitted.shown.evidence.kept.labels):
@@ -136,7 +132,8 @@ class Conjugate(FittedMemory):
                 "without labels it takes two names or more, a backbone that reads them, and images"
             )
         check_names_alone(len(self._unlabelled[0]), len(self.classes))
-        self._begin(Shown.nothing(sum(self.widths), self.backbone.device, self.classes))
+        shown = Shown.nothing(sum(self.widths), self.backbone.device, self.classes)
+        self._shown, self._fitted = shown, None
 
     def finish(self) -> None:
         """Fit, once all photographs are there."""
@@ -247,8 +244,7 @@ class Conjugate(FittedMemory):
 
     def prompts_of(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
         """The first backbone's."""
-        texts = apart(self.texts(self.classes), self.widths)[0]
-        return texts.to(features).expand(len(features), -1, -1)
+        return apart(self.texts(self.classes), self.widths)[0].to(features).expand(len(features), -1, -1)
 
     def directions(self, features: Float[Tensor, "s c k"]) -> Float[Tensor, "s c d"]:
         """The slope of a class's logit at the centre of all classes: the photographs' part is not linear."""
@@ -269,11 +265,12 @@ def read_names(
     backbone: Backbone, config: ConjugateConfig, template: str, classes: Sequence[str]
 ) -> Float[Tensor, "c d"]:
     """Text features of length 1, of several backbones side by side; zero where names say nothing."""
-    parts, sentences = [], SENTENCES.get(config.prior)
-    for tower in backbone.towers:
-        if sentences is None or not tower.reads_text or not classes:
-            parts.append(torch.zeros(len(classes), tower.embed_dim, device=backbone.device))
-        else:
-            settings = ZeroShotConfig(templates=sentences, descriptions=config.descriptions)
-            parts.append(unit(name_features(tower, tuple(classes), template, settings)).float())
+    sentences = SENTENCES.get(config.prior)
+    settings = ZeroShotConfig(templates=sentences or "single", descriptions=config.descriptions)
+    parts = [
+        unit(name_features(tower, tuple(classes), template, settings)).float()
+        if sentences and tower.reads_text and classes
+        else torch.zeros(len(classes), tower.embed_dim, device=backbone.device)
+        for tower in backbone.towers
+    ]
     return joined(parts)

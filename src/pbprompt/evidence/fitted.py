@@ -94,6 +94,11 @@ class FittedEvidence:
     ) -> Self:
         """What `tensors` gave, whether its series were told or not."""
         tensors = {CENTRE: tensors[OF_GAUSSIANS], **tensors}
+        k, wide, n, p = len(names), sum(sight.widths), len(tensors["kept"]), len(tensors["pool"])
+        shapes = {"counts": (k,), "sums": (k, wide), "moment": (wide, wide), "kept": (n, wide)}
+        shapes |= {"kept_labels": (n,), "kept_weights": (n,), "pool": (p, wide), "pool_labels": (p,)}
+        if any(tuple(tensors[name].shape) != shape for name, shape in shapes.items()):
+            raise ValueError(f"not of {k} classes and {wide} dimensions")
         sums = Statistics(*(tensors[name].double() for name in Statistics._fields))
         kept = Kept.of(tensors["kept"], tensors["kept_labels"], tensors["kept_weights"])
         groups = tensors.get("kept_groups")
@@ -103,17 +108,7 @@ class FittedEvidence:
         series = groups if groups is not None and len(groups) else None
         fitted = {name: tensors[saved_as(name)].float() for name in Posterior.saved(len(sight.widths))}
         shown = Shown(tuple(names), Evidence(sums, kept), series, patches)
-        wide, pool = sum(sight.widths), tensors["pool"]
-        shapes = [
-            (len(names),),
-            (len(names), wide),
-            (wide, wide),
-            (len(kept.labels), wide),
-            (len(pool), wide),
-        ]
-        if [tuple(part.shape) for part in (*sums, kept.images, pool)] != shapes:
-            raise ValueError(f"not of {len(names)} classes and {wide} dimensions")
-        return cls(shown, fitted, pool, tensors["pool_labels"], sight, tuple(classes))
+        return cls(shown, fitted, tensors["pool"], tensors["pool_labels"], sight, tuple(classes))
 
     def rounded(self) -> Self:
         """In float32, as it is saved: the same answers to the last bit as after a load."""

@@ -158,9 +158,7 @@ class Posterior(NamedTuple):
             text_map = TextMap(**_below(mine, "text_map"))
             views.append(View(experts, images, text_map, mine["moved_centre"], mine["centre"]))
         weights, novelty = Weights(**_below(tensors, "weights")), Novelty(**_below(tensors, "novelty"))
-        if (
-            novelty.reference.ndim == 1
-        ):  # as models had it before 0.2: of kernel regression, then of distances
+        if novelty.reference.ndim == 1:  # as models had it before 0.2: of the kernel, then of distances
             by_kernel, far = novelty.reference.view(2, 2)
             novelty = novelty._replace(reference=torch.stack([far * far.new_tensor([-1, 1]), by_kernel]))
         if len(novelty.odds) == 3:  # as models had it before 0.2: without ρ
