@@ -80,7 +80,9 @@ def command(folder: Path, *arguments: object, as_other: bool = False) -> Ended:
     return ended(*begun(folder, *arguments, as_other=as_other))
 
 
-def begun(folder: Path, *arguments: object, as_other: bool = False, name: str = "") -> tuple[int, Path]:
+def begun(
+    folder: Path, *arguments: object, as_other: bool = False, name: str = "", memory: int = MEMORY
+) -> tuple[int, Path]:
     """The process, and what it writes to."""
     log = folder / f".said{name}"
     child = os.fork()
@@ -92,7 +94,7 @@ def begun(folder: Path, *arguments: object, as_other: bool = False, name: str = 
                 os.dup2(said.fileno(), 2)
             os.environ["PBPROMPT_CACHE"] = str(folder / ".cache")
             os.chdir(folder)
-            resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+            resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
             if as_other:
                 _give_up_rights()
             torch.set_num_threads(1)  # renews torch's pool, which threads of a forked child would race for
@@ -428,8 +430,9 @@ def _memory_of_all_threads(folder: Path, shared: Path, source: random.Random) ->
     for colour in ("red", "blue"):
         file = folder / "images" / f"{colour}.jpg"
         Image.new("RGB", (13_000, 13_000), colour).save(file, progressive=True, subsampling=0)
-    ended = command(folder, "next", folder / "images", "--model", shared / "model", "-n", 1)
-    return (ended.outcome if ended.most < MOST_AT_ONCE else "lost"), f"{ended.most:,} bytes: {ended.said}"
+    ask = ("next", folder / "images", "--model", shared / "model", "-n", 1)
+    found = ended(*begun(folder, *ask, memory=2 * MEMORY))  # it also counts what this program holds
+    return (found.outcome if found.most < MOST_AT_ONCE else "lost"), f"{found.most:,} bytes: {found.said}"
 
 
 def _many_classes(folder: Path, shared: Path, source: random.Random) -> tuple[Outcome, str]:

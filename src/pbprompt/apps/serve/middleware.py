@@ -30,7 +30,7 @@ HEADERS = {
 }
 GUARDED = frozenset({"/predict", "/explain", "/classes", "/examples", "/metrics", "/samples"})
 GUARDED |= {"/labelling", "/labelling/undo", "/labelling/image"}
-HEADER_BYTES = 16 << 10  # refused with a reason; the protocol ends connections above twice that
+HEADER_BYTES = 16 << 10  # refused with a reason; the protocol ends connections far above that
 DRAIN_BYTES, DRAIN_SECONDS = 256 << 20, 10.0  # of a body that is not used, before it is answered
 REFUSED_BYTES = 1 << 20
 

@@ -22,7 +22,7 @@ HEADER_SECONDS = 10.0  # from a connection, or from the last answer, to the whol
 REQUEST_SECONDS = 120.0  # from then on: to send the rest, to be answered and to read the answer
 EVENTS, TURN_SECONDS = 64, 0.002  # of one connection at a time, and of all until the loop does other work
 PIECES, PIECE_BYTES = 4096, 512  # of a body: so many pieces are any size, more are so large on the average
-HEADER, LINES = 32 << 10, 100  # bytes and lines of a header or trailer
+HEADER, LINES = 256 << 10, 100  # bytes and lines of a header or trailer; lines are what costs
 STEP = 1 << 10  # bytes that are handed to h11 at once
 LOGGED, LOGGED_SECONDS = 10, 60.0  # warnings of one kind in so much time
 FULL = (
@@ -74,6 +74,7 @@ class Metered(h11.Connection):
     """
 
     room = 0
+    _lines = 0  # that were handed on since the last event
     _pieces = _bytes = _left = (
         0  # of a body: those that came, and the bytes that are said to be still to come
     )
@@ -90,10 +91,14 @@ class Metered(h11.Connection):
             return h11.NEED_DATA
         self.room -= 1
         while (event := super().next_event()) is h11.NEED_DATA and self._received:
-            self._check_lines(self.trailing_data[0].count(b"\n"))
+            self._check_lines(self._lines)
             step = max(STEP, self._left)
-            super().receive_data(bytes(self._received[:step]))
+            some = bytes(self._received[:step])
+            super().receive_data(some)
+            self._lines += some.count(b"\n")
             del self._received[:step]
+        if event is not h11.NEED_DATA:
+            self._lines = 0
         if isinstance(event, h11.Request | h11.EndOfMessage):
             self._check_lines(len(event.headers))
             self.room = max(0, self.room - len(event.headers))
