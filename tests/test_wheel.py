@@ -1,6 +1,8 @@
 """What is built can be used: the wheel in an environment of its own; the sdist builds and tests itself."""
 
 import json
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -88,6 +90,32 @@ def test_the_wheel_carries_the_pages_templates(built):
         names = set(archive.namelist())
     templates = [path for path in (ROOT / "src").rglob("templates/*") if path.is_file()]
     assert templates and {path.relative_to(ROOT / "src").as_posix() for path in templates} <= names
+
+
+def test_the_commands_of_the_readme_run_there(installed, tmp_path):
+    """Those for people with photographs, in order, on a folder of their own."""
+    package = Path(
+        run(installed / "python", "-c", "import pbprompt; print(pbprompt.__path__[0])", cwd=tmp_path).strip()
+    )
+    (tmp_path / "holiday").mkdir()
+    for name in ("fruit", "tool"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for at, image in enumerate(sorted(package.glob(f"vision/images/sample/images/google/{name}/*"))[:10]):
+            shutil.copy(image, tmp_path / "photos" / name)
+            shutil.copy(image, tmp_path / "holiday" / f"{name}-{at}.webp")
+    shutil.copy(image, tmp_path / "photo.jpg")
+    (tmp_path / "names.txt").write_text("cat\ndog\n")
+    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S | re.M)
+    typed = [shlex.split(line) for block in blocks for line in block.splitlines()]
+    verbs = [
+        words[1:]
+        for words in typed
+        if words[0] == "pbprompt" and "research" not in words and "prompts/" not in words
+    ]
+    assert {"look", "fit", "predict", "evaluate", "model", "export"} <= {words[0] for words in verbs}
+    run(installed / "python", "-c", VERBS.format(verbs=verbs), cwd=tmp_path)
+    made = {"look.html", "report.html", "heat.png", "model.onnx", "answers.csv", "model"}
+    assert made <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_the_wheel_works_away_from_the_checkout(installed, tmp_path):

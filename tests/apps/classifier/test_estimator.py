@@ -41,6 +41,11 @@ class AnyWidth(PromptClassifier):
         self.n_features_in_ = table.shape[1]
         return self
 
+    def _partial_fit(self, X, y, classes=None):  # noqa: N803
+        if not self.__sklearn_is_fitted__():
+            return self.fit(X, y)
+        return super()._partial_fit(self._padded(feature_table(X, self.n_features_in_)), y, classes)
+
     def predict_uncertainty(self, X):  # noqa: N803
         self._check_is_fitted()
         return super().predict_uncertainty(self._padded(feature_table(X, self.n_features_in_)))
@@ -67,6 +72,11 @@ def brief_checks():
 
 @pytest.mark.parametrize(("estimator", "check"), brief_checks())
 def test_scikit_learns_checks_on_pbprompt(estimator, check):
+    check(estimator)
+
+
+@parametrize_with_checks([AnyWidth(samples=2)])
+def test_scikit_learns_checks_on_the_default(estimator, check):
     check(estimator)
 
 
