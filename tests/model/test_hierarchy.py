@@ -97,3 +97,10 @@ def test_a_group_holds_what_belongs_to_it():
         holds("siamese", "siamese", pairs) and holds("pet", "siamese", pairs) and holds("toad", "toad", pairs)
     )
     assert not holds("dog", "siamese", pairs) and not holds("siamese", "cat", pairs)
+
+
+def test_no_group_of_a_level_holds_another():
+    pairs = (("siamese", "cat"), ("bengal", "cat"), ("cat", "pet"), ("budgie", "pet"))
+    narrow, wide = levels(pairs, ("siamese", "bengal", "budgie", "oak"))
+    assert narrow.names == ("cat",) and wide.names == ("pet",)
+    assert narrow.members[:, 0].tolist() == [True, True, False, False]

@@ -1,8 +1,9 @@
 """Classes in groups, and groups in wider ones: an answer may be a group where no class is sure enough.
 
-A file says of each class, and of a group within another, what it belongs to. Level 0 are the classes, level ℓ
-the ℓ-th groups above each; a group's probability is the sum over its classes. What of all classes is one
-group, or holds a single one, says nothing and is left out.
+A file says of each class, and of a group within another, what it belongs to. Level 0 are the classes; a
+group is of the level above the highest group in it, so that no group holds another one of its level. The
+probability of a group is the sum over its classes. What of all classes is one group, or holds a single one,
+says nothing and is left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -75,8 +76,11 @@ def levels(hierarchy: Pairs, classes: tuple[str, ...]) -> tuple[Level, ...]:
     held = {group: np.array([group in chain for chain in above]) for chain in above for group in chain}
     told = [[group for group in chain if 1 < held[group].sum() < len(classes)] for chain in above]
     found = []
+    height = {group: 0 for chain in told for group in chain}  # or a wide group would hide narrower ones
+    for chain in told:
+        height |= {group: max(height[group], at) for at, group in enumerate(chain)}
     for level in range(max(map(len, told), default=0)):
-        names = tuple(dict.fromkeys(chain[level] for chain in told if len(chain) > level))
+        names = tuple(group for group, at in height.items() if at == level)
         found.append(Level(names, np.stack([held[name] for name in names], axis=1)))
     return tuple(found)
 
