@@ -108,7 +108,7 @@ def test_what_cannot_be_used_is_told(tiny_vit, x, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("factor", [1e-40, 1e-20, 1e19, 1e37])
+@pytest.mark.parametrize("factor", [1e-38, 1e-20, 1e19, 1e37])
 def test_only_the_directions_of_features_count(factor):
     """Though their squares are no numbers of float32."""
     generator = np.random.default_rng(0)

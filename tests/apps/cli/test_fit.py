@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -731,9 +732,9 @@ def test_series_that_are_not_looked_for_are_said():
 def test_a_fit_says_what_to_ask_for_where_nearly_all_would_be_unsure():
     sure, right = (0.8,) * 100, (True,) * 80 + (False,) * 20
     told = Calibration(sure, right, sure, 3, 3, 1, 0, ("cat",) * 100)
-    assert calibration_words(told).endswith(
+    assert calibration_words(SimpleNamespace(calibration=told)).endswith(
         "; 100% of such images will be unsure with --reject-at 0.9; --reject-at 0.73 would answer half of "
         "them or more"
     )
     all_right = Calibration(sure, (True,) * 100, sure, 3, 3, 1, 0, ("cat",) * 100)
-    assert calibration_words(all_right).endswith("rest on 100 validation images")
+    assert calibration_words(SimpleNamespace(calibration=all_right)).endswith("rest on 100 validation images")
