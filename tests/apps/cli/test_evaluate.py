@@ -80,6 +80,8 @@ def test_against_what_others_would_take(run, tmp_path):
 
 
 def test_against_other_images_is_refused_before_any_is_read(run, model, tmp_path, monkeypatch):
+    whole = tmp_path / "whole"
+    assert run("fit", model.parent / "photos", "--out", whole)[0] == 0
     aside = shutil.copytree(model.parent / "photos", tmp_path / "aside")
     min((aside / "clock").iterdir()).unlink()
 
@@ -87,5 +89,5 @@ def test_against_other_images_is_refused_before_any_is_read(run, model, tmp_path
         raise AssertionError("images were read")
 
     monkeypatch.setattr("pbprompt.vision.features.cache.FeatureBank.encode", encode)
-    code, _, err = run("evaluate", model, aside, "--against")
+    code, _, err = run("evaluate", whole, aside, "--against")
     assert code == 2 and "give the data that it was fitted to" in err and err.count("\n") == 1

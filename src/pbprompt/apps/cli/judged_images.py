@@ -1,6 +1,6 @@
 """Which images `pbprompt evaluate` judges a model by, and what is to be said of them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -49,7 +49,7 @@ def judged_images(
     """Those of a split that is asked for; else the test split; else, where data has none, all of them.
 
     What a model was fitted to whole is judged by leaving out, where that can be done. `beside_others`: whose
-    training images must be among them, which is refused before any image is read.
+    training images must be among them, which is refused before images are read where that can be told.
     """
     fitted = model.info.data
     dataset, own = _as_fitted(model, data, root, classes_file, bank, beside_others)
@@ -116,10 +116,10 @@ def _as_fitted(
             dataset = replace(dataset, classes=tuple(labels[name] for name in dataset.classes))
         return dataset
 
-    def ways(first: Dataset, seen: Callable[[Dataset], Dataset]) -> Iterator[Dataset]:
+    def ways(first: Dataset) -> Iterator[Dataset]:
         yield first
         if len(first.train) == len(first.items) and (shares := fitted.held_out):
-            yield seen(read((shares[0], shares[1]), by_path(first, bank, fitted.group)))
+            yield readable(read((shares[0], shares[1]), by_path(first, bank, fitted.group)))
         yield replace(first, train=first.items, val=(), test=())  # as --hold-out 0 has it
 
     def readable(dataset: Dataset) -> Dataset:
@@ -132,10 +132,10 @@ def _as_fitted(
 
     first = read(NONE)
     other = not same and fitted.dataset != first.name and len(first.train) == len(first.items)
-    if beside_others and other and not any(map(own, ways(first, lambda dataset: dataset))):
+    if beside_others and other and not fitted.held_out and not own(first):  # a split by series takes features
         raise InputError(OTHERS_TRAIN)
     first = readable(first)
-    return next(((dataset, True) for dataset in ways(first, readable) if own(dataset)), (first, False))
+    return next(((dataset, True) for dataset in ways(first) if own(dataset)), (first, False))
 
 
 def called_as(model: TunedModel, dataset: Dataset, names: Path | None) -> Dataset:
