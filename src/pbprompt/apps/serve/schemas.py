@@ -189,7 +189,7 @@ Box = Annotated[
 ]
 
 
-class Part(BaseModel):
+class LikePart(BaseModel):
     """A part of the image, and the place in a training photograph that it is most like."""
 
     logit: float = Field(description="what it adds to the class's logit")
@@ -205,7 +205,7 @@ class Explanation(BaseModel):
     range: tuple[float, float] = Field(description="lowest and highest value of the mean heat map")
     mean: str = Field(description="base64 of a PNG: the square the model saw, under the mean heat map")
     samples: list[str] = Field(description="the same for each sampled prompt")
-    parts: list[Part] = Field(
+    parts: list[LikePart] = Field(
         description="what looks like training photographs, the most telling first; of a model that compares "
         "patches, served with --photographs"
     )

@@ -38,7 +38,7 @@ from pbprompt.apps.serve.schemas import (
     Examples,
     Explain,
     Explanation,
-    Part,
+    LikePart,
     Predict,
     Predictions,
     Upload,
@@ -271,7 +271,7 @@ class Service:
             mean=_base64(overlay(square, heat.mean(0), hottest)),
             samples=[_base64(overlay(square, one, hottest)) for one in heat],
             parts=[
-                Part(
+                LikePart(
                     logit=part.logit,
                     box=part.box,
                     photograph=part.photograph.name,
