@@ -5,9 +5,9 @@ import pytest
 from scipy.stats import norm
 
 from pbprompt.model.metrics.resampling import (
+    PairedDifference,
     image_counts,
     paired_average_difference,
-    paired_difference,
     seed_shares,
 )
 
@@ -17,6 +17,11 @@ def two_models(seed: int, n: int = 200, a: float = 0.7, b: float = 0.6) -> tuple
     generator = np.random.default_rng(seed)
     shared = 0.5 * generator.random((1, n))
     return shared + 0.5 * generator.random(n) < a, shared + 0.5 * generator.random(n) < b
+
+
+def paired_difference(a: np.ndarray, b: np.ndarray, **options: int) -> PairedDifference:
+    """On a single test set."""
+    return paired_average_difference([[a]], [[b]], **options)
 
 
 def test_one_draw_agrees_with_drawing_the_items_one_by_one():

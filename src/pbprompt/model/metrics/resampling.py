@@ -28,24 +28,16 @@ class PairedDifference(NamedTuple):
     probability: float
 
 
-def paired_difference(
-    correct_a: ArrayLike, correct_b: ArrayLike, resamples: int = RESAMPLES
-) -> PairedDifference:
-    """Of which images [s, n] A and B are right about, each after the same s draws.
-
-    With one draw, images alone are resampled. The probability is the share of resamples in which A is ahead,
-    ties counting half.
-    """
-    return paired_average_difference([[correct_a]], [[correct_b]], resamples=resamples)
-
-
 def paired_average_difference(
     correct_a: Sequence[Sequence[ArrayLike]],
     correct_b: Sequence[Sequence[ArrayLike]],
     draws: Sequence[int] | None = None,
     resamples: int = RESAMPLES,
 ) -> PairedDifference:
-    """The same over several test sets, each counting as much, or of H: `correct[half][set]` is [s, n].
+    """How far A is ahead of B, over test sets that count as much or in H, by what each is right about.
+
+    `correct[half][set]` is [s, n], after the same s draws for both; of one draw, images alone are resampled.
+    The probability is the share of resamples in which A is ahead, ties counting half.
 
     M = 1/D·Σ_d M_d,  with two halves H = 2·M_base·M_new / (M_base + M_new),  in every resample
 
