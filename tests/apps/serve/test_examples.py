@@ -57,6 +57,7 @@ def test_it_becomes_the_model_that_has_learned_the_images(pupil, learner, cat, g
         "added": [],
         "calibrated": False,
         "thresholds": None,
+        "class_mix": "as-trained",
     }
     expected = learner.partial_fit(seen(learner, jpeg, guitar), ["dog", "red panda"])
     (said,) = expected.predict(seen(learner, jpeg))

@@ -44,7 +44,7 @@ def test_a_probability_per_label_and_those_at_their_thresholds(served, labels_mo
     response = served.post("/predict", files=[("files", ("a.webp", cat)), ("files", ("b.webp", guitar))])
     body = response.json()
     assert response.status_code == 200 and body["note"] is None
-    assert [set(one) for one in body["predictions"]] == [{"image", "labels", "scores"}] * 2
+    assert [set(one) for one in body["predictions"]] == [{"image", "labels", "scores", "nothing"}] * 2
     levels = served.get("/classes").json()["thresholds"]
     assert levels == labels_model.thresholds
     for one in body["predictions"]:
