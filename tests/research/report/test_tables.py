@@ -9,7 +9,7 @@ from rich.console import Console
 
 from pbprompt.errors import InputError
 from pbprompt.model.metrics.metrics import harmonic_mean
-from pbprompt.model.metrics.resampling import paired_average_difference, paired_difference
+from pbprompt.model.metrics.resampling import paired_average_difference
 from pbprompt.research.recipes import MethodRow, Recipe, load_recipe
 from pbprompt.research.report import render
 from pbprompt.research.report.tables import build_table, title_of
@@ -208,7 +208,7 @@ def test_the_first_row_is_compared_on_the_same_images():
         for method in ("pbprompt", "coop")
     ]
     assert only.leads[0] == (None,)
-    assert only.leads[1][0] == paired_difference(*hits)
+    assert only.leads[1][0] == paired_average_difference(*[[[side]] for side in hits])
     assert only.leads[1][0].difference == pytest.approx(hits[0].mean() - hits[1].mean())
     said["coop-dtd-4-1"]["dtd/label"] = labels[::-1]
     assert build_table(own, found, said.__getitem__).sections[0].leads[1] == (None,)
