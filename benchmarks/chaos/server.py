@@ -11,7 +11,6 @@ import re
 import shutil
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -34,7 +33,6 @@ from pbprompt.vision.towers.loading.load import load_backbone
 
 PATIENCE = 180.0  # seconds for a slow or broken client to be cut off or answered
 STARVED = 16  # huge images that a small one may wait for, of a greedy client's 64
-DELAYED = 24  # times as long as alone that a small one may take beside crumbs
 SMALL = 8  # small ones that are sent meanwhile
 STOPS = 60.0  # seconds from SIGTERM to the end; the grace is 30
 # What JSON schema cannot say (that a text is an image's base64) is no fault of a request that breaks it.
@@ -205,8 +203,8 @@ def _beside(url: str, kind: str, pieces: list[bytes]) -> Found:
                     line.settimeout(1.0)
 
     small = serve_load.Case("small", True, serve_load.form(serve_load.photo("JPEG")))
-    alone = [serve_load.send(url, small, address="127.0.0.1").seconds for _ in range(SMALL // 2)]
-    patience = DELAYED * statistics.median(alone)
+    one = serve_load.Case("one", True, serve_load.form(serve_load.many_scans(100, 2000)))
+    patience = STARVED * serve_load.send(url, one, address="127.0.0.1").seconds
     threads = [threading.Thread(target=send_crumbs, daemon=True) for _ in range(LINES)]
     for thread in threads:
         thread.start()
