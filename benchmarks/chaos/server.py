@@ -204,7 +204,8 @@ def _beside(url: str, kind: str, pieces: list[bytes]) -> Found:
 
     small = serve_load.Case("small", True, serve_load.form(serve_load.photo("JPEG")))
     one = serve_load.Case("one", True, serve_load.form(serve_load.many_scans(100, 2000)))
-    patience = STARVED * serve_load.send(url, one, address="127.0.0.1").seconds
+    # as if each of the lines had sent a huge image
+    patience = LINES * serve_load.send(url, one, address="127.0.0.1").seconds
     threads = [threading.Thread(target=send_crumbs, daemon=True) for _ in range(LINES)]
     for thread in threads:
         thread.start()
