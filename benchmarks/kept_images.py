@@ -14,7 +14,7 @@ import torch
 from pbprompt import markdown
 from pbprompt.evidence import evidence
 from pbprompt.learners.method import build_method, make_config
-from pbprompt.model.metrics.metrics import summary
+from pbprompt.model.metrics.evaluation import summary
 from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
 from pbprompt.vision.features.cache import FeatureBank, Features

@@ -34,7 +34,7 @@ from pbprompt.evidence.label_head import choose_thresholds
 from pbprompt.files import write_text
 from pbprompt.learners.method import build_method
 from pbprompt.markdown import table
-from pbprompt.model.metrics.multi_label import MultiLabelEvaluation, mean_average_precision
+from pbprompt.model.metrics.evaluation import MultiLabelEvaluation, mean_average_precision
 from pbprompt.model.predictor import zero_shot
 from pbprompt.research.runs.provenance import commit
 from pbprompt.vision.images.images import open_image

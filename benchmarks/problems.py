@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.learners.method import build_method
-from pbprompt.model.metrics.metrics import summary
+from pbprompt.model.metrics.evaluation import summary
 from pbprompt.model.predictor import predictive
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.sources import open_dataset

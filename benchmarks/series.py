@@ -37,7 +37,7 @@ from pbprompt.evidence.series import CHANCE, find_series
 from pbprompt.files import write_text
 from pbprompt.learners.method import build_method
 from pbprompt.model.calibration import calibrate_left_out
-from pbprompt.model.metrics.metrics import summary
+from pbprompt.model.metrics.evaluation import summary
 from pbprompt.model.predictor import predictive
 from pbprompt.model.scoring import log_probabilities
 from pbprompt.model.series import ASKED_CHANCE

@@ -29,7 +29,7 @@ from pbprompt.evidence.learners import TakesUnlabelled
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
 from pbprompt.model.learn import bank_on
-from pbprompt.model.metrics.metrics import harmonic_mean
+from pbprompt.model.metrics.evaluation import harmonic_mean
 from pbprompt.model.metrics.resampling import image_counts, interval, resampled_mean
 from pbprompt.model.predictor import predict_features
 from pbprompt.model.scoring import log_probabilities

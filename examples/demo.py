@@ -15,7 +15,7 @@ from pbprompt import load_backbone
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
 from pbprompt.model.learn import tune
-from pbprompt.model.metrics.metrics import harmonic_mean
+from pbprompt.model.metrics.evaluation import harmonic_mean
 from pbprompt.model.predictor import Predictor, predict_features, predictive, zero_shot
 from pbprompt.model.scoring import score
 from pbprompt.registry import find_method

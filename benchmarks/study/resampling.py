@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from benchmarks.study.parts import Place
 from pbprompt.errors import InputError
-from pbprompt.model.metrics.arrays import Floats
+from pbprompt.model.metrics.classification import Floats
 from pbprompt.model.metrics.resampling import Counts, image_counts, resampled_mean, seed_shares
 from pbprompt.research.runs.record import RunRecord
 from pbprompt.research.runs.store import RunStore

@@ -14,7 +14,7 @@ from pbprompt.evidence.learners import MultiLabel
 from pbprompt.learners.method import Method
 from pbprompt.learners.predictive import DIGITS, Predictive
 from pbprompt.model.learn import Bank
-from pbprompt.model.metrics.multi_label import MultiLabelEvaluation, mean_average_precision
+from pbprompt.model.metrics.evaluation import MultiLabelEvaluation, mean_average_precision
 from pbprompt.model.predictor import zero_shot
 from pbprompt.registry import methods
 from pbprompt.vision.features.cache import Features

@@ -17,7 +17,7 @@ from pbprompt.learners.memory import Memory
 from pbprompt.learners.method import Method, MethodConfig, build_method, make_config
 from pbprompt.learners.predictive import Predictive, rounded
 from pbprompt.model.metrics.conformal import ByDifficulty, prediction_sets
-from pbprompt.model.metrics.metrics import summary
+from pbprompt.model.metrics.evaluation import summary
 from pbprompt.model.predictor import Predictor, predict_features, predictive
 from pbprompt.registry import find_method
 from pbprompt.vision.features.cache import Features

@@ -37,8 +37,7 @@ from pbprompt.model.hierarchy import holds
 from pbprompt.model.learn import Bank, bank_on, learn_beside, tune
 from pbprompt.model.manifest import ModelFiles, opened
 from pbprompt.model.metrics.conformal import ByDifficulty
-from pbprompt.model.metrics.evaluation import Evaluation
-from pbprompt.model.metrics.multi_label import MultiLabelEvaluation
+from pbprompt.model.metrics.evaluation import Evaluation, MultiLabelEvaluation
 from pbprompt.model.multi_label import check_multi_label, fit_head, judge_labels, predict_labels, thresholds
 from pbprompt.model.nothing import Nothing
 from pbprompt.model.predictor import SAMPLES, Predictor, predict_features, predictive, zero_shot

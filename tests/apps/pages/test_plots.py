@@ -10,7 +10,7 @@ from PIL import Image
 
 from pbprompt.apps.pages import plots
 from pbprompt.errors import InputError
-from pbprompt.model.metrics.reliability import ReliabilityBins, confidence_bins
+from pbprompt.model.metrics.classification import ReliabilityBins, confidence_bins
 
 LINES = {
     "PBPrompt": {1: [0.60, 0.62, 0.67], 4: [0.70, 0.70, 0.73], 16: [0.80]},

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.study.resampling import resampled_auroc, resampled_ece
-from pbprompt.model.metrics.reliability import confidence_bins
+from pbprompt.model.metrics.classification import confidence_bins
 from pbprompt.model.metrics.resampling import image_counts, resampled_mean
 from pbprompt.model.metrics.selective import auroc
 

@@ -16,7 +16,7 @@ from benchmarks.study.parts import STUDIES, load_parts, shots_in_words, study_re
 from benchmarks.study.summary import summarise
 from pbprompt.errors import InputError
 from pbprompt.learners.method import build_method, make_config
-from pbprompt.model.metrics.metrics import harmonic_mean
+from pbprompt.model.metrics.evaluation import harmonic_mean
 from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
 from pbprompt.research.dry_run import DryRun

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import binomtest, norm
 
 from pbprompt.model.metrics.resampling import (
     PairedDifference,
     image_counts,
     paired_average_difference,
     seed_shares,
+    sign_test,
 )
 
 
@@ -147,3 +148,9 @@ def test_few_seeds_spread_as_the_mean_of_that_many_does(seeds):
     means = shares @ values
     assert means.mean() == pytest.approx(values.mean(), abs=0.02)
     assert means.std() == pytest.approx(values.std(ddof=1) / np.sqrt(seeds), rel=0.03)
+
+
+@pytest.mark.parametrize(("better", "worse"), [(0, 0), (1, 0), (5, 1), (12, 12), (40, 17), (3, 900)])
+def test_it_is_the_two_tailed_binomial(better, worse):
+    wanted = binomtest(better, better + worse).pvalue if better + worse else 1.0
+    assert sign_test(better, worse) == sign_test(worse, better) == pytest.approx(wanted)

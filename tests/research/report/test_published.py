@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 
 from pbprompt.errors import InputError
-from pbprompt.model.metrics.metrics import harmonic_mean
+from pbprompt.model.metrics.evaluation import harmonic_mean
 from pbprompt.research.report.published import AVERAGE, figures, published, tables
 
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from pbprompt.errors import InputError
-from pbprompt.model.metrics.metrics import harmonic_mean
+from pbprompt.model.metrics.evaluation import harmonic_mean
 from pbprompt.model.metrics.resampling import paired_average_difference
 from pbprompt.research.recipes import MethodRow, Recipe, load_recipe
 from pbprompt.research.report import render

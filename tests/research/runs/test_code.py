@@ -35,7 +35,12 @@ def test_the_closure_holds_method_equations_loop_and_engine():
     equations = {f"prompts/pbprompt/{name}.py" for name in ("elbo", "generator", "transport", "variational")}
     assert equations | {"prompts/loop/loop.py", "prompts/loop/step.py", "vision/towers/engine.py"} <= found
     assert "vision/towers/kernels/transport.py" in found  # which a function imports
-    figures = {"model/scoring.py", "model/metrics/metrics.py", "evidence/temperature.py", "evidence/folds.py"}
+    figures = {
+        "model/scoring.py",
+        "model/metrics/evaluation.py",
+        "evidence/temperature.py",
+        "evidence/folds.py",
+    }
     assert figures | {"vision/images/fewshot.py"} <= found
     assert not {file for file in found if file.startswith(("apps/", "research/", "prompts/rivals/ship"))}
     assert not equations & places(PACKAGE / "prompts/rivals/plot.py") - {"prompts/pbprompt/transport.py"}
@@ -89,7 +94,9 @@ def test_a_plugin_and_what_lies_beside_it_count(plugin, tmp_path):
     assert now() != first
 
 
-@pytest.mark.parametrize("file", ["research/runs/protocol.py", "model/tuned.py", "model/metrics/metrics.py"])
+@pytest.mark.parametrize(
+    "file", ["research/runs/protocol.py", "model/tuned.py", "model/metrics/evaluation.py"]
+)
 def test_what_makes_the_figures_counts(monkeypatch, file):
     parsed, path = code._parsed, PACKAGE / file
 

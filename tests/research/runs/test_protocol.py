@@ -11,7 +11,7 @@ import torch
 from pbprompt.errors import InputError
 from pbprompt.evidence.rivals.tip_adapter import TipAdapter
 from pbprompt.evidence.temperature import fit_temperature
-from pbprompt.model.metrics.metrics import harmonic_mean
+from pbprompt.model.metrics.evaluation import harmonic_mean
 from pbprompt.model.metrics.selective import auroc
 from pbprompt.research.runs.config import RunConfig
 from pbprompt.research.runs.protocol import prepare_run, run_task

@@ -14,10 +14,9 @@ from pbprompt.files import as_text
 from pbprompt.model.calibration import chosen
 from pbprompt.model.card import GROUP_HEADS, TRADE_HEADS, group_cells, judged_on, trade_cells
 from pbprompt.model.learn import Bank, bank_on
-from pbprompt.model.metrics.confusion import worst_first
-from pbprompt.model.metrics.evaluation import Evaluation
-from pbprompt.model.metrics.multi_label import MultiLabelEvaluation
-from pbprompt.model.metrics.sign_test import sign_test
+from pbprompt.model.metrics.classification import worst_first
+from pbprompt.model.metrics.evaluation import Evaluation, MultiLabelEvaluation
+from pbprompt.model.metrics.resampling import sign_test
 from pbprompt.model.scoring import RIVALS, against
 from pbprompt.model.series import series_of
 from pbprompt.model.tuned import LEFT_OUT, TunedModel

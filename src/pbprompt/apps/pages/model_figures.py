@@ -10,7 +10,7 @@ import numpy as np
 from pbprompt.apps.pages import plots
 from pbprompt.apps.pages.plots import Drawing, reliability_words
 from pbprompt.files import as_csv, write_text
-from pbprompt.model.metrics.confusion import ClassFigures, csv_rows
+from pbprompt.model.metrics.classification import ClassFigures, csv_rows
 from pbprompt.model.metrics.evaluation import Evaluation
 from pbprompt.model.metrics.selective import area_under_risk_coverage
 

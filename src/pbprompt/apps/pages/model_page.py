@@ -13,9 +13,8 @@ from pbprompt.apps.pages.model_figures import class_cells, draw_confusion, draw_
 from pbprompt.files import write_text
 from pbprompt.model.calibration import chosen
 from pbprompt.model.card import GROUP_HEADS, TRADE_HEADS, group_cells, trade_cells
-from pbprompt.model.metrics.confusion import ConfusedPair, most_involved, worst_first
-from pbprompt.model.metrics.evaluation import MOST_PAIRS, Evaluation
-from pbprompt.model.metrics.multi_label import MultiLabelEvaluation
+from pbprompt.model.metrics.classification import ConfusedPair, most_involved, worst_first
+from pbprompt.model.metrics.evaluation import MOST_PAIRS, Evaluation, MultiLabelEvaluation
 
 MOST_CLASSES = 30  # that stand open; the others are folded away
 MOST_IN_MATRIX = 20

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from pbprompt.errors import InputError, needing
 from pbprompt.files import write_bytes
-from pbprompt.model.metrics.reliability import ReliabilityBins
+from pbprompt.model.metrics.classification import ReliabilityBins
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

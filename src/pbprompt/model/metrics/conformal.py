@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pbprompt.errors import InputError
-from pbprompt.model.metrics.arrays import Floats, numbers, scores
+from pbprompt.model.metrics.classification import Floats, numbers
 
 ENOUGH = 3  # times as many images as q takes at least, before images of one difficulty have one of their own
 
@@ -90,7 +90,7 @@ def prediction_sets(
     Where no class is likely enough the set is the likeliest class: an answer of nothing helps nobody, and a
     larger set covers no less.
     """
-    rows = scores(probabilities, "probabilities")
+    rows = numbers(probabilities, "probabilities", 2)
     held = 1 - rows <= (quantile(rows.max(1))[:, None] if isinstance(quantile, ByDifficulty) else quantile)
     empty = ~held.any(1)
     held[empty, rows[empty].argmax(1)] = True

@@ -4,16 +4,20 @@
 
 w_r counts how often resample r has each image, v_r the share it gives to each seed, and m is a metric of
 images with weights. Methods tested on the same images after the same draws take the same w and v: then the
-difference of their M is paired, and its quantiles are an interval of that difference.
+difference of their M is paired, and its quantiles are an interval of that difference. Of two models on one
+test set the sign test says as much by the b and w images that only the one or the other is right about:
+
+    p = min(1, 2 Σ_{i ≤ min(b, w)} C(b + w, i) / 2^{b + w})       each is as likely either way by chance
 """
 
 from collections.abc import Sequence
+from math import comb
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pbprompt.model.metrics.arrays import Floats
+from pbprompt.model.metrics.classification import Floats
 
 RESAMPLES = 2000
 
@@ -105,3 +109,9 @@ def interval(values: ArrayLike) -> tuple[float, float]:
     """The middle 95 % of the resamples."""
     low, high = np.nanquantile(np.asarray(values), [0.025, 0.975])
     return float(low), float(high)
+
+
+def sign_test(better: int, worse: int) -> float:
+    """p: how often chance alone makes so large a difference."""
+    count = better + worse
+    return min(1.0, 2 * sum(comb(count, i) for i in range(min(better, worse) + 1)) / 2**count)

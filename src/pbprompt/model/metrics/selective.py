@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pbprompt.model.metrics.arrays import Floats, flags, numbers
+from pbprompt.model.metrics.classification import Floats, flags, numbers
 
 TRIED = 64  # numbers of items, where to start
 MOST_TIMES = 10  # as many items

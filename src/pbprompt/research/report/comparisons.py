@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from pbprompt.learners.trained import Trained
-from pbprompt.model.metrics.metrics import harmonic_mean
+from pbprompt.model.metrics.evaluation import harmonic_mean
 from pbprompt.registry import methods
 from pbprompt.research.recipes import Recipe
 from pbprompt.research.report.render import HTML, cell_text

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pbprompt.apps.pages import plots
 from pbprompt.apps.pages.plots import Drawing, reliability_words
 from pbprompt.errors import InputError
-from pbprompt.model.metrics.reliability import confidence_bins
+from pbprompt.model.metrics.classification import confidence_bins
 from pbprompt.model.metrics.selective import area_under_risk_coverage, risk_coverage
 from pbprompt.research.report.comparisons import Comparison
 from pbprompt.research.report.render import DEVIATION

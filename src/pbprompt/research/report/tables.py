@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pbprompt.errors import InputError
-from pbprompt.model.metrics.metrics import harmonic_mean
+from pbprompt.model.metrics.evaluation import harmonic_mean
 from pbprompt.model.metrics.resampling import PairedDifference, paired_average_difference
 from pbprompt.research.recipes import MethodRow, Recipe
 from pbprompt.research.report.published import AVERAGE, BACKBONES, Figure, published

@@ -31,7 +31,7 @@ from pbprompt.evidence.temperature import fit_temperature
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import Method, MethodConfig, make_config
 from pbprompt.model.learn import Bank, bank_on
-from pbprompt.model.metrics.metrics import harmonic_mean
+from pbprompt.model.metrics.evaluation import harmonic_mean
 from pbprompt.model.metrics.selective import auroc
 from pbprompt.model.predictor import predict_features
 from pbprompt.model.scoring import log_probabilities, standard_figures
