@@ -30,7 +30,7 @@ from benchmarks.speed.setups import make_backbone
 from pbprompt.learners.method import make_config
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
-from pbprompt.research.runs.provenance import commit
+from pbprompt.research.provenance import commit
 from pbprompt.vision.features.cache import FeatureBank, Features
 from pbprompt.vision.features.encode import default_batch
 from pbprompt.vision.images.decoding import squares_of

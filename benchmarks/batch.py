@@ -40,7 +40,7 @@ from benchmarks.speed.setups import make_backbone
 from pbprompt.apps import batch as batch_job
 from pbprompt.apps.batch.output import Output
 from pbprompt.model.tuned import TunedModel
-from pbprompt.research.runs.provenance import commit, machine
+from pbprompt.research.provenance import commit, machine
 from pbprompt.vision.features.encode import decoder_for, default_batch, encode_records
 from pbprompt.vision.images.decoding import Decoder
 from pbprompt.vision.images.stream import Record, Stream

@@ -33,7 +33,7 @@ from pbprompt.evidence.conjugate import Conjugate
 from pbprompt.evidence.expert import Seen
 from pbprompt.files import write_text
 from pbprompt.model.metrics.selective import auroc
-from pbprompt.research.runs.provenance import commit
+from pbprompt.research.provenance import commit
 from pbprompt.vision.similarity import unit
 
 SHOTS: tuple[int | None, ...] = (1, 2, 4, 16, 100, None)

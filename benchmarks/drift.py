@@ -25,7 +25,7 @@ from pbprompt.learners.predictive import rounded
 from pbprompt.model.calibration import calibrate_left_out
 from pbprompt.model.monitoring import Answered, compare
 from pbprompt.model.predictor import Predictor, predictive
-from pbprompt.research.runs.provenance import commit
+from pbprompt.research.provenance import commit
 
 FITTED = (112, 350)  # photographs
 ASKED = (10, 30, 300)  # images

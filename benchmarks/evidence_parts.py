@@ -35,7 +35,7 @@ from pbprompt.evidence import weights as expert_weights
 from pbprompt.evidence.experts import gaussian, kernel
 from pbprompt.files import write_text
 from pbprompt.model.metrics.selective import auroc
-from pbprompt.research.runs.provenance import commit
+from pbprompt.research.provenance import commit
 
 SHOTS = (1, 2, 4, 16)
 SEEDS = (1, 2)

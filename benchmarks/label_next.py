@@ -30,7 +30,7 @@ from pbprompt.learners.method import build_method
 from pbprompt.markdown import table
 from pbprompt.model.predictor import Predictor, predictive
 from pbprompt.registry import find_method
-from pbprompt.research.runs.provenance import commit
+from pbprompt.research.provenance import commit
 from pbprompt.seeding import stream
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.sources import open_dataset

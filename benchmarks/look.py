@@ -29,7 +29,7 @@ from pbprompt.apps.audit.leave_one_out import Judgement, confident_classes, judg
 from pbprompt.files import write_text
 from pbprompt.markdown import table
 from pbprompt.model.predictor import zero_shot
-from pbprompt.research.runs.provenance import commit
+from pbprompt.research.provenance import commit
 from pbprompt.vision.features.cache import FeatureBank, Features
 from pbprompt.vision.images.images import open_image
 from pbprompt.vision.images.items import Dataset, Item

@@ -36,7 +36,7 @@ from pbprompt.learners.method import build_method
 from pbprompt.markdown import table
 from pbprompt.model.metrics.evaluation import MultiLabelEvaluation, mean_average_precision
 from pbprompt.model.predictor import zero_shot
-from pbprompt.research.runs.provenance import commit
+from pbprompt.research.provenance import commit
 from pbprompt.vision.images.images import open_image
 from pbprompt.vision.images.items import Dataset, Item
 from pbprompt.vision.images.sources import open_dataset

@@ -36,7 +36,7 @@ from pbprompt.learners.method import build_method, make_config
 from pbprompt.learners.zeroshot import sentence_features
 from pbprompt.model.metrics.selective import auroc
 from pbprompt.registry import find_method
-from pbprompt.research.runs.provenance import commit
+from pbprompt.research.provenance import commit
 from pbprompt.vision.similarity import unit
 
 SHOTS = (4, 16)

@@ -30,7 +30,7 @@ from pbprompt import markdown
 from pbprompt.files import write_text
 from pbprompt.model import nothing
 from pbprompt.model.nothing import Nothing
-from pbprompt.research.runs.provenance import commit
+from pbprompt.research.provenance import commit
 from pbprompt.vision.images.sources import open_dataset
 
 SETS = ("caltech101", "oxford_pets", "flowers102", "grocery:photo", *(f"pacs:{one}" for one in DOMAINS))

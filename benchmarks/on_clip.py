@@ -60,7 +60,7 @@ from pbprompt.model.metrics.resampling import image_counts, interval, seed_share
 from pbprompt.model.metrics.selective import auroc
 from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
-from pbprompt.research.runs.provenance import commit
+from pbprompt.research.provenance import commit
 from pbprompt.vision.towers.backbone import Backbone, Encoded
 
 SCALE = 100.0

@@ -29,7 +29,7 @@ from pbprompt.evidence.conjugate import Conjugate, ConjugateConfig
 from pbprompt.files import write_text
 from pbprompt.learners.method import build_method
 from pbprompt.model.predictor import predictive
-from pbprompt.research.runs.provenance import commit
+from pbprompt.research.provenance import commit
 from pbprompt.vision.features.cache import FeatureBank, Features
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.towers.loading.load import load_backbone

@@ -46,7 +46,7 @@ from pbprompt.model.hierarchy import holds, levels
 from pbprompt.model.predictor import predict_features
 from pbprompt.model.series import ASKED_CHANCE
 from pbprompt.model.tuned import TunedModel
-from pbprompt.research.runs.provenance import commit
+from pbprompt.research.provenance import commit
 from pbprompt.vision.features.cache import Features
 from pbprompt.vision.similarity import unit
 

@@ -41,7 +41,7 @@ from pbprompt.model.metrics.evaluation import summary
 from pbprompt.model.predictor import predictive
 from pbprompt.model.scoring import log_probabilities
 from pbprompt.model.series import ASKED_CHANCE
-from pbprompt.research.runs.provenance import commit
+from pbprompt.research.provenance import commit
 from pbprompt.vision.similarity import unit
 
 DRAWS = 5

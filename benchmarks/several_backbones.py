@@ -34,7 +34,7 @@ from benchmarks.problems import figures
 from pbprompt import EvidenceClassifier
 from pbprompt.files import write_text
 from pbprompt.learners.zeroshot import ZeroShot, ZeroShotConfig
-from pbprompt.research.runs.provenance import commit
+from pbprompt.research.provenance import commit
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.images import open_image
 from pbprompt.vision.images.items import Dataset, Item

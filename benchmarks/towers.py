@@ -35,7 +35,7 @@ from pbprompt.model.predictor import predict_features
 from pbprompt.model.scoring import log_probabilities
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
-from pbprompt.research.runs.provenance import commit
+from pbprompt.research.provenance import commit
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.fewshot import base_new, draw
 from pbprompt.vision.images.items import Dataset, Item

@@ -43,7 +43,7 @@ from pbprompt.evidence.unlabelled import PER_CLASS
 from pbprompt.files import write_text
 from pbprompt.learners.method import build_method
 from pbprompt.model.metrics.resampling import Counts, image_counts, interval, resampled_mean, seed_shares
-from pbprompt.research.runs.provenance import commit
+from pbprompt.research.provenance import commit
 from pbprompt.vision.similarity import unit
 
 SHOTS = (0, 1, 2, 4, 8, 16)

@@ -93,7 +93,7 @@ def sweeps_here(monkeypatch) -> None:
     """Sweeps are done in this process."""
     from inline_executor import Inline
 
-    monkeypatch.setattr("pbprompt.executors.local.LocalExecutor", lambda jobs, device: Inline())
+    monkeypatch.setattr("pbprompt.executors.LocalExecutor", lambda jobs, device: Inline())
 
 
 @pytest.fixture(scope="session")

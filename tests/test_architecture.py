@@ -50,10 +50,10 @@ WALKS = {  # what is opened, in order, to follow a job; each hop is a file and w
         ("apps/cli/reproduce.py", "reproduce"),  # reads the options, and prints
         ("research/recipes/__init__.py", "load_recipe"),  # a table of the paper as runs
         ("research/sweep.py", "sweep"),  # those that the store does not have
-        ("research/runs/protocol.py", "prepare_run"),  # data, draw, settings, id
-        ("executors/local.py", "LocalExecutor"),  # in processes (or Ray, or Slurm)
+        ("research/protocol.py", "prepare_run"),  # data, draw, settings, id
+        ("executors.py", "LocalExecutor"),  # in processes (or Ray, or Slurm)
         ("research/sweep.py", "execute"),  # one run
-        ("research/runs/protocol.py", "run_task"),  # tune, then test
+        ("research/protocol.py", "run_task"),  # tune, then test
         ("model/tuned.py", "TunedModel.fit"),  # as for fit
         ("model/predictor.py", "predict_features"),  # what it says of each test image
         ("research/report/tables.py", "build_table"),  # records as a table, beside the published figures

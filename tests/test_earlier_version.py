@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from pbprompt.model.tuned import TunedModel
-from pbprompt.research.runs.store import RunStore
+from pbprompt.research.runs import RunStore
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.sources import open_dataset
 from pbprompt.vision.towers.backbone import Backbone, BackboneConfig, Encoded, random_backbone

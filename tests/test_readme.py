@@ -14,8 +14,7 @@ import yaml
 
 import pbprompt
 from pbprompt.apps.cli import main
-from pbprompt.research import recipes
-from pbprompt.research.runs import protocol
+from pbprompt.research import protocol, recipes
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")

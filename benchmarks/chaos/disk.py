@@ -28,9 +28,7 @@ from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.loop.checkpoint import Tally, read_checkpoint, write_checkpoint
 from pbprompt.prompts.loop.schedule import make_optimiser
 from pbprompt.registry import find_method
-from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.record import BackboneFacts, DataFacts, RunRecord
-from pbprompt.research.runs.store import RunStore
+from pbprompt.research.runs import BackboneFacts, DataFacts, RunConfig, RunRecord, RunStore
 from pbprompt.vision.features.checkpoint import Checkpoint
 from pbprompt.vision.features.store import FeatureStore
 from pbprompt.vision.images import stream

@@ -28,7 +28,7 @@ from pbprompt.apps import batch as batch_job
 from pbprompt.apps.batch import parts
 from pbprompt.apps.batch.output import Output
 from pbprompt.apps.export import export_onnx
-from pbprompt.executors.executor import Ended, Job, attempt
+from pbprompt.executors import Ended, Job, attempt
 from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
 from pbprompt.model.folder import describe_model
@@ -37,8 +37,7 @@ from pbprompt.model.streamed import fit_gathered, gather_stream, kept_beside
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.loop import loop
 from pbprompt.registry import find_method
-from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.store import RunStore
+from pbprompt.research.runs import RunConfig, RunStore
 from pbprompt.research.sweep import sweep
 from pbprompt.vision.features import checkpoint, claims, store
 from pbprompt.vision.features.cache import FeatureBank

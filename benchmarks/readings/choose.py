@@ -17,8 +17,7 @@ from typing import Any
 
 import yaml
 
-from pbprompt.research.runs.record import RunRecord
-from pbprompt.research.runs.store import RunStore
+from pbprompt.research.runs import RunRecord, RunStore
 
 RIVALS = {"few-shot": ("coop", "plot"), "base-to-new": ("cocoop", "proda", "vpt", "ship")}
 LABELS = {"coop": "CoOp", "plot": "PLOT", "cocoop": "CoCoOp", "proda": "ProDA", "vpt": "VPT", "ship": "SHIP"}

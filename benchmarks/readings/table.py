@@ -20,9 +20,7 @@ from pbprompt.files import write_text
 from pbprompt.learners.method import make_config
 from pbprompt.prompts.pbprompt.model import PBPrompt
 from pbprompt.research.recipes import load_recipe
-from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.record import RunRecord
-from pbprompt.research.runs.store import RunStore
+from pbprompt.research.runs import RunConfig, RunRecord, RunStore
 
 RECORDS = Path(__file__).parents[1] / "results"
 READINGS = RECORDS / "open-readings.yaml"

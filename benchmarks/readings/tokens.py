@@ -20,8 +20,8 @@ from pbprompt.files import write_text
 from pbprompt.learners.method import Batch, build_method, make_config
 from pbprompt.prompts.pbprompt.model import PBPrompt
 from pbprompt.prompts.pbprompt.transport import plan_entropy
+from pbprompt.research.provenance import commit
 from pbprompt.research.recipes import load_recipe
-from pbprompt.research.runs.provenance import commit
 from pbprompt.seeding import generator
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.fewshot import draw

@@ -17,7 +17,7 @@ from pbprompt.learners.fit_options import FitOptions
 from pbprompt.learners.method import make_config
 from pbprompt.model.tuned import TunedModel
 from pbprompt.prompts.pbprompt.model import PBPrompt
-from pbprompt.research.runs.provenance import commit
+from pbprompt.research.provenance import commit
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.sources import open_dataset

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.speed.measuring import measure, on_cuda, wait
 from pbprompt import __version__
-from pbprompt.research.runs.provenance import commit, cpuinfo, machine
+from pbprompt.research.provenance import commit, cpuinfo, machine
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from benchmarks.study.readme import write_readme
 from benchmarks.study.summary import cells_as_csv, summarise
 from pbprompt.errors import InputError
 from pbprompt.files import write_text
-from pbprompt.research.runs.store import RunStore
+from pbprompt.research.runs import RunStore
 
 
 def main() -> None:

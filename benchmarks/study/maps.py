@@ -24,7 +24,7 @@ from pbprompt.model.learn import tune
 from pbprompt.model.predictor import predictive
 from pbprompt.prompts.pbprompt.transport import patch_cosines, transport_plans
 from pbprompt.registry import find_method
-from pbprompt.research.runs.provenance import commit, machine
+from pbprompt.research.provenance import commit, machine
 from pbprompt.vision.features.cache import FeatureBank, Features
 from pbprompt.vision.images.fewshot import draw
 from pbprompt.vision.images.sources import open_dataset

@@ -29,7 +29,7 @@ from pbprompt import markdown
 from pbprompt.errors import InputError
 from pbprompt.files import write_text
 from pbprompt.registry import find_method
-from pbprompt.research.runs.code import code_of
+from pbprompt.research.provenance import code_of
 
 Study = Mapping[str, Any]
 

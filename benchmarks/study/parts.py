@@ -8,7 +8,7 @@ from pbprompt.errors import InputError
 from pbprompt.research.recipes import MethodRow, Recipe, load_recipe
 from pbprompt.research.report.tables import METRICS as HALVES
 from pbprompt.research.report.tables import title_of
-from pbprompt.research.runs.config import RunConfig
+from pbprompt.research.runs import RunConfig
 
 RECIPES = Path(__file__).with_name("recipes")
 AVERAGE = "average"

@@ -9,9 +9,7 @@ from rich.table import Table
 
 from benchmarks.study.parts import Part
 from pbprompt.research.dry_run import DryRun
-from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.record import RunRecord
-from pbprompt.research.runs.store import RunStore
+from pbprompt.research.runs import RunConfig, RunRecord, RunStore
 
 
 def print_plan(parts: list[Part], root: Path | None, store: RunStore | None) -> None:

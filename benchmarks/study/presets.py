@@ -17,7 +17,7 @@ from benchmarks.study.tables import NOT_RUN, plain_lead
 from pbprompt import markdown
 from pbprompt.files import write_text
 from pbprompt.research.recipes import load_recipe
-from pbprompt.research.runs.store import RunStore
+from pbprompt.research.runs import RunStore
 
 FILE = Path(__file__).parents[1] / "results" / "study-presets.json"
 FAMILIES = ("literal", "paper", "default")

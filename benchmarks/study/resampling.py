@@ -14,8 +14,7 @@ from benchmarks.study.parts import Place
 from pbprompt.errors import InputError
 from pbprompt.model.metrics.classification import Floats
 from pbprompt.model.metrics.resampling import Counts, image_counts, resampled_mean, seed_shares
-from pbprompt.research.runs.record import RunRecord
-from pbprompt.research.runs.store import RunStore
+from pbprompt.research.runs import RunRecord, RunStore
 
 
 def resampled_ece(confidence: ArrayLike, correct: ArrayLike, counts: Counts, bins: int = 15) -> Floats:

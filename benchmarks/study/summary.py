@@ -18,8 +18,7 @@ from benchmarks.study.parts import AVERAGE, REFERENCES, Column, Part, Place
 from benchmarks.study.resampling import DETECTION, REFUSED, TESTED, TRAINED, Resampled, Vector
 from pbprompt.errors import InputError
 from pbprompt.model.metrics.resampling import RESAMPLES, interval
-from pbprompt.research.runs.record import RunRecord
-from pbprompt.research.runs.store import RunStore
+from pbprompt.research.runs import RunRecord, RunStore
 
 DIGITS = 4  # a hundredth of a point
 

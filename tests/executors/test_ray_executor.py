@@ -8,9 +8,8 @@ import pytest
 from sweep_stubs import encode, tries, work, write_plan
 
 from pbprompt.errors import InputError
-from pbprompt.executors.ray_executor import RayExecutor
-from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.store import RunStore
+from pbprompt.executors import RayExecutor
+from pbprompt.research.runs import RunConfig, RunStore
 from pbprompt.research.sweep import prepare_runs, sweep
 
 ray = pytest.importorskip("ray")

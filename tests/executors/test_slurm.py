@@ -7,8 +7,7 @@ from contextlib import closing
 import pytest
 
 from pbprompt.errors import InputError
-from pbprompt.executors.executor import Job
-from pbprompt.executors.slurm import SlurmExecutor
+from pbprompt.executors import Job, SlurmExecutor
 
 pytest.importorskip("submitit")
 

@@ -11,10 +11,10 @@ from pbprompt.learners.method import make_config
 from pbprompt.prompts.rivals.coop import CoOp
 from pbprompt.prompts.rivals.ship import SHIP
 from pbprompt.registry import find_method
+from pbprompt.research.protocol import prepare_run
 from pbprompt.research.recipes import load_recipe, recipe_names
 from pbprompt.research.recipes.pictures import find_picture, picture_names
 from pbprompt.research.report.published import BACKBONES, published, tables
-from pbprompt.research.runs.protocol import prepare_run
 from pbprompt.vision.images import catalog
 
 PAPER = [name for name in recipe_names() if not name.startswith("sample-")]

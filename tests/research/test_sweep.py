@@ -17,10 +17,9 @@ from inline_executor import Inline
 from sweep_stubs import tries, write_plan
 
 from pbprompt.errors import InputError
-from pbprompt.executors.local import LocalExecutor, _death
-from pbprompt.research.runs import protocol
-from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.store import RunStore
+from pbprompt.executors import LocalExecutor, _death
+from pbprompt.research import protocol
+from pbprompt.research.runs import RunConfig, RunStore
 from pbprompt.research.sweep import prepare_runs, sweep
 
 
@@ -115,7 +114,7 @@ def test_settings_that_do_not_fit_show_before_anything_starts(tmp_path):
 def test_workers_share_the_gpus_or_the_cores(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
-    monkeypatch.setattr("pbprompt.executors.local.available_cpus", lambda: 8)
+    monkeypatch.setattr("pbprompt.executors.available_cpus", lambda: 8)
 
     def environments(jobs, device):
         return LocalExecutor(jobs, device)._environments
@@ -139,10 +138,10 @@ import sys
 from functools import partial
 from pathlib import Path
 import sweep_stubs
-from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.store import RunStore
+from pbprompt.research.runs import RunConfig
+from pbprompt.research.runs import RunStore
 from pbprompt.research.sweep import sweep
-from pbprompt.executors.local import LocalExecutor
+from pbprompt.executors import LocalExecutor
 from contextlib import closing
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import pickle
 
-from pbprompt.executors.executor import Ended, attempt
+from pbprompt.executors import Ended, attempt
 
 
 class Inline:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pbprompt.research.runs.record import BackboneFacts, RunRecord
+from pbprompt.research.runs import BackboneFacts, RunRecord
 from pbprompt.vision.towers.loading.load import backbone_fingerprint
 
 

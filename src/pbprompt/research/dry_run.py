@@ -26,7 +26,7 @@ from pbprompt.prompts.loop.step import Step
 from pbprompt.registry import find_method
 from pbprompt.research.recipes import Recipe
 from pbprompt.research.report.cost import VIT_B16, class_names, random_images
-from pbprompt.research.runs.config import RunConfig
+from pbprompt.research.runs import RunConfig
 from pbprompt.vision.images import catalog
 from pbprompt.vision.images.fewshot import base_new, draw
 from pbprompt.vision.images.sources import open_dataset

@@ -14,12 +14,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pbprompt.executors.executor import Ended, Executor, Job
+from pbprompt.executors import Ended, Executor, Job
 from pbprompt.model.learn import epoch_features
-from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.protocol import Arrays, Datasets, Prepared, prepare_run, run_task
-from pbprompt.research.runs.record import Failure, RunRecord
-from pbprompt.research.runs.store import RunStore
+from pbprompt.research.protocol import Arrays, Datasets, Prepared, prepare_run, run_task
+from pbprompt.research.runs import Failure, RunConfig, RunRecord, RunStore
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.workers import available_cpus
 from pbprompt.vision.towers.loading.load import backbone_fingerprint, load_backbone

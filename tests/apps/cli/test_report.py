@@ -7,9 +7,8 @@ from typer.testing import CliRunner
 
 from pbprompt.apps.cli.report import report
 from pbprompt.errors import InputError
-from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.protocol import prepare_run, run_task
-from pbprompt.research.runs.store import RunStore
+from pbprompt.research.protocol import prepare_run, run_task
+from pbprompt.research.runs import RunConfig, RunStore
 from pbprompt.vision.features.cache import FeatureBank
 
 app = typer.Typer()

@@ -20,7 +20,7 @@ import pbprompt
 from pbprompt.apps.cli.reproduce import reproduce
 from pbprompt.errors import InputError
 from pbprompt.research.report.cost import MethodCost
-from pbprompt.research.runs.store import RunStore
+from pbprompt.research.runs import RunStore
 
 RECIPE = """
 title: A small table
@@ -212,13 +212,13 @@ class Louder(CoOp):
 def test_changed_code_prints_new_figures(run, tmp_path, monkeypatch):
     """Of a plugin: what was run before is run again, and the old figures are listed, not shown."""
     from pbprompt import registry
-    from pbprompt.research.runs import code
+    from pbprompt.research import provenance
 
     def forget():
         monkeypatch.setattr(registry, "_methods", dict(known))
         sys.modules.pop("pbprompt_plugin_louder", None)
-        code._parsed.cache_clear()
-        code._hash.cache_clear()
+        provenance._parsed.cache_clear()
+        provenance._hash.cache_clear()
 
     known, plugin = registry.methods(), tmp_path / "louder.py"
     monkeypatch.setenv(registry.PLUGINS, str(plugin))

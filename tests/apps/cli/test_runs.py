@@ -7,9 +7,7 @@ from typer.testing import CliRunner
 
 from pbprompt.apps.cli.runs import app
 from pbprompt.errors import InputError
-from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.record import Failure, RunRecord, read_line
-from pbprompt.research.runs.store import RunStore
+from pbprompt.research.runs import Failure, RunConfig, RunRecord, RunStore, read_line
 
 
 def record(identity, task, method, seed, results, targets=(), overrides=()):

@@ -9,7 +9,7 @@ from benchmarks.speed.rates import stamp
 from benchmarks.speed.results import add_part, add_remark, read_results
 from benchmarks.speed.setups import Options
 from pbprompt.errors import InputError
-from pbprompt.research.runs.provenance import commit
+from pbprompt.research.provenance import commit
 
 HERE = {"kind": "cpu", "device": "A", "cpu": "A", "cores": 2, "threads": 2}
 

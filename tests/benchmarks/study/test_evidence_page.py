@@ -6,7 +6,7 @@ from benchmarks.study.answers import answer, headline, where_it_loses
 from benchmarks.study.parts import STUDIES, load_parts
 from benchmarks.study.summary import cells_as_csv
 from pbprompt.registry import find_method
-from pbprompt.research.runs.code import code_of
+from pbprompt.research.provenance import code_of
 
 AHEAD = {"accuracy": [0.7, 0.01, 0.1, 0.05, 0.15], "nll": [1.2, 0.0, -0.2, -0.3, -0.1], "ece": [0.05, 0.0]}
 FIRST = {"accuracy": [0.8, 0.01], "nll": [1.0, 0.0], "ece": [0.02, 0.0]}

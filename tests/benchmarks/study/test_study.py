@@ -21,8 +21,7 @@ from pbprompt.model.predictor import predictive
 from pbprompt.registry import find_method
 from pbprompt.research.dry_run import DryRun
 from pbprompt.research.recipes import load_recipe
-from pbprompt.research.runs.record import BackboneFacts, DataFacts, RunRecord
-from pbprompt.research.runs.store import RunStore
+from pbprompt.research.runs import BackboneFacts, DataFacts, RunRecord, RunStore
 from pbprompt.vision.features.cache import Features
 from pbprompt.vision.images.sources import open_dataset
 

@@ -11,9 +11,7 @@ import pytest
 from pbprompt.errors import InputError
 from pbprompt.research.recipes import MethodRow, Recipe
 from pbprompt.research.report.page import write_page
-from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.record import BackboneFacts, DataFacts, Failure, RunRecord
-from pbprompt.research.runs.store import RunStore
+from pbprompt.research.runs import BackboneFacts, DataFacts, Failure, RunConfig, RunRecord, RunStore
 
 VOID = {"meta", "br", "path", "use"}
 HOSTILE = "<script>alert('x')</script> & \"$\\q$"

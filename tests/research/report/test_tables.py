@@ -13,7 +13,7 @@ from pbprompt.model.metrics.resampling import paired_average_difference
 from pbprompt.research.recipes import MethodRow, Recipe, load_recipe
 from pbprompt.research.report import render
 from pbprompt.research.report.tables import build_table, title_of
-from pbprompt.research.runs.record import BackboneFacts, DataFacts, RunRecord
+from pbprompt.research.runs import BackboneFacts, DataFacts, RunRecord
 
 ROWS = (MethodRow("PBPrompt", "pbprompt"), MethodRow("CoOp", "coop"), MethodRow("a_b & 50%", "zeroshot"))
 

@@ -21,7 +21,7 @@ from pbprompt.apps.batch import BatchJob
 from pbprompt.apps.batch.output import Done, Output, remaining
 from pbprompt.apps.batch.parts import AnswerWith, Part, make_parts, streamed
 from pbprompt.errors import InputError
-from pbprompt.executors.ray_executor import RayExecutor
+from pbprompt.executors import RayExecutor
 from pbprompt.model.class_mix import Mix
 from pbprompt.model.folder import Given
 from pbprompt.model.manifest import opened

@@ -11,7 +11,7 @@ def report(
 ) -> None:
     """Write OUT/index.html, one page with tables, figures and failures, and OUT/figures/*.svg."""
     from pbprompt.research.report.page import write_page
-    from pbprompt.research.runs.store import RunStore
+    from pbprompt.research.runs import RunStore
 
     write_page(RunStore(runs), out / "index.html", figures=out / "figures")
     typer.echo(f"wrote {out / 'index.html'}")

@@ -15,11 +15,11 @@ from pbprompt.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pbprompt.executors.executor import Executor
+    from pbprompt.executors import Executor
     from pbprompt.research.dry_run import Cost, DryRun
     from pbprompt.research.recipes import Recipe
     from pbprompt.research.recipes.pictures import PictureRecipe
-    from pbprompt.research.runs.store import RunStore
+    from pbprompt.research.runs import RunStore
 
 EXECUTORS = ("local", "ray", "slurm")
 FORMATS = ("terminal", "markdown", "csv", "latex")
@@ -89,7 +89,7 @@ def reproduce(options: ReproduceOptions) -> None:
     from pbprompt import distributed
     from pbprompt.research.recipes import load_recipe
     from pbprompt.research.recipes.pictures import find_picture, picture_names
-    from pbprompt.research.runs.store import RunStore
+    from pbprompt.research.runs import RunStore
     from pbprompt.research.sweep import sweep
 
     options = replace(options, device=distributed.pick(options.device))
@@ -291,14 +291,14 @@ def _executor(options: ReproduceOptions) -> "Executor":
     if gpus is None:
         gpus = float(options.device.startswith("cuda"))
     if options.executor == "ray":
-        from pbprompt.executors.ray_executor import RayExecutor
+        from pbprompt.executors import RayExecutor
 
         return RayExecutor(options.ray_address, gpus, options.jobs)
     if options.executor == "slurm":
-        from pbprompt.executors.slurm import SlurmExecutor
+        from pbprompt.executors import SlurmExecutor
 
         return SlurmExecutor(options.runs / "slurm", gpus, options.jobs)
-    from pbprompt.executors.local import LocalExecutor
+    from pbprompt.executors import LocalExecutor
 
     return LocalExecutor(options.jobs, options.device)
 
@@ -306,9 +306,9 @@ def _executor(options: ReproduceOptions) -> "Executor":
 def _print_table(recipe: "Recipe", store: "RunStore", style: str) -> None:
     from rich.console import Console
 
+    from pbprompt.research.provenance import is_current
     from pbprompt.research.report import render
     from pbprompt.research.report.tables import build_table
-    from pbprompt.research.runs.code import is_current
 
     wanted = {config for _, config in recipe.expand()}
     records = [record for record in store.records() if record.config in wanted]

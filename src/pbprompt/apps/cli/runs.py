@@ -12,8 +12,7 @@ from pbprompt.errors import InputError
 from pbprompt.files import as_csv, write_text
 
 if TYPE_CHECKING:
-    from pbprompt.research.runs.record import RunRecord
-    from pbprompt.research.runs.store import RunStore
+    from pbprompt.research.runs import RunRecord, RunStore
 
 app = typer.Typer(help="Finished runs: list, show, export.", invoke_without_command=True)
 
@@ -39,7 +38,7 @@ def runs(
         if folder != DEFAULT or task or dataset or method or seed is not None:
             raise InputError(f"options go after the verb: pbprompt runs {context.invoked_subcommand} …")
         return
-    from pbprompt.research.runs.code import is_current
+    from pbprompt.research.provenance import is_current
 
     store = _store(folder)
     found = _filtered(store.records(), task=task, dataset=dataset, method=method, seed=seed)
@@ -82,7 +81,7 @@ def export(
 
 
 def _store(folder: Path) -> "RunStore":
-    from pbprompt.research.runs.store import RunStore
+    from pbprompt.research.runs import RunStore
 
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder of results: give one that `reproduce` wrote")

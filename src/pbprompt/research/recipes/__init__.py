@@ -9,7 +9,7 @@ from typing import Any
 from pbprompt.errors import InputError, suggest
 from pbprompt.learners.fit_options import Views
 from pbprompt.research.recipes.reading import check_positive, is_file, listed, names_in, parsed, read, words
-from pbprompt.research.runs.config import RunConfig, Split, Task
+from pbprompt.research.runs import RunConfig, Split, Task
 from pbprompt.vision.images.names import read_descriptions
 from pbprompt.vision.towers.rounding import PRECISIONS
 

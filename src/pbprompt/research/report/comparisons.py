@@ -15,8 +15,7 @@ from pbprompt.registry import methods
 from pbprompt.research.recipes import Recipe
 from pbprompt.research.report.render import HTML, cell_text
 from pbprompt.research.report.tables import Cell, deviation, ranked
-from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.record import RunRecord
+from pbprompt.research.runs import RunConfig, RunRecord
 from pbprompt.vision.images.fewshot import shots_in_words
 
 

@@ -18,9 +18,7 @@ from pbprompt.model.metrics.selective import area_under_risk_coverage, risk_cove
 from pbprompt.research.report.comparisons import Comparison
 from pbprompt.research.report.render import DEVIATION
 from pbprompt.research.report.tables import Cell, Table
-from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.record import RunRecord
-from pbprompt.research.runs.store import RunStore
+from pbprompt.research.runs import RunConfig, RunRecord, RunStore
 from pbprompt.vision.images.fewshot import shots_in_words
 
 LETTERS = {"ct_weight": "η", "ct_balance": "λ", "kl_weight": "β"}  # the paper's, for axes

@@ -16,8 +16,7 @@ from pbprompt.research.report import render
 from pbprompt.research.report.comparisons import comparison_table, make_comparisons
 from pbprompt.research.report.figures import draw, draw_table
 from pbprompt.research.report.tables import build_table
-from pbprompt.research.runs.record import Failure, RunRecord
-from pbprompt.research.runs.store import RunStore
+from pbprompt.research.runs import Failure, RunRecord, RunStore
 
 
 def write_page(

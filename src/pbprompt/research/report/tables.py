@@ -22,7 +22,7 @@ from pbprompt.model.metrics.evaluation import harmonic_mean
 from pbprompt.model.metrics.resampling import PairedDifference, paired_average_difference
 from pbprompt.research.recipes import MethodRow, Recipe
 from pbprompt.research.report.published import AVERAGE, BACKBONES, Figure, published
-from pbprompt.research.runs.record import RunRecord
+from pbprompt.research.runs import RunRecord
 from pbprompt.vision.images import catalog
 from pbprompt.vision.images.fewshot import shots_in_words
 

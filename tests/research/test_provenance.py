@@ -7,9 +7,8 @@ import pytest
 from pbprompt import registry
 from pbprompt.prompts.pbprompt.model import PBPrompt
 from pbprompt.prompts.rivals.coop import CoOp
-from pbprompt.research.runs import code
-from pbprompt.research.runs.code import ALWAYS, PACKAGE, closure, code_of
-from pbprompt.research.runs.provenance import code_revision
+from pbprompt.research import provenance
+from pbprompt.research.provenance import ALWAYS, PACKAGE, closure, code_of, code_revision, machine
 
 PLUGIN = '''
 import torch
@@ -53,9 +52,9 @@ def test_it_comes_behind_the_revision():
 
 def hash_of(tmp_path, text):
     (tmp_path / "own.py").write_text(text, encoding="utf-8")
-    code._parsed.cache_clear()
-    code._hash.cache_clear()
-    return code._hash((tmp_path / "own.py",))
+    provenance._parsed.cache_clear()
+    provenance._hash.cache_clear()
+    return provenance._hash((tmp_path / "own.py",))
 
 
 def test_comments_blank_lines_and_docstrings_are_no_code(tmp_path):
@@ -83,8 +82,8 @@ def plugin(tmp_path, monkeypatch):
 
 def test_a_plugin_and_what_lies_beside_it_count(plugin, tmp_path):
     def now():
-        code._parsed.cache_clear()
-        code._hash.cache_clear()
+        provenance._parsed.cache_clear()
+        provenance._hash.cache_clear()
         return code_of(plugin)
 
     first = now()
@@ -94,22 +93,20 @@ def test_a_plugin_and_what_lies_beside_it_count(plugin, tmp_path):
     assert now() != first
 
 
-@pytest.mark.parametrize(
-    "file", ["research/runs/protocol.py", "model/tuned.py", "model/metrics/evaluation.py"]
-)
+@pytest.mark.parametrize("file", ["research/protocol.py", "model/tuned.py", "model/metrics/evaluation.py"])
 def test_what_makes_the_figures_counts(monkeypatch, file):
-    parsed, path = code._parsed, PACKAGE / file
+    parsed, path = provenance._parsed, PACKAGE / file
 
     def changed(other):
         text, imports = parsed(other)
         return (text + "\nx = 1" if other == path else text), imports
 
-    code._hash.cache_clear()
+    provenance._hash.cache_clear()
     first = code_of(CoOp)
-    monkeypatch.setattr(code, "_parsed", changed)
-    code._hash.cache_clear()
+    monkeypatch.setattr(provenance, "_parsed", changed)
+    provenance._hash.cache_clear()
     assert code_of(CoOp) != first
-    code._hash.cache_clear()
+    provenance._hash.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -139,3 +136,14 @@ def test_a_plugins_own_package_is_followed(tmp_path, line, regular):
     method.write_text(f"import torch\n{line}\n", encoding="utf-8")
     assert pack / "equations.py" in closure((method,))
     assert all(file.is_relative_to(pack) for file in closure((method,)))
+
+
+def test_code_is_named_by_revisions(monkeypatch):
+    assert code_revision(CoOp) == "coop 1, loop 1"
+    monkeypatch.setattr(CoOp, "revision", 2)
+    assert code_revision(CoOp) == "coop 2, loop 1"
+
+
+def test_the_machine_is_named():
+    here = machine("cpu")
+    assert here["kind"] == "cpu" and here["device"] == here["cpu"] and here["cores"] >= 1

@@ -1,4 +1,6 @@
-"""The code that a run rests on, as a hash: a method's file, the loop, the figures, and all that these import.
+"""Where a figure comes from: the machine, the commit of the sources, and the code that a run rests on.
+
+The code is a hash: of a method's file, the loop, the figures, and all that these import.
 
     hash = SHA-256 over the lines of the files in the import closure, and of the protocol
 
@@ -10,18 +12,25 @@ and the folder that it is in. What is imported by a name made at run time is not
 import ast
 import hashlib
 import io
+import os
+import platform
+import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import torch
+
 import pbprompt
 from pbprompt.learners.method import Method
+from pbprompt.prompts.loop.loop import LOOP_REVISION
 from pbprompt.registry import methods
-from pbprompt.research.runs.provenance import code_revision
-from pbprompt.research.runs.record import RunRecord
+from pbprompt.research.runs import RunRecord
+from pbprompt.vision.images.workers import available_cpus
 
+COMMIT_VARIABLE = "PBPROMPT_COMMIT"  # for a copy of the sources without their history
 PACKAGE = Path(pbprompt.__file__).resolve().parent
 ALWAYS = tuple(
     PACKAGE / path
@@ -31,8 +40,56 @@ ALWAYS = tuple(
     )
 )  # fmt: skip
 # What these import besides changes no figure: saving, and reading data, which have a hash of their own.
-ALONE = (PACKAGE / "research/runs/protocol.py", PACKAGE / "model/tuned.py")
+ALONE = (PACKAGE / "research/protocol.py", PACKAGE / "model/tuned.py")
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def machine(device: torch.device | str) -> dict[str, str | int]:
+    """The device by name, and the processors beside it."""
+    cpu = cpuinfo("model name") or platform.processor() or platform.machine()
+    kind = torch.device(device).type
+    return {
+        "kind": kind,
+        "device": torch.cuda.get_device_name(device) if kind == "cuda" else cpu,
+        "cpu": cpu,
+        "cores": available_cpus(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def cpuinfo(field: str) -> str:
+    """A line of Linux's description of the processor; empty elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(field)), "")
+
+
+def commit() -> str:
+    """The sources' commit, with a + where they were changed since; empty where nothing tells it."""
+    return os.environ.get(COMMIT_VARIABLE) or _checkout()
+
+
+@cache
+def _checkout() -> str:
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=PACKAGE, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".")
+        return git("rev-parse", "--short=10", "HEAD") + "+" * bool(changed)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def code_revision(kind: type[Method]) -> str:
+    """What of the code a method's results depend on; its authors raise a revision when they change.
+
+    "pbprompt 1, loop 1": runs of other revisions are other runs.
+    """
+    return f"{kind.name} {kind.revision}, loop {LOOP_REVISION}"
 
 
 def code_of(kind: type[Method]) -> str:
@@ -41,9 +98,9 @@ def code_of(kind: type[Method]) -> str:
     "pbprompt 2, loop 1, code 0f3a…"
     """
     homes = [getattr(sys.modules[base.__module__], "__file__", None) for base in kind.__mro__]
-    beside = Path(homes[0] or PACKAGE).resolve().parent
+    folder = Path(homes[0] or PACKAGE).resolve().parent
     files = {Path(home).resolve() for home in homes if home}
-    own = sorted(file for file in files if file.is_relative_to(PACKAGE) or file.parent == beside)
+    own = sorted(file for file in files if file.is_relative_to(PACKAGE) or file.parent == folder)
     return f"{code_revision(kind)}, code {_hash((*own, *ALWAYS))}"
 
 
@@ -85,8 +142,8 @@ def _parsed(file: Path) -> tuple[str, tuple[Path, ...]]:
             lines[row - 1] = lines[row - 1][:column]
     for node in ast.walk(tree):
         if isinstance(node, Documented) and ast.get_docstring(node, clean=False) is not None:
-            said = node.body[0]
-            for row in range(said.lineno, (said.end_lineno or said.lineno) + 1):
+            docstring = node.body[0]
+            for row in range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1):
                 lines[row - 1] = ""
     code = "\n".join(filter(None, map(str.rstrip, lines)))
     return code, tuple(path for name in _names(tree) if (path := _file(name, file)))

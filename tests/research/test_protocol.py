@@ -13,9 +13,8 @@ from pbprompt.evidence.rivals.tip_adapter import TipAdapter
 from pbprompt.evidence.temperature import fit_temperature
 from pbprompt.model.metrics.evaluation import harmonic_mean
 from pbprompt.model.metrics.selective import auroc
-from pbprompt.research.runs.config import RunConfig
-from pbprompt.research.runs.protocol import prepare_run, run_task
-from pbprompt.research.runs.record import RunRecord, read_line
+from pbprompt.research.protocol import prepare_run, run_task
+from pbprompt.research.runs import RunConfig, RunRecord, read_line
 from pbprompt.vision.features.cache import FeatureBank
 from pbprompt.vision.images.sources import open_dataset
 
@@ -65,7 +64,7 @@ def test_a_tempered_run_says_the_same_less_surely_as_folds_ask_for(bank, monkeyp
     plain, said = run(bank, **values)
     seen = []
     monkeypatch.setattr(
-        "pbprompt.research.runs.protocol.fit_temperature",
+        "pbprompt.research.protocol.fit_temperature",
         lambda *given: seen.append(given) or fit_temperature(*given),
     )
     tempered, softer = run(bank, **values, temper=True)

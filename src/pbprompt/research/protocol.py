@@ -37,10 +37,8 @@ from pbprompt.model.predictor import predict_features
 from pbprompt.model.scoring import log_probabilities, standard_figures
 from pbprompt.model.tuned import TunedModel
 from pbprompt.registry import find_method
-from pbprompt.research.runs.code import code_of
-from pbprompt.research.runs.config import RunConfig, Split
-from pbprompt.research.runs.provenance import commit, machine
-from pbprompt.research.runs.record import BackboneFacts, DataFacts, RunRecord
+from pbprompt.research.provenance import code_of, commit, machine
+from pbprompt.research.runs import BackboneFacts, DataFacts, RunConfig, RunRecord, Split
 from pbprompt.vision.features.cache import FeatureBank, Features
 from pbprompt.vision.images.build_dataset import OF_A_DRAW
 from pbprompt.vision.images.fewshot import base_new, draw

@@ -1,1 +1,0 @@
-"""Where jobs run: processes of this machine, a Ray cluster, Slurm."""
