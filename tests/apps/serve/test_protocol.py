@@ -159,6 +159,30 @@ def test_crumbs_of_many_connections_hold_up_another_client_by_a_turn_each(monkey
     assert written.startswith(b"HTTP/1.1 200") and turns < 10
 
 
+def test_crumbs_of_a_single_connection_get_one_turn_in_each_round_of_the_loop(monkeypatch):
+    """However much has come: what else the loop has to do goes on between any two."""
+    monkeypatch.setattr(protocol, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(protocol, "PIECES", 10**9)
+
+    async def run() -> list[int]:
+        turns, turn = [0], protocol.Pump._turn
+
+        def counted(self):
+            turns[-1] += 1
+            turn(self)
+
+        monkeypatch.setattr(protocol.Pump, "_turn", counted)
+        ((line, wire),) = lines("10.0.0.1")
+        line.data_received(CHUNKED + b"1\r\nx\r\n" * 5000 + b"0\r\n\r\n")
+        while not wire.written:
+            await asyncio.sleep(0)
+            turns.append(0)
+        return turns
+
+    turns = asyncio.run(run())
+    assert max(turns) == 1 < sum(turns)
+
+
 def test_a_body_in_crumbs_is_refused_and_one_in_pieces_is_read(monkeypatch):
     async def run(pieces: int, size: int) -> bytes:
         ((line, wire),) = lines("10.0.0.1")

@@ -10,8 +10,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from ipaddress import ip_address, ip_network
+from typing import Generic, TypeVar
 
 from pbprompt.apps.serve.limits import Refused
+
+Item = TypeVar("Item")
 
 # whose work is at hand: a client's, for one of its requests
 asker: ContextVar[tuple[str, object]] = ContextVar("asker", default=("", None))
@@ -61,21 +64,44 @@ class Shares:
             self.give_back(count)
 
 
+class Rota(Generic[Item]):
+    """A line in which clients take turns, and so do the requests of each."""
+
+    def __init__(self) -> None:
+        self._clients: OrderedDict[str, OrderedDict[object, deque[Item]]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._clients)
+
+    def add(self, client: str, request: object, item: Item) -> None:
+        self._clients.setdefault(client, OrderedDict()).setdefault(request, deque()).append(item)
+
+    def pop(self) -> Item:
+        """Of the next client's next request; both go to the end of their lines."""
+        client, requests = self._clients.popitem(last=False)
+        request, items = requests.popitem(last=False)
+        item = items.popleft()
+        if items:
+            requests[request] = items
+        if requests:
+            self._clients[client] = requests
+        return item
+
+
 class Turns:
-    """So many at once. While others wait, clients take turns, and so do the requests of each."""
+    """So many at once; the others wait in a rota."""
 
     def __init__(self, at_once: int) -> None:
         self._free = at_once
-        self._waiting: OrderedDict[str, OrderedDict[object, deque[asyncio.Future[None]]]] = OrderedDict()
+        self._waiting: Rota[asyncio.Future[None]] = Rota()
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
         if self._free:
             self._free -= 1
         else:
-            client, request = asker.get()
             mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(client, OrderedDict()).setdefault(request, deque()).append(mine)
+            self._waiting.add(*asker.get(), mine)
             try:
                 await mine
             except asyncio.CancelledError:
@@ -88,15 +114,8 @@ class Turns:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """To the next client's next request; both go to the end of their lines."""
         while self._waiting:
-            client, requests = self._waiting.popitem(last=False)
-            request, line = requests.popitem(last=False)
-            turn = line.popleft()
-            if line:
-                requests[request] = line
-            if requests:
-                self._waiting[client] = requests
+            turn = self._waiting.pop()
             if not turn.done():  # who gave up waiting has cancelled it
                 turn.set_result(None)
                 return

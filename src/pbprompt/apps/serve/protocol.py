@@ -7,7 +7,6 @@ that `flow` pauses and resumes reading. `tests/apps/serve/test_protocol.py` woul
 import asyncio
 import logging
 import time
-from collections import OrderedDict, deque
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,7 +14,7 @@ import h11
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from pbprompt.apps.serve.fairness import client_of
+from pbprompt.apps.serve.fairness import Rota, client_of
 
 CONNECTIONS = 512  # at once, half of them one client's at most; a process may often open 1,024 files
 HEADER_SECONDS = 10.0  # from a connection, or from the last answer, to the whole header of a request
@@ -39,27 +38,23 @@ class Pump:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._waiting: OrderedDict[str, deque[GuardedProtocol]] = OrderedDict()
+        self._loop, self._called = loop, False
+        self._waiting: Rota[GuardedProtocol] = Rota()
 
     def add(self, line: "GuardedProtocol") -> None:
         """Let the connection go on when its client's turn has come."""
-        if not self._waiting:
+        self._waiting.add(line.from_client, None, line)
+        if not self._called:
+            self._called = True
             self._loop.call_soon(self._turn)
-        self._waiting.setdefault(line.from_client, deque()).append(line)
 
     def _turn(self) -> None:
         until = time.monotonic() + TURN_SECONDS
         while self._waiting:
-            client, lines = next(iter(self._waiting.items()))
-            line = lines.popleft()
-            if lines:
-                self._waiting.move_to_end(client)
-            else:
-                del self._waiting[client]
-            if line.go_on() or time.monotonic() >= until:
+            if self._waiting.pop().go_on() or time.monotonic() >= until:
                 break
-        if self._waiting:
+        self._called = bool(self._waiting)
+        if self._called:
             self._loop.call_soon(self._turn)
 
 
